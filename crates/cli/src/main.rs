@@ -1,0 +1,2 @@
+//! The `coreplane` command.
+fn main() {}

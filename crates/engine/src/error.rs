@@ -1,0 +1,145 @@
+//! Errors, with evidence, sorted by what the caller must do.
+
+/// The result of an engine's call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What the caller must do about an [`Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remedy {
+    /// The same call may succeed later.
+    Retry,
+    /// Delete records or grow the pool.
+    FreeSpace,
+    /// The call's arguments are out of bounds.
+    FixInput,
+    /// The pool is damaged: `coreplane verify`, then restore or repair.
+    Repair,
+    /// Nothing can be done through this handle; open the pool again.
+    GiveUp,
+}
+
+/// Why an engine could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The key is longer than the engine's limit.
+    #[error("key of {len} bytes is over the limit of {max}")]
+    KeyTooLong {
+        /// Its length.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The value is longer than the engine's limit.
+    #[error("value of {len} bytes is over the limit of {max}")]
+    ValueTooLong {
+        /// Its length.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The batch has more changes than the engine's limit.
+    #[error("batch of {len} changes is over the limit of {max}")]
+    BatchTooLarge {
+        /// Its length.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The pool is full.
+    #[error("no space: {needed} bytes needed, {reclaimable} bytes reclaimable")]
+    NoSpace {
+        /// Bytes needed.
+        needed: u64,
+        /// Dead bytes that cleaning could still give back.
+        reclaimable: u64,
+    },
+    /// Stored bytes do not match their checksum.
+    #[error(
+        "checksum mismatch at offset {offset:#x}: stored {stored:#010x}, computed {computed:#010x}"
+    )]
+    ChecksumMismatch {
+        /// Where in the pool.
+        offset: u64,
+        /// The checksum that is stored.
+        stored: u32,
+        /// The checksum of the bytes.
+        computed: u32,
+    },
+    /// Stored bytes make no sense.
+    #[error("corrupt at offset {offset:#x}: {what}")]
+    Corrupt {
+        /// Where in the pool.
+        offset: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// The pool cannot be used at all.
+    #[error("unusable pool: {0}")]
+    Unusable(String),
+    /// A sync of the medium failed; what was not yet durable may be lost, and writes have stopped
+    /// for good.
+    #[error("sync of the medium failed: {0}; writes have stopped, open the pool again")]
+    SyncFailed(String),
+    /// The store was opened read-only.
+    #[error("the store is read-only")]
+    ReadOnly,
+    /// The store has been closed.
+    #[error("the store is closed")]
+    Closed,
+    /// The changes asked for are no longer complete.
+    #[error("changes since sequence {asked} are gone: the horizon is {horizon}")]
+    HistoryGone {
+        /// The sequence that was asked for.
+        asked: u64,
+        /// The oldest that can be answered.
+        horizon: u64,
+    },
+    /// The operation is not one of this engine's.
+    #[error("{engine} does not support {operation}")]
+    Unsupported {
+        /// The engine.
+        engine: &'static str,
+        /// The operation.
+        operation: &'static str,
+    },
+    /// An error of the operating system.
+    #[error("{context}: {source}")]
+    Io {
+        /// What was being done.
+        context: String,
+        /// The error.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// What the caller must do.
+    pub fn remedy(&self) -> Remedy {
+        match self {
+            Self::KeyTooLong { .. }
+            | Self::ValueTooLong { .. }
+            | Self::BatchTooLarge { .. }
+            | Self::HistoryGone { .. }
+            | Self::Unsupported { .. }
+            | Self::ReadOnly => Remedy::FixInput,
+            Self::NoSpace { .. } => Remedy::FreeSpace,
+            Self::ChecksumMismatch { .. } | Self::Corrupt { .. } | Self::Unusable(_) => {
+                Remedy::Repair
+            }
+            Self::SyncFailed(_) | Self::Closed => Remedy::GiveUp,
+            Self::Io { source, .. } => match source.kind() {
+                std::io::ErrorKind::Interrupted
+                | std::io::ErrorKind::WouldBlock
+                | std::io::ErrorKind::TimedOut => Remedy::Retry,
+                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                    Remedy::FreeSpace
+                }
+                std::io::ErrorKind::NotFound
+                | std::io::ErrorKind::PermissionDenied
+                | std::io::ErrorKind::InvalidInput => Remedy::FixInput,
+                _ => Remedy::GiveUp,
+            },
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! The contract between whoever stores records and whoever asks for them.
+//!
+//! An [`Engine`] maps keys to [`Record`]s. It is object-safe, so that a server, a matrix of
+//! devices or a benchmark holds a `dyn Engine` and never learns which one it is. The crate also
+//! holds the errors, sorted by what the caller must do ([`Remedy`]), the reference
+//! [`model`] and the [`conformance`] suite which every engine runs on every medium.
+//!
+//! # Durability and visibility
+//!
+//! A write is *appended*, then *durable* (no power cut takes it back), and *visible* (readers see
+//! it). [`Durability`] says when the call returns; [`Completion`] says whether the caller waits:
+//!
+//! | level | `Completion::Wait` | `Completion::Early` |
+//! |---|---|---|
+//! | `Strict`, `Group` | durable, then visible, then return | visible, return a [`Ticket`]; durable later |
+//! | `Relaxed` | visible, return; durable within the window | the same |
+//!
+//! A caller that writes `Early`, or reads with [`Visibility::Early`], takes over the duty that
+//! nothing leaves the process before [`Engine::is_durable`] holds for every ticket it was given.
+//! That is how an event loop shares one fence or one sync among all commands that arrived
+//! together and never blocks on it.
+//!
+//! # Sequences
+//!
+//! Every write has a 64-bit sequence, greater than that of every earlier write of the same key
+//! (whichever thread wrote it, deletes and restarts included). Two keys' sequences are ordered
+//! only across [`Engine::advance_sequence`]. A matrix supplies its own by
+//! [`WriteOptions::sequence`], with which "put if newer" and "delete if newer" decide.
+
+mod batch;
+pub mod conformance;
+mod durability;
+mod error;
+pub mod model;
+mod record;
+mod stats;
+
+pub use batch::{Batch, Change};
+pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
+pub use error::{Error, Remedy, Result};
+pub use record::{Record, UnixMillis, Value};
+pub use stats::{Damage, Progress, Stats, VerifyReport};
+
+use std::sync::Arc;
+
+/// The longest key, in bytes (64 KiB), unless an engine's own [`Limits`] are narrower.
+pub const KEY_LEN_MAX: usize = 64 << 10;
+
+/// The longest value, in bytes (512 MiB, Redis's limit), unless [`Limits`] are narrower.
+pub const VALUE_LEN_MAX: usize = 512 << 20;
+
+/// What one write asks for beyond key and value. `WriteOptions::default()` is a write at the
+/// store's own durability, waited for, without expiry.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// The time at which the record ceases to exist; none: never.
+    pub expires_at: Option<UnixMillis>,
+    /// Overrides the store's durability for this write; none: the store's.
+    pub durability: Option<Durability>,
+    /// Whether the call waits for durability.
+    pub completion: Completion,
+    /// A sequence given by the caller (a matrix). The write then happens only if it is newer than
+    /// the record's (or its tombstone's) sequence; else the answer is
+    /// [`Outcome::NotNewer`]. None: the engine gives the next one.
+    pub sequence: Option<u64>,
+}
+
+/// What a write did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The write was made.
+    Written(Written),
+    /// `insert` found the key present; nothing changed.
+    Exists(Ticket),
+    /// `update` or `delete` found the key absent; nothing changed.
+    Missing(Ticket),
+    /// `compare_and_set` found another value or sequence; nothing changed.
+    Mismatch(Ticket),
+    /// The given sequence was not newer than the stored one, returned here; nothing changed.
+    NotNewer(u64, Ticket),
+    /// `modify` was told to keep the record as it is.
+    Kept(Ticket),
+}
+
+impl Outcome {
+    /// The ticket that must be durable before the outcome may leave the process: of the write, or
+    /// of the record that the refusal speaks of.
+    pub fn ticket(&self) -> Ticket {
+        match self {
+            Self::Written(written) => written.ticket,
+            Self::Exists(ticket)
+            | Self::Missing(ticket)
+            | Self::Mismatch(ticket)
+            | Self::NotNewer(_, ticket)
+            | Self::Kept(ticket) => *ticket,
+        }
+    }
+
+    /// What was written, if anything was.
+    pub fn written(&self) -> Option<Written> {
+        match self {
+            Self::Written(written) => Some(*written),
+            _ => None,
+        }
+    }
+}
+
+/// A write that was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Its sequence.
+    pub sequence: u64,
+    /// Durable when [`Engine::is_durable`] says so of it; [`Ticket::DURABLE`] after
+    /// [`Completion::Wait`].
+    pub ticket: Ticket,
+    /// True if a live record was replaced or deleted.
+    pub replaced: bool,
+}
+
+/// What [`Engine::compare_and_set`] compares with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected<'a> {
+    /// The key must be absent.
+    Absent,
+    /// The record's value must equal these bytes.
+    Value(&'a [u8]),
+    /// The record's sequence must equal this.
+    Sequence(u64),
+}
+
+/// What [`Engine::modify`] does with the record that it showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mutation {
+    /// Leave all as it is.
+    Keep,
+    /// Delete the record (as `Keep` if there is none).
+    Delete,
+    /// Write this value.
+    Put {
+        /// The new value.
+        value: Vec<u8>,
+        /// Its expiry, in place of that of [`WriteOptions`].
+        expires_at: Option<UnixMillis>,
+    },
+    /// Keep the value, change its expiry (as `Keep` if there is no record).
+    Expire(Option<UnixMillis>),
+}
+
+/// The bounds of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest key, in bytes.
+    pub key_len_max: usize,
+    /// The longest value, in bytes.
+    pub value_len_max: usize,
+    /// The most changes in one batch.
+    pub batch_len_max: usize,
+}
+
+/// A record met by [`Engine::iterate`] or [`Engine::changes_since`].
+#[derive(Debug)]
+pub struct Entry<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The record; none for a tombstone (only `changes_since` shows them).
+    pub record: Option<Record<'a>>,
+    /// The sequence of the record or tombstone.
+    pub sequence: u64,
+}
+
+/// Called by the engine whenever more became durable; must be quick and must not call back.
+pub type DurableListener = Arc<dyn Fn() + Send + Sync>;
+
+/// A key-value store.
+///
+/// All methods may be called from any thread. A record handed to a closure is valid only inside
+/// it; the closure must not call the engine (a `modify` closure runs under the key's lock).
+///
+/// # Errors
+///
+/// Every method may return [`Error::Io`], [`Error::SyncFailed`] or [`Error::Corrupt`]; further
+/// errors are named at each. After any error of a write nothing of it is visible.
+pub trait Engine: Send + Sync {
+    /// The engine's name, as in `--engine`.
+    fn name(&self) -> &'static str;
+
+    /// The bounds that hold here.
+    fn limits(&self) -> Limits;
+
+    /// Shows the record of `key` to `visit`; false if there is none. With
+    /// [`Visibility::Durable`] the record is durable before `visit` sees it; with
+    /// [`Visibility::Early`] see [`Record::ticket`]. An absence, too, may rest on an undurable
+    /// delete: the returned ticket covers it.
+    ///
+    /// # Errors
+    /// As the trait's.
+    fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found>;
+
+    /// Copies the value of `key`. Reads only what is durable.
+    ///
+    /// # Errors
+    /// As [`Engine::get_with`].
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = None;
+        self.get_with(key, Visibility::Durable, &mut |record| {
+            value = Some(record.value.to_vec());
+        })?;
+        Ok(value)
+    }
+
+    /// Shows the records of `keys`, each with its index, in any order; absent ones as `None`.
+    /// Isolated from batches: no batch is seen in part. The ticket covers all that was read.
+    ///
+    /// # Errors
+    /// As [`Engine::get_with`].
+    fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<Horizon>;
+
+    /// Writes `value` for `key`, whether or not it is there.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::ReadOnly`].
+    fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome>;
+
+    /// Writes only if `key` is absent, else [`Outcome::Exists`].
+    ///
+    /// # Errors
+    /// As [`Engine::put`].
+    fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome>;
+
+    /// Writes only if `key` is there, else [`Outcome::Missing`].
+    ///
+    /// # Errors
+    /// As [`Engine::put`].
+    fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome>;
+
+    /// Deletes the record of `key`; [`Outcome::Missing`] if there is none. With a caller's
+    /// [`WriteOptions::sequence`] the tombstone is written even if the key is absent, since an
+    /// older put may still arrive.
+    ///
+    /// # Errors
+    /// As [`Engine::put`].
+    fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome>;
+
+    /// Writes `value` if the record is as `expected`, else [`Outcome::Mismatch`].
+    ///
+    /// # Errors
+    /// As [`Engine::put`].
+    fn compare_and_set(
+        &self,
+        key: &[u8],
+        expected: Expected<'_>,
+        value: &[u8],
+        options: &WriteOptions,
+    ) -> Result<Outcome>;
+
+    /// Reads, decides, writes: no other write of `key` comes between. `decide` may run more than
+    /// once; the last answer counts.
+    ///
+    /// # Errors
+    /// As [`Engine::put`].
+    fn modify(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    ) -> Result<Outcome>;
+
+    /// Makes all changes of `batch` or none, with one fence where they fit a page; readers see
+    /// all or none. Later changes of the same key win. The expiry of `options` is not used (each
+    /// change has its own).
+    ///
+    /// # Errors
+    /// As [`Engine::put`], and [`Error::BatchTooLarge`].
+    fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written>;
+
+    /// Iterates over the live records in an order of the engine's own, at least `count` at a call
+    /// while there are more (no more than a small factor beyond). Start with cursor 0; the answer
+    /// is the next cursor, 0 at the end. A record that is there from the first call to the last
+    /// is shown at least once; one that comes or goes between may or may not be. A cursor holds
+    /// nothing open, and any number is a valid cursor.
+    ///
+    /// # Errors
+    /// As the trait's.
+    fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64>;
+
+    /// Draws a sequence `s`: every write that had returned has a sequence at most `s`, every
+    /// write that begins after has a greater one.
+    ///
+    /// # Errors
+    /// As the trait's.
+    fn advance_sequence(&self) -> Result<u64>;
+
+    /// Shows every record and tombstone whose sequence is greater than `sequence`, in any order,
+    /// perhaps some older ones too. Complete only from [`Engine::tombstone_horizon`] on.
+    ///
+    /// # Errors
+    /// [`Error::HistoryGone`] if `sequence` is below the tombstone horizon.
+    fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()>;
+
+    /// Keep every tombstone with a sequence above `sequence`, until called again. It starts at
+    /// `u64::MAX`: none is kept for the caller's sake.
+    ///
+    /// # Errors
+    /// As the trait's.
+    fn hold_tombstones(&self, sequence: u64) -> Result<()>;
+
+    /// The sequence above which no tombstone has been dropped yet.
+    fn tombstone_horizon(&self) -> u64;
+
+    /// The number of live records; an expired one counts until it is removed.
+    ///
+    /// # Errors
+    /// As the trait's.
+    fn len(&self) -> Result<u64>;
+
+    /// True if there is no record.
+    ///
+    /// # Errors
+    /// As the trait's.
+    fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Removes every record, durably when it returns. Writes that run beside it come before or
+    /// after it.
+    ///
+    /// # Errors
+    /// As [`Engine::put`].
+    fn clear(&self) -> Result<()>;
+
+    /// Starts to make all of `horizon` durable and says whether it already is. On media whose
+    /// fence is an instruction it fences here and returns true; on `file` it wakes the syncer.
+    ///
+    /// # Errors
+    /// [`Error::SyncFailed`] if it never will be.
+    fn commit(&self, horizon: &Horizon) -> Result<bool>;
+
+    /// True if all of `horizon` is durable. Never blocks.
+    ///
+    /// # Errors
+    /// [`Error::SyncFailed`] if it never will be.
+    fn is_durable(&self, horizon: &Horizon) -> Result<bool>;
+
+    /// Blocks until all of `horizon` is durable.
+    ///
+    /// # Errors
+    /// [`Error::SyncFailed`] if it never will be.
+    fn wait_durable(&self, horizon: &Horizon) -> Result<()>;
+
+    /// Makes everything durable that was written before the call.
+    ///
+    /// # Errors
+    /// [`Error::SyncFailed`].
+    fn sync(&self) -> Result<()>;
+
+    /// Registers a listener that is called (from any thread) whenever more became durable in the
+    /// background. There may be several.
+    fn on_durable(&self, listener: DurableListener);
+
+    /// The counters.
+    fn stats(&self) -> Stats;
+
+    /// Reads everything and checks it against every checksum and invariant.
+    ///
+    /// # Errors
+    /// Only if it could not go on; damage that it found is in the report.
+    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport>;
+
+    /// Stops background work and leaves a clean store behind, from which the next open is
+    /// immediate. Writes after it fail with [`Error::Closed`].
+    ///
+    /// # Errors
+    /// [`Error::SyncFailed`].
+    fn close(&self) -> Result<()>;
+
+    /// Ordered access, if the engine has it.
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        None
+    }
+
+    /// Snapshots, if the engine has them.
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        None
+    }
+}
+
+/// What a read found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// True if there was a record, and `visit` saw it.
+    pub hit: bool,
+    /// What the answer rests on; [`Ticket::DURABLE`] after [`Visibility::Durable`].
+    pub ticket: Ticket,
+}
+
+/// Access in key order.
+pub trait Ordered {
+    /// Shows up to `limit` records with `start <= key` (and `key < end`, if given) in ascending
+    /// order of their bytes, or descending from `end` if `reverse`. `visit` returns false to
+    /// stop.
+    ///
+    /// # Errors
+    /// As [`Engine`]'s.
+    fn scan(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        reverse: bool,
+        limit: usize,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()>;
+}
+
+/// Views of the store as it was at one moment.
+pub trait Snapshots {
+    /// A read-only view of now.
+    ///
+    /// # Errors
+    /// As [`Engine`]'s.
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>>;
+}
+
+/// A view of one moment; dropping it releases what it pinned.
+pub trait Snapshot: Send + Sync {
+    /// Shows the record that `key` had then; false if it had none.
+    ///
+    /// # Errors
+    /// As [`Engine`]'s.
+    fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<bool>;
+}

@@ -1,0 +1,2 @@
+//! Checks and long jobs of the workspace.
+fn main() {}
