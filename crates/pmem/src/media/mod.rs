@@ -1,0 +1,57 @@
+//! What a mapping rests on, and what it therefore guarantees.
+
+mod trace;
+
+pub use trace::Trace;
+
+use std::sync::Arc;
+
+/// How the stores of a [`Space`](crate::Space) become durable.
+#[derive(Debug, Clone)]
+pub enum Behaviour {
+    /// Persistent memory mapped with `MAP_SYNC`: power-safe at the fence.
+    Dax {
+        /// The caches are in the persistence domain (eADR): flushes fall away, fences stay.
+        caches_persist: bool,
+    },
+    /// DRAM or tmpfs that stands in for persistent memory: real flushes and fences, survives the
+    /// process and not the power; with a model of a medium's latency if one was chosen.
+    Emulated(Option<Arc<dyn LatencyModel>>),
+    /// An ordinary file: a fence is a group-committed sync of the dirty ranges.
+    File,
+    /// The crash simulator.
+    Traced(Arc<dyn Trace>),
+    /// DRAM: nothing is durable.
+    Dram,
+}
+
+impl Behaviour {
+    pub(crate) fn flushes_lines(&self) -> bool {
+        matches!(
+            self,
+            Self::Dax {
+                caches_persist: false
+            } | Self::Emulated(_)
+        )
+    }
+
+    pub(crate) fn maps_sync(&self) -> bool {
+        matches!(self, Self::Dax { .. })
+    }
+
+    pub(crate) fn syncs_file(&self) -> bool {
+        matches!(self, Self::File)
+    }
+}
+
+/// Adds the time that a slower medium would take.
+pub trait LatencyModel: Send + Sync + std::fmt::Debug {
+    /// Lines of `offset .. offset + len` are written back (both line-aligned).
+    fn flush(&self, offset: u64, len: u64);
+
+    /// The thread waits for its flushes.
+    fn fence(&self);
+
+    /// Bytes are read that are likely not cached.
+    fn read(&self, offset: u64, len: u64);
+}

@@ -1,0 +1,212 @@
+//! Reserved address space, part of it mapped.
+//!
+//! The whole reserve is claimed from the system once, without access; growth maps more of it in
+//! place, so that no offset, slice or handle ever moves.
+
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use std::fs::File;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    reserved: u64,
+    len: AtomicU64,
+    growing: Mutex<()>,
+}
+
+// SAFETY: the mapping is plain memory that lives until drop; every access to its bytes goes
+// through `Space`, which says who may touch what.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// The size of a huge page, to which reserves are aligned.
+const HUGE: u64 = 2 << 20;
+
+impl Mapping {
+    fn reserve(reserve: u64) -> io::Result<Self> {
+        let reserved = reserve
+            .checked_next_multiple_of(HUGE)
+            .ok_or(io::ErrorKind::OutOfMemory)?;
+        let with_slack = usize::try_from(reserved + HUGE).map_err(io::Error::other)?;
+        // SAFETY: a fresh private mapping without access disturbs nothing.
+        let raw = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                with_slack,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }?;
+        let raw = raw.cast::<u8>();
+        let slack = raw.align_offset(HUGE as usize);
+        let tail = HUGE as usize - slack;
+        // SAFETY: both ends lie within the mapping just made, which nobody else knows.
+        unsafe {
+            if slack > 0 {
+                rustix::mm::munmap(raw.cast(), slack)?;
+            }
+            if tail > 0 {
+                rustix::mm::munmap(raw.add(slack + reserved as usize).cast(), tail)?;
+            }
+        }
+        // SAFETY: within the mapping, as above.
+        let base = NonNull::new(unsafe { raw.add(slack) }).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self {
+            base,
+            reserved,
+            len: AtomicU64::new(0),
+            growing: Mutex::new(()),
+        })
+    }
+
+    /// `len` bytes of DRAM.
+    pub(super) fn anonymous(len: u64, reserve: u64, huge: bool) -> io::Result<Self> {
+        let mapping = Self::reserve(reserve.max(len))?;
+        if huge {
+            // SAFETY: advice on our own reserve. A kernel without huge pages refuses it, which
+            // costs speed alone.
+            let _best_effort = unsafe {
+                rustix::mm::madvise(
+                    mapping.base.as_ptr().cast(),
+                    mapping.reserved as usize,
+                    Advice::LinuxHugepage,
+                )
+            };
+        }
+        mapping.grow(len, None, false)?;
+        Ok(mapping)
+    }
+
+    /// The first `len` bytes of `file`, shared.
+    pub(super) fn file(file: &File, len: u64, reserve: u64, sync: bool) -> io::Result<Self> {
+        let mapping = Self::reserve(reserve.max(len))?;
+        mapping.grow(len, Some(file), sync)?;
+        Ok(mapping)
+    }
+
+    /// Maps up to `len` bytes. A file must be that long already.
+    pub(super) fn grow(&self, len: u64, file: Option<&File>, sync: bool) -> io::Result<()> {
+        let _growing = self
+            .growing
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let old = self.len();
+        if len <= old {
+            return Ok(());
+        }
+        if len > self.reserved {
+            return Err(io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                format!("{len} bytes are over the reserve of {}", self.reserved),
+            ));
+        }
+        let more = usize::try_from(len - old).map_err(io::Error::other)?;
+        // SAFETY: `old < len <= reserved`: the range is ours, without access so far, and no
+        // reference into it can exist, since `self.len` has never been above `old`.
+        unsafe {
+            let at = self.base.as_ptr().add(old as usize);
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            match file {
+                None => rustix::mm::mprotect(
+                    at.cast(),
+                    more,
+                    MprotectFlags::READ | MprotectFlags::WRITE,
+                )?,
+                Some(file) => {
+                    let kind = if sync {
+                        MapFlags::SHARED_VALIDATE | MapFlags::SYNC
+                    } else {
+                        MapFlags::SHARED
+                    };
+                    rustix::mm::mmap(
+                        at.cast(),
+                        more,
+                        protection,
+                        kind | MapFlags::FIXED,
+                        file,
+                        old,
+                    )?;
+                }
+            }
+        }
+        self.len.store(len, Ordering::Release);
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    pub(super) fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    /// The address of `offset`, which must be within the reserve.
+    #[inline]
+    pub(super) fn at(&self, offset: u64) -> *mut u8 {
+        debug_assert!(offset <= self.reserved);
+        self.base.as_ptr().wrapping_add(offset as usize)
+    }
+
+    #[inline]
+    pub(super) fn prefetch(&self, offset: u64) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch never faults, and the address is within the reserve.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.at(offset).cast_const().cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
+    }
+
+    /// Faults the range in, where the kernel can (Linux 5.14); best effort.
+    pub(super) fn populate(&self, offset: u64, len: u64) {
+        let len = len.min(self.len().saturating_sub(offset));
+        if len == 0 {
+            return;
+        }
+        // SAFETY: the range is mapped; populating changes no byte.
+        let _best_effort = unsafe {
+            rustix::mm::madvise(
+                self.at(offset).cast(),
+                len as usize,
+                Advice::LinuxPopulateWrite,
+            )
+        };
+    }
+
+    /// Writes the dirty pages of the range to the device and waits for it.
+    pub(super) fn sync_range(&self, offset: u64, len: u64) -> io::Result<()> {
+        const PAGE: u64 = 4096;
+        let start = offset & !(PAGE - 1);
+        let end = (offset + len).next_multiple_of(PAGE).min(self.len());
+        if start >= end {
+            return Ok(());
+        }
+        // SAFETY: the range is mapped; a sync changes no byte.
+        unsafe {
+            rustix::mm::msync(
+                self.at(start).cast(),
+                (end - start) as usize,
+                rustix::mm::MsyncFlags::SYNC,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody holds a reference any more: they all borrow the `Space` that owns this.
+        let unmapped =
+            unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.reserved as usize) };
+        debug_assert!(unmapped.is_ok());
+    }
+}

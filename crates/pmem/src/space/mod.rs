@@ -1,0 +1,517 @@
+//! A mapped range of memory in pages, and the only code that loads, stores, flushes or fences it.
+//!
+//! What a page is for is kept in DRAM, one word a page ([`roles`]): its published and its durable
+//! watermark. A handle to words is given out only for word pages, a slice only below the
+//! watermark of a log page, an appending [`PageWriter`] once per claim: hence the safe face.
+//!
+//! The same type serves a persistent pool and a DRAM arena, so that an index is one code with
+//! two placements: in DRAM nothing is flushed and nothing is traced.
+
+mod map;
+mod roles;
+mod sync;
+mod word;
+mod writer;
+
+pub use sync::SyncError;
+pub use word::{Durable, Grade, Volatile, Word};
+pub use writer::{PageWriter, WriteMode};
+
+use crate::epoch::{self, Guard};
+use crate::media::{Behaviour, Trace};
+use crate::order::{self, Instruction, LINE};
+use crate::{arch, space::map::Mapping};
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use roles::{Role, Roles};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use sync::Syncer;
+
+/// What a page is claimed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// Aligned 8-byte atomics, zeroed by the claim (the zeroes are stores like any others).
+    Words,
+    /// As `Words`, the bytes left as they are: for reopening.
+    WordsAsStored,
+}
+
+/// How a [`Space`] is made.
+#[derive(Debug)]
+pub struct SpaceOptions {
+    /// Bytes in a page; a power of two, at least 4096.
+    pub page_size: u32,
+    /// Address space to reserve for growth, in bytes.
+    pub reserve: u64,
+}
+
+/// A mapped range in pages. All offsets are in bytes from its start.
+pub struct Space {
+    mapping: Mapping,
+    page_shift: u32,
+    roles: Roles,
+    behaviour: Behaviour,
+    instruction: Instruction,
+    syncer: Option<Syncer>,
+    counters: Box<[CachePadded<Counter>]>,
+    retired: Mutex<VecDeque<(u32, u64)>>,
+}
+
+/// Lines flushed and fences of the threads that share it.
+#[derive(Debug, Default)]
+struct Counter {
+    flushes: AtomicU64,
+    fences: AtomicU64,
+}
+
+impl std::fmt::Debug for Space {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Space")
+            .field("len", &self.len())
+            .field("page_size", &self.page_size())
+            .field("behaviour", &self.behaviour)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Space {
+    const COUNTERS: usize = 64;
+
+    fn new(mapping: Mapping, page_size: u32, behaviour: Behaviour, syncer: Option<Syncer>) -> Self {
+        assert!(
+            page_size.is_power_of_two() && page_size >= 4096,
+            "page size {page_size}"
+        );
+        let pages = mapping.reserved() / u64::from(page_size);
+        Self {
+            mapping,
+            page_shift: page_size.trailing_zeros(),
+            roles: Roles::new(usize::try_from(pages).unwrap_or(usize::MAX)),
+            instruction: if behaviour.flushes_lines() {
+                order::chosen()
+            } else {
+                Instruction::None
+            },
+            behaviour,
+            syncer,
+            counters: (0..Self::COUNTERS)
+                .map(|_| CachePadded::default())
+                .collect(),
+            retired: Mutex::new(VecDeque::new()),
+        }
+    }
+
+    /// An arena of DRAM: nothing in it is ever durable, flushes and fences do nothing. Huge pages
+    /// are asked for. `len` may grow up to `options.reserve`.
+    ///
+    /// # Errors
+    /// If the address space cannot be had.
+    pub fn dram(len: u64, options: &SpaceOptions) -> std::io::Result<Self> {
+        let mapping = Mapping::anonymous(len, options.reserve, true)?;
+        Ok(Self::new(mapping, options.page_size, Behaviour::Dram, None))
+    }
+
+    /// Memory of the crash simulator: every access goes through `trace`.
+    ///
+    /// # Errors
+    /// If the address space cannot be had.
+    pub fn traced(
+        len: u64,
+        options: &SpaceOptions,
+        trace: Arc<dyn Trace>,
+    ) -> std::io::Result<Self> {
+        let mapping = Mapping::anonymous(len, options.reserve, false)?;
+        Ok(Self::new(
+            mapping,
+            options.page_size,
+            Behaviour::Traced(trace),
+            None,
+        ))
+    }
+
+    /// A mapped file. `behaviour` says how its stores become durable.
+    ///
+    /// # Errors
+    /// If it cannot be mapped so.
+    pub(crate) fn file(
+        file: std::fs::File,
+        len: u64,
+        options: &SpaceOptions,
+        behaviour: Behaviour,
+    ) -> std::io::Result<Self> {
+        let mapping = Mapping::file(&file, len, options.reserve, behaviour.maps_sync())?;
+        let syncer = behaviour.syncs_file().then(|| Syncer::new(file));
+        Ok(Self::new(mapping, options.page_size, behaviour, syncer))
+    }
+
+    /// Bytes mapped now.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.mapping.len()
+    }
+
+    /// True if nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes in a page.
+    #[inline]
+    pub fn page_size(&self) -> u32 {
+        1 << self.page_shift
+    }
+
+    /// Pages mapped now.
+    pub fn pages(&self) -> u32 {
+        u32::try_from(self.len() >> self.page_shift).unwrap_or(u32::MAX)
+    }
+
+    /// The page that `offset` is in.
+    #[inline]
+    pub fn page_of(&self, offset: u64) -> u32 {
+        (offset >> self.page_shift) as u32
+    }
+
+    /// The offset at which `page` starts.
+    #[inline]
+    pub fn start_of(&self, page: u32) -> u64 {
+        u64::from(page) << self.page_shift
+    }
+
+    /// How stores become durable here.
+    pub fn behaviour(&self) -> &Behaviour {
+        &self.behaviour
+    }
+
+    /// The flush instruction in use.
+    pub fn instruction(&self) -> Instruction {
+        self.instruction
+    }
+
+    /// Maps more of the file (which must have that length already) or of DRAM. Offsets and slices
+    /// stay valid.
+    ///
+    /// # Errors
+    /// If `len` is over the reserve, or the system refuses.
+    pub fn grow(&self, len: u64, file: Option<&std::fs::File>) -> std::io::Result<()> {
+        self.mapping.grow(len, file, self.behaviour.maps_sync())?;
+        if let Behaviour::Traced(trace) = &self.behaviour {
+            trace.grow(len);
+        }
+        Ok(())
+    }
+
+    /// Touches every page of the range so that no later access faults (best effort).
+    pub fn populate(&self, offset: u64, len: u64) {
+        self.mapping.populate(offset, len);
+    }
+
+    /// A handle to the 8-byte word at `offset`, if that is aligned and in a word page.
+    #[inline]
+    pub fn word<G: Grade>(&self, offset: u64) -> Option<Word<'_, G>> {
+        if offset & 7 != 0 || !self.is_words(offset) {
+            return None;
+        }
+        Some(Word::new(self, offset))
+    }
+
+    #[inline]
+    fn is_words(&self, offset: u64) -> bool {
+        offset < self.len() && self.roles.role(self.page_of(offset)) == Role::Words
+    }
+
+    /// The eight words of the line at `offset` (64-aligned, in a word page), each loaded
+    /// atomically, not all of them together.
+    #[inline]
+    pub fn load_line(&self, offset: u64) -> Option<[u64; 8]> {
+        if offset & 63 != 0 || !self.is_words(offset) {
+            return None;
+        }
+        if let Behaviour::Traced(trace) = &self.behaviour {
+            trace.load(offset, LINE as u64, true);
+        }
+        let mut words = [0; 8];
+        for (at, word) in words.iter_mut().enumerate() {
+            *word = self.atomic(offset + 8 * at as u64).load(Ordering::Acquire);
+        }
+        Some(words)
+    }
+
+    /// Asks for the line at `offset` ahead of its use. Any offset will do.
+    #[inline]
+    pub fn prefetch(&self, offset: u64) {
+        if offset < self.len() {
+            self.mapping.prefetch(offset);
+        }
+    }
+
+    /// The atomic at `offset`. The caller has checked alignment, bounds and role.
+    #[inline]
+    fn atomic(&self, offset: u64) -> &AtomicU64 {
+        debug_assert!(offset & 7 == 0 && offset + 8 <= self.len());
+        debug_assert!(self.roles.role(self.page_of(offset)) == Role::Words);
+        // SAFETY: every caller has checked that the word is aligned, mapped and in a page whose
+        // role is `Words`: such a page is touched by atomics alone until it is released, which
+        // takes a fresh claim, and mappings live as long as `self`.
+        unsafe { AtomicU64::from_ptr(self.mapping.at(offset).cast()) }
+    }
+
+    /// The published bytes at `offset`; none if any of them is not in a log page below its
+    /// watermark (the page was retired, or the offset is wrong). The slice stays as it is while
+    /// the guard lives.
+    #[inline]
+    pub fn bytes<'g>(&self, _guard: &'g Guard, offset: u64, len: u64) -> Option<&'g [u8]>
+    where
+        Self: 'g,
+    {
+        let page = self.page_of(offset);
+        let within = offset & u64::from(self.page_size() - 1);
+        let Role::Log { published, .. } = self.roles.get(page)? else {
+            return None;
+        };
+        if within.checked_add(len)? > u64::from(published) {
+            return None;
+        }
+        if let Behaviour::Traced(trace) = &self.behaviour {
+            trace.load(offset, len, true);
+        }
+        // SAFETY: the bytes are below the watermark that the page had after the guard was pinned:
+        // they were written before it was raised (Release/Acquire), its writer writes only above
+        // it, and the page is not claimed again before the guard is dropped (module `epoch`). The
+        // mapping outlives `'g` because `self` does.
+        Some(unsafe {
+            std::slice::from_raw_parts(self.mapping.at(offset), usize::try_from(len).ok()?)
+        })
+    }
+
+    /// The watermarks of a log page: bytes published, bytes durable.
+    #[inline]
+    pub fn watermarks(&self, page: u32) -> Option<(u32, u32)> {
+        match self.roles.get(page)? {
+            Role::Log { published, durable } => Some((published, durable)),
+            _ => None,
+        }
+    }
+
+    /// Raises the durable watermark of a log page: the caller has seen to it that the bytes below
+    /// are durable.
+    pub fn mark_durable(&self, page: u32, durable: u32) {
+        self.roles.raise_durable(page, durable);
+    }
+
+    /// Claims a free page for words; false if it is not free.
+    pub fn claim_words(&self, page: u32, claim: Claim) -> bool {
+        if page >= self.pages() || !self.roles.claim(page) {
+            return false;
+        }
+        if claim == Claim::Words {
+            self.zero(page);
+        }
+        self.roles.become_words(page);
+        true
+    }
+
+    /// Zeroes a page that is claimed and has no role yet.
+    fn zero(&self, page: u32) {
+        let start = self.start_of(page);
+        let len = self.page_size() as usize;
+        // SAFETY: the page is claimed by this call alone and not yet of any role, so that nobody
+        // holds a reference into it; it is mapped in full.
+        unsafe { self.mapping.at(start).write_bytes(0, len) };
+        if let Behaviour::Traced(trace) = &self.behaviour {
+            trace.store(start, &vec![0; len]);
+        }
+    }
+
+    /// Claims a free page for appending; none if it is not free. Nothing is published yet, the
+    /// old bytes stay until they are overwritten.
+    pub fn claim_log(self: &Arc<Self>, page: u32) -> Option<PageWriter> {
+        if page >= self.pages() || !self.roles.claim(page) {
+            return None;
+        }
+        self.roles.become_log(page, 0, 0, true);
+        Some(PageWriter::new(Arc::clone(self), page))
+    }
+
+    /// Adopts a free page as a log page that nobody appends to, `published` bytes of it readable:
+    /// for reopening. False if it is not free or not that long.
+    pub fn adopt_log(&self, page: u32, published: u32) -> bool {
+        if page >= self.pages() || published > self.page_size() || !self.roles.claim(page) {
+            return false;
+        }
+        self.roles.become_log(page, published, published, false);
+        true
+    }
+
+    /// Retires a log page that has no writer: from now on nobody gets at its bytes, and
+    /// [`Space::reclaim`] hands it out once no reader is left that could have. False if the page
+    /// is anything else (word pages never retire).
+    pub fn retire(&self, page: u32) -> bool {
+        if !self.roles.retire(page) {
+            return false;
+        }
+        let stamp = epoch::stamp();
+        self.retired.lock().push_back((page, stamp));
+        true
+    }
+
+    /// A retired page that is free again.
+    pub fn reclaim(&self) -> Option<u32> {
+        let mut retired = self.retired.lock();
+        let (page, stamp) = *retired.front()?;
+        if !epoch::has_passed(stamp) {
+            return None;
+        }
+        retired.pop_front();
+        self.roles.release(page);
+        Some(page)
+    }
+
+    /// Pages retired and not yet reclaimed.
+    pub fn retired_len(&self) -> usize {
+        self.retired.lock().len()
+    }
+
+    /// Writes the lines of the range back: durable at this thread's next [`Space::fence`]. On
+    /// `file` media it notes the range as dirty instead.
+    #[inline]
+    pub fn flush(&self, offset: u64, len: u64) {
+        if matches!(self.behaviour, Behaviour::Dram) {
+            return;
+        }
+        let lines = order::lines(offset, len);
+        debug_assert!(lines.end <= self.len());
+        self.count_flushes((lines.end - lines.start) / LINE as u64);
+        if self.instruction != Instruction::None {
+            let mut at = lines.start;
+            while at < lines.end {
+                // SAFETY: the lines overlap mapped memory and mappings are whole pages; the
+                // instruction is one of `available()`.
+                unsafe { arch::flush_line(self.mapping.at(at), self.instruction) };
+                at += LINE as u64;
+            }
+        }
+        self.behaviour_flush(offset, len, &lines);
+    }
+
+    #[inline]
+    fn behaviour_flush(&self, offset: u64, len: u64, lines: &std::ops::Range<u64>) {
+        match &self.behaviour {
+            Behaviour::Traced(trace) => trace.flush(lines.start, lines.end - lines.start),
+            Behaviour::Emulated(Some(model)) => model.flush(lines.start, lines.end - lines.start),
+            Behaviour::File => {
+                if let Some(syncer) = &self.syncer {
+                    syncer.dirty(offset, len);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything that this thread flushed (or copied non-temporally) before is durable when it
+    /// returns. On `file` media it takes part in a group-committed sync.
+    ///
+    /// # Errors
+    /// [`SyncError`] on `file` media, after which no later fence succeeds.
+    #[inline]
+    pub fn fence(&self) -> Result<(), SyncError> {
+        match &self.behaviour {
+            Behaviour::Dram => return Ok(()),
+            Behaviour::Traced(trace) => {
+                self.count_fence();
+                trace.fence()?;
+            }
+            Behaviour::Emulated(Some(model)) => {
+                self.count_fence();
+                arch::fence();
+                model.fence();
+            }
+            Behaviour::Emulated(None) | Behaviour::Dax { .. } => {
+                self.count_fence();
+                arch::fence();
+            }
+            Behaviour::File => {
+                self.count_fence();
+                return self
+                    .syncer
+                    .as_ref()
+                    .map_or(Ok(()), |syncer| syncer.sync(&self.mapping));
+            }
+        }
+        Ok(())
+    }
+
+    /// [`Space::flush`], then [`Space::fence`].
+    ///
+    /// # Errors
+    /// As [`Space::fence`].
+    #[inline]
+    pub fn persist(&self, offset: u64, len: u64) -> Result<(), SyncError> {
+        self.flush(offset, len);
+        self.fence()
+    }
+
+    /// True if a fence is an instruction here, not a system call that waits for a device.
+    pub fn fences_at_once(&self) -> bool {
+        !matches!(self.behaviour, Behaviour::File)
+    }
+
+    /// The error of the sync that failed, if one did: writes have stopped for good.
+    ///
+    /// # Errors
+    /// That error.
+    #[inline]
+    pub fn check_sync(&self) -> Result<(), SyncError> {
+        self.syncer.as_ref().map_or(Ok(()), Syncer::check)
+    }
+
+    #[inline]
+    fn counter(&self) -> &Counter {
+        &self.counters[thread_number() % Self::COUNTERS]
+    }
+
+    #[inline]
+    fn count_flushes(&self, lines: u64) {
+        bump(&self.counter().flushes, lines);
+    }
+
+    #[inline]
+    fn count_fence(&self) {
+        bump(&self.counter().fences, 1);
+    }
+
+    /// Lines flushed and fences made so far, by all threads. Exact while at most 64 threads ever
+    /// used the space.
+    pub fn flushes_and_fences(&self) -> (u64, u64) {
+        self.counters
+            .iter()
+            .fold((0, 0), |(flushes, fences), counter| {
+                (
+                    flushes + counter.flushes.load(Ordering::Relaxed),
+                    fences + counter.fences.load(Ordering::Relaxed),
+                )
+            })
+    }
+}
+
+/// Adds without a locked instruction: the counter is, but for thread 65 and on, one thread's.
+#[inline]
+fn bump(counter: &AtomicU64, by: u64) {
+    counter.store(
+        counter.load(Ordering::Relaxed).wrapping_add(by),
+        Ordering::Relaxed,
+    );
+}
+
+/// A small number that is this thread's own.
+#[inline]
+pub(crate) fn thread_number() -> usize {
+    use std::sync::atomic::AtomicUsize;
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
+}
