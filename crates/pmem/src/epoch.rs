@@ -69,18 +69,14 @@ pub fn pin() -> Guard {
         let depth = slot.depth.get();
         slot.depth.set(depth + 1);
         if depth == 0 {
-            slot.pinned
-                .store(EPOCH.load(Ordering::Relaxed), Ordering::Relaxed);
+            slot.pinned.store(EPOCH.load(Ordering::Relaxed), Ordering::Relaxed);
             fence(Ordering::SeqCst);
         } else if depth == u64::MAX - 1 {
             std::process::abort();
         }
         // The guard keeps the slot alive by its own count only if the thread-local could go
         // first; it cannot, since the guard is not `Send` and thread-locals outlive the stack.
-        Guard {
-            slot: Arc::as_ptr(slot),
-            not_send: PhantomData,
-        }
+        Guard { slot: Arc::as_ptr(slot), not_send: PhantomData }
     })
 }
 
@@ -139,10 +135,7 @@ mod tests {
         // Tests of other modules may pin at the same time, but later than `drawn`.
         assert!(has_passed(drawn));
         let late = pin();
-        assert!(
-            has_passed(drawn),
-            "a reader that came later does not hold it back"
-        );
+        assert!(has_passed(drawn), "a reader that came later does not hold it back");
         drop(late);
     }
 }

@@ -7,11 +7,7 @@ use std::arch::asm;
 pub(crate) fn available() -> Vec<Instruction> {
     const HWCAP_DCPOP: usize = 1 << 16;
     let (hwcap, _) = rustix::param::linux_hwcap();
-    if hwcap & HWCAP_DCPOP != 0 {
-        vec![Instruction::DcCvap]
-    } else {
-        Vec::new()
-    }
+    if hwcap & HWCAP_DCPOP != 0 { vec![Instruction::DcCvap] } else { Vec::new() }
 }
 
 /// Writes the line that holds `address` back.

@@ -27,12 +27,7 @@ pub enum Behaviour {
 
 impl Behaviour {
     pub(crate) fn flushes_lines(&self) -> bool {
-        matches!(
-            self,
-            Self::Dax {
-                caches_persist: false
-            } | Self::Emulated(_)
-        )
+        matches!(self, Self::Dax { caches_persist: false } | Self::Emulated(_))
     }
 
     pub(crate) fn maps_sync(&self) -> bool {

@@ -29,9 +29,7 @@ const HUGE: u64 = 2 << 20;
 
 impl Mapping {
     fn reserve(reserve: u64) -> io::Result<Self> {
-        let reserved = reserve
-            .checked_next_multiple_of(HUGE)
-            .ok_or(io::ErrorKind::OutOfMemory)?;
+        let reserved = reserve.checked_next_multiple_of(HUGE).ok_or(io::ErrorKind::OutOfMemory)?;
         let with_slack = usize::try_from(reserved + HUGE).map_err(io::Error::other)?;
         // SAFETY: a fresh private mapping without access disturbs nothing.
         let raw = unsafe {
@@ -56,12 +54,7 @@ impl Mapping {
         }
         // SAFETY: within the mapping, as above.
         let base = NonNull::new(unsafe { raw.add(slack) }).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self {
-            base,
-            reserved,
-            len: AtomicU64::new(0),
-            growing: Mutex::new(()),
-        })
+        Ok(Self { base, reserved, len: AtomicU64::new(0), growing: Mutex::new(()) })
     }
 
     /// `len` bytes of DRAM.
@@ -91,10 +84,7 @@ impl Mapping {
 
     /// Maps up to `len` bytes. A file must be that long already.
     pub(super) fn grow(&self, len: u64, file: Option<&File>, sync: bool) -> io::Result<()> {
-        let _growing = self
-            .growing
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _growing = self.growing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let old = self.len();
         if len <= old {
             return Ok(());
@@ -174,11 +164,7 @@ impl Mapping {
         }
         // SAFETY: the range is mapped; populating changes no byte.
         let _best_effort = unsafe {
-            rustix::mm::madvise(
-                self.at(offset).cast(),
-                len as usize,
-                Advice::LinuxPopulateWrite,
-            )
+            rustix::mm::madvise(self.at(offset).cast(), len as usize, Advice::LinuxPopulateWrite)
         };
     }
 

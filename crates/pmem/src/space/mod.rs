@@ -80,10 +80,7 @@ impl Space {
     const COUNTERS: usize = 64;
 
     fn new(mapping: Mapping, page_size: u32, behaviour: Behaviour, syncer: Option<Syncer>) -> Self {
-        assert!(
-            page_size.is_power_of_two() && page_size >= 4096,
-            "page size {page_size}"
-        );
+        assert!(page_size.is_power_of_two() && page_size >= 4096, "page size {page_size}");
         let pages = mapping.reserved() / u64::from(page_size);
         Self {
             mapping,
@@ -96,9 +93,7 @@ impl Space {
             },
             behaviour,
             syncer,
-            counters: (0..Self::COUNTERS)
-                .map(|_| CachePadded::default())
-                .collect(),
+            counters: (0..Self::COUNTERS).map(|_| CachePadded::default()).collect(),
             retired: Mutex::new(VecDeque::new()),
         }
     }
@@ -123,12 +118,7 @@ impl Space {
         trace: Arc<dyn Trace>,
     ) -> std::io::Result<Self> {
         let mapping = Mapping::anonymous(len, options.reserve, false)?;
-        Ok(Self::new(
-            mapping,
-            options.page_size,
-            Behaviour::Traced(trace),
-            None,
-        ))
+        Ok(Self::new(mapping, options.page_size, Behaviour::Traced(trace), None))
     }
 
     /// A mapped file. `behaviour` says how its stores become durable.
@@ -434,10 +424,7 @@ impl Space {
             }
             Behaviour::File => {
                 self.count_fence();
-                return self
-                    .syncer
-                    .as_ref()
-                    .map_or(Ok(()), |syncer| syncer.sync(&self.mapping));
+                return self.syncer.as_ref().map_or(Ok(()), |syncer| syncer.sync(&self.mapping));
             }
         }
         Ok(())
@@ -485,24 +472,19 @@ impl Space {
     /// Lines flushed and fences made so far, by all threads. Exact while at most 64 threads ever
     /// used the space.
     pub fn flushes_and_fences(&self) -> (u64, u64) {
-        self.counters
-            .iter()
-            .fold((0, 0), |(flushes, fences), counter| {
-                (
-                    flushes + counter.flushes.load(Ordering::Relaxed),
-                    fences + counter.fences.load(Ordering::Relaxed),
-                )
-            })
+        self.counters.iter().fold((0, 0), |(flushes, fences), counter| {
+            (
+                flushes + counter.flushes.load(Ordering::Relaxed),
+                fences + counter.fences.load(Ordering::Relaxed),
+            )
+        })
     }
 }
 
 /// Adds without a locked instruction: the counter is, but for thread 65 and on, one thread's.
 #[inline]
 fn bump(counter: &AtomicU64, by: u64) {
-    counter.store(
-        counter.load(Ordering::Relaxed).wrapping_add(by),
-        Ordering::Relaxed,
-    );
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
 /// A small number that is this thread's own.

@@ -39,7 +39,7 @@ impl Role {
             WORDS => Self::Words,
             RETIRED => Self::Retired,
             _ => Self::Log {
-                published: (word >> 32) as u32 - 1,
+                published: ((word & !WRITER) >> 32) as u32 - 1,
                 durable: word as u32 - 1,
             },
         }
@@ -72,8 +72,7 @@ impl Roles {
     /// FREE to CLAIMED; false if it was not free.
     pub(super) fn claim(&self, page: u32) -> bool {
         self.0.get(page as usize).is_some_and(|word| {
-            word.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
+            word.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })
     }
 
@@ -106,9 +105,7 @@ impl Roles {
     /// Raises both: only the page's writer calls it.
     #[inline]
     pub(super) fn raise_both(&self, page: u32, to: u32) {
-        self.raise(page, |published, durable| {
-            (published.max(to), durable.max(to))
-        });
+        self.raise(page, |published, durable| (published.max(to), durable.max(to)));
     }
 
     #[inline]
@@ -165,30 +162,12 @@ mod tests {
         roles.raise_published(0, 64);
         roles.raise_published(0, 32);
         roles.raise_durable(0, 16);
-        assert_eq!(
-            roles.role(0),
-            Role::Log {
-                published: 64,
-                durable: 16
-            }
-        );
+        assert_eq!(roles.role(0), Role::Log { published: 64, durable: 16 });
         roles.raise_both(0, 128);
-        assert_eq!(
-            roles.role(0),
-            Role::Log {
-                published: 128,
-                durable: 128
-            }
-        );
+        assert_eq!(roles.role(0), Role::Log { published: 128, durable: 128 });
         assert!(!roles.retire(0), "its writer lives");
         roles.drop_writer(0);
-        assert_eq!(
-            roles.role(0),
-            Role::Log {
-                published: 128,
-                durable: 128
-            }
-        );
+        assert_eq!(roles.role(0), Role::Log { published: 128, durable: 128 });
         assert!(roles.retire(0) && !roles.retire(0));
         roles.raise_both(0, 256);
         assert_eq!(roles.role(0), Role::Retired);

@@ -81,9 +81,8 @@ impl Syncer {
         state.started += 1;
         let ranges = std::mem::take(&mut state.dirty);
         drop(state);
-        let result = ranges
-            .iter()
-            .try_for_each(|(start, end)| mapping.sync_range(*start, end - start));
+        let result =
+            ranges.iter().try_for_each(|(start, end)| mapping.sync_range(*start, end - start));
         let mut state = self.state.lock();
         state.ended += 1;
         let outcome = result.map_err(|error| SyncError(error.to_string()));

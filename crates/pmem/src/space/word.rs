@@ -44,11 +44,7 @@ pub struct Word<'a, G> {
 impl<'a, G: Grade> Word<'a, G> {
     #[inline]
     pub(super) fn new(space: &'a Space, offset: u64) -> Self {
-        Self {
-            space,
-            offset,
-            grade: PhantomData,
-        }
+        Self { space, offset, grade: PhantomData }
     }
 
     #[inline]
@@ -79,9 +75,7 @@ impl<'a, G: Grade> Word<'a, G> {
         if let Some(trace) = self.trace() {
             trace.store(self.offset, &value.to_le_bytes());
         }
-        self.space
-            .atomic(self.offset)
-            .store(value, Ordering::Release);
+        self.space.atomic(self.offset).store(value, Ordering::Release);
     }
 
     /// Replaces `current` by `new`; the value that was there otherwise.

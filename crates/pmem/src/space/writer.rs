@@ -28,13 +28,7 @@ pub struct PageWriter {
 impl PageWriter {
     pub(super) fn new(space: Arc<Space>, page: u32) -> Self {
         let start = space.start_of(page);
-        Self {
-            space,
-            page,
-            start,
-            tail: 0,
-            published: 0,
-        }
+        Self { space, page, start, tail: 0, published: 0 }
     }
 
     /// The page.
