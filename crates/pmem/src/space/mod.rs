@@ -252,10 +252,7 @@ impl Space {
     /// watermark (the page was retired, or the offset is wrong). The slice stays as it is while
     /// the guard lives.
     #[inline]
-    pub fn bytes<'g>(&self, _guard: &'g Guard, offset: u64, len: u64) -> Option<&'g [u8]>
-    where
-        Self: 'g,
-    {
+    pub fn bytes<'g>(&'g self, _guard: &'g Guard, offset: u64, len: u64) -> Option<&'g [u8]> {
         let page = self.page_of(offset);
         let within = offset & u64::from(self.page_size() - 1);
         let Role::Log { published, .. } = self.roles.get(page)? else {
