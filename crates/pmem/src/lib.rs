@@ -25,9 +25,10 @@ pub mod media;
 pub mod order;
 pub mod pool;
 mod space;
+pub mod spin;
 
 pub use order::{Instruction, LINE};
-pub use pool::{CreateOptions, MediaChoice, Medium, OpenOptions};
+pub use pool::{CreateOptions, MediaChoice, Medium, OpenOptions, Pool, PoolError};
 pub use space::{
     Claim, Durable, Grade, PageWriter, Space, SpaceOptions, SyncError, Volatile, Word, WriteMode,
 };

@@ -1,71 +1,381 @@
-//! A pool: a file or device that says what it is.
+//! A pool: a file that says what it is.
 //!
 //! ```text
 //!   page 0   0     static part: magic, version, uuid, geometry, kind, parameters, CRC
-//!            512   root slot A      two alternating slots: generation, eight words, CRC
+//!            512   root slot A      the root twice: generation, size, eight words, CRC
 //!            1024  root slot B
+//!            1536  root state       one word: which generation is acknowledged
 //!            2048  body of page 0: words of the engine (HEADER_LEN)
 //!   page 1…  as the engine claims them
 //! ```
 //!
-//! The root is for state larger than 8 bytes that must change atomically: the slot with the
-//! greater generation and a sound checksum counts; the other one is written next.
+//! The static part is written once, its magic last of all: a creation that is cut short leaves
+//! no pool, never half of one. The root is for state larger than 8 bytes that must change
+//! atomically ([`root`] says how, and how a torn write is told from a flipped bit). The size that
+//! the pool has grown to travels with the root.
+//!
+//! # What opening checks
+//!
+//! That nobody else has the pool open (`flock` on the file, which holds within one process too
+//! and lasts as long as the mapping); that the file is a pool, of a version and kind that is
+//! understood, whose checksums are right; that it is as long as it was acknowledged to be. What
+//! is wrong is said with evidence ([`PoolError`]).
+//!
+//! # A full file system
+//!
+//! A store to a mapped page for which the file system has no block is a SIGBUS. So blocks are
+//! allocated when a pool is created or grown, where a full file system is an error
+//! ([`PoolError::NoSpace`]); and the pages are faulted in then too, since a first touch costs
+//! more than the store.
 
-use crate::{Space, SyncError};
+mod allocate;
+mod choose;
+mod error;
+mod header;
+mod lock;
+mod root;
+mod types;
+
+pub use error::PoolError;
+pub use types::{
+    CreateOptions, HEADER_LEN, MediaChoice, Medium, OpenOptions, ROOT_WORDS, UnsafeShutdowns,
+};
+
+use crate::media::Behaviour;
+use crate::space::{Claim, Space, SpaceOptions};
+use choose::Chosen;
+use error::IoContext;
+use header::Static;
+use parking_lot::Mutex;
+use root::{Root, Roots};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes of page 0 that the pool itself uses.
-pub const HEADER_LEN: u64 = 2048;
-
-/// Words of a root.
-pub const ROOT_WORDS: usize = 8;
-
-/// Which medium to use.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum MediaChoice {
-    /// Persistent memory where `MAP_SYNC` works, emulated on tmpfs, file elsewhere.
-    #[default]
-    Auto,
-    /// An ordinary file; a fence is a sync.
-    File,
-    /// Emulated, by the name of a profile: none, optane, pcm, stt-ram, nv-cmm.
-    Emulated(String),
-    /// Persistent memory; refused where `MAP_SYNC` does not work.
-    Dax,
+/// An open pool. The file stays locked until the pool and every [`Arc`] of its space are gone.
+#[derive(Debug)]
+pub struct Pool {
+    space: Arc<Space>,
+    header: Static,
+    roots: Mutex<Roots>,
+    medium: Medium,
+    file: Option<Opened>,
+    unsafe_shutdowns: Option<UnsafeShutdowns>,
 }
 
-/// How a pool is created.
-#[derive(Debug, Clone)]
-pub struct CreateOptions {
-    /// Bytes; rounded down to whole pages.
-    pub size: u64,
-    /// The medium.
-    pub media: MediaChoice,
-    /// Bytes in a page.
-    pub page_size: u32,
-    /// What the pool holds, for example `scmkv`; at most 8 bytes.
-    pub kind: String,
-    /// Parameters of the engine that never change.
-    pub parameters: [u64; 8],
+/// The file beneath a pool.
+#[derive(Debug)]
+struct Opened {
+    path: PathBuf,
+    file: Arc<File>,
 }
 
-/// How a pool is opened.
-#[derive(Debug, Clone, Default)]
-pub struct OpenOptions {
-    /// The medium.
-    pub media: MediaChoice,
+impl Pool {
+    /// Creates a pool at `path`, where nothing may be yet. Allocates and faults in all of it;
+    /// durable when it returns.
+    ///
+    /// # Errors
+    /// [`PoolError::Exists`], [`PoolError::NoSpace`] (nothing is left behind),
+    /// [`PoolError::Geometry`], [`PoolError::NotPowerSafe`], [`PoolError::NotMemory`],
+    /// [`PoolError::Profile`], [`PoolError::Io`].
+    pub fn create(path: &Path, options: &CreateOptions) -> Result<Self, PoolError> {
+        let header = Static::of(options, header::random_uuid()?)?;
+        let file = allocate::create_file(path)?;
+        let made = Self::create_in(path, file, header, options);
+        if made.is_err() {
+            // Ours alone since `create_file`. If it cannot be removed, it still is no pool.
+            let _removed = std::fs::remove_file(path).is_ok();
+        }
+        made
+    }
+
+    fn create_in(
+        path: &Path,
+        file: File,
+        header: Static,
+        options: &CreateOptions,
+    ) -> Result<Self, PoolError> {
+        lock::exclusively(&file, path)?;
+        allocate::blocks(&file, path, 0, header.size)?;
+        let chosen = choose::medium(&file, path, &options.media)?;
+        if matches!(chosen.behaviour, Behaviour::File) {
+            allocate::write_zeroes(&file, path, 0, header.size)?;
+        }
+        allocate::sync(&file, path)?;
+        let space = map(Arc::new(file), path, &header, header.size, chosen.behaviour.clone())?;
+        allocate::fault_in(&space, 0, header.size);
+        let mut pool = Self::format(space, header, &chosen, false)?;
+        allocate::sync_directory(path)?;
+        pool.file = pool.space.backing().map(|file| Opened { path: path.to_owned(), file });
+        Ok(pool)
+    }
+
+    /// Creates a pool in the simulator's memory; size and page size are those of `space`. Its
+    /// uuid is always the same, so that a run can be replayed.
+    ///
+    /// # Errors
+    /// As [`Pool::create`].
+    pub fn simulated_create(space: Arc<Space>, options: &CreateOptions) -> Result<Self, PoolError> {
+        let options =
+            CreateOptions { size: space.len(), page_size: space.page_size(), ..options.clone() };
+        let header = Static::of(&options, header::SIMULATED_UUID)?;
+        Self::format(space, header, &Chosen::simulated(), true)
+    }
+
+    /// Writes the header into a space that is not a pool yet: roots and static part, then the
+    /// magic.
+    fn format(
+        space: Arc<Space>,
+        header: Static,
+        chosen: &Chosen,
+        flush_page: bool,
+    ) -> Result<Self, PoolError> {
+        claim_header(&space, Claim::Words)?;
+        if flush_page {
+            space.persist(0, u64::from(header.page_size))?;
+        }
+        let root = Root {
+            size: header.size,
+            unsafe_shutdowns: chosen.unsafe_shutdowns,
+            words: [0; ROOT_WORDS],
+        };
+        let roots = Roots::format(&space, header.uuid, root)?;
+        header.write(&space)?;
+        Ok(Self {
+            space,
+            header,
+            roots: Mutex::new(roots),
+            medium: chosen.medium.clone(),
+            file: None,
+            unsafe_shutdowns: None,
+        })
+    }
+
+    /// Opens the pool at `path`.
+    ///
+    /// # Errors
+    /// [`PoolError::Locked`], [`PoolError::NotAPool`], [`PoolError::WrongVersion`],
+    /// [`PoolError::ChecksumMismatch`], [`PoolError::Truncated`], [`PoolError::Geometry`],
+    /// [`PoolError::NoSpace`] (a sparse copy on a full file system), and those of the medium as
+    /// for [`Pool::create`].
+    pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, PoolError> {
+        let file = lock::open(path)?;
+        let (header, root) = header::read_file(&file, path)?;
+        let found = allocate::file_len(&file, path)?;
+        if found < root.size {
+            return Err(PoolError::Truncated { expected: root.size, found });
+        }
+        allocate::fill_holes(&file, path, root.size)?;
+        let chosen = choose::medium(&file, path, &options.media)?;
+        let space = map(Arc::new(file), path, &header, root.size, chosen.behaviour.clone())?;
+        let mut pool = Self::adopt(space, &chosen)?;
+        pool.note_unsafe_shutdowns(chosen.unsafe_shutdowns)?;
+        pool.file = pool.space.backing().map(|file| Opened { path: path.to_owned(), file });
+        allocate::fault_in_later(&pool.space);
+        Ok(pool)
+    }
+
+    /// Opens the pool that is in the simulator's memory, after a simulated power cut or not.
+    ///
+    /// # Errors
+    /// As [`Pool::open`].
+    pub fn simulated_open(space: Arc<Space>) -> Result<Self, PoolError> {
+        Self::adopt(space, &Chosen::simulated())
+    }
+
+    fn adopt(space: Arc<Space>, chosen: &Chosen) -> Result<Self, PoolError> {
+        claim_header(&space, Claim::WordsAsStored)?;
+        let header = Static::read(&space)?;
+        if header.page_size != space.page_size() {
+            return Err(PoolError::Geometry(format!(
+                "the pool has pages of {} bytes, the space of {}",
+                header.page_size,
+                space.page_size()
+            )));
+        }
+        let roots = Roots::recover(&space, header.uuid)?;
+        let size = roots.root().size;
+        if size > space.len() {
+            return Err(PoolError::Truncated { expected: size, found: space.len() });
+        }
+        Ok(Self {
+            space,
+            header,
+            roots: Mutex::new(roots),
+            medium: chosen.medium.clone(),
+            file: None,
+            unsafe_shutdowns: None,
+        })
+    }
+
+    /// Compares the medium's count of unsafe shutdowns with the stored one, and stores it.
+    fn note_unsafe_shutdowns(&mut self, now: Option<u64>) -> Result<(), PoolError> {
+        let roots = self.roots.get_mut();
+        let root = roots.root();
+        if root.unsafe_shutdowns == now {
+            return Ok(());
+        }
+        if let (Some(before), Some(now)) = (root.unsafe_shutdowns, now) {
+            self.unsafe_shutdowns = Some(UnsafeShutdowns { before, now });
+        }
+        roots.replace(&self.space, Root { unsafe_shutdowns: now, ..root })
+    }
+
+    /// Restores what [`Pool::open`] refuses but the header holds twice: a damaged copy of the
+    /// root beside a sound one. Returns what it repaired, in words; nothing if nothing is wrong.
+    ///
+    /// # Errors
+    /// As [`Pool::open`], for damage of which there is no sound copy.
+    pub fn repair(path: &Path) -> Result<Vec<String>, PoolError> {
+        let file = lock::open(path)?;
+        header::repair_file(&file, path)
+    }
+
+    /// Checks the header again, as it is on the medium now.
+    ///
+    /// # Errors
+    /// As [`Pool::open`].
+    pub fn check(&self) -> Result<(), PoolError> {
+        let roots = self.roots.lock();
+        Static::read(&self.space)?;
+        Roots::recover(&self.space, self.header.uuid).and_then(|found| {
+            if found.root() == roots.root() { Ok(()) } else { Err(found.not_as_acknowledged()) }
+        })
+    }
+
+    /// The mapped pool.
+    pub fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
+    /// Who the pool is; drawn at random when it was created.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.header.uuid
+    }
+
+    /// What it holds, for example `scmkv`.
+    pub fn kind(&self) -> &str {
+        &self.header.kind
+    }
+
+    /// Fails unless the pool holds `expected`.
+    ///
+    /// # Errors
+    /// [`PoolError::WrongKind`].
+    pub fn expect_kind(&self, expected: &str) -> Result<(), PoolError> {
+        if self.header.kind == expected {
+            return Ok(());
+        }
+        Err(PoolError::WrongKind { expected: expected.to_owned(), found: self.header.kind.clone() })
+    }
+
+    /// The engine's parameters, as they were at creation.
+    pub fn parameters(&self) -> [u64; 8] {
+        self.header.parameters
+    }
+
+    /// The version of the format that the pool was written with.
+    pub fn version(&self) -> u32 {
+        header::VERSION
+    }
+
+    /// The current root.
+    pub fn root(&self) -> [u64; ROOT_WORDS] {
+        self.roots.lock().root().words
+    }
+
+    /// Replaces the root, all words or none; durable when it returns. Four fences: for rare use.
+    /// After an error the root is the old or the new one, which the next open shows.
+    ///
+    /// # Errors
+    /// [`PoolError::Sync`].
+    pub fn set_root(&self, words: [u64; ROOT_WORDS]) -> Result<(), PoolError> {
+        let mut roots = self.roots.lock();
+        let root = Root { words, ..roots.root() };
+        roots.replace(&self.space, root)
+    }
+
+    /// Grows the pool to `size` bytes (rounded down to whole pages) while it is in use; durable
+    /// when it returns. Nothing to do if it is that large already.
+    ///
+    /// # Errors
+    /// [`PoolError::NoSpace`] and [`PoolError::Geometry`], after which the pool is as before;
+    /// [`PoolError::Sync`], [`PoolError::Io`].
+    pub fn grow(&self, size: u64) -> Result<(), PoolError> {
+        let size = header::whole_pages(size, self.header.page_size)?;
+        let mut roots = self.roots.lock();
+        let root = roots.root();
+        if size <= root.size {
+            return Ok(());
+        }
+        let reserved = self.space.reserved();
+        if size > reserved {
+            return Err(PoolError::Geometry(format!(
+                "this open pool can grow to {reserved} bytes, not to {size}; open it again"
+            )));
+        }
+        if let Some(Opened { path, file }) = &self.file {
+            allocate::extend(file, path, root.size, size, self.space.behaviour())?;
+        }
+        let file = self.file.as_ref().map(|opened| &*opened.file);
+        self.space.grow(size, file).io("map the grown pool")?;
+        if self.file.is_some() {
+            allocate::fault_in(&self.space, root.size, size - root.size);
+        }
+        roots.replace(&self.space, Root { size, ..root })
+    }
+
+    /// What the pool rests on.
+    pub fn medium(&self) -> Medium {
+        self.medium.clone()
+    }
+
+    /// Its file; none in the simulator.
+    pub fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|opened| opened.path.as_path())
+    }
+
+    /// Set if the medium counted unsafe shutdowns (power lost before its buffers were drained)
+    /// since the pool was last open: what was written shortly before may be damaged, and
+    /// `verify` is due.
+    pub fn unsafe_shutdowns(&self) -> Option<UnsafeShutdowns> {
+        self.unsafe_shutdowns
+    }
 }
 
-/// What a pool rests on, in words for a person.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Medium {
-    /// For example `dax`, `emulated:none`, `file`.
-    pub name: String,
-    /// True if a durable fence survives a power cut.
-    pub power_safe: bool,
-    /// What a power cut loses at `strict`, for the start-up line.
-    pub power_cut_loses: String,
-    /// The flush instruction, or how it syncs.
-    pub persists_by: String,
+fn claim_header(space: &Space, claim: Claim) -> Result<(), PoolError> {
+    if space.claim_words(0, claim) {
+        return Ok(());
+    }
+    Err(PoolError::Geometry("page 0 of the space is missing or in use".to_owned()))
+}
+
+/// Maps the pool, with as much address space in reserve as its roles can name cheaply.
+fn map(
+    file: Arc<File>,
+    path: &Path,
+    header: &Static,
+    size: u64,
+    behaviour: Behaviour,
+) -> Result<Arc<Space>, PoolError> {
+    const RESERVE_MIN: u64 = 1 << 40;
+    const RESERVE_PAGES_MAX: u64 = 1 << 20;
+    let most = (u64::from(header.page_size) * RESERVE_PAGES_MAX).max(size);
+    let mut reserve = RESERVE_MIN.max(size.saturating_mul(16)).min(most);
+    loop {
+        let options = SpaceOptions { page_size: header.page_size, reserve };
+        match Space::file(Arc::clone(&file), size, &options, behaviour.clone()) {
+            Ok(space) => {
+                space.set_name(path);
+                return Ok(Arc::new(space));
+            }
+            // A limit on address space: less reserve will do.
+            Err(error)
+                if error.kind() == std::io::ErrorKind::OutOfMemory && reserve / 2 >= size =>
+            {
+                reserve /= 2;
+            }
+            Err(error) => return Err(error).io(format!("map {}", path.display())),
+        }
+    }
 }

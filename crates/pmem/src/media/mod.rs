@@ -1,7 +1,11 @@
 //! What a mapping rests on, and what it therefore guarantees.
 
+pub(crate) mod dax;
+pub(crate) mod emulated;
+pub(crate) mod file;
 mod trace;
 
+pub use emulated::Profile;
 pub use trace::Trace;
 
 use std::sync::Arc;

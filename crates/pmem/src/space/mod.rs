@@ -25,8 +25,9 @@ use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use roles::{Role, Roles};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use sync::Syncer;
 
 /// What a page is claimed for.
@@ -55,6 +56,9 @@ pub struct Space {
     behaviour: Behaviour,
     instruction: Instruction,
     syncer: Option<Syncer>,
+    /// The file that is mapped: keeps its lock.
+    backing: Option<Arc<std::fs::File>>,
+    name: OnceLock<PathBuf>,
     counters: Box<[CachePadded<Counter>]>,
     retired: Mutex<VecDeque<(u32, u64)>>,
 }
@@ -79,7 +83,12 @@ impl std::fmt::Debug for Space {
 impl Space {
     const COUNTERS: usize = 64;
 
-    fn new(mapping: Mapping, page_size: u32, behaviour: Behaviour, syncer: Option<Syncer>) -> Self {
+    fn new(
+        mapping: Mapping,
+        page_size: u32,
+        behaviour: Behaviour,
+        backing: Option<Arc<std::fs::File>>,
+    ) -> Self {
         assert!(page_size.is_power_of_two() && page_size >= 4096, "page size {page_size}");
         let pages = mapping.reserved() / u64::from(page_size);
         Self {
@@ -91,8 +100,10 @@ impl Space {
             } else {
                 Instruction::None
             },
+            syncer: behaviour.syncs_file().then(Syncer::new),
             behaviour,
-            syncer,
+            backing,
+            name: OnceLock::new(),
             counters: (0..Self::COUNTERS).map(|_| CachePadded::default()).collect(),
             retired: Mutex::new(VecDeque::new()),
         }
@@ -126,20 +137,35 @@ impl Space {
     /// # Errors
     /// If it cannot be mapped so.
     pub(crate) fn file(
-        file: std::fs::File,
+        file: Arc<std::fs::File>,
         len: u64,
         options: &SpaceOptions,
         behaviour: Behaviour,
     ) -> std::io::Result<Self> {
         let mapping = Mapping::file(&file, len, options.reserve, behaviour.maps_sync())?;
-        let syncer = behaviour.syncs_file().then(|| Syncer::new(file));
-        Ok(Self::new(mapping, options.page_size, behaviour, syncer))
+        Ok(Self::new(mapping, options.page_size, behaviour, Some(file)))
+    }
+
+    /// The file that is mapped.
+    pub(crate) fn backing(&self) -> Option<Arc<std::fs::File>> {
+        self.backing.clone()
+    }
+
+    /// Says which pool this is, for messages.
+    pub(crate) fn set_name(&self, path: &Path) {
+        // The first name stays.
+        let _named = self.name.set(path.to_owned()).is_ok();
     }
 
     /// Bytes mapped now.
     #[inline]
     pub fn len(&self) -> u64 {
         self.mapping.len()
+    }
+
+    /// Bytes up to which it can grow.
+    pub fn reserved(&self) -> u64 {
+        self.mapping.reserved()
     }
 
     /// True if nothing is mapped.

@@ -10,7 +10,6 @@
 
 use super::map::Mapping;
 use parking_lot::{Condvar, Mutex};
-use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A sync of the medium failed: what was not yet durable may be lost.
@@ -23,7 +22,6 @@ pub(super) struct Syncer {
     state: Mutex<State>,
     round_ended: Condvar,
     failed: AtomicBool,
-    _file: File,
 }
 
 #[derive(Debug, Default)]
@@ -40,12 +38,11 @@ struct State {
 const MERGE_GAP: u64 = 64 << 10;
 
 impl Syncer {
-    pub(super) fn new(file: File) -> Self {
+    pub(super) fn new() -> Self {
         Self {
             state: Mutex::new(State::default()),
             round_ended: Condvar::new(),
             failed: AtomicBool::new(false),
-            _file: file,
         }
     }
 

@@ -1,0 +1,172 @@
+//! Blocks and pages ahead of their use, so that a full file system is an error here and never a
+//! SIGBUS later.
+
+use super::error::{IoContext, PoolError};
+use crate::media::Behaviour;
+use crate::space::Space;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+/// Creates the file, which must not be there.
+pub(super) fn create_file(path: &Path) -> Result<File, PoolError> {
+    match File::options().read(true).write(true).create_new(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(PoolError::Exists { path: path.to_owned() })
+        }
+        other => other.io(format!("create {}", path.display())),
+    }
+}
+
+pub(super) fn file_len(file: &File, path: &Path) -> Result<u64, PoolError> {
+    Ok(file.metadata().io(format!("stat {}", path.display()))?.len())
+}
+
+/// Allocates the blocks of `start .. end`, and makes the file that long.
+pub(super) fn blocks(file: &File, path: &Path, start: u64, end: u64) -> Result<(), PoolError> {
+    let context = || format!("allocate {} bytes for {}", end - start, path.display());
+    loop {
+        return match rustix::fs::fallocate(file, FallocateFlags::empty(), start, end - start) {
+            Err(Errno::INTR) => continue,
+            Err(Errno::NOSPC | Errno::DQUOT) => Err(no_space(file, end - start)),
+            // No such call on this file system: written zeroes are blocks too.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                file.set_len(end).io(context())?;
+                write_zeroes(file, path, start, end)
+            }
+            other => other.io(context()),
+        };
+    }
+}
+
+fn no_space(file: &File, needed: u64) -> PoolError {
+    let available =
+        rustix::fs::fstatvfs(file).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    PoolError::NoSpace { needed, available }
+}
+
+/// Allocates what a sparse copy of a pool lacks.
+pub(super) fn fill_holes(file: &File, path: &Path, size: u64) -> Result<(), PoolError> {
+    let stat = file.metadata().io(format!("stat {}", path.display()))?;
+    if stat.blocks().saturating_mul(512) >= size {
+        return Ok(());
+    }
+    blocks(file, path, 0, size)
+}
+
+/// Writes zeroes over allocated blocks. Until a block has been written, its extent is marked
+/// unwritten, and the first sync of every new page would have to commit a change of metadata.
+pub(super) fn write_zeroes(
+    file: &File,
+    path: &Path,
+    start: u64,
+    end: u64,
+) -> Result<(), PoolError> {
+    const CHUNK: u64 = 1 << 20;
+    let zeroes = vec![0; CHUNK as usize];
+    let mut at = start;
+    while at < end {
+        let len = CHUNK.min(end - at);
+        match file.write_all_at(&zeroes[..len as usize], at) {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+                ) =>
+            {
+                return Err(no_space(file, end - at));
+            }
+            other => other.io(format!("write zeroes to {}", path.display()))?,
+        }
+        at += len;
+    }
+    Ok(())
+}
+
+/// Makes the file's bytes and its metadata durable.
+pub(super) fn sync(file: &File, path: &Path) -> Result<(), PoolError> {
+    file.sync_all().io(format!("sync {}", path.display()))
+}
+
+/// Makes the file's name durable.
+pub(super) fn sync_directory(path: &Path) -> Result<(), PoolError> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(directory)
+        .and_then(|directory| directory.sync_all())
+        .io(format!("sync {}", directory.display()))
+}
+
+/// Allocates `old .. new` of a file whose first `old` bytes are a pool; if that fails the file is
+/// as long as before.
+pub(super) fn extend(
+    file: &File,
+    path: &Path,
+    old: u64,
+    new: u64,
+    behaviour: &Behaviour,
+) -> Result<(), PoolError> {
+    let len = file_len(file, path)?;
+    let extended = blocks(file, path, old, new).and_then(|()| {
+        if matches!(behaviour, Behaviour::File) {
+            write_zeroes(file, path, old, new)?;
+        }
+        sync(file, path)
+    });
+    if extended.is_err() {
+        // Blocks beyond the acknowledged size are of no use to anyone.
+        let _given_back = file.set_len(len.min(new).max(old)).is_ok();
+    }
+    extended
+}
+
+/// Bytes faulted in by one call: short enough that nobody who maps or faults waits long.
+const CHUNK: u64 = 16 << 20;
+
+/// Faults the range in, on two threads (the kernel zeroes or maps page by page).
+pub(super) fn fault_in(space: &Space, start: u64, len: u64) {
+    let middle = (len / 2).next_multiple_of(CHUNK).min(len);
+    std::thread::scope(|scope| {
+        if middle < len {
+            scope.spawn(|| populate(space, start + middle, len - middle));
+        }
+        populate(space, start, middle);
+    });
+}
+
+fn populate(space: &Space, start: u64, len: u64) {
+    let end = start + len;
+    let mut at = start;
+    while at < end {
+        let chunk = CHUNK.min(end - at);
+        space.populate(at, chunk);
+        at += chunk;
+    }
+}
+
+/// Faults an opened pool in behind the back of whoever opened it, until done or the pool is gone.
+/// A file is left alone: its pages come from a disk, and perhaps not all are wanted.
+pub(super) fn fault_in_later(space: &Arc<Space>) {
+    if matches!(space.behaviour(), Behaviour::File) {
+        return;
+    }
+    let (weak, len) = (Arc::downgrade(space), space.len());
+    let later = move |weak: Weak<Space>| {
+        let mut at = 0;
+        while let Some(space) = weak.upgrade().filter(|_| at < len) {
+            space.populate(at, CHUNK.min(len - at));
+            at += CHUNK;
+        }
+    };
+    // Without the thread the pages are faulted in as they are used.
+    let _started = std::thread::Builder::new()
+        .name("pool-fault-in".to_owned())
+        .spawn(move || later(weak))
+        .is_ok();
+}

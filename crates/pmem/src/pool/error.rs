@@ -1,0 +1,134 @@
+//! Why a pool could not be used, with the evidence.
+
+use crate::SyncError;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a pool could not be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// The file is something else, or the creation of a pool in it never finished.
+    #[error("not a pool: {0}")]
+    NotAPool(String),
+    /// Another version of the format.
+    #[error("pool of format version {found}; this program understands version {supported}")]
+    WrongVersion {
+        /// The pool's.
+        found: u32,
+        /// This program's.
+        supported: u32,
+    },
+    /// The file is shorter than the pool.
+    #[error("truncated pool: {expected} bytes expected, the file has {found}")]
+    Truncated {
+        /// Bytes that the pool has.
+        expected: u64,
+        /// Bytes that the file has.
+        found: u64,
+    },
+    /// Stored bytes do not match their checksum.
+    #[error(
+        "damaged pool: checksum mismatch in {what} at offset {offset:#x}: stored {stored:#010x}, \
+         computed {computed:#010x}"
+    )]
+    ChecksumMismatch {
+        /// The part.
+        what: String,
+        /// Where it starts.
+        offset: u64,
+        /// The checksum that is stored.
+        stored: u32,
+        /// The checksum of the bytes.
+        computed: u32,
+    },
+    /// Checksums are right, but the parts contradict each other.
+    #[error("damaged pool: {what} at offset {offset:#x}")]
+    Damaged {
+        /// What is wrong.
+        what: String,
+        /// Where.
+        offset: u64,
+    },
+    /// The pool holds something else.
+    #[error("the pool holds `{found}`, not `{expected}`")]
+    WrongKind {
+        /// What was wanted.
+        expected: String,
+        /// What it holds.
+        found: String,
+    },
+    /// Someone has the pool open.
+    #[error("{} is locked: another process, or this one, has the pool open", path.display())]
+    Locked {
+        /// The pool.
+        path: PathBuf,
+    },
+    /// There is something at the path already.
+    #[error("{} exists already", path.display())]
+    Exists {
+        /// The path.
+        path: PathBuf,
+    },
+    /// `dax` was asked for where the kernel cannot promise that a flushed store survives.
+    #[error("{} is not power-safe persistent memory: {reason}", path.display())]
+    NotPowerSafe {
+        /// The pool.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// `emulated` was asked for on a file system that does not live in memory.
+    #[error(
+        "{} is on {filesystem}: emulated media need a memory file system such as /dev/shm; \
+         use `file`",
+        path.display()
+    )]
+    NotMemory {
+        /// The pool.
+        path: PathBuf,
+        /// The file system.
+        filesystem: String,
+    },
+    /// There is no such emulated medium.
+    #[error("emulated medium `{profile}`: {reason}")]
+    Profile {
+        /// As given.
+        profile: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The file system is full. Whatever had been allocated was given back.
+    #[error("no space on the file system: {needed} bytes needed, {available} available")]
+    NoSpace {
+        /// Bytes that were to be allocated.
+        needed: u64,
+        /// Bytes that the file system offers.
+        available: u64,
+    },
+    /// Sizes that cannot be.
+    #[error("impossible geometry: {0}")]
+    Geometry(String),
+    /// The medium could not sync; writes have stopped for good.
+    #[error(transparent)]
+    Sync(#[from] SyncError),
+    /// An error of the operating system.
+    #[error("{context}: {source}")]
+    Io {
+        /// What was being done.
+        context: String,
+        /// The error.
+        source: io::Error,
+    },
+}
+
+/// Says what was being done when the system refused.
+pub(super) trait IoContext<T> {
+    fn io(self, context: impl Into<String>) -> Result<T, PoolError>;
+}
+
+impl<T, E: Into<io::Error>> IoContext<T> for Result<T, E> {
+    fn io(self, context: impl Into<String>) -> Result<T, PoolError> {
+        self.map_err(|error| PoolError::Io { context: context.into(), source: error.into() })
+    }
+}

@@ -1,0 +1,32 @@
+//! One opener at a time.
+//!
+//! `flock` belongs to the open file description: a second open of the file conflicts, in another
+//! process or in this one, and the lock ends when the last handle to the description is closed,
+//! which is when the space that maps the file is dropped (or the process dies, however it dies).
+
+use super::error::{IoContext, PoolError};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use std::fs::File;
+use std::path::Path;
+
+/// Takes the lock or fails at once.
+pub(super) fn exclusively(file: &File, path: &Path) -> Result<(), PoolError> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(PoolError::Locked { path: path.to_owned() }),
+        Err(error) => Err(error).io(format!("lock {}", path.display())),
+    }
+}
+
+/// Opens a file that exists and locks it.
+pub(super) fn open(path: &Path) -> Result<File, PoolError> {
+    let open = || format!("open {}", path.display());
+    let kind = std::fs::metadata(path).io(open())?;
+    if !kind.is_file() {
+        return Err(PoolError::NotAPool(format!("{} is not a regular file", path.display())));
+    }
+    let file = File::options().read(true).write(true).open(path).io(open())?;
+    exclusively(&file, path)?;
+    Ok(file)
+}

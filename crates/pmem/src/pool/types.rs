@@ -1,0 +1,86 @@
+//! What a caller says to a pool, and what the pool says of itself.
+
+use std::str::FromStr;
+
+/// Bytes of page 0 that the pool itself uses.
+pub const HEADER_LEN: u64 = 2048;
+
+/// Words of a root.
+pub const ROOT_WORDS: usize = 8;
+
+/// Which medium to use.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum MediaChoice {
+    /// Persistent memory where `MAP_SYNC` works, emulated on tmpfs, file elsewhere.
+    #[default]
+    Auto,
+    /// An ordinary file; a fence is a sync.
+    File,
+    /// Emulated, by the name of a profile: none, optane, pcm, stt-ram, nv-cmm; parameters may
+    /// follow, as in `optane,jitter=0.001` ([`crate::media::Profile`]).
+    Emulated(String),
+    /// Persistent memory; refused where `MAP_SYNC` does not work.
+    Dax,
+}
+
+/// `auto`, `file`, `dax`, `emulated`, `emulated:PROFILE`.
+impl FromStr for MediaChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "file" => Ok(Self::File),
+            "dax" => Ok(Self::Dax),
+            "emulated" => Ok(Self::Emulated("none".to_owned())),
+            _ => text.strip_prefix("emulated:").map_or_else(
+                || Err(format!("`{text}` is none of auto, file, dax, emulated:PROFILE")),
+                |profile| Ok(Self::Emulated(profile.to_owned())),
+            ),
+        }
+    }
+}
+
+/// How a pool is created.
+#[derive(Debug, Clone)]
+pub struct CreateOptions {
+    /// Bytes; rounded down to whole pages.
+    pub size: u64,
+    /// The medium.
+    pub media: MediaChoice,
+    /// Bytes in a page.
+    pub page_size: u32,
+    /// What the pool holds, for example `scmkv`; at most 8 bytes.
+    pub kind: String,
+    /// Parameters of the engine that never change.
+    pub parameters: [u64; 8],
+}
+
+/// How a pool is opened.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// The medium.
+    pub media: MediaChoice,
+}
+
+/// What a pool rests on, in words for a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Medium {
+    /// For example `dax`, `emulated:none`, `file`.
+    pub name: String,
+    /// True if a durable fence survives a power cut.
+    pub power_safe: bool,
+    /// What a power cut loses at `strict`, for the start-up line.
+    pub power_cut_loses: String,
+    /// The flush instruction, or how it syncs.
+    pub persists_by: String,
+}
+
+/// The medium's own count of shutdowns at which it could not drain its buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnsafeShutdowns {
+    /// When the pool was last open.
+    pub before: u64,
+    /// Now.
+    pub now: u64,
+}
