@@ -1,1 +1,48 @@
-//! (being built)
+//! The Redis-protocol server over any [`Engine`](coreplane_engine::Engine).
+//!
+//! ```text
+//!  clients ──► listener ──► event loop 0 ─┐
+//!                       └─► event loop 1 ─┼─► dyn Engine ──► medium
+//!                              …          ┘
+//! ```
+//!
+//! Every core runs one event loop (`event_loop`); a connection stays with its loop. Commands are
+//! parsed where they lie in the read buffer (`resp`), found in one table and run inline
+//! (`command`), their answers written straight into the connection's output (`output`).
+//!
+//! # What a client may rely on
+//!
+//! - **Durability.** At `strict` and `group` no answer leaves before everything that it says or
+//!   shows is durable. The writes of a turn share one fence or one sync (`event_loop`, step 3).
+//!   At `relaxed` answers leave at once; the window is the store's.
+//! - **Order.** The answers of a connection leave in the order of its commands.
+//! - **Isolation.** Every command is atomic for all others, on whichever loop they run
+//!   (`isolation`); `EXEC` too, also against a crash (`store`).
+//! - **Failure.** When the medium fails to make something durable, the clients concerned get an
+//!   error instead of the answers that were held, and their connections end.
+//!
+//! Differences from Redis: there is one database; records are strings; times of access are not
+//! recorded (`OBJECT IDLETIME` is 0); `WAIT` and `WAITAOF` do not wait for replicas, of which
+//! there are none.
+
+mod clients;
+mod command;
+mod config;
+mod connection;
+mod counters;
+mod event_loop;
+mod glob;
+mod host;
+mod isolation;
+mod lifetime;
+mod listener;
+mod output;
+mod resp;
+mod server;
+mod session;
+mod settings;
+mod store;
+mod watch;
+
+pub use config::{Config, OutputLimit};
+pub use server::{Error, Handle, Result, Server};

@@ -1,0 +1,104 @@
+//! Parameters.
+
+use super::{Answer, Call, Failure};
+use crate::glob;
+use crate::settings::{PARAMETERS, Parameter};
+
+/// `CONFIG` alone.
+pub(super) fn part_missing(call: &mut Call<'_, '_>) -> Answer {
+    Err(call.unknown_subcommand())
+}
+
+/// `CONFIG GET parameter [parameter ...]`
+pub(super) fn get(call: &mut Call<'_, '_>) -> Answer {
+    let wanted: Vec<&Parameter> = PARAMETERS
+        .iter()
+        .filter(|parameter| {
+            let name = parameter.name.as_bytes();
+            call.words.from(2).any(|pattern| glob::matches(pattern, name, true))
+        })
+        .collect();
+    call.reply.map(wanted.len());
+    for parameter in wanted {
+        call.reply.bulk(parameter.name.as_bytes());
+        call.reply.bulk(parameter.get(call.host).as_bytes());
+    }
+    Ok(())
+}
+
+/// `CONFIG SET parameter value [parameter value ...]`, all or none
+pub(super) fn set(call: &mut Call<'_, '_>) -> Answer {
+    if !call.words.len().is_multiple_of(2) {
+        return Err(call.wrong_arity());
+    }
+    let mut changes: Vec<(&Parameter, String)> = Vec::new();
+    let mut words = call.words.from(2);
+    while let (Some(name), Some(value)) = (words.next(), words.next()) {
+        let parameter = PARAMETERS
+            .iter()
+            .find(|parameter| name.eq_ignore_ascii_case(parameter.name.as_bytes()))
+            .ok_or_else(|| {
+                let name = String::from_utf8_lossy(name);
+                let text = "ERR Unknown option or number of arguments for CONFIG SET";
+                Failure::from(format!("{text} - '{name}'"))
+            })?;
+        if parameter.is_immutable() {
+            return Err(refused(parameter, "can't set immutable config"));
+        }
+        if changes.iter().any(|(other, _)| other.name == parameter.name) {
+            return Err(refused(parameter, "duplicate parameter"));
+        }
+        changes.push((parameter, String::from_utf8_lossy(value).into_owned()));
+    }
+    let settings = &call.host.settings;
+    let mut before: Vec<(&Parameter, String)> = Vec::new();
+    for (parameter, value) in changes {
+        before.push((parameter, parameter.get(call.host)));
+        if let Err(complaint) = parameter.set(settings, &value) {
+            for (parameter, value) in before.iter().rev() {
+                // What it was a moment ago is allowed.
+                parameter.set(settings, value).ok();
+            }
+            return Err(refused(parameter, complaint));
+        }
+    }
+    call.reply.ok();
+    Ok(())
+}
+
+fn refused(parameter: &Parameter, complaint: &str) -> Failure {
+    let name = parameter.name;
+    format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {complaint}").into()
+}
+
+/// `CONFIG RESETSTAT`
+pub(super) fn reset_statistics(call: &mut Call<'_, '_>) -> Answer {
+    for port in &call.host.ports {
+        port.counters.reset();
+    }
+    call.reply.ok();
+    Ok(())
+}
+
+/// `CONFIG REWRITE`
+pub(super) fn rewrite(_: &mut Call<'_, '_>) -> Answer {
+    Err("ERR The server is running without a config file".into())
+}
+
+/// `CONFIG HELP`
+pub(super) fn help(call: &mut Call<'_, '_>) -> Answer {
+    call.reply.help(
+        "CONFIG",
+        &[
+            "GET <pattern>",
+            "    Return parameters matching the glob-like <pattern> and their values.",
+            "SET <directive> <value>",
+            "    Set the configuration <directive> to <value>.",
+            "RESETSTAT",
+            "    Reset statistics reported by the INFO command.",
+            "REWRITE",
+            "    Rewrite the configuration file.",
+        ],
+    );
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! From the words of a command to its answer.
+
+use super::table::{ALONE, ALONE_IF_MANY, AT_ONCE, COMMANDS, Command, NO_AUTH, NO_MULTI, find};
+use super::{Answer, Call, Failure, unknown_subcommand, wrong_arity};
+use crate::counters::LoopCounters;
+use crate::host::Host;
+use crate::resp::frame::Words;
+use crate::resp::reply::Reply;
+use crate::session::{Answers, Session};
+use crate::store::Store;
+use coreplane_engine::{Horizon, UnixMillis};
+use std::sync::atomic::Ordering;
+
+/// What commands of one turn of one event loop share.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    pub host: &'a Host,
+    pub member: usize,
+    pub counters: &'a LoopCounters,
+    pub now: UnixMillis,
+    /// What the answers of the turn rest on.
+    pub horizon: &'a mut Horizon,
+}
+
+/// Runs the command of these words; the answer is appended to `out`. True if it rests on
+/// something that is not durable yet.
+pub(crate) fn run(
+    turn: &mut Turn<'_>,
+    session: &mut Session,
+    words: Words<'_>,
+    out: &mut Vec<u8>,
+) -> bool {
+    let start = out.len();
+    turn.counters.commands.add(1);
+    let mut store = Store::new(
+        &*turn.host.engine,
+        &turn.host.watched,
+        turn.horizon,
+        turn.host.config.withholds(),
+        turn.now,
+    );
+    let place = resolve(words, session);
+    let answer = match place {
+        Ok((index, command)) => {
+            turn.counters.calls[index].add(1);
+            session.info.command.store(index, Ordering::Relaxed);
+            if session.queue.is_some() && !command.has(AT_ONCE) {
+                queue(session, index, words, out);
+                Ok(())
+            } else {
+                let mut call = Call {
+                    words,
+                    name: command.name,
+                    reply: Reply { proto: session.proto, out },
+                    session,
+                    store: &mut store,
+                    host: turn.host,
+                    member: turn.member,
+                };
+                call_alone_if_needed(&mut call, command)
+            }
+        }
+        Err(failure) => {
+            if let Some(queue) = &mut session.queue {
+                queue.is_refused = true;
+            }
+            Err(failure)
+        }
+    };
+    if let Err(failure) = answer {
+        turn.counters.errors.add(1);
+        if let Ok((index, _)) = place_index(words) {
+            turn.counters.failures[index].add(1);
+        }
+        fail(&failure, start, out);
+    }
+    let rests = store.rests;
+    mute(session, start, out);
+    rests
+}
+
+/// Takes back what was written since `start` and writes the error instead.
+pub(super) fn fail(failure: &Failure, start: usize, out: &mut Vec<u8>) {
+    out.truncate(start);
+    let mut reply = Reply { proto: crate::resp::reply::Proto::Two, out };
+    reply.error(&failure.text());
+}
+
+/// Takes back the answer to a client that wants none.
+fn mute(session: &mut Session, start: usize, out: &mut Vec<u8>) {
+    match session.answers {
+        Answers::On => {}
+        Answers::Off => out.truncate(start),
+        Answers::SkipNext => session.answers = Answers::Skip,
+        Answers::Skip => {
+            out.truncate(start);
+            session.answers = Answers::On;
+        }
+    }
+}
+
+fn queue(session: &mut Session, index: usize, words: Words<'_>, out: &mut Vec<u8>) {
+    if let Some(queue) = &mut session.queue {
+        queue.push(index, &words);
+        out.extend_from_slice(b"+QUEUED\r\n");
+    }
+    session.publish();
+}
+
+fn call_alone_if_needed(call: &mut Call<'_, '_>, command: &Command) -> Answer {
+    let many = command.has(ALONE_IF_MANY) && call.words.len() > 2;
+    if command.has(ALONE) || many {
+        let isolation = &call.host.isolation;
+        let alone = isolation.alone(call.member);
+        let answer = (command.run)(call);
+        drop(alone);
+        return answer;
+    }
+    (command.run)(call)
+}
+
+/// The command's index in the table, and the command or the part of it that is meant.
+fn place_index(words: Words<'_>) -> Result<(usize, &'static Command), Failure> {
+    let Some(index) = find(words.at(0)) else {
+        return Err(unknown(words));
+    };
+    let command = &COMMANDS[index];
+    if command.parts.is_empty() || words.len() < 2 {
+        return Ok((index, command));
+    }
+    let part = command.part(words.at(1));
+    part.map(|part| (index, part)).ok_or_else(|| unknown_subcommand(words.at(1), command.name))
+}
+
+/// Finds the command and checks whether it may run now.
+fn resolve(words: Words<'_>, session: &Session) -> Result<(usize, &'static Command), Failure> {
+    let (index, command) = place_index(words)?;
+    if !command.accepts(words.len()) {
+        return Err(wrong_arity(command.name));
+    }
+    if !session.is_authenticated && !command.has(NO_AUTH) {
+        return Err("NOAUTH Authentication required.".into());
+    }
+    if session.queue.is_some() && command.has(NO_MULTI) {
+        return Err("ERR Command not allowed inside a transaction".into());
+    }
+    Ok((index, command))
+}
+
+/// The complaint about a command that does not exist.
+fn unknown(words: Words<'_>) -> Failure {
+    const SHOWN: usize = 128;
+    let shown = |word: &[u8], most: usize| {
+        String::from_utf8_lossy(&word[..word.len().min(most)]).into_owned()
+    };
+    let mut arguments = String::new();
+    for word in words.from(1) {
+        if arguments.len() >= SHOWN {
+            break;
+        }
+        arguments += &format!("'{}' ", shown(word, SHOWN - arguments.len()));
+    }
+    let name = shown(words.at(0), SHOWN);
+    format!("ERR unknown command '{name}', with args beginning with: {arguments}").into()
+}

@@ -1,0 +1,87 @@
+//! Questions about what is safe, answered for this medium.
+//!
+//! In Redis data are safe after a snapshot or an append to a file. Here a write is durable before
+//! its answer leaves (`strict`, `group`), or within a stated window (`relaxed`); on a medium that
+//! forgets when the power goes nothing is, and no answer says otherwise.
+
+use super::{Answer, Call, Failure, SYNTAX, is};
+use crate::resp::number::parse_i64;
+use std::sync::atomic::Ordering;
+
+/// `LASTSAVE`: when `SAVE` or `BGSAVE` last made sure, or the server started
+pub(super) fn last_save(call: &mut Call<'_, '_>) -> Answer {
+    let last = call.host.saves.last.load(Ordering::Relaxed);
+    call.reply.int(i64::try_from(last).unwrap_or(i64::MAX));
+    Ok(())
+}
+
+/// `SAVE`: makes everything durable that was written before
+pub(super) fn save(call: &mut Call<'_, '_>) -> Answer {
+    if call.host.saves.running.load(Ordering::Acquire) {
+        return Err("ERR Background save already in progress".into());
+    }
+    call.host.save()?;
+    call.reply.ok();
+    Ok(())
+}
+
+/// `BGSAVE [SCHEDULE]`: the same, in a thread of its own
+pub(super) fn background_save(call: &mut Call<'_, '_>) -> Answer {
+    let is_known = match call.words.len() {
+        1 => true,
+        2 => is(call.word(1), "SCHEDULE"),
+        _ => false,
+    };
+    if !is_known {
+        return Err(SYNTAX.into());
+    }
+    if call.host.saves.running.swap(true, Ordering::AcqRel) {
+        return Err("ERR Background save already in progress".into());
+    }
+    call.host.save_in_background()?;
+    call.reply.status("Background saving started");
+    Ok(())
+}
+
+/// `BGREWRITEAOF`: there is no such file
+pub(super) fn rewrite_log(_: &mut Call<'_, '_>) -> Answer {
+    Err("ERR there is no append-only file to rewrite: the log is cleaned in the background".into())
+}
+
+/// `WAIT numreplicas timeout`: there are no replicas, and there is no sense in waiting for any
+pub(super) fn wait(call: &mut Call<'_, '_>) -> Answer {
+    call.integer(1)?;
+    timeout(call.word(2))?;
+    call.reply.int(0);
+    Ok(())
+}
+
+/// `WAITAOF numlocal numreplicas timeout`
+///
+/// Its answer stands behind those of all earlier commands of the connection, so when it leaves
+/// they are durable: 1, if a power cut cannot undo that. `relaxed` data are made durable first.
+pub(super) fn wait_local(call: &mut Call<'_, '_>) -> Answer {
+    let local = call.integer(1)?;
+    if !(0..=1).contains(&local) {
+        return Err("ERR value is out of range, value must between 0 and 1".into());
+    }
+    if call.integer(2)? < 0 {
+        return Err("ERR value is out of range, must be positive".into());
+    }
+    timeout(call.word(3))?;
+    if !call.host.config.withholds() {
+        call.host.engine.sync()?;
+    }
+    call.reply.array(2);
+    call.reply.truth(call.host.config.power_safe);
+    call.reply.int(0);
+    Ok(())
+}
+
+fn timeout(word: &[u8]) -> Result<i64, Failure> {
+    match parse_i64(word) {
+        None => Err("ERR timeout is not an integer or out of range".into()),
+        Some(..0) => Err("ERR timeout is negative".into()),
+        Some(timeout) => Ok(timeout),
+    }
+}

@@ -1,0 +1,254 @@
+//! What the server tells of itself.
+
+use super::connection::REDIS_VERSION;
+use super::table::COMMANDS;
+use super::{Answer, Call};
+use crate::counters::{Counter, LoopCounters, Totals};
+use crate::glob;
+use crate::host::Host;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A section: its name, whether it is shown without being asked for, and its text.
+type Section = (&'static str, bool, fn(&Host, &mut String));
+
+const SECTIONS: &[Section] = &[
+    ("Server", true, server),
+    ("Clients", true, clients),
+    ("Memory", true, memory),
+    ("Persistence", true, persistence),
+    ("Stats", true, statistics),
+    ("Replication", true, replication),
+    ("CPU", true, cpu),
+    ("Modules", true, |_, _| {}),
+    ("Commandstats", false, command_statistics),
+    ("Engine", true, engine),
+    ("Durability", true, durability),
+    ("Latency", true, latency),
+    ("Cluster", true, |_, text| line(text, "cluster_enabled", 0)),
+    ("Keyspace", true, keyspace),
+];
+
+/// `INFO [section ...]`
+pub(super) fn info(call: &mut Call<'_, '_>) -> Answer {
+    let text = info_text(call.host, call.words.from(1));
+    call.reply.verbatim(&text);
+    Ok(())
+}
+
+/// The sections of these names; without names those that are shown without being asked for.
+pub(crate) fn info_text<'a>(host: &Host, names: impl ExactSizeIterator<Item = &'a [u8]>) -> String {
+    let mut wanted: Vec<bool> =
+        SECTIONS.iter().map(|(_, by_default, _)| *by_default && names.len() == 0).collect();
+    for name in names {
+        let is_all =
+            ["all", "everything"].iter().any(|all| name.eq_ignore_ascii_case(all.as_bytes()));
+        let is_default = name.eq_ignore_ascii_case(b"default");
+        for ((section, by_default, _), wanted) in SECTIONS.iter().zip(&mut wanted) {
+            *wanted |= is_all
+                || is_default && *by_default
+                || glob::matches(name, section.as_bytes(), true);
+        }
+    }
+    let mut text = String::new();
+    for ((name, _, write), _) in SECTIONS.iter().zip(&wanted).filter(|(_, wanted)| **wanted) {
+        if !text.is_empty() {
+            text += "\r\n";
+        }
+        text += &format!("# {name}\r\n");
+        write(host, &mut text);
+    }
+    text
+}
+
+fn line(text: &mut String, name: &str, value: impl std::fmt::Display) {
+    *text += &format!("{name}:{value}\r\n");
+}
+
+fn get(number: &AtomicU64) -> u64 {
+    number.load(Ordering::Relaxed)
+}
+
+fn server(host: &Host, text: &mut String) {
+    let uptime = host.started.elapsed().as_secs();
+    line(text, "redis_version", REDIS_VERSION);
+    line(text, "redis_mode", "standalone");
+    line(text, "coreplane_version", env!("CARGO_PKG_VERSION"));
+    line(text, "os", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH));
+    line(text, "arch_bits", usize::BITS);
+    line(text, "multiplexing_api", "epoll");
+    line(text, "process_id", std::process::id());
+    line(text, "run_id", &host.run_id);
+    line(text, "tcp_port", host.tcp_port());
+    line(text, "server_time_usec", coreplane_engine::UnixMillis::now().0 * 1000);
+    line(text, "uptime_in_seconds", uptime);
+    line(text, "uptime_in_days", uptime / 86_400);
+    line(text, "event_loops", host.ports.len());
+    line(text, "config_file", "");
+    line(text, "io_threads_active", u8::from(host.ports.len() > 1));
+}
+
+fn clients(host: &Host, text: &mut String) {
+    let all = host.clients.all();
+    let largest = |of: fn(&crate::clients::ClientInfo) -> usize| {
+        all.iter().map(|client| of(client)).max().unwrap_or(0)
+    };
+    line(text, "connected_clients", host.clients.count());
+    line(text, "cluster_connections", 0);
+    line(text, "maxclients", get(&host.settings.max_clients));
+    let input = largest(|client| client.input.load(Ordering::Relaxed));
+    let output = largest(|client| client.output.load(Ordering::Relaxed));
+    line(text, "client_recent_max_input_buffer", input);
+    line(text, "client_recent_max_output_buffer", output);
+    line(text, "blocked_clients", 0);
+    line(text, "tracking_clients", 0);
+    line(text, "clients_in_timeout_table", 0);
+}
+
+fn memory(host: &Host, text: &mut String) {
+    let stats = host.engine.stats();
+    let resident = resident_bytes();
+    line(text, "used_memory", stats.dram_bytes);
+    line(text, "used_memory_rss", resident);
+    line(text, "used_memory_dataset", stats.live_bytes);
+    line(text, "maxmemory", 0);
+    line(text, "maxmemory_policy", "noeviction");
+}
+
+/// Bytes of this process that are in memory, mapped pools included; 0 where it is not told.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let field = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = field.and_then(|field| field.trim().trim_end_matches("kB").trim().parse().ok());
+    kib.map_or(0, |kib: u64| kib * 1024)
+}
+
+fn persistence(host: &Host, text: &mut String) {
+    let saves = &host.saves;
+    let status = if saves.last_ok.load(Ordering::Relaxed) { "ok" } else { "err" };
+    line(text, "loading", 0);
+    line(text, "async_loading", 0);
+    line(text, "rdb_changes_since_last_save", 0);
+    line(text, "rdb_bgsave_in_progress", u8::from(saves.running.load(Ordering::Relaxed)));
+    line(text, "rdb_last_save_time", get(&saves.last));
+    line(text, "rdb_last_bgsave_status", status);
+    line(text, "rdb_saves", get(&saves.done));
+    line(text, "aof_enabled", 0);
+    line(text, "aof_rewrite_in_progress", 0);
+    line(text, "aof_last_write_status", "ok");
+}
+
+fn statistics(host: &Host, text: &mut String) {
+    let stats = host.engine.stats();
+    let sum = |of: fn(&LoopCounters) -> &Counter| host.sum(|counters| of(counters).get());
+    line(text, "total_connections_received", sum(|counters| &counters.connections));
+    line(text, "total_commands_processed", sum(|counters| &counters.commands));
+    line(text, "instantaneous_ops_per_sec", get(&host.rate.per_second));
+    line(text, "total_net_input_bytes", sum(|counters| &counters.bytes_in));
+    line(text, "total_net_output_bytes", sum(|counters| &counters.bytes_out));
+    line(text, "rejected_connections", sum(|counters| &counters.rejected));
+    line(text, "expired_keys", stats.expired);
+    line(text, "evicted_keys", 0);
+    line(text, "keyspace_hits", stats.hits);
+    line(text, "keyspace_misses", stats.misses);
+    line(text, "pubsub_channels", 0);
+    line(text, "pubsub_patterns", 0);
+    line(text, "latest_fork_usec", 0);
+    line(text, "total_forks", 0);
+    line(text, "total_error_replies", sum(|counters| &counters.errors));
+    let drops = sum(|counters| &counters.output_limit_drops);
+    line(text, "client_output_buffer_limit_disconnections", drops);
+}
+
+fn replication(_: &Host, text: &mut String) {
+    line(text, "role", "master");
+    line(text, "connected_slaves", 0);
+    line(text, "master_failover_state", "no-failover");
+    line(text, "master_replid", "0".repeat(40));
+    line(text, "master_repl_offset", 0);
+    line(text, "second_repl_offset", -1);
+    line(text, "repl_backlog_active", 0);
+}
+
+fn cpu(_: &Host, text: &mut String) {
+    // Fields 14 and 15 of the line, the 12th and 13th after the name in parentheses, in ticks of
+    // a hundredth of a second.
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ').skip(11);
+    let mut seconds = || {
+        let ticks = fields.next().and_then(|field| field.parse::<f64>().ok());
+        ticks.unwrap_or(0.0) / 100.0
+    };
+    let (user, system) = (seconds(), seconds());
+    line(text, "used_cpu_sys", format!("{system:.6}"));
+    line(text, "used_cpu_user", format!("{user:.6}"));
+}
+
+fn command_statistics(host: &Host, text: &mut String) {
+    for (index, command) in COMMANDS.iter().enumerate() {
+        let calls = host.sum(|counters| counters.calls[index].get());
+        let failed = host.sum(|counters| counters.failures[index].get());
+        if calls + failed > 0 {
+            let name = format!("cmdstat_{}", command.name);
+            line(text, &name, format!("calls={calls},failed_calls={failed}"));
+        }
+    }
+}
+
+fn engine(host: &Host, text: &mut String) {
+    let stats = host.engine.stats();
+    line(text, "engine", host.engine.name());
+    for (name, value) in [
+        ("engine_hits", stats.hits),
+        ("engine_misses", stats.misses),
+        ("engine_puts", stats.puts),
+        ("engine_deletes", stats.deletes),
+        ("engine_batches", stats.batches),
+        ("engine_user_bytes_written", stats.user_bytes_written),
+        ("engine_log_bytes_written", stats.log_bytes_written),
+        ("engine_cleaner_bytes_copied", stats.cleaner_bytes_copied),
+        ("engine_cleaner_pages_freed", stats.cleaner_pages_freed),
+        ("engine_flushes", stats.flushes),
+        ("engine_fences", stats.fences),
+        ("engine_records", stats.records),
+        ("engine_live_bytes", stats.live_bytes),
+        ("engine_pool_bytes", stats.pool_bytes),
+        ("engine_free_bytes", stats.free_bytes),
+        ("engine_dram_bytes", stats.dram_bytes),
+        ("engine_expired", stats.expired),
+    ] {
+        line(text, name, value);
+    }
+    for (name, value) in &stats.more {
+        line(text, &format!("engine_{name}"), value);
+    }
+}
+
+fn durability(host: &Host, text: &mut String) {
+    let config = &host.config;
+    line(text, "medium", &config.medium);
+    line(text, "durability", config.durability_name());
+    line(text, "power_cut_loses", &config.power_cut_loses);
+    line(text, "power_safe", u8::from(config.power_safe));
+    line(text, "durable_turns", host.sum(|counters| counters.commits.get()));
+    line(text, "withheld_turns", host.sum(|counters| counters.waits.get()));
+}
+
+fn latency(host: &Host, text: &mut String) {
+    let mut show = |name: &str, total: &Totals| {
+        line(text, &format!("{name}_count"), total.count());
+        for (suffix, share) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {
+            let micros = total.quantile_micros(share);
+            line(text, &format!("{name}_{suffix}_usec_below"), micros);
+        }
+    };
+    show("turn", &host.total(|counters| &counters.turn_time));
+    show("durable_wait", &host.total(|counters| &counters.wait_time));
+}
+
+fn keyspace(host: &Host, text: &mut String) {
+    // What cannot be counted is not shown.
+    let keys = host.engine.len().unwrap_or(0);
+    if keys > 0 {
+        line(text, "db0", format!("keys={keys},expires=0,avg_ttl=0"));
+    }
+}

@@ -1,0 +1,130 @@
+//! Keys, whatever they hold: there or not, deleted, renamed, copied.
+
+use super::{Answer, Call, Failure, NO_SUCH_KEY, NOT_INTEGER, SYNTAX, is};
+use crate::resp::number::parse_i64;
+use coreplane_engine::{Batch, Change};
+
+/// `EXISTS key [key ...]`, `TOUCH key [key ...]`: a key named twice counts twice
+pub(super) fn exists(call: &mut Call<'_, '_>) -> Answer {
+    let mut count = 0;
+    if call.words.len() == 2 {
+        count = usize::from(call.store.contains(call.word(1))?);
+    } else {
+        let keys: Vec<&[u8]> = call.words.from(1).collect();
+        call.store.read_many(&keys, &mut |_, record| count += usize::from(record.is_some()))?;
+    }
+    call.reply.count(count);
+    Ok(())
+}
+
+/// `DEL key [key ...]`, `UNLINK key [key ...]`, with several keys alone among the event loops
+pub(super) fn delete(call: &mut Call<'_, '_>) -> Answer {
+    if call.words.len() == 2 {
+        let was_there = call.store.delete(call.word(1))?;
+        call.reply.truth(was_there);
+        return Ok(());
+    }
+    let keys: Vec<&[u8]> = call.words.from(1).collect();
+    let mut is_there = vec![false; keys.len()];
+    call.store.read_many(&keys, &mut |index, record| {
+        if let Some(place) = is_there.get_mut(index) {
+            *place = record.is_some();
+        }
+    })?;
+    let mut found: Vec<&[u8]> =
+        keys.iter().zip(&is_there).filter_map(|(key, is_there)| is_there.then_some(*key)).collect();
+    found.sort_unstable();
+    found.dedup();
+    let mut batch = Batch::new();
+    for key in &found {
+        batch.delete(key);
+    }
+    call.store.apply(batch)?;
+    call.reply.count(found.len());
+    Ok(())
+}
+
+/// `TYPE key`
+pub(super) fn kind(call: &mut Call<'_, '_>) -> Answer {
+    let is_there = call.store.contains(call.word(1))?;
+    call.reply.status(if is_there { "string" } else { "none" });
+    Ok(())
+}
+
+/// `RENAME key newkey`, alone among the event loops
+pub(super) fn rename(call: &mut Call<'_, '_>) -> Answer {
+    if call.word(1) == call.word(2) {
+        if !call.store.contains(call.word(1))? {
+            return Err(NO_SUCH_KEY.into());
+        }
+    } else {
+        let batch = transfer(call, true)?.ok_or(NO_SUCH_KEY)?;
+        call.store.apply(batch)?;
+    }
+    call.reply.ok();
+    Ok(())
+}
+
+/// `RENAMENX key newkey`, alone among the event loops
+pub(super) fn rename_if_absent(call: &mut Call<'_, '_>) -> Answer {
+    let batch = transfer(call, true)?.ok_or(NO_SUCH_KEY)?;
+    let is_free = !call.store.contains(call.word(2))?;
+    if is_free {
+        call.store.apply(batch)?;
+    }
+    call.reply.truth(is_free);
+    Ok(())
+}
+
+/// `COPY source destination [DB destination-db] [REPLACE]`, alone among the event loops
+pub(super) fn copy(call: &mut Call<'_, '_>) -> Answer {
+    let mut replaces = false;
+    let mut words = call.words.from(3);
+    while let Some(word) = words.next() {
+        if is(word, "REPLACE") {
+            replaces = true;
+        } else if is(word, "DB") {
+            check_database(words.next().ok_or(SYNTAX)?)?;
+        } else {
+            return Err(SYNTAX.into());
+        }
+    }
+    if call.word(1) == call.word(2) {
+        return Err("ERR source and destination objects are the same".into());
+    }
+    let batch = transfer(call, false)?;
+    let is_free = replaces || !call.store.contains(call.word(2))?;
+    let batch = batch.filter(|_| is_free);
+    call.reply.truth(batch.is_some());
+    if let Some(batch) = batch {
+        call.store.apply(batch)?;
+    }
+    Ok(())
+}
+
+/// There is one database, number 0.
+fn check_database(number: &[u8]) -> Answer {
+    match parse_i64(number) {
+        Some(0) => Ok(()),
+        Some(_) => Err("ERR DB index is out of range".into()),
+        None => Err(NOT_INTEGER.into()),
+    }
+}
+
+/// The changes that write the record of word 1, with its expiry, for word 2 and, if it moves,
+/// delete it where it was; none if there is no record.
+fn transfer(call: &mut Call<'_, '_>, moves: bool) -> Result<Option<Batch>, Failure> {
+    let (from, to) = (call.word(1), call.word(2));
+    let mut batch = Batch::new();
+    let is_there = call.store.read(from, &mut |record| {
+        batch.push(Change::Put {
+            key: to.to_vec(),
+            value: record.value.to_vec(),
+            expires_at: record.expires_at,
+        });
+    })?;
+    if moves && from != to {
+        batch.delete(from);
+    }
+    Ok(is_there.then_some(batch))
+}

@@ -1,0 +1,162 @@
+//! Commands: one file for each concept, one table for all.
+//!
+//! A handler gets a [`Call`]: the words as they lie in the read buffer, the store, and the output
+//! buffer. It writes its answer there, or returns a [`Failure`], in which case whatever it had
+//! written is taken back and the error is the answer.
+
+mod client;
+mod client_kill;
+mod commands;
+mod config;
+mod connection;
+mod counter;
+mod dispatch;
+mod durability;
+mod expire;
+mod info;
+mod key;
+mod keyspace;
+mod long_double;
+mod many;
+mod object;
+mod scan;
+mod server;
+mod set;
+mod specification;
+mod string;
+mod table;
+mod transaction;
+
+pub(crate) use dispatch::{Turn, run};
+pub(crate) use table::COMMANDS;
+pub(crate) use transaction::forget_watches;
+
+use crate::host::Host;
+use crate::resp::frame::Words;
+use crate::resp::number::parse_i64;
+use crate::resp::reply::Reply;
+use crate::session::Session;
+use crate::store::Store;
+use coreplane_engine::Error;
+use std::borrow::Cow;
+
+/// Why a command is answered with an error.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// In the words of the protocol, from the code on.
+    Refused(Cow<'static, str>),
+    /// In those of the engine.
+    Engine(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl From<&'static str> for Failure {
+    fn from(text: &'static str) -> Self {
+        Self::Refused(text.into())
+    }
+}
+
+impl From<String> for Failure {
+    fn from(text: String) -> Self {
+        Self::Refused(text.into())
+    }
+}
+
+impl Failure {
+    /// The error as it is sent, from the code on.
+    pub(crate) fn text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Refused(text) => Cow::Borrowed(text),
+            Self::Engine(error) => Cow::Owned(engine_error_text(error)),
+        }
+    }
+}
+
+/// The error as it is sent. The code is that of Redis's error which asks the caller for the same.
+pub(crate) fn engine_error_text(error: &Error) -> String {
+    let code = match error {
+        Error::NoSpace { .. } => "OOM",
+        Error::ReadOnly => "READONLY",
+        Error::SyncFailed(_) | Error::Closed => "MISCONF",
+        _ => "ERR",
+    };
+    format!("{code} {error}")
+}
+
+/// What a handler returns.
+pub(crate) type Answer = Result<(), Failure>;
+
+const SYNTAX: &str = "ERR syntax error";
+const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
+const NO_SUCH_KEY: &str = "ERR no such key";
+
+/// One command being run.
+pub(crate) struct Call<'a, 's> {
+    /// Its words, the name first.
+    pub words: Words<'a>,
+    /// Its name, `client|list` for a part of a command.
+    pub name: &'static str,
+    /// Where the answer goes.
+    pub reply: Reply<'a>,
+    /// The connection that it came through.
+    pub session: &'a mut Session,
+    /// The records.
+    pub store: &'a mut Store<'s>,
+    /// The server.
+    pub host: &'a Host,
+    /// The event loop that runs it.
+    pub member: usize,
+}
+
+impl<'a> Call<'a, '_> {
+    /// The word at `index`; the arity was checked.
+    fn word(&self, index: usize) -> &'a [u8] {
+        self.words.at(index)
+    }
+
+    /// The integer at `index`.
+    fn integer(&self, index: usize) -> Result<i64, Failure> {
+        parse_i64(self.word(index)).ok_or_else(|| NOT_INTEGER.into())
+    }
+
+    /// The complaint that there are too many or too few words.
+    fn wrong_arity(&self) -> Failure {
+        wrong_arity(self.name)
+    }
+
+    /// The complaint about a part that does not exist.
+    fn unknown_subcommand(&self) -> Failure {
+        let container = self.name.split('|').next().unwrap_or_default();
+        unknown_subcommand(self.word(1), container)
+    }
+
+    /// Answers with the record's value or with null.
+    fn answer_value(&mut self, key: &[u8]) -> Result<bool, Failure> {
+        let Self { store, reply, .. } = self;
+        let hit = store.read(key, &mut |record| reply.value(&record.value))?;
+        if !hit {
+            reply.null();
+        }
+        Ok(hit)
+    }
+}
+
+fn wrong_arity(name: &str) -> Failure {
+    format!("ERR wrong number of arguments for '{name}' command").into()
+}
+
+fn unknown_subcommand(word: &[u8], container: &str) -> Failure {
+    let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
+    let container = container.to_ascii_uppercase();
+    format!("ERR unknown subcommand '{word}'. Try {container} HELP.").into()
+}
+
+/// True if `word` is `name`, which is in upper case.
+fn is(word: &[u8], name: &str) -> bool {
+    word.eq_ignore_ascii_case(name.as_bytes())
+}

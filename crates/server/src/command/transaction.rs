@@ -1,0 +1,146 @@
+//! Commands that happen together.
+//!
+//! After `MULTI` commands are checked and queued; `EXEC` runs them all, alone among the event
+//! loops. Their writes are kept back in an overlay of the store, which later commands of the same
+//! transaction see, and go to the engine as one batch: readers in other loops, other processes'
+//! recovery after a crash, everybody sees all of it or nothing. `WATCH` makes `EXEC` refuse if a
+//! key is not what it was.
+
+use super::dispatch::fail;
+use super::table::COMMANDS;
+use super::{Answer, Call, Failure, engine_error_text};
+use crate::resp::reply::Reply;
+use crate::session::{Queue, Seen, Session, Watch};
+use crate::watch::WatchedAbsences;
+
+/// `MULTI`
+pub(super) fn multi(call: &mut Call<'_, '_>) -> Answer {
+    if call.session.queue.is_some() {
+        return Err("ERR MULTI calls can not be nested".into());
+    }
+    call.session.queue = Some(Queue::default());
+    call.session.publish();
+    call.reply.ok();
+    Ok(())
+}
+
+/// `DISCARD`
+pub(super) fn discard(call: &mut Call<'_, '_>) -> Answer {
+    if call.session.queue.take().is_none() {
+        return Err("ERR DISCARD without MULTI".into());
+    }
+    forget_watches(call.session, &call.host.watched);
+    call.reply.ok();
+    Ok(())
+}
+
+/// `WATCH key [key ...]`
+pub(super) fn watch(call: &mut Call<'_, '_>) -> Answer {
+    if call.session.queue.is_some() {
+        return Err("ERR WATCH inside MULTI is not allowed".into());
+    }
+    for key in call.words.from(1) {
+        if call.session.watches.iter().any(|watch| watch.key == key) {
+            continue;
+        }
+        // Entered before it is looked at, so that no write falls between.
+        let writes = call.host.watched.enter(key);
+        let mut seen = Seen::Absent(writes);
+        let result = call.store.read(key, &mut |record| {
+            seen = Seen::Present(record.sequence);
+        });
+        if result.is_err() || seen != Seen::Absent(writes) {
+            call.host.watched.leave(key);
+        }
+        result?;
+        call.session.watches.push(Watch { key: key.to_vec(), seen });
+    }
+    call.session.publish();
+    call.reply.ok();
+    Ok(())
+}
+
+/// `UNWATCH`
+pub(super) fn unwatch(call: &mut Call<'_, '_>) -> Answer {
+    forget_watches(call.session, &call.host.watched);
+    call.reply.ok();
+    Ok(())
+}
+
+/// Watches nothing any more.
+pub(crate) fn forget_watches(session: &mut Session, watched: &WatchedAbsences) {
+    for watch in session.watches.drain(..) {
+        if matches!(watch.seen, Seen::Absent(_)) {
+            watched.leave(&watch.key);
+        }
+    }
+    session.publish();
+}
+
+/// True if every watched key is what it was. Watches nothing any more.
+fn watches_hold(call: &mut Call<'_, '_>) -> Result<bool, Failure> {
+    let mut hold = Ok(true);
+    let watches = std::mem::take(&mut call.session.watches);
+    for watch in watches {
+        let now = match watch.seen {
+            Seen::Absent(_) => Seen::Absent(call.host.watched.leave(&watch.key)),
+            Seen::Present(_) => Seen::Absent(0),
+        };
+        let mut seen = now;
+        let result = call.store.read(&watch.key, &mut |record| {
+            seen = Seen::Present(record.sequence);
+        });
+        hold = match (hold, result) {
+            (Ok(hold), Ok(_)) => Ok(hold && seen == watch.seen),
+            (Err(failure), _) => Err(failure),
+            (Ok(_), Err(error)) => Err(error.into()),
+        };
+    }
+    hold
+}
+
+/// `EXEC`, alone among the event loops
+pub(super) fn exec(call: &mut Call<'_, '_>) -> Answer {
+    let Some(queue) = call.session.queue.take() else {
+        return Err("ERR EXEC without MULTI".into());
+    };
+    let hold = watches_hold(call);
+    call.session.publish();
+    if queue.is_refused {
+        return Err("EXECABORT Transaction discarded because of previous errors.".into());
+    }
+    if !hold? {
+        call.reply.null_array();
+        return Ok(());
+    }
+    let start = call.reply.out.len();
+    call.reply.array(queue.len());
+    call.store.begin();
+    for (index, words) in queue.commands() {
+        run_queued(call, index, words);
+    }
+    if let Err(error) = call.store.finish() {
+        let text = engine_error_text(&error);
+        let failure = format!("EXECABORT Transaction discarded because of: {text}").into();
+        fail(&failure, start, call.reply.out);
+    }
+    Ok(())
+}
+
+fn run_queued(call: &mut Call<'_, '_>, index: usize, words: crate::resp::frame::Words<'_>) {
+    let command = &COMMANDS[index];
+    let command = command.part(words.at(1)).unwrap_or(command);
+    let start = call.reply.out.len();
+    let mut inner = Call {
+        words,
+        name: command.name,
+        reply: Reply { proto: call.session.proto, out: call.reply.out },
+        session: call.session,
+        store: call.store,
+        host: call.host,
+        member: call.member,
+    };
+    if let Err(failure) = (command.run)(&mut inner) {
+        fail(&failure, start, call.reply.out);
+    }
+}

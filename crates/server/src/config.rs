@@ -1,0 +1,103 @@
+//! What the server is told when it starts.
+
+use coreplane_engine::Durability;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How much of a client's output may wait before the client is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OutputLimit {
+    /// Dropped at once above so many bytes; 0: never.
+    pub hard_bytes: u64,
+    /// Dropped when above so many bytes for all of `soft_time`; 0: never.
+    pub soft_bytes: u64,
+    /// See `soft_bytes`.
+    pub soft_time: Duration,
+}
+
+/// What the server is told when it starts. `Config::default()` listens on 127.0.0.1:6379.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Addresses to listen on.
+    pub bind: Vec<String>,
+    /// The TCP port: 0 for any free one, none for no TCP at all.
+    pub port: Option<u16>,
+    /// The path of a Unix socket to listen on.
+    pub unix_socket: Option<PathBuf>,
+    /// The mode of the Unix socket's file; none: by the umask.
+    pub unix_socket_mode: Option<u32>,
+    /// Event loops; 0: one for each core.
+    pub threads: usize,
+    /// Connections at a time; more are turned away with an error.
+    pub max_clients: u32,
+    /// A client that was idle for so long is dropped; zero: never.
+    pub idle_timeout: Duration,
+    /// Time between TCP keep-alive probes; zero: none.
+    pub tcp_keepalive: Duration,
+    /// The password that clients must give; none: no password.
+    pub password: Option<String>,
+    /// Without a password, refuse clients from other machines.
+    pub protected_mode: bool,
+    /// The longest bulk string that a client may send, in bytes.
+    pub bulk_len_max: u64,
+    /// A client whose unfinished command is longer than so many bytes is dropped.
+    pub query_buffer_max: u64,
+    /// Above so many bytes of waiting output a client is not read from, until half is sent.
+    pub output_pause_bytes: u64,
+    /// How much output may wait before a client is dropped.
+    pub output_limit: OutputLimit,
+    /// The durability that the store was opened with, for [`Durability::Relaxed`] answers do not
+    /// wait; [`Durability::NoFlush`] is refused.
+    pub durability: Durability,
+    /// What the data lies on, for a person: `dax`, `file`, `emulated:none`…
+    pub medium: String,
+    /// What a power cut loses, for a person: `nothing`, `everything`, …
+    pub power_cut_loses: String,
+    /// A power cut loses no acknowledged write (or, when relaxed, none older than its window).
+    pub power_safe: bool,
+    /// `address:port` of a Prometheus endpoint (`GET /metrics`); none: none.
+    pub metrics: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            bind: vec!["127.0.0.1".to_owned()],
+            port: Some(6379),
+            unix_socket: None,
+            unix_socket_mode: None,
+            threads: 0,
+            max_clients: 10_000,
+            idle_timeout: Duration::ZERO,
+            tcp_keepalive: Duration::from_secs(300),
+            password: None,
+            protected_mode: true,
+            bulk_len_max: 512 << 20,
+            query_buffer_max: 1 << 30,
+            output_pause_bytes: 256 << 20,
+            output_limit: OutputLimit::default(),
+            durability: Durability::Strict,
+            medium: "unknown".to_owned(),
+            power_cut_loses: "unknown".to_owned(),
+            power_safe: false,
+            metrics: None,
+        }
+    }
+}
+
+impl Config {
+    /// The name of the durability level, as on the command line.
+    pub(crate) fn durability_name(&self) -> &'static str {
+        match self.durability {
+            Durability::Strict => "strict",
+            Durability::Group { .. } => "group",
+            Durability::Relaxed { .. } => "relaxed",
+            Durability::NoFlush => "noflush",
+        }
+    }
+
+    /// True if an answer must not leave before what it rests on is durable.
+    pub(crate) fn withholds(&self) -> bool {
+        !matches!(self.durability, Durability::Relaxed { .. })
+    }
+}

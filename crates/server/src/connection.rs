@@ -1,0 +1,238 @@
+//! One client: its socket, what it has sent and not yet finished, and its waiting answers.
+
+use crate::output::Output;
+use crate::resp::frame::Parser;
+use crate::session::Session;
+use mio::event::Source;
+use mio::net::{TcpStream, UnixStream};
+use mio::{Interest, Registry, Token};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// A socket of either kind.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    /// Over the network.
+    Tcp(TcpStream),
+    /// On this machine.
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Self::Tcp(stream) => stream,
+            Self::Unix(stream) => stream,
+        }
+    }
+
+    /// Asks to be told when it can be read from or, if asked, written to.
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(self.source(), token, Interest::READABLE)
+    }
+
+    /// Changes whether it is of interest that it can be written to.
+    pub(crate) fn watch_writable(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        writable: bool,
+    ) -> io::Result<()> {
+        let interest =
+            if writable { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+        registry.reregister(self.source(), token, interest)
+    }
+
+    /// No longer asks for anything.
+    pub(crate) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        registry.deregister(self.source())
+    }
+
+    /// The file descriptor.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        }
+    }
+
+    /// The file descriptor's number.
+    pub(crate) fn fd(&self) -> i32 {
+        self.as_fd().as_raw_fd()
+    }
+
+    /// True if it came through the Unix socket.
+    pub(crate) fn is_unix(&self) -> bool {
+        matches!(self, Self::Unix(_))
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Bytes of a command that is not finished, or that may not run yet.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    /// All of it is initialised; the bytes that count are those from `start` to `end`.
+    data: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    const KEPT: usize = 64 << 10;
+    const ROOM_MIN: usize = 16 << 10;
+    const ROOM_MAX: usize = 1 << 20;
+
+    /// The bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.data[self.start..self.end]
+    }
+
+    /// True if there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Keeps `bytes` after those that are there.
+    pub(crate) fn keep(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.room(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.end += bytes.len();
+    }
+
+    /// The first `len` bytes are done with.
+    pub(crate) fn consume(&mut self, len: usize) {
+        self.start += len;
+        if self.is_empty() {
+            (self.start, self.end) = (0, 0);
+            if self.data.len() > Self::KEPT {
+                self.data = Vec::new();
+            }
+        }
+    }
+
+    /// Reads once, with room for the rest of a command of `needed` bytes, within reason.
+    pub(crate) fn fill(&mut self, stream: &mut Stream, needed: usize) -> io::Result<(usize, bool)> {
+        let missing = needed.saturating_sub(self.bytes().len());
+        let room = self.room(missing.clamp(Self::ROOM_MIN, Self::ROOM_MAX));
+        let len = stream.read(room)?;
+        let is_full = len == room.len();
+        self.end += len;
+        Ok((len, is_full))
+    }
+
+    /// At least `len` bytes after those that count.
+    fn room(&mut self, len: usize) -> &mut [u8] {
+        if self.data.len() < self.end + len {
+            if self.start > 0 {
+                self.data.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+            }
+            if self.data.len() < self.end + len {
+                self.data.resize(self.end + len, 0);
+                // What the vector took beyond that costs nothing more.
+                self.data.resize(self.data.capacity(), 0);
+            }
+        }
+        &mut self.data[self.end..]
+    }
+}
+
+/// One client.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub stream: Stream,
+    pub parser: Parser,
+    pub input: Input,
+    pub output: Output,
+    pub session: Session,
+    /// The socket may hold bytes that were not read.
+    pub is_readable: bool,
+    /// The input may hold whole commands, which wait for room in the output.
+    pub is_stalled: bool,
+    /// It is in the list of those to be looked after at the end of the turn.
+    pub is_touched: bool,
+    /// It is in the list of those to be served again in the next turn.
+    pub is_queued: bool,
+    /// It is in the list of those whose answers wait for durability.
+    pub is_waiting: bool,
+    /// The poll tells when it can be written to.
+    pub watches_writable: bool,
+    /// The other end says that it will send no more.
+    pub is_half_closed: bool,
+    /// All that the other end sent has been read.
+    pub is_ended: bool,
+    /// What it was answered in this turn is not durable yet.
+    pub rests: bool,
+    /// When its output exceeded the soft limit.
+    pub over_soft_limit_since: Option<std::time::Instant>,
+}
+
+impl Connection {
+    /// Of a client that just came.
+    pub(crate) fn new(stream: Stream, session: Session) -> Self {
+        Self {
+            stream,
+            parser: Parser::default(),
+            input: Input::default(),
+            output: Output::default(),
+            session,
+            is_readable: true,
+            is_stalled: false,
+            is_touched: false,
+            is_queued: false,
+            is_waiting: false,
+            watches_writable: false,
+            is_half_closed: false,
+            is_ended: false,
+            rests: false,
+            over_soft_limit_since: None,
+        }
+    }
+
+    /// True if nothing more is read or run for it; it ends when its output has left.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.session.is_closing || self.is_ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn input_keeps_what_is_not_consumed() {
+        let mut input = Input::default();
+        input.keep(b"abc");
+        input.keep(&[7; 100_000]);
+        assert_eq!(input.bytes().len(), 100_003);
+        input.consume(3);
+        input.keep(b"xyz");
+        assert_eq!(&input.bytes()[99_998..], b"\x07\x07xyz");
+        input.consume(100_003);
+        assert!(input.is_empty());
+        assert_eq!(input.data.capacity(), 0);
+    }
+}

@@ -1,0 +1,174 @@
+//! What an event loop counts of itself.
+//!
+//! Each counter has one writer, its loop, which needs no locked instruction for it; everybody may
+//! read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A number with one writer.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `more`. Only its loop calls this.
+    pub(crate) fn add(&self, more: u64) {
+        let sum = self.0.load(Ordering::Relaxed).wrapping_add(more);
+        self.0.store(sum, Ordering::Relaxed);
+    }
+
+    /// The number.
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Zero again.
+    pub(crate) fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Durations, counted in buckets that double: bucket `n` holds those below 2^n microseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Histogram {
+    buckets: [Counter; Self::BUCKETS],
+    sum_micros: Counter,
+}
+
+impl Histogram {
+    /// Up to half an hour.
+    pub(crate) const BUCKETS: usize = 32;
+
+    /// Counts `took`.
+    pub(crate) fn record(&self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let bucket = (u64::BITS - micros.leading_zeros()) as usize;
+        self.buckets[bucket.min(Self::BUCKETS - 1)].add(1);
+        self.sum_micros.add(micros);
+    }
+
+    /// Adds this one's buckets and sum to `total`.
+    pub(crate) fn add_to(&self, total: &mut Totals) {
+        for (sum, bucket) in total.buckets.iter_mut().zip(&self.buckets) {
+            *sum += bucket.get();
+        }
+        total.sum_micros += self.sum_micros.get();
+    }
+
+    /// Empty again.
+    pub(crate) fn reset(&self) {
+        self.buckets.iter().for_each(Counter::reset);
+        self.sum_micros.reset();
+    }
+}
+
+/// The sum of several histograms.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    /// By bucket; bucket `n` holds durations below 2^n microseconds.
+    pub buckets: [u64; Histogram::BUCKETS],
+    /// Of all durations.
+    pub sum_micros: u64,
+}
+
+impl Totals {
+    /// How many durations there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// A bound in microseconds below which `share` of the durations lie; 0 if there are none.
+    pub(crate) fn quantile_micros(&self, share: f64) -> u64 {
+        let count = self.count();
+        let wanted = (count as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        for (bucket, held) in self.buckets.iter().enumerate() {
+            seen += held;
+            if seen >= wanted && count > 0 {
+                return 1 << bucket;
+            }
+        }
+        0
+    }
+}
+
+/// The counters of one loop.
+#[derive(Debug, Default)]
+pub(crate) struct LoopCounters {
+    /// Connections accepted.
+    pub connections: Counter,
+    /// Connections turned away because there were too many.
+    pub rejected: Counter,
+    /// Connections dropped because of their output.
+    pub output_limit_drops: Counter,
+    /// Commands run.
+    pub commands: Counter,
+    /// Commands answered with an error.
+    pub errors: Counter,
+    /// Bytes read.
+    pub bytes_in: Counter,
+    /// Bytes written.
+    pub bytes_out: Counter,
+    /// Turns that asked the engine for durability.
+    pub commits: Counter,
+    /// Of these, turns whose answers had to wait.
+    pub waits: Counter,
+    /// From the end of the wait for events to the last answer of the turn.
+    pub turn_time: Histogram,
+    /// From a turn's end until its answers were durable, where they had to wait.
+    pub wait_time: Histogram,
+    /// By command, in the order of the table.
+    pub calls: Box<[Counter]>,
+    /// Of these, how many failed.
+    pub failures: Box<[Counter]>,
+}
+
+impl LoopCounters {
+    /// For a table of so many commands.
+    pub(crate) fn new(commands: usize) -> Self {
+        let zeros = || (0..commands).map(|_| Counter::default()).collect();
+        Self { calls: zeros(), failures: zeros(), ..Self::default() }
+    }
+
+    /// All zero again, as `CONFIG RESETSTAT` asks.
+    pub(crate) fn reset(&self) {
+        let single = [
+            &self.connections,
+            &self.rejected,
+            &self.output_limit_drops,
+            &self.commands,
+            &self.errors,
+            &self.bytes_in,
+            &self.bytes_out,
+            &self.commits,
+            &self.waits,
+        ];
+        for counter in single {
+            counter.reset();
+        }
+        self.turn_time.reset();
+        self.wait_time.reset();
+        self.calls.iter().for_each(Counter::reset);
+        self.failures.iter().for_each(Counter::reset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_upper_bounds() {
+        let histogram = Histogram::default();
+        for micros in [0, 1, 3, 3, 100] {
+            histogram.record(Duration::from_micros(micros));
+        }
+        let mut total = Totals::default();
+        histogram.add_to(&mut total);
+        assert_eq!(total.count(), 5);
+        assert_eq!(total.sum_micros, 107);
+        assert_eq!(total.quantile_micros(0.5), 4);
+        assert_eq!(total.quantile_micros(1.0), 128);
+        assert_eq!(Totals::default().quantile_micros(0.5), 0);
+    }
+}

@@ -1,0 +1,545 @@
+//! One thread that serves its connections.
+//!
+//! A turn of the loop:
+//!
+//! 1. sleep until sockets are ready (or somebody wakes the loop);
+//! 2. read each ready connection once and run the commands that have arrived, back to back, the
+//!    engine's calls inline, answers into the connection's output;
+//! 3. ask the engine once to make durable what all answers of the turn rest on;
+//! 4. send, with one write for each connection, whatever is free to go.
+//!
+//! Where durability is an instruction, step 3 is one fence for the whole turn and step 4 sends
+//! everything. Where it is a sync, the answers stay in the output and the loop goes on; when the
+//! engine says that more became durable, the answers are released in order. So a sync never
+//! stops the loop, and the writes of everybody who came meanwhile share the next one.
+//!
+//! Nobody can starve the others: a connection is read once in a turn, and when its unsent output
+//! is large it is not read at all until half has gone.
+
+use crate::command::{self, Turn};
+use crate::connection::{Connection, Input};
+use crate::host::{Host, Message, Port};
+use crate::listener::Listeners;
+use crate::resp::frame::{Bounds, ProtocolError, Step};
+use crate::resp::reply::{Proto, Reply};
+use coreplane_engine::{Horizon, UnixMillis};
+use mio::{Events, Poll, Token};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Tokens from here on are not connections.
+const FIRST_LISTENER: usize = usize::MAX >> 1;
+pub(crate) const WAKE: Token = Token(usize::MAX - 1);
+
+/// The token of listener `index`.
+pub(crate) fn listener_token(index: usize) -> Token {
+    Token(FIRST_LISTENER + index)
+}
+
+const SCRATCH_LEN: usize = 64 << 10;
+
+/// Turns whose answers wait for durability.
+#[derive(Debug)]
+struct WaitingTurn {
+    turn: u64,
+    horizon: Horizon,
+    since: Instant,
+}
+
+/// One thread's connections and what it needs to serve them.
+#[derive(Debug)]
+pub(crate) struct EventLoop {
+    pub(crate) host: Arc<Host>,
+    pub(crate) member: usize,
+    pub(crate) poll: Poll,
+    pub(crate) connections: Slab<Connection>,
+    listeners: Option<Listeners>,
+    scratch: Vec<u8>,
+    /// What the answers of this turn rest on.
+    horizon: Horizon,
+    turn: u64,
+    waiting: VecDeque<WaitingTurn>,
+    /// Connections with held answers.
+    held: Vec<usize>,
+    /// Connections that wrote something in this turn.
+    touched: Vec<usize>,
+    /// Connections that have more to do than they could in the last turn.
+    again: Vec<usize>,
+    pub(crate) now: Instant,
+    now_unix: UnixMillis,
+    last_tick: Instant,
+}
+
+impl EventLoop {
+    /// Loop `member`; the one with the listeners hands connections to all.
+    pub(crate) fn new(
+        host: Arc<Host>,
+        member: usize,
+        poll: Poll,
+        listeners: Option<Listeners>,
+    ) -> Self {
+        Self {
+            host,
+            member,
+            poll,
+            connections: Slab::new(),
+            listeners,
+            scratch: vec![0; SCRATCH_LEN],
+            horizon: Horizon::new(),
+            turn: 0,
+            waiting: VecDeque::new(),
+            held: Vec::new(),
+            touched: Vec::new(),
+            again: Vec::new(),
+            now: Instant::now(),
+            now_unix: UnixMillis::now(),
+            last_tick: Instant::now(),
+        }
+    }
+
+    pub(crate) fn port(&self) -> &Port {
+        &self.host.ports[self.member]
+    }
+
+    /// Serves until the server ends.
+    pub(crate) fn run(&mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(1024);
+        while !self.host.is_ending.load(Ordering::SeqCst) {
+            let timeout = if self.again.is_empty() { self.tick_length() } else { Duration::ZERO };
+            match self.poll.poll(&mut events, Some(timeout)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                result => result?,
+            }
+            self.now = Instant::now();
+            self.now_unix = UnixMillis::now();
+            let again = std::mem::take(&mut self.again);
+            for key in again {
+                if let Some(connection) = self.connections.get_mut(key) {
+                    connection.is_queued = false;
+                    self.serve(key);
+                }
+            }
+            let mut is_woken = false;
+            for event in &events {
+                match event.token() {
+                    WAKE => is_woken = true,
+                    Token(key) if key < FIRST_LISTENER => self.on_event(key, event),
+                    Token(index) => self.accept(index - FIRST_LISTENER),
+                }
+            }
+            if is_woken {
+                self.read_inbox();
+            }
+            self.end_turn();
+            self.tick();
+        }
+        self.end();
+        Ok(())
+    }
+
+    fn accept(&mut self, index: usize) {
+        let Some(listeners) = &mut self.listeners else {
+            return;
+        };
+        for (member, stream) in listeners.accept_all(index, self.host.ports.len()) {
+            if member == self.member {
+                self.add_connection(stream);
+            } else {
+                self.host.ports[member].send(Message::Serve(stream));
+            }
+        }
+    }
+
+    fn on_event(&mut self, key: usize, event: &mio::event::Event) {
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            connection.is_readable = true;
+            if event.is_read_closed() {
+                connection.is_half_closed = true;
+            }
+            self.serve(key);
+        }
+        if event.is_writable() {
+            self.touch(key);
+        }
+    }
+
+    fn read_inbox(&mut self) {
+        let messages = std::mem::take(&mut *self.port().inbox.lock());
+        for message in messages {
+            match message {
+                Message::Serve(stream) => self.add_connection(stream),
+                Message::Kill(key, id) => {
+                    let is_it = |connection: &Connection| connection.session.info.id == id;
+                    if self.connections.get(key).is_some_and(is_it) {
+                        self.drop_connection(key);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts the connection on the list of those to be looked after at the end of the turn.
+    pub(crate) fn touch(&mut self, key: usize) {
+        if let Some(connection) = self.connections.get_mut(key)
+            && !connection.is_touched
+        {
+            connection.is_touched = true;
+            self.touched.push(key);
+        }
+    }
+
+    /// Runs what has arrived, after reading once.
+    pub(crate) fn serve(&mut self, key: usize) {
+        let pause = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        let is_paused = connection.output.len() as u64 >= pause;
+        if connection.is_closing() || is_paused {
+            return;
+        }
+        self.touch(key);
+        if self.connections[key].is_stalled {
+            self.run_kept(key);
+        } else {
+            match self.read(key) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.connections[key].is_readable = false;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return self.drop_connection(key),
+            }
+        }
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        let has_more = connection.is_readable || connection.is_stalled;
+        let is_paused = connection.output.len() as u64 >= pause;
+        if has_more && !connection.is_closing() && !is_paused && !connection.is_queued {
+            connection.is_queued = true;
+            self.again.push(key);
+        }
+    }
+
+    /// Reads once and runs the commands that are complete.
+    fn read(&mut self, key: usize) -> io::Result<()> {
+        let connection = &mut self.connections[key];
+        let (len, is_full);
+        if connection.input.is_empty() {
+            let mut scratch = std::mem::take(&mut self.scratch);
+            let result = connection.stream.read(&mut scratch);
+            if let Ok(len) = result {
+                let consumed = self.execute(key, &scratch[..len]);
+                let connection = &mut self.connections[key];
+                connection.input.keep(&scratch[consumed..len]);
+            }
+            self.scratch = scratch;
+            len = result?;
+            is_full = len == SCRATCH_LEN;
+        } else {
+            let needed = connection.parser.needed();
+            (len, is_full) = connection.input.fill(&mut connection.stream, needed)?;
+            self.run_kept(key);
+        }
+        let counters = &self.host.ports[self.member].counters;
+        counters.bytes_in.add(len as u64);
+        let connection = &mut self.connections[key];
+        if len == 0 {
+            connection.is_ended = true;
+        }
+        // A short read means that the socket is empty; a new event comes with new bytes. Only
+        // the end of the stream may have been announced already.
+        connection.is_readable = (is_full || connection.is_half_closed) && len > 0;
+        let kept = connection.input.bytes().len();
+        connection.session.info.input.store(kept, Ordering::Relaxed);
+        let is_too_long = kept as u64 > self.host.settings.query_buffer_max.load(Ordering::Relaxed);
+        if is_too_long && !connection.is_stalled {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        Ok(())
+    }
+
+    /// Runs the complete commands of the connection's input.
+    fn run_kept(&mut self, key: usize) {
+        let mut input: Input = std::mem::take(&mut self.connections[key].input);
+        let consumed = self.execute(key, input.bytes());
+        input.consume(consumed);
+        self.connections[key].input = input;
+    }
+
+    /// Runs the complete commands at the beginning of `data`; how many bytes they were.
+    fn execute(&mut self, key: usize, data: &[u8]) -> usize {
+        let host = &*self.host;
+        let Some(connection) = self.connections.get_mut(key) else {
+            return 0;
+        };
+        let pause = host.settings.output_pause_bytes.load(Ordering::Relaxed);
+        let bulk_len_max = host.settings.bulk_len_max.load(Ordering::Relaxed);
+        let mut turn = Turn {
+            host,
+            member: self.member,
+            counters: &host.ports[self.member].counters,
+            now: self.now_unix,
+            horizon: &mut self.horizon,
+        };
+        connection.is_stalled = false;
+        host.isolation.enter(self.member);
+        let mut consumed = 0;
+        loop {
+            let session = &mut connection.session;
+            let bounds = Bounds {
+                bulk_len_max: i64::try_from(bulk_len_max).unwrap_or(i64::MAX),
+                authenticated: session.is_authenticated,
+            };
+            let rest = &data[consumed..];
+            match connection.parser.step(rest, bounds) {
+                Ok(Step::Command(len)) => {
+                    consumed += len;
+                    let words = connection.parser.words(rest);
+                    let out = connection.output.buffer();
+                    connection.rests |= command::run(&mut turn, session, words, out);
+                    if session.is_closing || session.is_dropped {
+                        consumed = data.len();
+                        break;
+                    }
+                    if connection.output.len() as u64 >= pause {
+                        connection.is_stalled = consumed < data.len();
+                        break;
+                    }
+                }
+                Ok(Step::Nothing(len)) => consumed += len,
+                Ok(Step::Incomplete) => break,
+                Err(complaint) => {
+                    refuse(connection, &complaint);
+                    consumed = data.len();
+                    break;
+                }
+            }
+        }
+        host.isolation.leave(self.member);
+        connection.parser.shrink();
+        let info = &connection.session.info;
+        let active = self.now.saturating_duration_since(info.since).as_millis();
+        info.active_after.store(u64::try_from(active).unwrap_or(u64::MAX), Ordering::Relaxed);
+        consumed
+    }
+
+    /// Makes durable what was answered, and sends what may go.
+    fn end_turn(&mut self) {
+        self.release_durable();
+        if self.touched.is_empty() {
+            return;
+        }
+        let turn = self.commit_turn();
+        let touched = std::mem::take(&mut self.touched);
+        for &key in &touched {
+            let Some(connection) = self.connections.get_mut(key) else {
+                continue;
+            };
+            connection.is_touched = false;
+            let rests = std::mem::take(&mut connection.rests);
+            connection.output.seal(turn.filter(|_| rests));
+            if connection.output.is_held() && !connection.is_waiting {
+                connection.is_waiting = true;
+                self.held.push(key);
+            }
+            self.flush(key);
+        }
+        // The list keeps its memory.
+        if self.touched.is_empty() {
+            self.touched = touched;
+            self.touched.clear();
+        }
+        let took = self.now.elapsed();
+        self.port().counters.turn_time.record(took);
+    }
+
+    /// Asks for the durability of all that this turn's answers rest on. If that has to be waited
+    /// for, the number by which the turn is known.
+    fn commit_turn(&mut self) -> Option<u64> {
+        if self.horizon.is_empty() {
+            return None;
+        }
+        self.turn += 1;
+        let port = &self.host.ports[self.member];
+        port.counters.commits.add(1);
+        let engine = &self.host.engine;
+        let mut state = engine.commit(&self.horizon);
+        if matches!(state, Ok(false)) {
+            // It may become durable before the listener knows that somebody waits.
+            port.awaits_durable.store(true, Ordering::SeqCst);
+            state = engine.is_durable(&self.horizon);
+        }
+        match state {
+            Ok(true) => {
+                self.horizon.clear();
+                return None;
+            }
+            Ok(false) => port.counters.waits.add(1),
+            // What failed fails again when the turn is looked at, and is dealt with there.
+            Err(_) => port.wake(),
+        }
+        self.waiting.push_back(WaitingTurn {
+            turn: self.turn,
+            horizon: std::mem::take(&mut self.horizon),
+            since: Instant::now(),
+        });
+        Some(self.turn)
+    }
+
+    /// Releases the answers of turns that are durable by now.
+    fn release_durable(&mut self) {
+        let mut durable = None;
+        while let Some(waiting) = self.waiting.front() {
+            match self.host.engine.is_durable(&waiting.horizon) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => return self.fail_held(&error),
+            }
+            let counters = &self.host.ports[self.member].counters;
+            counters.wait_time.record(waiting.since.elapsed());
+            durable = Some(waiting.turn);
+            self.waiting.pop_front();
+        }
+        let Some(durable) = durable else {
+            return;
+        };
+        if self.waiting.is_empty() {
+            self.port().awaits_durable.store(false, Ordering::SeqCst);
+        }
+        let held = std::mem::take(&mut self.held);
+        for key in held {
+            let Some(connection) = self.connections.get_mut(key) else {
+                continue;
+            };
+            connection.output.release(durable);
+            if connection.output.is_held() {
+                self.held.push(key);
+            } else {
+                connection.is_waiting = false;
+            }
+            if !connection.is_touched {
+                self.flush(key);
+            }
+        }
+    }
+
+    /// What was answered will never be durable: nobody may be told that it was done.
+    fn fail_held(&mut self, error: &coreplane_engine::Error) {
+        self.waiting.clear();
+        self.port().awaits_durable.store(false, Ordering::SeqCst);
+        for key in std::mem::take(&mut self.held) {
+            let Some(connection) = self.connections.get_mut(key) else {
+                continue;
+            };
+            connection.is_waiting = false;
+            connection.rests = false;
+            connection.output.discard_held();
+            let text = command::engine_error_text(error);
+            write_error(connection, &text);
+            connection.session.is_closing = true;
+            self.touch(key);
+        }
+    }
+
+    /// Sends what may go.
+    pub(crate) fn flush(&mut self, key: usize) {
+        let pause = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        if connection.session.is_dropped {
+            return self.drop_connection(key);
+        }
+        let was_paused = connection.output.len() as u64 >= pause;
+        let mut sent = 0;
+        let mut is_blocked = false;
+        while !connection.output.ready().is_empty() {
+            match connection.stream.write(connection.output.ready()) {
+                Ok(len) => {
+                    connection.output.sent(len);
+                    sent += len as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    is_blocked = true;
+                    break;
+                }
+                Err(_) => return self.drop_connection(key),
+            }
+        }
+        self.host.ports[self.member].counters.bytes_out.add(sent);
+        if connection.watches_writable != is_blocked {
+            connection.watches_writable = is_blocked;
+            let registry = self.poll.registry();
+            let result = connection.stream.watch_writable(registry, Token(key), is_blocked);
+            if result.is_err() {
+                return self.drop_connection(key);
+            }
+        }
+        let left = connection.output.len();
+        connection.session.info.output.store(left, Ordering::Relaxed);
+        if connection.is_closing() && left == 0 {
+            return self.drop_connection(key);
+        }
+        let may_go_on = connection.is_stalled || connection.is_readable || was_paused;
+        if may_go_on && left as u64 <= pause / 2 && !connection.is_queued {
+            connection.is_queued = true;
+            self.again.push(key);
+        }
+        if self.host.settings.limits_output.load(Ordering::Relaxed) {
+            self.check_output_limit(key);
+        }
+    }
+
+    /// What is done every now and then.
+    fn tick(&mut self) {
+        if self.now.duration_since(self.last_tick) < self.tick_length() {
+            return;
+        }
+        self.last_tick = self.now;
+        if self.member == 0 {
+            self.host.sample_rate(self.now);
+        }
+        if let Some(listeners) = &self.listeners {
+            for index in 0..listeners.len() {
+                self.accept(index);
+            }
+        }
+        self.check_ages();
+    }
+
+    /// Sends what can still be sent, when the server ends.
+    fn end(&mut self) {
+        while let Some(waiting) = self.waiting.front() {
+            if self.host.engine.wait_durable(&waiting.horizon).is_err() {
+                break;
+            }
+            self.release_durable();
+        }
+        let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            self.flush(key);
+            self.drop_connection(key);
+        }
+    }
+}
+
+/// Answers with a protocol error, after which the connection ends.
+fn refuse(connection: &mut Connection, complaint: &ProtocolError) {
+    write_error(connection, &format!("ERR Protocol error: {}", complaint.0));
+    connection.session.is_closing = true;
+}
+
+fn write_error(connection: &mut Connection, text: &str) {
+    let mut reply = Reply { out: connection.output.buffer(), proto: Proto::Two };
+    reply.error(text);
+}

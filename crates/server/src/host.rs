@@ -1,0 +1,216 @@
+//! What all event loops of a server share.
+
+use crate::clients::Clients;
+use crate::config::Config;
+use crate::connection::Stream;
+use crate::counters::{LoopCounters, Totals};
+use crate::isolation::Isolation;
+use crate::settings::Settings;
+use crate::watch::WatchedAbsences;
+use coreplane_engine::{Engine, UnixMillis};
+use parking_lot::Mutex;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// What one loop asks of another.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// Serve this connection.
+    Serve(Stream),
+    /// Drop the connection at this place if it has this id.
+    Kill(usize, u64),
+}
+
+/// Where a loop can be reached.
+#[derive(Debug)]
+pub(crate) struct Port {
+    /// What it is asked to do.
+    pub inbox: Mutex<Vec<Message>>,
+    /// Ends its sleep.
+    pub waker: mio::Waker,
+    /// Some of its answers wait for durability.
+    pub awaits_durable: AtomicBool,
+    /// What it counts.
+    pub counters: LoopCounters,
+}
+
+impl Port {
+    /// Sends `message`.
+    pub(crate) fn send(&self, message: Message) {
+        self.inbox.lock().push(message);
+        self.wake();
+    }
+
+    /// Ends the loop's sleep.
+    pub(crate) fn wake(&self) {
+        // A full counter of wake-ups means that one is on its way.
+        drop(self.waker.wake());
+    }
+}
+
+/// How `BGSAVE` and `SAVE` went.
+#[derive(Debug)]
+pub(crate) struct Saves {
+    /// A save runs.
+    pub running: AtomicBool,
+    /// Unix seconds of the last good one, or of the start.
+    pub last: AtomicU64,
+    /// The last one succeeded.
+    pub last_ok: AtomicBool,
+    /// How many were done.
+    pub done: AtomicU64,
+}
+
+/// Commands a second, sampled by the first loop.
+#[derive(Debug, Default)]
+pub(crate) struct Rate {
+    /// When and at which count the last sample was taken.
+    pub last: Mutex<Option<(Instant, u64)>>,
+    /// Over the last sample.
+    pub per_second: AtomicU64,
+}
+
+/// What all event loops of a server share.
+pub(crate) struct Host {
+    pub config: Config,
+    pub settings: Settings,
+    pub engine: Arc<dyn Engine>,
+    pub clients: Clients,
+    pub isolation: Isolation,
+    pub watched: WatchedAbsences,
+    pub ports: Vec<Port>,
+    pub addresses: Vec<SocketAddr>,
+    pub saves: Saves,
+    pub rate: Rate,
+    pub started: Instant,
+    pub run_id: String,
+    pub is_ending: AtomicBool,
+    /// Itself, for threads that outlive a command.
+    this: Weak<Host>,
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// Shares `engine` among loops at `ports`, which listen at `addresses`.
+    pub(crate) fn new(
+        config: Config,
+        engine: Arc<dyn Engine>,
+        ports: Vec<Port>,
+        addresses: Vec<SocketAddr>,
+    ) -> Arc<Self> {
+        let started_at = UnixMillis::now();
+        Arc::new_cyclic(|this| Self {
+            settings: Settings::new(&config),
+            config,
+            engine,
+            clients: Clients::default(),
+            isolation: Isolation::new(ports.len()),
+            watched: WatchedAbsences::default(),
+            ports,
+            addresses,
+            saves: Saves {
+                running: AtomicBool::new(false),
+                last: AtomicU64::new(started_at.0 / 1000),
+                last_ok: AtomicBool::new(true),
+                done: AtomicU64::new(0),
+            },
+            rate: Rate::default(),
+            started: Instant::now(),
+            run_id: run_id(started_at),
+            is_ending: AtomicBool::new(false),
+            this: this.clone(),
+        })
+    }
+
+    /// The TCP port, 0 if there is none.
+    pub(crate) fn tcp_port(&self) -> u16 {
+        self.addresses.first().map_or(0, SocketAddr::port)
+    }
+
+    /// Ends the server.
+    pub(crate) fn end(&self) {
+        self.is_ending.store(true, Ordering::SeqCst);
+        self.ports.iter().for_each(Port::wake);
+    }
+
+    /// The sum of one counter over all loops.
+    pub(crate) fn sum(&self, counter: impl Fn(&LoopCounters) -> u64) -> u64 {
+        self.ports.iter().map(|port| counter(&port.counters)).sum()
+    }
+
+    /// The sum of one histogram over all loops.
+    pub(crate) fn total(
+        &self,
+        histogram: impl Fn(&LoopCounters) -> &crate::counters::Histogram,
+    ) -> Totals {
+        let mut total = Totals::default();
+        for port in &self.ports {
+            histogram(&port.counters).add_to(&mut total);
+        }
+        total
+    }
+
+    /// Takes a sample of the commands a second.
+    pub(crate) fn sample_rate(&self, now: Instant) {
+        let count = self.sum(|counters| counters.commands.get());
+        let mut last = self.rate.last.lock();
+        if let Some((when, before)) = *last {
+            let millis = now.duration_since(when).as_millis().max(1) as u64;
+            let rate = count.saturating_sub(before) * 1000 / millis;
+            self.rate.per_second.store(rate, Ordering::Relaxed);
+        }
+        *last = Some((now, count));
+    }
+
+    /// Makes everything durable now and remembers how that went.
+    pub(crate) fn save(&self) -> coreplane_engine::Result<()> {
+        let result = self.engine.sync();
+        if result.is_ok() {
+            self.saves.last.store(UnixMillis::now().0 / 1000, Ordering::Relaxed);
+        }
+        self.saves.last_ok.store(result.is_ok(), Ordering::Relaxed);
+        self.saves.done.fetch_add(1, Ordering::Relaxed);
+        result
+    }
+}
+
+impl Host {
+    /// As [`Host::save`], in a thread of its own; `saves.running` was set by the caller.
+    pub(crate) fn save_in_background(&self) -> coreplane_engine::Result<()> {
+        let this = self.this.clone();
+        let spawned =
+            std::thread::Builder::new().name("coreplane-save".to_owned()).spawn(move || {
+                if let Some(host) = this.upgrade() {
+                    // How it went is in `saves`.
+                    drop(host.save());
+                    host.saves.running.store(false, Ordering::Release);
+                }
+            });
+        match spawned {
+            Ok(_) => Ok(()),
+            Err(source) => {
+                self.saves.running.store(false, Ordering::Release);
+                Err(coreplane_engine::Error::Io { context: "starting a thread".to_owned(), source })
+            }
+        }
+    }
+}
+
+/// 40 hexadecimal digits that tell this run from others.
+fn run_id(started_at: UnixMillis) -> String {
+    use std::hash::{BuildHasher, RandomState};
+    (0..3u64)
+        .map(|part| RandomState::new().hash_one((started_at.0, part)))
+        .map(|hash| format!("{hash:016x}"))
+        .collect::<String>()
+        .chars()
+        .take(40)
+        .collect()
+}

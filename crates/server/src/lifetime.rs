@@ -1,0 +1,163 @@
+//! Connections that come, and why they go.
+
+use crate::clients::ClientInfo;
+use crate::command::forget_watches;
+use crate::connection::{Connection, Stream};
+use crate::event_loop::EventLoop;
+use crate::session::Session;
+use mio::Token;
+use rustix::net::sockopt;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
+const PROTECTED: &[u8] = b"-DENIED the server is running in protected mode: no password is set, \
+    so connections are only accepted from this machine. Set a password (requirepass), or switch \
+    the protection off with 'CONFIG SET protected-mode no' from this machine, if only friends can \
+    reach it.\r\n";
+
+impl EventLoop {
+    /// Begins to serve `stream`, if it may come in.
+    pub(crate) fn add_connection(&mut self, mut stream: Stream) {
+        let host = self.host.clone();
+        let settings = &host.settings;
+        let counters = &host.ports[self.member].counters;
+        let max = settings.max_clients.load(Ordering::Relaxed);
+        if !host.clients.take_place(usize::try_from(max).unwrap_or(usize::MAX)) {
+            counters.rejected.add(1);
+            // A courtesy; who cannot take it goes without.
+            drop(stream.write(TOO_MANY));
+            return;
+        }
+        let has_password = settings.has_password.load(Ordering::Acquire);
+        let is_protected = settings.protected_mode.load(Ordering::Relaxed) && !has_password;
+        if is_protected && !is_local(&stream) {
+            host.clients.give_place();
+            counters.rejected.add(1);
+            drop(stream.write(PROTECTED));
+            return;
+        }
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        let registered = stream.register(self.poll.registry(), Token(key));
+        if registered.is_err() {
+            host.clients.give_place();
+            return;
+        }
+        let keepalive = settings.tcp_keepalive_secs.load(Ordering::Relaxed);
+        prepare(&stream, Duration::from_secs(keepalive));
+        let info = Arc::new(info(&stream, host.clients.new_id(), self.member, key, &host.config));
+        host.clients.add(info.clone());
+        counters.connections.add(1);
+        entry.insert(Connection::new(stream, Session::new(info, !has_password)));
+        // Its first words may have come with it.
+        self.serve(key);
+    }
+
+    /// Ends the connection at once.
+    pub(crate) fn drop_connection(&mut self, key: usize) {
+        let Some(mut connection) = self.connections.try_remove(key) else {
+            return;
+        };
+        // Closing the socket does it as well.
+        drop(connection.stream.deregister(self.poll.registry()));
+        forget_watches(&mut connection.session, &self.host.watched);
+        self.host.clients.remove(connection.session.info.id);
+        self.host.clients.give_place();
+    }
+
+    /// Drops the client if too much output waits for it.
+    pub(crate) fn check_output_limit(&mut self, key: usize) {
+        let limit = *self.host.settings.output_limit.lock();
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        let waiting = connection.output.len() as u64;
+        let is_over = |bytes: u64| bytes > 0 && waiting > bytes;
+        let mut is_to_go = is_over(limit.hard_bytes);
+        if is_over(limit.soft_bytes) {
+            let since = *connection.over_soft_limit_since.get_or_insert(self.now);
+            is_to_go |= self.now.saturating_duration_since(since) >= limit.soft_time;
+        } else {
+            connection.over_soft_limit_since = None;
+        }
+        if is_to_go {
+            self.port().counters.output_limit_drops.add(1);
+            self.drop_connection(key);
+        }
+    }
+
+    /// Drops clients that have been idle, or over the soft limit, for too long.
+    pub(crate) fn check_ages(&mut self) {
+        let settings = &self.host.settings;
+        let idle_max = settings.idle_timeout_ms.load(Ordering::Relaxed);
+        let limits_output = settings.limits_output.load(Ordering::Relaxed);
+        let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            if limits_output {
+                self.check_output_limit(key);
+            }
+            let Some(connection) = self.connections.get(key) else {
+                continue;
+            };
+            let info = &connection.session.info;
+            let age = self.now.saturating_duration_since(info.since).as_millis();
+            let idle = age.saturating_sub(info.active_after.load(Ordering::Relaxed).into());
+            // Who waits for us is not idle.
+            if idle_max > 0 && idle >= idle_max.into() && !connection.output.is_held() {
+                self.drop_connection(key);
+            }
+        }
+    }
+
+    /// How long the loop may sleep, at most, for the sake of its connections' ages.
+    pub(crate) fn tick_length(&self) -> Duration {
+        let idle_max = self.host.settings.idle_timeout_ms.load(Ordering::Relaxed);
+        match idle_max {
+            0 => Duration::from_secs(1),
+            _ => Duration::from_millis((idle_max / 4).clamp(10, 1000)),
+        }
+    }
+}
+
+/// True if the other end is on this machine.
+fn is_local(stream: &Stream) -> bool {
+    match stream {
+        Stream::Tcp(stream) => {
+            stream.peer_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback())
+        }
+        Stream::Unix(_) => true,
+    }
+}
+
+/// Sets what is wanted of the socket; it serves without, too.
+fn prepare(stream: &Stream, keepalive: Duration) {
+    let Stream::Tcp(tcp) = stream else {
+        return;
+    };
+    drop(tcp.set_nodelay(true));
+    if !keepalive.is_zero() {
+        let third = (keepalive / 3).max(Duration::from_secs(1));
+        sockopt::set_socket_keepalive(tcp, true).ok();
+        sockopt::set_tcp_keepidle(tcp, keepalive).ok();
+        sockopt::set_tcp_keepintvl(tcp, third).ok();
+        sockopt::set_tcp_keepcnt(tcp, 3).ok();
+    }
+}
+
+fn info(stream: &Stream, id: u64, member: usize, key: usize, config: &crate::Config) -> ClientInfo {
+    let unix_name = || {
+        let path = config.unix_socket.as_deref();
+        path.map_or_else(|| "unix".to_owned(), |path| format!("{}:0", path.display()))
+    };
+    let shown = |address: std::io::Result<std::net::SocketAddr>| {
+        address.map_or_else(|_| "?:0".to_owned(), |address| address.to_string())
+    };
+    let (address, local_address) = match stream {
+        Stream::Tcp(stream) => (shown(stream.peer_addr()), shown(stream.local_addr())),
+        Stream::Unix(_) => (unix_name(), unix_name()),
+    };
+    ClientInfo::new(id, member, key, (address, local_address), stream)
+}

@@ -1,0 +1,313 @@
+//! Requests, parsed where they lie.
+//!
+//! The parser is fed the bytes of a connection as they arrive, in whatever pieces. It keeps what
+//! it has learnt of an unfinished command (how many words are missing, how long the next one is,
+//! where the finished ones are), so that a command of a million words that trickles in is walked
+//! through once and not a million times. Positions count from the command's first byte, so the
+//! bytes may be moved between two calls. Limits and complaints are those of Redis 7.
+
+use super::inline;
+use super::number::parse_i64;
+
+/// From where to where a word lies.
+pub(crate) type Span = (usize, usize);
+
+/// The longest line: an inline command, or the header of an array or of a bulk string.
+const LINE_LEN_MAX: usize = 64 << 10;
+
+/// What a client that has not given its password yet may send.
+const UNAUTHENTICATED_WORDS_MAX: i64 = 10;
+const UNAUTHENTICATED_BULK_LEN_MAX: i64 = 16 << 10;
+
+/// What bounds a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// The longest bulk string.
+    pub bulk_len_max: i64,
+    /// The client has said who it is, if it must.
+    pub authenticated: bool,
+}
+
+/// The words of one command.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Words<'a> {
+    bytes: &'a [u8],
+    spans: &'a [Span],
+}
+
+impl<'a> Words<'a> {
+    /// The words of `bytes` at `spans`.
+    pub(crate) fn new(bytes: &'a [u8], spans: &'a [Span]) -> Self {
+        Self { bytes, spans }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// The word at `index`; empty past the end.
+    pub(crate) fn at(&self, index: usize) -> &'a [u8] {
+        self.get(index).unwrap_or_default()
+    }
+
+    /// The word at `index`, if there is one.
+    pub(crate) fn get(&self, index: usize) -> Option<&'a [u8]> {
+        let &(start, end) = self.spans.get(index)?;
+        self.bytes.get(start..end)
+    }
+
+    /// The words from `index` on.
+    pub(crate) fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+        let bytes = self.bytes;
+        self.spans
+            .get(index..)
+            .unwrap_or_default()
+            .iter()
+            .map(move |&(start, end)| bytes.get(start..end).unwrap_or_default())
+    }
+}
+
+/// What the bytes so far amount to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A command of so many bytes; its words are in [`Parser::words`].
+    Command(usize),
+    /// So many bytes that ask for nothing (an empty line or array).
+    Nothing(usize),
+    /// More bytes are needed.
+    Incomplete,
+}
+
+/// A request that is none; the connection ends after this complaint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ProtocolError(pub(crate) std::borrow::Cow<'static, str>);
+
+impl From<&'static str> for ProtocolError {
+    fn from(complaint: &'static str) -> Self {
+        Self(complaint.into())
+    }
+}
+
+/// Reads commands.
+#[derive(Debug, Default)]
+pub(crate) struct Parser {
+    /// Words still missing; zero between commands.
+    missing: usize,
+    /// Length of the word that is being read, once known.
+    bulk_len: Option<usize>,
+    /// How far the command has been read.
+    position: usize,
+    spans: Vec<Span>,
+    /// The words of an inline command, unquoted.
+    inline: Vec<u8>,
+    is_inline: bool,
+}
+
+impl Parser {
+    /// Looks for one command at the beginning of `data`, which starts at the command's first byte
+    /// and holds at least as much as at the last call.
+    pub(crate) fn step(&mut self, data: &[u8], bounds: Bounds) -> Result<Step, ProtocolError> {
+        if self.missing == 0 {
+            self.position = 0;
+            self.spans.clear();
+            match data.first() {
+                None => return Ok(Step::Incomplete),
+                Some(b'*') => {
+                    self.is_inline = false;
+                    if let Some(step) = self.array_header(data, bounds)? {
+                        return Ok(step);
+                    }
+                }
+                Some(_) => return self.line(data),
+            }
+        }
+        while self.missing > 0 {
+            let len = match self.bulk_len {
+                Some(len) => len,
+                None => match self.bulk_header(data, bounds)? {
+                    Some(len) => len,
+                    None => return Ok(Step::Incomplete),
+                },
+            };
+            let end = self.position + len;
+            if data.len() < end + 2 {
+                self.bulk_len = Some(len);
+                return Ok(Step::Incomplete);
+            }
+            self.spans.push((self.position, end));
+            self.position = end + 2;
+            self.bulk_len = None;
+            self.missing -= 1;
+        }
+        Ok(Step::Command(self.position))
+    }
+
+    /// The words of the command that was found at the beginning of `data`.
+    pub(crate) fn words<'a>(&'a self, data: &'a [u8]) -> Words<'a> {
+        let bytes = if self.is_inline { &self.inline } else { data };
+        Words::new(bytes, &self.spans)
+    }
+
+    /// How many bytes from the command's first on are needed at least, as far as it is known.
+    pub(crate) fn needed(&self) -> usize {
+        self.bulk_len.map_or(0, |len| self.position + len + 2)
+    }
+
+    /// Gives back the memory that an uncommonly long command took.
+    pub(crate) fn shrink(&mut self) {
+        const WORDS_KEPT: usize = 64;
+        if self.missing == 0 && self.spans.capacity() > WORDS_KEPT {
+            self.spans = Vec::new();
+        }
+        if self.inline.capacity() > 0 {
+            self.inline = Vec::new();
+        }
+    }
+
+    /// Reads `*<words>\r\n`. A step if that decides already.
+    fn array_header(&mut self, data: &[u8], bounds: Bounds) -> Result<Option<Step>, ProtocolError> {
+        let Some((text, next)) = header(data, 1) else {
+            if data.len() > LINE_LEN_MAX {
+                return Err("too big mbulk count string".into());
+            }
+            return Ok(Some(Step::Incomplete));
+        };
+        let words = parse_i64(text)
+            .filter(|words| *words <= i64::from(i32::MAX))
+            .ok_or("invalid multibulk length")?;
+        if words > UNAUTHENTICATED_WORDS_MAX && !bounds.authenticated {
+            return Err("unauthenticated multibulk length".into());
+        }
+        if words <= 0 {
+            return Ok(Some(Step::Nothing(next)));
+        }
+        self.missing = usize::try_from(words).unwrap_or(0);
+        self.position = next;
+        Ok(None)
+    }
+
+    /// Reads `$<length>\r\n`; none if it is not all there.
+    fn bulk_header(&mut self, data: &[u8], bounds: Bounds) -> Result<Option<usize>, ProtocolError> {
+        let Some(&first) = data.get(self.position) else {
+            return Ok(None);
+        };
+        let Some((text, next)) = header(data, self.position + 1) else {
+            if data.len() - self.position > LINE_LEN_MAX {
+                return Err("too big bulk count string".into());
+            }
+            return Ok(None);
+        };
+        if first != b'$' {
+            let found = char::from(first);
+            return Err(ProtocolError(format!("expected '$', got '{found}'").into()));
+        }
+        let len = parse_i64(text)
+            .filter(|len| (0..=bounds.bulk_len_max).contains(len))
+            .ok_or("invalid bulk length")?;
+        if len > UNAUTHENTICATED_BULK_LEN_MAX && !bounds.authenticated {
+            return Err("unauthenticated bulk length".into());
+        }
+        self.position = next;
+        usize::try_from(len).map(Some).map_err(|_| "invalid bulk length".into())
+    }
+
+    /// Reads an inline command.
+    fn line(&mut self, data: &[u8]) -> Result<Step, ProtocolError> {
+        let Some(end) = data.iter().position(|byte| *byte == b'\n') else {
+            if data.len() > LINE_LEN_MAX {
+                return Err("too big inline request".into());
+            }
+            return Ok(Step::Incomplete);
+        };
+        let text = &data[..end];
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        self.is_inline = true;
+        self.inline.clear();
+        inline::split(text, &mut self.inline, &mut self.spans)
+            .map_err(|_| "unbalanced quotes in request")?;
+        if self.spans.is_empty() {
+            return Ok(Step::Nothing(end + 1));
+        }
+        Ok(Step::Command(end + 1))
+    }
+}
+
+/// The text of a header line from `start` to its `\r`, and where the next thing begins. The byte
+/// after the `\r` must be there; as in Redis, nobody looks at it.
+fn header(data: &[u8], start: usize) -> Option<(&[u8], usize)> {
+    let rest = data.get(start..)?;
+    let len = rest.iter().position(|byte| *byte == b'\r')?;
+    (len + 1 < rest.len()).then(|| (&rest[..len], start + len + 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { bulk_len_max: 512 << 20, authenticated: true };
+
+    fn commands(mut data: &[u8]) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
+        let mut parser = Parser::default();
+        let mut found = Vec::new();
+        loop {
+            match parser.step(data, BOUNDS)? {
+                Step::Incomplete => return Ok(found),
+                Step::Nothing(len) => data = &data[len..],
+                Step::Command(len) => {
+                    let words = parser.words(data);
+                    found.push(words.from(0).map(<[u8]>::to_vec).collect());
+                    data = &data[len..];
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn arrays_lines_and_empty_requests() {
+        let found = commands(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n\r\n*0\r\n*-1\r\nPING x\r\nQUIT\n");
+        let expected: Vec<Vec<Vec<u8>>> = vec![
+            vec![b"GET".to_vec(), b"k".to_vec()],
+            vec![b"PING".to_vec(), b"x".to_vec()],
+            vec![b"QUIT".to_vec()],
+        ];
+        assert_eq!(found, Ok(expected));
+    }
+
+    #[test]
+    fn a_command_in_pieces_is_found_at_its_last_byte() {
+        let data = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$12\r\na\r\nb\r\n$5\r\n*2\r\n";
+        let mut parser = Parser::default();
+        for end in 0..data.len() {
+            assert_eq!(parser.step(&data[..end], BOUNDS), Ok(Step::Incomplete), "{end}");
+        }
+        assert_eq!(parser.step(data, BOUNDS), Ok(Step::Command(data.len())));
+        assert_eq!(parser.words(data).at(2), b"a\r\nb\r\n$5\r\n*2");
+    }
+
+    #[test]
+    fn complaints_are_those_of_redis() {
+        let complaint = |data: &[u8]| commands(data).unwrap_err().0.into_owned();
+        assert_eq!(complaint(b"*abc\r\n"), "invalid multibulk length");
+        assert_eq!(complaint(b"*2147483648\r\n"), "invalid multibulk length");
+        assert_eq!(complaint(b"*1\r\n:3\r\n"), "expected '$', got ':'");
+        assert_eq!(complaint(b"*1\r\n$-1\r\n"), "invalid bulk length");
+        assert_eq!(complaint(b"*1\r\n$536870913\r\n"), "invalid bulk length");
+        assert_eq!(complaint(b"get \"k\r\n"), "unbalanced quotes in request");
+        assert_eq!(complaint(&[b'x'; 70_000]), "too big inline request");
+        let mut long = b"*".to_vec();
+        long.resize(70_000, b'1');
+        assert_eq!(complaint(&long), "too big mbulk count string");
+        let mut long = b"*1\r\n$".to_vec();
+        long.resize(70_000, b'1');
+        assert_eq!(complaint(&long), "too big bulk count string");
+    }
+
+    #[test]
+    fn strangers_may_send_little() {
+        let bounds = Bounds { authenticated: false, ..BOUNDS };
+        let complaint = |data: &[u8]| Parser::default().step(data, bounds).unwrap_err().0;
+        assert_eq!(complaint(b"*11\r\n"), "unauthenticated multibulk length");
+        assert_eq!(complaint(b"*1\r\n$16385\r\n"), "unauthenticated bulk length");
+    }
+}

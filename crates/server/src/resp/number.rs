@@ -1,0 +1,84 @@
+//! Integers as Redis reads them: no plus sign, no leading zero, no space, no `-0`.
+
+/// The integer that `text` spells in its one canonical way.
+pub(crate) fn parse_i64(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    match digits {
+        [b'0'] if !negative => return Some(0),
+        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
+        _ => return None,
+    }
+    let mut magnitude: u64 = 0;
+    for &digit in digits {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        // 19 digits stay below 10^19, which fits.
+        magnitude = magnitude * 10 + u64::from(digit - b'0');
+    }
+    if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
+}
+
+/// The non-negative integer that `text` spells, up to `u64::MAX`, as `SCAN` reads its cursor:
+/// plain digits, leading zeros allowed.
+pub(crate) fn parse_cursor(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// The number that `text` spells, as `strtod` reads it, in full and finite.
+pub(crate) fn parse_f64(text: &[u8]) -> Option<f64> {
+    let value: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    value.is_finite().then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_canonical_spelling_is_an_integer() {
+        assert_eq!(parse_i64(b"0"), Some(0));
+        assert_eq!(parse_i64(b"-1"), Some(-1));
+        assert_eq!(parse_i64(b"9223372036854775807"), Some(i64::MAX));
+        assert_eq!(parse_i64(b"-9223372036854775808"), Some(i64::MIN));
+        for bad in [
+            &b""[..],
+            b"-",
+            b"+1",
+            b"01",
+            b"-0",
+            b"-01",
+            b" 1",
+            b"1 ",
+            b"1a",
+            b"0x1",
+            b"9223372036854775808",
+            b"-9223372036854775809",
+            b"99999999999999999999",
+            b"\xff",
+        ] {
+            assert_eq!(parse_i64(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn every_i64_is_read_back() {
+        for value in [i64::MIN, i64::MIN + 1, -10, 7, 10, 99, 1 << 40, i64::MAX] {
+            assert_eq!(parse_i64(value.to_string().as_bytes()), Some(value));
+        }
+    }
+
+    #[test]
+    fn cursors_are_unsigned() {
+        assert_eq!(parse_cursor(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_cursor(b"18446744073709551616"), None);
+        assert_eq!(parse_cursor(b"-1"), None);
+        assert_eq!(parse_cursor(b""), None);
+    }
+}

@@ -1,0 +1,184 @@
+//! The server as a whole: bound, run, ended.
+
+use crate::command::COMMANDS;
+use crate::config::Config;
+use crate::counters::LoopCounters;
+use crate::event_loop::{EventLoop, WAKE};
+use crate::host::{Host, Port};
+use crate::listener::Listeners;
+use coreplane_engine::{Durability, Engine};
+use mio::{Poll, Waker};
+use parking_lot::Mutex;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The result of a server's call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why the server cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An address or path cannot be listened on.
+    #[error("cannot listen on {place}: {source}")]
+    Listen {
+        /// The address or path.
+        place: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Neither a port nor a path was given.
+    #[error("neither a TCP port nor a Unix socket to listen on")]
+    NowhereToListen,
+    /// `noflush` is for comparisons, not for serving.
+    #[error("durability `noflush` loses data at any power cut; the server refuses it")]
+    NoFlush,
+    /// An error of the operating system.
+    #[error("{context}: {source}")]
+    Io {
+        /// What was being done.
+        context: &'static str,
+        /// The error.
+        source: io::Error,
+    },
+    /// An event loop ended because of a fault in the server.
+    #[error("an event loop panicked")]
+    Panicked,
+}
+
+/// A server that listens; [`Server::run`] serves.
+#[derive(Debug)]
+pub struct Server {
+    host: Arc<Host>,
+    loops: Vec<EventLoop>,
+}
+
+/// Ends a server from another thread.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    host: Arc<Host>,
+}
+
+impl Handle {
+    /// Ends the server: no new connections, answers that wait for durability are sent, then
+    /// [`Server::run`] returns. The engine stays open.
+    pub fn shutdown(&self) {
+        self.host.end();
+    }
+}
+
+impl Server {
+    /// Listens where `config` says, to serve `engine`. Clients can connect from now on; they are
+    /// answered from [`Server::run`] on.
+    ///
+    /// # Errors
+    /// [`Error::Listen`], [`Error::NowhereToListen`], [`Error::NoFlush`], [`Error::Io`].
+    pub fn bind(config: Config, engine: Arc<dyn Engine>) -> Result<Self> {
+        if config.durability == Durability::NoFlush {
+            return Err(Error::NoFlush);
+        }
+        let threads = match config.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        let mut listeners = Listeners::bind(&config)?;
+        let mut polls = Vec::new();
+        let mut ports = Vec::new();
+        for _ in 0..threads {
+            let (poll, port) = port()
+                .map_err(|source| Error::Io { context: "preparing an event loop", source })?;
+            polls.push(poll);
+            ports.push(port);
+        }
+        if let Some(first) = polls.first() {
+            listeners
+                .register(first.registry())
+                .map_err(|source| Error::Io { context: "watching for connections", source })?;
+        }
+        let host = Host::new(config, engine, ports, listeners.addresses());
+        let waiting = Arc::downgrade(&host);
+        host.engine.on_durable(Arc::new(move || {
+            let Some(host) = waiting.upgrade() else {
+                return;
+            };
+            for port in &host.ports {
+                if port.awaits_durable.load(Ordering::SeqCst) {
+                    port.wake();
+                }
+            }
+        }));
+        let mut listeners = Some(listeners);
+        let loops = polls
+            .into_iter()
+            .enumerate()
+            .map(|(member, poll)| EventLoop::new(host.clone(), member, poll, listeners.take()))
+            .collect();
+        Ok(Self { host, loops })
+    }
+
+    /// The first TCP address; none if the server listens on a Unix socket alone.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.host.addresses.first().copied()
+    }
+
+    /// Ends the server from another thread.
+    pub fn handle(&self) -> Handle {
+        Handle { host: self.host.clone() }
+    }
+
+    /// Serves until `SHUTDOWN` or [`Handle::shutdown`].
+    ///
+    /// # Errors
+    /// [`Error::Io`] if an event loop failed, [`Error::Panicked`].
+    pub fn run(self) -> Result<()> {
+        let context = "serving";
+        let mut threads = Vec::new();
+        for mut event_loop in self.loops {
+            let host = self.host.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("coreplane-loop-{}", event_loop.member))
+                .spawn(move || {
+                    // However this loop ends, the others end with it.
+                    let _ends = EndsAll(host);
+                    event_loop.run()
+                });
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(source) => {
+                    self.host.end();
+                    return Err(Error::Io { context, source });
+                }
+            }
+        }
+        let mut result = Ok(());
+        for thread in threads {
+            let ended = match thread.join() {
+                Ok(ended) => ended.map_err(|source| Error::Io { context, source }),
+                Err(_) => Err(Error::Panicked),
+            };
+            result = result.and(ended);
+        }
+        result
+    }
+}
+
+struct EndsAll(Arc<Host>);
+
+impl Drop for EndsAll {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+fn port() -> io::Result<(Poll, Port)> {
+    let poll = Poll::new()?;
+    let port = Port {
+        inbox: Mutex::default(),
+        waker: Waker::new(poll.registry(), WAKE)?,
+        awaits_durable: AtomicBool::new(false),
+        counters: LoopCounters::new(COMMANDS.len()),
+    };
+    Ok((poll, port))
+}

@@ -1,0 +1,120 @@
+//! What a connection has agreed upon with its client.
+
+use crate::clients::ClientInfo;
+use crate::resp::frame::{Span, Words};
+use crate::resp::reply::Proto;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A key that must not change until `EXEC`.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// The key.
+    pub key: Vec<u8>,
+    /// What it was.
+    pub seen: Seen,
+}
+
+/// What a watched key was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// A record with this sequence.
+    Present(u64),
+    /// Absent; so many writes had been seen by the list of watched absences.
+    Absent(u64),
+}
+
+/// Commands that wait for `EXEC`.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    bytes: Vec<u8>,
+    spans: Vec<Span>,
+    /// Where in `spans` each command ends, and its index in the table.
+    commands: Vec<(usize, usize)>,
+    /// One of them was refused.
+    pub is_refused: bool,
+}
+
+impl Queue {
+    /// Adds a command.
+    pub(crate) fn push(&mut self, index: usize, words: &Words<'_>) {
+        for word in words.from(0) {
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(word);
+            self.spans.push((start, self.bytes.len()));
+        }
+        self.commands.push((self.spans.len(), index));
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.commands.len()
+    }
+
+    /// All of them, in order, each with its index in the table.
+    pub(crate) fn commands(&self) -> impl Iterator<Item = (usize, Words<'_>)> {
+        let mut start = 0;
+        self.commands.iter().map(move |&(end, index)| {
+            let spans = &self.spans[start..end];
+            start = end;
+            (index, Words::new(&self.bytes, spans))
+        })
+    }
+}
+
+/// Whether a client wants answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Answers {
+    /// All.
+    #[default]
+    On,
+    /// None.
+    Off,
+    /// Not to the next command.
+    SkipNext,
+    /// Not to this command.
+    Skip,
+}
+
+/// What a connection has agreed upon with its client.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub proto: Proto,
+    pub is_authenticated: bool,
+    pub queue: Option<Queue>,
+    pub watches: Vec<Watch>,
+    pub answers: Answers,
+    pub is_closing: bool,
+    /// Drop it without an answer.
+    pub is_dropped: bool,
+    pub info: Arc<ClientInfo>,
+}
+
+impl Session {
+    /// Of a client that just came.
+    pub(crate) fn new(info: Arc<ClientInfo>, is_authenticated: bool) -> Self {
+        Self {
+            proto: Proto::default(),
+            is_authenticated,
+            queue: None,
+            watches: Vec::new(),
+            answers: Answers::default(),
+            is_closing: false,
+            is_dropped: false,
+            info,
+        }
+    }
+
+    /// Changes the version of the protocol.
+    pub(crate) fn set_proto(&mut self, proto: Proto) {
+        self.proto = proto;
+        self.info.set_proto(proto);
+    }
+
+    /// Tells others how much is queued and watched.
+    pub(crate) fn publish(&self) {
+        let queued = self.queue.as_ref().map_or(0, |queue| queue.len() + 1);
+        self.info.queued.store(queued, Ordering::Relaxed);
+        self.info.watched.store(self.watches.len(), Ordering::Relaxed);
+    }
+}

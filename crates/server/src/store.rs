@@ -1,0 +1,396 @@
+//! How commands reach the engine, directly or through the pending changes of an `EXEC`.
+//!
+//! Outside a transaction every call goes straight to the engine: writes return at once
+//! ([`Completion::Early`]), reads see what is not durable yet ([`Visibility::Early`]), and the
+//! tickets of both are gathered in the turn's horizon, for which the answers wait.
+//!
+//! Inside `EXEC` the writes go to an [`Overlay`] which later reads of the same transaction see;
+//! at the end the overlay becomes one [`Batch`], so that a crash keeps all of the transaction or
+//! nothing. `EXEC` is alone among the event loops, so what it read is still true when it writes.
+
+use crate::watch::WatchedAbsences;
+use coreplane_engine::{
+    Batch, Change, Completion, Engine, Entry, Error, Horizon, Mutation, Outcome, Record, Result,
+    Ticket, UnixMillis, Value, Visibility, WriteOptions,
+};
+use std::collections::HashMap;
+
+/// A record that a transaction will write.
+#[derive(Debug)]
+struct Pending {
+    value: Vec<u8>,
+    expires_at: Option<UnixMillis>,
+}
+
+/// The changes of a transaction so far.
+#[derive(Debug, Default)]
+pub(crate) struct Overlay {
+    /// By key: a record to write, or none to delete it.
+    changes: HashMap<Vec<u8>, Option<Pending>>,
+    /// Whatever the engine holds is to be removed.
+    clears: bool,
+}
+
+/// How commands reach the engine.
+pub(crate) struct Store<'a> {
+    engine: &'a dyn Engine,
+    watched: &'a WatchedAbsences,
+    horizon: &'a mut Horizon,
+    overlay: Option<Overlay>,
+    /// Answers wait for durability.
+    withholds: bool,
+    /// Something that was read or written is not durable yet.
+    pub rests: bool,
+    /// The time of the turn.
+    pub now: UnixMillis,
+}
+
+impl<'a> Store<'a> {
+    /// Straight to `engine`; what answers rest on is added to `horizon` if they have to wait.
+    pub(crate) fn new(
+        engine: &'a dyn Engine,
+        watched: &'a WatchedAbsences,
+        horizon: &'a mut Horizon,
+        withholds: bool,
+        now: UnixMillis,
+    ) -> Self {
+        Self { engine, watched, horizon, overlay: None, withholds, rests: false, now }
+    }
+
+    /// Keeps changes back from now on, until [`Store::finish`].
+    pub(crate) fn begin(&mut self) {
+        self.overlay = Some(Overlay::default());
+    }
+
+    /// Makes the changes that were kept back, all or none.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        let Some(overlay) = self.overlay.take() else {
+            return Ok(());
+        };
+        if overlay.clears && overlay.changes.is_empty() {
+            return self.clear();
+        }
+        let mut batch = Batch::new();
+        if overlay.clears {
+            let limit = self.engine.limits().batch_len_max;
+            self.keys_to_clear(limit.saturating_sub(overlay.changes.len()), &mut batch)?;
+        }
+        for (key, pending) in overlay.changes {
+            batch.push(match pending {
+                Some(Pending { value, expires_at }) => Change::Put { key, value, expires_at },
+                None => Change::Delete { key },
+            });
+        }
+        self.apply(batch)
+    }
+
+    /// Adds a delete of every record to `batch`, unless there are more than `limit`.
+    fn keys_to_clear(&self, limit: usize, batch: &mut Batch) -> Result<()> {
+        let mut cursor = 0;
+        loop {
+            cursor = self.engine.iterate(cursor, 1024, &mut |entry| {
+                batch.delete(entry.key);
+            })?;
+            if batch.len() > limit {
+                return Err(Error::BatchTooLarge { len: batch.len(), max: limit });
+            }
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn rest_on(&mut self, ticket: Ticket) {
+        if self.withholds && !ticket.is_durable() {
+            self.horizon.include(ticket);
+            self.rests = true;
+        }
+    }
+
+    fn options(expires_at: Option<UnixMillis>) -> WriteOptions {
+        WriteOptions { expires_at, completion: Completion::Early, ..WriteOptions::default() }
+    }
+
+    /// Shows the record of `key`; false if there is none.
+    pub(crate) fn read(&mut self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        if let Some(overlay) = &self.overlay {
+            match overlay.look(key, self.now) {
+                Look::Present(record) => {
+                    visit(record);
+                    return Ok(true);
+                }
+                Look::Absent => return Ok(false),
+                Look::Unchanged => {}
+            }
+        }
+        let found = self.engine.get_with(key, Visibility::Early, visit)?;
+        self.rest_on(found.ticket);
+        Ok(found.hit)
+    }
+
+    /// True if there is a record of `key`.
+    pub(crate) fn contains(&mut self, key: &[u8]) -> Result<bool> {
+        self.read(key, &mut |_| {})
+    }
+
+    /// Shows the records of `keys`, each with its index, in any order, as of one moment.
+    pub(crate) fn read_many(
+        &mut self,
+        keys: &[&[u8]],
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<()> {
+        if self.overlay.is_some() {
+            for (index, key) in keys.iter().enumerate() {
+                if !self.read(key, &mut |record| visit(index, Some(record)))? {
+                    visit(index, None);
+                }
+            }
+            return Ok(());
+        }
+        let horizon = self.engine.multi_get(keys, Visibility::Early, visit)?;
+        for ticket in horizon.tickets() {
+            self.rest_on(*ticket);
+        }
+        Ok(())
+    }
+
+    /// Writes `value` for `key`.
+    pub(crate) fn put(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        expires_at: Option<UnixMillis>,
+    ) -> Result<()> {
+        if let Some(overlay) = &mut self.overlay {
+            overlay.put(key, value.to_vec(), expires_at);
+            return Ok(());
+        }
+        let outcome = self.engine.put(key, value, &Self::options(expires_at))?;
+        self.done(key, outcome);
+        Ok(())
+    }
+
+    /// Writes `value` if `key` is absent (`present` false) or there (`present` true); false if it
+    /// is not so.
+    pub(crate) fn put_if(
+        &mut self,
+        key: &[u8],
+        present: bool,
+        value: &[u8],
+        expires_at: Option<UnixMillis>,
+    ) -> Result<bool> {
+        if self.overlay.is_some() {
+            let fits = self.contains(key)? == present;
+            if fits {
+                self.put(key, value, expires_at)?;
+            }
+            return Ok(fits);
+        }
+        let options = Self::options(expires_at);
+        let outcome = if present {
+            self.engine.update(key, value, &options)?
+        } else {
+            self.engine.insert(key, value, &options)?
+        };
+        Ok(self.done(key, outcome))
+    }
+
+    /// Deletes the record of `key`; false if there was none.
+    pub(crate) fn delete(&mut self, key: &[u8]) -> Result<bool> {
+        if self.overlay.is_some() {
+            let was_there = self.contains(key)?;
+            if let Some(overlay) = &mut self.overlay {
+                overlay.changes.insert(key.to_vec(), None);
+            }
+            return Ok(was_there);
+        }
+        let outcome = self.engine.delete(key, &Self::options(None))?;
+        Ok(self.done(key, outcome))
+    }
+
+    /// Reads, decides, writes; nothing comes between. `decide` may run more than once. True if
+    /// something was written.
+    pub(crate) fn modify(
+        &mut self,
+        key: &[u8],
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    ) -> Result<bool> {
+        if self.overlay.is_some() {
+            return self.modify_overlay(key, decide);
+        }
+        let outcome = self.engine.modify(key, &Self::options(None), decide)?;
+        Ok(self.done(key, outcome))
+    }
+
+    fn modify_overlay(
+        &mut self,
+        key: &[u8],
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    ) -> Result<bool> {
+        let mut mutation = Mutation::Keep;
+        let mut value = Vec::new();
+        let was_there = self.read(key, &mut |record| {
+            mutation = decide(Some(record));
+            if matches!(mutation, Mutation::Expire(_)) {
+                value = record.value.to_vec();
+            }
+        })?;
+        if !was_there {
+            mutation = decide(None);
+        }
+        let Some(overlay) = &mut self.overlay else {
+            return Ok(false);
+        };
+        match mutation {
+            Mutation::Put { value, expires_at } => overlay.put(key, value, expires_at),
+            Mutation::Expire(expires_at) if was_there => overlay.put(key, value, expires_at),
+            Mutation::Delete if was_there => {
+                overlay.changes.insert(key.to_vec(), None);
+            }
+            Mutation::Keep | Mutation::Delete | Mutation::Expire(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Makes all changes or none.
+    pub(crate) fn apply(&mut self, batch: Batch) -> Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        if let Some(overlay) = &mut self.overlay {
+            for change in batch.changes() {
+                match change {
+                    Change::Put { key, value, expires_at } => {
+                        overlay.put(key, value.clone(), *expires_at)
+                    }
+                    Change::Delete { key } => {
+                        overlay.changes.insert(key.clone(), None);
+                    }
+                }
+            }
+            return Ok(());
+        }
+        let written = self.engine.apply(&batch, &Self::options(None))?;
+        self.rest_on(written.ticket);
+        for change in batch.changes() {
+            self.watched.written(change.key());
+        }
+        Ok(())
+    }
+
+    /// Takes note of a write; true if something was written.
+    fn done(&mut self, key: &[u8], outcome: Outcome) -> bool {
+        self.rest_on(outcome.ticket());
+        let is_written = outcome.written().is_some();
+        if is_written {
+            self.watched.written(key);
+        }
+        is_written
+    }
+
+    /// Iterates as [`Engine::iterate`] does.
+    pub(crate) fn iterate(
+        &mut self,
+        cursor: u64,
+        count: usize,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<u64> {
+        let now = self.now;
+        let mut tickets = Horizon::new();
+        let overlay = self.overlay.as_ref();
+        if let Some(overlay) = overlay.filter(|_| cursor == 0) {
+            overlay.live(now, visit);
+        }
+        if overlay.is_some_and(|overlay| overlay.clears) {
+            return Ok(0);
+        }
+        let next = self.engine.iterate(cursor, count, &mut |entry| {
+            if overlay.is_some_and(|overlay| overlay.changes.contains_key(entry.key)) {
+                return;
+            }
+            if let Some(record) = &entry.record {
+                tickets.include(record.ticket);
+            }
+            visit(entry);
+        })?;
+        for ticket in tickets.tickets() {
+            self.rest_on(*ticket);
+        }
+        Ok(next)
+    }
+
+    /// The number of records.
+    pub(crate) fn len(&mut self) -> Result<u64> {
+        let Some(overlay) = self.overlay.take() else {
+            return self.engine.len();
+        };
+        let mut added: u64 = 0;
+        overlay.live(self.now, &mut |_| added += 1);
+        let mut kept = 0;
+        if !overlay.clears {
+            kept = self.engine.len()?;
+            for key in overlay.changes.keys() {
+                kept = kept.saturating_sub(u64::from(self.contains(key)?));
+            }
+        }
+        self.overlay = Some(overlay);
+        Ok(kept + added)
+    }
+
+    /// Removes every record.
+    pub(crate) fn clear(&mut self) -> Result<()> {
+        if let Some(overlay) = &mut self.overlay {
+            overlay.changes.clear();
+            overlay.clears = true;
+            return Ok(());
+        }
+        self.engine.clear()
+    }
+}
+
+/// What an overlay knows of a key.
+enum Look<'a> {
+    Present(Record<'a>),
+    Absent,
+    Unchanged,
+}
+
+impl Overlay {
+    fn put(&mut self, key: &[u8], value: Vec<u8>, expires_at: Option<UnixMillis>) {
+        self.changes.insert(key.to_vec(), Some(Pending { value, expires_at }));
+    }
+
+    fn look(&self, key: &[u8], now: UnixMillis) -> Look<'_> {
+        match self.changes.get(key) {
+            Some(Some(pending)) if pending.is_live(now) => Look::Present(pending.record()),
+            Some(_) => Look::Absent,
+            None if self.clears => Look::Absent,
+            None => Look::Unchanged,
+        }
+    }
+
+    /// Shows the records that will be written.
+    fn live(&self, now: UnixMillis, visit: &mut dyn FnMut(Entry<'_>)) {
+        for (key, pending) in &self.changes {
+            let Some(pending) = pending.as_ref().filter(|pending| pending.is_live(now)) else {
+                continue;
+            };
+            visit(Entry { key, record: Some(pending.record()), sequence: 0 });
+        }
+    }
+}
+
+impl Pending {
+    fn is_live(&self, now: UnixMillis) -> bool {
+        self.expires_at.is_none_or(|at| at > now)
+    }
+
+    fn record(&self) -> Record<'_> {
+        Record {
+            value: Value::Whole(&self.value),
+            sequence: 0,
+            expires_at: self.expires_at,
+            ticket: Ticket::DURABLE,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Writes src/command/specification.resp3 from the answers of a running redis-server 7.0.15.
+
+usage: record_specification.py PORT < names > specification.resp3
+
+`names` holds one command (or `command|part`) a line. Commands that are younger than 7.0 are
+written by hand below, after their documentation.
+"""
+import re
+import socket
+import sys
+
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+stream = sock.makefile("rb")
+
+
+def bulk(text):
+    return b"$%d\r\n%s\r\n" % (len(text), text.encode())
+
+
+def read():
+    line = stream.readline()
+    kind, number = line[:1], line[1:-2]
+    if kind in b"$=":
+        return [line + stream.read(int(number) + 2)]
+    if kind in b"*%~":
+        count = int(number) * (2 if kind == b"%" else 1)
+        return [line] + [read() for _ in range(count)]
+    return [line]
+
+
+def flat(value):
+    return b"".join(part if isinstance(part, bytes) else flat(part) for part in value)
+
+
+def ask(*words):
+    sock.sendall(b"*%d\r\n" % len(words) + b"".join(map(bulk, words)))
+    return read()
+
+
+def text(value):
+    raw = flat(value)
+    return raw.split(b"\r\n")[1].decode() if raw[:1] == b"$" else raw[1:-2].decode()
+
+
+def array(parts, kind=b"*"):
+    return [kind + b"%d\r\n" % len(parts), *parts]
+
+
+def simple_info(name, arity, flags, categories):
+    words = lambda items: array([[b"+%s\r\n" % item.encode()] for item in items], b"~")
+    numbers = [[b":%d\r\n" % number] for number in (0, 0, 0)]
+    empty = [[b"*0\r\n"], [b"*0\r\n"], [b"*0\r\n"]]
+    return array([[bulk(name)], [b":%d\r\n" % arity], words(flags), *numbers, words(categories), *empty])
+
+
+def simple_docs(summary, since, group, complexity):
+    pairs = [("summary", summary), ("since", since), ("group", group), ("complexity", complexity)]
+    return [b"%%%d\r\n" % len(pairs), *[[bulk(item)] for pair in pairs for item in pair]]
+
+
+YOUNGER = {
+    "client|setinfo": (4, ["noscript", "loading", "stale"], ["@slow", "@connection"],
+                       "Sets information specific to the client or connection.", "7.2.0", "connection", "O(1)"),
+    "client|no-touch": (3, ["noscript", "loading", "stale"], ["@slow", "@connection"],
+                        "Controls whether commands sent by the client affect the LRU/LFU of accessed keys.",
+                        "7.2.0", "connection", "O(1)"),
+    "waitaof": (4, ["noscript"], ["@slow", "@connection"],
+                "Blocks until all of the preceding write commands sent by the connection are written to the append-only file of the master and/or replicas.",
+                "7.2.0", "generic", "O(1)"),
+}
+
+names = sys.stdin.read().split()
+ask("HELLO", "3")
+
+
+def info(name):
+    if name in YOUNGER:
+        return simple_info(name, *YOUNGER[name][:3])
+    found = ask("COMMAND", "INFO", name)[1]
+    parts = found[10]
+    kept = [part for part in parts[1:] if text(part[1]) in names]
+    kept += [info(young) for young in YOUNGER if young.startswith(name + "|") and young in names]
+    if kept or len(parts) > 1:
+        found[10] = array(kept, parts[0][:1])
+    return found
+
+
+def docs(name):
+    if name in YOUNGER:
+        return simple_docs(*YOUNGER[name][3:])
+    found = ask("COMMAND", "DOCS", name)[2]
+    pairs = list(zip(found[1::2], found[2::2]))
+    for index, (key, value) in enumerate(pairs):
+        if text(key) == "subcommands":
+            kept = [(k, v) for k, v in zip(value[1::2], value[2::2]) if text(k) in names]
+            kept += [([bulk(young)], docs(young)) for young in YOUNGER
+                     if young.startswith(name + "|") and young in names]
+            value = [b"%%%d\r\n" % len(kept), *[item for pair in kept for item in pair]]
+            pairs[index] = (key, value)
+    return [b"%%%d\r\n" % len(pairs), *[item for pair in pairs for item in pair]]
+
+
+out = sys.stdout.buffer
+for name in names:
+    out.write(bulk(name) + flat(info(name)) + flat(docs(name)))
