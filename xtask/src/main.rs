@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "a command for people: what it prints is its result")]
 
 mod install;
+mod tidy;
 mod vm;
 
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 const USAGE: &str = "\
 cargo xtask COMMAND
 
+  tidy [--bless]                the rules that no compiler checks
   vm [--probe]                  the DAX path in a virtual machine, with its power cut
 ";
 
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
     let root = root();
     let outcome = match command.as_str() {
         "vm" => vm::run(&root, rest).map(|verdict| println!("{verdict}")),
+        "tidy" => tidy::run(&root, rest),
         "help" | "--help" => {
             print!("{USAGE}");
             Ok(())
