@@ -1,12 +1,18 @@
 //! `cargo xtask`: the checks and long jobs of this workspace.
 #![allow(clippy::print_stdout, reason = "a command for people: what it prints is its result")]
 
+mod check;
 mod install;
+mod sanitize;
+mod suite;
+mod tally;
 mod tidy;
 mod vm;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use tally::Tally;
 
 /// An answer or a reason, for people.
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -14,8 +20,17 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  tidy [--bless]                the rules that no compiler checks
-  vm [--probe]                  the DAX path in a virtual machine, with its power cut
+  test [--quick]                        check, all tests, reduced thread sanitizer, the VM;
+                                        installs what it needs, says what it left out.
+                                        --quick: the workspace's tests alone
+  check                                 fmt, clippy, doc, deny, typos, tidy
+  tidy [--bless]                        the rules that no compiler checks (CONTRIBUTING.md);
+                                        --bless updates their lists where the rules allow it
+  sanitize thread|address [--reduced]   the engine's tests under a sanitizer;
+                                        --reduced: the index and epoch kernels alone
+  vm [--probe]                          the DAX path in a virtual machine, with its power cut;
+                                        --probe: detection alone
+  nightly                               all of it, at full scale, and fuzzing and peers
 ";
 
 fn main() -> ExitCode {
@@ -24,22 +39,38 @@ fn main() -> ExitCode {
         eprint!("{USAGE}");
         return ExitCode::from(2);
     };
-    let root = root();
-    let outcome = match command.as_str() {
-        "vm" => vm::run(&root, rest).map(|verdict| println!("{verdict}")),
-        "tidy" => tidy::run(&root, rest),
-        "help" | "--help" => {
-            print!("{USAGE}");
-            Ok(())
-        }
-        _ => Err(format!("no such command: {command}\n{USAGE}").into()),
-    };
-    match outcome {
+    match run(command, rest) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask {command}: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn run(command: &str, rest: &[String]) -> Outcome<()> {
+    let root = root();
+    match command {
+        "test" => suite::test(&root, rest),
+        "nightly" => suite::nightly(&root),
+        "check" => {
+            let mut tally = Tally::new();
+            check::run(&root, &mut tally);
+            tally.close()
+        }
+        "tidy" => tidy::run(&root, rest),
+        "sanitize" => {
+            let (sanitizer, reduced) = sanitize::parse(rest)?;
+            let mut tally = Tally::new();
+            sanitize::run(&root, sanitizer, reduced, &mut tally)?;
+            tally.close()
+        }
+        "vm" => vm::run(&root, rest).map(|verdict| println!("{verdict}")),
+        "help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        _ => Err(format!("no such command: {command}\n{USAGE}").into()),
     }
 }
 

@@ -1,0 +1,58 @@
+//! `cargo xtask check`: all that can be said of the source without running it.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::install::have;
+use crate::tally::Tally;
+use crate::{Outcome, cargo, tidy};
+
+/// Runs every check; one that fails does not hide the next.
+pub(crate) fn run(root: &Path, tally: &mut Tally) {
+    tally.stage("check");
+    if component(root, "fmt") {
+        tally.count("fmt", run_cargo(root, &["fmt", "--all", "--check"], None));
+    } else {
+        tally.leave_out("fmt", "rustfmt is not installed");
+    }
+    if component(root, "clippy") {
+        let arguments = ["clippy", "--quiet", "--all-targets", "--", "-D", "warnings"];
+        tally.count("clippy", run_cargo(root, &arguments, None));
+    } else {
+        tally.leave_out("clippy", "clippy is not installed");
+    }
+    let arguments = ["doc", "--quiet", "--no-deps"];
+    let deny = Some(("RUSTDOCFLAGS", "-D warnings"));
+    tally.count("doc", run_cargo(root, &arguments, deny));
+    if have("cargo-deny") {
+        tally.count("deny", run_cargo(root, &["deny", "check"], None));
+    } else {
+        tally.leave_out("deny", "cargo-deny is not installed");
+    }
+    if have("typos") {
+        tally.count("typos", run_program(Command::new("typos").current_dir(root)));
+    } else {
+        tally.leave_out("typos", "typos is not installed");
+    }
+    tally.count("tidy", tidy::run(root, &[]));
+}
+
+fn component(root: &Path, name: &str) -> bool {
+    let mut command = Command::new(cargo());
+    command.args([name, "--version"]).current_dir(root);
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+fn run_cargo(root: &Path, arguments: &[&str], variable: Option<(&str, &str)>) -> Outcome<()> {
+    let mut command = Command::new(cargo());
+    command.args(arguments).envs(variable).current_dir(root);
+    run_program(&mut command)
+}
+
+fn run_program(command: &mut Command) -> Outcome<()> {
+    let status = command.status()?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(status.to_string().into())
+}

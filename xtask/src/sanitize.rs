@@ -1,0 +1,153 @@
+//! `cargo xtask sanitize thread|address [--reduced]`: the tests of the engine under a sanitizer.
+//!
+//! The sanitizers ship with the stable toolchain and need only `RUSTC_BOOTSTRAP=1` to be switched
+//! on. The standard library is not instrumented (that would need its source and a rebuild), so the
+//! test runner's own hand-over of results looks like a race: `xtask/tsan.supp` names it.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::tally::Tally;
+use crate::{Outcome, cargo};
+
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// A part of the engine whose threads share memory without locks: a package and the tests of it.
+const KERNELS: [(&str, &str); 3] =
+    [("coreplane-pmem", "epoch"), ("coreplane-pmem", "space"), ("coreplane-scmkv", "index")];
+
+/// Everything that a sanitizer looks at in a full run.
+const PACKAGES: [&str; 4] =
+    ["coreplane-engine", "coreplane-pmem", "coreplane-scmkv", "coreplane-server"];
+
+/// A sanitizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sanitizer {
+    /// Races.
+    Thread,
+    /// Reads and writes out of bounds, and after the free.
+    Address,
+}
+
+impl Sanitizer {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Thread => "thread",
+            Self::Address => "address",
+        }
+    }
+
+    fn runtime(self) -> &'static str {
+        match self {
+            Self::Thread => "_rt.tsan.a",
+            Self::Address => "_rt.asan.a",
+        }
+    }
+
+    fn flags(self) -> &'static str {
+        match self {
+            Self::Thread => "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer",
+            Self::Address => "-Zsanitizer=address",
+        }
+    }
+}
+
+/// Reads the command's arguments.
+pub(crate) fn parse(arguments: &[String]) -> Outcome<(Sanitizer, bool)> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["thread"] => Ok((Sanitizer::Thread, false)),
+        ["thread", "--reduced"] => Ok((Sanitizer::Thread, true)),
+        ["address"] => Ok((Sanitizer::Address, false)),
+        ["address", "--reduced"] => Ok((Sanitizer::Address, true)),
+        _ => Err("usage: cargo xtask sanitize thread|address [--reduced]".into()),
+    }
+}
+
+/// Runs the tests: of the kernels alone if `reduced`.
+pub(crate) fn run(
+    root: &Path,
+    sanitizer: Sanitizer,
+    reduced: bool,
+    tally: &mut Tally,
+) -> Outcome<()> {
+    let name = format!("{} sanitizer", sanitizer.name());
+    tally.stage(&name);
+    if let Err(why) = available(root, sanitizer) {
+        tally.leave_out(&name, why);
+        return Ok(());
+    }
+    if !reduced {
+        let mut command = command(root, sanitizer);
+        for package in PACKAGES {
+            command.args(["-p", package]);
+        }
+        command.args(["--lib", "--tests"]);
+        tally.cargo_test(&name, &mut command)?;
+        return Ok(());
+    }
+    for (package, filter) in KERNELS {
+        let kernel = format!("{name}: {filter} of {package}");
+        let mut command = command(root, sanitizer);
+        command.args(["-p", package, "--lib", "--", filter]);
+        if tally.cargo_test(&kernel, &mut command)? == 0 {
+            tally.count(&kernel, Err("no test has this name any more"));
+        }
+    }
+    Ok(())
+}
+
+fn command(root: &Path, sanitizer: Sanitizer) -> Command {
+    let suppressions = root.join("xtask/tsan.supp");
+    let mut command = Command::new(cargo());
+    command
+        .args(["test", "--quiet", "--no-fail-fast", "--target", TARGET])
+        .arg("--target-dir")
+        .arg(root.join("target/sanitizer").join(sanitizer.name()))
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTFLAGS", sanitizer.flags())
+        .env("TSAN_OPTIONS", format!("suppressions={}", suppressions.display()))
+        .current_dir(root);
+    command
+}
+
+/// Says why the sanitizer cannot be had here.
+fn available(root: &Path, sanitizer: Sanitizer) -> Result<(), String> {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Err("it runs on x86-64 Linux alone".to_owned());
+    }
+    let mut rustc = Command::new("rustc");
+    rustc.args(["--print", "sysroot"]).current_dir(root);
+    let output = rustc.output().map_err(|error| error.to_string())?;
+    let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let libraries = Path::new(&sysroot).join("lib/rustlib").join(TARGET).join("lib");
+    let found = std::fs::read_dir(&libraries)
+        .map_err(|error| format!("{}: {error}", libraries.display()))?
+        .filter_map(Result::ok)
+        .any(|entry| {
+            let name = entry.file_name();
+            name.to_string_lossy().ends_with(sanitizer.runtime())
+        });
+    if found {
+        return Ok(());
+    }
+    Err("this toolchain ships no runtime for it".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Option<(Sanitizer, bool)> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        parse(&words).ok()
+    }
+
+    #[test]
+    fn arguments_are_read() {
+        assert_eq!(parsed(&["thread"]), Some((Sanitizer::Thread, false)));
+        assert_eq!(parsed(&["address", "--reduced"]), Some((Sanitizer::Address, true)));
+        assert_eq!(parsed(&["memory"]), None);
+        assert_eq!(parsed(&[]), None);
+    }
+}

@@ -1,0 +1,164 @@
+//! `cargo xtask test`, which a newcomer types and which continuous integration runs, and
+//! `cargo xtask nightly`, which takes its time.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::install::{apt_install, have, quiet};
+use crate::sanitize::{self, Sanitizer};
+use crate::tally::Tally;
+use crate::{Outcome, cargo, check, vm};
+
+/// Tests look here for how much they may do: unset for what fits into a coffee break, `full` for
+/// all seeds, rounds and crash images.
+const SCALE: &str = "COREPLANE_TEST_SCALE";
+
+/// `cargo xtask test [--quick]`; `--quick` runs the workspace's tests alone.
+pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
+    let quick = match arguments {
+        [] => false,
+        [only] if only == "--quick" => true,
+        _ => return Err("test takes no argument but --quick".into()),
+    };
+    let mut tally = Tally::new();
+    let clients = clients(root, &mut tally);
+    if !quick {
+        check::run(root, &mut tally);
+    }
+    workspace(root, &clients, None, &mut tally)?;
+    tally.leave_out("the peers' tests", "they build foreign engines: nightly");
+    if quick {
+        tally.leave_out("check, sanitizers and the VM", "--quick");
+    } else {
+        sanitize::run(root, Sanitizer::Thread, true, &mut tally)?;
+        machine(root, &mut tally);
+        tally.leave_out("the address sanitizer, fuzzing, full scale", "nightly");
+    }
+    tally.close()
+}
+
+/// `cargo xtask nightly`.
+pub(crate) fn nightly(root: &Path) -> Outcome<()> {
+    let mut tally = Tally::new();
+    let clients = clients(root, &mut tally);
+    check::run(root, &mut tally);
+    workspace(root, &clients, Some("full"), &mut tally)?;
+    sanitize::run(root, Sanitizer::Thread, false, &mut tally)?;
+    sanitize::run(root, Sanitizer::Address, false, &mut tally)?;
+    machine(root, &mut tally);
+    tally.stage("peers");
+    let mut peers = Command::new(cargo());
+    peers.args(["test", "--release", "-p", "coreplane-bench-peers"]).current_dir(root);
+    tally.cargo_test("peers", &mut peers)?;
+    fuzz(root, &mut tally)?;
+    tally.close()
+}
+
+/// The tests of every crate, end-to-end tests among them.
+fn workspace(
+    root: &Path,
+    clients: &Clients,
+    scale: Option<&str>,
+    tally: &mut Tally,
+) -> Outcome<()> {
+    tally.stage("tests of the workspace");
+    let mut command = Command::new(cargo());
+    command
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .args(["--exclude", "coreplane-bench-peers"])
+        .envs(scale.map(|scale| (SCALE, scale)))
+        .envs(clients.python.as_ref().map(|path| ("PYTHONPATH", path)))
+        .current_dir(root);
+    tally.cargo_test("tests of the workspace", &mut command)?;
+    Ok(())
+}
+
+fn machine(root: &Path, tally: &mut Tally) {
+    tally.stage("the DAX path in a virtual machine");
+    match vm::run(root, &[]) {
+        Ok(vm::Verdict::Passed) => tally.count("vm", Ok::<(), String>(())),
+        Ok(vm::Verdict::Skipped(why)) => tally.leave_out("vm", why),
+        Err(error) => tally.count("vm", Err(error)),
+    }
+}
+
+/// Where the clients are that the end-to-end tests drive the server with.
+struct Clients {
+    /// To be `PYTHONPATH`, if redis-py had to be fetched.
+    python: Option<PathBuf>,
+}
+
+/// Installs the clients and the server to compare with, where they are absent.
+fn clients(root: &Path, tally: &mut Tally) -> Clients {
+    tally.stage("clients for the end-to-end tests");
+    let wanted =
+        [("redis-cli", "redis-tools"), ("redis-server", "redis-server"), ("python3", "python3")];
+    for (program, package) in wanted {
+        if !have(program)
+            && let Err(why) = apt_install(&[package])
+        {
+            tally.leave_out(program, why);
+        }
+    }
+    let python = redis_py(root).unwrap_or_else(|why| {
+        tally.leave_out("redis-py", why);
+        None
+    });
+    Clients { python }
+}
+
+/// Makes `import redis` work: as it is, or with a copy below `target`, so that nothing of the
+/// user's Python changes.
+fn redis_py(root: &Path) -> Outcome<Option<PathBuf>> {
+    let place = root.join("target/python");
+    let imports = |path: Option<&Path>| {
+        let mut python = Command::new("python3");
+        python.args(["-c", "import redis"]).envs(path.map(|path| ("PYTHONPATH", path)));
+        quiet(&mut python).is_ok()
+    };
+    if imports(None) {
+        return Ok(None);
+    }
+    if imports(Some(&place)) {
+        return Ok(Some(place));
+    }
+    let pip = || {
+        println!("installing by pip: redis");
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--target"]).arg(&place).arg("redis");
+        quiet(&mut pip)
+    };
+    if pip().is_err() {
+        apt_install(&["python3-pip"])?;
+        pip()?;
+    }
+    if imports(Some(&place)) {
+        return Ok(Some(place));
+    }
+    Err("pip installed it, and it cannot be imported".into())
+}
+
+/// A minute for each target of `fuzz/`, where cargo-fuzz is installed.
+fn fuzz(root: &Path, tally: &mut Tally) -> Outcome<()> {
+    tally.stage("fuzzing");
+    let place = root.join("fuzz");
+    if !place.is_dir() {
+        tally.leave_out("fuzzing", "there are no fuzz targets yet");
+        return Ok(());
+    }
+    if !have("cargo-fuzz") {
+        tally.leave_out("fuzzing", "cargo-fuzz is not installed");
+        return Ok(());
+    }
+    let list = Command::new(cargo()).args(["fuzz", "list"]).current_dir(root).output()?;
+    for target in String::from_utf8_lossy(&list.stdout).lines() {
+        let status = Command::new(cargo())
+            .args(["fuzz", "run", target, "--", "-max_total_time=60"])
+            .env("RUSTC_BOOTSTRAP", "1")
+            .current_dir(root)
+            .status()?;
+        let outcome = if status.success() { Ok(()) } else { Err(status) };
+        tally.count(&format!("fuzz {target}"), outcome);
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! What passed, what failed, and what was left out: the closing lines of every long command.
+//!
+//! A check that could not run is neither a success nor silent: it is listed by name with its
+//! reason, so that "everything passed" is never read out of a run that skipped half.
+
+use std::fmt::Display;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::Outcome;
+
+/// The counts of a run.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    passed: u64,
+    failed: u64,
+    failures: Vec<String>,
+    left_out: Vec<String>,
+    started: Instant,
+}
+
+impl Tally {
+    /// Nothing yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            passed: 0,
+            failed: 0,
+            failures: Vec::new(),
+            left_out: Vec::new(),
+            started: Instant::now(),
+        }
+    }
+
+    /// Announces a stage.
+    pub(crate) fn stage(&self, name: &str) {
+        let seconds = self.started.elapsed().as_secs();
+        println!("\n=== {name} ({}:{:02}) ===", seconds / 60, seconds % 60);
+    }
+
+    /// Counts one check.
+    pub(crate) fn count<E: Display>(&mut self, name: &str, outcome: Result<(), E>) {
+        match outcome {
+            Ok(()) => {
+                println!("ok: {name}");
+                self.passed += 1;
+            }
+            Err(why) => {
+                println!("FAILED: {name}: {why}");
+                self.failed += 1;
+                self.failures.push(name.to_owned());
+            }
+        }
+    }
+
+    /// Notes what did not run, and why.
+    pub(crate) fn leave_out(&mut self, name: &str, why: impl Display) {
+        println!("*** SKIPPED: {name}: {why} ***");
+        self.left_out.push(format!("{name}: {why}"));
+    }
+
+    /// Runs `cargo test …`, shows its output, and counts its tests; the answer is how many ran.
+    pub(crate) fn cargo_test(&mut self, name: &str, command: &mut Command) -> Outcome<u64> {
+        let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
+        let output = child.stdout.take().ok_or("cargo has no output")?;
+        let (mut passed, mut failed) = (0, 0);
+        for line in BufReader::new(output).split(b'\n') {
+            let line = line?;
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            if let Some((good, bad)) = counts(&line) {
+                passed += good;
+                failed += bad;
+            }
+        }
+        // A test that crashes its process, or code that does not compile, is in no count.
+        if !child.wait()?.success() && failed == 0 {
+            failed = 1;
+        }
+        self.passed += passed;
+        self.failed += failed;
+        if failed > 0 {
+            self.failures.push(format!("{name} ({failed})"));
+        }
+        Ok(passed + failed)
+    }
+
+    /// Prints the closing lines; an error if anything failed.
+    pub(crate) fn close(&self) -> Outcome<()> {
+        let seconds = self.started.elapsed().as_secs();
+        println!("\nafter {} min {} s", seconds / 60, seconds % 60);
+        if self.left_out.is_empty() {
+            println!("left out: nothing");
+        } else {
+            println!("left out:");
+            self.left_out.iter().for_each(|line| println!("  - {line}"));
+        }
+        if !self.failures.is_empty() {
+            println!("failed:");
+            self.failures.iter().for_each(|line| println!("  - {line}"));
+        }
+        println!("{} passed, {} failed", self.passed, self.failed);
+        match self.failed {
+            0 => Ok(()),
+            count => Err(format!("{count} failed").into()),
+        }
+    }
+}
+
+/// Passed and failed out of `test result: ok. 3 passed; 0 failed; …`.
+fn counts(line: &str) -> Option<(u64, u64)> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let mut parts = counts.split("; ");
+    let mut number = |what: &str| parts.next()?.strip_suffix(what)?.trim().parse().ok();
+    Some((number("passed")?, number("failed")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_cargo_are_read() {
+        let line = "test result: FAILED. 8 passed; 2 failed; 0 ignored; 0 measured; finished";
+        assert_eq!(counts(line), Some((8, 2)));
+        assert_eq!(counts("test result: ok"), None);
+        assert_eq!(counts("running 3 tests"), None);
+    }
+
+    #[test]
+    fn a_crash_without_a_count_is_a_failure() {
+        let mut tally = Tally::new();
+        let script = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; exit 66";
+        let ran = tally.cargo_test("x", Command::new("sh").args(["-c", script]));
+        assert_eq!(ran.unwrap(), 3);
+        assert!(tally.close().is_err());
+    }
+
+    #[test]
+    fn what_was_left_out_is_no_failure_and_no_success() {
+        let mut tally = Tally::new();
+        tally.leave_out("a", "no tool");
+        tally.count("b", Ok::<(), String>(()));
+        assert_eq!((tally.passed, tally.failed), (1, 0));
+        assert!(tally.close().is_ok());
+        tally.count("c", Err("broken"));
+        assert!(tally.close().is_err());
+    }
+}
