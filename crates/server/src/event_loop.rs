@@ -541,5 +541,5 @@ fn refuse(connection: &mut Connection, complaint: &ProtocolError) {
 
 fn write_error(connection: &mut Connection, text: &str) {
     let mut reply = Reply { out: connection.output.buffer(), proto: Proto::Two };
-    reply.error(text);
+    reply.error(text.as_bytes());
 }

@@ -43,7 +43,7 @@ fn answer_infos(call: &mut Call<'_, '_>, names: Vec<Vec<u8>>) {
     for name in names {
         match specification::find(&name) {
             Some(found) => specification::write(found.info, call.reply.proto, call.reply.out),
-            None => call.reply.null_array(),
+            None => call.reply.null(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Parameters.
 
-use super::{Answer, Call, Failure};
+use super::{Answer, Call, Failure, SYNTAX};
 use crate::glob;
 use crate::settings::{PARAMETERS, Parameter};
 
@@ -11,16 +11,23 @@ pub(super) fn part_missing(call: &mut Call<'_, '_>) -> Answer {
 
 /// `CONFIG GET parameter [parameter ...]`
 pub(super) fn get(call: &mut Call<'_, '_>) -> Answer {
-    let wanted: Vec<&Parameter> = PARAMETERS
-        .iter()
-        .filter(|parameter| {
+    // A parameter that is asked for by name is called as the client called it.
+    let mut wanted: Vec<(&Parameter, &[u8])> = Vec::new();
+    for pattern in call.words.from(2) {
+        let is_pattern = pattern.iter().any(|byte| b"[*?".contains(byte));
+        for parameter in PARAMETERS {
             let name = parameter.name.as_bytes();
-            call.words.from(2).any(|pattern| glob::matches(pattern, name, true))
-        })
-        .collect();
+            let is_new = wanted.iter().all(|(other, _)| other.name != parameter.name);
+            if is_pattern && is_new && glob::matches(pattern, name, true) {
+                wanted.push((parameter, name));
+            } else if is_new && name.eq_ignore_ascii_case(pattern) {
+                wanted.push((parameter, pattern));
+            }
+        }
+    }
     call.reply.map(wanted.len());
-    for parameter in wanted {
-        call.reply.bulk(parameter.name.as_bytes());
+    for (parameter, name) in wanted {
+        call.reply.bulk(name);
         call.reply.bulk(parameter.get(call.host).as_bytes());
     }
     Ok(())
@@ -29,7 +36,7 @@ pub(super) fn get(call: &mut Call<'_, '_>) -> Answer {
 /// `CONFIG SET parameter value [parameter value ...]`, all or none
 pub(super) fn set(call: &mut Call<'_, '_>) -> Answer {
     if !call.words.len().is_multiple_of(2) {
-        return Err(call.wrong_arity());
+        return Err(SYNTAX.into());
     }
     let mut changes: Vec<(&Parameter, String)> = Vec::new();
     let mut words = call.words.from(2);

@@ -26,13 +26,22 @@ pub(super) fn echo(call: &mut Call<'_, '_>) -> Answer {
     Ok(())
 }
 
+/// There is one database, number 0.
+pub(super) fn check_database(number: &[u8]) -> Answer {
+    match parse_i64(number) {
+        Some(0) => Ok(()),
+        Some(number) if i32::try_from(number).is_ok() => Err("ERR DB index is out of range".into()),
+        Some(_) => {
+            let (min, max) = (i32::MIN, i32::MAX);
+            Err(format!("ERR value is out of range, value must between {min} and {max}").into())
+        }
+        None => Err(NOT_INTEGER.into()),
+    }
+}
+
 /// `SELECT index`: there is one database, number 0
 pub(super) fn select(call: &mut Call<'_, '_>) -> Answer {
-    let index = call.integer(1)?;
-    i32::try_from(index).map_err(|_| NOT_INTEGER)?;
-    if index != 0 {
-        return Err("ERR DB index is out of range".into());
-    }
+    check_database(call.word(1))?;
     call.reply.ok();
     Ok(())
 }
@@ -135,7 +144,7 @@ pub(super) fn hello(call: &mut Call<'_, '_>) -> Answer {
     if !call.session.is_authenticated {
         return Err(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
-             HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and \
+             HELLO AUTH <user> <pass> option can be used to authenticate the client and \
              select the RESP protocol version at the same time"
                 .into(),
         );

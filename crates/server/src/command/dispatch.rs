@@ -1,7 +1,7 @@
 //! From the words of a command to its answer.
 
 use super::table::{ALONE, ALONE_IF_MANY, AT_ONCE, COMMANDS, Command, NO_AUTH, NO_MULTI, find};
-use super::{Answer, Call, Failure, unknown_subcommand, wrong_arity};
+use super::{Answer, Call, Failure, quoted, unknown_subcommand, wrong_arity};
 use crate::counters::LoopCounters;
 use crate::host::Host;
 use crate::resp::frame::Words;
@@ -150,16 +150,18 @@ fn resolve(words: Words<'_>, session: &Session) -> Result<(usize, &'static Comma
 /// The complaint about a command that does not exist.
 fn unknown(words: Words<'_>) -> Failure {
     const SHOWN: usize = 128;
-    let shown = |word: &[u8], most: usize| {
-        String::from_utf8_lossy(&word[..word.len().min(most)]).into_owned()
-    };
-    let mut arguments = String::new();
+    let mut text = b"ERR unknown command '".to_vec();
+    text.extend_from_slice(quoted(words.at(0), SHOWN));
+    text.extend_from_slice(b"', with args beginning with: ");
+    let start = text.len();
     for word in words.from(1) {
-        if arguments.len() >= SHOWN {
+        let shown = text.len() - start;
+        if shown >= SHOWN {
             break;
         }
-        arguments += &format!("'{}' ", shown(word, SHOWN - arguments.len()));
+        text.push(b'\'');
+        text.extend_from_slice(quoted(word, SHOWN - shown));
+        text.extend_from_slice(b"' ");
     }
-    let name = shown(words.at(0), SHOWN);
-    format!("ERR unknown command '{name}', with args beginning with: {arguments}").into()
+    Failure::Echoed(text)
 }

@@ -1,7 +1,7 @@
 //! Keys, whatever they hold: there or not, deleted, renamed, copied.
 
-use super::{Answer, Call, Failure, NO_SUCH_KEY, NOT_INTEGER, SYNTAX, is};
-use crate::resp::number::parse_i64;
+use super::connection::check_database;
+use super::{Answer, Call, Failure, NO_SUCH_KEY, SYNTAX, is};
 use coreplane_engine::{Batch, Change};
 
 /// `EXISTS key [key ...]`, `TOUCH key [key ...]`: a key named twice counts twice
@@ -100,15 +100,6 @@ pub(super) fn copy(call: &mut Call<'_, '_>) -> Answer {
         call.store.apply(batch)?;
     }
     Ok(())
-}
-
-/// There is one database, number 0.
-fn check_database(number: &[u8]) -> Answer {
-    match parse_i64(number) {
-        Some(0) => Ok(()),
-        Some(_) => Err("ERR DB index is out of range".into()),
-        None => Err(NOT_INTEGER.into()),
-    }
 }
 
 /// The changes that write the record of word 1, with its expiry, for word 2 and, if it moves,

@@ -45,6 +45,8 @@ use std::borrow::Cow;
 pub(crate) enum Failure {
     /// In the words of the protocol, from the code on.
     Refused(Cow<'static, str>),
+    /// The same, with bytes that the client sent.
+    Echoed(Vec<u8>),
     /// In those of the engine.
     Engine(Error),
 }
@@ -69,10 +71,11 @@ impl From<String> for Failure {
 
 impl Failure {
     /// The error as it is sent, from the code on.
-    pub(crate) fn text(&self) -> Cow<'_, str> {
+    pub(crate) fn text(&self) -> Cow<'_, [u8]> {
         match self {
-            Self::Refused(text) => Cow::Borrowed(text),
-            Self::Engine(error) => Cow::Owned(engine_error_text(error)),
+            Self::Refused(text) => Cow::Borrowed(text.as_bytes()),
+            Self::Echoed(text) => Cow::Borrowed(text),
+            Self::Engine(error) => Cow::Owned(engine_error_text(error).into_bytes()),
         }
     }
 }
@@ -151,9 +154,17 @@ fn wrong_arity(name: &str) -> Failure {
 }
 
 fn unknown_subcommand(word: &[u8], container: &str) -> Failure {
-    let word = String::from_utf8_lossy(&word[..word.len().min(128)]);
     let container = container.to_ascii_uppercase();
-    format!("ERR unknown subcommand '{word}'. Try {container} HELP.").into()
+    let word = quoted(word, 128);
+    Failure::Echoed(
+        [b"ERR unknown subcommand '", word, b"'. Try ", container.as_bytes(), b" HELP."].concat(),
+    )
+}
+
+/// At most `len_max` bytes of what a client sent, up to a zero byte, as C would print it.
+fn quoted(word: &[u8], len_max: usize) -> &[u8] {
+    let end = word.iter().take(len_max).position(|byte| *byte == 0);
+    &word[..end.unwrap_or(word.len().min(len_max))]
 }
 
 /// True if `word` is `name`, which is in upper case.

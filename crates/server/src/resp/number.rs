@@ -22,13 +22,20 @@ pub(crate) fn parse_i64(text: &[u8]) -> Option<i64> {
     if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
-/// The non-negative integer that `text` spells, up to `u64::MAX`, as `SCAN` reads its cursor:
-/// plain digits, leading zeros allowed.
+/// The cursor that `text` spells, as `strtoul` reads it: a sign and leading zeros are allowed, a
+/// negative number counts down from 2^64, and nothing at all is 0.
 pub(crate) fn parse_cursor(text: &[u8]) -> Option<u64> {
-    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
+    let (negative, digits) = match text {
+        [] => return Some(0),
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    std::str::from_utf8(text).ok()?.parse().ok()
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(if negative { number.wrapping_neg() } else { number })
 }
 
 /// The number that `text` spells, as `strtod` reads it, in full and finite.
@@ -78,7 +85,10 @@ mod tests {
     fn cursors_are_unsigned() {
         assert_eq!(parse_cursor(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(parse_cursor(b"18446744073709551616"), None);
-        assert_eq!(parse_cursor(b"-1"), None);
-        assert_eq!(parse_cursor(b""), None);
+        assert_eq!(parse_cursor(b"-1"), Some(u64::MAX));
+        assert_eq!(parse_cursor(b"+007"), Some(7));
+        assert_eq!(parse_cursor(b""), Some(0));
+        assert_eq!(parse_cursor(b"-"), None);
+        assert_eq!(parse_cursor(b"1x"), None);
     }
 }

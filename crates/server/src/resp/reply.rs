@@ -43,10 +43,11 @@ impl Reply<'_> {
     }
 
     /// An error, from its code on; line breaks become spaces.
-    pub(crate) fn error(&mut self, text: &str) {
+    pub(crate) fn error(&mut self, text: &[u8]) {
+        let end = text.iter().rposition(|byte| !matches!(byte, b'\r' | b'\n'));
         self.out.push(b'-');
         let start = self.out.len();
-        self.out.extend_from_slice(text.trim_end_matches(['\r', '\n']).as_bytes());
+        self.out.extend_from_slice(&text[..end.map_or(0, |end| end + 1)]);
         for byte in &mut self.out[start..] {
             if matches!(byte, b'\r' | b'\n') {
                 *byte = b' ';
@@ -136,7 +137,7 @@ impl Reply<'_> {
             self.status(line);
         }
         self.status("HELP");
-        self.status("    Print this help.");
+        self.status("    Prints this help.");
     }
 
     fn len_header(&mut self, kind: u8, len: usize) {
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn an_error_stays_on_one_line() {
-        assert_eq!(written(Proto::Two, |reply| reply.error("ERR a\r\nb\n")), "-ERR a  b\r\n");
+        assert_eq!(written(Proto::Two, |reply| reply.error(b"ERR a\r\nb\n")), "-ERR a  b\r\n");
     }
 
     #[test]
