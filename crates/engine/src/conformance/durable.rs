@@ -214,7 +214,7 @@ pub(super) fn listeners_hear_of_it(factory: Factory<'_>) {
         let patience = std::time::Instant::now();
         while heard.load(Ordering::SeqCst) < before + 2 {
             let waited = patience.elapsed();
-            assert!(waited.as_secs() < 20, "durable in the background, and no listener heard");
+            assert!(waited.as_secs() < 10, "durable in the background, and no listener heard");
             std::thread::yield_now();
         }
     }

@@ -116,6 +116,8 @@ fn write_versions(engine: &dyn Engine, rng: &mut Rng, operations: usize) -> Vers
     let relaxed = WriteOptions { durability: Some(Durability::RELAXED), ..WAIT };
     for number in 0..operations {
         let options = match rng.below(4) {
+            // The last ones are early, so that the cut may find some of them undurable.
+            _ if number + 20 > operations => EARLY,
             0 => WAIT,
             // Keys below 8 alone are ever written relaxed: a ticket says nothing of those.
             1 => relaxed,
@@ -142,7 +144,6 @@ pub(super) fn a_power_cut_keeps_what_is_durable(factory: Factory<'_>) {
         let fixture = factory();
         let mut rng = Rng::new(fixture.scale.seed + round);
         let engine = &*fixture.engine;
-        let versions = write_versions(engine, &mut rng, 50 + fixture.scale.operations / 10);
         let mut batches = Vec::new();
         for number in 0..10 {
             let text = format!("batch {number}").into_bytes();
@@ -153,6 +154,7 @@ pub(super) fn a_power_cut_keeps_what_is_durable(factory: Factory<'_>) {
             let made = engine.apply(&batch, &if number % 3 == 0 { WAIT } else { EARLY }).unwrap();
             batches.push((number, text, made.ticket));
         }
+        let versions = write_versions(engine, &mut rng, 50 + fixture.scale.operations / 10);
         let durable = |ticket: Ticket| engine.is_durable(&ticket.into()).unwrap();
         // For each key, the last version that was durable, and all.
         let known: Vec<_> = versions

@@ -3,6 +3,7 @@
 use super::Factory;
 use super::probe::{EARLY, WAIT, all, key, put, record, records, written};
 use crate::{Batch, Engine, Mutation, Outcome, Visibility, WriteOptions};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::scope;
 
@@ -150,27 +151,38 @@ pub(super) fn only_one_insert_wins(factory: Factory<'_>) {
     let fixture = factory();
     let engine = &*fixture.engine;
     let count = fixture.scale.keys_of(128, 100);
-    let wins = AtomicU64::new(0);
-    scope(|scope| {
-        for thread in 0..THREADS {
-            let wins = &wins;
-            scope.spawn(move || {
-                for number in 0..count {
-                    let outcome = engine.insert(&key(number), &[thread as u8], &WAIT).unwrap();
-                    match outcome {
-                        Outcome::Written(made) => {
-                            assert!(!made.replaced);
-                            wins.fetch_add(1, Ordering::SeqCst);
-                        }
-                        Outcome::Exists(_) => {}
-                        other => panic!("{other:?} for an insert"),
-                    }
-                    assert!(record(engine, &key(number)).is_some(), "exists, but is not there");
-                }
-            });
-        }
+    // All start on a key together; nobody may panic before the last barrier.
+    let barrier = Barrier::new(THREADS);
+    let outcomes: Vec<Vec<_>> = scope(|scope| {
+        let threads: Vec<_> = (0..THREADS as u8)
+            .map(|thread| {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    let insert = |number| {
+                        barrier.wait();
+                        engine.insert(&key(number), &[thread], &WAIT)
+                    };
+                    (0..count).map(insert).collect()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    assert_eq!(wins.load(Ordering::SeqCst), count as u64, "inserts that won");
+    for number in 0..count {
+        let mut winner = None;
+        for (thread, outcomes) in outcomes.iter().enumerate() {
+            match &outcomes[number] {
+                Ok(Outcome::Written(made)) => {
+                    assert!(!made.replaced, "an insert replaced something");
+                    assert_eq!(winner.replace(thread as u8), None, "two inserts won");
+                }
+                Ok(Outcome::Exists(_)) => {}
+                other => panic!("{other:?} for an insert"),
+            }
+        }
+        let held = record(engine, &key(number)).map(|seen| seen.value);
+        assert_eq!(held, winner.map(|winner| vec![winner]), "the record of the one that won");
+    }
     assert_eq!(engine.len().unwrap(), count as u64);
     assert_eq!(all(engine, 10).len(), count);
 }
