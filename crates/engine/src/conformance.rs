@@ -107,6 +107,8 @@ pub struct Fixture {
     pub clock: Option<ManualClock>,
     /// Brings it down and up again, if that can be done.
     pub reopen: Option<Reopen>,
+    /// If the store is small enough to be filled: bytes of records by which it certainly is full.
+    pub fills: Option<usize>,
     /// How much may be asked of it.
     pub scale: Scale,
     /// Whatever must live as long as the engine (a temporary directory); dropped after it.
@@ -116,7 +118,14 @@ pub struct Fixture {
 impl Fixture {
     /// A store that can only be used; at the usual scale.
     pub fn new(engine: Arc<dyn Engine>) -> Self {
-        Self { engine, clock: None, reopen: None, scale: Scale::USUAL, keep: Vec::new() }
+        Self {
+            engine,
+            clock: None,
+            reopen: None,
+            fills: None,
+            scale: Scale::USUAL,
+            keep: Vec::new(),
+        }
     }
 
     /// The engine asks this clock.
@@ -130,6 +139,13 @@ impl Fixture {
     #[must_use]
     pub fn with_reopen(mut self, reopen: Reopen) -> Self {
         self.reopen = Some(reopen);
+        self
+    }
+
+    /// The store is certainly full when so many bytes of records are in it.
+    #[must_use]
+    pub fn filled_by(mut self, bytes: usize) -> Self {
+        self.fills = Some(bytes);
         self
     }
 
@@ -149,10 +165,10 @@ impl Fixture {
 
     /// Restarts the store; none if that cannot be done.
     fn restart(self, how: Restart) -> Option<Self> {
-        let Self { engine, clock, reopen, scale, keep } = self;
+        let Self { engine, clock, reopen, fills, scale, keep } = self;
         let mut reopen = reopen?;
         let engine = reopen(engine, how)?;
-        Some(Self { engine, clock, reopen: Some(reopen), scale, keep })
+        Some(Self { engine, clock, reopen: Some(reopen), fills, scale, keep })
     }
 }
 
@@ -179,7 +195,7 @@ macro_rules! __conformance_properties {
                 delete_only_what_is_there, replaced_is_true_of_live_records,
                 multi_get_answers_each_key, records_are_shown_whole;
             sizes: empty_keys_and_values, keys_of_every_length, values_of_every_length,
-                beyond_a_limit_nothing_changes;
+                beyond_a_limit_nothing_changes, a_full_store_keeps_what_it_has;
             expiry: gone_at_the_very_millisecond, gone_for_every_operation,
                 a_write_sets_or_drops_expiry, expiry_on_the_system_clock,
                 a_clock_set_back_revives_nothing;

@@ -72,7 +72,10 @@ mod durable_later {
 
 mod tiny_on_the_system_clock {
     fn fresh() -> super::Fixture {
-        super::fixture(super::ModelEngine::new(), false).with_scale(super::Scale::TINY)
+        // No property may need more than the scale says.
+        let bytes = super::Scale::TINY.bytes;
+        let model = super::ModelEngine::new().with_capacity(bytes as u64);
+        super::fixture(model, false).with_scale(super::Scale::TINY).filled_by(bytes)
     }
     coreplane_engine::conformance_suite!(fresh);
 }

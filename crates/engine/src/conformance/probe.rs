@@ -66,6 +66,7 @@ impl Seen {
     pub(super) fn of(record: crate::Record<'_>) -> Self {
         let value = record.value.to_vec();
         assert_eq!(record.value.len(), value.len(), "a value's length and its bytes differ");
+        assert!(record.value.equals(&value), "a value does not equal its own bytes");
         let (sequence, expires_at) = (record.sequence, record.expires_at);
         Self { value, sequence, expires_at, ticket: record.ticket }
     }

@@ -1,7 +1,7 @@
 //! Keys and values of every length, up to the limits and beyond.
 
 use super::Factory;
-use super::probe::{WAIT, put, record, value, written};
+use super::probe::{WAIT, key, put, record, value, written};
 use super::rng::Rng;
 use crate::{Batch, Engine, Error, Expected, Mutation};
 
@@ -143,4 +143,49 @@ fn too_many_changes(engine: &dyn Engine) {
         other => panic!("a batch of {len} changes, over the limit: {other:?}"),
     }
     assert_eq!(value(engine, b"many"), None, "a refused batch left something");
+}
+
+pub(super) fn a_full_store_keeps_what_it_has(factory: Factory<'_>) {
+    let fixture = factory();
+    let engine = &*fixture.engine;
+    let Some(fills) = fixture.fills else { return };
+    let size = (fixture.scale.bytes / 64).max(16);
+    let filling = |number: usize| vec![number as u8; size];
+    let mut count = 0;
+    loop {
+        match engine.put(&key(count), &filling(count), &WAIT) {
+            Ok(outcome) => assert!(!written(outcome).replaced),
+            Err(Error::NoSpace { .. }) => break,
+            Err(error) => panic!("{error} from a store that fills up"),
+        }
+        count += 1;
+        assert!(count * size <= fills, "{count} records of {size} bytes and still not full");
+    }
+    let mut batch = Batch::new();
+    for number in count..count + 4 {
+        batch.put(&key(number), &filling(number));
+    }
+    let refused = engine.apply(&batch, &WAIT);
+    assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?} in a full store");
+    let check = |from: usize, to: usize| {
+        for number in from..to {
+            let found = value(engine, &key(number));
+            assert!(found == Some(filling(number)), "record {number} in a full store");
+        }
+    };
+    check(0, count);
+    for number in count..count + 4 {
+        assert_eq!(value(engine, &key(number)), None, "a write that had no space left something");
+    }
+    assert_eq!(engine.len().unwrap(), count as u64, "len of a full store");
+    // What an error of this kind tells its caller to do must help.
+    for number in 0..count / 2 {
+        assert!(written(engine.delete(&key(number), &WAIT).unwrap()).replaced);
+    }
+    for number in 0..count / 4 {
+        put(engine, &key(number), &filling(number));
+    }
+    check(0, count / 4);
+    check(count / 2, count);
+    assert!(engine.verify(&mut |_| ()).unwrap().is_sound(), "after it was full");
 }

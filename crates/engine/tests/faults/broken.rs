@@ -194,7 +194,11 @@ impl Engine for Broken {
             let (sequence, ticket) = (self.model.advance_sequence()?, Ticket::DURABLE);
             return Ok(Outcome::Written(Written { sequence, ticket, replaced: true }));
         }
-        let outcome = self.model.put(key, value, &options)?;
+        let outcome = self.model.put(key, value, &options);
+        if outcome.is_err() && self.is(Fault::FullDropsOne) {
+            self.model.delete(b"key-00003", &WriteOptions::default())?;
+        }
+        let outcome = outcome?;
         match outcome {
             Outcome::NotNewer(stored, _)
                 if self.is(Fault::EqualGivenAccepted) && options.sequence == Some(stored) =>

@@ -4,7 +4,7 @@
 mod broken;
 
 use broken::Broken;
-use coreplane_engine::conformance::{Fixture, Reopen, Restart, Scale, check};
+use coreplane_engine::conformance::{Fixture, Reopen, Restart, Scale, check, run_all, violations};
 use coreplane_engine::model::{ManualClock, ModelEngine};
 use coreplane_engine::{Engine, Limits, UnixMillis, WriteOptions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -64,6 +64,7 @@ faults! {
     ExpiryIgnored => records_are_shown_whole;
     ExpiredRevives => a_clock_set_back_revives_nothing;
     LimitUnchecked => beyond_a_limit_nothing_changes;
+    FullDropsOne => a_full_store_keeps_what_it_has;
     LenCountsWrites => len_counts_records;
     ClearLeavesOne => clear_removes_all;
     CloseDoesNothing => closed_refuses_writes;
@@ -106,13 +107,15 @@ fn fixture(fault: Fault) -> Fixture {
         Fault::ExpiresLate => Arc::new(move || UnixMillis(shown.now().0 - 1)),
         _ => clock.as_clock(),
     });
-    let model = Arc::new(model.bounded_by(limits).manual_commit());
+    let model =
+        Arc::new(model.bounded_by(limits).with_capacity(SCALE.bytes as u64).manual_commit());
     let engine = Broken::around(fault, Arc::clone(&model), clock.clone());
     commit_in_background(&model);
     Fixture::new(Arc::new(engine))
         .with_reopen(reopen(fault, model, clock.clone()))
         .with_clock(clock)
         .with_scale(SCALE)
+        .filled_by(SCALE.bytes)
 }
 
 fn commit_in_background(model: &Arc<ModelEngine>) {
@@ -194,4 +197,13 @@ fn what_catches_a_fault_lets_the_unbroken_pass() {
     let failed: Vec<_> =
         properties.into_iter().filter(|property| !holds(property, Fault::Nothing)).collect();
     assert!(failed.is_empty(), "caught without a fault: {failed:?}");
+}
+
+#[test]
+fn all_that_does_not_hold_is_named() {
+    let found = violations(&|| fixture(Fault::LostDelete));
+    let named = |name: &str| found.iter().any(|(property, _)| *property == name);
+    assert!(named("delete_only_what_is_there") && named("a_tombstone_decides"), "{found:?}");
+    assert!(!named("put_then_get"), "{found:?}");
+    run_all(&|| Fixture::new(Arc::new(ModelEngine::new())).with_scale(Scale::TINY));
 }
