@@ -4,28 +4,35 @@
 //! ```text
 //! dax_probe sync PATH      maps PATH with MAP_SYNC and leaves a pattern there
 //! dax_probe verify PATH    finds that pattern again, after the power cut
-//! dax_probe without PATH   PATH is not on DAX: MAP_SYNC must be refused
+//! dax_probe pool PATH      PATH is on DAX: a pool there must be power-safe
+//! dax_probe refuse PATH    PATH is on DAX: a pool on a plain mapping must be refused
+//! dax_probe without PATH   PATH is not on DAX: MAP_SYNC and a DAX pool must be refused
 //! ```
 #![allow(clippy::print_stdout, reason = "it prints what it found")]
 
+use std::error::Error;
 use std::fs::{File, OpenOptions};
+use std::path::Path;
 use std::process::ExitCode;
 use std::ptr;
 
-use coreplane_pmem::order::chosen;
+use coreplane_pmem::{CreateOptions, MediaChoice, Medium, Pool};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 const LEN: usize = 4 << 20;
 
-type Outcome = Result<(), Box<dyn std::error::Error>>;
+type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let outcome = match arguments.as_slice() {
-        [step, path] if step == "sync" => sync(path),
-        [step, path] if step == "verify" => verify(path),
-        [step, path] if step == "without" => without(path),
-        _ => Err("usage: dax_probe sync|verify|without PATH".into()),
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words[..] {
+        ["sync", path] => sync(path),
+        ["verify", path] => verify(path),
+        ["pool", path] => pool(path),
+        ["refuse", path] => refuse(path),
+        ["without", path] => without(path),
+        _ => Err("usage: dax_probe sync|verify|pool|refuse|without PATH".into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -36,13 +43,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn open(path: &str) -> Result<File, Box<dyn std::error::Error>> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)?;
+fn open(path: &str) -> Outcome<File> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, LEN as u64)?;
     Ok(file)
 }
@@ -73,7 +75,9 @@ fn pattern(index: usize) -> u8 {
     (index.wrapping_mul(31) >> 3) as u8
 }
 
-fn sync(path: &str) -> Outcome {
+/// Flushes nothing: the emulator's host keeps every store, and a missing flush is looked for by
+/// the crash simulator. What is tried is that the blocks of the file outlive the machine.
+fn sync(path: &str) -> Outcome<()> {
     let file = open(path)?;
     with_map_sync(&file, |bytes| {
         for (index, byte) in bytes.iter_mut().enumerate() {
@@ -81,11 +85,10 @@ fn sync(path: &str) -> Outcome {
         }
     })?;
     println!("map_sync=ok");
-    println!("flush={}", chosen().name());
     Ok(())
 }
 
-fn verify(path: &str) -> Outcome {
+fn verify(path: &str) -> Outcome<()> {
     let file = open(path)?;
     let wrong = with_map_sync(&file, |bytes| {
         let wrong = |(index, byte): &(usize, &u8)| **byte != pattern(*index);
@@ -98,13 +101,60 @@ fn verify(path: &str) -> Outcome {
     Ok(())
 }
 
-fn without(path: &str) -> Outcome {
-    let file = open(path)?;
-    match with_map_sync(&file, |_| ()) {
-        Ok(()) => Err("MAP_SYNC was granted where there is no DAX".into()),
+/// Creates a pool on `path` anew and says what it rests on.
+fn create(path: &str, media: MediaChoice) -> Outcome<Medium> {
+    if Path::new(path).exists() {
+        std::fs::remove_file(path)?;
+    }
+    let options = CreateOptions {
+        size: LEN as u64,
+        media,
+        page_size: 64 << 10,
+        kind: "probe".to_owned(),
+        parameters: [0; 8],
+    };
+    Ok(Pool::create(Path::new(path), &options)?.medium())
+}
+
+fn pool(path: &str) -> Outcome<()> {
+    let medium = create(path, MediaChoice::Auto)?;
+    println!("medium={} persists_by={}", medium.name, medium.persists_by);
+    if medium.name != "dax" || !medium.power_safe {
+        return Err(format!("a pool on DAX is taken for {medium:?}").into());
+    }
+    println!("pool_power_safe=yes");
+    Ok(())
+}
+
+/// `emulated` maps plainly. On a DAX file system that looks like persistent memory and loses the
+/// file's blocks with the power.
+fn refuse(path: &str) -> Outcome<()> {
+    match create(path, MediaChoice::Emulated("none".to_owned())) {
+        Ok(medium) if medium.power_safe => {
+            Err(format!("a plain mapping on DAX is called power-safe: {medium:?}").into())
+        }
+        Ok(medium) => Err(format!("a plain mapping on DAX was not refused: {medium:?}").into()),
         Err(refusal) => {
-            println!("map_sync_without_dax=refused ({refusal})");
+            println!("plain_mapping=refused ({refusal})");
             Ok(())
         }
     }
+}
+
+fn without(path: &str) -> Outcome<()> {
+    let file = open(path)?;
+    let Err(refusal) = with_map_sync(&file, |_| ()) else {
+        return Err("MAP_SYNC was granted where there is no DAX".into());
+    };
+    println!("map_sync_without_dax=refused ({refusal})");
+    let Err(refusal) = create(path, MediaChoice::Dax) else {
+        return Err("a DAX pool was created where there is no DAX".into());
+    };
+    println!("dax_pool_without_dax=refused ({refusal})");
+    let medium = create(path, MediaChoice::Auto)?;
+    println!("medium={} persists_by={}", medium.name, medium.persists_by);
+    if medium.name != "file" {
+        return Err(format!("a pool without DAX is taken for {medium:?}").into());
+    }
+    Ok(())
 }

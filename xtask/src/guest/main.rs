@@ -54,6 +54,9 @@ fn run() -> Outcome<()> {
 /// Detection alone: what `crates/pmem` makes of this machine's file systems.
 fn probe() -> Outcome<()> {
     machine::probe("sync", "/mnt/probe")?;
+    machine::probe("verify", "/mnt/probe")?;
+    machine::probe("pool", "/mnt/small")?;
+    machine::probe("refuse", "/mnt/plain")?;
     machine::unmount_dax()?;
     machine::mount_dax("never")?;
     machine::probe("without", "/mnt/without")
@@ -61,6 +64,7 @@ fn probe() -> Outcome<()> {
 
 fn write(options: &HashMap<String, String>) -> Outcome<()> {
     machine::probe("sync", "/mnt/probe")?;
+    machine::probe("pool", "/mnt/small")?;
     let size = options.get("size").map_or("64MiB", String::as_str);
     server::coreplane(&["create", "--pool", server::POOL, "--size", size])?;
     server::coreplane(&["info", "--pool", server::POOL])?;
@@ -75,6 +79,8 @@ fn check(options: &HashMap<String, String>) -> Outcome<()> {
     check::check(acknowledged)?;
     server.shut_down()?;
     server::coreplane(&["verify", "--pool", server::POOL])?;
+    machine::probe("pool", "/mnt/small")?;
+    machine::probe("refuse", "/mnt/plain")?;
     machine::unmount_dax()?;
     machine::mount_dax("never")?;
     machine::probe("without", "/mnt/without")?;

@@ -96,8 +96,8 @@ impl Bench {
         let mut machine = self.boot("mem-ctrl", "coreplane.provision=1 coreplane.step=probe")?;
         let lines = machine.lines_until_end(PATIENCE)?;
         expect(&lines, "persistence-domain memory_controller")?;
-        expect_probes(&lines)?;
-        expect(&lines, "probe map_sync=ok")
+        expect(&lines, "probe map_sync=ok")?;
+        expect_probes(&lines)
     }
 
     fn cut_and_recover(&self) -> Outcome<()> {
@@ -120,7 +120,10 @@ impl Bench {
 
 /// What `dax_probe` must have said of a plain mapping and of a mount without DAX.
 fn expect_probes(lines: &[String]) -> Outcome<()> {
-    expect(lines, "probe map_sync_without_dax=refused")
+    expect(lines, "probe pool_power_safe=yes")?;
+    expect(lines, "probe plain_mapping=refused")?;
+    expect(lines, "probe map_sync_without_dax=refused")?;
+    expect(lines, "probe dax_pool_without_dax=refused")
 }
 
 fn expect(lines: &[String], start: &str) -> Outcome<()> {
