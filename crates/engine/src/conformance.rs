@@ -220,7 +220,7 @@ macro_rules! __conformance_properties {
                 a_power_cut_keeps_what_is_durable;
             ordered: scans_in_order, snapshots_stand_still;
             threads: modify_loses_nothing, batches_are_isolated, sequences_grow_across_threads,
-                only_one_insert_wins, clear_comes_before_or_after;
+                only_one_insert_wins, what_returned_is_found_beside_growth, clear_comes_before_or_after;
             random: random_operations_match_the_oracle;
             history: concurrent_histories_are_linearizable;
             script: stories_read_as_recorded;

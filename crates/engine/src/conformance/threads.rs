@@ -1,7 +1,8 @@
 //! Several threads at once.
 
 use super::Factory;
-use super::probe::{EARLY, WAIT, all, key, put, record, records, written};
+use super::probe::{EARLY, WAIT, all, key, look, put, record, records, written};
+use super::rng::Rng;
 use crate::{Batch, Engine, Mutation, Outcome, Visibility, WriteOptions};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -213,4 +214,53 @@ pub(super) fn clear_comes_before_or_after(factory: Factory<'_>) {
     engine.clear().unwrap();
     assert!(all(engine, 10).is_empty());
     assert!(engine.verify(&mut |_| ()).unwrap().is_sound());
+}
+
+/// The value of record `number`, of varying length.
+fn long_value(number: usize) -> Vec<u8> {
+    vec![number as u8; 8 + number % 41]
+}
+
+/// Reads records below `returned` at random; each must be there as it was written.
+fn read_returned(engine: &dyn Engine, seed: u64, returned: &AtomicU64, stop: &AtomicBool) {
+    let mut rng = Rng::new(seed);
+    while !stop.load(Ordering::Relaxed) {
+        let end = returned.load(Ordering::SeqCst) as usize;
+        let number = rng.below(end);
+        let visibility = if rng.one_in(2) { Visibility::Early } else { Visibility::Durable };
+        if end > 0 {
+            let found = look(engine, &key(number), visibility).0.map(|seen| seen.value);
+            let due = Some(long_value(number));
+            assert!(found == due, "record {number} of {end} is {found:?}, not {due:?}");
+        }
+    }
+}
+
+pub(super) fn what_returned_is_found_beside_growth(factory: Factory<'_>) {
+    let fixture = factory();
+    let engine = &*fixture.engine;
+    let count = fixture.scale.keys_of(128, 2 * fixture.scale.operations);
+    let (returned, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    scope(|scope| {
+        let (returned, stop) = (&returned, &stop);
+        for seed in 0..2 {
+            scope.spawn(move || read_returned(engine, seed, returned, stop));
+        }
+        let writer = scope.spawn(move || {
+            for number in 0..count {
+                put(engine, &key(number), &long_value(number));
+                returned.store(number as u64 + 1, Ordering::SeqCst);
+            }
+            // Equal overwrites and deletes of others: whatever is moved must stay to be found.
+            for number in 0..count {
+                put(engine, &key(number), &long_value(number));
+                put(engine, b"other", &[1; 60]);
+                written(engine.delete(b"other", &WAIT).unwrap());
+            }
+        });
+        let result = writer.join();
+        stop.store(true, Ordering::Relaxed);
+        assert!(result.is_ok(), "the writer failed");
+    });
+    assert_eq!(engine.len().unwrap(), count as u64);
 }

@@ -18,6 +18,8 @@ pub(crate) struct Broken {
     fault: Fault,
     clock: ManualClock,
     calls: AtomicU64,
+    /// Puts that are being made.
+    writing: AtomicU64,
     /// The values that keys had before the last put.
     previous: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
     /// Writes of each key.
@@ -37,6 +39,7 @@ impl Broken {
             fault,
             clock,
             calls: AtomicU64::new(0),
+            writing: AtomicU64::new(0),
             previous: Mutex::default(),
             writes: Mutex::default(),
             expiries: Mutex::default(),
@@ -149,6 +152,9 @@ impl Engine for Broken {
         if self.is(Fault::ExpiredRevives) && expiry.is_some_and(|at| at <= self.clock.now()) {
             return Ok(Found { hit: false, ticket: Ticket::DURABLE });
         }
+        if self.is(Fault::MissBesideWrite) && self.writing.load(Ordering::SeqCst) > 0 {
+            return Ok(Found { hit: false, ticket: Ticket::DURABLE });
+        }
         let too_early = self.is(Fault::DurableReadTooEarly);
         let visibility = if too_early { Visibility::Early } else { visibility };
         let mut found =
@@ -194,7 +200,9 @@ impl Engine for Broken {
             let (sequence, ticket) = (self.model.advance_sequence()?, Ticket::DURABLE);
             return Ok(Outcome::Written(Written { sequence, ticket, replaced: true }));
         }
+        self.writing.fetch_add(1, Ordering::SeqCst);
         let outcome = self.model.put(key, value, &options);
+        self.writing.fetch_sub(1, Ordering::SeqCst);
         if outcome.is_err() && self.is(Fault::FullDropsOne) {
             self.model.delete(b"key-00003", &WriteOptions::default())?;
         }

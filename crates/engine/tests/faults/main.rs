@@ -40,6 +40,7 @@ faults! {
     CasIgnoresSequence => compare_with_sequence;
     CasNotAtomic => concurrent_histories_are_linearizable;
     InsertNotAtomic => only_one_insert_wins;
+    MissBesideWrite => what_returned_is_found_beside_growth;
     ModifyNotAtomic => modify_loses_nothing;
     ModifyKeepsExpiry => modify_expiry;
     BatchNotAtomic => batches_are_isolated;
