@@ -1,0 +1,210 @@
+//! No answer leaves before what it rests on is durable, and the order of answers never changes.
+
+mod wire;
+
+use coreplane_engine::model::ModelEngine;
+use coreplane_engine::{Durability, Engine};
+use coreplane_server::{Config, Error, Server};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+use wire::{Running, Wire, config};
+
+/// A store whose writes become durable only when the test says so.
+fn start() -> (Arc<ModelEngine>, Running) {
+    let engine = Arc::new(ModelEngine::with_manual_commit());
+    let server = Running::start(config(), engine.clone());
+    (engine, server)
+}
+
+/// Waits until the server has written something that is not durable.
+fn until_undurable(engine: &ModelEngine) {
+    while !engine.has_undurable() {
+        std::thread::yield_now();
+    }
+}
+
+/// Reads one answer in a thread of its own; says when it is there.
+fn reply_of(mut wire: Wire) -> (std::sync::mpsc::Receiver<String>, std::thread::JoinHandle<Wire>) {
+    let (sender, receiver) = channel();
+    let thread = std::thread::spawn(move || {
+        sender.send(wire::shown(&wire.reply())).expect("somebody listens");
+        wire
+    });
+    (receiver, thread)
+}
+
+/// Long enough for an answer that is not held to arrive.
+const A_WHILE: Duration = Duration::from_millis(100);
+
+#[test]
+fn an_answer_waits_for_its_write() {
+    let (engine, server) = start();
+    let mut writer = server.connect();
+    writer.send(b"SET k v\r\n");
+    until_undurable(&engine);
+    let (answer, thread) = reply_of(writer);
+    assert!(answer.recv_timeout(A_WHILE).is_err(), "told before it was durable");
+    assert_eq!(engine.after_power_cut().get(b"k").unwrap(), None);
+    engine.make_durable();
+    assert_eq!(answer.recv().unwrap(), "+OK\\r\\n");
+    assert_eq!(engine.after_power_cut().get(b"k").unwrap(), Some(b"v".to_vec()));
+    thread.join().unwrap();
+}
+
+#[test]
+fn whoever_reads_it_waits_too_and_nobody_else() {
+    let (engine, server) = start();
+    let mut writer = server.connect();
+    writer.send(b"SET k v\r\n");
+    until_undurable(&engine);
+    // On both loops.
+    for _ in 0..2 {
+        let mut other = server.connect();
+        assert_eq!(other.say("PING"), "+PONG\\r\\n");
+        assert_eq!(other.say("GET elsewhere"), "$-1\\r\\n");
+        let mut reader = server.connect();
+        reader.send(b"GET k\r\n");
+        let (answer, thread) = reply_of(reader);
+        assert!(answer.recv_timeout(A_WHILE).is_err(), "shown before it was durable");
+        drop(thread);
+    }
+    engine.make_durable();
+    assert_eq!(wire::shown(&writer.reply()), "+OK\\r\\n");
+    assert_eq!(writer.say("GET k"), "$1\\r\\nv\\r\\n");
+}
+
+#[test]
+fn answers_behind_a_held_one_keep_their_order() {
+    let (engine, server) = start();
+    let mut wire = server.connect();
+    wire.send(b"PING first\r\n");
+    assert_eq!(wire::shown(&wire.reply()), "$5\\r\\nfirst\\r\\n");
+    wire.send(b"INCR n\r\n");
+    until_undurable(&engine);
+    wire.send(b"PING second\r\nINCR n\r\n");
+    wire.send(b"GET elsewhere\r\nINCR n\r\nPING third\r\n");
+    let (answer, thread) = reply_of(wire);
+    assert!(answer.recv_timeout(A_WHILE).is_err());
+    // Whatever is durable by now may leave, the rest follows.
+    let maker = std::thread::spawn({
+        let engine = engine.clone();
+        move || {
+            for _ in 0..200 {
+                engine.make_durable();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    });
+    assert_eq!(answer.recv().unwrap(), ":1\\r\\n");
+    let mut wire = thread.join().unwrap();
+    let expected =
+        ["$6\\r\\nsecond\\r\\n", ":2\\r\\n", "$-1\\r\\n", ":3\\r\\n", "$5\\r\\nthird\\r\\n"];
+    for expected in expected {
+        assert_eq!(wire::shown(&wire.reply()), expected);
+    }
+    maker.join().unwrap();
+}
+
+#[test]
+fn transactions_and_batches_wait_as_well() {
+    for request in [
+        &b"MSET a 1 b 2\r\n"[..],
+        b"MULTI\r\nSET a 1\r\nSET b 2\r\nEXEC\r\n",
+        b"MSETNX a 1 b 2\r\n",
+    ] {
+        let (engine, server) = start();
+        let mut wire = server.connect();
+        wire.send(request);
+        until_undurable(&engine);
+        let survivors = engine.after_power_cut();
+        assert_eq!(survivors.len().unwrap(), 0);
+        let mut monitor = server.connect();
+        assert_eq!(monitor.say("PING"), "+PONG\\r\\n");
+        engine.make_durable();
+        let answer = wire::shown(&wire.reply());
+        assert!(answer.starts_with("+OK") || answer.starts_with(":1"), "{answer}");
+        assert_eq!(engine.after_power_cut().len().unwrap(), 2);
+    }
+}
+
+#[test]
+fn a_medium_that_fails_is_no_ok() {
+    let (engine, server) = start();
+    let mut wire = server.connect();
+    wire.send(b"SET k v\r\nPING\r\n");
+    until_undurable(&engine);
+    engine.break_medium("the disk is gone");
+    let rest = wire::shown(&wire.rest());
+    assert!(rest.starts_with("-MISCONF sync of the medium failed"), "{rest}");
+    assert!(!rest.contains("OK") && !rest.contains("PONG"), "{rest}");
+    // Later writes are refused, the server still talks.
+    let mut later = server.connect();
+    assert_eq!(later.say("PING"), "+PONG\\r\\n");
+    let answer = later.say("SET k w");
+    assert!(answer.starts_with("-MISCONF"), "{answer}");
+}
+
+#[test]
+fn relaxed_answers_do_not_wait() {
+    let engine = Arc::new(ModelEngine::with_manual_commit());
+    let config = Config { durability: Durability::RELAXED, power_safe: true, ..config() };
+    let server = Running::start(config, engine.clone());
+    let mut wire = server.connect();
+    assert_eq!(wire.say("SET k v"), "+OK\\r\\n");
+    assert!(engine.has_undurable());
+    // But who asks whether it is safe is told so only when it is.
+    assert_eq!(wire.say("WAITAOF 1 0 0"), "*2\\r\\n:1\\r\\n:0\\r\\n");
+    assert_eq!(engine.after_power_cut().get(b"k").unwrap(), Some(b"v".to_vec()));
+}
+
+#[test]
+fn waitaof_and_lastsave_tell_the_truth_of_the_medium() {
+    let unsafe_server = Running::start(config(), Arc::new(ModelEngine::new()));
+    let mut wire = unsafe_server.connect();
+    assert_eq!(wire.say("SET k v"), "+OK\\r\\n");
+    assert_eq!(wire.say("WAITAOF 1 0 0"), "*2\\r\\n:0\\r\\n:0\\r\\n");
+    assert!(wire.say("WAITAOF 2 0 0").starts_with("-ERR value is out of range"));
+    assert!(wire.say("WAITAOF 1 -1 0").starts_with("-ERR value is out of range"));
+    assert_eq!(wire.say("WAITAOF 1 0 -1"), "-ERR timeout is negative\\r\\n");
+    assert!(wire.say("BGREWRITEAOF").starts_with("-ERR"));
+
+    let (engine, server) = start();
+    let mut wire = server.connect();
+    let before = wire.say("LASTSAVE");
+    wire.send(b"SET k v\r\n");
+    until_undurable(&engine);
+    let mut other = server.connect();
+    assert_eq!(other.say("BGSAVE"), "+Background saving started\\r\\n");
+    assert_eq!(wire::shown(&wire.reply()), "+OK\\r\\n");
+    assert_eq!(engine.after_power_cut().len().unwrap(), 1);
+    assert!(before.starts_with(":1"), "{before}");
+    assert_eq!(other.say("SAVE"), "+OK\\r\\n");
+}
+
+#[test]
+fn a_full_store_is_an_error_and_nothing_is_half_done() {
+    let engine = Arc::new(ModelEngine::new().with_capacity(100));
+    let server = Running::start(config(), engine);
+    let mut wire = server.connect();
+    assert_eq!(wire.say("SET a 1"), "+OK\\r\\n");
+    let long = vec![b'x'; 200];
+    let answer = wire::shown(&wire.ask(&[b"SET", b"b", &long]));
+    assert!(answer.starts_with("-OOM no space"), "{answer}");
+    let answer = wire::shown(&wire.ask(&[b"MSET", b"c", b"1", b"b", &long]));
+    assert!(answer.starts_with("-OOM"), "{answer}");
+    assert_eq!(wire.say("MULTI"), "+OK\\r\\n");
+    assert_eq!(wire.say("SET c 1"), "+QUEUED\\r\\n");
+    assert_eq!(wire::shown(&wire.ask(&[b"APPEND", b"a", &long])), "+QUEUED\\r\\n");
+    let answer = wire.say("EXEC");
+    assert!(answer.starts_with("-EXECABORT"), "{answer}");
+    assert_eq!(wire.say("EXISTS a b c"), ":1\\r\\n");
+    assert_eq!(wire.say("GET a"), "$1\\r\\n1\\r\\n");
+}
+
+#[test]
+fn noflush_is_refused() {
+    let config = Config { durability: Durability::NoFlush, ..config() };
+    let refused = Server::bind(config, Arc::new(ModelEngine::new()));
+    assert!(matches!(refused, Err(Error::NoFlush)));
+}

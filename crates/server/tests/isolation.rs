@@ -1,0 +1,175 @@
+//! Commands of different event loops do not see each other's halves.
+
+mod wire;
+
+use coreplane_engine::model::ModelEngine;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use wire::{Running, Wire, config, shown};
+
+fn start() -> Running {
+    Running::start(config(), Arc::new(ModelEngine::new()))
+}
+
+/// Runs `write` in two threads and `read` in two more, each with a connection; connections are
+/// dealt to the loops in turn, so each kind is on both. Ends when the writers have ended.
+fn together(
+    server: &Running,
+    write: impl Fn(&mut Wire, u32) + Sync,
+    read: impl Fn(&mut Wire) + Sync,
+) {
+    const ROUNDS: u32 = 300;
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let mut wire = server.connect();
+            let (read, is_over) = (&read, &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    read(&mut wire);
+                }
+            });
+        }
+        let writers: Vec<_> = (0..2)
+            .map(|_| {
+                let mut wire = server.connect();
+                let write = &write;
+                scope.spawn(move || (0..ROUNDS).for_each(|round| write(&mut wire, round)))
+            })
+            .collect();
+        let results: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        for result in results {
+            result.expect("the writer");
+        }
+    });
+}
+
+/// The bulk strings of an array of two.
+fn two(reply: &str) -> (String, String) {
+    let parts: Vec<&str> = reply.split("\\r\\n").collect();
+    match parts[..] {
+        ["*2", _, first, _, second, ""] => (first.to_owned(), second.to_owned()),
+        ["*2", "$-1", "$-1", ""] => Default::default(),
+        _ => panic!("{reply}"),
+    }
+}
+
+fn read_both(wire: &mut Wire) {
+    let (first, second) = two(&wire.say("MGET a b"));
+    assert_eq!(first, second, "torn");
+    wire.send(b"MULTI\r\nGET a\r\nGET b\r\nEXEC\r\n");
+    for _ in 0..3 {
+        wire.reply();
+    }
+    let (first, second) = two(&shown(&wire.reply()));
+    assert_eq!(first, second, "torn");
+}
+
+#[test]
+fn nobody_sees_half_an_mset() {
+    let server = start();
+    let write = |wire: &mut Wire, round: u32| {
+        let value = format!("{round}");
+        assert_eq!(wire.say(&format!("MSET a {value} x {value} b {value}")), "+OK\\r\\n");
+    };
+    together(&server, write, read_both);
+}
+
+#[test]
+fn nobody_sees_half_a_transaction() {
+    let server = start();
+    let write = |wire: &mut Wire, _| {
+        wire.send(b"MULTI\r\nINCR a\r\nINCR b\r\nEXEC\r\n");
+        for _ in 0..3 {
+            wire.reply();
+        }
+        let (first, second) = {
+            let reply = shown(&wire.reply());
+            let parts: Vec<&str> = reply.split("\\r\\n").collect();
+            (parts[1].to_owned(), parts[2].to_owned())
+        };
+        assert_eq!(first, second);
+    };
+    together(&server, write, read_both);
+    let mut wire = server.connect();
+    assert_eq!(two(&wire.say("MGET a b")), ("600".to_owned(), "600".to_owned()));
+}
+
+#[test]
+fn a_renamed_key_is_always_somewhere() {
+    let server = start();
+    server.connect().say("MSET here1 v here2 v");
+    let next = std::sync::atomic::AtomicU32::new(1);
+    let numbers: std::sync::Mutex<std::collections::HashMap<std::thread::ThreadId, u32>> =
+        std::sync::Mutex::default();
+    let write = |wire: &mut Wire, _| {
+        let id = std::thread::current().id();
+        let number = *numbers
+            .lock()
+            .unwrap()
+            .entry(id)
+            .or_insert_with(|| next.fetch_add(1, Ordering::Relaxed));
+        assert_eq!(wire.say(&format!("RENAME here{number} there{number}")), "+OK\\r\\n");
+        assert_eq!(wire.say(&format!("RENAMENX there{number} here{number}")), ":1\\r\\n");
+    };
+    together(&server, write, |wire| {
+        assert_eq!(wire.say("EXISTS here1 there1 here2 there2"), ":2\\r\\n");
+        assert_eq!(wire.say("KEYS *ere1").matches("ere1").count(), 1);
+    });
+}
+
+#[test]
+fn several_keys_are_deleted_and_set_if_absent_at_once() {
+    let server = start();
+    let write = |wire: &mut Wire, _| {
+        wire.say("MSETNX p 1 q 1");
+        let deleted = wire.say("DEL p q");
+        assert!(deleted == ":2\\r\\n" || deleted == ":0\\r\\n", "{deleted}");
+    };
+    together(&server, write, |wire| {
+        let there = wire.say("EXISTS p q");
+        assert!(there == ":2\\r\\n" || there == ":0\\r\\n", "{there}");
+    });
+}
+
+#[test]
+fn no_increment_is_lost() {
+    let server = start();
+    let write = |wire: &mut Wire, _| {
+        wire.send(b"INCR n\r\nINCRBY n 2\r\nDECR n\r\nAPPEND s x\r\nINCRBYFLOAT f 0.5\r\n");
+        for _ in 0..5 {
+            wire.reply();
+        }
+    };
+    together(&server, write, |wire| drop(wire.say("GET n")));
+    let mut wire = server.connect();
+    assert_eq!(wire.say("GET n"), "$4\\r\\n1200\\r\\n");
+    assert_eq!(wire.say("STRLEN s"), ":600\\r\\n");
+    assert_eq!(wire.say("GET f"), "$3\\r\\n300\\r\\n");
+}
+
+#[test]
+fn watched_increments_are_not_lost() {
+    let server = start();
+    server.connect().say("SET n 0");
+    let write = |wire: &mut Wire, _| {
+        loop {
+            wire.say("WATCH n");
+            let value: u64 = {
+                let reply = wire.say("GET n");
+                reply.split("\\r\\n").nth(1).unwrap().parse().unwrap()
+            };
+            wire.send(format!("MULTI\r\nSET n {}\r\nEXEC\r\n", value + 1).as_bytes());
+            wire.reply();
+            wire.reply();
+            match shown(&wire.reply()).as_str() {
+                "*1\\r\\n+OK\\r\\n" => return,
+                "*-1\\r\\n" => {}
+                other => panic!("{other}"),
+            }
+        }
+    };
+    together(&server, write, |wire| drop(wire.say("GET n")));
+    assert_eq!(server.connect().say("GET n"), "$3\\r\\n600\\r\\n");
+}

@@ -1,0 +1,182 @@
+//! A server from its first connection to its end.
+
+mod wire;
+
+use coreplane_engine::model::ModelEngine;
+use coreplane_server::{Config, Error, Server};
+use std::sync::Arc;
+use wire::{Running, Wire, config};
+
+fn start() -> Running {
+    Running::start(config(), Arc::new(ModelEngine::new()))
+}
+
+#[test]
+fn a_unix_socket_serves_as_well() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    // One that a dead server left behind is no obstacle.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let config =
+        Config { unix_socket: Some(path.clone()), unix_socket_mode: Some(0o600), ..config() };
+    let server = Running::start(config.clone(), Arc::new(ModelEngine::new()));
+    let mut unix = Wire::unix(&path);
+    assert_eq!(unix.say("SET k v"), "+OK\\r\\n");
+    assert_eq!(server.connect().say("GET k"), "$1\\r\\nv\\r\\n");
+    assert!(unix.say("CLIENT INFO").contains("flags=U"));
+    // A live one is.
+    let second = Server::bind(config, Arc::new(ModelEngine::new()));
+    assert!(matches!(second, Err(Error::Listen { .. })));
+    assert_eq!(unix.say("PING"), "+PONG\\r\\n");
+    drop(server);
+    assert!(!path.exists());
+}
+
+#[test]
+fn shutdown_ends_the_server_without_an_answer() {
+    let server = start();
+    let mut wire = server.connect();
+    let mut other = server.connect();
+    assert_eq!(other.say("SET k v"), "+OK\\r\\n");
+    wire.send(b"SHUTDOWN NOSAVE\r\n");
+    assert!(wire.is_closed());
+    assert!(other.is_closed());
+    server.wait().expect("a good end");
+}
+
+#[test]
+fn somewhere_to_listen_is_needed() {
+    let config = Config { port: None, ..config() };
+    let refused = Server::bind(config, Arc::new(ModelEngine::new()));
+    assert!(matches!(refused, Err(Error::NowhereToListen)));
+    let config = Config { bind: vec!["no.such.host.invalid".to_owned()], ..wire::config() };
+    let refused = Server::bind(config, Arc::new(ModelEngine::new()));
+    assert!(matches!(refused, Err(Error::Listen { .. })));
+}
+
+#[test]
+fn clients_can_be_listed_and_killed_across_loops() {
+    let server = start();
+    let mut wires: Vec<Wire> = (0..4).map(|_| server.connect()).collect();
+    let ids: Vec<String> = wires
+        .iter_mut()
+        .map(|wire| {
+            wire.say("CLIENT ID").trim_end_matches("\\r\\n").trim_start_matches(':').to_owned()
+        })
+        .collect();
+    assert_eq!(wires[1].say("CLIENT SETNAME joe"), "+OK\\r\\n");
+    assert_eq!(wires[1].say("CLIENT SETINFO LIB-NAME some-lib"), "+OK\\r\\n");
+    assert_eq!(wires[1].say("CLIENT SETINFO lib-ver 1.2"), "+OK\\r\\n");
+    assert!(wires[1].say("CLIENT SETINFO lib-ver 1 2").starts_with("-ERR wrong number"));
+    assert_eq!(wires[1].say("CLIENT SETINFO x y"), "-ERR Unrecognized option 'x'\\r\\n");
+    assert_eq!(wires[1].say("CLIENT NO-TOUCH on"), "+OK\\r\\n");
+    let list = wires[0].say("CLIENT LIST");
+    assert_eq!(list.matches("addr=127.0.0.1:").count(), 8, "{list}");
+    assert!(list.contains("name=joe") && list.contains("lib-name=some-lib lib-ver=1.2"));
+    let one = wires[0].say(&format!("CLIENT LIST ID {}", ids[2]));
+    assert_eq!(one.matches("addr=127.0.0.1:").count(), 2, "{one}");
+    for victim in [1, 2] {
+        assert_eq!(wires[0].say(&format!("CLIENT KILL ID {}", ids[victim])), ":1\\r\\n");
+        assert!(wires[victim].is_closed());
+    }
+    assert_eq!(wires[0].say(&format!("CLIENT KILL ID {}", ids[0])), ":0\\r\\n");
+    assert_eq!(wires[0].say("CLIENT KILL TYPE normal"), ":1\\r\\n");
+    assert!(wires[3].is_closed());
+    assert_eq!(wires[0].say(&format!("CLIENT KILL ID {} SKIPME no", ids[0])), ":1\\r\\n");
+    assert!(wires[0].is_closed());
+}
+
+#[test]
+fn info_holds_what_clients_look_for() {
+    let server = start();
+    let mut wire = server.connect();
+    wire.say("SET k v");
+    wire.say("GET k");
+    wire.say("NONSENSE");
+    let info = wire.say("INFO");
+    for line in [
+        "redis_version:7.0.15",
+        "redis_mode:standalone",
+        "coreplane_version:",
+        "loading:0",
+        "role:master",
+        "connected_clients:1",
+        "total_commands_processed:4",
+        "total_error_replies:1",
+        "keyspace_hits:1",
+        "cluster_enabled:0",
+        "durability:strict",
+        "db0:keys=1,",
+        "turn_count:",
+    ] {
+        assert!(info.contains(&format!("\\r\\n{line}")), "{line} in {info}");
+    }
+    let statistics = wire.say("INFO commandstats");
+    assert!(statistics.contains("cmdstat_set:calls=1,failed_calls=0"), "{statistics}");
+    assert!(!statistics.contains("role:master"));
+    assert!(wire.say("INFO everything").contains("cmdstat_get"));
+    assert!(wire.say("INFO server clients").contains("# Clients"));
+    assert_eq!(wire.say("CONFIG RESETSTAT"), "+OK\\r\\n");
+    assert!(wire.say("INFO stats").contains("total_error_replies:0"));
+}
+
+#[test]
+fn hello_changes_the_language() {
+    let server = start();
+    let mut wire = server.connect();
+    let hello = wire.say("HELLO 3 SETNAME me");
+    assert!(hello.starts_with("%7\\r\\n$6\\r\\nserver\\r\\n$5\\r\\nredis\\r\\n"), "{hello}");
+    assert!(hello.contains("$5\\r\\nproto\\r\\n:3\\r\\n"));
+    assert_eq!(wire.say("GET none"), "_\\r\\n");
+    assert_eq!(wire.say("CLIENT GETNAME"), "$2\\r\\nme\\r\\n");
+    assert!(wire.say("INFO").starts_with("="));
+    assert!(wire.say("CLIENT LIST").contains("resp=3"));
+    let hello = wire.say("HELLO 2");
+    assert!(hello.starts_with("*14\\r\\n"), "{hello}");
+    assert_eq!(wire.say("GET none"), "$-1\\r\\n");
+}
+
+#[test]
+fn the_whole_table_can_be_asked_for() {
+    let server = start();
+    let mut wire = server.connect();
+    let count = wire.say("COMMAND COUNT");
+    let all = wire.say("COMMAND");
+    assert!(all.starts_with(&count.replace(':', "*")), "{count}");
+    let list = wire.say("COMMAND LIST");
+    assert!(list.starts_with(&count.replace(':', "*")));
+    for protocol in ["HELLO 2", "HELLO 3"] {
+        wire.say(protocol);
+        for request in
+            ["COMMAND", "COMMAND INFO", "COMMAND DOCS", "COMMAND LIST FILTERBY ACLCAT read"]
+        {
+            // The client of this test reads an answer by its structure: a wrong length anywhere
+            // would put it out of step.
+            assert!(!wire.say(request).starts_with('-'), "{request}");
+        }
+        assert_eq!(wire.say("PING"), "+PONG\\r\\n");
+    }
+}
+
+#[test]
+fn scan_shows_every_key() {
+    let server = start();
+    let mut wire = server.connect();
+    for index in 0..1000 {
+        wire.say(&format!("SET key:{index} v"));
+    }
+    let (mut cursor, mut seen) = ("0".to_owned(), std::collections::BTreeSet::new());
+    loop {
+        let reply = wire.say(&format!("SCAN {cursor} COUNT 50"));
+        let mut parts = reply.split("\\r\\n").skip(2);
+        cursor = parts.next().unwrap().to_owned();
+        seen.extend(parts.filter(|part| part.starts_with("key:")).map(str::to_owned));
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 1000);
+    let drawn: std::collections::BTreeSet<String> =
+        (0..50).map(|_| wire.say("RANDOMKEY")).collect();
+    assert!(drawn.len() > 10, "{drawn:?}");
+}

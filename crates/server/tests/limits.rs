@@ -1,0 +1,170 @@
+//! What a client may not do to the server or to other clients.
+
+mod wire;
+
+use coreplane_engine::model::ModelEngine;
+use coreplane_server::{Config, OutputLimit};
+use std::sync::Arc;
+use std::time::Duration;
+use wire::{Running, Wire, command, config};
+
+fn start(config: Config) -> Running {
+    Running::start(config, Arc::new(ModelEngine::new()))
+}
+
+/// A number of `INFO`.
+fn info(wire: &mut Wire, name: &str) -> u64 {
+    let text = wire.say("INFO");
+    let start = text.find(&format!("{name}:")).expect(name) + name.len() + 1;
+    let digits = text[start..].split("\\r").next().unwrap();
+    digits.parse().expect(name)
+}
+
+#[test]
+fn one_client_too_many_is_told_so() {
+    let server = start(Config { max_clients: 3, ..config() });
+    let mut kept: Vec<Wire> = (0..3).map(|_| server.connect()).collect();
+    for wire in &mut kept {
+        assert_eq!(wire.say("PING"), "+PONG\\r\\n");
+    }
+    let mut refused = server.connect();
+    assert_eq!(wire::shown(&refused.rest()), "-ERR max number of clients reached\\r\\n");
+    // A place that becomes free can be taken.
+    let mut gone = kept.pop().unwrap();
+    assert_eq!(gone.say("QUIT"), "+OK\\r\\n");
+    assert!(gone.is_closed());
+    loop {
+        let mut wire = server.connect();
+        if wire.try_send(b"PING\r\n") && wire.reply().starts_with(b"+PONG") {
+            break;
+        }
+    }
+    assert!(info(&mut kept[0], "rejected_connections") >= 1);
+    // More may be let in while the server runs.
+    assert_eq!(kept[0].say("CONFIG SET maxclients 100"), "+OK\\r\\n");
+    let mut more: Vec<Wire> = (0..10).map(|_| server.connect()).collect();
+    assert!(more.iter_mut().all(|wire| wire.say("PING") == "+PONG\\r\\n"));
+}
+
+#[test]
+fn idle_clients_are_dropped() {
+    let server = start(Config { idle_timeout: Duration::from_millis(150), ..config() });
+    let mut idle = server.connect();
+    assert_eq!(idle.say("PING"), "+PONG\\r\\n");
+    let mut busy = server.connect();
+    let mut busy_there = std::thread::spawn(move || {
+        for _ in 0..40 {
+            assert_eq!(busy.say("PING"), "+PONG\\r\\n");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        busy
+    })
+    .join()
+    .unwrap();
+    assert!(idle.is_closed());
+    assert_eq!(busy_there.say("PING"), "+PONG\\r\\n");
+}
+
+#[test]
+fn who_does_not_read_is_not_read_from() {
+    const COMMANDS: usize = 4_000;
+    let server = start(Config { output_pause_bytes: 64 << 10, ..config() });
+    let mut other = server.connect();
+    let value = vec![b'v'; 10_000];
+    assert_eq!(other.ask(&[b"SET", b"k", &value]), b"+OK\r\n");
+    // Ten thousand times as much output as input: far more than all buffers on the way.
+    let request = command(&[b"GET", b"k"]).repeat(COMMANDS);
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    let address = server.address;
+    let reader = std::thread::spawn(move || {
+        let mut wire = Wire::tcp(address);
+        wire.send(&request);
+        receiver.recv().expect("the word to go on");
+        for _ in 0..COMMANDS {
+            assert_eq!(wire.reply().len(), 10_000 + 10);
+        }
+        wire
+    });
+    // Meanwhile others are served, and what waits for the sleeper stays small.
+    let mut largest = 0;
+    for _ in 0..50 {
+        largest = largest.max(info(&mut other, "client_recent_max_output_buffer"));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(largest < 64 << 10 | 32 << 10, "{largest}");
+    sender.send(()).unwrap();
+    let mut wire = reader.join().unwrap();
+    assert_eq!(wire.say("PING"), "+PONG\\r\\n");
+}
+
+#[test]
+fn who_asks_for_too_much_is_dropped() {
+    let hard = OutputLimit { hard_bytes: 1 << 20, ..OutputLimit::default() };
+    let soft = OutputLimit {
+        soft_bytes: 1 << 20,
+        soft_time: Duration::from_millis(50),
+        ..OutputLimit::default()
+    };
+    for output_limit in [hard, soft] {
+        let server = start(Config { output_limit, ..config() });
+        let mut other = server.connect();
+        let value = vec![b'v'; 2 << 20];
+        assert_eq!(other.ask(&[b"SET", b"k", &value]), b"+OK\r\n");
+        let mut greedy = server.connect();
+        greedy.send(&command(&[b"GET", b"k"]).repeat(50));
+        let dropped = "client_output_buffer_limit_disconnections";
+        while info(&mut other, dropped) == 0 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(greedy.rest().len() < 50 * (2 << 20));
+        assert_eq!(other.say("PING"), "+PONG\\r\\n");
+    }
+}
+
+#[test]
+fn a_command_that_never_ends_is_cut() {
+    let server = start(Config { query_buffer_max: 1 << 20, ..config() });
+    let mut wire = server.connect();
+    wire.send(b"*1000000\r\n");
+    let word = b"$1000\r\n".iter().chain(&[b'x'; 1000]).chain(b"\r\n");
+    let word: Vec<u8> = word.copied().collect();
+    for _ in 0..100_000 {
+        if !wire.try_send(&word) {
+            break;
+        }
+    }
+    assert!(wire.is_closed());
+    assert_eq!(server.connect().say("PING"), "+PONG\\r\\n");
+}
+
+#[test]
+fn bulk_strings_have_a_limit_that_can_change() {
+    let server = start(Config { bulk_len_max: 2 << 20, ..config() });
+    let mut wire = server.connect();
+    let largest = vec![b'x'; 2 << 20];
+    assert_eq!(wire.ask(&[b"SET", b"k", &largest]), b"+OK\r\n");
+    assert_eq!(wire.ask(&[b"GET", b"k"]).len(), (2 << 20) + 12);
+    let answer = wire.say("APPEND k x");
+    assert!(answer.starts_with("-ERR string exceeds maximum allowed size"), "{answer}");
+    let mut other = server.connect();
+    other.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2097153\r\n");
+    assert_eq!(wire::shown(&other.rest()), "-ERR Protocol error: invalid bulk length\\r\\n");
+    assert_eq!(wire.say("CONFIG SET proto-max-bulk-len 4mb"), "+OK\\r\\n");
+    assert_eq!(wire.say("APPEND k x"), ":2097153\\r\\n");
+}
+
+#[test]
+fn keys_and_values_over_the_limits_of_the_engine_are_errors() {
+    let server = start(config());
+    let mut wire = server.connect();
+    let key = vec![b'k'; (64 << 10) + 1];
+    for answer in [
+        wire.ask(&[b"SET", &key, b"v"]),
+        wire.ask(&[b"INCR", &key]),
+        wire.ask(&[b"MSET", b"a", b"1", &key, b"v"]),
+    ] {
+        let answer = wire::shown(&answer);
+        assert!(answer.starts_with("-ERR key of 65537 bytes is over the limit"), "{answer}");
+    }
+    assert_eq!(wire.say("DBSIZE"), ":0\\r\\n");
+}
