@@ -22,10 +22,10 @@ use crate::host::{Host, Message, Port};
 use crate::listener::Listeners;
 use crate::resp::frame::{Bounds, ProtocolError, Step};
 use crate::resp::reply::{Proto, Reply};
+use crate::withheld::Withheld;
 use coreplane_engine::{Horizon, UnixMillis};
 use mio::{Events, Poll, Token};
 use slab::Slab;
-use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,14 +42,6 @@ pub(crate) fn listener_token(index: usize) -> Token {
 
 const SCRATCH_LEN: usize = 64 << 10;
 
-/// Turns whose answers wait for durability.
-#[derive(Debug)]
-struct WaitingTurn {
-    turn: u64,
-    horizon: Horizon,
-    since: Instant,
-}
-
 /// One thread's connections and what it needs to serve them.
 #[derive(Debug)]
 pub(crate) struct EventLoop {
@@ -60,13 +52,10 @@ pub(crate) struct EventLoop {
     listeners: Option<Listeners>,
     scratch: Vec<u8>,
     /// What the answers of this turn rest on.
-    horizon: Horizon,
-    turn: u64,
-    waiting: VecDeque<WaitingTurn>,
-    /// Connections with held answers.
-    held: Vec<usize>,
+    pub(crate) horizon: Horizon,
+    pub(crate) withheld: Withheld,
     /// Connections that wrote something in this turn.
-    touched: Vec<usize>,
+    pub(crate) touched: Vec<usize>,
     /// Connections that have more to do than they could in the last turn.
     again: Vec<usize>,
     pub(crate) now: Instant,
@@ -90,9 +79,7 @@ impl EventLoop {
             listeners,
             scratch: vec![0; SCRATCH_LEN],
             horizon: Horizon::new(),
-            turn: 0,
-            waiting: VecDeque::new(),
-            held: Vec::new(),
+            withheld: Withheld::default(),
             touched: Vec::new(),
             again: Vec::new(),
             now: Instant::now(),
@@ -332,124 +319,6 @@ impl EventLoop {
         consumed
     }
 
-    /// Makes durable what was answered, and sends what may go.
-    fn end_turn(&mut self) {
-        self.release_durable();
-        if self.touched.is_empty() {
-            return;
-        }
-        let turn = self.commit_turn();
-        let touched = std::mem::take(&mut self.touched);
-        for &key in &touched {
-            let Some(connection) = self.connections.get_mut(key) else {
-                continue;
-            };
-            connection.is_touched = false;
-            let rests = std::mem::take(&mut connection.rests);
-            connection.output.seal(turn.filter(|_| rests));
-            if connection.output.is_held() && !connection.is_waiting {
-                connection.is_waiting = true;
-                self.held.push(key);
-            }
-            self.flush(key);
-        }
-        // The list keeps its memory.
-        if self.touched.is_empty() {
-            self.touched = touched;
-            self.touched.clear();
-        }
-        let took = self.now.elapsed();
-        self.port().counters.turn_time.record(took);
-    }
-
-    /// Asks for the durability of all that this turn's answers rest on. If that has to be waited
-    /// for, the number by which the turn is known.
-    fn commit_turn(&mut self) -> Option<u64> {
-        if self.horizon.is_empty() {
-            return None;
-        }
-        self.turn += 1;
-        let port = &self.host.ports[self.member];
-        port.counters.commits.add(1);
-        let engine = &self.host.engine;
-        let mut state = engine.commit(&self.horizon);
-        if matches!(state, Ok(false)) {
-            // It may become durable before the listener knows that somebody waits.
-            port.awaits_durable.store(true, Ordering::SeqCst);
-            state = engine.is_durable(&self.horizon);
-        }
-        match state {
-            Ok(true) => {
-                self.horizon.clear();
-                return None;
-            }
-            Ok(false) => port.counters.waits.add(1),
-            // What failed fails again when the turn is looked at, and is dealt with there.
-            Err(_) => port.wake(),
-        }
-        self.waiting.push_back(WaitingTurn {
-            turn: self.turn,
-            horizon: std::mem::take(&mut self.horizon),
-            since: Instant::now(),
-        });
-        Some(self.turn)
-    }
-
-    /// Releases the answers of turns that are durable by now.
-    fn release_durable(&mut self) {
-        let mut durable = None;
-        while let Some(waiting) = self.waiting.front() {
-            match self.host.engine.is_durable(&waiting.horizon) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => return self.fail_held(&error),
-            }
-            let counters = &self.host.ports[self.member].counters;
-            counters.wait_time.record(waiting.since.elapsed());
-            durable = Some(waiting.turn);
-            self.waiting.pop_front();
-        }
-        let Some(durable) = durable else {
-            return;
-        };
-        if self.waiting.is_empty() {
-            self.port().awaits_durable.store(false, Ordering::SeqCst);
-        }
-        let held = std::mem::take(&mut self.held);
-        for key in held {
-            let Some(connection) = self.connections.get_mut(key) else {
-                continue;
-            };
-            connection.output.release(durable);
-            if connection.output.is_held() {
-                self.held.push(key);
-            } else {
-                connection.is_waiting = false;
-            }
-            if !connection.is_touched {
-                self.flush(key);
-            }
-        }
-    }
-
-    /// What was answered will never be durable: nobody may be told that it was done.
-    fn fail_held(&mut self, error: &coreplane_engine::Error) {
-        self.waiting.clear();
-        self.port().awaits_durable.store(false, Ordering::SeqCst);
-        for key in std::mem::take(&mut self.held) {
-            let Some(connection) = self.connections.get_mut(key) else {
-                continue;
-            };
-            connection.is_waiting = false;
-            connection.rests = false;
-            connection.output.discard_held();
-            let text = command::engine_error_text(error);
-            write_error(connection, &text);
-            connection.session.is_closing = true;
-            self.touch(key);
-        }
-    }
-
     /// Sends what may go.
     pub(crate) fn flush(&mut self, key: usize) {
         let pause = self.host.settings.output_pause_bytes.load(Ordering::Relaxed);
@@ -519,12 +388,7 @@ impl EventLoop {
 
     /// Sends what can still be sent, when the server ends.
     fn end(&mut self) {
-        while let Some(waiting) = self.waiting.front() {
-            if self.host.engine.wait_durable(&waiting.horizon).is_err() {
-                break;
-            }
-            self.release_durable();
-        }
+        self.wait_for_withheld();
         let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
         for key in keys {
             self.flush(key);
@@ -539,7 +403,7 @@ fn refuse(connection: &mut Connection, complaint: &ProtocolError) {
     connection.session.is_closing = true;
 }
 
-fn write_error(connection: &mut Connection, text: &str) {
+pub(crate) fn write_error(connection: &mut Connection, text: &str) {
     let mut reply = Reply { out: connection.output.buffer(), proto: Proto::Two };
     reply.error(text.as_bytes());
 }

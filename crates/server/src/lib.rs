@@ -43,6 +43,7 @@ mod session;
 mod settings;
 mod store;
 mod watch;
+mod withheld;
 
 pub use config::{Config, OutputLimit};
 pub use server::{Error, Handle, Result, Server};

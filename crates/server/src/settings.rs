@@ -60,12 +60,15 @@ impl Settings {
 /// A bulk string must be addressable, with room for arithmetic on its length.
 const BULK_LEN_MAX: u64 = 1 << 40;
 
+/// Changes a parameter; the complaint if the value is not one.
+type Set = fn(&Settings, &str) -> Result<(), &'static str>;
+
 /// One parameter.
 pub(crate) struct Parameter {
     /// Its name in lower case.
     pub name: &'static str,
     get: fn(&Host) -> String,
-    set: Option<fn(&Settings, &str) -> Result<(), &'static str>>,
+    set: Option<Set>,
 }
 
 impl Parameter {
@@ -92,11 +95,7 @@ const fn fixed(name: &'static str, get: fn(&Host) -> String) -> Parameter {
     Parameter { name, get, set: None }
 }
 
-const fn changeable(
-    name: &'static str,
-    get: fn(&Host) -> String,
-    set: fn(&Settings, &str) -> Result<(), &'static str>,
-) -> Parameter {
+const fn changeable(name: &'static str, get: fn(&Host) -> String, set: Set) -> Parameter {
     Parameter { name, get, set: Some(set) }
 }
 

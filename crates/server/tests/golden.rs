@@ -155,7 +155,7 @@ fn compare(who: &str, path: &Path, expected: &str, played: &str) -> usize {
         if expected != played {
             differences += 1;
             let name = path.file_name().unwrap_or_default().display();
-            println!("{name}:{}: {asked}\n  Redis: {expected}\n  {who}: {played}", index + 1);
+            eprintln!("{name}:{}: {asked}\n  Redis: {expected}\n  {who}: {played}", index + 1);
         }
     }
     differences + usize::from(expected.lines().count() != played.lines().count())
@@ -214,7 +214,7 @@ impl Drop for Redis {
 #[test]
 fn the_scripts_are_the_words_of_redis() {
     let Some(redis) = Redis::start() else {
-        println!("SKIPPED: redis-server is not installed, the scripts were not compared with it");
+        eprintln!("SKIPPED: redis-server is not installed, the scripts were not compared with it");
         return;
     };
     let records = std::env::var_os("RECORD").is_some();

@@ -1,0 +1,165 @@
+//! Answers that wait for durability: what happens at the end of a turn.
+//!
+//! All answers of a turn share one [`Horizon`]. If it is durable at once they leave at once. Else
+//! the turn is put behind those that already wait, and whenever the engine says that more became
+//! durable the turns at the front are looked at, in order: a turn is released only after all
+//! before it, so one number says how far each connection's output is free
+//! ([`Output::release`](crate::output::Output::release)).
+//!
+//! The listener of the engine wakes a loop only if the loop has said that it waits; it says so
+//! *before* it looks at the horizon for the last time, so no word is missed.
+
+use crate::command::engine_error_text;
+use crate::event_loop::{EventLoop, write_error};
+use coreplane_engine::Horizon;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// A turn whose answers wait.
+#[derive(Debug)]
+struct WaitingTurn {
+    turn: u64,
+    horizon: Horizon,
+    since: Instant,
+}
+
+/// What a loop holds back.
+#[derive(Debug, Default)]
+pub(crate) struct Withheld {
+    /// The number of the last turn that had to be asked about.
+    last: u64,
+    turns: VecDeque<WaitingTurn>,
+    /// Connections with held answers.
+    connections: Vec<usize>,
+}
+
+impl EventLoop {
+    /// Makes durable what was answered, and sends what may go.
+    pub(crate) fn end_turn(&mut self) {
+        self.release_durable();
+        if self.touched.is_empty() {
+            return;
+        }
+        let turn = self.commit_turn();
+        let touched = std::mem::take(&mut self.touched);
+        for &key in &touched {
+            let Some(connection) = self.connections.get_mut(key) else {
+                continue;
+            };
+            connection.is_touched = false;
+            let rests = std::mem::take(&mut connection.rests);
+            connection.output.seal(turn.filter(|_| rests));
+            if connection.output.is_held() && !connection.is_waiting {
+                connection.is_waiting = true;
+                self.withheld.connections.push(key);
+            }
+            self.flush(key);
+        }
+        // The list keeps its memory.
+        if self.touched.is_empty() {
+            self.touched = touched;
+            self.touched.clear();
+        }
+        let took = self.now.elapsed();
+        self.port().counters.turn_time.record(took);
+    }
+
+    /// Asks for the durability of all that this turn's answers rest on. If that has to be waited
+    /// for, the number by which the turn is known.
+    fn commit_turn(&mut self) -> Option<u64> {
+        if self.horizon.is_empty() {
+            return None;
+        }
+        self.withheld.last += 1;
+        let port = &self.host.ports[self.member];
+        port.counters.commits.add(1);
+        let engine = &self.host.engine;
+        let mut state = engine.commit(&self.horizon);
+        if matches!(state, Ok(false)) {
+            // It may become durable before the listener knows that somebody waits.
+            port.awaits_durable.store(true, Ordering::SeqCst);
+            state = engine.is_durable(&self.horizon);
+        }
+        match state {
+            Ok(true) => {
+                self.horizon.clear();
+                return None;
+            }
+            Ok(false) => port.counters.waits.add(1),
+            // What failed fails again when the turn is looked at, and is dealt with there.
+            Err(_) => port.wake(),
+        }
+        self.withheld.turns.push_back(WaitingTurn {
+            turn: self.withheld.last,
+            horizon: std::mem::take(&mut self.horizon),
+            since: Instant::now(),
+        });
+        Some(self.withheld.last)
+    }
+
+    /// Releases the answers of turns that are durable by now.
+    fn release_durable(&mut self) {
+        let mut durable = None;
+        while let Some(waiting) = self.withheld.turns.front() {
+            match self.host.engine.is_durable(&waiting.horizon) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => return self.fail_held(&error),
+            }
+            let counters = &self.host.ports[self.member].counters;
+            counters.wait_time.record(waiting.since.elapsed());
+            durable = Some(waiting.turn);
+            self.withheld.turns.pop_front();
+        }
+        let Some(durable) = durable else {
+            return;
+        };
+        if self.withheld.turns.is_empty() {
+            self.port().awaits_durable.store(false, Ordering::SeqCst);
+        }
+        let held = std::mem::take(&mut self.withheld.connections);
+        for key in held {
+            let Some(connection) = self.connections.get_mut(key) else {
+                continue;
+            };
+            connection.output.release(durable);
+            if connection.output.is_held() {
+                self.withheld.connections.push(key);
+            } else {
+                connection.is_waiting = false;
+            }
+            if !connection.is_touched {
+                self.flush(key);
+            }
+        }
+    }
+
+    /// What was answered will never be durable: nobody may be told that it was done.
+    fn fail_held(&mut self, error: &coreplane_engine::Error) {
+        self.withheld.turns.clear();
+        self.port().awaits_durable.store(false, Ordering::SeqCst);
+        for key in std::mem::take(&mut self.withheld.connections) {
+            let Some(connection) = self.connections.get_mut(key) else {
+                continue;
+            };
+            connection.is_waiting = false;
+            connection.rests = false;
+            connection.output.discard_held();
+            let text = engine_error_text(error);
+            write_error(connection, &text);
+            connection.session.is_closing = true;
+            self.touch(key);
+        }
+    }
+
+    /// Waits until nothing is held any more, or never will be free.
+    pub(crate) fn wait_for_withheld(&mut self) {
+        while let Some(waiting) = self.withheld.turns.front() {
+            match self.host.engine.wait_durable(&waiting.horizon) {
+                Ok(()) => self.release_durable(),
+                Err(error) => self.fail_held(&error),
+            }
+        }
+    }
+}
