@@ -90,12 +90,16 @@ impl Scale {
     /// For pools of a few hundred KiB.
     pub const TINY: Self = Self { bytes: 48 << 10, operations: 600, seed: 1 };
 
+    /// For pools of 64 MiB and more on media where every fence is a sync of a disk.
+    pub const SYNCED: Self = Self { bytes: 12 << 20, operations: 160, seed: 1 };
+
     /// For pools of 64 MiB and more.
     pub const USUAL: Self = Self { bytes: 12 << 20, operations: 4000, seed: 1 };
 
-    /// How many keys of `bytes` bytes in all (with their values) fit, at most `wanted`.
+    /// How many keys of `bytes` bytes in all (with their values) fit, at most `wanted` and half
+    /// the operations.
     fn keys_of(&self, bytes: usize, wanted: usize) -> usize {
-        wanted.min(self.bytes / bytes.max(1)).max(1)
+        wanted.min(self.operations / 2).min(self.bytes / bytes.max(1)).max(1)
     }
 }
 

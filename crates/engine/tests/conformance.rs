@@ -79,3 +79,11 @@ mod tiny_on_the_system_clock {
     }
     coreplane_engine::conformance_suite!(fresh);
 }
+
+mod as_on_a_disk {
+    fn fresh() -> super::Fixture {
+        let model = super::ModelEngine::new().manual_commit();
+        super::fixture(model, true).with_scale(super::Scale::SYNCED)
+    }
+    coreplane_engine::conformance_suite!(fresh);
+}

@@ -61,7 +61,7 @@ pub(super) fn any_number_is_a_cursor(factory: Factory<'_>) {
 pub(super) fn what_stays_is_shown_beside_changes(factory: Factory<'_>) {
     let fixture = factory();
     let engine = &*fixture.engine;
-    let stays = fixture.scale.keys_of(256, 300);
+    let stays = fixture.scale.keys_of(256, fixture.scale.operations.min(1200) / 4);
     for number in 0..stays {
         put(engine, &key(number), b"stays");
     }

@@ -239,7 +239,7 @@ fn read_returned(engine: &dyn Engine, seed: u64, returned: &AtomicU64, stop: &At
 pub(super) fn what_returned_is_found_beside_growth(factory: Factory<'_>) {
     let fixture = factory();
     let engine = &*fixture.engine;
-    let count = fixture.scale.keys_of(128, 2 * fixture.scale.operations);
+    let count = (fixture.scale.bytes / 128).min(2 * fixture.scale.operations);
     let (returned, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     scope(|scope| {
         let (returned, stop) = (&returned, &stop);
