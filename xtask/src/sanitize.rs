@@ -97,6 +97,7 @@ pub(crate) fn run(
     Ok(())
 }
 
+/// The longest history: a race whose other side has been forgotten is not reported.
 fn command(root: &Path, sanitizer: Sanitizer) -> Command {
     let suppressions = root.join("xtask/tsan.supp");
     let mut command = Command::new(cargo());
@@ -106,7 +107,7 @@ fn command(root: &Path, sanitizer: Sanitizer) -> Command {
         .arg(root.join("target/sanitizer").join(sanitizer.name()))
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", sanitizer.flags())
-        .env("TSAN_OPTIONS", format!("suppressions={}", suppressions.display()))
+        .env("TSAN_OPTIONS", format!("history_size=7:suppressions={}", suppressions.display()))
         .current_dir(root);
     command
 }
