@@ -31,4 +31,5 @@ pub use order::{Instruction, LINE};
 pub use pool::{CreateOptions, MediaChoice, Medium, OpenOptions, Pool, PoolError};
 pub use space::{
     Claim, Durable, Grade, PageWriter, Space, SpaceOptions, SyncError, Volatile, Word, WriteMode,
+    thread_number,
 };

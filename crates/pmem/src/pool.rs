@@ -43,6 +43,7 @@ pub use types::{
 
 use crate::media::Behaviour;
 use crate::space::{Claim, Space, SpaceOptions};
+use allocate::FaultIn;
 use choose::Chosen;
 use error::IoContext;
 use header::Static;
@@ -61,6 +62,7 @@ pub struct Pool {
     medium: Medium,
     file: Option<Opened>,
     unsafe_shutdowns: Option<UnsafeShutdowns>,
+    faulting_in: Option<FaultIn>,
 }
 
 /// The file beneath a pool.
@@ -98,9 +100,6 @@ impl Pool {
         lock::exclusively(&file, path)?;
         allocate::blocks(&file, path, 0, header.size)?;
         let chosen = choose::medium(&file, path, &options.media)?;
-        if matches!(chosen.behaviour, Behaviour::File) {
-            allocate::write_zeroes(&file, path, 0, header.size)?;
-        }
         allocate::sync(&file, path)?;
         let space = map(Arc::new(file), path, &header, header.size, chosen.behaviour.clone())?;
         allocate::fault_in(&space, 0, header.size);
@@ -148,6 +147,7 @@ impl Pool {
             medium: chosen.medium.clone(),
             file: None,
             unsafe_shutdowns: None,
+            faulting_in: None,
         })
     }
 
@@ -171,7 +171,7 @@ impl Pool {
         let mut pool = Self::adopt(space, &chosen)?;
         pool.note_unsafe_shutdowns(chosen.unsafe_shutdowns)?;
         pool.file = pool.space.backing().map(|file| Opened { path: path.to_owned(), file });
-        allocate::fault_in_later(&pool.space);
+        pool.faulting_in = FaultIn::start(&pool.space);
         Ok(pool)
     }
 
@@ -205,6 +205,7 @@ impl Pool {
             medium: chosen.medium.clone(),
             file: None,
             unsafe_shutdowns: None,
+            faulting_in: None,
         })
     }
 
@@ -315,7 +316,7 @@ impl Pool {
             )));
         }
         if let Some(Opened { path, file }) = &self.file {
-            allocate::extend(file, path, root.size, size, self.space.behaviour())?;
+            allocate::extend(file, path, root.size, size)?;
         }
         let file = self.file.as_ref().map(|opened| &*opened.file);
         self.space.grow(size, file).io("map the grown pool")?;

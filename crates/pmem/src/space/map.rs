@@ -167,25 +167,6 @@ impl Mapping {
             rustix::mm::madvise(self.at(offset).cast(), len as usize, Advice::LinuxPopulateWrite)
         };
     }
-
-    /// Writes the dirty pages of the range to the device and waits for it.
-    pub(super) fn sync_range(&self, offset: u64, len: u64) -> io::Result<()> {
-        const PAGE: u64 = 4096;
-        let start = offset & !(PAGE - 1);
-        let end = (offset + len).next_multiple_of(PAGE).min(self.len());
-        if start >= end {
-            return Ok(());
-        }
-        // SAFETY: the range is mapped; a sync changes no byte.
-        unsafe {
-            rustix::mm::msync(
-                self.at(start).cast(),
-                (end - start) as usize,
-                rustix::mm::MsyncFlags::SYNC,
-            )?;
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Mapping {

@@ -24,9 +24,10 @@ use crate::{arch, space::map::Mapping};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use roles::{Role, Roles};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use sync::Syncer;
 
@@ -100,7 +101,7 @@ impl Space {
             } else {
                 Instruction::None
             },
-            syncer: behaviour.syncs_file().then(Syncer::new),
+            syncer: backing.clone().filter(|_| behaviour.syncs_file()).map(Syncer::new),
             behaviour,
             backing,
             name: OnceLock::new(),
@@ -129,6 +130,20 @@ impl Space {
         trace: Arc<dyn Trace>,
     ) -> std::io::Result<Self> {
         let mapping = Mapping::anonymous(len, options.reserve, false)?;
+        Ok(Self::new(mapping, options.page_size, Behaviour::Traced(trace), None))
+    }
+
+    /// As [`Space::traced`], with `bytes` in it: what a simulated power cut has left.
+    pub(crate) fn traced_with(
+        bytes: &[u8],
+        options: &SpaceOptions,
+        trace: Arc<dyn Trace>,
+    ) -> std::io::Result<Self> {
+        let mapping = Mapping::anonymous(bytes.len() as u64, options.reserve, false)?;
+        // SAFETY: the mapping was made here, is that long, and nobody else knows it yet.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), mapping.at(0), bytes.len());
+        }
         Ok(Self::new(mapping, options.page_size, Behaviour::Traced(trace), None))
     }
 
@@ -212,11 +227,12 @@ impl Space {
     /// # Errors
     /// If `len` is over the reserve, or the system refuses.
     pub fn grow(&self, len: u64, file: Option<&std::fs::File>) -> std::io::Result<()> {
-        self.mapping.grow(len, file, self.behaviour.maps_sync())?;
-        if let Behaviour::Traced(trace) = &self.behaviour {
-            trace.grow(len);
+        if let Behaviour::Traced(trace) = &self.behaviour
+            && len > self.len()
+        {
+            trace.grow(len)?;
         }
-        Ok(())
+        self.mapping.grow(len, file, self.behaviour.maps_sync())
     }
 
     /// Touches every page of the range so that no later access faults (best effort).
@@ -330,12 +346,12 @@ impl Space {
     fn zero(&self, page: u32) {
         let start = self.start_of(page);
         let len = self.page_size() as usize;
+        if let Behaviour::Traced(trace) = &self.behaviour {
+            trace.store(start, &vec![0; len], true);
+        }
         // SAFETY: the page is claimed by this call alone and not yet of any role, so that nobody
         // holds a reference into it; it is mapped in full.
         unsafe { self.mapping.at(start).write_bytes(0, len) };
-        if let Behaviour::Traced(trace) = &self.behaviour {
-            trace.store(start, &vec![0; len]);
-        }
     }
 
     /// Claims a free page for appending; none if it is not free. Nothing is published yet, the
@@ -406,20 +422,28 @@ impl Space {
                 at += LINE as u64;
             }
         }
-        self.behaviour_flush(offset, len, &lines);
+        self.behaviour_flush(&lines);
     }
 
     #[inline]
-    fn behaviour_flush(&self, offset: u64, len: u64, lines: &std::ops::Range<u64>) {
+    fn behaviour_flush(&self, lines: &std::ops::Range<u64>) {
         match &self.behaviour {
             Behaviour::Traced(trace) => trace.flush(lines.start, lines.end - lines.start),
             Behaviour::Emulated(Some(model)) => model.flush(lines.start, lines.end - lines.start),
             Behaviour::File => {
                 if let Some(syncer) = &self.syncer {
-                    syncer.dirty(offset, len);
+                    syncer.dirty();
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Bytes went past the caches to `offset .. offset + len`: the next fence covers them.
+    #[inline]
+    fn note_nt(&self, offset: u64, len: u64) {
+        if matches!(self.behaviour, Behaviour::Emulated(Some(_)) | Behaviour::File) {
+            self.behaviour_flush(&order::lines(offset, len));
         }
     }
 
@@ -447,7 +471,7 @@ impl Space {
             }
             Behaviour::File => {
                 self.count_fence();
-                return self.syncer.as_ref().map_or(Ok(()), |syncer| syncer.sync(&self.mapping));
+                return self.syncer.as_ref().map_or(Ok(()), Syncer::sync);
             }
         }
         Ok(())
@@ -465,7 +489,11 @@ impl Space {
 
     /// True if a fence is an instruction here, not a system call that waits for a device.
     pub fn fences_at_once(&self) -> bool {
-        !matches!(self.behaviour, Behaviour::File)
+        match &self.behaviour {
+            Behaviour::File => false,
+            Behaviour::Traced(trace) => trace.fences_at_once(),
+            _ => true,
+        }
     }
 
     /// The error of the sync that failed, if one did: writes have stopped for good.
@@ -474,6 +502,9 @@ impl Space {
     /// That error.
     #[inline]
     pub fn check_sync(&self) -> Result<(), SyncError> {
+        if let Behaviour::Traced(trace) = &self.behaviour {
+            return trace.check_sync();
+        }
         self.syncer.as_ref().map_or(Ok(()), Syncer::check)
     }
 
@@ -510,13 +541,20 @@ fn bump(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
-/// A small number that is this thread's own.
+/// A small number that is this thread's own; under the simulator the same in every run.
 #[inline]
-pub(crate) fn thread_number() -> usize {
-    use std::sync::atomic::AtomicUsize;
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
-    }
-    NUMBER.with(|number| *number)
+pub fn thread_number() -> usize {
+    NUMBER.with(Cell::get)
+}
+
+thread_local! {
+    static NUMBER: Cell<usize> = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        Cell::new(NEXT.fetch_add(1, Ordering::Relaxed))
+    };
+}
+
+/// Lets this thread have `number` from now on; returns the one that it had.
+pub(crate) fn set_thread_number(number: usize) -> usize {
+    NUMBER.with(|cell| cell.replace(number))
 }

@@ -1,103 +1,455 @@
-//! The durable fence of `file` media: one sync of the dirty ranges, shared by all who wait.
+//! The durable fence of `file` media: one sync of the file, shared by all who wait.
 //!
-//! A flush notes its range. A fence makes sure that a sync which *started* after that has ended:
-//! the first thread to arrive leads, takes all ranges noted so far and syncs them; whoever
-//! arrives meanwhile waits for the next round, which one of them leads. So a round covers every
-//! writer that came during the one before.
+//! A flush says that something is dirty. A fence makes sure that a round (one `fdatasync`) which
+//! *began* after that has ended: the first thread to arrive leads; whoever arrives meanwhile
+//! waits for the next round, which one of them leads. So a round covers every writer that came
+//! during the one before, and a lone writer waits for nobody.
+//!
+//! ```text
+//!   round        |-------- 1 --------|-------- 2 --------|
+//!   A  flush fence (leads 1) ........ done
+//!   B        flush fence (waits) .....  leads 2 ......... done
+//!   C            flush fence (waits) .  follows ......... done
+//! ```
+//!
+//! A *generation* is the number of the round that covers a flush; [`Space::sync_begin`] hands it
+//! out without waiting, for an event loop: a thread of the space's own then runs rounds while
+//! something is asked for, and listeners are told as rounds end.
+//!
+//! # Why a flush and the round's start cannot miss each other
+//!
+//! A flush *swaps* `dirty` to true after its stores, a leader *swaps* it to false before it
+//! syncs. Swaps of one variable have an order: either the flush came first, then the leader has
+//! acquired its stores and the sync writes them; or it came later, then `dirty` stays true for
+//! the next round. A plain "already true, leave it" would not do: the stores could still sit in
+//! the store buffer when the leader syncs.
+//!
+//! # Failure
 //!
 //! A sync that fails may have dropped the dirty pages for good (the kernel marks them clean), so
-//! that no later sync can be believed: the first failure stops all.
+//! that no later sync can be believed: the first failure stops all. Rounds that ended before it
+//! stay ended.
+//!
+//! # Why the whole file
+//!
+//! On ext4, one dirty range costs the same by `msync` of the range and by `fdatasync`, four cost
+//! half or a third by one `fdatasync` (a device flush each otherwise). And nothing is dirty in a
+//! file pool but what the next fence must cover anyway, since its index lives in DRAM.
 
-use super::map::Mapping;
+use super::Space;
+use crate::media::Behaviour;
 use parking_lot::{Condvar, Mutex};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 
 /// A sync of the medium failed: what was not yet durable may be lost.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("sync failed: {0}")]
 pub struct SyncError(pub String);
 
-#[derive(Debug)]
+/// Called as rounds end; must be quick and must not call back into the space.
+type Listener = Arc<dyn Fn() + Send + Sync>;
+
 pub(super) struct Syncer {
+    shared: Arc<Shared>,
+    /// The thread that runs rounds for [`Space::sync_begin`], once it is needed.
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    sync: Box<dyn Fn() -> io::Result<()> + Send + Sync>,
+    /// Something was flushed that no round covers yet.
+    dirty: AtomicBool,
     state: Mutex<State>,
-    round_ended: Condvar,
+    /// A round ended, or (for the thread) there is one to run.
+    changed: Condvar,
+    /// The last round that ended well.
+    ended: AtomicU64,
     failed: AtomicBool,
+    fail_next: AtomicBool,
+    listeners: Mutex<Vec<Listener>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Ranges noted and not yet taken by a round: start, end; merged where they touch.
-    dirty: Vec<(u64, u64)>,
-    /// Rounds started and ended; `started == ended` when nobody syncs.
-    started: u64,
-    ended: u64,
+    /// The last round that began.
+    begun: u64,
+    running: bool,
+    /// The thread runs rounds up to this one.
+    wanted: u64,
+    closing: bool,
     error: Option<SyncError>,
 }
 
-/// Noted ranges closer than this are synced as one.
-const MERGE_GAP: u64 = 64 << 10;
-
 impl Syncer {
-    pub(super) fn new() -> Self {
-        Self {
+    pub(super) fn new(file: Arc<File>) -> Self {
+        Self::with(move || file.sync_data())
+    }
+
+    fn with(sync: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
+        let shared = Shared {
+            sync: Box::new(sync),
+            dirty: AtomicBool::new(false),
             state: Mutex::new(State::default()),
-            round_ended: Condvar::new(),
+            changed: Condvar::new(),
+            ended: AtomicU64::new(0),
             failed: AtomicBool::new(false),
-        }
+            fail_next: AtomicBool::new(false),
+            listeners: Mutex::new(Vec::new()),
+        };
+        Self { shared: Arc::new(shared), thread: Mutex::new(None) }
     }
 
-    /// Notes a range as dirty.
-    pub(super) fn dirty(&self, offset: u64, len: u64) {
-        let (start, end) = (offset, offset + len);
-        let mut state = self.state.lock();
-        for range in state.dirty.iter_mut().rev().take(8) {
-            if start <= range.1 + MERGE_GAP && range.0 <= end + MERGE_GAP {
-                *range = (range.0.min(start), range.1.max(end));
-                return;
-            }
-        }
-        state.dirty.push((start, end));
+    /// Something was stored that a later fence must cover.
+    #[inline]
+    pub(super) fn dirty(&self) {
+        self.shared.dirty.swap(true, Ordering::AcqRel);
     }
 
-    /// Returns once all that was noted before the call is durable.
-    pub(super) fn sync(&self, mapping: &Mapping) -> Result<(), SyncError> {
-        let mut state = self.state.lock();
-        let wanted = state.started + 1;
+    /// Returns once all that was flushed before the call is durable.
+    pub(super) fn sync(&self) -> Result<(), SyncError> {
+        let shared = &self.shared;
+        let mut state = shared.state.lock();
+        let wanted = shared.generation(&state);
         loop {
+            if shared.ended.load(Ordering::Acquire) >= wanted {
+                return Ok(());
+            }
             if let Some(error) = &state.error {
                 return Err(error.clone());
             }
-            if state.ended >= wanted {
-                return Ok(());
+            if state.running {
+                shared.changed.wait(&mut state);
+                continue;
             }
-            if state.started == state.ended {
-                break;
-            }
-            self.round_ended.wait(&mut state);
+            shared.round(state);
+            state = shared.state.lock();
         }
-        state.started += 1;
-        let ranges = std::mem::take(&mut state.dirty);
-        drop(state);
-        let result =
-            ranges.iter().try_for_each(|(start, end)| mapping.sync_range(*start, end - start));
-        let mut state = self.state.lock();
-        state.ended += 1;
-        let outcome = result.map_err(|error| SyncError(error.to_string()));
-        if let Err(error) = &outcome {
-            self.failed.store(true, Ordering::Release);
-            state.error = Some(error.clone());
-        }
-        drop(state);
-        self.round_ended.notify_all();
-        outcome
     }
 
+    /// The generation that covers all that was flushed before the call; the thread sees to it.
+    fn begin(&self) -> u64 {
+        let mut state = self.shared.state.lock();
+        let wanted = self.shared.generation(&state);
+        if self.shared.ended.load(Ordering::Acquire) >= wanted || state.error.is_some() {
+            return wanted;
+        }
+        state.wanted = state.wanted.max(wanted);
+        drop(state);
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let shared = Arc::clone(&self.shared);
+            let spawned =
+                std::thread::Builder::new().name("pool-sync".to_owned()).spawn(move || {
+                    shared.run();
+                });
+            match spawned {
+                Ok(handle) => *thread = Some(handle),
+                Err(_) => {
+                    drop(thread);
+                    // No thread to be had: the caller waits, which is slow and right.
+                    let _kept_for_is_done = self.sync().is_ok();
+                }
+            }
+            return wanted;
+        }
+        self.shared.changed.notify_all();
+        wanted
+    }
+
+    fn is_done(&self, generation: u64) -> Result<bool, SyncError> {
+        if self.shared.ended.load(Ordering::Acquire) >= generation {
+            return Ok(true);
+        }
+        self.check().map(|()| false)
+    }
+
+    /// The error of the round that failed, if one did.
     #[inline]
     pub(super) fn check(&self) -> Result<(), SyncError> {
-        if !self.failed.load(Ordering::Acquire) {
+        if !self.shared.failed.load(Ordering::Acquire) {
             return Ok(());
         }
-        let error = self.state.lock().error.clone();
+        let error = self.shared.state.lock().error.clone();
         Err(error.unwrap_or_else(|| SyncError("unknown".to_owned())))
+    }
+}
+
+impl Drop for Syncer {
+    fn drop(&mut self) {
+        self.shared.state.lock().closing = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.get_mut().take() {
+            // A listener may have held the last reference to the space: then this is the thread.
+            if thread.thread().id() != std::thread::current().id() {
+                let _even_if_a_listener_panicked = thread.join().is_ok();
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// The round that covers everything flushed so far: the next, unless the last that began
+    /// took it all.
+    fn generation(&self, state: &State) -> u64 {
+        state.begun + u64::from(self.dirty.load(Ordering::Acquire))
+    }
+
+    /// Runs one round. The caller has seen that none is running.
+    fn round(&self, mut state: parking_lot::MutexGuard<'_, State>) {
+        state.begun += 1;
+        state.running = true;
+        let number = state.begun;
+        self.dirty.swap(false, Ordering::AcqRel);
+        drop(state);
+        let result = if self.fail_next.load(Ordering::Acquire) {
+            Err(io::Error::other("a failure that a test asked for"))
+        } else {
+            (self.sync)()
+        };
+        let mut state = self.state.lock();
+        state.running = false;
+        match result {
+            Ok(()) if state.error.is_none() => self.ended.store(number, Ordering::Release),
+            Ok(()) => {}
+            Err(error) => {
+                state.error.get_or_insert_with(|| SyncError(error.to_string()));
+                self.failed.store(true, Ordering::Release);
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+        let listeners = self.listeners.lock().clone();
+        for listener in &listeners {
+            listener();
+        }
+    }
+
+    /// The thread: rounds while somebody wants one.
+    fn run(&self) {
+        loop {
+            let mut state = self.state.lock();
+            loop {
+                if state.closing || state.error.is_some() {
+                    return;
+                }
+                if !state.running && state.wanted > self.ended.load(Ordering::Acquire) {
+                    break;
+                }
+                self.changed.wait(&mut state);
+            }
+            self.round(state);
+        }
+    }
+}
+
+/// Durability without waiting.
+impl Space {
+    /// Sees to it that everything which this thread flushed becomes durable, without waiting for
+    /// a device: [`Space::sync_is_done`] tells of the generation returned. Where a fence is an
+    /// instruction it is made at once.
+    pub fn sync_begin(&self) -> u64 {
+        match (&self.behaviour, &self.syncer) {
+            (Behaviour::File, Some(syncer)) => {
+                self.count_fence();
+                syncer.begin()
+            }
+            _ => {
+                // A simulated sync that fails is what `sync_is_done` reports.
+                let _kept_by_the_trace = self.fence().is_ok();
+                0
+            }
+        }
+    }
+
+    /// True once everything that `generation` covers is durable.
+    ///
+    /// # Errors
+    /// [`SyncError`] if that can no longer happen.
+    #[inline]
+    pub fn sync_is_done(&self, generation: u64) -> Result<bool, SyncError> {
+        match (&self.behaviour, &self.syncer) {
+            (Behaviour::File, Some(syncer)) => syncer.is_done(generation),
+            _ => self.check_sync().map(|()| true),
+        }
+    }
+
+    /// Calls `listener` after every sync, also a failed one, in the thread that made it. It must
+    /// be quick and must not call back into the space. Never called where a fence is an
+    /// instruction.
+    pub fn on_synced(&self, listener: Arc<dyn Fn() + Send + Sync>) {
+        if let Some(syncer) = &self.syncer {
+            syncer.shared.listeners.lock().push(listener);
+        }
+    }
+
+    /// Syncs of the file that ended well; 0 where a fence is an instruction. Many fences share
+    /// one.
+    pub fn syncs(&self) -> u64 {
+        self.syncer.as_ref().map_or(0, |syncer| syncer.shared.ended.load(Ordering::Acquire))
+    }
+
+    /// For tests: every sync from now on fails.
+    #[doc(hidden)]
+    pub fn fail_syncs(&self) {
+        if let Some(syncer) = &self.syncer {
+            syncer.shared.fail_next.store(true, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// A device whose syncs wait for permission; each reports what it made durable.
+    struct Device {
+        /// What was stored, and what is durable.
+        stored: AtomicU64,
+        durable: AtomicU64,
+        syncs: AtomicU64,
+    }
+
+    fn device() -> Arc<Device> {
+        Arc::new(Device {
+            stored: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+        })
+    }
+
+    fn syncer_of(device: &Arc<Device>) -> Syncer {
+        let device = Arc::clone(device);
+        Syncer::with(move || {
+            let seen = device.stored.load(Ordering::Relaxed);
+            std::thread::yield_now();
+            device.durable.fetch_max(seen, Ordering::Relaxed);
+            device.syncs.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn a_fence_without_anything_dirty_syncs_nothing() {
+        let device = device();
+        let syncer = syncer_of(&device);
+        syncer.sync().unwrap();
+        assert!(syncer.is_done(syncer.begin()).unwrap());
+        assert_eq!(device.syncs.load(Ordering::Relaxed), 0);
+        syncer.dirty();
+        syncer.sync().unwrap();
+        syncer.sync().unwrap();
+        assert_eq!(device.syncs.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn whatever_was_flushed_before_a_fence_is_durable_after_it() {
+        const THREADS: u64 = 4;
+        const ROUNDS: u64 = 500;
+        let device = device();
+        let syncer = syncer_of(&device);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (device, syncer) = (&device, &syncer);
+                scope.spawn(move || {
+                    for _ in 0..ROUNDS {
+                        let mine = device.stored.fetch_add(1, Ordering::Relaxed) + 1;
+                        syncer.dirty();
+                        if thread == 0 {
+                            let generation = syncer.begin();
+                            while !syncer.is_done(generation).unwrap() {
+                                std::thread::yield_now();
+                            }
+                        } else {
+                            syncer.sync().unwrap();
+                        }
+                        assert!(device.durable.load(Ordering::Relaxed) >= mine);
+                    }
+                });
+            }
+        });
+        assert!(device.syncs.load(Ordering::Relaxed) <= THREADS * ROUNDS);
+    }
+
+    /// A syncer whose rounds announce themselves and wait for an answer.
+    fn stepped() -> (Arc<Syncer>, mpsc::Receiver<()>, mpsc::Sender<io::Result<()>>) {
+        let (announce, announced) = mpsc::channel();
+        let (answer, answers) = mpsc::channel();
+        let (announce, answers) = (Mutex::new(announce), Mutex::new(answers));
+        let syncer = Syncer::with(move || {
+            announce.lock().send(()).unwrap();
+            answers.lock().recv().unwrap()
+        });
+        (Arc::new(syncer), announced, answer)
+    }
+
+    #[test]
+    fn those_who_come_during_a_round_share_the_next_one() {
+        let (syncer, announced, answer) = stepped();
+        syncer.dirty();
+        let leader = std::thread::spawn({
+            let syncer = Arc::clone(&syncer);
+            move || syncer.sync()
+        });
+        announced.recv().unwrap();
+        syncer.dirty();
+        let early = syncer.shared.state.lock().begun;
+        let late = syncer.begin();
+        assert_eq!(late, early + 1, "the round under way began before the flush");
+        let followers: Vec<_> = (0..3)
+            .map(|_| {
+                let syncer = Arc::clone(&syncer);
+                std::thread::spawn(move || syncer.sync())
+            })
+            .collect();
+        answer.send(Ok(())).unwrap();
+        leader.join().unwrap().unwrap();
+        announced.recv().unwrap();
+        assert!(!syncer.is_done(late).unwrap());
+        answer.send(Ok(())).unwrap();
+        for follower in followers {
+            follower.join().unwrap().unwrap();
+        }
+        assert!(syncer.is_done(late).unwrap());
+        assert_eq!(syncer.shared.ended.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_failed_round_stops_all_later_ones_and_undoes_no_earlier_one() {
+        let (syncer, announced, answer) = stepped();
+        let told = Arc::new(AtomicU64::new(0));
+        let listener = Arc::clone(&told);
+        syncer.shared.listeners.lock().push(Arc::new(move || {
+            listener.fetch_add(1, Ordering::Relaxed);
+        }));
+        answer.send(Ok(())).unwrap();
+        syncer.dirty();
+        let good = syncer.begin();
+        announced.recv().unwrap();
+        while !syncer.is_done(good).unwrap() {
+            std::thread::yield_now();
+        }
+        syncer.dirty();
+        let bad = syncer.begin();
+        announced.recv().unwrap();
+        answer.send(Err(io::Error::other("no more"))).unwrap();
+        let error = loop {
+            match syncer.is_done(bad) {
+                Ok(done) => assert!(!done),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.to_string(), "sync failed: no more");
+        assert!(syncer.is_done(good).unwrap());
+        syncer.dirty();
+        assert!(syncer.sync().is_err() && syncer.check().is_err());
+        assert!(syncer.is_done(syncer.begin()).is_err());
+        assert!(announced.try_recv().is_err(), "nothing is synced any more");
+        drop(syncer);
+        assert_eq!(told.load(Ordering::Relaxed), 2);
     }
 }

@@ -73,7 +73,7 @@ impl<'a, G: Grade> Word<'a, G> {
     #[inline]
     pub fn store(&self, value: u64) {
         if let Some(trace) = self.trace() {
-            trace.store(self.offset, &value.to_le_bytes());
+            trace.store(self.offset, &value.to_le_bytes(), G::DURABLE);
         }
         self.space.atomic(self.offset).store(value, Ordering::Release);
     }
@@ -94,7 +94,7 @@ impl<'a, G: Grade> Word<'a, G> {
             Ordering::Acquire,
         )?;
         if let Some(trace) = self.trace() {
-            trace.store(self.offset, &new.to_le_bytes());
+            trace.swapped(self.offset, new, G::DURABLE);
         }
         Ok(())
     }

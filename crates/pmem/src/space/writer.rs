@@ -80,7 +80,7 @@ impl PageWriter {
             return;
         }
         if let Behaviour::Traced(trace) = &self.space.behaviour {
-            trace.store(at, bytes);
+            trace.store(at, bytes, true);
         }
         // SAFETY: `append` has checked that the bytes end within the page. They are above the
         // published watermark, so that nobody else looks at them, and `&mut self` of the page's
@@ -103,6 +103,7 @@ impl PageWriter {
         }
         // SAFETY: as in `copy`; the tail and the length are multiples of 8.
         unsafe { arch::copy_nt(self.space.mapping.at(offset), record.as_ptr(), record.len()) };
+        self.space.note_nt(offset, record.len() as u64);
         self.tail += record.len() as u32;
         Some(offset)
     }
