@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::install::have;
+use crate::install::{have, quiet};
 use crate::tally::Tally;
 use crate::{Outcome, cargo, tidy};
 
@@ -25,7 +25,9 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
     let deny = Some(("RUSTDOCFLAGS", "-D warnings"));
     tally.count("doc", run_cargo(root, &arguments, deny));
     if have("cargo-deny") {
-        tally.count("deny", run_cargo(root, &["deny", "check"], None));
+        let arguments = ["deny", "--log-level", "error", "check", "licenses", "bans", "sources"];
+        tally.count("deny", run_cargo(root, &arguments, None));
+        advisories(root, tally);
     } else {
         tally.leave_out("deny", "cargo-deny is not installed");
     }
@@ -35,6 +37,18 @@ pub(crate) fn run(root: &Path, tally: &mut Tally) {
         tally.leave_out("typos", "typos is not installed");
     }
     tally.count("tidy", tidy::run(root, &[]));
+}
+
+/// Advisories come from a repository on the network; without it they are left out, not failed.
+fn advisories(root: &Path, tally: &mut Tally) {
+    let mut command = Command::new(cargo());
+    command.args(["deny", "check", "advisories"]).current_dir(root);
+    match quiet(&mut command) {
+        Err(error) if error.to_string().contains("failed to fetch advisory database") => {
+            tally.leave_out("deny advisories", "their database cannot be fetched");
+        }
+        outcome => tally.count("deny advisories", outcome),
+    }
 }
 
 fn component(root: &Path, name: &str) -> bool {
