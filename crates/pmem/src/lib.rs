@@ -23,6 +23,7 @@ pub mod arch;
 pub mod epoch;
 pub mod media;
 pub mod order;
+pub mod poison;
 pub mod pool;
 mod space;
 pub mod spin;

@@ -51,6 +51,7 @@ pub trait LatencyModel: Send + Sync + std::fmt::Debug {
     /// The thread waits for its flushes.
     fn fence(&self);
 
-    /// Bytes are read that are likely not cached.
-    fn read(&self, offset: u64, len: u64);
+    /// Bytes are read that are likely not cached. `touch` fetches them from DRAM, so that its time
+    /// is part of the model's and not added to it.
+    fn read(&self, offset: u64, len: u64, touch: &dyn Fn());
 }

@@ -8,6 +8,7 @@
 //! two placements: in DRAM nothing is flushed and nothing is traced.
 
 mod map;
+mod probe;
 mod roles;
 mod sync;
 mod word;
@@ -20,13 +21,14 @@ pub use writer::{PageWriter, WriteMode};
 use crate::epoch::{self, Guard};
 use crate::media::{Behaviour, Trace};
 use crate::order::{self, Instruction, LINE};
+use crate::poison::Registered;
 use crate::{arch, space::map::Mapping};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use roles::{Role, Roles};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use sync::Syncer;
@@ -51,6 +53,8 @@ pub struct SpaceOptions {
 
 /// A mapped range in pages. All offsets are in bytes from its start.
 pub struct Space {
+    /// In the table of the SIGBUS handler; goes before the mapping.
+    registered: OnceLock<Registered>,
     mapping: Mapping,
     page_shift: u32,
     roles: Roles,
@@ -59,7 +63,6 @@ pub struct Space {
     syncer: Option<Syncer>,
     /// The file that is mapped: keeps its lock.
     backing: Option<Arc<std::fs::File>>,
-    name: OnceLock<PathBuf>,
     counters: Box<[CachePadded<Counter>]>,
     retired: Mutex<VecDeque<(u32, u64)>>,
 }
@@ -74,6 +77,7 @@ struct Counter {
 impl std::fmt::Debug for Space {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Space")
+            .field("pool", &self.registered.get().map(Registered::name))
             .field("len", &self.len())
             .field("page_size", &self.page_size())
             .field("behaviour", &self.behaviour)
@@ -104,7 +108,7 @@ impl Space {
             syncer: backing.clone().filter(|_| behaviour.syncs_file()).map(Syncer::new),
             behaviour,
             backing,
-            name: OnceLock::new(),
+            registered: OnceLock::new(),
             counters: (0..Self::COUNTERS).map(|_| CachePadded::default()).collect(),
             retired: Mutex::new(VecDeque::new()),
         }
@@ -166,10 +170,10 @@ impl Space {
         self.backing.clone()
     }
 
-    /// Says which pool this is, for messages.
+    /// Says which pool this is, for the message that a SIGBUS ends with.
     pub(crate) fn set_name(&self, path: &Path) {
-        // The first name stays.
-        let _named = self.name.set(path.to_owned()).is_ok();
+        let (start, len) = (self.mapping.at(0).addr(), self.mapping.reserved() as usize);
+        self.registered.get_or_init(|| Registered::new(start, len, path));
     }
 
     /// Bytes mapped now.
@@ -261,9 +265,9 @@ impl Space {
         if offset & 63 != 0 || !self.is_words(offset) {
             return None;
         }
-        if let Behaviour::Traced(trace) = &self.behaviour {
-            trace.load(offset, LINE as u64, true);
-        }
+        self.before_load(offset, LINE as u64, || {
+            std::hint::black_box(self.atomic(offset).load(Ordering::Relaxed));
+        });
         let mut words = [0; 8];
         for (at, word) in words.iter_mut().enumerate() {
             *word = self.atomic(offset + 8 * at as u64).load(Ordering::Acquire);
@@ -303,16 +307,32 @@ impl Space {
         if within.checked_add(len)? > u64::from(published) {
             return None;
         }
-        if let Behaviour::Traced(trace) = &self.behaviour {
-            trace.load(offset, len, true);
-        }
         // SAFETY: the bytes are below the watermark that the page had after the guard was pinned:
         // they were written before it was raised (Release/Acquire), its writer writes only above
         // it, and the page is not claimed again before the guard is dropped (module `epoch`). The
         // mapping outlives `'g` because `self` does.
-        Some(unsafe {
+        let bytes: &'g [u8] = unsafe {
             std::slice::from_raw_parts(self.mapping.at(offset), usize::try_from(len).ok()?)
-        })
+        };
+        self.before_load(offset, len, || {
+            for line in bytes.chunks(LINE) {
+                std::hint::black_box(line[0]);
+            }
+        });
+        Some(bytes)
+    }
+
+    /// Durable bytes are about to be loaded: a simulator sees it, an emulated medium takes its
+    /// time.
+    #[inline]
+    fn before_load(&self, offset: u64, len: u64, touch: impl Fn()) {
+        match &self.behaviour {
+            Behaviour::Traced(trace) => trace.load(offset, len, true),
+            Behaviour::Emulated(Some(model)) => {
+                model.read(offset, len, &touch);
+            }
+            _ => {}
+        }
     }
 
     /// The watermarks of a log page: bytes published, bytes durable.

@@ -1,0 +1,86 @@
+//! Reading a page without the risk of a signal.
+
+use super::Space;
+use crate::media::Behaviour;
+use crate::poison::PoisonedAt;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+impl Space {
+    /// Has the kernel read `page` on the caller's behalf: a lost page is an error here and not a
+    /// SIGBUS. On DAX every byte is read through the file, which knows the device's bad blocks;
+    /// elsewhere a byte of every system page, since only whole ones can be lost.
+    ///
+    /// # Errors
+    /// [`PoisonedAt`] for the first place that cannot be read.
+    pub fn probe(&self, page: u32) -> Result<(), PoisonedAt> {
+        let start = self.start_of(page);
+        let end = start + u64::from(self.page_size());
+        if end > self.len() {
+            return Err(PoisonedAt { offset: start.max(self.len()) });
+        }
+        if matches!(self.behaviour, Behaviour::Dax { .. }) {
+            self.probe_file(start, end)?;
+        }
+        self.probe_mapping(start, end)
+    }
+
+    fn probe_file(&self, start: u64, end: u64) -> Result<(), PoisonedAt> {
+        const SECTOR: usize = 4096;
+        let Some(file) = &self.backing else {
+            return Ok(());
+        };
+        let mut sector = [0; SECTOR];
+        for offset in (start..end).step_by(SECTOR) {
+            file.read_exact_at(&mut sector, offset).map_err(|_| PoisonedAt { offset })?;
+        }
+        Ok(())
+    }
+
+    fn probe_mapping(&self, start: u64, end: u64) -> Result<(), PoisonedAt> {
+        /// At most 1024 ranges a call; 64 KiB pages exist, 4 KiB is never wrong.
+        const BATCH: usize = 512;
+        const SYSTEM_PAGE: usize = 4096;
+        let mut offset = start;
+        while offset < end {
+            let count = BATCH.min((end - offset) as usize / SYSTEM_PAGE);
+            let read = self.read_one_byte_each(offset, count, SYSTEM_PAGE);
+            if read < count {
+                return Err(PoisonedAt { offset: offset + (read * SYSTEM_PAGE) as u64 });
+            }
+            offset += (count * SYSTEM_PAGE) as u64;
+        }
+        Ok(())
+    }
+
+    /// Reads the bytes at `offset`, `offset + step`, …; returns how many could be read. All, if
+    /// the kernel does not offer the call.
+    fn read_one_byte_each(&self, offset: u64, count: usize, step: usize) -> usize {
+        let mut bytes = vec![0_u8; count];
+        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: count };
+        let remote: Vec<_> = (0..count)
+            .map(|at| libc::iovec {
+                iov_base: self.mapping.at(offset + (at * step) as u64).cast(),
+                iov_len: 1,
+            })
+            .collect();
+        // SAFETY: the local range is `bytes`. The remote ones are in this process's mapping; the
+        // kernel copies them and reports what it cannot read. That others may store to them
+        // meanwhile does not matter: the bytes are thrown away.
+        let read = unsafe {
+            libc::process_vm_readv(
+                libc::getpid(),
+                &raw const local,
+                1,
+                remote.as_ptr(),
+                remote.len() as libc::c_ulong,
+                0,
+            )
+        };
+        match usize::try_from(read) {
+            Ok(read) => read,
+            Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT) => 0,
+            Err(_) => count,
+        }
+    }
+}
