@@ -3,6 +3,7 @@
 pub(crate) mod dax;
 pub(crate) mod emulated;
 pub(crate) mod file;
+pub mod sim;
 mod trace;
 
 pub use emulated::Profile;

@@ -1,0 +1,185 @@
+//! One simulated machine, and what a power cut leaves of it.
+
+use super::choice::{self, Kept};
+use super::cost::Cost;
+use super::log::{Event, Log};
+use super::machine::{EarlyRead, Machine, Model};
+use super::options::SimOptions;
+use super::recorder::{Recorder, Rules};
+use super::rng::Rng;
+use crate::space::{Space, SpaceOptions};
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// A simulated medium with a running program: for tests that cut the power at one place of their
+/// own. [`explore`](super::explore) visits all of them.
+#[derive(Debug)]
+pub struct Sim {
+    space: Arc<Space>,
+    recorder: Arc<Recorder>,
+    before: Vec<u8>,
+    options: SimOptions,
+}
+
+/// What a power cut leaves.
+#[derive(Debug, Clone)]
+pub struct Image {
+    bytes: Vec<u8>,
+    options: SimOptions,
+}
+
+/// Which of the stores that are not surely durable have reached the medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Eviction {
+    /// None.
+    Nothing,
+    /// All.
+    Everything,
+    /// Some, by seed.
+    Seeded(u64),
+}
+
+impl Sim {
+    /// An empty medium (all zeroes).
+    ///
+    /// # Errors
+    /// If the memory cannot be had.
+    pub fn new(options: &SimOptions) -> io::Result<Self> {
+        let before = vec![0; options.len as usize];
+        Self::over(before, options, Rules::of_run(options), true)
+    }
+
+    /// A medium that holds `bytes`.
+    pub(super) fn over(
+        before: Vec<u8>,
+        options: &SimOptions,
+        rules: Rules,
+        recording: bool,
+    ) -> io::Result<Self> {
+        let recorder = Arc::new(Recorder::new(rules, recording));
+        let of_space = SpaceOptions { page_size: options.page_size, reserve: options.max_len };
+        let space = Arc::new(Space::traced_with(&before, &of_space, recorder.clone())?);
+        Ok(Self { space, recorder, before, options: options.clone() })
+    }
+
+    /// The space on which the program runs.
+    pub fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
+    /// Runs `operation` and counts what this thread does in it.
+    pub fn cost_of<R>(&self, operation: impl FnOnce() -> R) -> (R, Cost) {
+        self.recorder.cost_of(operation)
+    }
+
+    /// From now on every sync fails ([`Model::File`]).
+    pub fn fail_syncs(&self) {
+        self.recorder.fail_syncs();
+    }
+
+    /// Loads so far of what another thread had not made durable.
+    pub fn early_reads(&self) -> Vec<EarlyRead> {
+        let (_, early) = self.machine();
+        early
+    }
+
+    /// What a power cut at this moment leaves.
+    pub fn crash(&self, eviction: Eviction) -> Image {
+        let (machine, _) = self.machine();
+        let pending = choice::pending(&machine);
+        let kept: Vec<Kept> = match eviction {
+            Eviction::Nothing => vec![Kept::default(); pending.len()],
+            Eviction::Everything => pending.iter().map(choice::Pending::everything).collect(),
+            Eviction::Seeded(seed) => choice::seeded(&pending, &mut Rng::new(seed)),
+        };
+        Image { bytes: choice::bytes(&machine, &pending, &kept), options: self.options.clone() }
+    }
+
+    /// Every image that a power cut at this moment can leave, if they are at most `limit`; else
+    /// so many of them, by seed. No two are the same.
+    pub fn crashes(&self, limit: usize) -> Vec<Image> {
+        let (machine, _) = self.machine();
+        let pending = choice::pending(&machine);
+        let mut seen = std::collections::HashSet::new();
+        let mut images = Vec::new();
+        let mut rng = Rng::new(self.options.seed);
+        let _all = choice::visit(&pending, &mut rng, limit, |kept| {
+            if seen.insert(choice::hash(&machine, &pending, kept)) {
+                let bytes = choice::bytes(&machine, &pending, kept);
+                images.push(Image { bytes, options: self.options.clone() });
+            }
+            ControlFlow::Continue(())
+        });
+        images
+    }
+
+    fn machine(&self) -> (Machine, Vec<EarlyRead>) {
+        let mut machine = Machine::new(self.options.model, self.before.clone());
+        let mut early = Vec::new();
+        self.recorder.with_log(|log| {
+            log.events.iter().for_each(|event| machine.step(log, event, &mut early));
+        });
+        (machine, early)
+    }
+
+    pub(super) fn mark(&self, event: Event) {
+        self.recorder.mark(event);
+    }
+
+    pub(super) fn log(&self) -> Log {
+        self.recorder.with_log(Log::clone)
+    }
+
+    /// The medium as it was before the program ran.
+    pub(super) fn before(&self) -> &[u8] {
+        &self.before
+    }
+
+    pub(super) fn model(&self) -> Model {
+        self.options.model
+    }
+}
+
+impl Image {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The aligned word at `offset`; 0 beyond the end.
+    pub fn word(&self, offset: u64) -> u64 {
+        super::machine::word_at(&self.bytes, offset)
+    }
+
+    /// Flips bit 0-7 of the byte at `offset`. Nothing happens beyond the end.
+    pub fn flip_bit(&mut self, offset: u64, bit: u32) {
+        if let Some(byte) = self.bytes.get_mut(offset as usize) {
+            *byte ^= 1 << (bit & 7);
+        }
+    }
+
+    /// Overwrites the line that `offset` is in with `byte`: a poisoned line after it was
+    /// cleared (0), or one of an interrupted write. Nothing happens beyond the end.
+    pub fn fill_line(&mut self, offset: u64, byte: u8) {
+        let start = offset as usize / 64 * 64;
+        if let Some(line) = self.bytes.get_mut(start..start + 64) {
+            line.fill(byte);
+        }
+    }
+
+    /// Cuts it off at `len` bytes, rounded down to pages.
+    pub fn truncate(&mut self, len: u64) {
+        let page = u64::from(self.options.page_size);
+        self.bytes.truncate((len / page * page) as usize);
+    }
+
+    /// The machine started again, with this on its medium. Faults are not made again.
+    ///
+    /// # Errors
+    /// If the memory cannot be had.
+    pub fn reopen(&self) -> io::Result<Sim> {
+        let rules = Rules { fault: None, failing_fence: None, ..Rules::of_run(&self.options) };
+        Sim::over(self.bytes.clone(), &self.options, rules, true)
+    }
+}

@@ -1,0 +1,68 @@
+//! How a simulation runs.
+
+use super::fault::Fault;
+use super::machine::Model;
+use std::ops::Range;
+
+/// How a simulation runs. Start from [`SimOptions::default`]: 64 KiB in pages of 4 KiB.
+#[derive(Debug, Clone)]
+pub struct SimOptions {
+    /// Bytes of the space at first.
+    pub len: u64,
+    /// Bytes up to which it may grow; beyond that growth is refused.
+    pub max_len: u64,
+    /// Bytes of a page.
+    pub page_size: u32,
+    /// Which laws the medium obeys.
+    pub model: Model,
+    /// Decides which images are sampled and how threads are scheduled.
+    pub seed: u64,
+    /// At most so many images a cut.
+    pub images_per_cut: usize,
+    /// Cut before every store too: for tiny workloads.
+    pub cut_at_stores: bool,
+    /// One image in so many is cut again within its recovery; 0 for none.
+    pub recovery_cut_in: usize,
+    /// At most so many images a cut within recovery.
+    pub images_per_recovery_cut: usize,
+    /// Threads that check images.
+    pub checkers: usize,
+    /// Report loads of what another thread has not made durable.
+    pub early_reads: bool,
+    /// Where such loads are allowed.
+    pub early_reads_allowed: Vec<Range<u64>>,
+    /// A fault in the run.
+    pub fault: Option<Fault>,
+    /// A fault in every recovery that is cut.
+    pub recovery_fault: Option<Fault>,
+    /// The fence with this number fails its sync, and so do all after it ([`Model::File`]).
+    pub failing_fence: Option<u64>,
+    /// Stop after so many violations.
+    pub max_violations: usize,
+    /// Shrink violations (some hundred more recoveries for each).
+    pub shrink: bool,
+}
+
+impl Default for SimOptions {
+    fn default() -> Self {
+        Self {
+            len: 64 << 10,
+            max_len: 64 << 10,
+            page_size: 4096,
+            model: Model::X86,
+            seed: 1,
+            images_per_cut: 64,
+            cut_at_stores: false,
+            recovery_cut_in: 16,
+            images_per_recovery_cut: 8,
+            checkers: std::thread::available_parallelism().map_or(1, usize::from),
+            early_reads: true,
+            early_reads_allowed: Vec::new(),
+            fault: None,
+            recovery_fault: None,
+            failing_fence: None,
+            max_violations: 3,
+            shrink: true,
+        }
+    }
+}

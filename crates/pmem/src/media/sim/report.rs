@@ -1,0 +1,98 @@
+//! What an exploration has found.
+
+use super::machine::EarlyRead;
+use std::fmt;
+
+/// A crash image from which recovery does not come back as it must.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// The seed of the run.
+    pub seed: u64,
+    /// Where the power was cut: so many events of the run had happened.
+    pub cut: usize,
+    /// Where the power was cut again, within recovery.
+    pub cut_in_recovery: Option<usize>,
+    /// What is wrong.
+    pub message: String,
+    /// Which stores were kept and lost, and the history.
+    pub story: String,
+    /// Gives exactly this image again: [`replay`](super::replay).
+    pub token: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.message)?;
+        write!(f, "  seed {}, power cut after event {}", self.seed, self.cut)?;
+        if let Some(cut) = self.cut_in_recovery {
+            write!(f, ", and again after event {cut} of recovery")?;
+        }
+        writeln!(f, "\n{}  replay: {}", self.story, self.token)
+    }
+}
+
+/// The result of an exploration.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Places at which the power was cut.
+    pub cuts: u64,
+    /// Different crash images checked (those within recovery among them).
+    pub images: u64,
+    /// Of them, images of a power cut within recovery.
+    pub recovery_images: u64,
+    /// Images that were the same as one checked before with the same history.
+    pub duplicates: u64,
+    /// Events of the run.
+    pub events: u64,
+    /// Images from which recovery did not come back right.
+    pub violations: Vec<Violation>,
+    /// Loads of what another thread had not made durable.
+    pub early_reads: Vec<EarlyRead>,
+    /// Times that a thread held the baton without moving, so that it was taken away by the clock:
+    /// above 0 a replay may differ.
+    pub forced_switches: u64,
+}
+
+impl Report {
+    /// Takes in what another exploration has found.
+    pub fn merge(&mut self, other: Self) {
+        self.cuts += other.cuts;
+        self.images += other.images;
+        self.recovery_images += other.recovery_images;
+        self.duplicates += other.duplicates;
+        self.events += other.events;
+        self.violations.extend(other.violations);
+        self.early_reads.extend(other.early_reads);
+        self.forced_switches += other.forced_switches;
+    }
+
+    /// True if nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.violations.is_empty() && self.early_reads.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} images ({} within recovery) at {} cuts of {} events, {} duplicates: {} violations, \
+             {} early reads",
+            self.images,
+            self.recovery_images,
+            self.cuts,
+            self.events,
+            self.duplicates,
+            self.violations.len(),
+            self.early_reads.len()
+        )?;
+        self.violations.iter().try_for_each(|violation| writeln!(f, "{violation}"))?;
+        self.early_reads.iter().take(8).try_for_each(|early| {
+            writeln!(
+                f,
+                "early read: thread {} at {:#x} saw store #{} of thread {}",
+                early.thread, early.offset, early.store, early.stored_by
+            )
+        })
+    }
+}

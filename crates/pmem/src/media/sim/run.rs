@@ -1,0 +1,85 @@
+//! The run of a workload, as the workload sees it.
+
+use super::cost::Cost;
+use super::history::Mark;
+use super::image::Sim;
+use super::log::Event;
+use crate::space::Space;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// A workload's door to the simulator: the space, and the marks that say what was acknowledged.
+#[derive(Debug)]
+pub struct Run<'a, Op> {
+    sim: &'a Sim,
+    marks: &'a Mutex<Vec<Mark<Op>>>,
+}
+
+/// An operation that was called.
+#[derive(Debug)]
+#[must_use = "say how it ended: `returned` or `refused`"]
+pub struct Call<'a, Op> {
+    run: &'a Run<'a, Op>,
+    number: usize,
+}
+
+impl<'a, Op> Run<'a, Op> {
+    pub(super) fn new(sim: &'a Sim, marks: &'a Mutex<Vec<Mark<Op>>>) -> Self {
+        Self { sim, marks }
+    }
+
+    /// The space of the run.
+    pub fn space(&self) -> &Arc<Space> {
+        self.sim.space()
+    }
+
+    /// The simulated machine.
+    pub fn sim(&self) -> &Sim {
+        self.sim
+    }
+
+    /// Says that `op` is called now. Drop the result if its outcome never becomes known.
+    pub fn began(&self, op: Op) -> Call<'_, Op> {
+        let mut marks = self.marks.lock();
+        let number = marks.len();
+        marks.push(Mark::Began(number, op));
+        self.sim.mark(Event::Mark { marks: marks.len(), cut: false });
+        Call { run: self, number }
+    }
+
+    /// Calls `operation`, which is `op`; it is acknowledged when it returns.
+    pub fn acknowledged<R>(&self, op: Op, operation: impl FnOnce() -> R) -> R {
+        let call = self.began(op);
+        let result = operation();
+        call.returned();
+        result
+    }
+
+    /// Runs `operation` and counts what this thread does in it.
+    pub fn cost_of<R>(&self, operation: impl FnOnce() -> R) -> (R, Cost) {
+        self.sim.cost_of(operation)
+    }
+
+    /// How often the clock had to take the baton from a thread.
+    pub(super) fn forced_switches(&self) -> u64 {
+        0
+    }
+
+    fn ended(&self, mark: Mark<Op>) {
+        let mut marks = self.marks.lock();
+        marks.push(mark);
+        self.sim.mark(Event::Mark { marks: marks.len(), cut: true });
+    }
+}
+
+impl<Op> Call<'_, Op> {
+    /// It was acknowledged as durable. The power is cut here too.
+    pub fn returned(self) {
+        self.run.ended(Mark::Returned(self.number));
+    }
+
+    /// It was refused, and must have had no effect. The power is cut here too.
+    pub fn refused(self) {
+        self.run.ended(Mark::Refused(self.number));
+    }
+}

@@ -1,0 +1,275 @@
+//! The laws of the simulated medium, one by one.
+
+use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
+use coreplane_pmem::{Claim, Durable, PageWriter, Space, Volatile};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const LIMIT: usize = 100_000;
+
+fn sim(model: Model) -> Sim {
+    let sim = Sim::new(&SimOptions { model, ..SimOptions::default() }).unwrap();
+    assert!(sim.space().claim_words(0, Claim::Words));
+    sim.space().persist(0, 4096).unwrap();
+    sim
+}
+
+fn store(space: &Space, offset: u64, value: u64) {
+    space.word::<Durable>(offset).unwrap().store(value);
+}
+
+/// All values that the words at `offsets` have together in any image of a power cut now.
+fn outcomes(sim: &Sim, offsets: &[u64]) -> BTreeSet<Vec<u64>> {
+    let images = sim.crashes(LIMIT);
+    assert!(images.len() < LIMIT);
+    images.iter().map(|image| offsets.iter().map(|at| image.word(*at)).collect()).collect()
+}
+
+fn set<const N: usize>(outcomes: &[[u64; N]]) -> BTreeSet<Vec<u64>> {
+    outcomes.iter().map(|it| it.to_vec()).collect()
+}
+
+fn elsewhere(action: impl FnOnce() + Send) {
+    std::thread::scope(|scope| scope.spawn(action).join().unwrap());
+}
+
+fn writer(space: &Arc<Space>) -> PageWriter {
+    space.claim_log(1).unwrap()
+}
+
+#[test]
+fn stores_to_one_line_never_persist_in_reverse() {
+    let sim = sim(Model::X86);
+    store(sim.space(), 0, 1);
+    store(sim.space(), 56, 2);
+    store(sim.space(), 0, 3);
+    assert_eq!(outcomes(&sim, &[0, 56]), set(&[[0, 0], [1, 0], [1, 2], [3, 2]]));
+}
+
+#[test]
+fn lines_persist_in_any_order_and_by_eviction_alone() {
+    let sim = sim(Model::X86);
+    store(sim.space(), 0, 1);
+    store(sim.space(), 64, 2);
+    assert_eq!(outcomes(&sim, &[0, 64]), set(&[[0, 0], [1, 0], [0, 2], [1, 2]]));
+}
+
+#[test]
+fn a_flush_without_a_fence_guarantees_nothing() {
+    let sim = sim(Model::X86);
+    store(sim.space(), 0, 1);
+    sim.space().flush(0, 8);
+    assert_eq!(outcomes(&sim, &[0]), set(&[[0], [1]]));
+    sim.space().fence().unwrap();
+    assert_eq!(outcomes(&sim, &[0]), set(&[[1]]));
+}
+
+#[test]
+fn a_fence_without_a_flush_guarantees_nothing() {
+    let sim = sim(Model::X86);
+    store(sim.space(), 0, 1);
+    sim.space().fence().unwrap();
+    assert_eq!(outcomes(&sim, &[0]), set(&[[0], [1]]));
+}
+
+#[test]
+fn a_fence_of_another_thread_does_not_count() {
+    let sim = sim(Model::X86);
+    store(sim.space(), 0, 1);
+    sim.space().flush(0, 8);
+    elsewhere(|| sim.space().fence().unwrap());
+    assert_eq!(outcomes(&sim, &[0]), set(&[[0], [1]]));
+}
+
+#[test]
+fn a_flush_of_another_threads_store_counts_at_the_flushers_fence() {
+    let sim = sim(Model::X86);
+    store(sim.space(), 0, 1);
+    elsewhere(|| sim.space().persist(0, 8).unwrap());
+    assert_eq!(outcomes(&sim, &[0]), set(&[[1]]));
+}
+
+#[test]
+fn a_store_after_the_flush_is_not_covered_by_it() {
+    let sim = sim(Model::X86);
+    store(sim.space(), 0, 1);
+    sim.space().flush(0, 8);
+    store(sim.space(), 0, 2);
+    sim.space().fence().unwrap();
+    assert_eq!(outcomes(&sim, &[0]), set(&[[1], [2]]));
+}
+
+#[test]
+fn a_bulk_copy_tears_between_any_of_its_words() {
+    let sim = sim(Model::X86);
+    let bytes: Vec<u8> = [1_u64, 2, 3].iter().flat_map(|word| word.to_le_bytes()).collect();
+    writer(sim.space()).append(&[&bytes]).unwrap();
+    let all = outcomes(&sim, &[4096, 4104, 4112]);
+    assert_eq!(all.len(), 8);
+    assert!(all.contains(&vec![0, 2, 0]) && all.contains(&vec![1, 0, 3]));
+}
+
+#[test]
+fn a_store_after_a_bulk_copy_to_its_line_persists_after_it() {
+    let sim = sim(Model::X86);
+    let bytes: Vec<u8> = [1_u64, 2].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut writer = writer(sim.space());
+    writer.append(&[&bytes]).unwrap();
+    writer.append(&[&3_u64.to_le_bytes()]).unwrap();
+    let all = outcomes(&sim, &[4096, 4104, 4112]);
+    let expected = [[0, 0, 0], [1, 0, 0], [0, 2, 0], [1, 2, 0], [1, 2, 3]];
+    assert_eq!(all, set(&expected));
+}
+
+#[test]
+fn a_part_of_a_word_tears_too() {
+    let sim = sim(Model::X86);
+    writer(sim.space()).append(&[&[0x11; 5], &[0x22; 3]]).unwrap();
+    let all = outcomes(&sim, &[4096]);
+    assert!(all.contains(&vec![0x0000_0000_1111_1111]), "{all:x?}");
+    assert!(all.contains(&vec![0x2222_2211_1111_1111]), "{all:x?}");
+    assert!(!all.contains(&vec![0x2222_2200_0000_0000]), "prefix within the line: {all:x?}");
+}
+
+#[test]
+fn non_temporal_stores_may_be_lost_until_a_fence_of_their_thread() {
+    let sim = sim(Model::X86);
+    let mut writer = writer(sim.space());
+    writer.append_nt(&1_u64.to_le_bytes()).unwrap();
+    writer.append_nt(&2_u64.to_le_bytes()).unwrap();
+    let any = set(&[[0, 0], [1, 0], [0, 2], [1, 2]]);
+    assert_eq!(outcomes(&sim, &[4096, 4104]), any);
+    elsewhere(|| sim.space().fence().unwrap());
+    assert_eq!(outcomes(&sim, &[4096, 4104]), any);
+    sim.space().fence().unwrap();
+    assert_eq!(outcomes(&sim, &[4096, 4104]), set(&[[1, 2]]));
+}
+
+#[test]
+fn what_became_durable_is_never_undone_by_an_older_store() {
+    let sim = sim(Model::X86);
+    let space = sim.space();
+    let mut writer = writer(space);
+    writer.append_nt(&1_u64.to_le_bytes()).unwrap();
+    elsewhere(|| {
+        assert!(writer.rewind(4096));
+        writer.append(&[&2_u64.to_le_bytes()]).unwrap();
+        writer.flush_from(4096);
+        space.fence().unwrap();
+    });
+    assert_eq!(outcomes(&sim, &[4096]), set(&[[2]]));
+}
+
+#[test]
+fn a_failed_compare_and_swap_stores_nothing() {
+    let sim = sim(Model::X86);
+    let word = sim.space().word::<Durable>(8).unwrap();
+    assert_eq!(word.compare_exchange(5, 6), Err(0));
+    assert_eq!(outcomes(&sim, &[8]), set(&[[0]]));
+    word.compare_exchange(0, 6).unwrap();
+    assert_eq!(outcomes(&sim, &[8]), set(&[[0], [6]]));
+}
+
+#[test]
+fn volatile_words_are_evicted_like_any_others() {
+    let sim = sim(Model::X86);
+    sim.space().word::<Volatile>(16).unwrap().store(7);
+    assert_eq!(outcomes(&sim, &[16]), set(&[[0], [7]]));
+}
+
+#[test]
+fn on_a_file_a_fence_covers_what_others_flushed() {
+    let sim = sim(Model::File);
+    assert!(!sim.space().fences_at_once());
+    store(sim.space(), 0, 1);
+    store(sim.space(), 1024, 2);
+    sim.space().flush(0, 8);
+    elsewhere(|| sim.space().fence().unwrap());
+    assert_eq!(outcomes(&sim, &[0, 1024]), set(&[[1, 0], [1, 2]]));
+}
+
+#[test]
+fn on_a_file_sectors_are_independent_and_larger_than_lines() {
+    let sim = sim(Model::File);
+    store(sim.space(), 0, 1);
+    store(sim.space(), 504, 2);
+    store(sim.space(), 512, 3);
+    let sectors = [[0, 0, 0], [1, 0, 0], [1, 2, 0], [0, 0, 3], [1, 0, 3], [1, 2, 3]];
+    assert_eq!(outcomes(&sim, &[0, 504, 512]), set(&sectors));
+}
+
+#[test]
+fn a_failed_sync_stops_writes_for_good() {
+    let sim = sim(Model::File);
+    store(sim.space(), 0, 1);
+    sim.space().flush(0, 8);
+    sim.fail_syncs();
+    sim.space().fence().unwrap_err();
+    sim.space().fence().unwrap_err();
+    sim.space().check_sync().unwrap_err();
+    assert_eq!(outcomes(&sim, &[0]), set(&[[0], [1]]));
+}
+
+#[test]
+fn growth_is_refused_beyond_the_medium() {
+    let options = SimOptions { len: 8192, max_len: 16384, ..SimOptions::default() };
+    let sim = Sim::new(&options).unwrap();
+    sim.space().grow(16384, None).unwrap();
+    assert_eq!(sim.crash(Eviction::Nothing).bytes().len(), 16384);
+    let refused = sim.space().grow(20480, None).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull);
+    assert_eq!(sim.space().len(), 16384);
+}
+
+#[test]
+fn a_reopened_image_holds_what_was_left_and_goes_on() {
+    let sim = sim(Model::X86);
+    store(sim.space(), 0, 1);
+    sim.space().persist(0, 8).unwrap();
+    store(sim.space(), 64, 2);
+    let mut image: Image = sim.crash(Eviction::Nothing);
+    image.flip_bit(0, 1);
+    let again = image.reopen().unwrap();
+    assert!(again.space().claim_words(0, Claim::WordsAsStored));
+    let load = |offset| again.space().word::<Durable>(offset).unwrap().load();
+    assert_eq!((load(0), load(64)), (3, 0));
+    store(again.space(), 64, 4);
+    assert_eq!(outcomes(&again, &[0, 64]), set(&[[3, 0], [3, 4]]));
+    image.fill_line(60, 0xff);
+    assert_eq!((image.word(0), image.word(64)), (u64::MAX, 0));
+    image.truncate(100);
+    assert!(image.bytes().is_empty());
+}
+
+#[test]
+fn an_operation_is_counted_by_thread() {
+    let sim = sim(Model::X86);
+    let space = sim.space();
+    let ((), cost) = sim.cost_of(|| {
+        store(space, 0, 1);
+        store(space, 128, 1);
+        space.flush(0, 136);
+        elsewhere(|| space.persist(1024, 8).unwrap());
+        space.fence().unwrap();
+    });
+    assert_eq!(cost.flushed_lines, [0, 64, 128]);
+    assert_eq!((cost.flushes, cost.fences, cost.stores, cost.stored_bytes), (1, 1, 2, 16));
+}
+
+#[test]
+fn a_load_of_what_another_thread_has_not_made_durable_is_seen() {
+    let sim = sim(Model::X86);
+    let space = sim.space();
+    space.word::<Volatile>(0).unwrap().store(1);
+    store(space, 8, 1);
+    store(space, 8, 2);
+    assert_eq!(space.word::<Durable>(8).unwrap().load(), 2);
+    elsewhere(|| assert!(space.load_line(64).is_some()));
+    assert_eq!(sim.early_reads(), [], "its own, or of another line");
+    elsewhere(|| assert_eq!(space.word::<Durable>(8).unwrap().load(), 2));
+    assert_eq!(sim.early_reads().len(), 1);
+    assert_eq!(sim.early_reads()[0].offset, 8);
+    space.persist(0, 16).unwrap();
+    elsewhere(|| assert!(space.load_line(0).is_some()));
+    assert_eq!(sim.early_reads().len(), 1);
+}
