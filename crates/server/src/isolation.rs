@@ -103,13 +103,15 @@ mod tests {
 
     #[test]
     fn nobody_runs_beside_who_is_alone() {
-        const ROUNDS: u64 = 20_000;
+        const ROUNDS: u64 = 6_000;
         let isolation = Isolation::new(3);
         let (left, right) = (AtomicU64::new(0), AtomicU64::new(0));
+        let start = std::sync::Barrier::new(3);
         std::thread::scope(|scope| {
             for member in 0..3 {
-                let (isolation, left, right) = (&isolation, &left, &right);
+                let (isolation, left, right, start) = (&isolation, &left, &right, &start);
                 scope.spawn(move || {
+                    start.wait();
                     for round in 0..ROUNDS {
                         isolation.enter(member);
                         // Never torn for who runs beside others…
@@ -120,7 +122,7 @@ mod tests {
                             // …and never lost by who is alone.
                             let value = left.load(Ordering::Relaxed) + 1;
                             left.store(value, Ordering::Relaxed);
-                            std::hint::spin_loop();
+                            (0..100).for_each(|_| std::hint::spin_loop());
                             right.store(value, Ordering::Relaxed);
                             drop(alone);
                         }

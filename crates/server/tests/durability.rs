@@ -10,11 +10,23 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 use wire::{Running, Wire, config};
 
-/// A store whose writes become durable only when the test says so.
-fn start() -> (Arc<ModelEngine>, Running) {
+/// A server over a store whose writes become durable only when the test says so.
+struct Started {
+    engine: Arc<ModelEngine>,
+    server: Running,
+}
+
+impl Drop for Started {
+    /// A server that ends waits until what it holds is durable; a test that failed would hang.
+    fn drop(&mut self) {
+        self.engine.make_durable();
+    }
+}
+
+fn start() -> Started {
     let engine = Arc::new(ModelEngine::with_manual_commit());
     let server = Running::start(config(), engine.clone());
-    (engine, server)
+    Started { engine, server }
 }
 
 /// Waits until the server has written something that is not durable.
@@ -39,10 +51,11 @@ const A_WHILE: Duration = Duration::from_millis(100);
 
 #[test]
 fn an_answer_waits_for_its_write() {
-    let (engine, server) = start();
+    let started = start();
+    let (engine, server) = (&started.engine, &started.server);
     let mut writer = server.connect();
     writer.send(b"SET k v\r\n");
-    until_undurable(&engine);
+    until_undurable(engine);
     let (answer, thread) = reply_of(writer);
     assert!(answer.recv_timeout(A_WHILE).is_err(), "told before it was durable");
     assert_eq!(engine.after_power_cut().get(b"k").unwrap(), None);
@@ -54,10 +67,11 @@ fn an_answer_waits_for_its_write() {
 
 #[test]
 fn whoever_reads_it_waits_too_and_nobody_else() {
-    let (engine, server) = start();
+    let started = start();
+    let (engine, server) = (&started.engine, &started.server);
     let mut writer = server.connect();
     writer.send(b"SET k v\r\n");
-    until_undurable(&engine);
+    until_undurable(engine);
     // On both loops.
     for _ in 0..2 {
         let mut other = server.connect();
@@ -76,12 +90,13 @@ fn whoever_reads_it_waits_too_and_nobody_else() {
 
 #[test]
 fn answers_behind_a_held_one_keep_their_order() {
-    let (engine, server) = start();
+    let started = start();
+    let (engine, server) = (&started.engine, &started.server);
     let mut wire = server.connect();
     wire.send(b"PING first\r\n");
     assert_eq!(wire::shown(&wire.reply()), "$5\\r\\nfirst\\r\\n");
     wire.send(b"INCR n\r\n");
-    until_undurable(&engine);
+    until_undurable(engine);
     wire.send(b"PING second\r\nINCR n\r\n");
     wire.send(b"GET elsewhere\r\nINCR n\r\nPING third\r\n");
     let (answer, thread) = reply_of(wire);
@@ -113,10 +128,11 @@ fn transactions_and_batches_wait_as_well() {
         b"MULTI\r\nSET a 1\r\nSET b 2\r\nEXEC\r\n",
         b"MSETNX a 1 b 2\r\n",
     ] {
-        let (engine, server) = start();
+        let started = start();
+        let (engine, server) = (&started.engine, &started.server);
         let mut wire = server.connect();
         wire.send(request);
-        until_undurable(&engine);
+        until_undurable(engine);
         let survivors = engine.after_power_cut();
         assert_eq!(survivors.len().unwrap(), 0);
         let mut monitor = server.connect();
@@ -130,10 +146,11 @@ fn transactions_and_batches_wait_as_well() {
 
 #[test]
 fn a_medium_that_fails_is_no_ok() {
-    let (engine, server) = start();
+    let started = start();
+    let (engine, server) = (&started.engine, &started.server);
     let mut wire = server.connect();
     wire.send(b"SET k v\r\nPING\r\n");
-    until_undurable(&engine);
+    until_undurable(engine);
     engine.break_medium("the disk is gone");
     let rest = wire::shown(&wire.rest());
     assert!(rest.starts_with("-MISCONF sync of the medium failed"), "{rest}");
@@ -169,11 +186,12 @@ fn waitaof_and_lastsave_tell_the_truth_of_the_medium() {
     assert_eq!(wire.say("WAITAOF 1 0 -1"), "-ERR timeout is negative\\r\\n");
     assert!(wire.say("BGREWRITEAOF").starts_with("-ERR"));
 
-    let (engine, server) = start();
+    let started = start();
+    let (engine, server) = (&started.engine, &started.server);
     let mut wire = server.connect();
     let before = wire.say("LASTSAVE");
     wire.send(b"SET k v\r\n");
-    until_undurable(&engine);
+    until_undurable(engine);
     let mut other = server.connect();
     assert_eq!(other.say("BGSAVE"), "+Background saving started\\r\\n");
     assert_eq!(wire::shown(&wire.reply()), "+OK\\r\\n");

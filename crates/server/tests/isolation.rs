@@ -55,14 +55,30 @@ fn two(reply: &str) -> (String, String) {
     }
 }
 
+/// Commands that take a transaction some time, so that others have the chance to come between.
+const PADDING: usize = 100;
+
+/// Runs `first`, some padding and `last` as one transaction; the answers of the two.
+fn transaction(wire: &mut Wire, first: &str, last: &str) -> (String, String) {
+    let padding = "MGET a b c d e f\r\n".repeat(PADDING);
+    wire.send(format!("MULTI\r\n{first}\r\n{padding}{last}\r\nEXEC\r\n").as_bytes());
+    for _ in 0..PADDING + 3 {
+        wire.reply();
+    }
+    let reply = shown(&wire.reply());
+    let (_, answers) = reply.split_once("\\r\\n").expect("an array");
+    let middle = answers.find("*6").expect("the padding");
+    let end = answers.rfind("*6").expect("the padding");
+    // Six values, each a header and perhaps a text.
+    let last = answers[end..].rsplit("\\r\\n").nth(1).expect("the last answer");
+    let first = answers[..middle].rsplit("\\r\\n").nth(1).expect("the first answer");
+    (first.to_owned(), last.to_owned())
+}
+
 fn read_both(wire: &mut Wire) {
     let (first, second) = two(&wire.say("MGET a b"));
     assert_eq!(first, second, "torn");
-    wire.send(b"MULTI\r\nGET a\r\nGET b\r\nEXEC\r\n");
-    for _ in 0..3 {
-        wire.reply();
-    }
-    let (first, second) = two(&shown(&wire.reply()));
+    let (first, second) = transaction(wire, "GET a", "GET b");
     assert_eq!(first, second, "torn");
 }
 
@@ -80,15 +96,7 @@ fn nobody_sees_half_an_mset() {
 fn nobody_sees_half_a_transaction() {
     let server = start();
     let write = |wire: &mut Wire, _| {
-        wire.send(b"MULTI\r\nINCR a\r\nINCR b\r\nEXEC\r\n");
-        for _ in 0..3 {
-            wire.reply();
-        }
-        let (first, second) = {
-            let reply = shown(&wire.reply());
-            let parts: Vec<&str> = reply.split("\\r\\n").collect();
-            (parts[1].to_owned(), parts[2].to_owned())
-        };
+        let (first, second) = transaction(wire, "INCR a", "INCR b");
         assert_eq!(first, second);
     };
     together(&server, write, read_both);
