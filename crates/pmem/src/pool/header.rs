@@ -16,15 +16,18 @@ use std::path::Path;
 #[cfg(target_endian = "big")]
 compile_error!("pools are little-endian");
 
+// media-format: version pool
 /// The version that this program writes and reads.
 pub(super) const VERSION: u32 = 1;
 
+// media-format: begin pool
 /// The first word of a pool.
 const MAGIC: u64 = u64::from_le_bytes(*b"COREPLNE");
 
 /// Words of the static part, and of the header as a whole.
 const STATIC_WORDS: usize = 64;
 pub(super) const HEADER_WORDS: usize = super::HEADER_LEN as usize / 8;
+// media-format: end
 
 /// The uuid of every simulated pool.
 pub(super) const SIMULATED_UUID: [u8; 16] = *b"simulated pool\0\0";
@@ -93,6 +96,7 @@ impl Static {
         })
     }
 
+    // media-format: begin pool
     fn encode(&self) -> [u64; STATIC_WORDS] {
         let mut words = [0; STATIC_WORDS];
         words[0] = MAGIC;
@@ -109,6 +113,7 @@ impl Static {
         words[1] |= u64::from(checksum(&words)) << 32;
         words
     }
+    // media-format: end
 
     /// Writes the static part, the magic after all else is durable.
     pub(super) fn write(&self, space: &Space) -> Result<(), PoolError> {
@@ -179,6 +184,7 @@ fn no_pool(found: u64, rest_is_a_pool: bool) -> PoolError {
     })
 }
 
+// media-format: begin pool
 /// CRC32C of the static part, the checksum itself taken as zero.
 fn checksum(words: &[u64; STATIC_WORDS]) -> u32 {
     words.iter().enumerate().fold(0, |crc, (at, word)| {
@@ -186,6 +192,7 @@ fn checksum(words: &[u64; STATIC_WORDS]) -> u32 {
         crc32c::crc32c_append(crc, &word.to_le_bytes())
     })
 }
+// media-format: end
 
 /// Word `at` of the header.
 pub(super) fn word(space: &Space, at: usize) -> Result<Word<'_, Durable>, PoolError> {

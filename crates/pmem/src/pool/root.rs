@@ -28,6 +28,7 @@ use super::header::{self, Words};
 use super::types::ROOT_WORDS;
 use crate::space::Space;
 
+// media-format: begin pool
 /// Word at which slot A, slot B and the state start.
 const SLOT_A: usize = 64;
 const SLOT_B: usize = 128;
@@ -45,6 +46,7 @@ const CHECKSUM: usize = SLOT_WORDS - 1;
 
 /// Flag: the count of unsafe shutdowns is known.
 const COUNTS_SHUTDOWNS: u64 = 1;
+// media-format: end
 
 /// What the pool keeps in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +61,7 @@ pub(super) struct Root {
 type Slot = [u64; SLOT_WORDS];
 
 impl Root {
+    // media-format: begin pool
     fn encode(&self, uuid: [u8; 16], generation: u64) -> Slot {
         let mut slot = [0; SLOT_WORDS];
         slot[GENERATION] = generation;
@@ -71,6 +74,7 @@ impl Root {
         slot[CHECKSUM] = u64::from(checksum(uuid, &slot[..CHECKSUM]));
         slot
     }
+    // media-format: end
 
     fn decode(slot: &Slot) -> Self {
         let mut words = [0; ROOT_WORDS];
@@ -80,11 +84,13 @@ impl Root {
     }
 }
 
+// media-format: begin pool
 fn checksum(uuid: [u8; 16], words: &[u64]) -> u32 {
     words
         .iter()
         .fold(crc32c::crc32c(&uuid), |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()))
 }
+// media-format: end
 
 /// What is going on, and for which generation (its low 31 bits).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,10 +106,12 @@ impl State {
         Self { generation: (generation & GENERATION_MASK) as u32, writing }
     }
 
+    // media-format: begin pool
     fn encode(self, uuid: [u8; 16]) -> u64 {
         let low = u64::from(self.generation) << 1 | u64::from(self.writing);
         low | u64::from(checksum(uuid, &[low])) << 32
     }
+    // media-format: end
 
     fn decode(uuid: [u8; 16], word: u64) -> Result<Self, Mismatch> {
         let low = word & u64::from(u32::MAX);
