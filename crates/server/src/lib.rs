@@ -36,6 +36,7 @@ mod host;
 mod isolation;
 mod lifetime;
 mod listener;
+mod metrics;
 mod output;
 mod resp;
 mod server;

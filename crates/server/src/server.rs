@@ -6,6 +6,7 @@ use crate::counters::LoopCounters;
 use crate::event_loop::{EventLoop, WAKE};
 use crate::host::{Host, Port};
 use crate::listener::Listeners;
+use crate::metrics::Metrics;
 use coreplane_engine::{Durability, Engine};
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
@@ -53,6 +54,7 @@ pub enum Error {
 pub struct Server {
     host: Arc<Host>,
     loops: Vec<EventLoop>,
+    metrics: Option<Metrics>,
 }
 
 /// Ends a server from another thread.
@@ -84,6 +86,7 @@ impl Server {
             threads => threads,
         };
         let mut listeners = Listeners::bind(&config)?;
+        let metrics = config.metrics.as_deref().map(Metrics::bind).transpose()?;
         let mut polls = Vec::new();
         let mut ports = Vec::new();
         for _ in 0..threads {
@@ -115,12 +118,17 @@ impl Server {
             .enumerate()
             .map(|(member, poll)| EventLoop::new(host.clone(), member, poll, listeners.take()))
             .collect();
-        Ok(Self { host, loops })
+        Ok(Self { host, loops, metrics })
     }
 
     /// The first TCP address; none if the server listens on a Unix socket alone.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.host.addresses.first().copied()
+    }
+
+    /// The address of the Prometheus endpoint, if there is one.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|metrics| metrics.address)
     }
 
     /// Ends the server from another thread.
@@ -134,6 +142,9 @@ impl Server {
     /// [`Error::Io`] if an event loop failed, [`Error::Panicked`].
     pub fn run(self) -> Result<()> {
         let context = "serving";
+        let serve = |metrics: Metrics| metrics.serve(self.host.clone());
+        let scraped = self.metrics.map(serve).transpose();
+        let scraped = scraped.map_err(|source| Error::Io { context, source })?;
         let mut threads = Vec::new();
         for mut event_loop in self.loops {
             let host = self.host.clone();
@@ -159,6 +170,9 @@ impl Server {
                 Err(_) => Err(Error::Panicked),
             };
             result = result.and(ended);
+        }
+        if let Some(scraped) = scraped {
+            scraped.end();
         }
         result
     }

@@ -180,3 +180,39 @@ fn scan_shows_every_key() {
         (0..50).map(|_| wire.say("RANDOMKEY")).collect();
     assert!(drawn.len() > 10, "{drawn:?}");
 }
+
+#[test]
+fn prometheus_finds_the_same_counters() {
+    use std::io::{Read, Write};
+    let config = Config { metrics: Some("127.0.0.1:0".to_owned()), ..config() };
+    let server = Server::bind(config, Arc::new(ModelEngine::new())).unwrap();
+    let (address, scraped) = (server.local_addr().unwrap(), server.metrics_addr().unwrap());
+    let handle = server.handle();
+    let thread = std::thread::spawn(move || server.run());
+    let mut wire = Wire::tcp(address);
+    wire.say("SET k v");
+    wire.say("GET k");
+    let get = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(scraped).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = get("/metrics");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    for line in [
+        "coreplane_commands_total 2",
+        "coreplane_connected_clients 1",
+        "coreplane_engine_hits_total 1",
+        "# TYPE coreplane_turn_seconds histogram",
+    ] {
+        assert!(answer.contains(&format!("\n{line}\n")), "{line} in {answer}");
+    }
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(answer.contains(&format!("Content-Length: {}\r\n", body.len())));
+    assert!(get("/").starts_with("HTTP/1.1 404"));
+    handle.shutdown();
+    thread.join().unwrap().unwrap();
+}
