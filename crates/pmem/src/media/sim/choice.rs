@@ -138,24 +138,21 @@ impl Pending<'_> {
         if kept == everything {
             return;
         }
-        let numbers = |groups: &mut dyn Iterator<Item = &Group>| {
-            groups.map(|it| format!("#{}", it.store)).collect::<Vec<_>>().join(" ")
-        };
         let ordered = || self.groups.iter().filter(|group| !group.unordered);
         let mut parts = Vec::new();
         let plain = kept.plain as usize;
         if plain > 0 {
-            parts.push(format!("kept {}", numbers(&mut ordered().take(plain))));
+            parts.push(format!("kept {}", numbers(ordered().take(plain))));
         }
         if kept.torn != 0 {
-            parts.push(format!("torn {}", numbers(&mut ordered().skip(plain).take(1))));
+            parts.push(format!("torn {}", numbers(ordered().skip(plain).take(1))));
         }
         let lost = plain + usize::from(kept.torn != 0);
         if ordered().count() > lost {
-            parts.push(format!("lost {}", numbers(&mut ordered().skip(lost))));
+            parts.push(format!("lost {}", numbers(ordered().skip(lost))));
         }
         if self.unordered > 0 {
-            let streamed = numbers(&mut self.groups.iter().filter(|group| group.unordered));
+            let streamed = numbers(self.groups.iter().filter(|group| group.unordered));
             let some = match kept.unordered {
                 0 => "lost",
                 all if all == everything.unordered => "kept",
@@ -166,6 +163,14 @@ impl Pending<'_> {
         // Writing to a string cannot fail.
         let _written = writeln!(out, "  {:#x}: {}", self.offset, parts.join(", ")).is_ok();
     }
+}
+
+/// The numbers of the stores, of many only the first few and the last.
+fn numbers<'a>(mut groups: impl Iterator<Item = &'a Group>) -> String {
+    let mut text: Vec<String> =
+        groups.by_ref().take(6).map(|it| format!("#{}", it.store)).collect();
+    text.extend(groups.last().map(|last| format!("… #{}", last.store)));
+    text.join(" ")
 }
 
 /// The hash of the image that `kept` leaves.

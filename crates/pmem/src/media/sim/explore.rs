@@ -97,7 +97,7 @@ pub(super) fn record<S: Subject>(
     let sim = Sim::new(options).map_err(|error| error.to_string())?;
     let marks = Mutex::new(Vec::new());
     let numbered = Numbered::new();
-    let run = Run::new(&sim, &marks);
+    let run = Run::new(&sim, &marks, options.seed);
     no_panic("the workload", || {
         subject.work(&run);
         Ok(())
@@ -141,6 +141,8 @@ pub fn explore<S: Subject>(options: &SimOptions, subject: &S) -> Report {
     });
     reports.into_iter().for_each(|part| report.merge(part));
     report.violations.sort_by_key(|it| (it.cut, it.cut_in_recovery));
+    // Different images may have shrunk to the same one.
+    report.violations.dedup_by(|one, other| one.token == other.token);
     report
 }
 

@@ -263,7 +263,7 @@ fn atoms_of(within: u64, bytes: &[u8], torn: bool) -> Vec<Atom> {
     while at < bytes.len() {
         let position = within as usize + at;
         let mut width = widest;
-        while position % width != 0 || at + width > bytes.len() {
+        while !position.is_multiple_of(width) || at + width > bytes.len() {
             width /= 2;
         }
         let shift = position % 8;

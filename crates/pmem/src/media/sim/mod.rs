@@ -1,4 +1,81 @@
-//! The crash simulator.
+//! The crash simulator: every order of stores that a power cut can leave, tried out.
+//!
+//! # The problem
+//!
+//! A program on persistent memory is right if it recovers from a power cut at *any* moment. No
+//! test on real memory shows that. Killing the process loses nothing, since the caches go on to
+//! write back what was never flushed; and a power cut, if one had it, shows one of the many
+//! states that the moment allowed. A missing flush can hide for years.
+//!
+//! So here the memory is simulated. The program runs on a [`Space`](crate::Space) that reports
+//! each store, flush, fence and load. From that the simulator knows which stores are durable for
+//! sure and which are still somewhere between the processor and the medium, and it makes from
+//! them the *crash images*: what the medium may hold if the power goes now.
+//!
+//! ```text
+//!   run       store ─ store ─ flush ─ store ─ fence ─ returned ─ store ─ flush ─ fence ─ …
+//!   cuts                                     ✂                ✂                 ✂
+//!   images    nothing evicted, everything evicted, each line alone, each line missing, some …
+//!   each      recover ─▶ contents ─▶ check against what was acknowledged
+//!                │ some of them:
+//!                └─ cut within recovery ─▶ recover again ─▶ the same contents
+//! ```
+//!
+//! # What x86 promises, and what it does not ([`Model::X86`])
+//!
+//! - An aligned 8-byte store persists wholly or not at all. Nothing larger does; a smaller store
+//!   at an odd place may tear too.
+//! - Stores to one cache line persist as a prefix, in the order in which they reached the cache.
+//! - Different lines are independent: the later may persist and the earlier be lost.
+//! - Any line may be evicted, and so persist, at any time. So there is no need to cut between
+//!   two fences: the images at a fence contain those of every moment since the last one.
+//! - A flush starts the write-back of what the line held by then; that is done when the *same
+//!   thread's* next fence returns. Another thread's fence says nothing about it.
+//! - Non-temporal stores are in no order with anything until their thread's fence.
+//! - A copy of many bytes is stored in no order that one could rely on: any subset of its words
+//!   in a line may be there. A store that comes after it in the same line persists after it.
+//!
+//! # A file ([`Model::File`])
+//!
+//! The kernel writes dirty pages back when it likes, and a power cut tears them between sectors of
+//! 512 bytes. A sector holds some moment of its past since the last sync; sectors are independent.
+//! A fence is a sync of all that *anybody* flushed before. A sync that fails is the last: what
+//! was pending may be lost or not, and every later fence fails
+//! ([`SimOptions::failing_fence`], [`Sim::fail_syncs`]).
+//!
+//! # The parts
+//!
+//! A [`Subject`] is a workload with its recovery and its truth; [`explore`] tries it. The run is
+//! recorded once ([`Run`]); cuts are places in that log, checked afterwards by several threads.
+//! At each cut all images are tried if they are few, else a choice by seed that begins with the
+//! ones that matter most. Images that are equal while the history is equal are tried once.
+//!
+//! A [`Violation`] is shrunk to the few lines that matter, tells their stores, and has a token
+//! with which [`replay`] makes the same image again.
+//!
+//! Threads of a run take turns as the seed says ([`Run::threads`]).
+//!
+//! [`Sim`] and [`Image`] are the parts for a test that cuts the power at one place of its own;
+//! images take bit flips and wiped lines. [`Run::cost_of`] counts the lines, flushes and fences
+//! of an operation.
+//!
+//! A load of a [`Durable`](crate::Durable) word or of published bytes that another thread stored
+//! and has not made durable is an [`EarlyRead`]: whoever acts on it acts on what may never have
+//! been.
+//!
+//! # Is it any good?
+//!
+//! A [`Fault`] hides a flush, a fence or the order of stores from the medium, so that a sound
+//! program becomes a faulty one without being touched. A test of a program is only as good as
+//! the faults that it catches.
+//!
+//! # Limits
+//!
+//! - The memory model of the *processor* is not simulated: threads switch at accesses to the
+//!   space, and see each other's stores in that order.
+//! - What is sampled is not proven. The report says how many images were tried; other seeds try
+//!   others.
+//! - A recovery that itself starts threads is not scheduled: its cuts may not replay.
 
 mod choice;
 mod cost;
@@ -27,3 +104,4 @@ pub use options::SimOptions;
 pub use replay::replay;
 pub use report::{Report, Violation};
 pub use run::{Call, Run};
+pub use schedule::Threads;

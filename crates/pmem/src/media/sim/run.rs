@@ -4,15 +4,21 @@ use super::cost::Cost;
 use super::history::Mark;
 use super::image::Sim;
 use super::log::Event;
+use super::schedule::{self, Threads};
 use crate::space::Space;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A workload's door to the simulator: the space, and the marks that say what was acknowledged.
 #[derive(Debug)]
 pub struct Run<'a, Op> {
     sim: &'a Sim,
     marks: &'a Mutex<Vec<Mark<Op>>>,
+    seed: u64,
+    /// Threads started, and how often the clock took the baton from one.
+    threads: AtomicUsize,
+    forced: AtomicU64,
 }
 
 /// An operation that was called.
@@ -24,8 +30,9 @@ pub struct Call<'a, Op> {
 }
 
 impl<'a, Op> Run<'a, Op> {
-    pub(super) fn new(sim: &'a Sim, marks: &'a Mutex<Vec<Mark<Op>>>) -> Self {
-        Self { sim, marks }
+    pub(super) fn new(sim: &'a Sim, marks: &'a Mutex<Vec<Mark<Op>>>, seed: u64) -> Self {
+        // Number 0 is the thread of the workload itself.
+        Self { sim, marks, seed, threads: AtomicUsize::new(1), forced: AtomicU64::new(0) }
     }
 
     /// The space of the run.
@@ -62,7 +69,26 @@ impl<'a, Op> Run<'a, Op> {
 
     /// How often the clock had to take the baton from a thread.
     pub(super) fn forced_switches(&self) -> u64 {
-        0
+        self.forced.load(Ordering::Relaxed)
+    }
+
+    /// Runs threads, one at a time in an order that the seed decides (switching at accesses to
+    /// the space and in [`spin`](crate::spin)), and returns when all have ended:
+    ///
+    /// ```text
+    /// run.threads(|threads| {
+    ///     threads.spawn(|| put(run, 1));
+    ///     threads.spawn(|| put(run, 2));
+    /// });
+    /// ```
+    ///
+    /// The workload's own thread waits meanwhile and must hold no lock that they need. A panic in
+    /// one of them goes on here.
+    pub fn threads<'env>(&self, spawns: impl for<'scope> FnOnce(&Threads<'scope, 'env>)) {
+        let first = self.threads.load(Ordering::Relaxed);
+        let (count, forced) = schedule::together(self.seed, first, spawns);
+        self.threads.fetch_add(count, Ordering::Relaxed);
+        self.forced.fetch_add(forced, Ordering::Relaxed);
     }
 
     fn ended(&self, mark: Mark<Op>) {

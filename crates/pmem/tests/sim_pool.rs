@@ -1,0 +1,132 @@
+//! The pool itself under power cuts: creation, the root, growth.
+
+use coreplane_pmem::media::sim::{Fault, History, Model, Run, SimOptions, Subject, explore};
+use coreplane_pmem::pool::ROOT_WORDS;
+use coreplane_pmem::{CreateOptions, MediaChoice, Pool, Space};
+use std::sync::Arc;
+
+#[derive(Debug, Clone, Copy)]
+enum Op {
+    Create,
+    SetRoot(u64),
+    Grow(u64),
+}
+
+/// Creates a pool, sets its root, grows it.
+struct Pools;
+
+const PAGE: u64 = 4096;
+
+fn root(value: u64) -> [u64; ROOT_WORDS] {
+    std::array::from_fn(|at| value.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(at as u32 * 7))
+}
+
+fn create_options() -> CreateOptions {
+    CreateOptions {
+        size: 0,
+        media: MediaChoice::Auto,
+        page_size: 0,
+        kind: "test".to_owned(),
+        parameters: [3; 8],
+    }
+}
+
+/// None: there is no pool. Else its root and pages.
+type Contents = Option<([u64; ROOT_WORDS], u64)>;
+
+impl Subject for Pools {
+    type Op = Op;
+    type Store = Option<Pool>;
+    type Contents = Contents;
+
+    fn work(&self, run: &Run<'_, Op>) {
+        let pool = run.acknowledged(Op::Create, || {
+            Pool::simulated_create(run.space().clone(), &create_options()).unwrap()
+        });
+        for value in 1..6 {
+            run.acknowledged(Op::SetRoot(value), || pool.set_root(root(value)).unwrap());
+            let pages = 16 + value;
+            run.acknowledged(Op::Grow(pages), || pool.grow(pages * PAGE).unwrap());
+        }
+        let call = run.began(Op::Grow(1000));
+        pool.grow(1000 * PAGE).unwrap_err();
+        call.refused();
+        run.acknowledged(Op::SetRoot(9), || pool.set_root(root(9)).unwrap());
+    }
+
+    fn recover(&self, space: &Arc<Space>) -> Result<Option<Pool>, String> {
+        match Pool::simulated_open(space.clone()) {
+            Ok(pool) => Ok(Some(pool)),
+            Err(coreplane_pmem::PoolError::NotAPool { .. }) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn contents(&self, pool: &Option<Pool>) -> Result<Contents, String> {
+        let Some(pool) = pool else {
+            return Ok(None);
+        };
+        pool.check().map_err(|error| error.to_string())?;
+        if pool.parameters() != [3; 8] || pool.kind() != "test" {
+            return Err("the static part is wrong".to_owned());
+        }
+        // The space may be longer than the pool: grown, and cut before the root said so.
+        Ok(Some((pool.root(), pool.space().len() / PAGE)))
+    }
+
+    fn check(&self, contents: &Contents, history: &History<'_, Op>) -> Result<(), String> {
+        let mut least = None;
+        let apply = |to: &mut Contents, op: &Op| {
+            let (words, pages) = to.unwrap_or(([0; ROOT_WORDS], 16));
+            *to = Some(match op {
+                Op::Create => (words, pages),
+                Op::SetRoot(value) => (root(*value), pages),
+                Op::Grow(grown) => (words, *grown),
+            });
+        };
+        history.acknowledged().for_each(|op| apply(&mut least, op));
+        let mut most = least;
+        history.in_flight().for_each(|op| apply(&mut most, op));
+        let is = |expected: &Contents| match (contents, expected) {
+            (None, None) => true,
+            (Some(found), Some(expected)) => found.0 == expected.0 && found.1 >= expected.1,
+            _ => false,
+        };
+        if is(&least) || is(&most) {
+            return Ok(());
+        }
+        Err(format!("{contents:?} is neither {least:?} nor {most:?}"))
+    }
+}
+
+fn options(model: Model) -> SimOptions {
+    SimOptions {
+        model,
+        max_len: 128 << 10,
+        images_per_cut: 256,
+        recovery_cut_in: 4,
+        images_per_recovery_cut: 32,
+        ..SimOptions::default()
+    }
+}
+
+#[test]
+fn a_pool_survives_every_cut() {
+    for model in [Model::X86, Model::File] {
+        for seed in 1..4 {
+            let report = explore(&SimOptions { seed, ..options(model) }, &Pools);
+            assert!(report.is_clean(), "{report}");
+            assert!(report.images > 300, "{report}");
+        }
+    }
+}
+
+#[test]
+fn without_flushes_or_fences_it_does_not() {
+    for model in [Model::X86, Model::File] {
+        for fault in [Fault::DropEveryFlush, Fault::DropEveryFence] {
+            let report = explore(&SimOptions { fault: Some(fault), ..options(model) }, &Pools);
+            assert!(!report.violations.is_empty(), "{report}");
+        }
+    }
+}
