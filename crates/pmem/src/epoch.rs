@@ -15,14 +15,19 @@
 //! global epoch and stalls before it stores its slot publishes an old epoch, which only delays
 //! reuse, or has not yet looked at any state, in which case it sees `retired`.
 //!
+//! A model checker tries this in every interleaving (module `kernel`), and finds the page used
+//! under a reader as soon as a fence is missing.
+//!
 //! Slots are per thread and process-wide; a guard may be nested at the cost of a counter.
+
+mod kernel;
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One thread's pinned epoch; 0 when it is not pinned.
 #[derive(Debug, Default)]
@@ -69,8 +74,7 @@ pub fn pin() -> Guard {
         let depth = slot.depth.get();
         slot.depth.set(depth + 1);
         if depth == 0 {
-            slot.pinned.store(EPOCH.load(Ordering::Relaxed), Ordering::Relaxed);
-            fence(Ordering::SeqCst);
+            kernel::pin(&slot.pinned, &*EPOCH);
         } else if depth == u64::MAX - 1 {
             std::process::abort();
         }
@@ -91,15 +95,14 @@ impl Drop for Guard {
         let depth = slot.depth.get() - 1;
         slot.depth.set(depth);
         if depth == 0 {
-            slot.pinned.store(0, Ordering::Release);
+            kernel::unpin(&slot.pinned);
         }
     }
 }
 
 /// Draws a stamp for what was made unreachable before the call, and advances the epoch.
 pub fn stamp() -> u64 {
-    fence(Ordering::SeqCst);
-    EPOCH.fetch_add(1, Ordering::SeqCst)
+    kernel::stamp(&*EPOCH)
 }
 
 /// True once no reader is left that was pinned when `stamp` was drawn.
@@ -109,14 +112,8 @@ pub fn has_passed(stamp: u64) -> bool {
 
 /// The oldest epoch that any thread has pinned; `u64::MAX` if none has.
 pub fn oldest_pinned() -> u64 {
-    fence(Ordering::SeqCst);
-    let slots = SLOTS.lock();
-    slots
-        .iter()
-        .map(|slot| slot.pinned.load(Ordering::Acquire))
-        .filter(|pinned| *pinned != 0)
-        .min()
-        .unwrap_or(u64::MAX)
+    let mut slots = None;
+    kernel::oldest(|| slots.insert(SLOTS.lock()).iter().map(|slot| &slot.pinned))
 }
 
 #[cfg(test)]
