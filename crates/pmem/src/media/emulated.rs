@@ -241,11 +241,7 @@ impl<C: Clock> Model<C> {
         &self.waiters[thread_number() % Self::WAITERS]
     }
 
-    fn channel<'a>(
-        &self,
-        queues: &'a [CachePadded<AtomicU64>],
-        granule: u64,
-    ) -> &'a AtomicU64 {
+    fn channel<'a>(&self, queues: &'a [CachePadded<AtomicU64>], granule: u64) -> &'a AtomicU64 {
         &queues[(granule % u64::from(self.profile.channels)) as usize]
     }
 
