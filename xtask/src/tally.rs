@@ -55,6 +55,7 @@ impl Tally {
 
     /// Notes what did not run, and why.
     pub(crate) fn leave_out(&mut self, name: &str, why: impl Display) {
+        let why = ends(&why.to_string());
         println!("*** SKIPPED: {name}: {why} ***");
         self.left_out.push(format!("{name}: {why}"));
     }
@@ -107,6 +108,13 @@ impl Tally {
     }
 }
 
+/// The first and the last line of what may be the whole output of a program.
+fn ends(text: &str) -> String {
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or("").to_owned();
+    lines.next_back().map_or(first.clone(), |last| format!("{first} {last}"))
+}
+
 /// Passed and failed out of `test result: ok. 3 passed; 0 failed; …`.
 fn counts(line: &str) -> Option<(u64, u64)> {
     let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
@@ -125,6 +133,12 @@ mod tests {
         assert_eq!(counts(line), Some((8, 2)));
         assert_eq!(counts("test result: ok"), None);
         assert_eq!(counts("running 3 tests"), None);
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_to_its_ends() {
+        assert_eq!(ends("pip failed:\nretry\nno network"), "pip failed: no network");
+        assert_eq!(ends("no QEMU"), "no QEMU");
     }
 
     #[test]
