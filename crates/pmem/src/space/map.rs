@@ -4,6 +4,7 @@
 //! place, so that no offset, slice or handle ever moves.
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
@@ -16,6 +17,16 @@ pub(super) struct Mapping {
     reserved: u64,
     len: AtomicU64,
     growing: Mutex<()>,
+    /// The length with which it may be used again, once dropped: [`Mapping::holding`].
+    spare_at: Option<u64>,
+}
+
+/// Mappings of the crash simulator that are dropped on the thread that makes the next: to map,
+/// fault in and unmap costs more than a whole simulated recovery.
+const SPARES: usize = 4;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Mapping>> = const { RefCell::new(Vec::new()) };
 }
 
 // SAFETY: the mapping is plain memory that lives until drop; every access to its bytes goes
@@ -54,7 +65,7 @@ impl Mapping {
         }
         // SAFETY: within the mapping, as above.
         let base = NonNull::new(unsafe { raw.add(slack) }).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, reserved, len: AtomicU64::new(0), growing: Mutex::new(()) })
+        Ok(Self { base, reserved, len: AtomicU64::new(0), growing: Mutex::new(()), spare_at: None })
     }
 
     /// `len` bytes of DRAM.
@@ -72,6 +83,29 @@ impl Mapping {
             };
         }
         mapping.grow(len, None, false)?;
+        Ok(mapping)
+    }
+
+    /// DRAM that holds `bytes`; beyond them, up to `reserve`, it will be zero when it is grown.
+    pub(super) fn holding(bytes: &[u8], reserve: u64) -> io::Result<Self> {
+        let len = bytes.len() as u64;
+        let spare = SPARE.with_borrow_mut(|spare| {
+            let fits = |it: &Self| it.spare_at == Some(len) && it.reserved >= reserve;
+            spare.iter().position(fits).map(|at| spare.swap_remove(at))
+        });
+        let mapping = match spare {
+            Some(mapping) => mapping,
+            None => {
+                let mut mapping = Self::anonymous(len, reserve, false)?;
+                mapping.spare_at = Some(len);
+                mapping
+            }
+        };
+        // SAFETY: the mapping is that long, and nobody else knows it: it is new, or its owner was
+        // dropped, whom every reference into it had borrowed.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), mapping.at(0), bytes.len());
+        }
         Ok(mapping)
     }
 
@@ -169,8 +203,35 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    /// Keeps the memory for the next [`Mapping::holding`] on this thread; false if it cannot.
+    fn is_spared(&self) -> bool {
+        // One that has grown is dirty beyond its first length.
+        let spared = |spare: &RefCell<Vec<Self>>| {
+            let Ok(mut spare) = spare.try_borrow_mut() else {
+                return false;
+            };
+            let room = spare.len() < SPARES;
+            if room {
+                spare.push(Self {
+                    base: self.base,
+                    reserved: self.reserved,
+                    len: AtomicU64::new(self.len()),
+                    growing: Mutex::new(()),
+                    spare_at: self.spare_at,
+                });
+            }
+            room
+        };
+        self.spare_at == Some(self.len()) && SPARE.try_with(spared).unwrap_or(false)
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.is_spared() {
+            return;
+        }
         // SAFETY: nobody holds a reference any more: they all borrow the `Space` that owns this.
         let unmapped =
             unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.reserved as usize) };

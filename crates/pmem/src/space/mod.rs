@@ -143,11 +143,7 @@ impl Space {
         options: &SpaceOptions,
         trace: Arc<dyn Trace>,
     ) -> std::io::Result<Self> {
-        let mapping = Mapping::anonymous(bytes.len() as u64, options.reserve, false)?;
-        // SAFETY: the mapping was made here, is that long, and nobody else knows it yet.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), mapping.at(0), bytes.len());
-        }
+        let mapping = Mapping::holding(bytes, options.reserve)?;
         Ok(Self::new(mapping, options.page_size, Behaviour::Traced(trace), None))
     }
 

@@ -69,7 +69,7 @@ pub(super) struct Unit {
 pub(super) struct Machine {
     pub(super) model: Model,
     pub(super) base: Vec<u8>,
-    /// The sum of [`word_hash`] over the durable image.
+    /// What the sum of [`word_hash`] over the durable image has changed by since the beginning.
     pub(super) hash: u64,
     pub(super) pending: BTreeMap<u64, Unit>,
     /// For each thread, the units it flushed since its last fence and the last store in them.
@@ -108,13 +108,10 @@ pub(super) fn word_at(bytes: &[u8], offset: u64) -> u64 {
 
 impl Machine {
     pub(super) fn new(model: Model, base: Vec<u8>) -> Self {
-        let hash = (0..base.len() as u64)
-            .step_by(8)
-            .fold(0_u64, |sum, at| sum.wrapping_add(word_hash(at, word_at(&base, at))));
         Self {
             model,
             base,
-            hash,
+            hash: 0,
             pending: BTreeMap::new(),
             flushed: Vec::new(),
             streamed: Vec::new(),

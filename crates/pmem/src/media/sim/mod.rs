@@ -76,6 +76,8 @@
 //! - What is sampled is not proven. The report says how many images were tried; other seeds try
 //!   others.
 //! - A recovery that itself starts threads is not scheduled: its cuts may not replay.
+//! - Epochs ([`epoch`](crate::epoch)) are those of the process: a guard that lives elsewhere in it
+//!   delays the reuse of pages in a run, which may then differ when it is replayed.
 
 mod choice;
 mod cost;
