@@ -41,7 +41,7 @@ pub(crate) struct ClientInfo {
     pub since: Instant,
     /// Milliseconds after `since` at which it last asked for something.
     pub active_after: AtomicU64,
-    /// The index of its latest command in the table.
+    /// Its latest command, as the table numbers them.
     pub command: AtomicUsize,
     /// It speaks RESP3.
     pub is_resp3: AtomicBool,

@@ -72,6 +72,7 @@ fn clients_can_be_listed_and_killed_across_loops() {
     assert_eq!(wires[1].say("CLIENT NO-TOUCH on"), "+OK\\r\\n");
     let list = wires[0].say("CLIENT LIST");
     assert_eq!(list.matches("addr=127.0.0.1:").count(), 8, "{list}");
+    assert!(list.contains("cmd=client|list") && list.contains("cmd=client|no-touch"), "{list}");
     assert!(list.contains("name=joe") && list.contains("lib-name=some-lib lib-ver=1.2"));
     let one = wires[0].say(&format!("CLIENT LIST ID {}", ids[2]));
     assert_eq!(one.matches("addr=127.0.0.1:").count(), 2, "{one}");

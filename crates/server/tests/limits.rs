@@ -168,3 +168,21 @@ fn keys_and_values_over_the_limits_of_the_engine_are_errors() {
     }
     assert_eq!(wire.say("DBSIZE"), ":0\\r\\n");
 }
+
+#[test]
+fn many_keys_are_deleted_whatever_a_batch_may_hold() {
+    let limits = coreplane_engine::Limits { batch_len_max: 10, ..coreplane_engine::model::LIMITS };
+    let engine = ModelEngine::new().bounded_by(limits);
+    let server = Running::start(config(), Arc::new(engine));
+    let mut wire = server.connect();
+    let keys: Vec<String> = (0..25).map(|key| format!("k{key}")).collect();
+    for key in &keys {
+        wire.say(&format!("SET {key} v"));
+    }
+    let pairs: Vec<String> = keys.iter().map(|key| format!("{key} w")).collect();
+    let refused = wire.say(&format!("MSET {}", pairs.join(" ")));
+    assert!(refused.starts_with("-ERR batch of 25 changes is over the limit"), "{refused}");
+    assert_eq!(wire.say("GET k0"), "$1\\r\\nv\\r\\n");
+    assert_eq!(wire.say(&format!("DEL {}", keys.join(" "))), ":25\\r\\n");
+    assert_eq!(wire.say("DBSIZE"), ":0\\r\\n");
+}

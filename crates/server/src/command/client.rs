@@ -1,6 +1,6 @@
 //! What clients say of themselves, and ask about each other.
 
-use super::table::COMMANDS;
+use super::table::name_of;
 use super::{Answer, Call, Failure, SYNTAX, is};
 use crate::clients::ClientInfo;
 use crate::resp::number::parse_i64;
@@ -125,8 +125,8 @@ pub(super) fn info(call: &mut Call<'_, '_>) -> Answer {
 }
 
 fn line(client: &ClientInfo) -> String {
-    let latest = COMMANDS.get(client.command.load(Ordering::Relaxed));
-    client.line(latest.map_or("NULL", |command| command.name))
+    let latest = name_of(client.command.load(Ordering::Relaxed));
+    client.line(latest.unwrap_or("NULL"))
 }
 
 /// `CLIENT LIST [TYPE NORMAL|MASTER|REPLICA|PUBSUB] [ID client-id [client-id ...]]`

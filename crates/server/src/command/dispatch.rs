@@ -1,6 +1,8 @@
 //! From the words of a command to its answer.
 
-use super::table::{ALONE, ALONE_IF_MANY, AT_ONCE, COMMANDS, Command, NO_AUTH, NO_MULTI, find};
+use super::table::{
+    ALONE, ALONE_IF_MANY, AT_ONCE, COMMANDS, Command, NO_AUTH, NO_MULTI, find, number,
+};
 use super::{Answer, Call, Failure, quoted, unknown_subcommand, wrong_arity};
 use crate::counters::LoopCounters;
 use crate::host::Host;
@@ -43,7 +45,8 @@ pub(crate) fn run(
     let answer = match place {
         Ok((index, command)) => {
             turn.counters.calls[index].add(1);
-            session.info.command.store(index, Ordering::Relaxed);
+            let number = number(index, command);
+            session.info.command.store(number, Ordering::Relaxed);
             if session.queue.is_some() && !command.has(AT_ONCE) {
                 queue(session, index, words, out);
                 Ok(())

@@ -35,11 +35,15 @@ pub(super) fn delete(call: &mut Call<'_, '_>) -> Answer {
         keys.iter().zip(&is_there).filter_map(|(key, is_there)| is_there.then_some(*key)).collect();
     found.sort_unstable();
     found.dedup();
-    let mut batch = Batch::new();
-    for key in &found {
-        batch.delete(key);
+    // More than the engine takes at once go in several batches; nobody comes between them.
+    let most = call.host.engine.limits().batch_len_max.max(1);
+    for keys in found.chunks(most) {
+        let mut batch = Batch::new();
+        for key in keys {
+            batch.delete(key);
+        }
+        call.store.apply(batch)?;
     }
-    call.store.apply(batch)?;
     call.reply.count(found.len());
     Ok(())
 }

@@ -212,6 +212,24 @@ const ROWS: [Command; 72] = [
 /// All commands.
 pub(crate) static COMMANDS: [Command; ROWS.len()] = ROWS;
 
+/// Bits of a command's number below those of its part's.
+const PART_SHIFT: u32 = 16;
+
+/// A number by which a command of the table, or a part of it, can be named later.
+pub(crate) fn number(index: usize, command: &'static Command) -> usize {
+    let parts = COMMANDS[index].parts;
+    let part = parts.iter().position(|part| std::ptr::eq(part, command));
+    part.map_or(0, |part| part + 1) << PART_SHIFT | index
+}
+
+/// The name of the command with this number; none before the first.
+pub(crate) fn name_of(number: usize) -> Option<&'static str> {
+    let command = COMMANDS.get(number & ((1 << PART_SHIFT) - 1))?;
+    let part = (number >> PART_SHIFT).checked_sub(1);
+    let part = part.and_then(|part| command.parts.get(part));
+    Some(part.unwrap_or(command).name)
+}
+
 /// Twice as many places as commands, and a power of two.
 const PLACES: usize = 256;
 const EMPTY: u8 = u8::MAX;
