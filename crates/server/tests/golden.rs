@@ -23,9 +23,9 @@ mod wire;
 use coreplane_engine::model::ModelEngine;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
+use wire::redis::Redis;
 use wire::{Running, Wire, config, shown};
 
 /// Undoes the escapes of a line.
@@ -171,44 +171,6 @@ fn our_server_answers_as_redis_does() {
         differences += compare("ours", &path, &script, &played);
     }
     assert_eq!(differences, 0);
-}
-
-struct Redis {
-    child: Child,
-    directory: tempfile::TempDir,
-}
-
-impl Redis {
-    /// None where it is not installed.
-    fn start() -> Option<Self> {
-        let directory = tempfile::tempdir().expect("a directory");
-        let child = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--databases", "1"])
-            .args(["--enable-debug-command", "yes"])
-            .arg("--dir")
-            .arg(directory.path())
-            .arg("--unixsocket")
-            .arg(directory.path().join("socket"))
-            .stdout(Stdio::null())
-            .spawn()
-            .ok()?;
-        let redis = Self { child, directory };
-        while !redis.socket().exists() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Some(redis)
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.directory.path().join("socket")
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub(crate) mod redis;
+
 use coreplane_engine::Engine;
 use coreplane_server::{Config, Handle, Server};
 use std::io::{BufReader, Read, Write};

@@ -1,0 +1,44 @@
+//! The installed Redis, to compare with.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A redis-server that runs until it is dropped.
+pub(crate) struct Redis {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Redis {
+    /// None where it is not installed.
+    pub(crate) fn start() -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let child = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--databases", "1"])
+            .args(["--enable-debug-command", "yes"])
+            .arg("--dir")
+            .arg(directory.path())
+            .arg("--unixsocket")
+            .arg(directory.path().join("socket"))
+            .stdout(Stdio::null())
+            .spawn()
+            .ok()?;
+        let redis = Self { child, directory };
+        while !redis.socket().exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Some(redis)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
