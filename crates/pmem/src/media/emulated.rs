@@ -195,7 +195,17 @@ pub(crate) fn model(profile: &Profile) -> Option<Arc<dyn LatencyModel>> {
     if profile.is_none() {
         return None;
     }
-    Some(Arc::new(Model::new(profile.clone(), Processor::calibrated())))
+    let clock = Processor::calibrated();
+    // What the model itself takes, beside the waiting, is part of what it promises.
+    let even = Profile { read_ns: 300, write_ns: 300, ..Profile::NONE };
+    let model = Model::new(even, clock);
+    let persist = |line: u64| {
+        model.flush(line * GRANULE, 64);
+        model.fence();
+    };
+    let writing = clock.excess(300, persist);
+    let reading = clock.excess(300, |line| model.read(line * GRANULE, 64, &|| {}));
+    Some(Arc::new(Model::new(profile.clone(), clock.hurried(writing.min(reading)))))
 }
 
 /// What one thread (or, beyond 64, a few) waits for.
@@ -288,13 +298,22 @@ impl<C: Clock> LatencyModel for Model<C> {
             self.writers.fetch_add(1, Ordering::Relaxed);
         }
         let writers = self.writers.load(Ordering::Relaxed);
-        let (first, last) = (offset / GRANULE, (offset + len - 1) / GRANULE);
-        for granule in first..=last {
-            if waiter.granule.swap(granule + 1, Ordering::Relaxed) == granule + 1 {
-                continue;
-            }
-            let service = self.profile.granule_write_ns(writers) + self.stall_ns();
-            let through = enqueue(self.channel(&self.writes, granule), now, service);
+        let (mut first, last) = (offset / GRANULE, (offset + len - 1) / GRANULE);
+        if waiter.granule.load(Ordering::Relaxed) == first + 1 {
+            first += 1;
+        }
+        waiter.granule.store(last + 1, Ordering::Relaxed);
+        let (granules, channels) = ((last + 1) - first, u64::from(self.profile.channels));
+        let service = self.profile.granule_write_ns(writers);
+        // One turn at each channel, for all its granules together.
+        for nth in 0..granules.min(channels) {
+            let mine = (granules - nth).div_ceil(channels);
+            let stalls: u64 = match self.profile.jitter {
+                0.0 => 0,
+                _ => (0..mine).map(|_| self.stall_ns()).sum(),
+            };
+            let queue = self.channel(&self.writes, first + nth);
+            let through = enqueue(queue, now, mine * service + stalls);
             done = done.max(through + self.profile.write_ns);
         }
         waiter.done.store(done.max(1), Ordering::Relaxed);

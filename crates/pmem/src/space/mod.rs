@@ -429,6 +429,8 @@ impl Space {
         let lines = order::lines(offset, len);
         debug_assert!(lines.end <= self.len());
         self.count_flushes((lines.end - lines.start) / LINE as u64);
+        // First, so that the time of the instructions is part of an emulated medium's.
+        self.behaviour_flush(&lines);
         if self.instruction != Instruction::None {
             let mut at = lines.start;
             while at < lines.end {
@@ -438,7 +440,6 @@ impl Space {
                 at += LINE as u64;
             }
         }
-        self.behaviour_flush(&lines);
     }
 
     #[inline]
