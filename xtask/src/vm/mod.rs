@@ -23,7 +23,7 @@ use crate::Outcome;
 use machine::{Boot, Machine};
 
 /// Acknowledged operations after which the plug may be pulled.
-const ENOUGH: u64 = 4_000;
+const ENOUGH: u64 = 20_000;
 /// At most so long is the machine driven before the plug is pulled.
 const DRIVING: Duration = Duration::from_secs(25);
 /// A boot that takes longer than this is a failure.
