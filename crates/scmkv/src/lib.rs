@@ -1,1 +1,53 @@
-//! (being built)
+//! SCMKV: a log-structured hash engine, point reads and writes at the speed of the medium.
+//!
+//! ```text
+//!   key ─hash─▶ index: one line of 8 slots ─tag, offset─▶ record in a log page
+//!                                                          ▲
+//!   put:  append to this thread's log ─ flush ─ fence ─────┘ then store the slot
+//! ```
+//!
+//! The paper (Wang, Huang, Zhu: *SCMKV: A Lightweight Log-Structured Key-Value Store on SCM*,
+//! NPC 2018) gives the shape: pages of 2 MiB, a log and an allocator per thread, a page
+//! information table, 16-bit tags, checksums, cost-benefit cleaning, one recovery thread per
+//! unclean log. Each module says what it keeps of the paper and where it departs, since the paper
+//! acknowledges what is not durable, lets readers see it, keeps its lock bits in persistent
+//! memory, never deletes and never grows.
+//!
+//! - [`record`], [`log`]: what is written, and in which order it becomes durable
+//! - [`page`]: what each page holds
+//! - [`index`], [`hash`]: where a key's record is
+//! - [`get`], [`put`], [`batch`]: the operations
+//! - [`clean`]: giving space back
+//! - [`recover`], [`census`], [`verify`]: after a crash
+//!
+//! **The log is the truth.** Everything else can be made from it.
+
+mod arena;
+mod background;
+mod batch;
+mod census;
+mod chunked;
+mod clean;
+mod clock;
+mod counters;
+mod durable;
+mod engine;
+mod geometry;
+mod get;
+mod hash;
+mod history;
+mod index;
+mod log;
+mod open;
+mod page;
+mod put;
+mod record;
+mod recover;
+mod sealed;
+mod store;
+mod verify;
+
+pub use clock::TimeSource;
+pub use engine::Scmkv;
+pub use geometry::Geometry;
+pub use open::{KIND, Options, Placement};

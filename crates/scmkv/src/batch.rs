@@ -1,0 +1,371 @@
+//! Several changes at once: all of them or none, one fence.
+//!
+//! ```text
+//!   … │ put a ∙ batched │ delete b ∙ batched │ put c ∙ batched │ commit: runs │ …
+//! ```
+//!
+//! The members are appended one after the other and after them a commit record that names the
+//! runs of bytes in which they are; one fence makes all durable together. A batched record counts
+//! only if it lies in a run of a sound commit record all of whose members are sound. Where the
+//! batch does not fit the rest of its page it goes on in another, as a further run, and the
+//! members are fenced before the commit record is appended.
+//!
+//! When the cleaner moves a member it writes it as a record that stands alone; a commit record
+//! with runs in other pages lives until those pages are gone ([`clean`](crate::clean)).
+//!
+//! **Isolation.** All groups of the batch are locked while it is published, and readers, who take
+//! no lock, wait at the [`Gate`] for the moment between the first slot and the last.
+
+use crate::counters::Count;
+use crate::hash::Place;
+use crate::index::{GroupLock, Leaf, Slot};
+use crate::log::{Log, Order};
+use crate::put::Standing;
+use crate::record::{Header, Kind};
+use crate::store::Store;
+use coreplane_engine::{
+    Batch, Change, Completion, Error, Horizon, Result, Ticket, WriteOptions, Written,
+};
+use coreplane_pmem::epoch;
+use coreplane_pmem::spin::Backoff;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Keeps readers from seeing a batch in part: its count is odd while one is being published.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    count: AtomicU64,
+    publishing: Mutex<()>,
+}
+
+impl Gate {
+    /// Waits until no batch is being published; the count to compare with afterwards.
+    #[inline]
+    pub(crate) fn enter(&self) -> u64 {
+        let mut backoff = Backoff::new();
+        loop {
+            let count = self.count.load(Ordering::Acquire);
+            if count & 1 == 0 {
+                return count;
+            }
+            backoff.wait();
+        }
+    }
+
+    /// True if no batch was published since [`Gate::enter`] gave `before`.
+    #[inline]
+    pub(crate) fn is_unchanged(&self, before: u64) -> bool {
+        self.count.load(Ordering::Acquire) == before
+    }
+
+    /// Runs `publish` while readers wait.
+    pub(crate) fn publish<R>(&self, publish: impl FnOnce() -> R) -> R {
+        let _publishing = self.publishing.lock();
+        self.count.fetch_add(1, Ordering::AcqRel);
+        let result = publish();
+        self.count.fetch_add(1, Ordering::Release);
+        result
+    }
+}
+
+/// A run of a batch's records: where, how long, and in which generation of its page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) start: u64,
+    pub(crate) len: u32,
+    pub(crate) generation: u32,
+}
+
+impl Run {
+    const LEN: usize = 16;
+
+    fn encode(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.start.to_le_bytes());
+        out.extend_from_slice(&self.len.to_le_bytes());
+        out.extend_from_slice(&self.generation.to_le_bytes());
+    }
+
+    /// The runs that the value of a commit record names.
+    pub(crate) fn decode_all(value: &[u8]) -> impl Iterator<Item = Self> + '_ {
+        value.chunks_exact(Self::LEN).map(|bytes| {
+            let word =
+                |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at * 8 + byte]));
+            Self { start: word(0), len: word(1) as u32, generation: (word(1) >> 32) as u32 }
+        })
+    }
+}
+
+/// A change with its place, and, once it is in the log, its record.
+struct Member<'b> {
+    key: &'b [u8],
+    place: Place,
+    header: Header,
+    value: Vec<u8>,
+    offset: u64,
+}
+
+/// The groups that a batch has locked.
+type Held<'a> = BTreeMap<(u32, u32), GroupLock<'a>>;
+
+impl Store {
+    pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        self.check_writable()?;
+        let order = match self.order(options)? {
+            Order::Early => Order::Early,
+            Order::NoFlush => Order::NoFlush,
+            Order::Strict | Order::Relaxed { .. } => Order::Strict,
+        };
+        let mut log = self.my_log();
+        let mut members = self.members(&mut log, batch)?;
+        if members.is_empty() {
+            let sequence = self.version_base();
+            return Ok(Written { sequence, ticket: Ticket::DURABLE, replaced: false });
+        }
+        let needed = self.make_room_for(&mut log, &members)?;
+        let written = loop {
+            match self.attempt_batch(&mut log, &mut members, needed, order)? {
+                Ok(written) => break written,
+                Err((leaf, place)) => self.split(leaf, place)?,
+            }
+        };
+        drop(log);
+        self.counters.add(Count::Batches, 1);
+        if options.completion == Completion::Wait && !written.ticket.is_durable() {
+            self.wait_durable(&Horizon::from(written.ticket))?;
+            return Ok(Written { ticket: Ticket::DURABLE, ..written });
+        }
+        Ok(written)
+    }
+
+    /// The last change of each key, its large value already in the log.
+    fn members<'b>(&self, log: &mut Log, batch: &'b Batch) -> Result<Vec<Member<'b>>> {
+        let mut last = HashMap::with_capacity(batch.len());
+        for (at, change) in batch.changes().iter().enumerate() {
+            self.check_key(change.key())?;
+            if let Change::Put { value, .. } = change {
+                self.check_value(value.len())?;
+            }
+            last.insert(change.key(), at);
+        }
+        let mut members = Vec::with_capacity(last.len());
+        for (at, change) in batch.changes().iter().enumerate() {
+            let key = change.key();
+            if last.get(key) != Some(&at) {
+                continue;
+            }
+            let mut header = Header { batched: true, ..Header::put(0) };
+            let value = match change {
+                Change::Put { value, expires_at, .. } => {
+                    header.expires_at = *expires_at;
+                    header.large = value.len() > self.geometry.inline_max();
+                    if header.large {
+                        self.write_fragments(log, key, value)?.list
+                    } else {
+                        value.clone()
+                    }
+                }
+                Change::Delete { .. } => {
+                    header.kind = Kind::Delete;
+                    Vec::new()
+                }
+            };
+            members.push(Member { key, place: self.place(key), header, value, offset: 0 });
+        }
+        Ok(members)
+    }
+
+    /// Sees to it that the pages for the batch are there; the bytes that it takes.
+    fn make_room_for(&self, log: &mut Log, members: &[Member<'_>]) -> Result<usize> {
+        let commit = Header::put(0).record_len(&[], 4 * Run::LEN);
+        let total: usize = members.iter().map(Self::member_len).sum::<usize>() + commit;
+        if total <= self.geometry.page_size as usize {
+            self.make_room(log, total)?;
+        } else {
+            let pages = total / self.geometry.page_size as usize + 2;
+            while self.pages.free_len() < self.reserve() + pages as u32 {
+                self.clean_for_space(total as u64)?;
+            }
+        }
+        Ok(total)
+    }
+
+    fn member_len(member: &Member<'_>) -> usize {
+        let value = if member.header.kind == Kind::Delete { 8 } else { member.value.len() };
+        member.header.record_len(member.key, value)
+    }
+
+    /// Locks, appends, fences, publishes; the segment to split if a group has no room.
+    fn attempt_batch(
+        &self,
+        log: &mut Log,
+        members: &mut [Member<'_>],
+        needed: usize,
+        order: Order,
+    ) -> Result<std::result::Result<Written, (Leaf, Place)>> {
+        let guard = epoch::pin();
+        let mut held = self.lock_all(members);
+        let mut standings = Vec::with_capacity(members.len());
+        let mut taken = HashMap::new();
+        for member in members.iter() {
+            let lock = &held[&self.group_key(member.place)];
+            match self.stand(&guard, lock, member, &mut taken)? {
+                Some(standing) => standings.push(standing),
+                None => return Ok(Err((lock.leaf(), member.place))),
+            }
+        }
+        let birth = self.pages.next_birth();
+        let base = self.version_base();
+        let mut sequence = 0;
+        for (member, standing) in members.iter_mut().zip(&standings) {
+            let key = self.group_key(member.place);
+            let Some(lock) = held.get_mut(&key) else { continue };
+            member.header.version = lock.next_version(base);
+            member.header.replaced = standing.old.as_ref().map_or(0, |old| old.offset);
+            sequence = sequence.max(member.header.version);
+            if member.header.kind == Kind::Delete {
+                member.value = birth.to_le_bytes().to_vec();
+            }
+        }
+        self.append_all(log, members, &standings, needed, order)?;
+        let replaced = standings.iter().any(|standing| standing.live);
+        self.gate.publish(|| -> Result<()> {
+            for (member, standing) in members.iter().zip(&standings) {
+                self.publish_member(log, &held, member, standing)?;
+            }
+            Ok(())
+        })?;
+        let ticket = self.written_ticket(order, log);
+        Ok(Ok(Written { sequence, ticket, replaced }))
+    }
+
+    fn group_key(&self, place: Place) -> (u32, u32) {
+        (self.index.leaf(place).number(), self.index.group_of(place))
+    }
+
+    /// Locks the groups of all members, in one order for all batches.
+    fn lock_all(&self, members: &[Member<'_>]) -> Held<'_> {
+        'again: loop {
+            let places: BTreeMap<_, _> = members
+                .iter()
+                .map(|member| {
+                    let leaf = self.index.leaf(member.place);
+                    let group = self.index.group_of(member.place);
+                    ((leaf.number(), group), (leaf, member.place.y))
+                })
+                .collect();
+            let mut held = Held::new();
+            for (key, (leaf, y)) in places {
+                // Not `lock`: it would go on to another segment, out of order.
+                let Some(lock) = self.index.lock_group(leaf, y, key.1) else {
+                    drop(held);
+                    continue 'again;
+                };
+                held.insert(key, lock);
+            }
+            return held;
+        }
+    }
+
+    /// Where a member's slot is or will be; none if its group is full.
+    fn stand<'g>(
+        &'g self,
+        guard: &'g epoch::Guard,
+        lock: &GroupLock<'_>,
+        member: &Member<'_>,
+        taken: &mut HashMap<u64, ()>,
+    ) -> Result<Option<Standing<'g>>> {
+        let Some(mut standing) = self.look(guard, lock, member.key, member.place)? else {
+            return Ok(None);
+        };
+        if standing.slot == Slot::EMPTY {
+            match lock.vacancy(member.place, &|at| taken.contains_key(&at))? {
+                Some(at) => standing.at = at,
+                None => return Ok(None),
+            }
+            taken.insert(standing.at, ());
+        }
+        Ok(Some(standing))
+    }
+
+    /// Appends members and commit record, durable (or early, by `order`) when it returns.
+    fn append_all(
+        &self,
+        log: &mut Log,
+        members: &mut [Member<'_>],
+        standings: &[Standing<'_>],
+        needed: usize,
+        order: Order,
+    ) -> Result<()> {
+        let whole = needed <= log.room();
+        let mut runs: Vec<Run> = Vec::new();
+        let mut first = None;
+        for (member, standing) in members.iter_mut().zip(standings) {
+            if member.header.kind == Kind::Delete && standing.old.is_none() {
+                continue;
+            }
+            if !whole && log.room() < Self::member_len(member) {
+                if let Some(start) = first.take() {
+                    log.commit(self, start, Order::Strict)?;
+                }
+                if !log.make_room(self, Self::member_len(member), 0)? {
+                    return self.no_space(needed as u64);
+                }
+            }
+            let appended = log.append(self, &member.header, member.key, &[&member.value])?;
+            member.offset = appended.offset;
+            first.get_or_insert(appended.offset);
+            match runs.last_mut() {
+                Some(run) if run.start + u64::from(run.len) == appended.offset => {
+                    run.len += appended.len;
+                }
+                _ => runs.push(Run {
+                    start: appended.offset,
+                    len: appended.len,
+                    generation: log.generation(),
+                }),
+            }
+        }
+        let Some(mut first) = first else { return Ok(()) };
+        let mut list = Vec::with_capacity(runs.len() * Run::LEN);
+        runs.iter().for_each(|run| run.encode(&mut list));
+        let header = Header { kind: Kind::Commit, ..Header::put(0) };
+        if !whole {
+            log.commit(self, first, Order::Strict)?;
+            if !log.make_room(self, header.record_len(&[], list.len()), 0)? {
+                return self.no_space(needed as u64);
+            }
+            first = log.next_offset();
+        }
+        let commit = log.append(self, &header, &[], &[&list])?;
+        // A commit record is of use to recovery alone: nothing of it lives.
+        log.forget_live(commit.len);
+        log.commit(self, first, order)
+    }
+
+    fn publish_member(
+        &self,
+        log: &mut Log,
+        held: &Held<'_>,
+        member: &Member<'_>,
+        standing: &Standing<'_>,
+    ) -> Result<()> {
+        let delete = member.header.kind == Kind::Delete;
+        if delete && standing.old.is_none() {
+            return Ok(());
+        }
+        let Some(lock) = held.get(&self.group_key(member.place)) else {
+            return Err(Error::Corrupt { offset: standing.at, what: "a batch lost a lock".into() });
+        };
+        let signature = lock.signature(member.place);
+        let expires = member.header.expires_at.is_some();
+        lock.publish(standing.at, Slot::new(signature, member.offset, delete, expires))?;
+        log.note_published(standing.at);
+        self.account(lock, standing.slot, standing.old.as_ref(), &member.header);
+        self.leave_to_census(lock, member.offset, Self::member_len(member) as u32);
+        let count = if delete { Count::Deletes } else { Count::Puts };
+        self.counters.add(count, 1);
+        self.counters.add(Count::UserBytes, (member.key.len() + member.value.len()) as i64);
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! Counting after a crash.
+//!
+//! The number of live records and how much of each page lives are kept in DRAM. With the index in
+//! the pool an open after a crash reads neither index nor records, so that its time does not grow
+//! with them; the count is made afterwards, in the background, group by group under its lock.
+//! Until a group is counted its writers leave the counters alone ([`lock`](crate::index)); what
+//! they did is in the state that the census finds.
+
+use crate::counters::Count;
+use crate::get::fragment_offsets;
+use crate::index::{GroupLock, Position, SlotRef};
+use crate::store::Store;
+use coreplane_engine::Result;
+use coreplane_pmem::epoch;
+use std::sync::atomic::Ordering;
+
+impl Store {
+    /// Counts what is not counted yet. Ends early if the store is closed.
+    ///
+    /// # Errors
+    /// If the index is damaged.
+    pub(crate) fn take_census(&self) -> Result<()> {
+        if self.census_done.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut position = Some(Position::default());
+        while let Some(here) = position {
+            if self.closed.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let (leaf, group, next) = self.index.step(here);
+            let Some(mut held) = self.index.lock_group(leaf, here.y, group) else { continue };
+            if !held.is_counted() {
+                let slots = self.index.slots(leaf, group)?;
+                self.count_group(&slots)?;
+                held.set_counted();
+            }
+            position = next;
+            drop::<GroupLock<'_>>(held);
+        }
+        self.census_done.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn count_group(&self, slots: &[SlotRef]) -> Result<()> {
+        let guard = epoch::pin();
+        for held in slots {
+            self.space.prefetch(held.slot.offset());
+        }
+        for SlotRef { slot, .. } in slots {
+            let view = self.record(&guard, *slot)?;
+            self.add_live(slot.offset(), i64::from(view.len()));
+            if !slot.is_tombstone() {
+                self.counters.add(Count::Records, 1);
+            }
+            if view.header.large {
+                for offset in fragment_offsets(&view) {
+                    if let Some(fragment) = self.reader().view(&guard, offset) {
+                        self.add_live(offset, i64::from(fragment.len()));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,391 @@
+//! The engine's face.
+
+use crate::counters::Count;
+use crate::geometry::Geometry;
+use crate::open::{self, Options, Placement};
+use crate::put::Plan;
+use crate::store::Store;
+use crate::{KIND, background};
+use coreplane_engine::{
+    Batch, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits, Mutation,
+    Outcome, Progress, Record, Result, Stats, Ticket, VerifyReport, Visibility, WriteOptions,
+    Written,
+};
+use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
+use parking_lot::Mutex;
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+/// An open SCMKV store. Dropping it without [`Engine::close`] is a crash: nothing that was
+/// acknowledged is lost, and the next open recovers.
+pub struct Scmkv {
+    store: Arc<Store>,
+    background: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Scmkv {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scmkv").field("pool", &self.store.pool.path()).finish_non_exhaustive()
+    }
+}
+
+impl Scmkv {
+    /// Creates a pool of `size` bytes at `path`, where nothing may be yet, and opens it.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Unusable`], [`Error::Io`].
+    pub fn create(
+        path: &Path,
+        size: u64,
+        media: MediaChoice,
+        placement: Placement,
+        options: Options,
+    ) -> Result<Self> {
+        let geometry = Geometry::default().sized_for(size);
+        Self::create_with(path, size, geometry, media, placement, options)
+    }
+
+    /// As [`Scmkv::create`], with sizes of one's own.
+    ///
+    /// # Errors
+    /// As [`Scmkv::create`].
+    pub fn create_with(
+        path: &Path,
+        size: u64,
+        geometry: Geometry,
+        media: MediaChoice,
+        placement: Placement,
+        options: Options,
+    ) -> Result<Self> {
+        geometry.check()?;
+        let create = open::create_options(size, geometry, media);
+        let pool = Pool::create(path, &create).map_err(open::pool_error)?;
+        Self::start(Store::format(pool, placement, &options)?, &options)
+    }
+
+    /// Opens the pool at `path`; recovers it if it was not closed.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`], [`Error::Corrupt`], [`Error::ChecksumMismatch`], [`Error::Io`].
+    pub fn open(path: &Path, media: MediaChoice, options: Options) -> Result<Self> {
+        Self::open_with(path, media, options, &|_| {})
+    }
+
+    /// As [`Scmkv::open`], telling how far recovery is.
+    ///
+    /// # Errors
+    /// As [`Scmkv::open`].
+    pub fn open_with(
+        path: &Path,
+        media: MediaChoice,
+        options: Options,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<Self> {
+        let pool = Pool::open(path, &OpenOptions { media }).map_err(open::pool_error)?;
+        Self::start(Store::open(pool, &options, progress)?, &options)
+    }
+
+    /// Creates a store in the simulator's memory.
+    ///
+    /// # Errors
+    /// As [`Scmkv::create`].
+    pub fn simulated_create(
+        space: Arc<Space>,
+        geometry: Geometry,
+        placement: Placement,
+        options: Options,
+    ) -> Result<Self> {
+        let create = open::create_options(space.len(), geometry, MediaChoice::Auto);
+        let pool = Pool::simulated_create(space, &create).map_err(open::pool_error)?;
+        Self::start(Store::format(pool, placement, &options)?, &options)
+    }
+
+    /// Opens a store in the simulator's memory.
+    ///
+    /// # Errors
+    /// As [`Scmkv::open`].
+    pub fn simulated_open(space: Arc<Space>, options: Options) -> Result<Self> {
+        let pool = Pool::simulated_open(space).map_err(open::pool_error)?;
+        Self::start(Store::open(pool, &options, &|_| {})?, &options)
+    }
+
+    fn start(store: Store, options: &Options) -> Result<Self> {
+        let store = Arc::new(store);
+        let background = if options.background {
+            let started = background::start(&store);
+            let context = "a background thread".to_owned();
+            Some(started.map_err(|source| Error::Io { context, source })?)
+        } else {
+            None
+        };
+        Ok(Self { store, background: Mutex::new(background) })
+    }
+
+    /// What the pool rests on.
+    pub fn medium(&self) -> Medium {
+        self.store.pool.medium()
+    }
+
+    /// Where the index is: `Pool` or `Dram`.
+    pub fn placement(&self) -> Placement {
+        if self.store.index.in_pool() { Placement::Pool } else { Placement::Dram }
+    }
+
+    /// Grows the pool to `size` bytes while it is in use.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Io`].
+    pub fn grow(&self, size: u64) -> Result<()> {
+        self.store.check_writable()?;
+        let _cleaning = self.store.cleaner.lock();
+        let before = self.store.pages.len();
+        self.store.pool.grow(size).map_err(open::pool_error)?;
+        self.store.pages.format(before)
+    }
+
+    /// Cleans one page, if any has dead records; false if none has.
+    ///
+    /// # Errors
+    /// As [`Engine`]'s.
+    pub fn clean(&self) -> Result<bool> {
+        self.store.clean_one(&mut self.store.cleaner.lock(), 1)
+    }
+
+    fn stop_background(&self) {
+        self.store.wake();
+        if let Some(thread) = self.background.lock().take() {
+            // A panic there has been reported by its thread; what is durable is so anyway.
+            let _ended = thread.join().is_ok();
+        }
+    }
+}
+
+impl Drop for Scmkv {
+    fn drop(&mut self) {
+        self.store.closed.store(true, Ordering::SeqCst);
+        self.stop_background();
+    }
+}
+
+impl Store {
+    pub(crate) fn erase(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let given = options.sequence.is_some();
+        self.write(key, options, 8, &mut |_, _, live| {
+            Ok(if live.is_some() || given { Plan::Delete } else { Plan::Refuse(Outcome::Missing) })
+        })
+    }
+}
+
+impl Engine for Scmkv {
+    fn name(&self) -> &'static str {
+        KIND
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            key_len_max: self.store.geometry.key_max(),
+            value_len_max: self.store.value_max(),
+            batch_len_max: 1 << 20,
+        }
+    }
+
+    fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        self.store.get_with(key, visibility, visit)
+    }
+
+    fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<Horizon> {
+        self.store.multi_get(keys, visibility, visit)
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        self.store.write(key, options, value.len(), &mut |_, _, _| {
+            Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
+        })
+    }
+
+    fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        self.store.write(key, options, value.len(), &mut |_, _, live| {
+            Ok(match live {
+                Some(_) => Plan::Refuse(Outcome::Exists),
+                None => Plan::Put { value: Cow::Borrowed(value), expires_at },
+            })
+        })
+    }
+
+    fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        self.store.write(key, options, value.len(), &mut |_, _, live| {
+            Ok(match live {
+                None => Plan::Refuse(Outcome::Missing),
+                Some(_) => Plan::Put { value: Cow::Borrowed(value), expires_at },
+            })
+        })
+    }
+
+    fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.store.erase(key, options)
+    }
+
+    fn compare_and_set(
+        &self,
+        key: &[u8],
+        expected: Expected<'_>,
+        value: &[u8],
+        options: &WriteOptions,
+    ) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        self.store.write(key, options, value.len(), &mut |store, guard, live| {
+            let as_expected = match (expected, live) {
+                (Expected::Absent, None) => true,
+                (Expected::Sequence(sequence), Some(view)) => view.sequence() == sequence,
+                (Expected::Value(bytes), Some(view)) => {
+                    store.show(guard, view, Ticket::DURABLE, |record| record.value.equals(bytes))?
+                }
+                _ => false,
+            };
+            Ok(if as_expected {
+                Plan::Put { value: Cow::Borrowed(value), expires_at }
+            } else {
+                Plan::Refuse(Outcome::Mismatch)
+            })
+        })
+    }
+
+    fn modify(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    ) -> Result<Outcome> {
+        self.store.write(key, options, 64, &mut |store, guard, live| {
+            let Some(view) = live else {
+                return Ok(match decide(None) {
+                    Mutation::Put { value, expires_at } => {
+                        Plan::Put { value: Cow::Owned(value), expires_at }
+                    }
+                    _ => Plan::Refuse(Outcome::Kept),
+                });
+            };
+            store.show(guard, view, Ticket::DURABLE, |record| match decide(Some(record)) {
+                Mutation::Keep => Plan::Refuse(Outcome::Kept),
+                Mutation::Delete => Plan::Delete,
+                Mutation::Put { value, expires_at } => {
+                    Plan::Put { value: Cow::Owned(value), expires_at }
+                }
+                Mutation::Expire(expires_at) => {
+                    Plan::Put { value: Cow::Owned(record.value.to_vec()), expires_at }
+                }
+            })
+        })
+    }
+
+    fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        let max = self.limits().batch_len_max;
+        if batch.len() > max {
+            return Err(Error::BatchTooLarge { len: batch.len(), max });
+        }
+        self.store.apply(batch, options)
+    }
+
+    fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
+        self.store.iterate(cursor, count, visit)
+    }
+
+    fn advance_sequence(&self) -> Result<u64> {
+        self.store.raise_version_base()
+    }
+
+    fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
+        self.store.changes_since(sequence, visit)
+    }
+
+    fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        let _cleaning = self.store.cleaner.lock();
+        self.store.held_tombstones.store(sequence, Ordering::Release);
+        Ok(())
+    }
+
+    fn tombstone_horizon(&self) -> u64 {
+        self.store.dropped_tombstones.load(Ordering::Acquire)
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.store.len()
+    }
+
+    fn clear(&self) -> Result<()> {
+        self.store.clear()
+    }
+
+    fn commit(&self, horizon: &Horizon) -> Result<bool> {
+        self.store.is_durable(horizon)
+    }
+
+    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+        self.store.is_durable(horizon)
+    }
+
+    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        self.store.wait_durable(horizon)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.store.end_windows()?;
+        self.store.space.fence().map_err(crate::page::sync_failed)
+    }
+
+    fn on_durable(&self, listener: DurableListener) {
+        self.store.space.on_synced(listener);
+    }
+
+    fn stats(&self) -> Stats {
+        let store = &self.store;
+        let count = |count| store.counters.get(count).max(0) as u64;
+        let (flushes, fences) = store.space.flushes_and_fences();
+        let mut stats = Stats::default();
+        stats.hits = count(Count::Hits);
+        stats.misses = count(Count::Misses);
+        stats.puts = count(Count::Puts);
+        stats.deletes = count(Count::Deletes);
+        stats.batches = count(Count::Batches);
+        stats.user_bytes_written = count(Count::UserBytes);
+        stats.log_bytes_written = count(Count::LogBytes);
+        stats.cleaner_bytes_copied = count(Count::CleanerBytes);
+        stats.cleaner_pages_freed = count(Count::CleanerPages);
+        stats.flushes = flushes;
+        stats.fences = fences;
+        stats.records = store.len().unwrap_or_default();
+        stats.pool_bytes = store.pool_bytes();
+        stats.free_bytes = u64::from(store.pages.free_len()) * u64::from(store.space.page_size());
+        stats.live_bytes = store.live_bytes();
+        stats.dram_bytes = store.index.dram_bytes() + store.pages.dram_bytes();
+        stats.expired = count(Count::Expired);
+        stats.more = vec![("index_splits", count(Count::Splits))];
+        stats
+    }
+
+    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        self.store.verify(progress)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.store.close()?;
+        self.stop_background();
+        Ok(())
+    }
+}

@@ -1,0 +1,266 @@
+//! Reading: one line of the index, then the record.
+//!
+//! A reader takes no lock. It pins the epoch, probes, and shows the record where it lies in the
+//! log. What may come between is
+//!
+//! - a newer version: the slot that was loaded was right at that moment, which is enough;
+//! - the cleaner: the page is retired, the slot says where the record went, look again;
+//! - a batch that is being published: wait the moment until it is ([`Gate`]), so that nobody
+//!   sees it in part.
+
+use crate::batch::Gate;
+use crate::counters::Count;
+use crate::hash::Place;
+use crate::index::{Slot, Verdict};
+use crate::record::View;
+use crate::store::Store;
+use coreplane_engine::{Error, Found, Horizon, Record, Result, Ticket, Value, Visibility};
+use coreplane_pmem::epoch::{self, Guard};
+
+impl Store {
+    #[inline]
+    pub(crate) fn place(&self, key: &[u8]) -> Place {
+        Place::of(key, self.seeds.hash)
+    }
+
+    /// The live record of `key`, without any lock.
+    #[inline]
+    pub(crate) fn find<'g>(
+        &'g self,
+        guard: &'g Guard,
+        key: &[u8],
+        place: Place,
+    ) -> Result<Option<View<'g>>> {
+        let mut found = None;
+        let slot = self.index.find(place, &mut |slot: Slot| {
+            if slot.is_tombstone() {
+                return Verdict::Other;
+            }
+            match self.reader().view(guard, slot.offset()) {
+                None => Verdict::Moved,
+                Some(view) if view.key() == key => {
+                    found = Some(view);
+                    Verdict::Mine
+                }
+                Some(_) => Verdict::Other,
+            }
+        })?;
+        match (slot, found) {
+            (Some(slot), Some(view)) if !self.is_expired(slot, &view)? => Ok(Some(view)),
+            _ => Ok(None),
+        }
+    }
+
+    /// True if the record of `slot` has expired.
+    #[inline]
+    pub(crate) fn is_expired(&self, slot: Slot, view: &View<'_>) -> Result<bool> {
+        match view.header.expires_at {
+            Some(at) if slot.expires() => self.clock.has_passed(at),
+            _ => Ok(false),
+        }
+    }
+
+    /// What must be durable before `view` may be shown to the outside.
+    #[inline]
+    fn ticket_of(&self, view: &View<'_>) -> Ticket {
+        if self.space.fences_at_once() {
+            return Ticket::DURABLE;
+        }
+        let page = self.space.page_of(view.offset);
+        let end = view.offset - self.space.start_of(page) + u64::from(view.len());
+        match self.space.watermarks(page) {
+            Some((_, durable)) if end <= u64::from(durable) => Ticket::DURABLE,
+            _ => self.early_ticket(),
+        }
+    }
+
+    /// Shows `view` as a record: its value put together, if it is in fragments.
+    pub(crate) fn show<R>(
+        &self,
+        guard: &Guard,
+        view: &View<'_>,
+        ticket: Ticket,
+        visit: impl FnOnce(Record<'_>) -> R,
+    ) -> Result<R> {
+        let record = |value| Record {
+            value,
+            sequence: view.sequence(),
+            expires_at: view.header.expires_at,
+            ticket,
+        };
+        if !view.header.large {
+            return Ok(visit(record(Value::Whole(view.value()))));
+        }
+        let pieces = self.pieces(guard, view)?;
+        Ok(visit(record(Value::Pieces(&pieces))))
+    }
+
+    /// The pieces of a large value.
+    fn pieces<'g>(&'g self, guard: &'g Guard, view: &View<'_>) -> Result<Vec<&'g [u8]>> {
+        fragment_offsets(view)
+            .map(|offset| {
+                self.reader()
+                    .view(guard, offset)
+                    .and_then(|fragment| fragment.value().get(8..))
+                    .ok_or_else(|| Error::Corrupt {
+                        offset,
+                        what: format!("no fragment of the value at {:#x} here", view.offset),
+                    })
+            })
+            .collect()
+    }
+
+    pub(crate) fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        let place = self.place(key);
+        let guard = epoch::pin();
+        let found = self.gate.read(|| self.find(&guard, key, place))?;
+        let Some(view) = found else {
+            self.counters.add(Count::Misses, 1);
+            let ticket = self.absence_ticket(visibility)?;
+            return Ok(Found { hit: false, ticket });
+        };
+        let ticket = self.settle_ticket(self.ticket_of(&view), visibility)?;
+        match self.show(&guard, &view, ticket, &mut *visit) {
+            Ok(()) => {}
+            // The cleaner moved a fragment between record and value: the record has moved too.
+            Err(Error::Corrupt { .. }) if view.header.large => {
+                drop(guard);
+                return self.get_moved(key, place, visibility, visit);
+            }
+            Err(error) => return Err(error),
+        }
+        self.counters.add(Count::Hits, 1);
+        Ok(Found { hit: true, ticket })
+    }
+
+    /// Reads a large value that the cleaner moves, under the lock of its group.
+    #[cold]
+    fn get_moved(
+        &self,
+        key: &[u8],
+        place: Place,
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        let guard = epoch::pin();
+        let held = self.index.lock(place);
+        let view = self.find(&guard, key, place)?;
+        let Some(view) = view else { return Ok(Found { hit: false, ticket: Ticket::DURABLE }) };
+        let ticket = self.ticket_of(&view);
+        self.show(&guard, &view, ticket, visit)?;
+        drop(held);
+        let ticket = self.settle_ticket(ticket, visibility)?;
+        Ok(Found { hit: true, ticket })
+    }
+
+    /// Waits for `ticket` unless the reader asked for what is early.
+    fn settle_ticket(&self, ticket: Ticket, visibility: Visibility) -> Result<Ticket> {
+        if visibility == Visibility::Durable && !ticket.is_durable() {
+            self.wait_durable(&Horizon::from(ticket))?;
+            return Ok(Ticket::DURABLE);
+        }
+        Ok(ticket)
+    }
+
+    /// What an absence rests on: perhaps a delete that is not durable yet.
+    fn absence_ticket(&self, visibility: Visibility) -> Result<Ticket> {
+        if self.space.fences_at_once() {
+            return Ok(Ticket::DURABLE);
+        }
+        self.settle_ticket(self.early_ticket(), visibility)
+    }
+
+    pub(crate) fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<Horizon> {
+        const LANE: usize = 16;
+        let guard = epoch::pin();
+        let mut horizon = Horizon::new();
+        let mut views = Vec::with_capacity(keys.len());
+        self.gate.read(|| {
+            views.clear();
+            for lane in keys.chunks(LANE) {
+                self.find_lane(&guard, lane, &mut views)?;
+            }
+            Ok(())
+        })?;
+        for view in views.iter().flatten() {
+            horizon.include(self.ticket_of(view));
+        }
+        if views.iter().any(Option::is_none) {
+            horizon.include(self.absence_ticket(Visibility::Early)?);
+        }
+        if visibility == Visibility::Durable {
+            self.wait_durable(&horizon)?;
+            horizon.clear();
+        }
+        let hits = views.iter().flatten().count() as i64;
+        self.counters.add(Count::Hits, hits);
+        self.counters.add(Count::Misses, keys.len() as i64 - hits);
+        for (at, view) in views.iter().enumerate() {
+            match view {
+                None => visit(at, None),
+                Some(view) => {
+                    self.show(&guard, view, self.ticket_of(view), |record| {
+                        visit(at, Some(record));
+                    })?;
+                }
+            }
+        }
+        Ok(horizon)
+    }
+
+    /// Looks several keys up at once: all index lines are asked for, then all records, and by the
+    /// time that the first is looked at they are on their way.
+    fn find_lane<'g>(
+        &'g self,
+        guard: &'g Guard,
+        keys: &[&[u8]],
+        views: &mut Vec<Option<View<'g>>>,
+    ) -> Result<()> {
+        let mut places = [Place::NOWHERE; 16];
+        for (place, key) in places.iter_mut().zip(keys) {
+            *place = self.place(key);
+            self.index.prefetch(*place);
+        }
+        for place in &places[..keys.len()] {
+            self.index.find(*place, &mut |slot| {
+                self.space.prefetch(slot.offset());
+                self.space.prefetch(slot.offset() + 64);
+                Verdict::Mine
+            })?;
+        }
+        for (place, key) in places.iter().zip(keys) {
+            views.push(self.find(guard, key, *place)?);
+        }
+        Ok(())
+    }
+}
+
+/// The offsets of the fragments of a large value, in order.
+pub(crate) fn fragment_offsets<'a>(view: &View<'a>) -> impl Iterator<Item = u64> + use<'a> {
+    let view = *view;
+    (1..).map_while(move |n| view.value_word(n))
+}
+
+impl Gate {
+    /// Runs `look`, again if a batch was published meanwhile.
+    #[inline]
+    pub(crate) fn read<R>(&self, mut look: impl FnMut() -> Result<R>) -> Result<R> {
+        loop {
+            let before = self.enter();
+            let seen = look()?;
+            if self.is_unchanged(before) {
+                return Ok(seen);
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The lock of a group, which also hands out versions.
+//!
+//! ```text
+//!   63                              2      1        0
+//!   ┌────────────────────────────────┬───────────┬────────┐
+//!   │ version last given out         │ uncounted │ locked │
+//!   └────────────────────────────────┴───────────┴────────┘
+//! ```
+//!
+//! A writer holds the lock of its key's group anyway, so that the next version costs nothing and
+//! nothing is shared: it is one more than the greatest of what this group has given out and of
+//! the *base*, which the store raises durably at every open and every few thousand pages. So
+//! versions order all writes of a key, across threads, deletes and restarts.
+//!
+//! The word lives in DRAM: nothing of it survives, and a crash leaves nothing locked.
+//!
+//! *Uncounted*: after a crash the live records are counted in the background, group by group
+//! ([`census`](crate::census)); a writer adjusts the counters only for groups that were counted.
+
+use super::group::Probe;
+use super::{Index, Leaf, Slot};
+use crate::hash::Place;
+use coreplane_engine::Result;
+use coreplane_pmem::LINE;
+use coreplane_pmem::spin::Backoff;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const LOCKED: u64 = 1;
+const UNCOUNTED: u64 = 2;
+const VERSION_SHIFT: u32 = 2;
+
+/// The base is raised in steps of this.
+pub(crate) const VERSION_STEP: u64 = 1 << 28;
+
+/// A lock word.
+#[derive(Debug)]
+pub(crate) struct Lock(AtomicU64);
+
+impl Lock {
+    pub(super) fn counted() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    pub(super) fn uncounted() -> Self {
+        Self(AtomicU64::new(UNCOUNTED))
+    }
+}
+
+/// A group that is locked for writing, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct GroupLock<'a> {
+    index: &'a Index,
+    lock: &'a Lock,
+    leaf: Leaf,
+    /// The word to store when it is unlocked.
+    word: u64,
+}
+
+impl<'a> GroupLock<'a> {
+    #[inline]
+    pub(super) fn acquire(index: &'a Index, lock: &'a Lock, leaf: Leaf) -> Self {
+        let mut backoff = Backoff::new();
+        loop {
+            let word = lock.0.load(Ordering::Relaxed);
+            if word & LOCKED == 0
+                && lock
+                    .0
+                    .compare_exchange_weak(
+                        word,
+                        word | LOCKED,
+                        Ordering::Acquire,
+                        Ordering::Relaxed,
+                    )
+                    .is_ok()
+            {
+                return Self { index, lock, leaf, word };
+            }
+            backoff.wait();
+        }
+    }
+
+    pub(super) fn word(&self) -> u64 {
+        self.word
+    }
+
+    /// Goes on where the lock with the word `word` stands.
+    pub(super) fn inherit(&mut self, word: u64) {
+        self.word = word & !LOCKED;
+    }
+
+    pub(crate) fn leaf(&self) -> Leaf {
+        self.leaf
+    }
+
+    /// True if the live records of this group are among the counted ones.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.word & UNCOUNTED == 0
+    }
+
+    /// From now on writers adjust the counters for this group.
+    pub(crate) fn set_counted(&mut self) {
+        self.word &= !UNCOUNTED;
+    }
+
+    /// The next version: greater than all that this group has given out, and than `base`.
+    #[inline]
+    pub(crate) fn next_version(&mut self, base: u64) -> u64 {
+        let version = (self.word >> VERSION_SHIFT).max(base) + 1;
+        self.word = version << VERSION_SHIFT | self.word & UNCOUNTED;
+        version
+    }
+
+    /// Versions given out from now on are greater than `version`.
+    pub(crate) fn raise_version(&mut self, version: u64) {
+        let version = (self.word >> VERSION_SHIFT).max(version);
+        self.word = version << VERSION_SHIFT | self.word & UNCOUNTED;
+    }
+
+    /// Probes for the key of `place`, which is of this group. `is_mine` tells whose a slot is.
+    ///
+    /// # Errors
+    /// As `is_mine`, and if the index is damaged.
+    #[inline]
+    pub(crate) fn probe(
+        &self,
+        place: Place,
+        is_mine: &mut dyn FnMut(Slot) -> Result<bool>,
+    ) -> Result<Probe> {
+        self.index.probe(self.leaf, place, is_mine)
+    }
+
+    /// The first free slot for `place`, which is of this group, that `is_taken` does not name.
+    ///
+    /// # Errors
+    /// If the index is damaged.
+    pub(crate) fn vacancy(
+        &self,
+        place: Place,
+        is_taken: &dyn Fn(u64) -> bool,
+    ) -> Result<Option<u64>> {
+        self.index.vacancy(self.leaf, place, is_taken)
+    }
+
+    /// Stores a slot and flushes its line; durable at the thread's next fence.
+    ///
+    /// # Errors
+    /// If the index is damaged.
+    #[inline]
+    pub(crate) fn publish(&self, at: u64, slot: Slot) -> Result<()> {
+        let word = self.index.word(at)?;
+        word.store(slot.0);
+        if self.index.in_pool {
+            word.flush();
+        }
+        Ok(())
+    }
+
+    /// Flushes the line of a slot that any thread has stored.
+    pub(crate) fn flush(&self, at: u64) {
+        if self.index.in_pool {
+            self.index.space.flush(at & !(LINE as u64 - 1), LINE as u64);
+        }
+    }
+
+    /// Takes the slot at `at`, of this group, out of the index.
+    ///
+    /// # Errors
+    /// If the index is damaged.
+    pub(crate) fn remove(&self, at: u64) -> Result<()> {
+        let group = at / self.index.shape.group_bytes() * self.index.shape.group_bytes();
+        let mut words = self.index.group_words(group)?;
+        let bucket = (at - group) / LINE as u64;
+        words[bucket as usize][(at % LINE as u64 / 8) as usize] = Slot::EMPTY.0;
+        self.publish(at, self.index.vacated(&words, bucket as u32))
+    }
+
+    /// The signature that a slot of `place` has here.
+    #[inline]
+    pub(crate) fn signature(&self, place: Place) -> u32 {
+        place.signature(self.leaf.depth(), self.index.origin)
+    }
+}
+
+impl Drop for GroupLock<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.0.store(self.word, Ordering::Release);
+    }
+}

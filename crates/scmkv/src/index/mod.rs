@@ -1,0 +1,151 @@
+//! The index: an extendible hash of segments whose slots point at records.
+//!
+//! ```text
+//!   directory (DRAM) ──▶ segment (64 KiB) = 64 groups × 16 buckets × 8 slots
+//!         y bits              group bits          home bucket, then the next …
+//! ```
+//!
+//! The paper's table is static, with chains in pages of their own, and its writer bit is in
+//! persistent memory. Here
+//!
+//! - it grows a segment at a time, when a group of the segment is full: half of the segment's
+//!   slots move to a new one ([`grow`]). There are no chains;
+//! - a lookup is one line, seldom two, and then the record ([`group`]);
+//! - locks and the versions that they hand out are in DRAM ([`lock`]);
+//! - readers take no lock. A slot found is right by itself, since every version of a key is
+//!   published by one store to one word; a key *not* found is believed only if the segment still
+//!   serves the key after the probe.
+//!
+//! One code has two placements: the segments are words of the pool, or of an arena of DRAM, in
+//! which flushes do nothing.
+
+mod directory;
+mod group;
+mod grow;
+mod lock;
+mod slot;
+mod sweep;
+
+pub(crate) use directory::Leaf;
+pub(crate) use group::{Probe, Verdict};
+pub(crate) use lock::{GroupLock, VERSION_STEP};
+pub(crate) use slot::{OFFSET_MAX, Slot};
+pub(crate) use sweep::{Position, SlotRef};
+
+use crate::chunked::Chunked;
+use crate::geometry::Geometry;
+use crate::hash::Place;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::{Durable, Space, Word};
+use directory::Directory;
+use group::Glance;
+use grow::Growth;
+use lock::Lock;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// The index of a store.
+#[derive(Debug)]
+pub(crate) struct Index {
+    /// The pool's space, or an arena's.
+    space: Arc<Space>,
+    /// True if it is the pool's.
+    in_pool: bool,
+    shape: Geometry,
+    /// Depth at creation: where the windows of hash bits begin.
+    origin: u32,
+    directory: Directory,
+    locks: Chunked<Lock>,
+    growth: Mutex<Growth>,
+}
+
+impl Index {
+    pub(crate) fn in_pool(&self) -> bool {
+        self.in_pool
+    }
+
+    #[inline]
+    pub(crate) fn leaf(&self, place: Place) -> Leaf {
+        self.directory.leaf(place.y)
+    }
+
+    /// Asks for the line of `place` ahead of its use.
+    #[inline]
+    pub(crate) fn prefetch(&self, place: Place) {
+        let leaf = self.leaf(place);
+        let home = u64::from(place.home(self.shape.buckets));
+        self.space.prefetch(self.group_offset(leaf, place) + home * coreplane_pmem::LINE as u64);
+    }
+
+    /// The slot of a key, without any lock. `verdict` tells whose a slot with the right
+    /// signature is.
+    ///
+    /// # Errors
+    /// If a slot points at nothing.
+    #[inline]
+    pub(crate) fn find(
+        &self,
+        place: Place,
+        verdict: &mut dyn FnMut(Slot) -> Verdict,
+    ) -> Result<Option<Slot>> {
+        let mut dangling = None;
+        loop {
+            let leaf = self.leaf(place);
+            match self.glance(leaf, place, verdict)? {
+                Glance::Found(slot) => return Ok(Some(slot)),
+                Glance::Absent if self.leaf(place) == leaf => return Ok(None),
+                Glance::Absent => {}
+                // The record was moved between the loads of slot and record: the slot says where
+                // to. One that still says the same points at nothing.
+                Glance::Moved { at, slot } => {
+                    if dangling == Some((at, slot)) {
+                        return Err(Error::Corrupt {
+                            offset: slot.offset(),
+                            what: format!("the slot at {at:#x} of the index points at no record"),
+                        });
+                    }
+                    dangling = Some((at, slot));
+                }
+            }
+        }
+    }
+
+    /// Locks the group of `place` for writing.
+    #[inline]
+    pub(crate) fn lock(&self, place: Place) -> GroupLock<'_> {
+        loop {
+            let leaf = self.leaf(place);
+            let lock = self.lock_of(leaf, self.group_of(place));
+            let held = GroupLock::acquire(self, lock, leaf);
+            if self.leaf(place) == leaf {
+                return held;
+            }
+        }
+    }
+
+    #[inline]
+    fn lock_of(&self, leaf: Leaf, group: u32) -> &Lock {
+        self.locks.get(leaf.number() as usize * self.shape.groups as usize + group as usize)
+    }
+
+    #[inline]
+    fn word(&self, offset: u64) -> Result<Word<'_, Durable>> {
+        self.space.word(offset).ok_or_else(|| Error::Corrupt {
+            offset,
+            what: "the index names a segment that is none".to_owned(),
+        })
+    }
+
+    /// Flushes the line of the slot at `at`, whichever thread stored it.
+    pub(crate) fn flush_line(&self, at: u64) {
+        if self.in_pool {
+            self.space.flush(at, 8);
+        }
+    }
+
+    /// Bytes of DRAM in use.
+    pub(crate) fn dram_bytes(&self) -> u64 {
+        let arena = if self.in_pool { 0 } else { self.growth.lock().segments_bytes(&self.shape) };
+        arena + self.directory.dram_bytes() + self.locks.bytes()
+    }
+}

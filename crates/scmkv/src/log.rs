@@ -1,0 +1,253 @@
+//! A thread's log: the page that it fills, and the order in which a write becomes durable.
+//!
+//! ```text
+//!   append ─▶ flush its lines ─▶ fence ─▶ publish (watermark, then slot) ─▶ flush the slot's line
+//! ```
+//!
+//! One fence a write: the slot's flush counts at the *next* fence of this log. So at a crash the
+//! index may lack what the log's last write published, and recovery replays the page that was
+//! open. If another thread makes that next fence, it flushes the slot's line once more, since a
+//! flush counts only at a fence of the thread that made it.
+//!
+//! The paper leaves records unflushed until their page is full and keeps them in memory as if
+//! they were durable; that is `relaxed` here, with a bound.
+
+use crate::counters::Count;
+use crate::page::{Kind, sync_failed};
+use crate::record::Header;
+use crate::store::Store;
+use coreplane_engine::{Durability, Error, Result};
+use coreplane_pmem::{PageWriter, thread_number};
+use std::sync::atomic::Ordering;
+
+/// After so many pages the base of versions is raised: fewer records fit them than versions lie
+/// between two bases.
+const VERSION_RAISE_PAGES: u64 = 4096;
+
+/// How a write of a log becomes durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Flush and fence before it is published.
+    Strict,
+    /// Published at once; durable with the next sync. For indexes that do not outlive a crash.
+    Early,
+    /// Published at once; flushed and fenced when so many bytes have gathered.
+    Relaxed {
+        /// That many.
+        window_bytes: u64,
+    },
+    /// Never flushed.
+    NoFlush,
+}
+
+/// A log. Its owner holds its mutex.
+#[derive(Debug)]
+pub(crate) struct Log {
+    id: u16,
+    writer: Option<PageWriter>,
+    generation: u32,
+    /// Bytes appended to the open page that are live, added to its cell when it is full.
+    appended: i64,
+    /// Where the bytes begin that are published and not flushed (`relaxed`).
+    unflushed: Option<u64>,
+    /// The slots that were published since the last fence, and the thread that did.
+    unfenced: Vec<u64>,
+    unfenced_by: usize,
+}
+
+/// A record that was appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Appended {
+    pub(crate) offset: u64,
+    pub(crate) len: u32,
+}
+
+impl Log {
+    pub(crate) fn new(id: u16) -> Self {
+        Self {
+            id,
+            writer: None,
+            generation: 0,
+            appended: 0,
+            unflushed: None,
+            unfenced: Vec::new(),
+            unfenced_by: 0,
+        }
+    }
+
+    /// Bytes that fit without a new page.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.writer.as_ref().map_or(0, |writer| writer.remaining() as usize)
+    }
+
+    /// Sees to it that `len` bytes fit the open page, opening another if more than `reserve`
+    /// pages are free. False if there is no page.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn make_room(&mut self, store: &Store, len: usize, reserve: u32) -> Result<bool> {
+        if self.room() >= len {
+            return Ok(true);
+        }
+        if len > store.geometry.page_size as usize {
+            return Err(Error::NoSpace { needed: len as u64, reclaimable: 0 });
+        }
+        let Some(writer) = store.pages.open_log(self.id, Kind::Log, reserve)? else {
+            return Ok(false);
+        };
+        if store.pages.cell(writer.page()).birth.load(Ordering::Relaxed) % VERSION_RAISE_PAGES == 0
+        {
+            store.raise_version_base()?;
+        }
+        self.seal(store)?;
+        self.generation = store.pages.cell(writer.page()).generation();
+        self.writer = Some(writer);
+        Ok(true)
+    }
+
+    /// Ends the open page.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn seal(&mut self, store: &Store) -> Result<()> {
+        self.settle(store)?;
+        if let Some(writer) = self.writer.take() {
+            let (page, length) = (writer.page(), writer.tail());
+            drop(writer);
+            let cell = store.pages.cell(page);
+            cell.live.fetch_add(self.appended, Ordering::Relaxed);
+            self.appended = 0;
+            store.pages.seal(page, length, store.clock_seconds())?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything that was published durable, slots included.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn settle(&mut self, store: &Store) -> Result<()> {
+        if store.durability == Durability::NoFlush {
+            return Ok(());
+        }
+        if let (Some(start), Some(writer)) = (self.unflushed.take(), &self.writer) {
+            writer.flush_from(start);
+        }
+        self.fence(store)
+    }
+
+    /// Fences: the flushes of this thread, and the slot that was published last.
+    #[inline]
+    fn fence(&mut self, store: &Store) -> Result<()> {
+        if !self.unfenced.is_empty() {
+            if self.unfenced_by != thread_number() {
+                self.unfenced.iter().for_each(|at| store.index.flush_line(*at));
+            }
+            self.unfenced.clear();
+        }
+        store.space.fence().map_err(sync_failed)
+    }
+
+    /// Appends a record. Room was made. Neither durable nor visible before [`Log::commit`].
+    ///
+    /// # Errors
+    /// If there is no room after all.
+    #[inline]
+    pub(crate) fn append(
+        &mut self,
+        store: &Store,
+        header: &Header,
+        key: &[u8],
+        value: &[&[u8]],
+    ) -> Result<Appended> {
+        let no_room = Error::NoSpace { needed: 0, reclaimable: 0 };
+        let Some(writer) = &mut self.writer else { return Err(no_room) };
+        let offset = writer.next_offset();
+        let encoded = header.encode(store.seed(self.generation, offset), key, value);
+        let appended = match value {
+            [] => writer.append(&[encoded.bytes(), key]),
+            [value] => writer.append(&[encoded.bytes(), key, value]),
+            parts => {
+                let mut all = vec![encoded.bytes(), key];
+                all.extend_from_slice(parts);
+                writer.append(&all)
+            }
+        };
+        if appended.is_none() {
+            return Err(no_room);
+        }
+        let len = (writer.next_offset() - offset) as u32;
+        self.appended += i64::from(len);
+        store.counters.add(Count::LogBytes, i64::from(len));
+        Ok(Appended { offset, len })
+    }
+
+    /// Makes what was appended from `offset` on durable, as `order` has it, and readable.
+    ///
+    /// # Errors
+    /// If the medium fails: nothing of it is readable then.
+    #[inline]
+    pub(crate) fn commit(&mut self, store: &Store, offset: u64, order: Order) -> Result<()> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        match order {
+            Order::Strict => {
+                writer.flush_from(self.unflushed.take().unwrap_or(offset));
+                self.fence(store)?;
+                if let Some(writer) = &mut self.writer {
+                    writer.publish();
+                }
+            }
+            Order::Early => {
+                writer.flush_from(offset);
+                writer.publish_early();
+            }
+            Order::Relaxed { window_bytes } => {
+                let start = *self.unflushed.get_or_insert(offset);
+                let gathered = writer.next_offset() - start;
+                writer.publish();
+                if gathered >= window_bytes {
+                    self.settle(store)?;
+                }
+            }
+            Order::NoFlush => {
+                self.unflushed.get_or_insert(offset);
+                writer.publish();
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that this thread has just published and flushed the slot at `at`.
+    #[inline]
+    pub(crate) fn note_published(&mut self, at: u64) {
+        // A thread that finds another's slots here has fenced them with its own record.
+        self.unfenced_by = thread_number();
+        self.unfenced.push(at);
+    }
+
+    /// True if something that was published is not flushed yet.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.unflushed.is_some()
+    }
+
+    /// The generation of the open page.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// The offset of the next record in the open page.
+    pub(crate) fn next_offset(&self) -> u64 {
+        self.writer.as_ref().map_or(0, PageWriter::next_offset)
+    }
+
+    /// `len` bytes just appended are not live.
+    pub(crate) fn forget_live(&mut self, len: u32) {
+        self.appended -= i64::from(len);
+    }
+
+    /// The page being filled and how far.
+    pub(crate) fn tail(&self) -> Option<(u32, u32)> {
+        self.writer.as_ref().map(|writer| (writer.page(), writer.tail()))
+    }
+}

@@ -1,0 +1,256 @@
+//! Creating and opening a store.
+
+use crate::arena::Arena;
+use crate::batch::Gate;
+use crate::clean::Cleaner;
+use crate::clock::{Clock, TimeSource};
+use crate::counters::{Count, Counters};
+use crate::durable::Early;
+use crate::geometry::Geometry;
+use crate::index::{Index, OFFSET_MAX, VERSION_STEP};
+use crate::log::Log;
+use crate::page::{self, Pages};
+use crate::recover::LogPage;
+use crate::store::{Root, Seeds, Store};
+use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
+use coreplane_pmem::{CreateOptions, Pool, PoolError, Space};
+use crossbeam_utils::CachePadded;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// The kind of pool that this engine makes.
+pub const KIND: &str = "scmkv";
+
+/// Where the index is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Placement {
+    /// In the pool where a fence is an instruction, in DRAM on `file` media.
+    #[default]
+    Auto,
+    /// In the pool: a restart reads no log but what was open.
+    Pool,
+    /// In DRAM: a restart reads all logs.
+    Dram,
+}
+
+/// How an open store behaves.
+#[derive(Clone)]
+pub struct Options {
+    /// The durability of writes that do not say otherwise.
+    pub durability: Durability,
+    /// Whether threads clean and count in the background. Without them cleaning is done by the
+    /// writers that need space.
+    pub background: bool,
+    /// Tells the time that expiries are held against; none: the system's clock.
+    pub time: Option<TimeSource>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { durability: Durability::Strict, background: true, time: None }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("durability", &self.durability)
+            .field("background", &self.background)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A pool's error as an engine's.
+pub(crate) fn pool_error(error: PoolError) -> Error {
+    match error {
+        PoolError::NoSpace { needed, .. } => Error::NoSpace { needed, reclaimable: 0 },
+        PoolError::Sync(error) => page::sync_failed(error),
+        PoolError::Io { context, source } => Error::Io { context, source },
+        other => Error::Unusable(other.to_string()),
+    }
+}
+
+/// What a pool of this engine is created with.
+pub(crate) fn create_options(
+    size: u64,
+    geometry: Geometry,
+    media: coreplane_pmem::MediaChoice,
+) -> CreateOptions {
+    CreateOptions {
+        size,
+        media,
+        page_size: geometry.page_size,
+        kind: KIND.to_owned(),
+        parameters: geometry.to_parameters(),
+    }
+}
+
+/// The parts that are made alike for a new pool and an old one.
+struct Parts {
+    pool: Pool,
+    geometry: Geometry,
+    pages: Pages,
+    index: Index,
+    arena: Option<Arena>,
+    root: Root,
+    counted: bool,
+}
+
+impl Store {
+    /// Makes a fresh pool a store.
+    pub(crate) fn format(pool: Pool, placement: Placement, options: &Options) -> Result<Self> {
+        let geometry = Geometry::from_parameters(&pool.parameters())?;
+        let space = Arc::clone(pool.space());
+        if space.len() > OFFSET_MAX {
+            return Err(Error::Unusable(format!("a pool has at most {OFFSET_MAX} bytes")));
+        }
+        let in_pool = match placement {
+            Placement::Auto => space.fences_at_once(),
+            Placement::Pool => true,
+            Placement::Dram => false,
+        };
+        if in_pool && !space.fences_at_once() {
+            return Err(Error::Unusable(
+                "an index in the pool needs a medium whose fence is an instruction; on a file \
+                 it is in DRAM"
+                    .to_owned(),
+            ));
+        }
+        let pages = Pages::new(Arc::clone(&space), pages_max(&space));
+        pages.format(0)?;
+        let (index, arena) = new_index(&space, in_pool, geometry, &pages)?;
+        let flags = if in_pool { Root::IN_POOL } else { 0 };
+        let root = Root { flags, version_base: VERSION_STEP, ..Root::default() };
+        pool.set_root(root.to_words()).map_err(pool_error)?;
+        Self::assemble(Parts { pool, geometry, pages, index, arena, root, counted: true }, options)
+    }
+
+    /// Opens the store that a pool holds, recovering it if it was not closed.
+    pub(crate) fn open(
+        pool: Pool,
+        options: &Options,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<Self> {
+        pool.expect_kind(KIND).map_err(pool_error)?;
+        let geometry = Geometry::from_parameters(&pool.parameters())?;
+        let space = Arc::clone(pool.space());
+        let old = Root::from_words(pool.root());
+        if old.version_base == 0 {
+            return Err(Error::Unusable("the store was never wholly created".to_owned()));
+        }
+        let pages = Pages::new(Arc::clone(&space), pages_max(&space));
+        let elements = pages.load()?;
+        let clean = old.has(Root::CLEAN);
+        let rebuild = !old.has(Root::IN_POOL) || (old.has(Root::LAX) && !clean);
+        // From here on a crash finds the store unclean, and versions go on above the old ones.
+        let root = Root {
+            flags: old.flags & !Root::CLEAN,
+            version_base: old.version_base + VERSION_STEP,
+            ..old
+        };
+        let (index, arena) = if old.has(Root::IN_POOL) {
+            let starts: Vec<u64> = elements
+                .iter()
+                .filter(|(_, element)| element.kind == page::Kind::Index)
+                .map(|(page, _)| space.start_of(*page))
+                .collect();
+            let index = Index::load(Arc::clone(&space), geometry, &starts, false)?;
+            if rebuild {
+                index.wipe()?;
+            }
+            (index, None)
+        } else {
+            new_index(&space, false, geometry, &pages)?
+        };
+        pool.set_root(root.to_words()).map_err(pool_error)?;
+        let parts = Parts { pool, geometry, pages, index, arena, root, counted: false };
+        let store = Self::assemble(parts, options)?;
+        let logs: Vec<LogPage> = elements
+            .into_iter()
+            .filter(|(_, element)| Self::is_log(element))
+            .map(|(page, element)| LogPage { page, element })
+            .collect();
+        store.adopt(&logs)?;
+        let to_read: Vec<LogPage> =
+            logs.into_iter().filter(|log| rebuild || log.element.length.is_none()).collect();
+        store.replay(&to_read, progress)?;
+        if rebuild && root.has(Root::LAX) {
+            store.set_root(Root { flags: root.flags & !Root::LAX, ..store.root() })?;
+            store.lax.store(false, Ordering::Release);
+        }
+        Ok(store)
+    }
+
+    fn assemble(parts: Parts, options: &Options) -> Result<Self> {
+        let Parts { pool, geometry, pages, index, arena, root, counted } = parts;
+        let space = Arc::clone(pool.space());
+        let source = options.time.clone().unwrap_or_else(|| Arc::new(UnixMillis::now));
+        let clock = Clock::open(source, Arc::clone(&space), pages.clock_offset())?;
+        let logs = (pages.len() / 16).clamp(1, 64) as u16;
+        let seeds = Seeds::of(pool.uuid());
+        Ok(Self {
+            space,
+            geometry,
+            durability: options.durability,
+            pages,
+            index,
+            arena,
+            early: Early::default(),
+            logs: (0..logs).map(|id| CachePadded::new(Mutex::new(Log::new(id)))).collect(),
+            cleaner: Mutex::new(Cleaner::new(logs)),
+            seeds,
+            version_base: AtomicU64::new(root.version_base),
+            gate: Gate::default(),
+            counters: Counters::new(),
+            clock,
+            opened: Instant::now(),
+            held_tombstones: AtomicU64::new(u64::MAX),
+            dropped_tombstones: AtomicU64::new(if counted { 0 } else { root.version_base }),
+            closed: AtomicBool::new(false),
+            lax: AtomicBool::new(root.has(Root::LAX)),
+            census_done: AtomicBool::new(counted),
+            wake: (Mutex::new(false), Condvar::new()),
+            pool,
+        })
+    }
+
+    /// Leaves a clean store behind. Writes fail from now on.
+    pub(crate) fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.wake();
+        for log in &self.logs {
+            log.lock().seal(self)?;
+        }
+        self.cleaner.lock().log().seal(self)?;
+        self.space.fence().map_err(page::sync_failed)?;
+        let root = self.root();
+        let records = self.counters.get(Count::Records).max(0) as u64;
+        let flags = root.flags & !Root::LAX | Root::CLEAN;
+        self.set_root(Root { flags, records, ..root })
+    }
+}
+
+fn pages_max(space: &Space) -> usize {
+    usize::try_from(space.reserved() / u64::from(space.page_size())).unwrap_or(usize::MAX)
+}
+
+/// A new index: in the pool, its pages from `pages`, or in DRAM.
+fn new_index(
+    space: &Arc<Space>,
+    in_pool: bool,
+    geometry: Geometry,
+    pages: &Pages,
+) -> Result<(Index, Option<Arena>)> {
+    if in_pool {
+        let mut supply = || Ok(pages.open_index(0)?.map(|page| space.start_of(page)));
+        return Ok((Index::create(Arc::clone(space), true, geometry, &mut supply)?, None));
+    }
+    let arena = Arena::new(&geometry, space.reserved())?;
+    let mut supply = || arena.supply();
+    let index = Index::create(Arc::clone(&arena.space), false, geometry, &mut supply)?;
+    Ok((index, Some(arena)))
+}

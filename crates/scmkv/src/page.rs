@@ -1,0 +1,359 @@
+//! The page information table: what each page holds, durable, and how much of it lives, in DRAM.
+//!
+//! The paper's table has an element per page in one segment at the front, which bounds the pool.
+//! Here the first page of every *stretch* of pages holds the elements of that stretch, so that
+//! the table grows with the pool. An element is half a line:
+//!
+//! ```text
+//!   0   state    kind (4) | log (12) | generation (32)     sealed
+//!   8   length   bytes of records, once the page is full   sealed; 0 while it is open
+//!   16  birth    number of the opening                     sealed
+//!   24  spare    (element of page 0: the clock's high-water mark)
+//! ```
+//!
+//! The state word is stored last and shares its line with the others, so that whoever sees it
+//! sees them. A *generation* is drawn at every opening and is part of each record's checksum:
+//! what an earlier use of the page left behind never passes for a record. A *birth* orders the
+//! openings of all pages (see [`clean`](crate::clean) for what tombstones need of it).
+//!
+//! How much of a page lives changes with every write and is kept in DRAM alone, as in the paper;
+//! it steers the cleaner and no one relies on it.
+
+use crate::chunked::Chunked;
+use crate::sealed;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::pool::HEADER_LEN;
+use coreplane_pmem::{Claim, Durable, PageWriter, Space, Word};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// What a page holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Free = 1,
+    /// The page information table itself.
+    Table = 2,
+    Log = 3,
+    Index = 4,
+    Checkpoint = 5,
+}
+
+impl Kind {
+    fn from_bits(bits: u64) -> Option<Self> {
+        [Self::Free, Self::Table, Self::Log, Self::Index, Self::Checkpoint]
+            .into_iter()
+            .find(|kind| *kind as u64 == bits)
+    }
+}
+
+/// A page as its durable element tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Element {
+    pub(crate) kind: Kind,
+    pub(crate) log: u16,
+    pub(crate) generation: u32,
+    /// Bytes of records; none while the page is open.
+    pub(crate) length: Option<u32>,
+    pub(crate) birth: u64,
+}
+
+const ELEMENT_LEN: u64 = 32;
+
+/// A page in DRAM.
+#[derive(Debug, Default)]
+pub(crate) struct Cell {
+    /// Kind in the low byte, generation above: [`Cell::kind`], [`Cell::generation`].
+    state: AtomicU64,
+    /// Number of the opening.
+    pub(crate) birth: AtomicU64,
+    /// Bytes of live records; may pass below 0 for a moment.
+    pub(crate) live: AtomicI64,
+    /// Bytes of records, 0 while the page is open.
+    pub(crate) length: AtomicU32,
+    /// Seconds since the store was opened at which the page was filled, for its age.
+    pub(crate) sealed_at: AtomicU32,
+}
+
+impl Cell {
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        Kind::from_bits(self.state.load(Ordering::Acquire) & 0xff)
+    }
+
+    #[inline]
+    pub(crate) fn generation(&self) -> u32 {
+        (self.state.load(Ordering::Acquire) >> 8) as u32
+    }
+
+    fn set(&self, kind: Kind, generation: u32) {
+        self.state.store(u64::from(generation) << 8 | kind as u64, Ordering::Release);
+    }
+}
+
+/// All pages of a pool.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    space: Arc<Space>,
+    cells: Chunked<Cell>,
+    free: Mutex<VecDeque<u32>>,
+    free_len: AtomicU32,
+    next_birth: AtomicU64,
+}
+
+impl Pages {
+    pub(crate) fn new(space: Arc<Space>, pages_max: usize) -> Self {
+        Self {
+            space,
+            cells: Chunked::new(pages_max, Cell::default),
+            free: Mutex::default(),
+            free_len: AtomicU32::new(0),
+            next_birth: AtomicU64::new(1),
+        }
+    }
+
+    /// Elements in the first page of a stretch, and so the pages of a stretch.
+    fn stretch(&self) -> u32 {
+        (self.space.page_size() - HEADER_LEN as u32) / ELEMENT_LEN as u32
+    }
+
+    fn table_page(&self, page: u32) -> u32 {
+        page / self.stretch() * self.stretch()
+    }
+
+    fn element_offset(&self, page: u32) -> u64 {
+        self.space.start_of(self.table_page(page))
+            + HEADER_LEN
+            + u64::from(page % self.stretch()) * ELEMENT_LEN
+    }
+
+    fn word(&self, offset: u64) -> Result<Word<'_, Durable>> {
+        self.space.word(offset).ok_or_else(|| Error::Corrupt {
+            offset,
+            what: "no page information table here".to_owned(),
+        })
+    }
+
+    pub(crate) fn cell(&self, page: u32) -> &Cell {
+        self.cells.get(page as usize)
+    }
+
+    /// Pages of the pool.
+    pub(crate) fn len(&self) -> u32 {
+        self.space.pages()
+    }
+
+    /// Free pages, not counting retired ones.
+    pub(crate) fn free_len(&self) -> u32 {
+        self.free_len.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn dram_bytes(&self) -> u64 {
+        self.cells.bytes()
+    }
+
+    /// Writes the elements of the pages `from ..` of a pool that is new or has grown, durable
+    /// when it returns, and adds them to the free ones.
+    pub(crate) fn format(&self, from: u32) -> Result<()> {
+        let pages = self.len();
+        for page in (from..pages).filter(|page| page % self.stretch() == 0) {
+            if page != 0 && !self.space.claim_words(page, Claim::Words) {
+                return Err(Error::Unusable(format!("page {page} is in use already")));
+            }
+        }
+        for page in from..pages {
+            let kind = if page % self.stretch() == 0 { Kind::Table } else { Kind::Free };
+            self.write_element(page, kind, 0, 0, 0)?;
+            if kind == Kind::Free {
+                self.push_free(page);
+            }
+        }
+        let mut start = from;
+        while start < pages {
+            let end = (self.table_page(start) + self.stretch()).min(pages);
+            let offset = self.element_offset(start);
+            self.space.flush(offset, u64::from(end - start) * ELEMENT_LEN);
+            start = end;
+        }
+        self.space.fence().map_err(sync_failed)
+    }
+
+    /// Stores an element: the state word last. Not flushed.
+    fn write_element(
+        &self,
+        page: u32,
+        kind: Kind,
+        log: u16,
+        generation: u32,
+        birth: u64,
+    ) -> Result<()> {
+        let offset = self.element_offset(page);
+        let content = kind as u64 | u64::from(log & 0xfff) << 4 | u64::from(generation) << 16;
+        self.word(offset + 8)?.store(0);
+        self.word(offset + 16)?.store(sealed::seal(birth & sealed::CONTENT_MAX, offset + 16));
+        self.word(offset)?.store(sealed::seal(content, offset));
+        let cell = self.cell(page);
+        cell.set(kind, generation);
+        cell.birth.store(birth, Ordering::Release);
+        cell.length.store(0, Ordering::Release);
+        cell.live.store(0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Reads the durable element of `page`.
+    pub(crate) fn element(&self, page: u32) -> Result<Element> {
+        let offset = self.element_offset(page);
+        let damaged = |at: u64| Error::Corrupt {
+            offset: at,
+            what: format!("page information of page {page} does not match its check"),
+        };
+        let open = |at: u64| -> Result<u64> {
+            sealed::open(self.word(at)?.load(), at).ok_or_else(|| damaged(at))
+        };
+        let state = open(offset)?;
+        let kind = Kind::from_bits(state & 0xf).ok_or_else(|| damaged(offset))?;
+        let length = match self.word(offset + 8)?.load() {
+            0 => None,
+            _ => Some(open(offset + 8)? as u32),
+        };
+        Ok(Element {
+            kind,
+            log: (state >> 4 & 0xfff) as u16,
+            generation: (state >> 16) as u32,
+            length,
+            birth: open(offset + 16)?,
+        })
+    }
+
+    /// Reads the whole table of an existing pool into DRAM: claims what is not a log page, and
+    /// lists the free pages. Log pages are left to recovery.
+    pub(crate) fn load(&self) -> Result<Vec<(u32, Element)>> {
+        let mut elements = Vec::with_capacity(self.len() as usize);
+        let mut birth_max = 0;
+        for page in 0..self.len() {
+            if page % self.stretch() == 0 && page != 0 {
+                self.claim(page, Claim::WordsAsStored)?;
+            }
+            let element = self.element(page)?;
+            let cell = self.cell(page);
+            cell.set(element.kind, element.generation);
+            cell.birth.store(element.birth, Ordering::Release);
+            birth_max = birth_max.max(element.birth);
+            match element.kind {
+                Kind::Free => self.push_free(page),
+                Kind::Index => self.claim(page, Claim::WordsAsStored)?,
+                Kind::Table | Kind::Log | Kind::Checkpoint => {}
+            }
+            elements.push((page, element));
+        }
+        self.next_birth.store(birth_max + 1, Ordering::Release);
+        Ok(elements)
+    }
+
+    fn claim(&self, page: u32, claim: Claim) -> Result<()> {
+        if self.space.claim_words(page, claim) {
+            Ok(())
+        } else {
+            Err(Error::Unusable(format!("page {page} cannot be claimed")))
+        }
+    }
+
+    fn push_free(&self, page: u32) {
+        let mut free = self.free.lock();
+        free.push_back(page);
+        self.free_len.store(free.len() as u32, Ordering::Release);
+    }
+
+    /// Takes back the retired pages that no reader can hold any more; the free pages then.
+    pub(crate) fn refresh_free(&self) -> u32 {
+        while let Some(page) = self.space.reclaim() {
+            self.push_free(page);
+        }
+        self.free_len()
+    }
+
+    fn pop_free(&self, reserve: u32) -> Option<u32> {
+        self.refresh_free();
+        let mut free = self.free.lock();
+        if free.len() <= reserve as usize {
+            return None;
+        }
+        let page = free.pop_front();
+        self.free_len.store(free.len() as u32, Ordering::Release);
+        page
+    }
+
+    /// The number that the next opening will get.
+    pub(crate) fn next_birth(&self) -> u64 {
+        self.next_birth.load(Ordering::Acquire)
+    }
+
+    /// Opens a free page for records, its element durable when it returns; none if no more than
+    /// `reserve` pages are free.
+    pub(crate) fn open_log(
+        &self,
+        log: u16,
+        kind: Kind,
+        reserve: u32,
+    ) -> Result<Option<PageWriter>> {
+        let Some(page) = self.pop_free(reserve) else { return Ok(None) };
+        let generation = self.cell(page).generation().wrapping_add(1);
+        let birth = self.next_birth.fetch_add(1, Ordering::AcqRel);
+        let Some(writer) = self.space.claim_log(page) else {
+            return Err(Error::Unusable(format!("free page {page} is in use")));
+        };
+        self.write_element(page, kind, log, generation, birth)?;
+        self.persist(page)?;
+        Ok(Some(writer))
+    }
+
+    /// Opens a free page for index segments, zeroed and durable as an index page when it returns.
+    pub(crate) fn open_index(&self, reserve: u32) -> Result<Option<u32>> {
+        let Some(page) = self.pop_free(reserve) else { return Ok(None) };
+        self.claim(page, Claim::Words)?;
+        let start = self.space.start_of(page);
+        self.space.persist(start, u64::from(self.space.page_size())).map_err(sync_failed)?;
+        let generation = self.cell(page).generation().wrapping_add(1);
+        let birth = self.next_birth.fetch_add(1, Ordering::AcqRel);
+        self.write_element(page, Kind::Index, 0, generation, birth)?;
+        self.persist(page)?;
+        Ok(Some(page))
+    }
+
+    fn persist(&self, page: u32) -> Result<()> {
+        self.space.persist(self.element_offset(page), ELEMENT_LEN).map_err(sync_failed)
+    }
+
+    /// Notes durably that `page` is full with `length` bytes of records. Its records are durable
+    /// already.
+    pub(crate) fn seal(&self, page: u32, length: u32, now_s: u32) -> Result<()> {
+        let offset = self.element_offset(page) + 8;
+        self.word(offset)?.store(sealed::seal(u64::from(length), offset));
+        let cell = self.cell(page);
+        cell.sealed_at.store(now_s, Ordering::Relaxed);
+        cell.length.store(length, Ordering::Release);
+        self.space.persist(offset, 8).map_err(sync_failed)
+    }
+
+    /// Frees a log or checkpoint page: durably free when it returns, used again only when no
+    /// reader can hold a slice of it.
+    pub(crate) fn free(&self, page: u32) -> Result<()> {
+        let generation = self.cell(page).generation();
+        self.write_element(page, Kind::Free, 0, generation, 0)?;
+        self.persist(page)?;
+        if !self.space.retire(page) {
+            return Err(Error::Unusable(format!("page {page} has a writer and cannot be freed")));
+        }
+        Ok(())
+    }
+
+    /// The word that keeps the clock's high-water mark.
+    pub(crate) fn clock_offset(&self) -> u64 {
+        self.element_offset(0) + 24
+    }
+}
+
+pub(crate) fn sync_failed(error: coreplane_pmem::SyncError) -> Error {
+    Error::SyncFailed(error.0)
+}

@@ -1,0 +1,377 @@
+//! Writing: the record, one fence, then the slot.
+//!
+//! The writer holds its log for the whole write and its key's group from the look at the old
+//! record to the new slot, so that a read-modify-write is one step and versions follow the order
+//! of publication. Whatever needs another page (a full log, a full group, a large value) is done
+//! without the group's lock, and the look repeated.
+
+use crate::counters::Count;
+use crate::get::fragment_offsets;
+use crate::hash::Place;
+use crate::index::{GroupLock, Probe, Slot};
+use crate::log::{Appended, Log, Order};
+use crate::record::{Header, Kind, View};
+use crate::store::Store;
+use coreplane_engine::{
+    Completion, Durability, Error, Horizon, Outcome, Result, Ticket, UnixMillis, WriteOptions,
+    Written,
+};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::{spin, thread_number};
+use parking_lot::MutexGuard;
+use std::borrow::Cow;
+
+/// What to do with a key, decided in sight of its record.
+pub(crate) enum Plan<'v> {
+    /// Nothing; the outcome is made of the ticket of what was seen.
+    Refuse(fn(Ticket) -> Outcome),
+    /// Write a value.
+    Put { value: Cow<'v, [u8]>, expires_at: Option<UnixMillis> },
+    /// Write a tombstone.
+    Delete,
+}
+
+/// Decides in sight of the live record.
+pub(crate) type Decide<'d, 'v> =
+    &'d mut dyn FnMut(&Store, &Guard, Option<&View<'_>>) -> Result<Plan<'v>>;
+
+/// The fragments of a large value that were written for it.
+pub(crate) struct Fragments {
+    value_len: usize,
+    pub(crate) list: Vec<u8>,
+}
+
+/// What the probe of a locked group found.
+pub(crate) struct Standing<'g> {
+    pub(crate) at: u64,
+    pub(crate) slot: Slot,
+    /// The record or tombstone of the key.
+    pub(crate) old: Option<View<'g>>,
+    /// It is a record, and has not expired.
+    pub(crate) live: bool,
+}
+
+enum Attempt {
+    Done(Outcome),
+    /// The log needs room for so many bytes.
+    NeedRoom(usize),
+    /// The group is full.
+    NeedSplit(crate::index::Leaf),
+    /// The value is large and not yet in the log.
+    NeedFragments(Vec<u8>),
+}
+
+impl Store {
+    /// How a write with these options becomes durable.
+    pub(crate) fn order(&self, options: &WriteOptions) -> Result<Order> {
+        Ok(match options.durability.unwrap_or(self.durability) {
+            Durability::Strict | Durability::Group { .. } => {
+                // Where a fence is a sync nobody waits for it under a lock: the record is
+                // published early, and whoever wants it durable waits for its ticket.
+                if self.space.fences_at_once() { Order::Strict } else { Order::Early }
+            }
+            Durability::Relaxed { window_bytes, .. } => {
+                self.become_lax()?;
+                Order::Relaxed { window_bytes }
+            }
+            Durability::NoFlush => {
+                self.become_lax()?;
+                Order::NoFlush
+            }
+        })
+    }
+
+    /// The log of this thread.
+    pub(crate) fn my_log(&self) -> MutexGuard<'_, Log> {
+        spin::lock(&self.logs[thread_number() % self.logs.len()])
+    }
+
+    /// Writes `key` as `decide` says.
+    pub(crate) fn write(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        expected_len: usize,
+        decide: Decide<'_, '_>,
+    ) -> Result<Outcome> {
+        self.check_writable()?;
+        self.check_key(key)?;
+        let place = self.place(key);
+        self.index.prefetch(place);
+        let order = self.order(options)?;
+        let mut log = self.my_log();
+        let room = crate::record::HEADER + 24 + key.len() + expected_len;
+        if room <= self.geometry.record_max() {
+            self.make_room(&mut log, room)?;
+        }
+        let mut fragments = None;
+        loop {
+            let write = Write { key, place, options, order };
+            match self.attempt(&mut log, &write, fragments.as_ref(), decide)? {
+                Attempt::Done(outcome) => {
+                    drop(log);
+                    return self.finish(outcome, options);
+                }
+                Attempt::NeedRoom(len) => self.make_room(&mut log, len)?,
+                Attempt::NeedSplit(leaf) => self.split(leaf, place)?,
+                Attempt::NeedFragments(value) => {
+                    fragments = Some(self.write_fragments(&mut log, key, &value)?);
+                }
+            }
+        }
+    }
+
+    /// Room in the log, by cleaning if need be.
+    pub(crate) fn make_room(&self, log: &mut Log, len: usize) -> Result<()> {
+        while !log.make_room(self, len, self.reserve())? {
+            self.clean_for_space(len as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Splits the segment of `leaf`, by cleaning if need be.
+    pub(crate) fn split(&self, leaf: crate::index::Leaf, place: Place) -> Result<()> {
+        let rehash = |slot: Slot| -> Result<u32> {
+            let guard = epoch::pin();
+            Ok(self.place(self.record(&guard, slot)?.key()).y)
+        };
+        self.counters.add(Count::Splits, 1);
+        while !self.index.split(leaf, place.y, &mut || self.supply_index_page(), &rehash)? {
+            self.clean_for_space(u64::from(self.geometry.page_size))?;
+        }
+        Ok(())
+    }
+
+    fn attempt(
+        &self,
+        log: &mut Log,
+        write: &Write<'_>,
+        fragments: Option<&Fragments>,
+        decide: Decide<'_, '_>,
+    ) -> Result<Attempt> {
+        let guard = epoch::pin();
+        let mut held = self.index.lock(write.place);
+        let Some(standing) = self.look(&guard, &held, write.key, write.place)? else {
+            return Ok(Attempt::NeedSplit(held.leaf()));
+        };
+        let seen = self.seen_ticket(standing.old.as_ref());
+        if let (Some(given), Some(old)) = (write.options.sequence, &standing.old)
+            && given <= old.sequence()
+        {
+            return Ok(Attempt::Done(Outcome::NotNewer(old.sequence(), seen)));
+        }
+        let live = standing.old.as_ref().filter(|_| standing.live);
+        let (value, expires_at, kind) = match decide(self, &guard, live)? {
+            Plan::Refuse(outcome) => return Ok(Attempt::Done(outcome(seen))),
+            Plan::Put { value, expires_at } => (value, expires_at, Kind::Put),
+            Plan::Delete => {
+                let birth = self.pages.next_birth().to_le_bytes().to_vec();
+                (Cow::Owned(birth), None, Kind::Delete)
+            }
+        };
+        self.check_value(value.len())?;
+        let large = value.len() > self.geometry.inline_max();
+        let stored = match fragments {
+            Some(fragments) if large && fragments.value_len == value.len() => {
+                Cow::Borrowed(&fragments.list[..])
+            }
+            _ if large => return Ok(Attempt::NeedFragments(value.into_owned())),
+            _ => value,
+        };
+        let header = Header {
+            kind,
+            large,
+            batched: false,
+            version: 0,
+            replaced: standing.old.as_ref().map_or(0, |old| old.offset),
+            expires_at,
+            sequence: write.options.sequence,
+        };
+        let len = header.record_len(write.key, stored.len());
+        if len > log.room() {
+            return Ok(Attempt::NeedRoom(len));
+        }
+        self.place_record(log, &mut held, write, &standing, header, &stored).map(Attempt::Done)
+    }
+
+    /// Probes a locked group for a key; none if it is absent and the group is full.
+    pub(crate) fn look<'g>(
+        &'g self,
+        guard: &'g Guard,
+        held: &GroupLock<'_>,
+        key: &[u8],
+        place: Place,
+    ) -> Result<Option<Standing<'g>>> {
+        let mut old = None;
+        let probe = held.probe(place, &mut |slot| {
+            let view = self.record(guard, slot)?;
+            let mine = view.key() == key;
+            if mine {
+                old = Some(view);
+            }
+            Ok(mine)
+        })?;
+        Ok(match probe {
+            Probe::Full => None,
+            Probe::Vacant { at } => {
+                Some(Standing { at, slot: Slot::EMPTY, old: None, live: false })
+            }
+            Probe::Found { at, slot } => {
+                let live = match &old {
+                    Some(view) => !slot.is_tombstone() && !self.is_expired(slot, view)?,
+                    None => false,
+                };
+                Some(Standing { at, slot, old, live })
+            }
+        })
+    }
+
+    /// Appends the record, makes it durable, publishes it.
+    fn place_record(
+        &self,
+        log: &mut Log,
+        held: &mut GroupLock<'_>,
+        write: &Write<'_>,
+        standing: &Standing<'_>,
+        mut header: Header,
+        value: &[u8],
+    ) -> Result<Outcome> {
+        header.version = held.next_version(self.version_base());
+        let appended = log.append(self, &header, write.key, &[value])?;
+        log.commit(self, appended.offset, write.order)?;
+        let slot = Slot::new(
+            held.signature(write.place),
+            appended.offset,
+            header.kind == Kind::Delete,
+            header.expires_at.is_some(),
+        );
+        held.publish(standing.at, slot)?;
+        log.note_published(standing.at);
+        self.account(held, standing.slot, standing.old.as_ref(), &header);
+        self.leave_to_census(held, appended.offset, appended.len);
+        let (count, bytes) = match header.kind {
+            Kind::Delete => (Count::Deletes, write.key.len()),
+            _ => (Count::Puts, write.key.len() + value.len()),
+        };
+        self.counters.add(count, 1);
+        self.counters.add(Count::UserBytes, bytes as i64);
+        Ok(Outcome::Written(Written {
+            sequence: header.sequence.unwrap_or(header.version),
+            ticket: self.written_ticket(write.order, log),
+            replaced: standing.live,
+        }))
+    }
+
+    /// Keeps the counters in step with a slot that was replaced.
+    pub(crate) fn account(
+        &self,
+        held: &GroupLock<'_>,
+        old_slot: Slot,
+        old: Option<&View<'_>>,
+        new: &Header,
+    ) {
+        if let Some(old) = old {
+            self.drop_live(held, old);
+        }
+        if held.is_counted() {
+            let before = old_slot.is_used() && !old_slot.is_tombstone();
+            let after = new.kind == Kind::Put;
+            match (before, after) {
+                (false, true) => self.counters.add(Count::Records, 1),
+                (true, false) => self.counters.add(Count::Records, -1),
+                _ => {}
+            }
+        }
+    }
+
+    /// A record just published in a group that is not counted yet will be counted by the census.
+    pub(crate) fn leave_to_census(&self, held: &GroupLock<'_>, offset: u64, len: u32) {
+        if !held.is_counted() {
+            self.add_live(offset, -i64::from(len));
+        }
+    }
+
+    /// The record `old` (and its fragments) lives no more.
+    pub(crate) fn drop_live(&self, held: &GroupLock<'_>, old: &View<'_>) {
+        if !held.is_counted() {
+            return;
+        }
+        self.add_live(old.offset, -i64::from(old.len()));
+        if old.header.large {
+            let guard = epoch::pin();
+            for offset in fragment_offsets(old) {
+                if let Some(fragment) = self.reader().view(&guard, offset) {
+                    self.add_live(offset, -i64::from(fragment.len()));
+                }
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn add_live(&self, offset: u64, bytes: i64) {
+        let cell = self.pages.cell(self.space.page_of(offset));
+        cell.live.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn version_base(&self) -> u64 {
+        self.version_base.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Writes a large value as fragments, durable when it returns.
+    pub(crate) fn write_fragments(
+        &self,
+        log: &mut Log,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<Fragments> {
+        let mut list = (value.len() as u64).to_le_bytes().to_vec();
+        let header = Header { kind: Kind::Fragment, ..Header::put(0) };
+        for (at, piece) in value.chunks(self.geometry.inline_max()).enumerate() {
+            let index = (at as u64).to_le_bytes();
+            self.make_room(log, header.record_len(key, piece.len() + 8))?;
+            let Appended { offset, .. } = log.append(self, &header, key, &[&index, piece])?;
+            log.commit(self, offset, Order::Strict)?;
+            list.extend_from_slice(&offset.to_le_bytes());
+        }
+        Ok(Fragments { value_len: value.len(), list })
+    }
+
+    /// What the refusal of a write rests on.
+    fn seen_ticket(&self, _old: Option<&View<'_>>) -> Ticket {
+        if self.space.fences_at_once() { Ticket::DURABLE } else { self.early_ticket() }
+    }
+
+    /// Waits, if the caller does, for what an outcome rests on.
+    fn finish(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
+        let ticket = outcome.ticket();
+        if options.completion == Completion::Early || ticket.is_durable() {
+            return Ok(outcome);
+        }
+        self.wait_durable(&Horizon::from(ticket))?;
+        Ok(match outcome {
+            Outcome::Written(written) => {
+                Outcome::Written(Written { ticket: Ticket::DURABLE, ..written })
+            }
+            Outcome::Exists(_) => Outcome::Exists(Ticket::DURABLE),
+            Outcome::Missing(_) => Outcome::Missing(Ticket::DURABLE),
+            Outcome::Mismatch(_) => Outcome::Mismatch(Ticket::DURABLE),
+            Outcome::NotNewer(sequence, _) => Outcome::NotNewer(sequence, Ticket::DURABLE),
+            Outcome::Kept(_) => Outcome::Kept(Ticket::DURABLE),
+        })
+    }
+
+    /// # Errors
+    /// The error for a store that has no page left.
+    pub(crate) fn no_space<T>(&self, needed: u64) -> Result<T> {
+        Err(Error::NoSpace { needed, reclaimable: self.reclaimable() })
+    }
+}
+
+/// A write under way.
+struct Write<'a> {
+    key: &'a [u8],
+    place: Place,
+    options: &'a WriteOptions,
+    order: Order,
+}

@@ -1,0 +1,268 @@
+//! A record: what the log is made of. It proves itself, so that the log can be read without any
+//! index.
+//!
+//! ```text
+//!   0   crc       CRC-32C of all that follows up to the end of the value, begun with a seed of
+//!                 pool, page generation and offset
+//!   4   lengths   key length (17) | kind (3) | flags (4) | bits 32..39 of `replaced` (8)
+//!   8   value length (32)
+//!   12  replaced  offset / 8 of the record that this one replaces, low 32 bits; 0: none
+//!   16  version   orders all writes of a key
+//!   24  [expiry, milliseconds since 1970]  [sequence given by the caller]     8 bytes each
+//!       key, value, zeroes up to a multiple of 8
+//! ```
+//!
+//! `replaced` is the paper's `addr_of_oldobj`. The seed makes a record valid only where and when
+//! it was written: what an earlier use of the page left is never taken for one.
+//!
+//! | kind | value |
+//! |---|---|
+//! | `Put` | the value, or with `LARGE` its length and the offsets of its fragments |
+//! | `Delete` | the birth of the newest page when it was written ([`clean`](crate::clean)) |
+//! | `Fragment` | its index among the fragments, then a piece of the value |
+//! | `Commit` | the runs of records that a batch consists of ([`batch`](crate::batch)) |
+
+use coreplane_engine::{Error, Result, UnixMillis};
+use coreplane_pmem::Space;
+use coreplane_pmem::epoch::Guard;
+
+pub(crate) const HEADER: usize = 24;
+const KEY_BITS: u32 = 17;
+
+/// What a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Put = 1,
+    Delete = 2,
+    Fragment = 3,
+    Commit = 4,
+}
+
+impl Kind {
+    #[inline]
+    fn from_bits(bits: u32) -> Option<Self> {
+        match bits {
+            1 => Some(Self::Put),
+            2 => Some(Self::Delete),
+            3 => Some(Self::Fragment),
+            4 => Some(Self::Commit),
+            _ => None,
+        }
+    }
+}
+
+const EXPIRES: u32 = 1;
+const SEQUENCE: u32 = 2;
+const LARGE: u32 = 4;
+const BATCHED: u32 = 8;
+
+/// What is written before key and value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    /// The value is a list of fragments.
+    pub(crate) large: bool,
+    /// Valid only if the commit record of its batch is.
+    pub(crate) batched: bool,
+    pub(crate) version: u64,
+    /// The offset of the record that this one replaces; 0: none.
+    pub(crate) replaced: u64,
+    pub(crate) expires_at: Option<UnixMillis>,
+    pub(crate) sequence: Option<u64>,
+}
+
+impl Header {
+    pub(crate) fn put(version: u64) -> Self {
+        Self {
+            kind: Kind::Put,
+            large: false,
+            batched: false,
+            version,
+            replaced: 0,
+            expires_at: None,
+            sequence: None,
+        }
+    }
+
+    fn flags(&self) -> u32 {
+        let flag = |set: bool, bit: u32| if set { bit } else { 0 };
+        flag(self.expires_at.is_some(), EXPIRES)
+            | flag(self.sequence.is_some(), SEQUENCE)
+            | flag(self.large, LARGE)
+            | flag(self.batched, BATCHED)
+    }
+
+    /// Bytes before the key.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        HEADER + 8 * (usize::from(self.expires_at.is_some()) + usize::from(self.sequence.is_some()))
+    }
+
+    /// Bytes of the whole record in the log.
+    #[inline]
+    pub(crate) fn record_len(&self, key: &[u8], value_len: usize) -> usize {
+        (self.len() + key.len() + value_len).next_multiple_of(8)
+    }
+
+    /// The header's bytes, checksum included.
+    #[inline]
+    pub(crate) fn encode(&self, seed: u32, key: &[u8], value: &[&[u8]]) -> Encoded {
+        let value_len: usize = value.iter().map(|part| part.len()).sum();
+        let replaced = self.replaced >> 3;
+        let lengths = key.len() as u32
+            | (self.kind as u32) << KEY_BITS
+            | self.flags() << (KEY_BITS + 3)
+            | ((replaced >> 32) as u32) << (KEY_BITS + 7);
+        let mut bytes = [0; HEADER + 16];
+        bytes[4..8].copy_from_slice(&lengths.to_le_bytes());
+        bytes[8..12].copy_from_slice(&(value_len as u32).to_le_bytes());
+        bytes[12..16].copy_from_slice(&(replaced as u32).to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.version.to_le_bytes());
+        let mut len = HEADER;
+        for extra in [self.expires_at.map(|at| at.0), self.sequence].into_iter().flatten() {
+            bytes[len..len + 8].copy_from_slice(&extra.to_le_bytes());
+            len += 8;
+        }
+        let mut crc = crc32c::crc32c_append(seed, &bytes[4..len]);
+        crc = crc32c::crc32c_append(crc, key);
+        for part in value {
+            crc = crc32c::crc32c_append(crc, part);
+        }
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        Encoded { bytes, len }
+    }
+}
+
+/// An encoded header.
+#[derive(Debug)]
+pub(crate) struct Encoded {
+    bytes: [u8; HEADER + 16],
+    len: usize,
+}
+
+impl Encoded {
+    #[inline]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// A record in the log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) offset: u64,
+    pub(crate) header: Header,
+    /// From the header to the end of the value.
+    bytes: &'a [u8],
+    key_len: usize,
+}
+
+#[inline]
+fn word32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[inline]
+fn word64(bytes: &[u8], at: usize) -> u64 {
+    u64::from(word32(bytes, at)) | u64::from(word32(bytes, at + 4)) << 32
+}
+
+impl<'a> View<'a> {
+    #[inline]
+    pub(crate) fn key(&self) -> &'a [u8] {
+        let start = self.header.len();
+        &self.bytes[start..start + self.key_len]
+    }
+
+    #[inline]
+    pub(crate) fn value(&self) -> &'a [u8] {
+        &self.bytes[self.header.len() + self.key_len..]
+    }
+
+    /// Bytes in the log, padding included.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.bytes.len().next_multiple_of(8) as u32
+    }
+
+    /// The sequence that callers see.
+    #[inline]
+    pub(crate) fn sequence(&self) -> u64 {
+        self.header.sequence.unwrap_or(self.header.version)
+    }
+
+    /// Stored and computed checksum.
+    pub(crate) fn checksums(&self, seed: u32) -> (u32, u32) {
+        (word32(self.bytes, 0), crc32c::crc32c_append(seed, &self.bytes[4..]))
+    }
+
+    /// # Errors
+    /// If the bytes are not those that were written here.
+    pub(crate) fn check(&self, seed: u32) -> Result<()> {
+        let (stored, computed) = self.checksums(seed);
+        if stored == computed {
+            return Ok(());
+        }
+        Err(Error::ChecksumMismatch { offset: self.offset, stored, computed })
+    }
+
+    /// The `n`-th 8-byte word of the value.
+    pub(crate) fn value_word(&self, n: usize) -> Option<u64> {
+        let value = self.value();
+        (value.len() >= 8 * n + 8).then(|| word64(value, 8 * n))
+    }
+}
+
+/// Reads records out of a space.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reader<'s> {
+    pub(crate) space: &'s Space,
+}
+
+impl<'s> Reader<'s> {
+    /// The record at `offset`; none if nothing that could be one is published there. Its checksum
+    /// is not looked at.
+    #[inline]
+    pub(crate) fn view<'g>(&self, guard: &'g Guard, offset: u64) -> Option<View<'g>>
+    where
+        's: 'g,
+    {
+        let head = self.space.bytes(guard, offset, HEADER as u64)?;
+        let lengths = word32(head, 4);
+        let kind = Kind::from_bits(lengths >> KEY_BITS & 7)?;
+        let flags = lengths >> (KEY_BITS + 3) & 0xf;
+        let key_len = (lengths & ((1 << KEY_BITS) - 1)) as usize;
+        let extras = (flags & (EXPIRES | SEQUENCE)).count_ones() as usize;
+        let len = HEADER + 8 * extras + key_len + word32(head, 8) as usize;
+        let bytes = self.space.bytes(guard, offset, len as u64)?;
+        let mut extra = HEADER;
+        let mut next = |present: bool| {
+            present.then(|| {
+                extra += 8;
+                word64(bytes, extra - 8)
+            })
+        };
+        let expires_at = next(flags & EXPIRES != 0).map(UnixMillis);
+        let sequence = next(flags & SEQUENCE != 0);
+        let replaced = u64::from(word32(head, 12)) | u64::from(lengths >> (KEY_BITS + 7)) << 32;
+        let header = Header {
+            kind,
+            large: flags & LARGE != 0,
+            batched: flags & BATCHED != 0,
+            version: word64(head, 16),
+            replaced: replaced << 3,
+            expires_at,
+            sequence,
+        };
+        Some(View { offset, header, bytes, key_len })
+    }
+}
+
+/// What the checksum of a record at `offset` begins with.
+#[inline]
+pub(crate) fn seed(pool: u32, generation: u32, offset: u64) -> u32 {
+    pool ^ generation.wrapping_mul(0x9e37_79b1)
+        ^ ((offset >> 3) as u32).rotate_left(7)
+        ^ (offset >> 35) as u32
+}

@@ -1,0 +1,222 @@
+//! After a crash: the logs tell what the index lacks.
+//!
+//! A page is *unclean* if it was open at the crash. Its records are read up to the first that is
+//! not sound; there the page is sealed for good, so that what lies stranded behind can never come
+//! back. One thread takes each unclean page, as in the paper.
+//!
+//! - Index in the pool: every slot was flushed, and its flush fenced with the log's next write.
+//!   So only records of unclean pages can be missing, and they are put into the index again,
+//!   unless it has a newer version. A key deleted meanwhile is still there as a tombstone, since
+//!   tombstones stay while a page older than them does.
+//! - Index in DRAM, or writes made `relaxed`: all pages are read, by several threads.
+//!
+//! Both do the same for each record, in any order and any number of times: the greatest version
+//! of a key wins, at equal versions the tombstone (an expired record turned into one).
+//!
+//! A batched record counts only if the commit record of its batch is sound, and with it every
+//! record in its runs.
+
+use crate::batch::Run;
+use crate::index::{Probe, Slot};
+use crate::page::Element;
+use crate::record::{Kind, View};
+use crate::store::Store;
+use coreplane_engine::{Error, Progress, Result};
+use coreplane_pmem::epoch::{self, Guard};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// A log page to be read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogPage {
+    pub(crate) page: u32,
+    pub(crate) element: Element,
+}
+
+impl Store {
+    /// Lets the records of log pages be read: sealed ones up to their length, unclean ones whole.
+    pub(crate) fn adopt(&self, pages: &[LogPage]) -> Result<()> {
+        for LogPage { page, element } in pages {
+            let length = element.length.unwrap_or(self.geometry.page_size);
+            if !self.space.adopt_log(*page, length) {
+                return Err(Error::Corrupt {
+                    offset: self.space.start_of(*page),
+                    what: format!("page {page} cannot be {length} bytes long"),
+                });
+            }
+            self.pages.cell(*page).length.store(length, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Puts the records of `pages` into the index where it lacks them, and seals what was open.
+    pub(crate) fn replay(
+        &self,
+        pages: &[LogPage],
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let done = AtomicU64::new(0);
+        let tails = Mutex::new(Vec::new());
+        let foreign = Mutex::new(Vec::new());
+        let failure = Mutex::new(None);
+        let work = || {
+            while let Some(page) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
+                match self.replay_page(page, &foreign) {
+                    Ok(tail) => tails.lock().push((page.page, page.element, tail)),
+                    Err(error) => *failure.lock() = Some(error),
+                }
+                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                progress(Progress { stage: "reading logs", done, total: pages.len() as u64 });
+            }
+        };
+        let threads = match pages.len() {
+            0 | 1 => 1,
+            more => std::thread::available_parallelism().map_or(1, usize::from).min(more).min(16),
+        };
+        if threads == 1 {
+            work();
+        } else {
+            std::thread::scope(|scope| {
+                (0..threads).for_each(|_| drop(scope.spawn(&work)));
+            });
+        }
+        if let Some(error) = failure.into_inner() {
+            return Err(error);
+        }
+        for runs in foreign.into_inner() {
+            self.replay_runs(&runs)?;
+        }
+        // What was put into the index is durable before the pages count as sealed.
+        self.space.fence().map_err(crate::page::sync_failed)?;
+        for (page, element, tail) in tails.into_inner() {
+            if element.length.is_none() {
+                self.pages.seal(page, tail, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a page; how far it is sound. Batches that reach into other pages go to `foreign`.
+    fn replay_page(&self, page: &LogPage, foreign: &Mutex<Vec<Vec<Run>>>) -> Result<u32> {
+        let guard = epoch::pin();
+        let start = self.space.start_of(page.page);
+        let sealed = page.element.length;
+        let end = start + u64::from(sealed.unwrap_or(self.geometry.page_size));
+        let mut at = start;
+        let mut batched = Vec::new();
+        while at < end {
+            let view = match self.sound(&guard, page.element.generation, at) {
+                Ok(view) => view,
+                Err(error) if sealed.is_some() => return Err(error),
+                Err(_) => break,
+            };
+            match view.header.kind {
+                Kind::Fragment => {}
+                Kind::Commit => {
+                    let runs: Vec<_> = Run::decode_all(view.value()).collect();
+                    let local = runs.iter().all(|run| self.space.page_of(run.start) == page.page);
+                    if local {
+                        self.replay_batch(&guard, &runs, &batched)?;
+                        batched.clear();
+                    } else {
+                        foreign.lock().push(runs);
+                    }
+                }
+                Kind::Put | Kind::Delete if view.header.batched => batched.push(view.offset),
+                Kind::Put | Kind::Delete => self.restore(&guard, &view)?,
+            }
+            at += u64::from(view.len());
+        }
+        Ok((at - start) as u32)
+    }
+
+    /// The record at `at`, if it is sound.
+    fn sound<'g>(&'g self, guard: &'g Guard, generation: u32, at: u64) -> Result<View<'g>> {
+        let view = self.reader().view(guard, at).ok_or_else(|| Error::Corrupt {
+            offset: at,
+            what: "no record where the log should have one".to_owned(),
+        })?;
+        view.check(self.seed(generation, at))?;
+        Ok(view)
+    }
+
+    /// The members of a batch that lies in one page, read before: they are sound.
+    fn replay_batch(&self, guard: &Guard, runs: &[Run], batched: &[u64]) -> Result<()> {
+        for offset in batched {
+            let covered = runs
+                .iter()
+                .any(|run| run.start <= *offset && *offset < run.start + u64::from(run.len));
+            if covered && let Some(view) = self.reader().view(guard, *offset) {
+                self.restore(guard, &view)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A batch in several pages: all of it, if all of it is sound and still there.
+    fn replay_runs(&self, runs: &[Run]) -> Result<()> {
+        let guard = epoch::pin();
+        for apply in [false, true] {
+            for run in runs {
+                let page = self.space.page_of(run.start);
+                if page >= self.pages.len() || self.pages.cell(page).generation() != run.generation
+                {
+                    // Cleaned since: its records stand alone elsewhere.
+                    continue;
+                }
+                let mut at = run.start;
+                while at < run.start + u64::from(run.len) {
+                    let Ok(view) = self.sound(&guard, run.generation, at) else { return Ok(()) };
+                    if apply {
+                        self.restore(&guard, &view)?;
+                    }
+                    at += u64::from(view.len());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the index point at `view`, unless it has the key in a later version.
+    fn restore(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
+        let place = self.place(view.key());
+        loop {
+            let mut held = self.index.lock(place);
+            let mut known: Option<(u64, bool)> = None;
+            let probe = held.probe(place, &mut |slot| {
+                let Some(old) = self.reader().view(guard, slot.offset()) else { return Ok(false) };
+                let mine = old.key() == view.key();
+                if mine {
+                    known = Some((old.header.version, slot.is_tombstone()));
+                }
+                Ok(mine)
+            })?;
+            held.raise_version(view.header.version);
+            let delete = view.header.kind == Kind::Delete;
+            let at = match probe {
+                Probe::Full => {
+                    let leaf = held.leaf();
+                    drop(held);
+                    self.split(leaf, place)?;
+                    continue;
+                }
+                Probe::Vacant { at } => at,
+                Probe::Found { at, .. } => {
+                    let (version, tombstone) = known.unwrap_or((0, false));
+                    let newer = view.header.version > version
+                        || view.header.version == version && delete && !tombstone;
+                    if !newer {
+                        // It may be in the cache alone, as the crash left it.
+                        held.flush(at);
+                        return Ok(());
+                    }
+                    at
+                }
+            };
+            let expires = view.header.expires_at.is_some();
+            let slot = Slot::new(held.signature(place), view.offset, delete, expires);
+            return held.publish(at, slot);
+        }
+    }
+}

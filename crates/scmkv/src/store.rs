@@ -1,0 +1,213 @@
+//! What the parts of the engine share: the pool, its pages, the index, the logs.
+
+use crate::arena::Arena;
+use crate::batch::Gate;
+use crate::clean::Cleaner;
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::durable::Early;
+use crate::geometry::Geometry;
+use crate::index::{Index, Slot};
+use crate::log::Log;
+use crate::page::Pages;
+use crate::record::{self, Reader, View};
+use coreplane_engine::{Durability, Error, Result};
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::{Pool, Space};
+use crossbeam_utils::CachePadded;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// The parts of an open store.
+pub(crate) struct Store {
+    pub(crate) pool: Pool,
+    pub(crate) space: Arc<Space>,
+    pub(crate) geometry: Geometry,
+    pub(crate) durability: Durability,
+    pub(crate) pages: Pages,
+    pub(crate) index: Index,
+    /// The DRAM that the index is in, unless it is in the pool.
+    pub(crate) arena: Option<Arena>,
+    pub(crate) early: Early,
+    pub(crate) logs: Box<[CachePadded<Mutex<Log>>]>,
+    pub(crate) cleaner: Mutex<Cleaner>,
+    pub(crate) seeds: Seeds,
+    /// Versions given out are greater than this.
+    pub(crate) version_base: AtomicU64,
+    pub(crate) gate: Gate,
+    pub(crate) counters: Counters,
+    pub(crate) clock: Clock,
+    pub(crate) opened: Instant,
+    /// Tombstones with a sequence above this are kept.
+    pub(crate) held_tombstones: AtomicU64,
+    /// The greatest sequence of a tombstone that was dropped.
+    pub(crate) dropped_tombstones: AtomicU64,
+    pub(crate) closed: AtomicBool,
+    /// Set, durably, once a write was made whose loss a crash may leave to the index.
+    pub(crate) lax: AtomicBool,
+    pub(crate) census_done: AtomicBool,
+    /// Wakes the background threads.
+    pub(crate) wake: (Mutex<bool>, Condvar),
+}
+
+/// What the pool's uuid is turned into.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seeds {
+    pub(crate) hash: u64,
+    pub(crate) crc: u32,
+}
+
+impl Seeds {
+    pub(crate) fn of(uuid: [u8; 16]) -> Self {
+        Self { hash: xxhash_rust::xxh3::xxh3_64(&uuid), crc: crc32c::crc32c(&uuid) }
+    }
+}
+
+/// The words of the pool's root.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Root {
+    pub(crate) flags: u64,
+    pub(crate) version_base: u64,
+    /// Live records at a clean close.
+    pub(crate) records: u64,
+    /// Number of the last complete checkpoint; 0: none.
+    pub(crate) checkpoint: u64,
+    /// Records of pages with at least this birth are not all in the checkpoint.
+    pub(crate) replay_birth: u64,
+}
+
+impl Root {
+    /// The store was closed: the index or checkpoint and the table tell all.
+    pub(crate) const CLEAN: u64 = 1;
+    /// The index is in the pool.
+    pub(crate) const IN_POOL: u64 = 2;
+    /// Since the last clean close writes were made at `relaxed` or `noflush`: slots of the index
+    /// may be durable before their records.
+    pub(crate) const LAX: u64 = 4;
+
+    pub(crate) fn to_words(self) -> [u64; 8] {
+        let Self { flags, version_base, records, checkpoint, replay_birth } = self;
+        [flags, version_base, records, checkpoint, replay_birth, 0, 0, 0]
+    }
+
+    pub(crate) fn from_words(words: [u64; 8]) -> Self {
+        let [flags, version_base, records, checkpoint, replay_birth, ..] = words;
+        Self { flags, version_base, records, checkpoint, replay_birth }
+    }
+
+    pub(crate) fn has(self, flag: u64) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+impl Store {
+    #[inline]
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        Reader { space: &self.space }
+    }
+
+    /// The checksum seed of a record at `offset` in a page of `generation`.
+    #[inline]
+    pub(crate) fn seed(&self, generation: u32, offset: u64) -> u32 {
+        record::seed(self.seeds.crc, generation, offset)
+    }
+
+    /// The record that a slot points at.
+    ///
+    /// # Errors
+    /// If there is none. Under the lock of the slot's group that is damage.
+    pub(crate) fn record<'g>(&'g self, guard: &'g Guard, slot: Slot) -> Result<View<'g>> {
+        self.reader().view(guard, slot.offset()).ok_or_else(|| Error::Corrupt {
+            offset: slot.offset(),
+            what: "the index points at no record".to_owned(),
+        })
+    }
+
+    /// # Errors
+    /// If writes have stopped.
+    #[inline]
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Error::Closed);
+        }
+        self.space.check_sync().map_err(crate::page::sync_failed)
+    }
+
+    /// # Errors
+    /// If the key is too long.
+    #[inline]
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<()> {
+        let max = self.geometry.key_max();
+        if key.len() > max {
+            return Err(Error::KeyTooLong { len: key.len(), max });
+        }
+        Ok(())
+    }
+
+    /// The longest value: all its fragments' offsets must fit a record.
+    pub(crate) fn value_max(&self) -> usize {
+        let piece = self.geometry.inline_max();
+        let list = self.geometry.record_max() - self.geometry.key_max() - 64;
+        (list / 8 * piece).min(coreplane_engine::VALUE_LEN_MAX)
+    }
+
+    /// # Errors
+    /// If the value is too long.
+    #[inline]
+    pub(crate) fn check_value(&self, len: usize) -> Result<()> {
+        if len > self.geometry.inline_max() && len > self.value_max() {
+            return Err(Error::ValueTooLong { len, max: self.value_max() });
+        }
+        Ok(())
+    }
+
+    /// Seconds since the store was opened.
+    pub(crate) fn clock_seconds(&self) -> u32 {
+        self.opened.elapsed().as_secs() as u32
+    }
+
+    pub(crate) fn root(&self) -> Root {
+        Root::from_words(self.pool.root())
+    }
+
+    /// # Errors
+    /// If it cannot be made durable.
+    pub(crate) fn set_root(&self, root: Root) -> Result<()> {
+        self.pool.set_root(root.to_words()).map_err(crate::open::pool_error)
+    }
+
+    /// Raises the base of versions durably before any greater version is given out.
+    ///
+    /// # Errors
+    /// If it cannot be made durable.
+    pub(crate) fn raise_version_base(&self) -> Result<u64> {
+        let mut root = self.root();
+        root.version_base += crate::index::VERSION_STEP;
+        self.set_root(root)?;
+        self.version_base.store(root.version_base, Ordering::SeqCst);
+        Ok(root.version_base)
+    }
+
+    /// Notes durably that a lax write is about to be made.
+    ///
+    /// # Errors
+    /// If it cannot be made durable.
+    pub(crate) fn become_lax(&self) -> Result<()> {
+        if self.lax.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut root = self.root();
+        root.flags |= Root::LAX;
+        self.set_root(root)?;
+        self.lax.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Wakes the background threads.
+    pub(crate) fn wake(&self) {
+        *self.wake.0.lock() = true;
+        self.wake.1.notify_all();
+    }
+}

@@ -1,0 +1,139 @@
+//! Reading everything, and holding it against every checksum and against the index.
+
+use crate::get::fragment_offsets;
+use crate::index::{Position, SlotRef, Verdict};
+use crate::page::Kind as PageKind;
+use crate::record::{Kind, View};
+use crate::store::Store;
+use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};
+use coreplane_pmem::epoch::{self, Guard};
+use std::sync::atomic::Ordering;
+
+impl Store {
+    pub(crate) fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        let mut report = VerifyReport::default();
+        if let Err(error) = self.pool.check() {
+            report.damages.push(Damage { offset: 0, what: error.to_string() });
+        }
+        let pages = self.pages.len();
+        for page in 0..pages {
+            progress(Progress {
+                stage: "checking pages",
+                done: u64::from(page),
+                total: u64::from(pages),
+            });
+            self.verify_page(page, &mut report);
+        }
+        self.verify_index(&mut report, progress)?;
+        Ok(report)
+    }
+
+    fn verify_page(&self, page: u32, report: &mut VerifyReport) {
+        let damage = |error: &Error, at: u64| Damage { offset: at, what: error.to_string() };
+        let start = self.space.start_of(page);
+        let guard = epoch::pin();
+        let element = match self.pages.element(page) {
+            Ok(element) => element,
+            Err(error) => return report.damages.push(damage(&error, start)),
+        };
+        if element.kind != PageKind::Log {
+            return;
+        }
+        let Some((published, _)) = self.space.watermarks(page) else { return };
+        let length = match element.length {
+            Some(length) => length,
+            None => published,
+        };
+        let mut at = start;
+        while at < start + u64::from(length) {
+            let Some(view) = self.reader().view(&guard, at) else {
+                if self.space.watermarks(page).is_some() {
+                    let what = "no record where the log should have one".to_owned();
+                    report.damages.push(Damage { offset: at, what });
+                }
+                return;
+            };
+            if let Err(error) = view.check(self.seed(element.generation, at)) {
+                report.damages.push(damage(&error, at));
+                return;
+            }
+            report.bytes += u64::from(view.len());
+            at += u64::from(view.len());
+        }
+    }
+
+    fn verify_index(
+        &self,
+        report: &mut VerifyReport,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<()> {
+        let mut position = Some(Position::default());
+        while let Some(here) = position {
+            let (leaf, group, next) = self.index.step(here);
+            if group == 0 {
+                let done = u64::from(here.y >> 16);
+                progress(Progress { stage: "checking the index", done, total: 1 << 16 });
+            }
+            let Some(held) = self.index.lock_group(leaf, here.y, group) else { continue };
+            let guard = epoch::pin();
+            for found in self.index.slots(leaf, group)? {
+                self.verify_slot(&guard, found, report);
+            }
+            drop(held);
+            position = next;
+        }
+        Ok(())
+    }
+
+    /// Under the lock of its group a slot must point at a sound record whose key finds it.
+    fn verify_slot(&self, guard: &Guard, found: SlotRef, report: &mut VerifyReport) {
+        let SlotRef { at, slot } = found;
+        let mut damaged = |offset: u64, what: String| report.damages.push(Damage { offset, what });
+        let Some(view) = self.reader().view(guard, slot.offset()) else {
+            return damaged(at, format!("slot points at no record: {:#x}", slot.offset()));
+        };
+        let generation = self.pages.cell(self.space.page_of(slot.offset())).generation();
+        if let Err(error) = view.check(self.seed(generation, slot.offset())) {
+            return damaged(slot.offset(), error.to_string());
+        }
+        let expected = if slot.is_tombstone() { Kind::Delete } else { Kind::Put };
+        if view.header.kind != expected
+            || slot.expires() != view.header.expires_at.is_some()
+            || !self.reaches(&view, slot.0)
+        {
+            return damaged(at, format!("slot does not fit its record at {:#x}", slot.offset()));
+        }
+        if view.header.large {
+            for offset in fragment_offsets(&view) {
+                let sound = self.reader().view(guard, offset).is_some_and(|fragment| {
+                    let page = self.space.page_of(offset);
+                    let generation = self.pages.cell(page).generation();
+                    fragment.header.kind == Kind::Fragment
+                        && fragment.check(self.seed(generation, offset)).is_ok()
+                });
+                if !sound {
+                    damaged(offset, format!("no fragment for the value at {:#x}", view.offset));
+                }
+            }
+        }
+        if !slot.is_tombstone() {
+            report.records += 1;
+        }
+    }
+
+    /// True if a lookup of the record's key meets the slot.
+    fn reaches(&self, view: &View<'_>, word: u64) -> bool {
+        let found = self.index.find(self.place(view.key()), &mut |slot| {
+            if slot.0 == word { Verdict::Mine } else { Verdict::Other }
+        });
+        matches!(found, Ok(Some(_)))
+    }
+
+    /// The records counted, once the census is done.
+    pub(crate) fn len(&self) -> Result<u64> {
+        if !self.census_done.load(Ordering::Acquire) {
+            self.take_census()?;
+        }
+        Ok(self.counters.get(crate::counters::Count::Records).max(0) as u64)
+    }
+}
