@@ -105,6 +105,17 @@ struct Member<'b> {
     offset: u64,
 }
 
+impl Member<'_> {
+    /// True if nothing is written for it: a delete of nothing, or a change that is not newer than
+    /// what is there.
+    fn is_idle(&self, standing: &Standing<'_>) -> bool {
+        match self.header.sequence {
+            Some(given) => standing.old.as_ref().is_some_and(|old| old.sequence() >= given),
+            None => self.header.kind == Kind::Delete && !standing.live,
+        }
+    }
+}
+
 /// The groups that a batch has locked.
 type Held<'a> = BTreeMap<(u32, u32), GroupLock<'a>>;
 
@@ -116,8 +127,9 @@ impl Store {
             Order::NoFlush => Order::NoFlush,
             Order::Strict | Order::Relaxed { .. } => Order::Strict,
         };
+        self.check_sequence(options.sequence)?;
         let mut log = self.my_log();
-        let mut members = self.members(&mut log, batch)?;
+        let mut members = self.members(&mut log, batch, options.sequence)?;
         if members.is_empty() {
             let sequence = self.version_base();
             return Ok(Written { sequence, ticket: Ticket::DURABLE, replaced: false });
@@ -139,7 +151,12 @@ impl Store {
     }
 
     /// The last change of each key, its large value already in the log.
-    fn members<'b>(&self, log: &mut Log, batch: &'b Batch) -> Result<Vec<Member<'b>>> {
+    fn members<'b>(
+        &self,
+        log: &mut Log,
+        batch: &'b Batch,
+        sequence: Option<u64>,
+    ) -> Result<Vec<Member<'b>>> {
         let mut last = HashMap::with_capacity(batch.len());
         for (at, change) in batch.changes().iter().enumerate() {
             self.check_key(change.key())?;
@@ -154,7 +171,7 @@ impl Store {
             if last.get(key) != Some(&at) {
                 continue;
             }
-            let mut header = Header { batched: true, ..Header::put(0) };
+            let mut header = Header { batched: true, sequence, ..Header::put(0) };
             let value = match change {
                 Change::Put { value, expires_at, .. } => {
                     header.expires_at = *expires_at;
@@ -215,14 +232,13 @@ impl Store {
             }
         }
         let birth = self.pages.next_birth();
-        let base = self.version_base();
         let mut sequence = 0;
         for (member, standing) in members.iter_mut().zip(&standings) {
             let key = self.group_key(member.place);
             let Some(lock) = held.get_mut(&key) else { continue };
-            member.header.version = lock.next_version(base);
+            member.header.version = self.draw_version(lock, standing, member.header.sequence);
             member.header.replaced = standing.old.as_ref().map_or(0, |old| old.offset);
-            sequence = sequence.max(member.header.version);
+            sequence = sequence.max(member.header.sequence.unwrap_or(member.header.version));
             if member.header.kind == Kind::Delete {
                 member.value = birth.to_le_bytes().to_vec();
             }
@@ -301,7 +317,7 @@ impl Store {
         let mut runs: Vec<Run> = Vec::new();
         let mut first = None;
         for (member, standing) in members.iter_mut().zip(standings) {
-            if member.header.kind == Kind::Delete && standing.old.is_none() {
+            if member.is_idle(standing) {
                 continue;
             }
             if !whole && log.room() < Self::member_len(member) {
@@ -351,7 +367,7 @@ impl Store {
         standing: &Standing<'_>,
     ) -> Result<()> {
         let delete = member.header.kind == Kind::Delete;
-        if delete && standing.old.is_none() {
+        if member.is_idle(standing) {
             return Ok(());
         }
         let Some(lock) = held.get(&self.group_key(member.place)) else {

@@ -82,13 +82,16 @@ impl Store {
         (0..self.pages.len()).filter_map(|page| self.dead_bytes(page)).sum()
     }
 
-    /// Bytes of live records, as far as counted; pages that are being filled not included.
+    /// Bytes of live records, as far as counted.
     pub(crate) fn live_bytes(&self) -> u64 {
-        (0..self.pages.len())
+        let filling: i64 = self.logs.iter().map(|log| log.lock().live_bytes()).sum();
+        let copied = self.cleaner.lock().log.live_bytes();
+        let counted: i64 = (0..self.pages.len())
             .map(|page| self.pages.cell(page))
             .filter(|cell| cell.kind() == Some(page::Kind::Log))
-            .map(|cell| cell.live.load(Ordering::Relaxed).max(0) as u64)
-            .sum()
+            .map(|cell| cell.live.load(Ordering::Relaxed))
+            .sum();
+        (counted + filling + copied).max(0) as u64
     }
 
     /// Dead bytes of a full log page; none for other pages.

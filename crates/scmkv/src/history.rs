@@ -101,6 +101,8 @@ impl Store {
             }
             position = next;
         }
+        // What is written from now on is newer than the whole of it.
+        self.raise_version_base()?;
         Ok(())
     }
 }

@@ -231,6 +231,11 @@ impl Log {
         self.unflushed.is_some()
     }
 
+    /// Live bytes of the open page, but for what was replaced since.
+    pub(crate) fn live_bytes(&self) -> i64 {
+        self.appended
+    }
+
     /// The generation of the open page.
     pub(crate) fn generation(&self) -> u32 {
         self.generation

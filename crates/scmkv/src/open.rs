@@ -120,7 +120,7 @@ impl Store {
         }
         let pages = Pages::new(Arc::clone(&space), pages_max(&space));
         pages.format(0)?;
-        let (index, arena) = new_index(&space, in_pool, geometry, &pages)?;
+        let (index, arena) = new_index(&space, in_pool, geometry, true, &pages)?;
         let flags = if in_pool { Root::IN_POOL } else { 0 };
         let root = Root { flags, version_base: VERSION_STEP, ..Root::default() };
         pool.set_root(root.to_words()).map_err(pool_error)?;
@@ -162,7 +162,7 @@ impl Store {
             }
             (index, None)
         } else {
-            new_index(&space, false, geometry, &pages)?
+            new_index(&space, false, geometry, false, &pages)?
         };
         pool.set_root(root.to_words()).map_err(pool_error)?;
         let parts = Parts { pool, geometry, pages, index, arena, root, counted: false };
@@ -243,14 +243,15 @@ fn new_index(
     space: &Arc<Space>,
     in_pool: bool,
     geometry: Geometry,
+    counted: bool,
     pages: &Pages,
 ) -> Result<(Index, Option<Arena>)> {
     if in_pool {
         let mut supply = || Ok(pages.open_index(0)?.map(|page| space.start_of(page)));
-        return Ok((Index::create(Arc::clone(space), true, geometry, &mut supply)?, None));
+        return Ok((Index::create(Arc::clone(space), true, geometry, counted, &mut supply)?, None));
     }
     let arena = Arena::new(&geometry, space.reserved())?;
     let mut supply = || arena.supply();
-    let index = Index::create(Arc::clone(&arena.space), false, geometry, &mut supply)?;
+    let index = Index::create(Arc::clone(&arena.space), false, geometry, counted, &mut supply)?;
     Ok((index, Some(arena)))
 }

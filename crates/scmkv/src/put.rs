@@ -21,6 +21,9 @@ use coreplane_pmem::{spin, thread_number};
 use parking_lot::MutexGuard;
 use std::borrow::Cow;
 
+/// Sequences that callers give are below this.
+const SEQUENCE_MAX: u64 = 1 << 61;
+
 /// What to do with a key, decided in sight of its record.
 pub(crate) enum Plan<'v> {
     /// Nothing; the outcome is made of the ticket of what was seen.
@@ -96,6 +99,7 @@ impl Store {
     ) -> Result<Outcome> {
         self.check_writable()?;
         self.check_key(key)?;
+        self.check_sequence(options.sequence)?;
         let place = self.place(key);
         self.index.prefetch(place);
         let order = self.order(options)?;
@@ -236,7 +240,7 @@ impl Store {
         mut header: Header,
         value: &[u8],
     ) -> Result<Outcome> {
-        header.version = held.next_version(self.version_base());
+        header.version = self.draw_version(held, standing, header.sequence);
         let appended = log.append(self, &header, write.key, &[value])?;
         log.commit(self, appended.offset, write.order)?;
         let slot = Slot::new(
@@ -260,6 +264,35 @@ impl Store {
             ticket: self.written_ticket(write.order, log),
             replaced: standing.live,
         }))
+    }
+
+    /// The version of a write: above all that the group has given out, above the key's last one,
+    /// and not below the sequence that the caller gave.
+    #[inline]
+    pub(crate) fn draw_version(
+        &self,
+        held: &mut GroupLock<'_>,
+        standing: &Standing<'_>,
+        given: Option<u64>,
+    ) -> u64 {
+        let last = match &standing.old {
+            Some(old) => old.header.version.max(old.sequence()),
+            None => 0,
+        };
+        let given = given.map_or(0, |given| given.saturating_sub(1));
+        held.next_version(self.version_base().max(last).max(given))
+    }
+
+    /// # Errors
+    /// If a given sequence is too great to leave room for the versions after it.
+    pub(crate) fn check_sequence(&self, given: Option<u64>) -> Result<()> {
+        match given {
+            Some(given) if given >= SEQUENCE_MAX => Err(Error::Unsupported {
+                engine: crate::KIND,
+                operation: "a given sequence of 2^61 or more",
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Keeps the counters in step with a slot that was replaced.

@@ -151,9 +151,10 @@ impl Index {
         space: Arc<Space>,
         in_pool: bool,
         shape: Geometry,
+        counted: bool,
         supply: Supply<'_>,
     ) -> Result<Self> {
-        let index = Self::with(space, in_pool, shape, shape.depth, true);
+        let index = Self::with(space, in_pool, shape, shape.depth, counted);
         let mut growth = index.growth.lock();
         for prefix in 0..1_u32 << shape.depth {
             let number = growth
