@@ -1,2 +1,64 @@
 //! The `coreplane` command.
-fn main() {}
+//!
+//! ```text
+//!   arguments ──► command/… ──► coreplane (a store) or coreplane_server or coreplane_bench
+//!       │              │
+//!     terms         failure: what went wrong, and the exit code that says what to do about it
+//! ```
+//!
+//! Results go to the standard output, for programs as JSON if asked for; everything that is said
+//! to a person meanwhile goes to the standard error.
+
+mod arguments;
+mod command;
+mod failure;
+mod json;
+mod pool;
+mod progress;
+mod terms;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use failure::Outcome;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are asked for; all else is wrong usage.
+            let code = if error.use_stderr() { failure::USAGE } else { 0 };
+            let _shown = error.print().is_ok();
+            return ExitCode::from(code);
+        }
+    };
+    match run(arguments.command) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("coreplane: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(command: Command) -> Outcome {
+    coreplane_pmem::poison::install_handler()?;
+    match command {
+        Command::Serve(serve) => command::serve::run(serve),
+        Command::Create(create) => command::administer::create(create),
+        Command::Info(pool) => command::administer::info(&pool),
+        Command::Stats(pool) => command::administer::stats(&pool),
+        Command::Grow(grow) => command::administer::grow(&grow),
+        Command::Verify(pool) => command::administer::verify(&pool),
+        Command::Get(get) => command::records::get(&get),
+        Command::Put(put) => command::records::put(put),
+        Command::Del(del) => command::records::del(&del),
+        Command::Scan(scan) => command::records::scan(&scan),
+        Command::Load(load) => command::transfer::load(&load),
+        Command::Dump(dump) => command::transfer::dump(&dump),
+        Command::Bench(bench) => command::bench::run(bench),
+        Command::Completions { shell } => command::manual::completions(shell),
+        Command::Man { directory } => command::manual::man(directory.as_deref()),
+    }
+}

@@ -1,1 +1,36 @@
-//! (being built)
+//! Coreplane as a library: one configuration opens any store.
+//!
+//! A store is an [`Engine`] over a pool, and a pool is a file on some medium. Which engine, which
+//! medium, where the index lies and when a write is durable are five words in a [`StoreConfig`];
+//! what comes back is a [`Store`]: an `Arc<dyn Engine>`, and the facts about what it rests on.
+//!
+//! ```no_run
+//! use coreplane::{Engine, StoreConfig, WriteOptions};
+//!
+//! # fn main() -> coreplane::Result<()> {
+//! let store = StoreConfig::at("/dev/shm/greetings.pool").size(1 << 30).open_or_create()?;
+//! store.engine().put(b"greeting", b"hello", &WriteOptions::default())?;
+//! println!("a power cut would lose {}", store.power_cut_loses());
+//! store.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What holds
+//!
+//! - A write that returned is as durable as [`StoreConfig::durability`] says, on the medium that
+//!   [`Store::medium`] names. [`Store::power_cut_loses`] is both together, in words.
+//! - A pool is open once: a second opener, in this process or another, gets an error.
+//! - A store that is dropped without [`Store::close`] loses nothing; its next open recovers.
+
+mod config;
+mod store;
+
+pub use config::{EngineChoice, SIZE_DEFAULT, StoreConfig};
+pub use coreplane_engine::{
+    Batch, Completion, Durability, Engine, Entry, Error, Expected, Mutation, Outcome, Progress,
+    Record, Remedy, Result, Stats, UnixMillis, Value, VerifyReport, Visibility, WriteOptions,
+};
+pub use coreplane_pmem::{MediaChoice, Medium};
+pub use coreplane_scmkv::Placement;
+pub use store::Store;

@@ -1,0 +1,273 @@
+//! Threads that work through a plan.
+
+use crate::choice::{Chooser, Draws};
+use crate::record::{check_value, number_of, write_key, write_value};
+use crate::report::Tally;
+use crate::workload::Operation;
+use crate::{Distribution, Error, Plan, Report, Result, Session, Target, Workload};
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// Runs one workload on `target`. All but [`Workload::Load`] expect it loaded.
+///
+/// # Errors
+/// [`Error::Plan`] if the plan cannot be carried out on this target; [`Error::WrongValue`] if a
+/// read shows what was never written; whatever the target fails with.
+pub fn run(target: &dyn Target, plan: &Plan, workload: Workload) -> Result<Report> {
+    plan.check()?;
+    if workload == Workload::E && !target.is_ordered() {
+        return Err(Error::Plan(format!(
+            "workload e scans records in order of their keys; engine {} has no order",
+            target.name()
+        )));
+    }
+    let distribution = plan.distribution_of(workload);
+    let chooser = match workload {
+        Workload::Load => Chooser::new(Distribution::Uniform, plan.records),
+        _ => Chooser::new(distribution, plan.records),
+    };
+    let before = target.costs();
+    let barrier = Barrier::new(plan.threads);
+    let mut ended = Vec::new();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..plan.threads)
+            .map(|thread| {
+                let (barrier, chooser) = (&barrier, &chooser);
+                scope.spawn(move || {
+                    let worker = Worker::new(plan, workload, thread, chooser);
+                    let session = target.session();
+                    barrier.wait();
+                    let start = Instant::now();
+                    worker.and_then(|mut worker| {
+                        worker.work(&mut *session?)?;
+                        Ok((start, Instant::now(), worker.tally))
+                    })
+                })
+            })
+            .collect();
+        ended.extend(workers.into_iter().map(|worker| worker.join().map_err(|_| Error::Panicked)));
+    });
+    let after = target.costs();
+    let mut tally = Tally::new()?;
+    let mut times: Option<(Instant, Instant)> = None;
+    for worker in ended {
+        let (start, end, counted) = worker??;
+        tally.merge(&counted)?;
+        times = Some(times.map_or((start, end), |all| (all.0.min(start), all.1.max(end))));
+    }
+    let seconds = times.map_or(0.0, |(start, end)| (end - start).as_secs_f64());
+    Ok(Report {
+        phase: workload.name().to_owned(),
+        engine: target.name(),
+        threads: plan.threads,
+        operations: tally.operations,
+        seconds,
+        ops_per_s: if seconds > 0.0 { tally.operations as f64 / seconds } else { 0.0 },
+        p50_ns: tally.latencies.value_at_quantile(0.5),
+        p99_ns: tally.latencies.value_at_quantile(0.99),
+        p999_ns: tally.latencies.value_at_quantile(0.999),
+        misses: tally.misses,
+        flushes: after.flushes - before.flushes,
+        fences: after.fences - before.fences,
+        dram_bytes: after.dram_bytes,
+        hits_verified: tally.hits,
+        records: plan.records,
+        distribution: if workload == Workload::Load { "uniform" } else { distribution.name() },
+        key_size: plan.key_size,
+        value_size: plan.value_size,
+        seed: plan.seed,
+    })
+}
+
+/// One thread.
+struct Worker<'a> {
+    plan: &'a Plan,
+    workload: Workload,
+    thread: u64,
+    draws: Draws,
+    /// The records to touch; for `load` none: they come in order.
+    choices: Vec<u32>,
+    numbers: std::ops::Range<u64>,
+    latest: bool,
+    /// Records that this thread has inserted beyond the loaded ones.
+    inserted: u64,
+    version: u64,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    tally: Tally,
+}
+
+impl<'a> Worker<'a> {
+    fn new(
+        plan: &'a Plan,
+        workload: Workload,
+        thread: usize,
+        chooser: &Chooser,
+    ) -> Result<Worker<'a>> {
+        let mut draws = Draws::new(plan.seed ^ (thread as u64) << 32 ^ (workload as u64) << 56);
+        let load = workload == Workload::Load;
+        let numbers = plan.share(if load { plan.records } else { plan.operations }, thread);
+        let choices = if load {
+            Vec::new()
+        } else {
+            numbers.clone().map(|_| chooser.choose(&mut draws)).collect()
+        };
+        Ok(Self {
+            plan,
+            workload,
+            thread: thread as u64,
+            draws,
+            choices,
+            numbers,
+            latest: plan.distribution_of(workload) == Distribution::Latest,
+            inserted: 0,
+            // Versions of one thread differ, and threads' from each other.
+            version: (thread as u64) << 40,
+            key: vec![0; plan.key_size],
+            value: vec![0; plan.value_size],
+            tally: Tally::new()?,
+        })
+    }
+
+    fn work(&mut self, session: &mut dyn Session) -> Result<()> {
+        match self.workload {
+            Workload::Load => self.load(session),
+            Workload::Mget => self.batches(session),
+            _ => self.single(session),
+        }
+    }
+
+    fn load(&mut self, session: &mut dyn Session) -> Result<()> {
+        let mut last = Instant::now();
+        for number in self.numbers.clone() {
+            self.put(session, number)?;
+            last = self.done(last, 1);
+        }
+        Ok(())
+    }
+
+    fn single(&mut self, session: &mut dyn Session) -> Result<()> {
+        let choices = std::mem::take(&mut self.choices);
+        let mut last = Instant::now();
+        for &choice in &choices {
+            let operation = self.workload.operation(self.draws.below(100));
+            let number = self.number(choice);
+            match operation {
+                Operation::Get => self.get(session, number)?,
+                Operation::Overwrite => self.put(session, number)?,
+                Operation::Insert => {
+                    let number = self.own(self.inserted);
+                    self.put(session, number)?;
+                    self.inserted += 1;
+                }
+                Operation::ReadModifyWrite => {
+                    self.get(session, number)?;
+                    self.put(session, number)?;
+                }
+                Operation::Scan => self.scan(session, number)?,
+            }
+            last = self.done(last, 1);
+        }
+        Ok(())
+    }
+
+    /// The number of a choice.
+    #[inline]
+    fn number(&self, choice: u32) -> u64 {
+        let choice = u64::from(choice);
+        if !self.latest {
+            return choice;
+        }
+        match self.inserted.checked_sub(choice + 1) {
+            Some(at) => self.own(at),
+            None => self.plan.records - 1 - (choice - self.inserted),
+        }
+    }
+
+    /// The number of the record that this thread inserts as its `at`-th: threads take turns.
+    #[inline]
+    fn own(&self, at: u64) -> u64 {
+        self.plan.records + at * self.plan.threads as u64 + self.thread
+    }
+
+    #[inline]
+    fn done(&mut self, last: Instant, operations: u64) -> Instant {
+        let now = Instant::now();
+        let nanoseconds = u64::try_from((now - last).as_nanos()).unwrap_or(u64::MAX);
+        self.tally.latencies.saturating_record(nanoseconds);
+        self.tally.operations += operations;
+        now
+    }
+
+    #[inline]
+    fn put(&mut self, session: &mut dyn Session, number: u64) -> Result<()> {
+        self.version += 1;
+        write_key(number, &mut self.key);
+        write_value(number, self.version, &mut self.value);
+        session.put(&self.key, &self.value)
+    }
+
+    #[inline]
+    fn get(&mut self, session: &mut dyn Session, number: u64) -> Result<()> {
+        write_key(number, &mut self.key);
+        let len = self.plan.value_size;
+        let mut checked = Ok(0);
+        if session.get(&self.key, &mut |value| checked = check_value(number, value, len))? {
+            checked.map_err(|what| Error::WrongValue { number, what })?;
+            self.tally.hits += 1;
+        } else {
+            self.tally.misses += 1;
+        }
+        Ok(())
+    }
+
+    fn scan(&mut self, session: &mut dyn Session, number: u64) -> Result<()> {
+        let limit = 1 + self.draws.below(Workload::SCAN_MAX);
+        write_key(number, &mut self.key);
+        let len = self.plan.value_size;
+        let mut wrong = None;
+        let mut hits = 0;
+        session.scan(&self.key, limit as usize, &mut |key, value| {
+            hits += 1;
+            let number = number_of(key).unwrap_or(u64::MAX);
+            if let Err(what) = check_value(number, value, len) {
+                wrong = Some(Error::WrongValue { number, what });
+            }
+        })?;
+        self.tally.hits += hits;
+        self.tally.misses += u64::from(hits == 0);
+        wrong.map_or(Ok(()), Err)
+    }
+
+    fn batches(&mut self, session: &mut dyn Session) -> Result<()> {
+        let choices = std::mem::take(&mut self.choices);
+        let (size, len) = (self.plan.key_size, self.plan.value_size);
+        let mut keys = vec![0; size * Workload::BATCH];
+        let mut last = Instant::now();
+        for batch in choices.chunks(Workload::BATCH) {
+            for (choice, key) in batch.iter().zip(keys.chunks_exact_mut(size)) {
+                write_key(self.number(*choice), key);
+            }
+            let mut slices: [&[u8]; Workload::BATCH] = [&[]; Workload::BATCH];
+            for (slice, key) in slices.iter_mut().zip(keys.chunks_exact(size)) {
+                *slice = key;
+            }
+            let mut hits = 0;
+            let mut wrong = None;
+            session.multi_get(&slices[..batch.len()], &mut |index, value| {
+                let number = self.number(batch[index]);
+                hits += 1;
+                if let Err(what) = check_value(number, value, len) {
+                    wrong = Some(Error::WrongValue { number, what });
+                }
+            })?;
+            if let Some(wrong) = wrong {
+                return Err(wrong);
+            }
+            self.tally.hits += hits;
+            self.tally.misses += batch.len() as u64 - hits;
+            last = self.done(last, batch.len() as u64);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,310 @@
+//! The least that physics allows.
+//!
+//! Whatever a store does beside, for a put it must bring the record's bytes to the medium and
+//! note where they are, and for a get it must look up where, then go there. The floor does that
+//! and nothing else: no locks, no versions, no space to give back, no collisions.
+//!
+//! ```text
+//!   index   one word a record, at a scattered place: offset of the record
+//!   log     [ 24 bytes of header ][ key ][ value ] …   appended page by page
+//! ```
+//!
+//! | phase | touches |
+//! |---|---|
+//! | `floor-put` | append, flush, fence; one random word of the index |
+//! | `floor-overwrite` | the same, and reads the key of the old record |
+//! | `floor-get` | hashes the key; a random word of the index, then the record: compares the key, copies and checks the value |
+//! | `floor-mget` | as `floor-get` for 16 at a time, each line asked for before it is needed |
+//!
+//! With [`FloorIndex::Pmem`] the index lies in the pool and its line is flushed with the put
+//! (the next fence covers it); with [`FloorIndex::Dram`] it lies in DRAM.
+
+use crate::record::number_of;
+use crate::{Costs, Error, Plan, Report, Result, Session, Target, Workload, drive};
+use coreplane_pmem::{
+    Claim, CreateOptions, MediaChoice, Medium, PageWriter, Pool, Space, SpaceOptions, Volatile,
+    epoch,
+};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Where the floor's index lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FloorIndex {
+    /// In the pool.
+    Pmem,
+    /// In DRAM.
+    Dram,
+}
+
+const PAGE: u32 = 2 << 20;
+/// As the header of a record of scmkv.
+const HEADER: usize = 24;
+const WORD: u64 = 8;
+
+/// A log and an index, and nothing else.
+#[derive(Debug)]
+pub struct Floor {
+    pool: Pool,
+    /// Holds the index from `base` on.
+    index: Arc<Space>,
+    placement: FloorIndex,
+    base: u64,
+    /// The index has `mask + 1` words.
+    mask: u64,
+    next_page: AtomicU32,
+    key_size: usize,
+    value_size: usize,
+}
+
+impl Floor {
+    /// A floor for `plan` in a pool at `path`, large enough for each of its phases once. The file
+    /// is removed at once; its memory lasts as long as the floor.
+    ///
+    /// # Errors
+    /// [`Error::Plan`], [`Error::Pool`].
+    pub fn new(
+        path: &Path,
+        media: MediaChoice,
+        plan: &Plan,
+        placement: FloorIndex,
+    ) -> Result<Self> {
+        plan.check()?;
+        let words = plan.records.next_power_of_two();
+        let index_pages = (words * WORD).div_ceil(u64::from(PAGE));
+        let record = (HEADER + plan.key_size + plan.value_size).next_multiple_of(8) as u64;
+        let in_page = u64::from(PAGE) / record;
+        if in_page == 0 {
+            return Err(Error::Plan(format!("a record of {record} bytes is over {PAGE}")));
+        }
+        let appends = plan.records + plan.operations;
+        let log_pages = appends.div_ceil(in_page) + 2 * plan.threads as u64;
+        let in_pool = if placement == FloorIndex::Pmem { index_pages } else { 0 };
+        let options = CreateOptions {
+            size: (1 + in_pool + log_pages) * u64::from(PAGE),
+            media,
+            page_size: PAGE,
+            kind: "floor".to_owned(),
+            parameters: [0; 8],
+        };
+        let pool = Pool::create(path, &options)?;
+        std::fs::remove_file(path)
+            .map_err(|error| Error::Plan(format!("remove {}: {error}", path.display())))?;
+        let (index, first) = match placement {
+            FloorIndex::Pmem => (Arc::clone(pool.space()), 1),
+            FloorIndex::Dram => {
+                let len = index_pages * u64::from(PAGE);
+                let space = Space::dram(len, &SpaceOptions { page_size: PAGE, reserve: len })
+                    .map_err(|error| Error::Plan(format!("{len} bytes of DRAM: {error}")))?;
+                (Arc::new(space), 0)
+            }
+        };
+        for page in first..first + index_pages as u32 {
+            if !index.claim_words(page, Claim::Words) {
+                return Err(Error::Plan(format!("page {page} of the index is not free")));
+            }
+        }
+        Ok(Self {
+            index,
+            placement,
+            base: u64::from(first) * u64::from(PAGE),
+            mask: words - 1,
+            next_page: AtomicU32::new(1 + in_pool as u32),
+            key_size: plan.key_size,
+            value_size: plan.value_size,
+            pool,
+        })
+    }
+
+    /// What its pool rests on.
+    pub fn medium(&self) -> Medium {
+        self.pool.medium()
+    }
+
+    /// Runs every phase of the floor once.
+    ///
+    /// # Errors
+    /// As [`drive::run`].
+    pub fn run(&self, plan: &Plan) -> Result<Vec<Report>> {
+        let phases = [
+            (Workload::Load, "floor-put"),
+            (Workload::Overwrite, "floor-overwrite"),
+            (Workload::C, "floor-get"),
+            (Workload::Mget, "floor-mget"),
+        ];
+        let run = |(workload, name): (Workload, &str)| {
+            Ok(Report { phase: name.to_owned(), ..drive::run(self, plan, workload)? })
+        };
+        phases.into_iter().map(run).collect()
+    }
+
+    /// Where the word of `key` is. Depends on a hash of the key, as any index does, and hits a
+    /// word of its own for every record, as none does.
+    #[inline]
+    fn place(&self, key: &[u8]) -> u64 {
+        let hash = xxh3_64(key) & std::hint::black_box(0);
+        let number = number_of(key).unwrap_or_default() ^ hash;
+        // Multiplication by an odd number and a shift from the upper half are bijections.
+        let bits = self.mask.count_ones();
+        let mut at = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) & self.mask;
+        at ^= at >> bits.div_ceil(2);
+        at = at.wrapping_mul(0xd6e8_feb8_6659_fd93) & self.mask;
+        self.base + at * WORD
+    }
+
+    #[inline]
+    fn load(&self, place: u64) -> u64 {
+        self.index.word::<Volatile>(place).map_or(0, |word| word.load())
+    }
+
+    /// Shows the value at `offset` if its key is `key`.
+    #[inline]
+    fn visit(&self, offset: u64, key: &[u8], show: impl FnOnce(&[u8])) -> bool {
+        let guard = epoch::pin();
+        let len = (HEADER + self.key_size + self.value_size) as u64;
+        let Some(record) = self.pool.space().bytes(&guard, offset, len) else {
+            return false;
+        };
+        let (stored, value) = record[HEADER..].split_at(self.key_size);
+        if stored != key {
+            return false;
+        }
+        show(value);
+        true
+    }
+}
+
+impl Target for Floor {
+    fn name(&self) -> String {
+        match self.placement {
+            FloorIndex::Pmem => "floor-pmem".to_owned(),
+            FloorIndex::Dram => "floor-dram".to_owned(),
+        }
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(FloorSession {
+            floor: self,
+            writer: None,
+            version: 0,
+            copy: vec![0; self.value_size],
+        }))
+    }
+
+    fn costs(&self) -> Costs {
+        let (flushes, fences) = self.pool.space().flushes_and_fences();
+        let dram_bytes = match self.placement {
+            FloorIndex::Pmem => 0,
+            FloorIndex::Dram => (self.mask + 1) * WORD,
+        };
+        Costs { flushes, fences, dram_bytes }
+    }
+
+    fn is_ordered(&self) -> bool {
+        false
+    }
+}
+
+struct FloorSession<'a> {
+    floor: &'a Floor,
+    writer: Option<PageWriter>,
+    version: u64,
+    copy: Vec<u8>,
+}
+
+impl FloorSession<'_> {
+    /// Appends the parts to the page in hand, or to a fresh one.
+    #[inline]
+    fn append(&mut self, parts: &[&[u8]]) -> Result<(u64, &mut PageWriter)> {
+        let mut at = self.writer.as_mut().and_then(|writer| writer.append(parts));
+        if at.is_none() {
+            let page = self.floor.next_page.fetch_add(1, Ordering::Relaxed);
+            self.writer = self.floor.pool.space().claim_log(page);
+            at = self.writer.as_mut().and_then(|writer| writer.append(parts));
+        }
+        match (at, self.writer.as_mut()) {
+            (Some(at), Some(writer)) => Ok((at, writer)),
+            _ => Err(Error::Target("the pool of the floor is full".to_owned())),
+        }
+    }
+}
+
+impl Session for FloorSession<'_> {
+    #[inline]
+    fn get(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let offset = self.floor.load(self.floor.place(key));
+        let copy = &mut self.copy;
+        let found = offset != 0
+            && self.floor.visit(offset, key, |value| {
+                copy.copy_from_slice(value);
+                visit(copy);
+            });
+        Ok(found)
+    }
+
+    #[inline]
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let floor = self.floor;
+        if key.len() != floor.key_size || value.len() != floor.value_size {
+            return Err(Error::Target("the floor's records have one size".to_owned()));
+        }
+        let place = floor.place(key);
+        floor.index.prefetch(place);
+        self.version += 1;
+        let mut header = [0; HEADER];
+        header[..8].copy_from_slice(&place.to_le_bytes());
+        header[16..].copy_from_slice(&self.version.to_le_bytes());
+        let (offset, writer) = self.append(&[&header, key, value])?;
+        writer.flush_from(offset);
+        floor.pool.space().fence().map_err(|error| Error::Target(error.to_string()))?;
+        writer.publish();
+        let Some(word) = floor.index.word::<Volatile>(place) else {
+            return Err(Error::Target("the floor's index is too small".to_owned()));
+        };
+        let old = word.load();
+        if old != 0 && !floor.visit(old, key, |_| ()) {
+            return Err(Error::Target("the floor's index names another record".to_owned()));
+        }
+        word.store(offset);
+        word.flush();
+        Ok(())
+    }
+
+    fn multi_get(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
+        let mut at = [0; Workload::BATCH];
+        for (from, batch) in keys.chunks(Workload::BATCH).enumerate() {
+            for (key, place) in batch.iter().zip(&mut at) {
+                *place = self.floor.place(key);
+                self.floor.index.prefetch(*place);
+            }
+            for offset in at.iter_mut().take(batch.len()) {
+                *offset = self.floor.load(*offset);
+                let len = HEADER + self.floor.key_size + self.floor.value_size;
+                for line in (0..len as u64).step_by(64) {
+                    self.floor.pool.space().prefetch(*offset + line);
+                }
+            }
+            for (index, (key, offset)) in batch.iter().zip(at).enumerate() {
+                let copy = &mut self.copy;
+                if offset != 0 {
+                    self.floor.visit(offset, key, |value| {
+                        copy.copy_from_slice(value);
+                        visit(from * Workload::BATCH + index, copy);
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        _start: &[u8],
+        _limit: usize,
+        _visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        Err(Error::Plan("the floor has no order".to_owned()))
+    }
+}

@@ -1,0 +1,120 @@
+//! How much is done, with what, and how often.
+
+use crate::choice::Distribution;
+use crate::record::LEN_MIN;
+use crate::{Error, Result, Workload};
+
+/// How much is done. Two runs of one plan make the same operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Records loaded.
+    pub records: u64,
+    /// Operations of a workload, of all threads together (a batch of `mget` counts as many as it
+    /// has keys).
+    pub operations: u64,
+    /// Threads.
+    pub threads: usize,
+    /// How records are chosen; none: `latest` for workload `d`, else `zipfian`.
+    pub distribution: Option<Distribution>,
+    /// Bytes of a key.
+    pub key_size: usize,
+    /// Bytes of a value.
+    pub value_size: usize,
+    /// Begins the draws.
+    pub seed: u64,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            records: 1_000_000,
+            operations: 1_000_000,
+            threads: 1,
+            distribution: None,
+            key_size: 16,
+            value_size: 100,
+            seed: 1,
+        }
+    }
+}
+
+impl Plan {
+    /// Checks that the plan can be carried out.
+    ///
+    /// # Errors
+    /// [`Error::Plan`].
+    pub fn check(&self) -> Result<()> {
+        let refuse = |what: String| Err(Error::Plan(what));
+        if self.records == 0 || self.records >= 1 << 32 {
+            return refuse(format!("{} records: between 1 and 2^32 - 1 are", self.records));
+        }
+        if self.threads == 0 || self.threads > 1024 {
+            return refuse(format!("{} threads: between 1 and 1024 are", self.threads));
+        }
+        if self.key_size < LEN_MIN || self.value_size < LEN_MIN {
+            return refuse(format!(
+                "keys of {} and values of {} bytes: both need {LEN_MIN}, for a number and a version",
+                self.key_size, self.value_size
+            ));
+        }
+        Ok(())
+    }
+
+    /// The distribution of a workload.
+    pub fn distribution_of(&self, workload: Workload) -> Distribution {
+        self.distribution.unwrap_or(if workload == Workload::D {
+            Distribution::Latest
+        } else {
+            Distribution::Zipfian
+        })
+    }
+
+    /// Records of the store once this workload has run.
+    pub fn records_after(&self, workload: Workload) -> u64 {
+        let inserted = if workload.inserts() { self.operations / 16 + 1024 } else { 0 };
+        self.records + inserted
+    }
+
+    /// The share of `total` that falls to thread `thread`.
+    pub(crate) fn share(&self, total: u64, thread: usize) -> std::ops::Range<u64> {
+        let threads = self.threads as u64;
+        let thread = thread as u64;
+        let (each, rest) = (total / threads, total % threads);
+        let start = thread * each + thread.min(rest);
+        start..start + each + u64::from(thread < rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_all_and_once() {
+        for (total, threads) in [(10, 3), (2, 5), (0, 2), (1_000_001, 7)] {
+            let plan = Plan { threads, ..Plan::default() };
+            let mut next = 0;
+            for thread in 0..threads {
+                let share = plan.share(total, thread);
+                assert_eq!(share.start, next);
+                next = share.end;
+            }
+            assert_eq!(next, total);
+        }
+    }
+
+    #[test]
+    fn plans_that_cannot_be_are_refused() {
+        let good = Plan::default();
+        assert!(good.check().is_ok());
+        for bad in [
+            Plan { records: 0, ..good },
+            Plan { records: 1 << 32, ..good },
+            Plan { threads: 0, ..good },
+            Plan { key_size: 7, ..good },
+            Plan { value_size: 7, ..good },
+        ] {
+            assert!(matches!(bad.check(), Err(Error::Plan(_))), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The command line.
+
+use crate::terms;
+use clap::{Args, Parser, Subcommand};
+use coreplane::{Durability, EngineChoice, MediaChoice, Placement};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Key-value stores on persistent memory: serve them to Redis clients, look into them, measure
+/// them.
+///
+/// A store lies in a pool: one file, on persistent memory (DAX), in a memory file system such as
+/// /dev/shm that stands in for it, or on an ordinary disk. Which of them it is, is found out;
+/// `coreplane info` says so, and what a power cut would lose there.
+///
+/// Try:
+///   coreplane serve                          then: redis-cli set greeting hello
+///   coreplane create --pool /dev/shm/my.pool --size 4GiB
+///   coreplane put --pool /dev/shm/my.pool greeting hello
+///   coreplane get --pool /dev/shm/my.pool greeting
+///   coreplane bench --pool /dev/shm/bench.pool --workload a
+///
+/// A pool is open once at a time: while a server runs, talk to the server.
+#[derive(Debug, Parser)]
+#[command(name = "coreplane", version, verbatim_doc_comment, after_help = EXIT_CODES)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes:
+  0   done
+  1   verify found damage; get or del found no such key; put did not write, as it was told
+  2   the pool cannot be used: it is not there, is no pool, is locked, or cannot be opened
+  3   what was asked for cannot be: over a limit, not in this engine
+  4   no space: delete records, grow the pool, or free the file system
+  5   the system or the medium failed
+  64  wrong usage of the command
+  70  a page of the pool could not be read (SIGBUS)";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve a pool to Redis clients.
+    Serve(Serve),
+    /// Create a pool.
+    Create(Create),
+    /// Say what a pool is, what it rests on, and what a power cut would lose.
+    Info(Pool),
+    /// Write the value of a key to the standard output.
+    Get(Get),
+    /// Write a record.
+    Put(Put),
+    /// Delete records.
+    Del(Del),
+    /// List records, in the engine's own order.
+    Scan(Scan),
+    /// Write records from JSON lines, as `dump` makes them.
+    Load(Load),
+    /// Write all records as JSON lines.
+    ///
+    /// A line is {"key": …, "value": …} and "`expires_at_ms`" (milliseconds since 1970) if the
+    /// record expires. What is no UTF-8 is in "`key_hex`" or "`value_hex`" instead.
+    Dump(Dump),
+    /// Check everything in a pool: exit code 0 sound, 1 damaged, 2 unusable.
+    Verify(Pool),
+    /// Show the counters of a pool.
+    Stats(Pool),
+    /// Make a pool larger.
+    Grow(Grow),
+    /// Measure: YCSB workloads, and the floors that physics sets.
+    Bench(Bench),
+    /// Print a script that completes this command's arguments in a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write all of them to a directory.
+    Man {
+        /// Where to write one page a subcommand.
+        directory: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Pool {
+    /// The file of the pool [default: coreplane/default.pool in the user's data directory].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) pool: Option<PathBuf>,
+    /// The medium: auto, file, dax, emulated:PROFILE (none, optane, pcm, stt-ram, nv-cmm).
+    #[arg(long, default_value = "auto")]
+    pub(crate) media: MediaChoice,
+    /// Answer in JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+    /// Bytes of the pool, if it must be created.
+    #[arg(long, default_value = "1GiB", value_parser = terms::size)]
+    pub(crate) size: u64,
+    /// Where the index of a pool that must be created lies: auto, pmem, dram.
+    #[arg(long, default_value = "auto", value_parser = terms::placement)]
+    pub(crate) index: Placement,
+    /// Addresses to listen on.
+    #[arg(long, default_value = "127.0.0.1", value_delimiter = ',')]
+    pub(crate) bind: Vec<String>,
+    /// The TCP port; 0 for any free one.
+    #[arg(long, default_value_t = 6379)]
+    pub(crate) port: u16,
+    /// The path of a Unix socket to listen on as well.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) unixsocket: Option<PathBuf>,
+    /// The mode of the Unix socket's file, in octal.
+    #[arg(long, value_name = "MODE", value_parser = octal)]
+    pub(crate) unixsocketperm: Option<u32>,
+    /// When a write is answered: strict and group: once it is durable; relaxed: at once, durable
+    /// within 10 ms.
+    #[arg(long, default_value = "strict", value_parser = terms::durability)]
+    pub(crate) durability: Durability,
+    /// Event loops; 0: one for each core.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+    /// Connections at a time.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) maxclients: u32,
+    /// Drop a client that was idle for so long [default: never].
+    #[arg(long, value_parser = terms::duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// The file that holds the password which clients must give [default: no password].
+    #[arg(long, value_name = "PATH")]
+    pub(crate) requirepass_file: Option<PathBuf>,
+    /// Serve clients from other machines although there is no password.
+    #[arg(long)]
+    pub(crate) no_protected_mode: bool,
+    /// `address:port` of a Prometheus endpoint.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<String>,
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| format!("`{text}` is no mode; 700 is one"))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Create {
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+    /// Bytes of the pool, for example 4GiB. All of it is allocated now, so that nothing can run
+    /// out later.
+    #[arg(long, default_value = "1GiB", value_parser = terms::size)]
+    pub(crate) size: u64,
+    /// Where the index lies, for good: in the pool (pmem: opens at once, however large) or in
+    /// DRAM (dram: fewer lines written a put); auto chooses.
+    #[arg(long, default_value = "auto", value_parser = terms::placement)]
+    pub(crate) index: Placement,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Get {
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+    /// The key.
+    pub(crate) key: String,
+    /// Write the value as it is, without a line's end.
+    #[arg(long)]
+    pub(crate) raw: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Put {
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+    /// The key.
+    pub(crate) key: String,
+    /// The value [default: all of the standard input].
+    pub(crate) value: Option<String>,
+    /// After how long the record ceases to exist, for example 10s, 1500ms, 7d.
+    #[arg(long, value_parser = terms::duration)]
+    pub(crate) ttl: Option<Duration>,
+    /// Write only if the key is absent.
+    #[arg(long, conflicts_with = "if_present")]
+    pub(crate) if_absent: bool,
+    /// Write only if the key is there.
+    #[arg(long)]
+    pub(crate) if_present: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Del {
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+    /// The keys.
+    #[arg(required = true)]
+    pub(crate) keys: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Scan {
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+    /// Only keys that begin so.
+    #[arg(long)]
+    pub(crate) prefix: Option<String>,
+    /// At most so many records.
+    #[arg(long)]
+    pub(crate) limit: Option<u64>,
+    /// Keys alone.
+    #[arg(long)]
+    pub(crate) keys_only: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Load {
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+    /// The JSON lines [default: the standard input].
+    pub(crate) input: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Dump {
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+    /// Where to write [default: the standard output].
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Grow {
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+    /// Bytes that the pool shall have.
+    #[arg(long, value_parser = terms::size)]
+    pub(crate) size: u64,
+}
+
+/// Measure: YCSB workloads, and the floors that physics sets.
+///
+/// Every value that is read is checked against its key. Records are loaded first where the pool
+/// has fewer than --records; a pool that is not there is created, large enough, and left behind.
+///
+///   load       every record once
+///   a b c      50, 95, 100 % gets, the rest overwrites
+///   d          95 % gets of the latest records, 5 % inserts
+///   e          95 % scans in key order, 5 % inserts (ordered engines only)
+///   f          half gets, half reads followed by a write
+///   mget       gets in batches of 16; an operation is one key, a latency one batch
+///   overwrite  overwrites alone
+///   floor      what the medium allows: see `floor-…` in the output
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Bench {
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+    /// What to do, one after the other: load, a, b, c, d, e, f, mget, overwrite, floor.
+    #[arg(long, default_value = "a", value_delimiter = ',')]
+    pub(crate) workload: Vec<String>,
+    /// Records.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) records: u64,
+    /// Operations of all threads.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) operations: u64,
+    /// Threads.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) threads: usize,
+    /// uniform, zipfian, latest [default: latest for workload d, else zipfian].
+    #[arg(long)]
+    pub(crate) distribution: Option<coreplane_bench::Distribution>,
+    /// Bytes of a key; at least 8.
+    #[arg(long, default_value_t = 16)]
+    pub(crate) key_size: usize,
+    /// Bytes of a value; at least 8.
+    #[arg(long, default_value_t = 100)]
+    pub(crate) value_size: usize,
+    /// strict, group, relaxed, or, for comparison alone, noflush.
+    #[arg(long, default_value = "strict", value_parser = terms::durability)]
+    pub(crate) durability: Durability,
+    /// scmkv, or model, the reference in DRAM.
+    #[arg(long, default_value = "scmkv")]
+    pub(crate) engine: EngineChoice,
+    /// Where the index of a pool that is created lies: auto, pmem, dram (floor: auto is both).
+    #[arg(long, default_value = "auto", value_parser = terms::placement)]
+    pub(crate) index: Placement,
+    /// Bytes of a pool that is created [default: enough for the records and the workload].
+    #[arg(long, value_parser = terms::size)]
+    pub(crate) size: Option<u64>,
+    /// Begins the draws: the same seed, the same operations.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}

@@ -1,0 +1,150 @@
+//! Pools as a whole: create, info, stats, grow, verify.
+
+use crate::arguments::{Create, Grow, Pool};
+use crate::failure::{self, Failure, Outcome};
+use crate::json;
+use crate::progress::Bar;
+use crate::terms;
+use coreplane::Store;
+use serde_json::{Value, json};
+use std::io::{self, Write};
+use std::path::Path;
+
+pub(crate) fn create(create: Create) -> Outcome {
+    let Create { pool, size, index } = create;
+    let config = pool.config().size(size).placement(index).background(false);
+    let store = config.create().map_err(|error| Failure::of_pool(&error, config.path()))?;
+    let facts = facts(config.path(), &store)?;
+    store.close()?;
+    tell(&facts, pool.json)
+}
+
+pub(crate) fn info(pool: &Pool) -> Outcome {
+    let store = pool.open()?;
+    let facts = facts(&pool.path(), &store)?;
+    store.close()?;
+    tell(&facts, pool.json)
+}
+
+/// What a pool is, as an object.
+fn facts(path: &Path, store: &Store) -> Result<Value, Failure> {
+    let stats = store.engine().stats();
+    let limits = store.engine().limits();
+    let medium = store.medium();
+    Ok(json!({
+        "pool": path.display().to_string(),
+        "engine": store.engine().name(),
+        "index": store.index(),
+        "medium": medium.name,
+        "persists_by": medium.persists_by,
+        "power_safe": medium.power_safe,
+        "power_cut_loses": store.power_cut_loses(),
+        "records": store.engine().len()?,
+        "pool_bytes": stats.pool_bytes,
+        "live_bytes": stats.live_bytes,
+        "free_bytes": stats.free_bytes,
+        "dram_bytes": stats.dram_bytes,
+        "key_len_max": limits.key_len_max,
+        "value_len_max": limits.value_len_max,
+    }))
+}
+
+pub(crate) fn stats(pool: &Pool) -> Outcome {
+    let store = pool.open()?;
+    let stats = store.engine().stats();
+    let mut object = json!({
+        "records": stats.records,
+        "live_bytes": stats.live_bytes,
+        "pool_bytes": stats.pool_bytes,
+        "free_bytes": stats.free_bytes,
+        "dram_bytes": stats.dram_bytes,
+        "hits": stats.hits,
+        "misses": stats.misses,
+        "puts": stats.puts,
+        "deletes": stats.deletes,
+        "batches": stats.batches,
+        "expired": stats.expired,
+        "user_bytes_written": stats.user_bytes_written,
+        "log_bytes_written": stats.log_bytes_written,
+        "cleaner_bytes_copied": stats.cleaner_bytes_copied,
+        "cleaner_pages_freed": stats.cleaner_pages_freed,
+        "flushes": stats.flushes,
+        "fences": stats.fences,
+    });
+    if let Some(object) = object.as_object_mut() {
+        for (name, value) in stats.more {
+            object.insert(name.to_owned(), value.into());
+        }
+    }
+    store.close()?;
+    tell(&object, pool.json)
+}
+
+pub(crate) fn grow(grow: &Grow) -> Outcome {
+    let store = grow.pool.open()?;
+    let before = store.engine().stats().pool_bytes;
+    let grown = store.grow(grow.size);
+    let after = store.engine().stats().pool_bytes;
+    store.close()?;
+    grown?;
+    let facts = json!({
+        "pool": grow.pool.path().display().to_string(),
+        "bytes_before": before,
+        "pool_bytes": after,
+    });
+    tell(&facts, grow.pool.json)
+}
+
+pub(crate) fn verify(pool: &Pool) -> Outcome {
+    let store = pool.open()?;
+    let bar = Bar::new("verify", 0, false);
+    let report = store.engine().verify(&mut |progress| bar.show(progress));
+    drop(bar);
+    let report = report.map_err(|error| Failure::of_pool(&error, &pool.path()))?;
+    // A damaged pool is left as it is.
+    if report.is_sound() {
+        store.close()?;
+    }
+    let mut out = io::stdout().lock();
+    if pool.json {
+        let damages: Vec<_> = report
+            .damages
+            .iter()
+            .map(|damage| json!({"offset": damage.offset, "what": damage.what}))
+            .collect();
+        let verdict = json!({
+            "sound": report.is_sound(),
+            "records": report.records,
+            "bytes": report.bytes,
+            "damages": damages,
+        });
+        json::write_line(&mut out, &verdict)?;
+    } else {
+        for damage in &report.damages {
+            writeln!(out, "damaged at offset {:#x}: {}", damage.offset, damage.what)?;
+        }
+        let verdict = if report.is_sound() { "sound" } else { "DAMAGED" };
+        let bytes = terms::human(report.bytes);
+        writeln!(out, "{verdict}: {} records, {bytes} checked", report.records)?;
+    }
+    Ok(if report.is_sound() { 0 } else { failure::NO })
+}
+
+/// Shows an object: as it is, or a line for each of its members.
+fn tell(object: &Value, as_json: bool) -> Outcome {
+    let mut out = io::stdout().lock();
+    if as_json {
+        json::write_line(&mut out, object)?;
+        return Ok(0);
+    }
+    for (name, value) in object.as_object().into_iter().flatten() {
+        let shown = match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let bytes = value.as_u64().filter(|_| name.contains("bytes"));
+        let human = bytes.map_or_else(String::new, |bytes| format!("  ({})", terms::human(bytes)));
+        writeln!(out, "{name:<22} {shown}{human}")?;
+    }
+    Ok(0)
+}

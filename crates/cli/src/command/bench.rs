@@ -1,0 +1,147 @@
+//! Measuring.
+
+use crate::arguments::Bench;
+use crate::failure::{self, Failure, Outcome};
+use crate::json;
+use crate::terms;
+use coreplane::{EngineChoice, Placement, Store};
+use coreplane_bench::{
+    EngineTarget, Error, Floor, FloorIndex, Plan, Report, Workload, run as drive,
+};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+pub(crate) fn run(bench: Bench) -> Outcome {
+    let plan = Plan {
+        records: bench.records,
+        operations: bench.operations,
+        threads: bench.threads,
+        distribution: bench.distribution,
+        key_size: bench.key_size,
+        value_size: bench.value_size,
+        seed: bench.seed,
+    };
+    plan.check()?;
+    let mut workloads = Vec::new();
+    for name in &bench.workload {
+        if name == "floor" {
+            floor(&bench, &plan)?;
+            continue;
+        }
+        let refuse = |what| Failure::new(failure::USAGE, format!("{what}, floor"));
+        workloads.push(name.parse::<Workload>().map_err(refuse)?);
+    }
+    if workloads.contains(&Workload::E) && !bench.engine.is_ordered() {
+        let engine = bench.engine.name();
+        return Err(Error::Plan(format!(
+            "workload e scans records in order of their keys; engine {engine} has no order"
+        ))
+        .into());
+    }
+    if !workloads.is_empty() {
+        let store = open(&bench, &plan, &workloads)?;
+        let measured = measure(&bench, &plan, &workloads, &store);
+        store.close()?;
+        measured?;
+    }
+    Ok(0)
+}
+
+fn open(bench: &Bench, plan: &Plan, workloads: &[Workload]) -> Result<Store, Failure> {
+    if bench.pool.pool.is_none() && bench.engine != EngineChoice::Model {
+        // Not the default pool: that one is for data.
+        let message = "bench needs --pool, a pool to write to, such as /dev/shm/bench.pool";
+        return Err(Failure::new(failure::USAGE, message));
+    }
+    let records = workloads.iter().map(|workload| plan.records_after(*workload)).max().unwrap_or(0);
+    // Record with its header; twice, so that cleaning is not what is measured.
+    let data = records * (plan.key_size + plan.value_size + 48) as u64;
+    let size = bench.size.unwrap_or(data * 2 + (256 << 20));
+    let config = bench
+        .pool
+        .config()
+        .engine(bench.engine)
+        .size(size)
+        .placement(bench.index)
+        .durability(bench.durability);
+    config.open_or_create().map_err(|error| Failure::of_pool(&error, config.path()))
+}
+
+fn measure(
+    bench: &Bench,
+    plan: &Plan,
+    workloads: &[Workload],
+    store: &Store,
+) -> Result<(), Failure> {
+    let target = EngineTarget(&**store.engine());
+    let context = json!({
+        "durability": terms::durability_name(bench.durability),
+        "medium": store.medium().name,
+        "index": store.index(),
+    });
+    for workload in workloads {
+        if *workload != Workload::Load && store.engine().len()? < plan.records {
+            show(bench, &drive(&target, plan, Workload::Load)?, &context)?;
+        }
+        show(bench, &drive(&target, plan, *workload)?, &context)?;
+    }
+    Ok(())
+}
+
+fn floor(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
+    // Beside the pool, so that both are on one mount; removed as soon as it is open.
+    let path = match &bench.pool.pool {
+        Some(pool) => {
+            let mut name = pool.as_os_str().to_owned();
+            name.push(format!(".floor-{}", std::process::id()));
+            PathBuf::from(name)
+        }
+        None => PathBuf::from(format!("/dev/shm/coreplane-floor-{}", std::process::id())),
+    };
+    let placements: &[FloorIndex] = match bench.index {
+        Placement::Auto => &[FloorIndex::Pmem, FloorIndex::Dram],
+        Placement::Pool => &[FloorIndex::Pmem],
+        Placement::Dram => &[FloorIndex::Dram],
+    };
+    for placement in placements {
+        let floor = Floor::new(&path, bench.pool.media.clone(), plan, *placement)?;
+        let index = if *placement == FloorIndex::Pmem { "pmem" } else { "dram" };
+        let context =
+            json!({"durability": "strict", "medium": floor.medium().name, "index": index});
+        for report in floor.run(plan)? {
+            show(bench, &report, &context)?;
+        }
+    }
+    Ok(())
+}
+
+/// A line for each phase.
+fn show(bench: &Bench, report: &Report, context: &Value) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    if bench.pool.json {
+        let mut line = serde_json::to_value(report)?;
+        if let (Some(line), Some(context)) = (line.as_object_mut(), context.as_object()) {
+            line.extend(context.clone());
+        }
+        return json::write_line(&mut out, &line);
+    }
+    let each = |count: u64| count as f64 / report.operations.max(1) as f64;
+    writeln!(
+        out,
+        "{:<16} {:<10} {:>3} threads {:>12.0} ops/s   p50 {:>7} ns  p99 {:>7} ns  p99.9 {:>8} ns   \
+         misses {}  flushes/op {:.2}  fences/op {:.2}  DRAM {}",
+        report.phase,
+        report.engine,
+        report.threads,
+        report.ops_per_s,
+        report.p50_ns,
+        report.p99_ns,
+        report.p999_ns,
+        report.misses,
+        each(report.flushes),
+        each(report.fences),
+        terms::human(report.dram_bytes),
+    )?;
+    Ok(())
+}

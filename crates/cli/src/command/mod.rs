@@ -1,0 +1,8 @@
+//! What each subcommand does.
+
+pub(crate) mod administer;
+pub(crate) mod bench;
+pub(crate) mod manual;
+pub(crate) mod records;
+pub(crate) mod serve;
+pub(crate) mod transfer;

@@ -1,0 +1,140 @@
+//! Single records: get, put, del, scan.
+
+use crate::arguments::{Del, Get, Put, Scan};
+use crate::failure::{self, Failure, Outcome};
+use crate::json;
+use coreplane::{Engine, Entry, UnixMillis, Visibility, WriteOptions};
+use serde_json::json;
+use std::io::{self, BufWriter, Read, Write};
+
+pub(crate) fn get(get: &Get) -> Outcome {
+    let store = get.pool.open()?;
+    let mut shown = Ok(());
+    let found =
+        store.engine().get_with(get.key.as_bytes(), Visibility::Durable, &mut |record| {
+            let mut out = io::stdout().lock();
+            let sequence = record.sequence;
+            shown = if get.pool.json {
+                let entry = Entry { key: get.key.as_bytes(), record: Some(record), sequence };
+                json::write_line(&mut out, &json::entry(&entry, false))
+            } else {
+                let end: &[u8] = if get.raw { b"" } else { b"\n" };
+                let mut pieces = record.value.pieces().chain([end]);
+                pieces.try_for_each(|piece| out.write_all(piece)).map_err(Failure::from)
+            };
+        })?;
+    store.close()?;
+    shown?;
+    if found.hit {
+        return Ok(0);
+    }
+    if get.pool.json {
+        json::write_line(&mut io::stdout().lock(), &serde_json::Value::Null)?;
+    } else {
+        eprintln!("coreplane: no such key");
+    }
+    Ok(failure::NO)
+}
+
+pub(crate) fn put(put: Put) -> Outcome {
+    let value = match put.value {
+        Some(value) => value.into_bytes(),
+        None => {
+            let mut value = Vec::new();
+            io::stdin().lock().read_to_end(&mut value)?;
+            value
+        }
+    };
+    let expires_at = put.ttl.map(|ttl| {
+        let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        UnixMillis(UnixMillis::now().0.saturating_add(ttl))
+    });
+    let options = WriteOptions { expires_at, ..WriteOptions::default() };
+    let store = put.pool.open()?;
+    let (engine, key) = (store.engine(), put.key.as_bytes());
+    let done = if put.if_absent {
+        engine.insert(key, &value, &options)
+    } else if put.if_present {
+        engine.update(key, &value, &options)
+    } else {
+        engine.put(key, &value, &options)
+    };
+    store.close()?;
+    let written = done?.written();
+    if put.pool.json {
+        let replaced = written.is_some_and(|written| written.replaced);
+        let said = json!({"written": written.is_some(), "replaced": replaced});
+        json::write_line(&mut io::stdout().lock(), &said)?;
+    }
+    if written.is_some() {
+        return Ok(0);
+    }
+    let why = if put.if_absent { "the key is there" } else { "no such key" };
+    eprintln!("coreplane: not written: {why}");
+    Ok(failure::NO)
+}
+
+pub(crate) fn del(del: &Del) -> Outcome {
+    let store = del.pool.open()?;
+    let mut deleted = 0_u64;
+    for key in &del.keys {
+        let outcome = store.engine().delete(key.as_bytes(), &WriteOptions::default())?;
+        deleted += u64::from(outcome.written().is_some());
+    }
+    store.close()?;
+    let mut out = io::stdout().lock();
+    if del.pool.json {
+        json::write_line(&mut out, &json!({"deleted": deleted}))?;
+    } else {
+        writeln!(out, "{deleted} deleted")?;
+    }
+    Ok(if deleted > 0 { 0 } else { failure::NO })
+}
+
+pub(crate) fn scan(scan: &Scan) -> Outcome {
+    let store = scan.pool.open()?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let prefix = scan.prefix.as_deref().unwrap_or_default().as_bytes();
+    let mut left = scan.limit.unwrap_or(u64::MAX);
+    let done = each_record(&**store.engine(), &mut |entry| {
+        if left == 0 || !entry.key.starts_with(prefix) {
+            return Ok(left > 0);
+        }
+        left -= 1;
+        if scan.pool.json {
+            json::write_line(&mut out, &json::entry(entry, scan.keys_only))?;
+        } else {
+            write!(out, "{}", entry.key.escape_ascii())?;
+            if let Some(record) = entry.record.filter(|_| !scan.keys_only) {
+                write!(out, "\t{}", record.value.to_cow().escape_ascii())?;
+            }
+            writeln!(out)?;
+        }
+        Ok(left > 0)
+    });
+    let flushed = out.flush();
+    store.close()?;
+    done?;
+    flushed?;
+    Ok(0)
+}
+
+/// Shows every live record to `visit`, until it says false. One may be shown twice.
+pub(crate) fn each_record(
+    engine: &dyn Engine,
+    visit: &mut dyn FnMut(&Entry<'_>) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    const AT_ONCE: usize = 256;
+    let mut cursor = 0;
+    loop {
+        let mut more = Ok(true);
+        cursor = engine.iterate(cursor, AT_ONCE, &mut |entry| {
+            if matches!(more, Ok(true)) {
+                more = visit(&entry);
+            }
+        })?;
+        if !more? || cursor == 0 {
+            return Ok(());
+        }
+    }
+}

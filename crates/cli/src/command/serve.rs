@@ -1,0 +1,95 @@
+//! A pool behind the Redis protocol.
+
+use crate::arguments::Serve;
+use crate::failure::{Failure, Outcome};
+use crate::terms;
+use coreplane::{Durability, Store};
+use coreplane_server::{Config, Server};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) fn run(serve: Serve) -> Outcome {
+    // Before anything is created.
+    if serve.durability == Durability::NoFlush {
+        return Err(coreplane_server::Error::NoFlush.into());
+    }
+    let password = serve.requirepass_file.as_deref().map(std::fs::read_to_string).transpose()?;
+    let password = password.map(|text| text.trim_end_matches(['\r', '\n']).to_owned());
+    let config =
+        serve.pool.config().size(serve.size).placement(serve.index).durability(serve.durability);
+    if !config.path().exists() {
+        let size = terms::human(serve.size);
+        eprintln!("coreplane: creating {} ({size})", config.path().display());
+    }
+    // From here on a signal ends the server in good order.
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let store = config.open_or_create().map_err(|error| Failure::of_pool(&error, config.path()))?;
+    let served = listen_and_serve(&serve, password, &store, &mut signals);
+    let closed = store.close();
+    served?;
+    closed?;
+    Ok(0)
+}
+
+fn listen_and_serve(
+    serve: &Serve,
+    password: Option<String>,
+    store: &Store,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
+    let config = Config {
+        bind: serve.bind.clone(),
+        port: Some(serve.port),
+        unix_socket: serve.unixsocket.clone(),
+        unix_socket_mode: serve.unixsocketperm,
+        threads: serve.threads,
+        max_clients: serve.maxclients,
+        idle_timeout: serve.timeout.unwrap_or(Duration::ZERO),
+        password,
+        protected_mode: !serve.no_protected_mode,
+        durability: serve.durability,
+        medium: store.medium().name.clone(),
+        power_cut_loses: store.power_cut_loses(),
+        power_safe: store.medium().power_safe,
+        metrics: serve.metrics.clone(),
+        ..Config::default()
+    };
+    let server = Server::bind(config, Arc::clone(store.engine()))?;
+    let line = start_up_line(serve, store, &server);
+    let signals_end = signals.handle();
+    let handle = server.handle();
+    std::thread::scope(|scope| {
+        let watcher = std::thread::Builder::new().name("coreplane-signals".to_owned());
+        watcher.spawn_scoped(scope, || {
+            if signals.forever().next().is_some() {
+                handle.shutdown();
+            }
+        })?;
+        let mut out = io::stdout().lock();
+        // Whoever started us may have closed it; that is no reason not to serve.
+        let _shown = writeln!(out, "{line}").and_then(|()| out.flush()).is_ok();
+        drop(out);
+        let served = server.run();
+        signals_end.close();
+        served.map_err(Failure::from)
+    })
+}
+
+/// Medium, durability, what a power cut loses, where, and "ready".
+fn start_up_line(serve: &Serve, store: &Store, server: &Server) -> String {
+    let mut places: Vec<_> =
+        server.local_addr().map(|address| address.to_string()).into_iter().collect();
+    places.extend(serve.unixsocket.as_ref().map(|path| path.display().to_string()));
+    format!(
+        "coreplane {}: medium {}, durability {}, a power cut loses {}; pool {}; ready on {}",
+        env!("CARGO_PKG_VERSION"),
+        store.medium().name,
+        terms::durability_name(serve.durability),
+        store.power_cut_loses(),
+        serve.pool.path().display(),
+        places.join(" and "),
+    )
+}

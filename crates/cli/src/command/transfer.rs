@@ -1,0 +1,87 @@
+//! All records at once: load, dump.
+
+use crate::arguments::{Dump, Load};
+use crate::command::records::each_record;
+use crate::failure::{self, Failure, Outcome};
+use crate::json;
+use crate::pool;
+use crate::progress::Bar;
+use coreplane::{Engine, WriteOptions};
+use serde_json::json;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::Path;
+
+fn at(path: &Path) -> impl Fn(io::Error) -> Failure + use<'_> {
+    move |error| Failure::new(failure::FAILED, format!("{}: {error}", path.display()))
+}
+
+pub(crate) fn load(load: &Load) -> Outcome {
+    let (input, total): (Box<dyn BufRead>, u64) = match &load.input {
+        Some(path) => {
+            let file = File::open(path).map_err(at(path))?;
+            let total = file.metadata().map_err(at(path))?.len();
+            (Box::new(BufReader::new(file)), total)
+        }
+        None => (Box::new(io::stdin().lock()), 0),
+    };
+    let store = pool::open(&load.pool.config())?;
+    let bar = Bar::new("load", total, total > 0);
+    let loaded = load_lines(input, &**store.engine(), &mut |bytes| {
+        bar.advance(if total > 0 { bytes } else { 1 });
+    });
+    drop(bar);
+    store.close()?;
+    let loaded = loaded?;
+    if load.pool.json {
+        json::write_line(&mut io::stdout().lock(), &json!({"loaded": loaded}))?;
+    } else {
+        writeln!(io::stdout().lock(), "{loaded} loaded")?;
+    }
+    Ok(0)
+}
+
+/// Writes the record of every line; what was written before a line that fails stays.
+fn load_lines(
+    input: Box<dyn BufRead>,
+    engine: &dyn Engine,
+    progress: &mut dyn FnMut(u64),
+) -> Result<u64, Failure> {
+    let mut loaded = 0;
+    for (number, line) in (1_u64..).zip(input.lines()) {
+        let line = line?;
+        progress(line.len() as u64 + 1);
+        if line.trim().is_empty() {
+            continue;
+        }
+        let record = json::parse(&line).map_err(|what| {
+            let message = format!("line {number}: {what} ({loaded} records were loaded before it)");
+            Failure::new(failure::REFUSED, message)
+        })?;
+        let options = WriteOptions { expires_at: record.expires_at, ..WriteOptions::default() };
+        engine.put(&record.key, &record.value, &options)?;
+        loaded += 1;
+    }
+    Ok(loaded)
+}
+
+pub(crate) fn dump(dump: &Dump) -> Outcome {
+    let store = dump.pool.open()?;
+    let output: Box<dyn Write> = match &dump.output {
+        Some(path) => Box::new(File::create(path).map_err(at(path))?),
+        None => Box::new(io::stdout().lock()),
+    };
+    let mut out = BufWriter::with_capacity(1 << 20, output);
+    let bar = Bar::new("dump", store.engine().len()?, false);
+    let done = each_record(&**store.engine(), &mut |entry| {
+        bar.advance(1);
+        json::write_line(&mut out, &json::entry(entry, false))?;
+        Ok(true)
+    });
+    drop(bar);
+    let flushed = out.flush();
+    store.close()?;
+    done?;
+    flushed?;
+    Ok(0)
+}

@@ -1,0 +1,104 @@
+//! What went wrong, and the exit code that says what to do about it.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | `verify` found damage; `get`, `del` found no such key; `put` did not write, as it was told |
+//! | 2 | the pool cannot be used: it is not there, is no pool, or cannot be opened |
+//! | 3 | what was asked for cannot be: over a limit, not in this engine |
+//! | 4 | no space: delete records, `grow` the pool, or free the file system |
+//! | 5 | the system or the medium failed |
+//! | 64 | wrong usage of the command |
+//! | 70 | a page of the pool could not be read (SIGBUS) |
+
+use coreplane_engine::{Error, Remedy};
+
+/// The answer was no: [`Outcome`] is a code, this one no failure.
+pub(crate) const NO: u8 = 1;
+pub(crate) const UNUSABLE: u8 = 2;
+pub(crate) const REFUSED: u8 = 3;
+pub(crate) const NO_SPACE: u8 = 4;
+pub(crate) const FAILED: u8 = 5;
+pub(crate) const USAGE: u8 = 64;
+
+/// The exit code of what was done, or why it was not.
+pub(crate) type Outcome = Result<u8, Failure>;
+
+/// Why it was not done.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    pub(crate) message: String,
+    broken_pipe: bool,
+}
+
+impl Failure {
+    pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), broken_pipe: false }
+    }
+
+    /// Whoever read our output has had enough.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        self.broken_pipe
+    }
+
+    /// A failure to open or create a pool: it cannot be used, unless there is only no space.
+    pub(crate) fn of_pool(error: &Error, path: &std::path::Path) -> Self {
+        let code = if error.remedy() == Remedy::FreeSpace { NO_SPACE } else { UNUSABLE };
+        let message = error.to_string();
+        let place = path.display().to_string();
+        if message.contains(&place) {
+            return Self::new(code, message);
+        }
+        Self::new(code, format!("{place}: {message}"))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match error.remedy() {
+            Remedy::FixInput => REFUSED,
+            Remedy::FreeSpace => NO_SPACE,
+            Remedy::Repair => UNUSABLE,
+            Remedy::Retry | Remedy::GiveUp => FAILED,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        let broken_pipe = error.kind() == std::io::ErrorKind::BrokenPipe;
+        Self { broken_pipe, ..Self::new(FAILED, error.to_string()) }
+    }
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(error: serde_json::Error) -> Self {
+        std::io::Error::from(error).into()
+    }
+}
+
+impl From<coreplane_server::Error> for Failure {
+    fn from(error: coreplane_server::Error) -> Self {
+        let code = match error {
+            coreplane_server::Error::NoFlush | coreplane_server::Error::NowhereToListen => REFUSED,
+            _ => FAILED,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<coreplane_bench::Error> for Failure {
+    fn from(error: coreplane_bench::Error) -> Self {
+        match error {
+            coreplane_bench::Error::Engine(error) => error.into(),
+            coreplane_bench::Error::Plan(what) => Self::new(REFUSED, what),
+            coreplane_bench::Error::Pool(coreplane_pmem::PoolError::NoSpace { .. }) => {
+                Self::new(NO_SPACE, error.to_string())
+            }
+            coreplane_bench::Error::Pool(_) => Self::new(UNUSABLE, error.to_string()),
+            _ => Self::new(FAILED, error.to_string()),
+        }
+    }
+}

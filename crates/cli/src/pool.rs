@@ -1,0 +1,36 @@
+//! The store that a command line names.
+
+use crate::arguments::Pool;
+use crate::failure::Failure;
+use crate::terms;
+use coreplane::{Store, StoreConfig};
+use std::path::PathBuf;
+
+impl Pool {
+    /// Where it is.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.pool.clone().unwrap_or_else(terms::default_pool)
+    }
+
+    /// How it is opened or created.
+    pub(crate) fn config(&self) -> StoreConfig {
+        StoreConfig::at(self.path()).media(self.media.clone())
+    }
+
+    /// Opens it for a few calls from one thread.
+    pub(crate) fn open(&self) -> Result<Store, Failure> {
+        open(&self.config().background(false))
+    }
+}
+
+/// Opens what must be there.
+pub(crate) fn open(config: &StoreConfig) -> Result<Store, Failure> {
+    if !config.path().exists() {
+        let message = format!(
+            "{}: there is no pool; `coreplane create --pool {0}` makes one",
+            config.path().display()
+        );
+        return Err(Failure::new(crate::failure::UNUSABLE, message));
+    }
+    config.open().map_err(|error| Failure::of_pool(&error, config.path()))
+}

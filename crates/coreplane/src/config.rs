@@ -1,0 +1,157 @@
+//! What is asked for.
+
+use crate::Store;
+use coreplane_engine::{Durability, Result};
+use coreplane_pmem::MediaChoice;
+use coreplane_scmkv::Placement;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// The size of a pool that is created without being told one: 1 GiB.
+pub const SIZE_DEFAULT: u64 = 1 << 30;
+
+/// Which engine a store has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EngineChoice {
+    /// The log-structured hash engine, in a pool.
+    #[default]
+    Scmkv,
+    /// The reference engine: a sorted map in DRAM, which has no pool and forgets everything when
+    /// it is dropped. For tests, and to compare with.
+    Model,
+}
+
+impl EngineChoice {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scmkv => "scmkv",
+            Self::Model => "model",
+        }
+    }
+
+    /// True if its stores have access in key order.
+    pub fn is_ordered(self) -> bool {
+        match self {
+            Self::Scmkv => false,
+            Self::Model => true,
+        }
+    }
+}
+
+/// `scmkv` or `model`.
+impl FromStr for EngineChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        match text {
+            "scmkv" => Ok(Self::Scmkv),
+            "model" => Ok(Self::Model),
+            _ => Err(format!("`{text}` is none of scmkv, model")),
+        }
+    }
+}
+
+/// What is asked for: where, what, and how safe. [`StoreConfig::at`] begins one.
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    pub(crate) path: PathBuf,
+    pub(crate) size: u64,
+    pub(crate) engine: EngineChoice,
+    pub(crate) media: MediaChoice,
+    pub(crate) placement: Placement,
+    pub(crate) durability: Durability,
+    pub(crate) background: bool,
+}
+
+impl StoreConfig {
+    /// The store in the pool at `path`: scmkv, the medium found out, the index where the engine
+    /// finds it best, [`Durability::Strict`], and 1 GiB if the pool must be created.
+    pub fn at(path: impl AsRef<Path>) -> Self {
+        Self {
+            path: path.as_ref().to_owned(),
+            size: SIZE_DEFAULT,
+            engine: EngineChoice::default(),
+            media: MediaChoice::Auto,
+            placement: Placement::Auto,
+            durability: Durability::Strict,
+            background: true,
+        }
+    }
+
+    /// Bytes of a pool that is created; without meaning for one that exists.
+    #[must_use]
+    pub fn size(mut self, bytes: u64) -> Self {
+        self.size = bytes;
+        self
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn engine(mut self, engine: EngineChoice) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// The medium.
+    #[must_use]
+    pub fn media(mut self, media: MediaChoice) -> Self {
+        self.media = media;
+        self
+    }
+
+    /// Where the index of a pool that is created lies; it stays there for good.
+    #[must_use]
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+
+    /// When a write is durable, unless the write itself says otherwise.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Whether threads clean and checkpoint beside the caller's. A program that makes a few calls
+    /// and ends needs none.
+    #[must_use]
+    pub fn background(mut self, background: bool) -> Self {
+        self.background = background;
+        self
+    }
+
+    /// The path of the pool.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Creates the pool, where nothing may be yet, and opens it. Directories above it are made.
+    ///
+    /// # Errors
+    /// [`coreplane_engine::Error::Unusable`] or [`coreplane_engine::Error::Io`] if something is
+    /// there, the file system is full, or the medium is not what was asked for.
+    pub fn create(&self) -> Result<Store> {
+        Store::create(self)
+    }
+
+    /// Opens the pool, after recovery if it was not closed.
+    ///
+    /// # Errors
+    /// As [`StoreConfig::create`], and whatever recovery finds.
+    pub fn open(&self) -> Result<Store> {
+        Store::open(self)
+    }
+
+    /// Opens the pool if there is one, else creates it.
+    ///
+    /// # Errors
+    /// As [`StoreConfig::create`] and [`StoreConfig::open`].
+    pub fn open_or_create(&self) -> Result<Store> {
+        if self.engine == EngineChoice::Scmkv && self.path.exists() {
+            return self.open();
+        }
+        self.create()
+    }
+}
