@@ -11,7 +11,7 @@
 //!
 //! The static part is written once, its magic last of all: a creation that is cut short leaves
 //! no pool, never half of one. The root is for state larger than 8 bytes that must change
-//! atomically ([`root`] says how, and how a torn write is told from a flipped bit). The size that
+//! atomically (module `root` says how, and how a torn write is told from a flipped bit). The size that
 //! the pool has grown to travels with the root.
 //!
 //! # What opening checks

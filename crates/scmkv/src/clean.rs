@@ -386,11 +386,11 @@ impl Store {
         if !cleaner.log.make_room(self, room, 0)? {
             return self.no_space(room as u64);
         }
-        let held = self.index.lock(place);
+        let mut held = self.index.lock(place);
         let probe = held.probe(place, &mut |slot| Ok(owner(slot)?.is_some()))?;
         let moved = match probe {
             Probe::Found { at, slot } => {
-                self.rename_fragment(cleaner, guard, &held, (at, slot), fragment.offset, copy)?
+                self.rename_fragment(cleaner, guard, &mut held, (at, slot), fragment.offset, copy)?
             }
             Probe::Vacant { .. } | Probe::Full => false,
         };
@@ -422,7 +422,7 @@ impl Store {
         &self,
         cleaner: &mut Cleaner,
         guard: &Guard,
-        held: &GroupLock<'_>,
+        held: &mut GroupLock<'_>,
         (at, slot): (u64, Slot),
         from: u64,
         to: u64,
@@ -436,7 +436,11 @@ impl Store {
             let named = if offset == from { to } else { offset };
             list.extend_from_slice(&named.to_le_bytes());
         }
-        let header = Header { batched: false, ..old.header };
+        // A later version: whoever reads the log must prefer this list to the old one. What
+        // callers see as the sequence stays.
+        let version = held.next_version(self.version_base().max(old.header.version));
+        let sequence = Some(old.sequence());
+        let header = Header { batched: false, version, sequence, ..old.header };
         let appended = cleaner.log.append(self, &header, old.key(), &[&list])?;
         cleaner.log.commit(self, appended.offset, Order::Strict)?;
         let new = Slot::new(slot.signature(), appended.offset, false, slot.expires());

@@ -1,6 +1,7 @@
 //! Going through the records: cursors, changes, emptying the store.
 
 use crate::index::Position;
+use crate::put::Plan;
 use crate::record::Kind;
 use crate::store::Store;
 use coreplane_engine::{Entry, Error, Result, Ticket, WriteOptions};
@@ -97,7 +98,9 @@ impl Store {
                     .collect::<Result<_>>()?
             };
             for key in keys {
-                self.erase(&key, &WriteOptions::default())?;
+                // Expired ones too, which `erase` would not find.
+                let options = WriteOptions::default();
+                self.write(&key, &options, 8, &mut |_, _, _| Ok(Plan::Delete))?;
             }
             position = next;
         }

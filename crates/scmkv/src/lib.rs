@@ -13,12 +13,12 @@
 //! acknowledges what is not durable, lets readers see it, keeps its lock bits in persistent
 //! memory, never deletes and never grows.
 //!
-//! - [`record`], [`log`]: what is written, and in which order it becomes durable
-//! - [`page`]: what each page holds
-//! - [`index`], [`hash`]: where a key's record is
-//! - [`get`], [`put`], [`batch`]: the operations
-//! - [`clean`]: giving space back
-//! - [`recover`], [`census`], [`verify`]: after a crash
+//! - `record`, `log`: what is written, and in which order it becomes durable
+//! - `page`: what each page holds
+//! - `index`, `hash`: where a key's record is
+//! - `get`, `put`, `batch`: the operations
+//! - `clean`: giving space back
+//! - `recover`, `census`, `verify`: after a crash
 //!
 //! **The log is the truth.** Everything else can be made from it.
 

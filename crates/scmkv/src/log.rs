@@ -96,8 +96,8 @@ impl Log {
         let Some(writer) = store.pages.open_log(self.id, Kind::Log, reserve)? else {
             return Ok(false);
         };
-        if store.pages.cell(writer.page()).birth.load(Ordering::Relaxed) % VERSION_RAISE_PAGES == 0
-        {
+        let birth = store.pages.cell(writer.page()).birth.load(Ordering::Relaxed);
+        if birth.is_multiple_of(VERSION_RAISE_PAGES) {
             store.raise_version_base()?;
         }
         self.seal(store)?;

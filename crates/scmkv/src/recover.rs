@@ -69,6 +69,10 @@ impl Store {
                 let done = done.fetch_add(1, Ordering::Relaxed) + 1;
                 progress(Progress { stage: "reading logs", done, total: pages.len() as u64 });
             }
+            // A flush counts only at a fence of its own thread.
+            if let Err(error) = self.space.fence() {
+                *failure.lock() = Some(crate::page::sync_failed(error));
+            }
         };
         let threads = match pages.len() {
             0 | 1 => 1,
@@ -78,7 +82,7 @@ impl Store {
             work();
         } else {
             std::thread::scope(|scope| {
-                (0..threads).for_each(|_| drop(scope.spawn(&work)));
+                (0..threads).for_each(|_| drop(scope.spawn(work)));
             });
         }
         if let Some(error) = failure.into_inner() {

@@ -39,15 +39,9 @@ fn fixture(home: &Path, setting: Setting) -> Fixture {
     let path = directory.path().join("pool");
     let clock = ManualClock::starting_at(UnixMillis(1_800_000_000_000));
     let Setting { size, geometry, placement, scale } = setting;
-    let store = Scmkv::create_with(
-        &path,
-        size,
-        geometry,
-        MediaChoice::Auto,
-        placement,
-        options(&clock),
-    )
-    .expect("create");
+    let store =
+        Scmkv::create_with(&path, size, geometry, MediaChoice::Auto, placement, options(&clock))
+            .expect("create");
     Fixture::new(Arc::new(store))
         .with_clock(clock.clone())
         .with_reopen(reopen(path, clock))

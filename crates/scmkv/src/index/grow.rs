@@ -114,7 +114,7 @@ impl Half {
     fn insert(&mut self, slot: Slot, group: u32, shape: &Geometry) -> Result<()> {
         let home = home_of(slot.tag(), shape.buckets);
         for step in 0..shape.buckets {
-            let bucket = group * shape.buckets + (home + step & shape.buckets - 1);
+            let bucket = group * shape.buckets + ((home + step) & (shape.buckets - 1));
             let start = (u64::from(bucket) * SLOTS) as usize;
             let line = &mut self.words[start..start + SLOTS as usize];
             if let Some(word) = line.iter_mut().find(|word| **word == Slot::EMPTY.0) {

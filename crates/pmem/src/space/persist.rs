@@ -1,0 +1,142 @@
+//! Making stores durable: flushes, fences, and how many there were.
+
+use super::sync::Syncer;
+use super::{Counter, Space, SyncError, bump, thread_number};
+use crate::arch;
+use crate::media::Behaviour;
+use crate::order::{self, Instruction, LINE};
+use std::sync::atomic::Ordering;
+
+impl Space {
+    /// Writes the lines of the range back: durable at this thread's next [`Space::fence`]. On
+    /// `file` media it notes the range as dirty instead.
+    #[inline]
+    pub fn flush(&self, offset: u64, len: u64) {
+        if matches!(self.behaviour, Behaviour::Dram) {
+            return;
+        }
+        let lines = order::lines(offset, len);
+        debug_assert!(lines.end <= self.len());
+        self.count_flushes((lines.end - lines.start) / LINE as u64);
+        // First, so that the time of the instructions is part of an emulated medium's.
+        self.behaviour_flush(&lines);
+        if self.instruction != Instruction::None {
+            let mut at = lines.start;
+            while at < lines.end {
+                // SAFETY: the lines overlap mapped memory and mappings are whole pages; the
+                // instruction is one of `available()`.
+                unsafe { arch::flush_line(self.mapping.at(at), self.instruction) };
+                at += LINE as u64;
+            }
+        }
+    }
+
+    #[inline]
+    fn behaviour_flush(&self, lines: &std::ops::Range<u64>) {
+        match &self.behaviour {
+            Behaviour::Traced(trace) => trace.flush(lines.start, lines.end - lines.start),
+            Behaviour::Emulated(Some(model)) => model.flush(lines.start, lines.end - lines.start),
+            Behaviour::File => {
+                if let Some(syncer) = &self.syncer {
+                    syncer.dirty();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Bytes went past the caches to `offset .. offset + len`: the next fence covers them.
+    #[inline]
+    pub(super) fn note_nt(&self, offset: u64, len: u64) {
+        if matches!(self.behaviour, Behaviour::Emulated(Some(_)) | Behaviour::File) {
+            self.behaviour_flush(&order::lines(offset, len));
+        }
+    }
+
+    /// Everything that this thread flushed (or copied non-temporally) before is durable when it
+    /// returns. On `file` media it takes part in a group-committed sync.
+    ///
+    /// # Errors
+    /// [`SyncError`] on `file` media, after which no later fence succeeds.
+    #[inline]
+    pub fn fence(&self) -> Result<(), SyncError> {
+        match &self.behaviour {
+            Behaviour::Dram => return Ok(()),
+            Behaviour::Traced(trace) => {
+                self.count_fence();
+                trace.fence()?;
+            }
+            Behaviour::Emulated(Some(model)) => {
+                self.count_fence();
+                arch::fence();
+                model.fence();
+            }
+            Behaviour::Emulated(None) | Behaviour::Dax { .. } => {
+                self.count_fence();
+                arch::fence();
+            }
+            Behaviour::File => {
+                self.count_fence();
+                return self.syncer.as_ref().map_or(Ok(()), Syncer::sync);
+            }
+        }
+        Ok(())
+    }
+
+    /// [`Space::flush`], then [`Space::fence`].
+    ///
+    /// # Errors
+    /// As [`Space::fence`].
+    #[inline]
+    pub fn persist(&self, offset: u64, len: u64) -> Result<(), SyncError> {
+        self.flush(offset, len);
+        self.fence()
+    }
+
+    /// True if a fence is an instruction here, not a system call that waits for a device.
+    pub fn fences_at_once(&self) -> bool {
+        match &self.behaviour {
+            Behaviour::File => false,
+            Behaviour::Traced(trace) => trace.fences_at_once(),
+            _ => true,
+        }
+    }
+
+    /// The error of the sync that failed, if one did: writes have stopped for good.
+    ///
+    /// # Errors
+    /// That error.
+    #[inline]
+    pub fn check_sync(&self) -> Result<(), SyncError> {
+        if let Behaviour::Traced(trace) = &self.behaviour {
+            return trace.check_sync();
+        }
+        self.syncer.as_ref().map_or(Ok(()), Syncer::check)
+    }
+
+    #[inline]
+    fn counter(&self) -> &Counter {
+        &self.counters[thread_number() % Self::COUNTERS]
+    }
+
+    #[inline]
+    fn count_flushes(&self, lines: u64) {
+        bump(&self.counter().flushes, lines);
+    }
+
+    #[inline]
+    pub(super) fn count_fence(&self) {
+        bump(&self.counter().fences, 1);
+    }
+
+    /// Lines flushed and fences made so far, by all threads. Exact while at most 64 threads ever
+    /// used the space.
+    pub fn flushes_and_fences(&self) -> (u64, u64) {
+        self.counters.iter().fold((0, 0), |(flushes, fences), counter| {
+            (
+                flushes + counter.flushes.load(Ordering::Relaxed),
+                fences + counter.fences.load(Ordering::Relaxed),
+            )
+        })
+    }
+}

@@ -1,0 +1,109 @@
+//! What an operation costs, counted by the simulated medium.
+
+use coreplane_engine::{Batch, Engine, WriteOptions};
+use coreplane_pmem::media::sim::{Cost, History, Run, SimOptions, Subject, explore};
+use coreplane_pmem::{LINE, Space};
+use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
+use std::sync::{Arc, Mutex};
+
+/// Costs of put, overwrite, get, miss, delete and a batch, measured in a simulated run.
+struct Costs {
+    placement: Placement,
+    seen: Mutex<Vec<(&'static str, Cost)>>,
+}
+
+const VALUE: [u8; 100] = [7; 100];
+
+impl Subject for Costs {
+    type Op = ();
+    type Store = ();
+    type Contents = ();
+
+    fn work(&self, run: &Run<'_, ()>) {
+        let options = Options { background: false, ..Options::default() };
+        let geometry = Geometry { page_size: 64 << 10, groups: 4, buckets: 4, depth: 0 };
+        let store = Scmkv::simulated_create(run.space().clone(), geometry, self.placement, options)
+            .expect("create");
+        let write = WriteOptions::default();
+        // The first write opens the log's page.
+        store.put(b"warm", b"up", &write).expect("put");
+        let note = |what, operate: &mut dyn FnMut()| {
+            let ((), cost) = run.cost_of(operate);
+            self.seen.lock().expect("lock").push((what, cost));
+        };
+        note("put", &mut || {
+            store.put(b"0123456789abcdef", &VALUE, &write).expect("put");
+        });
+        note("put", &mut || {
+            store.put(b"0123456789abcdef", &VALUE, &write).expect("put");
+        });
+        note("get", &mut || assert!(store.get(b"0123456789abcdef").expect("get").is_some()));
+        note("get", &mut || assert!(store.get(b"absent").expect("get").is_none()));
+        let mut batch = Batch::new();
+        for number in 0..8_u8 {
+            batch.put(&[number; 16], &VALUE);
+        }
+        note("batch", &mut || {
+            store.apply(&batch, &write).expect("apply");
+        });
+        note("delete", &mut || {
+            store.delete(b"0123456789abcdef", &write).expect("delete");
+        });
+    }
+
+    fn recover(&self, _space: &Arc<Space>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn contents(&self, (): &()) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn check(&self, (): &(), _history: &History<'_, ()>) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+fn costs(placement: Placement) -> Vec<(&'static str, Cost)> {
+    let subject = Costs { placement, seen: Mutex::default() };
+    let len = 1 << 20;
+    let options = SimOptions {
+        len,
+        max_len: len,
+        page_size: 64 << 10,
+        images_per_cut: 1,
+        recovery_cut_in: 0,
+        ..SimOptions::default()
+    };
+    explore(&options, &subject);
+    subject.seen.into_inner().expect("lock")
+}
+
+/// Lines of a record of 16 + 100 bytes: 24 bytes of header, at any 8-byte offset.
+fn record_lines() -> usize {
+    (24_usize + 16 + 100 + 56).div_ceil(LINE)
+}
+
+fn check(placement: Placement, index_lines: usize) {
+    let seen = costs(placement);
+    assert_eq!(seen.len(), 6, "every operation was counted");
+    for (what, cost) in seen {
+        let (fences, lines) = match what {
+            "put" | "delete" => (1, record_lines() + index_lines),
+            "batch" => (1, (8 * (24 + 16 + 104) + 24 + 16 + 56) / LINE + 1 + 8 * index_lines),
+            _ => (0, 0),
+        };
+        assert_eq!(cost.fences, fences, "{what}: {cost:?}");
+        assert!(cost.flushed_lines.len() <= lines, "{what}: at most {lines} lines, {cost:?}");
+    }
+}
+
+#[test]
+fn a_strict_put_is_one_fence_and_at_most_one_index_line() {
+    check(Placement::Pool, 1);
+}
+
+#[test]
+fn with_the_index_in_dram_only_the_record_is_flushed() {
+    check(Placement::Dram, 0);
+}
