@@ -44,11 +44,7 @@ impl Batch {
 
     /// Adds a write.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> &mut Self {
-        self.push(Change::Put {
-            key: key.to_vec(),
-            value: value.to_vec(),
-            expires_at: None,
-        })
+        self.push(Change::Put { key: key.to_vec(), value: value.to_vec(), expires_at: None })
     }
 
     /// Adds a delete.

@@ -31,16 +31,11 @@ pub enum Durability {
 
 impl Durability {
     /// `group` with its usual bounds: 64 writes, 100 microseconds.
-    pub const GROUP: Self = Self::Group {
-        max_ops: 64,
-        max_delay: Duration::from_micros(100),
-    };
+    pub const GROUP: Self = Self::Group { max_ops: 64, max_delay: Duration::from_micros(100) };
 
     /// `relaxed` with its usual window: 256 KiB a log, 10 milliseconds.
-    pub const RELAXED: Self = Self::Relaxed {
-        window_bytes: 256 << 10,
-        window: Duration::from_millis(10),
-    };
+    pub const RELAXED: Self =
+        Self::Relaxed { window_bytes: 256 << 10, window: Duration::from_millis(10) };
 }
 
 /// Whether a write waits until it is durable.
@@ -106,9 +101,7 @@ pub struct Horizon {
 impl Horizon {
     /// A horizon that is durable already.
     pub const fn new() -> Self {
-        Self {
-            tickets: Vec::new(),
-        }
+        Self { tickets: Vec::new() }
     }
 
     /// Covers `ticket` too.
@@ -116,11 +109,7 @@ impl Horizon {
         if ticket.is_durable() {
             return;
         }
-        match self
-            .tickets
-            .iter_mut()
-            .find(|held| held.log() == ticket.log())
-        {
+        match self.tickets.iter_mut().find(|held| held.log() == ticket.log()) {
             Some(held) => *held = (*held).max(ticket),
             None => self.tickets.push(ticket),
         }

@@ -10,9 +10,8 @@ pub struct UnixMillis(pub u64);
 impl UnixMillis {
     /// Now, by the system's clock.
     pub fn now() -> Self {
-        let since = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
+        let since =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Self(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 }
@@ -89,15 +88,13 @@ impl<'a> Value<'a> {
             Self::Whole(bytes) => bytes == other,
             Self::Pieces(_) => {
                 let mut rest = other;
-                self.pieces()
-                    .all(|piece| match rest.split_at_checked(piece.len()) {
-                        Some((head, tail)) => {
-                            rest = tail;
-                            head == piece
-                        }
-                        None => false,
-                    })
-                    && rest.is_empty()
+                self.pieces().all(|piece| match rest.split_at_checked(piece.len()) {
+                    Some((head, tail)) => {
+                        rest = tail;
+                        head == piece
+                    }
+                    None => false,
+                }) && rest.is_empty()
             }
         }
     }
