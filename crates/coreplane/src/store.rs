@@ -143,5 +143,9 @@ impl Store {
 }
 
 fn options(config: &StoreConfig) -> Options {
-    Options { durability: config.durability, background: config.background }
+    Options {
+        durability: config.durability,
+        background: config.background,
+        ..Options::default()
+    }
 }
