@@ -1,0 +1,202 @@
+//! Pools and records from the command line, and what every failure says by its exit code.
+
+mod session;
+
+use serde_json::Value;
+use session::{Outcome, coreplane, expect, expect_with, text};
+
+/// A pool of 64 MiB that goes with its directory.
+fn pool() -> Outcome<(tempfile::TempDir, String)> {
+    let place = tempfile::tempdir_in("/dev/shm")?;
+    let pool = text(&place.path().join("a.pool"))?.to_owned();
+    expect(0, &["create", "--pool", &pool, "--size", "64MiB"])?;
+    Ok((place, pool))
+}
+
+#[test]
+fn records_come_and_go() -> Outcome<()> {
+    let (_place, pool) = pool()?;
+    let at = ["--pool", &pool];
+    let run = |code, name: &str, more: &[&str]| expect(code, &[&[name], &at[..], more].concat());
+    run(0, "put", &["greeting", "hello"])?;
+    assert_eq!(run(0, "get", &["greeting"])?, "hello\n");
+    assert_eq!(run(0, "get", &["greeting", "--raw"])?, "hello");
+    run(1, "put", &["greeting", "again", "--if-absent"])?;
+    run(1, "put", &["parting", "bye", "--if-present"])?;
+    run(1, "get", &["parting"])?;
+    assert_eq!(run(1, "get", &["parting", "--json"])?, "null\n");
+    run(0, "put", &["greeting", "hi", "--if-present"])?;
+    expect_with(0, &["put", "--pool", &pool, "from-stdin"], b"line 1\nline 2")?;
+    assert_eq!(run(0, "get", &["from-stdin", "--raw"])?, "line 1\nline 2");
+    run(0, "put", &["gone", "soon", "--ttl", "1ms"])?;
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    run(1, "get", &["gone"])?;
+    run(0, "put", &["later", "x", "--ttl", "1h"])?;
+    let later: Value = serde_json::from_str(&run(0, "get", &["later", "--json"])?)?;
+    assert_eq!((&later["key"], &later["value"]), (&"later".into(), &"x".into()));
+    assert!(later["expires_at_ms"].as_u64() > Some(1_700_000_000_000), "{later}");
+
+    let mut lines: Vec<_> = run(0, "scan", &[])?.lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["from-stdin\tline 1\\nline 2", "greeting\thi", "later\tx"]);
+    assert_eq!(run(0, "scan", &["--prefix", "gr", "--keys-only"])?, "greeting\n");
+    assert_eq!(run(0, "scan", &["--limit", "2"])?.lines().count(), 2);
+    assert_eq!(run(0, "del", &["greeting", "later", "never"])?, "2 deleted\n");
+    run(1, "del", &["greeting"])?;
+    run(1, "get", &["greeting"])?;
+    assert!(run(0, "verify", &[])?.starts_with("sound: "));
+    assert_eq!(run(0, "scan", &["--keys-only"])?, "from-stdin\n");
+    Ok(())
+}
+
+#[test]
+fn a_dump_is_loaded_again() -> Outcome<()> {
+    let (place, pool) = pool()?;
+    let mut lines = String::new();
+    for number in 0..3000 {
+        lines += &format!("{{\"key\":\"k{number}\",\"value\":\"v{number}\"}}\n");
+    }
+    lines += "{\"key_hex\":\"ff00\",\"value_hex\":\"80\",\"expires_at_ms\":9999999999999}\n\n";
+    let large = "x".repeat(3 << 20);
+    lines += &format!("{{\"key\":\"large\",\"value\":\"{large}\"}}\n");
+    assert_eq!(expect_with(0, &["load", "--pool", &pool], lines.as_bytes())?, "3002 loaded\n");
+
+    let dump = text(&place.path().join("dump"))?.to_owned();
+    expect(0, &["dump", "--pool", &pool, &dump])?;
+    let other = text(&place.path().join("other.pool"))?.to_owned();
+    expect(0, &["create", "--pool", &other, "--size", "64MiB", "--index", "dram"])?;
+    let loaded = expect(0, &["load", "--pool", &other, &dump, "--json"])?;
+    assert_eq!(loaded, "{\"loaded\":3002}\n");
+    let sorted = |pool: &str| -> Outcome<Vec<String>> {
+        let dumped = expect(0, &["dump", "--pool", pool])?;
+        let mut lines: Vec<_> = dumped.lines().map(str::to_owned).collect();
+        lines.sort();
+        Ok(lines)
+    };
+    let mut given: Vec<_> =
+        lines.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    given.sort();
+    let parsed = |lines: &[String]| -> Outcome<Vec<Value>> {
+        let mut values = Vec::new();
+        for line in lines {
+            values.push(serde_json::from_str::<Value>(line)?);
+        }
+        values.sort_by_key(|value| value.to_string());
+        Ok(values)
+    };
+    assert!(parsed(&sorted(&pool)?)? == parsed(&given)?, "the dump is what was loaded");
+    assert!(sorted(&pool)? == sorted(&other)?, "and so is that of the other pool");
+    let info: Value = serde_json::from_str(&expect(0, &["info", "--pool", &other, "--json"])?)?;
+    assert_eq!((&info["records"], &info["index"]), (&3002.into(), &"dram".into()));
+
+    let bad = b"{\"key\":\"a\",\"value\":\"b\"}\nnonsense\n";
+    let failed = coreplane(&["load", "--pool", &pool], bad)?;
+    assert_eq!(failed.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("line 2"));
+    assert_eq!(expect(0, &["get", "--pool", &pool, "a"])?, "b\n");
+    Ok(())
+}
+
+#[test]
+fn every_failure_has_its_exit_code() -> Outcome<()> {
+    let (place, pool) = pool()?;
+    let absent = text(&place.path().join("absent"))?.to_owned();
+    let no_pool = text(&place.path().join("text"))?.to_owned();
+    std::fs::write(&no_pool, "a text, not a pool\n".repeat(1000))?;
+    let truncated = text(&place.path().join("truncated"))?.to_owned();
+    std::fs::copy(&pool, &truncated)?;
+    std::fs::File::options().write(true).open(&truncated)?.set_len(1 << 20)?;
+    for path in [&absent, &no_pool, &truncated] {
+        for command in ["verify", "info", "stats", "dump", "scan"] {
+            expect(2, &[command, "--pool", path])?;
+        }
+        expect(2, &["get", "--pool", path, "key"])?;
+    }
+    assert!(!std::fs::exists(&absent)?, "looking for a pool makes none");
+    expect(2, &["create", "--pool", &pool, "--size", "64MiB"])?;
+    expect(4, &["create", "--pool", &absent, "--size", "2TiB"])?;
+    assert!(!std::fs::exists(&absent)?, "a creation that fails leaves nothing");
+    expect(2, &["create", "--pool", &absent, "--size", "64MiB", "--media", "dax"])?;
+    expect(3, &["put", "--pool", &pool, &"k".repeat(70_000), "value"])?;
+    expect(3, &["serve", "--pool", &absent, "--durability", "noflush"])?;
+    assert!(!std::fs::exists(&absent)?);
+    for wrong in [
+        &["frobnicate"][..],
+        &["get"],
+        &["create", "--pool", &absent, "--size", "huge"],
+        &["serve", "--pool", &absent, "--durability", "perhaps"],
+        &["bench", "--pool", &absent, "--workload", "z"],
+        &["bench", "--workload", "a"],
+    ] {
+        expect(64, wrong)?;
+    }
+    let huge = vec![b'x'; 100 << 20];
+    expect_with(4, &["put", "--pool", &pool, "too-much"], &huge)?;
+    expect(0, &["verify", "--pool", &pool])?;
+    expect(0, &["grow", "--pool", &pool, "--size", "512MiB"])?;
+    expect_with(0, &["put", "--pool", &pool, "enough"], &huge)?;
+    assert!(expect(0, &["get", "--pool", &pool, "enough", "--raw"])?.len() == huge.len());
+    Ok(())
+}
+
+#[test]
+fn damage_is_told_from_soundness() -> Outcome<()> {
+    let (_place, pool) = pool()?;
+    let marker = "a value that is looked for in the file";
+    expect(0, &["put", "--pool", &pool, "key", marker])?;
+    expect(0, &["verify", "--pool", &pool])?;
+    let mut bytes = std::fs::read(&pool)?;
+    let found = bytes.windows(marker.len()).position(|bytes| bytes == marker.as_bytes());
+    let at = found.ok_or("the value is not in the file")?;
+    bytes[at + 3] ^= 0x10;
+    std::fs::write(&pool, &bytes)?;
+    assert!(expect(1, &["verify", "--pool", &pool])?.contains("DAMAGED"));
+    let verdict: Value = serde_json::from_str(&expect(1, &["verify", "--pool", &pool, "--json"])?)?;
+    assert_eq!(verdict["sound"], false);
+    assert!(verdict["damages"].as_array().is_some_and(|damages| !damages.is_empty()));
+    bytes[at + 3] ^= 0x10;
+    std::fs::write(&pool, &bytes)?;
+    expect(0, &["verify", "--pool", &pool])?;
+    Ok(())
+}
+
+#[test]
+fn bench_speaks_json_and_verifies() -> Outcome<()> {
+    let (_place, pool) = pool()?;
+    let scale = ["--records", "5000", "--operations", "5000", "--threads", "2", "--json"];
+    let arguments = [&["bench", "--pool", &pool, "--workload", "a,mget,d"], &scale[..]].concat();
+    let mut phases = Vec::new();
+    for line in expect(0, &arguments)?.lines() {
+        let report: Value = serde_json::from_str(line)?;
+        assert_eq!((&report["misses"], &report["operations"]), (&0.into(), &5000.into()));
+        assert_eq!((&report["engine"], &report["threads"]), (&"scmkv".into(), &2.into()));
+        phases.push(report["phase"].as_str().unwrap_or_default().to_owned());
+    }
+    assert_eq!(phases, ["load", "a", "mget", "d"]);
+    let refused = coreplane(&["bench", "--pool", &pool, "--workload", "e"], b"")?;
+    assert_eq!(refused.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("no order"));
+    let on_model = [&["bench", "--engine", "model", "--workload", "e"], &scale[..]].concat();
+    assert!(expect(0, &on_model)?.contains("\"phase\":\"e\""));
+    let beside = [&["bench", "--pool", &pool, "--workload", "floor"], &scale[..]].concat();
+    assert_eq!(expect(0, &beside)?.matches("\"phase\":\"floor-get\"").count(), 2);
+    expect(0, &["verify", "--pool", &pool])?;
+    Ok(())
+}
+
+#[test]
+fn help_teaches_and_pages_are_made() -> Outcome<()> {
+    let help = expect(0, &["--help"])?;
+    for word in ["serve", "verify", "Exit codes", "power cut", "redis-cli"] {
+        assert!(help.contains(word), "{word} is missing in {help}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(expect(0, &["completions", shell])?.contains("durability"));
+    }
+    assert!(expect(0, &["man"])?.contains(".TH"));
+    let place = tempfile::tempdir()?;
+    expect(0, &["man", text(place.path())?])?;
+    assert!(place.path().join("coreplane-serve.1").exists());
+    assert!(expect(0, &["--version"])?.starts_with("coreplane "));
+    Ok(())
+}

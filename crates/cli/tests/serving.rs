@@ -1,0 +1,68 @@
+//! `coreplane serve`: what it says, what it does with signals, what is there afterwards.
+
+mod session;
+
+use session::{Outcome, Reply, Served, expect, text};
+
+#[test]
+fn what_was_acknowledged_is_there_after_sigterm() -> Outcome<()> {
+    let place = tempfile::tempdir_in("/dev/shm")?;
+    let pool = text(&place.path().join("new/made.pool"))?.to_owned();
+    let arguments = ["--pool", &pool, "--size", "64MiB"];
+    let served = Served::start(&arguments)?;
+    for word in ["medium emulated:none", "durability strict", "a power cut loses everything"] {
+        assert!(served.line.contains(word), "{word} is missing in {}", served.line);
+    }
+    let mut client = served.connect()?;
+    assert_eq!(client.call(&[b"SET", b"key", b"value"])?, Reply::Simple("OK".to_owned()));
+    assert_eq!(client.call(&[b"GET", b"key"])?, Reply::Bulk(Some(b"value".to_vec())));
+    // While it serves nobody else has the pool.
+    expect(2, &["get", "--pool", &pool, "key"])?;
+    assert_eq!(served.terminate()?, Some(0));
+    assert_eq!(expect(0, &["get", "--pool", &pool, "key"])?, "value\n");
+    expect(0, &["put", "--pool", &pool, "key", "other"])?;
+
+    let served = Served::start(&arguments)?;
+    let mut client = served.connect()?;
+    assert_eq!(client.call(&[b"GET", b"key"])?, Reply::Bulk(Some(b"other".to_vec())));
+    // SHUTDOWN ends it too.
+    assert!(client.call(&[b"SHUTDOWN"]).is_err());
+    expect(0, &["verify", "--pool", &pool]).or_else(|_| {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        expect(0, &["verify", "--pool", &pool])
+    })?;
+    Ok(())
+}
+
+#[test]
+fn the_line_is_truthful_for_every_durability() -> Outcome<()> {
+    // The workspace lies on an ordinary disk, or at least not in memory.
+    let place = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))?;
+    let pool = text(&place.path().join("a.pool"))?.to_owned();
+    let socket = text(&place.path().join("s"))?.to_owned();
+    for (durability, loses) in
+        [("strict", "loses nothing"), ("group", "loses nothing"), ("relaxed", "the last 10 ms")]
+    {
+        let served = Served::start(&[
+            "--pool",
+            &pool,
+            "--size",
+            "64MiB",
+            "--media",
+            "file",
+            "--durability",
+            durability,
+            "--unixsocket",
+            &socket,
+        ])?;
+        assert!(served.line.contains("medium file"), "{}", served.line);
+        assert!(served.line.contains(loses), "{}", served.line);
+        assert!(served.line.contains(&socket), "{}", served.line);
+        let mut client = served.connect()?;
+        let key = durability.as_bytes();
+        assert_eq!(client.call(&[b"SET", key, b"1"])?, Reply::Simple("OK".to_owned()));
+        assert_eq!(served.terminate()?, Some(0));
+    }
+    assert_eq!(expect(0, &["scan", "--pool", &pool, "--media", "file"])?.lines().count(), 3);
+    Ok(())
+}

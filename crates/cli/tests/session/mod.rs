@@ -1,0 +1,158 @@
+//! The command as a user runs it: processes, their output, their exit codes, and raw sockets.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::error::Error;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_coreplane");
+
+/// Runs the command with this input.
+pub(crate) fn coreplane(arguments: &[&str], input: &[u8]) -> Outcome<Output> {
+    let mut child = Command::new(BINARY)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    // A command that does not read its input may be gone already.
+    let _read = child.stdin.take().map(|mut stdin| stdin.write_all(input).is_ok());
+    Ok(child.wait_with_output()?)
+}
+
+/// Runs the command and expects this exit code; what it wrote.
+pub(crate) fn expect(code: i32, arguments: &[&str]) -> Outcome<String> {
+    expect_with(code, arguments, b"")
+}
+
+/// As [`expect`], with input.
+pub(crate) fn expect_with(code: i32, arguments: &[&str], input: &[u8]) -> Outcome<String> {
+    let output = coreplane(arguments, input)?;
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {complaint}");
+    assert!(!complaint.contains("panicked"), "{arguments:?}: {complaint}");
+    // Whatever fails says why.
+    assert!(code == 0 || !complaint.is_empty() || !output.stdout.is_empty(), "{arguments:?}");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The path as an argument.
+pub(crate) fn text(path: &Path) -> Outcome<&str> {
+    path.to_str().ok_or_else(|| "a path that is no text".into())
+}
+
+/// A server, ended when it is dropped.
+pub(crate) struct Served {
+    child: Child,
+    pub(crate) line: String,
+    pub(crate) address: String,
+}
+
+impl Served {
+    /// Starts `coreplane serve` on any port and waits until it says that it is ready.
+    pub(crate) fn start(arguments: &[&str]) -> Outcome<Self> {
+        let mut child = Command::new(BINARY)
+            .args(["serve", "--port", "0"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        let address = line.split("ready on ").nth(1).and_then(|rest| rest.split(' ').next());
+        let address = address.map(|address| address.trim().to_owned());
+        let mut served = Self { child, line, address: String::new() };
+        served.address = address.ok_or_else(|| format!("not ready: {}", served.line))?;
+        Ok(served)
+    }
+
+    pub(crate) fn connect(&self) -> Outcome<Client> {
+        let stream = TcpStream::connect(&self.address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        Ok(Client { reader: BufReader::new(stream.try_clone()?), stream })
+    }
+
+    /// SIGTERM; the exit code.
+    pub(crate) fn terminate(mut self) -> Outcome<Option<i32>> {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &id]).status()?.success());
+        Ok(self.child.wait()?.code())
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(mut self) -> Outcome<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _gone = self.child.kill().is_ok() && self.child.wait().is_ok();
+    }
+}
+
+/// What the server answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Simple(String),
+    Failed(String),
+    Number(i64),
+    Bulk(Option<Vec<u8>>),
+}
+
+/// A raw connection.
+pub(crate) struct Client {
+    reader: BufReader<TcpStream>,
+    pub(crate) stream: TcpStream,
+}
+
+impl Client {
+    /// Appends a command as an array of bulk strings.
+    pub(crate) fn encode(words: &[&[u8]], wire: &mut Vec<u8>) {
+        wire.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+        for word in words {
+            wire.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            wire.extend_from_slice(word);
+            wire.extend_from_slice(b"\r\n");
+        }
+    }
+
+    pub(crate) fn call(&mut self, words: &[&[u8]]) -> Outcome<Reply> {
+        let mut wire = Vec::new();
+        Self::encode(words, &mut wire);
+        self.stream.write_all(&wire)?;
+        self.receive()
+    }
+
+    pub(crate) fn receive(&mut self) -> Outcome<Reply> {
+        let mut line = String::new();
+        if self.reader.read_line(&mut line)? == 0 {
+            return Err("the server has closed the connection".into());
+        }
+        let (kind, rest) = line.trim_end().split_at_checked(1).ok_or("an empty reply")?;
+        Ok(match kind {
+            "+" => Reply::Simple(rest.to_owned()),
+            "-" => Reply::Failed(rest.to_owned()),
+            ":" => Reply::Number(rest.parse()?),
+            "$" if rest == "-1" => Reply::Bulk(None),
+            "$" => {
+                let mut bytes = vec![0; rest.parse::<usize>()? + 2];
+                self.reader.read_exact(&mut bytes)?;
+                bytes.truncate(bytes.len() - 2);
+                Reply::Bulk(Some(bytes))
+            }
+            _ => return Err(format!("no reply that is expected here: {line:?}").into()),
+        })
+    }
+}
