@@ -143,9 +143,5 @@ impl Store {
 }
 
 fn options(config: &StoreConfig) -> Options {
-    Options {
-        durability: config.durability,
-        background: config.background,
-        ..Options::default()
-    }
+    Options { durability: config.durability, background: config.background, ..Options::default() }
 }

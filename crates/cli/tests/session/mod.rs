@@ -87,6 +87,11 @@ impl Served {
         Ok(self.child.wait()?.code())
     }
 
+    /// Waits until it has ended by itself; the exit code.
+    pub(crate) fn ended(mut self) -> Outcome<Option<i32>> {
+        Ok(self.child.wait()?.code())
+    }
+
     /// SIGKILL.
     pub(crate) fn kill(mut self) -> Outcome<()> {
         self.child.kill()?;
