@@ -142,7 +142,9 @@ fn check(client: &mut Client, connection: u64, ledger: &mut Ledger) -> Outcome<(
                 let head = bytes.first_chunk::<8>().ok_or("a value without a number")?;
                 let number = u64::from_le_bytes(*head);
                 let expected = value(connection, number, value_len(connection, number));
-                assert!(bytes == expected, "key {key} of {connection}: torn, or another's value");
+                if bytes != expected {
+                    return Err(format!("key {key} of {connection}: torn, or another's").into());
+                }
                 Some(number)
             }
             other => return Err(format!("GET was answered with {other:?}").into()),
@@ -150,10 +152,10 @@ fn check(client: &mut Client, connection: u64, ledger: &mut Ledger) -> Outcome<(
         let kept = ledger.acknowledged.get(&key).copied().unwrap_or(None);
         let later = ledger.open.iter().filter(|(_, keys, _)| keys.contains(&key));
         let allowed: Vec<_> = std::iter::once(kept).chain(later.map(|open| open.2)).collect();
-        assert!(
-            allowed.contains(&state),
-            "key {key} of {connection} is at {state:?}; acknowledged and sent since: {allowed:?}"
-        );
+        if !allowed.contains(&state) {
+            let what = format!("is at {state:?}; acknowledged and sent since: {allowed:?}");
+            return Err(format!("key {key} of {connection} {what}").into());
+        }
         found.insert(key, state);
     }
     for (number, keys, state) in &ledger.open {
@@ -166,7 +168,10 @@ fn check(client: &mut Client, connection: u64, ledger: &mut Ledger) -> Outcome<(
             .map(|key| found.get(key) == Some(state))
             .collect();
         let torn = state.is_some() && at.contains(&true) && at.contains(&false);
-        assert!(!torn, "MSET {number} of {connection} is half there: {keys:?}, {at:?}");
+        if torn {
+            let what = format!("is half there: {keys:?}, {at:?}");
+            return Err(format!("MSET {number} of {connection} {what}").into());
+        }
     }
     ledger.open.clear();
     ledger.acknowledged = found;
@@ -227,4 +232,19 @@ fn one_round(pool: &str, round: u64, ledgers: &mut [Ledger]) -> Outcome<()> {
         }
         served.kill()
     })
+}
+
+#[test]
+fn a_loss_would_be_found() -> Outcome<()> {
+    let place = tempfile::tempdir_in("/dev/shm")?;
+    let pool = text(&place.path().join("pool"))?.to_owned();
+    expect(0, &["create", "--pool", &pool, "--size", "256MiB"])?;
+    let mut ledgers: Vec<_> = (0..CONNECTIONS).map(|_| Ledger::default()).collect();
+    one_round(&pool, 0, &mut ledgers)?;
+    let earlier = std::fs::read(&pool)?;
+    one_round(&pool, 1, &mut ledgers)?;
+    std::fs::write(&pool, &earlier)?;
+    let served = Served::start(&["--pool", &pool])?;
+    assert!(check_all(&served, &mut ledgers).is_err(), "the second round is gone");
+    Ok(())
 }
