@@ -17,7 +17,10 @@ use crate::{Outcome, cargo};
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// A part of the engine whose threads share memory without locks: a package and the tests of it.
-const KERNELS: [(&str, &str); 2] = [("coreplane-pmem", "epoch"), ("coreplane-scmkv", "index")];
+/// The epoch kernel's loom tests are left out: they run one thread at a time on stacks of their own,
+/// where the sanitizer finds nothing and takes minutes.
+const KERNELS: [(&str, &str); 2] =
+    [("coreplane-pmem", "epoch::tests"), ("coreplane-scmkv", "index")];
 
 /// Everything that a sanitizer looks at in a full run.
 const PACKAGES: [&str; 4] =
