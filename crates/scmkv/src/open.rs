@@ -209,6 +209,7 @@ impl Store {
             held_tombstones: AtomicU64::new(u64::MAX),
             dropped_tombstones: AtomicU64::new(if counted { 0 } else { root.version_base }),
             closed: AtomicBool::new(false),
+            root_change: Mutex::new(()),
             lax: AtomicBool::new(root.has(Root::LAX)),
             census_done: AtomicBool::new(counted),
             wake: (Mutex::new(false), Condvar::new()),
@@ -227,6 +228,7 @@ impl Store {
         }
         self.cleaner.lock().log().seal(self)?;
         self.space.fence().map_err(page::sync_failed)?;
+        let _changing = coreplane_pmem::spin::lock(&self.root_change);
         let root = self.root();
         let records = self.counters.get(Count::Records).max(0) as u64;
         let flags = root.flags & !Root::LAX | Root::CLEAN;

@@ -13,7 +13,7 @@ use crate::page::Pages;
 use crate::record::{self, Reader, View};
 use coreplane_engine::{Durability, Error, Result};
 use coreplane_pmem::epoch::Guard;
-use coreplane_pmem::{Pool, Space};
+use coreplane_pmem::{Pool, Space, spin};
 use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -45,6 +45,8 @@ pub(crate) struct Store {
     /// The greatest sequence of a tombstone that was dropped.
     pub(crate) dropped_tombstones: AtomicU64,
     pub(crate) closed: AtomicBool,
+    /// Held from the reading of the root to its writing, so that no change undoes another.
+    pub(crate) root_change: Mutex<()>,
     /// Set, durably, once a write was made whose loss a crash may leave to the index.
     pub(crate) lax: AtomicBool,
     pub(crate) census_done: AtomicBool,
@@ -183,6 +185,7 @@ impl Store {
     /// # Errors
     /// If it cannot be made durable.
     pub(crate) fn raise_version_base(&self) -> Result<u64> {
+        let _changing = spin::lock(&self.root_change);
         let mut root = self.root();
         root.version_base += crate::index::VERSION_STEP;
         self.set_root(root)?;
@@ -198,6 +201,7 @@ impl Store {
         if self.lax.load(Ordering::Acquire) {
             return Ok(());
         }
+        let _changing = spin::lock(&self.root_change);
         let mut root = self.root();
         root.flags |= Root::LAX;
         self.set_root(root)?;
