@@ -1,1 +1,130 @@
-//! (being built)
+//! The same work on other stores, and on the floors: what `coreplane bench` does, done here by
+//! peers.
+//!
+//! A comparison is worth what its least fair part is worth. So the driver, the records, the draws
+//! and the checks are those of [`coreplane_bench`]; a peer is only a [`Target`]. Each comes in two
+//! settings ([`Safety`]): the fastest one that survives a kill of its process, and the one in which
+//! a write returns when a power cut cannot take it back. Each gets memory enough to hold
+//! everything, no compression (the values are random), Bloom filters where it has them, and its
+//! makers' own preset for point lookups where there is one; what it was given is printed with each
+//! result ([`Peer::settings`]).
+//!
+//! | peer | survives a kill | survives a power cut |
+//! |---|---|---|
+//! | `rocksdb` | log written to the kernel at each write | and synced |
+//! | `leveldb` | the same | and synced |
+//! | `lmdb` | `MDB_WRITEMAP` and `MDB_NOSYNC` | synced commits, with or without the write map |
+//! | `redb` | immediate commits on a backend whose sync does nothing | immediate commits |
+//! | `fjall` | journal written to the kernel at each write | and synced |
+//!
+//! redb's own `Durability::None` is not among them: such commits are rolled back after a kill.
+//!
+//! On tmpfs a sync costs a system call and keeps nothing; the second setting then shows what the
+//! protocol costs, and nothing is power-safe. Which file system it is, the caller knows.
+
+mod fjall;
+mod floors;
+mod leveldb;
+mod lmdb;
+mod memory;
+mod redb;
+mod rocksdb;
+
+use coreplane_bench::{Error, Plan, Result, Step, Target};
+use serde_json::Value;
+use std::path::Path;
+use std::str::FromStr;
+
+/// What a write that returned survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Safety {
+    /// A kill of the process, at the fastest setting that does.
+    Kill,
+    /// A power cut, as far as the file system keeps what it syncs.
+    Power,
+}
+
+impl Safety {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Power => "power",
+        }
+    }
+}
+
+impl FromStr for Safety {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        match text {
+            "kill" => Ok(Self::Kill),
+            "power" => Ok(Self::Power),
+            _ => Err(format!("`{text}` is none of kill, power")),
+        }
+    }
+}
+
+/// A store that is open, empty at first.
+pub trait Peer: Target {
+    /// What it was given: versions, sizes, switches.
+    fn settings(&self) -> Value;
+}
+
+/// The names of [`open`].
+pub const NAMES: [&str; 8] =
+    ["floor-pmem", "floor-dram", "rocksdb", "leveldb", "lmdb", "lmdb-nomap", "redb", "fjall"];
+
+/// Opens an empty peer in `directory`, which must be there and empty, with room for `steps`.
+///
+/// # Errors
+/// [`Error::Plan`] if there is no such peer; what the peer says if it cannot be opened.
+pub fn open(
+    name: &str,
+    directory: &Path,
+    safety: Safety,
+    plan: &Plan,
+    steps: &[Step],
+) -> Result<Box<dyn Peer>> {
+    plan.check()?;
+    let appends = steps.iter().map(|step| step.writes(plan)).sum();
+    let room = Room {
+        data: plan.records * (plan.key_size + plan.value_size) as u64,
+        written: appends * (plan.key_size + plan.value_size + 64) as u64,
+    };
+    Ok(match name {
+        "floor-pmem" | "floor-dram" => Box::new(floors::open(name, directory, plan, appends)?),
+        "rocksdb" => Box::new(rocksdb::RocksDb::open(directory, safety, room)?),
+        "leveldb" => Box::new(leveldb::LevelDb::open(directory, safety, room)?),
+        "lmdb" => Box::new(lmdb::Lmdb::open(directory, safety, true, room)?),
+        "lmdb-nomap" => Box::new(lmdb::Lmdb::open(directory, safety, false, room)?),
+        "redb" => Box::new(redb::Redb::open(directory, safety, room)?),
+        "fjall" => Box::new(fjall::Fjall::open(directory, safety, room)?),
+        _ => return Err(Error::Plan(format!("`{name}` is none of {}", NAMES.join(", ")))),
+    })
+}
+
+/// What a peer must be able to hold.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    /// Bytes of all keys and values.
+    data: u64,
+    /// Bytes that are written in all, overwritten ones included.
+    written: u64,
+}
+
+impl Room {
+    /// Bytes of a cache that holds everything, and its blocks' overhead.
+    fn cache(self) -> u64 {
+        (self.data * 2).max(64 << 20)
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> Error {
+    Error::Target(error.to_string())
+}
+
+fn no_order<T>() -> Result<T> {
+    Err(Error::Plan("scans are not compared here".to_owned()))
+}

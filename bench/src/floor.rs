@@ -35,7 +35,7 @@ use crate::record::number_of;
 use crate::{Costs, Error, Plan, Report, Result, Session, Target, Workload, drive};
 use coreplane_pmem::{
     Claim, CreateOptions, MediaChoice, Medium, PageWriter, Pool, Space, SpaceOptions, Volatile,
-    epoch,
+    WriteMode, epoch,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -83,6 +83,20 @@ impl Floor {
         plan: &Plan,
         placement: FloorIndex,
     ) -> Result<Self> {
+        Self::with_room(path, media, plan, placement, plan.records + plan.operations)
+    }
+
+    /// As [`Floor::new`], with room for `appends` records, overwritten ones included.
+    ///
+    /// # Errors
+    /// As [`Floor::new`].
+    pub fn with_room(
+        path: &Path,
+        media: MediaChoice,
+        plan: &Plan,
+        placement: FloorIndex,
+        appends: u64,
+    ) -> Result<Self> {
         plan.check()?;
         let words = plan.records.next_power_of_two();
         let index_pages = (words * WORD).div_ceil(u64::from(PAGE));
@@ -91,8 +105,8 @@ impl Floor {
         if in_page == 0 {
             return Err(Error::Plan(format!("a record of {record} bytes is over {PAGE}")));
         }
-        let appends = plan.records + plan.operations;
-        let log_pages = appends.div_ceil(in_page) + 2 * plan.threads as u64;
+        // Each thread of each phase begins a page.
+        let log_pages = appends.div_ceil(in_page) + 16 * plan.threads as u64;
         let in_pool = if placement == FloorIndex::Pmem { index_pages } else { 0 };
         let options = CreateOptions {
             size: (1 + in_pool + log_pages) * u64::from(PAGE),
@@ -229,14 +243,21 @@ struct FloorSession<'a> {
 }
 
 impl FloorSession<'_> {
-    /// Appends the parts to the page in hand, or to a fresh one.
+    /// Appends the parts to the page in hand, or to a fresh one: durable with the next fence.
     #[inline]
     fn append(&mut self, parts: &[&[u8]]) -> Result<(u64, &mut PageWriter)> {
-        let mut at = self.writer.as_mut().and_then(|writer| writer.append(parts));
+        let past_caches = self.floor.pool.space().append_mode() == WriteMode::NonTemporal;
+        let append = |writer: &mut PageWriter| {
+            if past_caches { writer.append_nt(parts) } else { writer.append(parts) }
+        };
+        let mut at = self.writer.as_mut().and_then(append);
         if at.is_none() {
             let page = self.floor.next_page.fetch_add(1, Ordering::Relaxed);
             self.writer = self.floor.pool.space().claim_log(page);
-            at = self.writer.as_mut().and_then(|writer| writer.append(parts));
+            at = self.writer.as_mut().and_then(append);
+        }
+        if !past_caches && let (Some(at), Some(writer)) = (at, &self.writer) {
+            writer.flush_from(at);
         }
         match (at, self.writer.as_mut()) {
             (Some(at), Some(writer)) => Ok((at, writer)),
@@ -265,7 +286,6 @@ impl Session for FloorSession<'_> {
         header[..8].copy_from_slice(&place.to_le_bytes());
         header[16..].copy_from_slice(&self.version.to_le_bytes());
         let (offset, writer) = self.append(&[&header, key, value])?;
-        writer.flush_from(offset);
         let Some(word) = floor.index.word::<Volatile>(place) else {
             return Err(Error::Target("the floor's index is too small".to_owned()));
         };

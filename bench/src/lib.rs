@@ -38,4 +38,4 @@ pub use floor::{Floor, FloorIndex};
 pub use plan::Plan;
 pub use report::Report;
 pub use target::{Costs, EngineTarget, Session, Target};
-pub use workload::Workload;
+pub use workload::{Step, Workload};

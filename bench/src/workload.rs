@@ -1,5 +1,6 @@
 //! What is done.
 
+use crate::{Distribution, Plan};
 use std::str::FromStr;
 
 /// A workload: YCSB's six, loading, and what the floors are made of.
@@ -96,5 +97,72 @@ impl FromStr for Workload {
         all.into_iter()
             .find(|workload| workload.name() == text)
             .ok_or_else(|| format!("`{text}` is none of load, a, b, c, d, e, f, mget, overwrite"))
+    }
+}
+
+/// A workload, and how it chooses records if that is not the plan's way: `c`, `c@uniform`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// What is done.
+    pub workload: Workload,
+    /// How records are chosen; none: as the plan says.
+    pub distribution: Option<Distribution>,
+}
+
+impl Step {
+    /// `plan` with the distribution of this step.
+    #[must_use]
+    pub fn applied_to(self, plan: &Plan) -> Plan {
+        Plan { distribution: self.distribution.or(plan.distribution), ..*plan }
+    }
+
+    /// Records that it writes, at most about.
+    pub fn writes(self, plan: &Plan) -> u64 {
+        let percent = match self.workload {
+            Workload::Load => return plan.records,
+            Workload::C | Workload::Mget => return 0,
+            Workload::Overwrite => return plan.operations,
+            Workload::A | Workload::F => 50,
+            Workload::B | Workload::D | Workload::E => 5,
+        };
+        // The draws scatter around the share.
+        plan.operations / 100 * percent + plan.operations / 64 + 1024
+    }
+}
+
+impl From<Workload> for Step {
+    fn from(workload: Workload) -> Self {
+        Self { workload, distribution: None }
+    }
+}
+
+impl FromStr for Step {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('@') {
+            None => text.parse().map(Workload::into),
+            Some((workload, distribution)) => {
+                Ok(Self { workload: workload.parse()?, distribution: Some(distribution.parse()?) })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_read_and_know_what_they_write() {
+        let plan = Plan { records: 10_000, operations: 100_000, ..Plan::default() };
+        let step: Step = "a@uniform".parse().expect("a step");
+        assert_eq!(step.applied_to(&plan).distribution, Some(Distribution::Uniform));
+        assert!((50_000..55_000).contains(&step.writes(&plan)));
+        assert_eq!("load".parse::<Step>().map(|step| step.writes(&plan)), Ok(10_000));
+        assert_eq!("c".parse(), Ok(Step::from(Workload::C)));
+        for wrong in ["", "@uniform", "a@", "a@normal", "z@uniform"] {
+            assert!(wrong.parse::<Step>().is_err(), "{wrong}");
+        }
     }
 }

@@ -47,6 +47,9 @@ pub(crate) fn nightly(root: &Path) -> Outcome<()> {
     sanitize::run(root, Sanitizer::Address, false, &mut tally)?;
     machine(root, &mut tally);
     tally.stage("peers");
+    if let Err(why) = apt_install(&["librocksdb-dev", "libleveldb-dev"]) {
+        tally.leave_out("librocksdb-dev, libleveldb-dev", why);
+    }
     let mut peers = Command::new(cargo());
     peers.args(["test", "--release", "-p", "coreplane-bench-peers"]).current_dir(root);
     tally.cargo_test("peers", &mut peers)?;
@@ -66,6 +69,7 @@ fn workspace(
     command
         .args(["test", "--workspace", "--no-fail-fast"])
         .args(["--exclude", "coreplane-bench-peers"])
+        .args(["--exclude", "coreplane-bench-peers-bindings"])
         .envs(scale.map(|scale| (SCALE, scale)))
         .envs(clients.python.as_ref().map(|path| ("PYTHONPATH", path)))
         .current_dir(root);

@@ -1,0 +1,23 @@
+//! The physical floors, run beside the peers.
+
+use crate::{Error, Peer, Result};
+use coreplane::MediaChoice;
+use coreplane_bench::{Floor, FloorIndex, Plan};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// A floor in `directory`, with room for `appends` records.
+pub(crate) fn open(name: &str, directory: &Path, plan: &Plan, appends: u64) -> Result<Floor> {
+    let index = match name {
+        "floor-pmem" => FloorIndex::Pmem,
+        "floor-dram" => FloorIndex::Dram,
+        _ => return Err(Error::Plan(format!("`{name}` is no floor"))),
+    };
+    Floor::with_room(&directory.join("floor"), MediaChoice::Auto, plan, index, appends)
+}
+
+impl Peer for Floor {
+    fn settings(&self) -> Value {
+        json!({"medium": self.medium().name, "durability": "flush and fence at each write"})
+    }
+}

@@ -1,0 +1,93 @@
+//! `coreplane-bench-peers`: a peer, or a floor, does what `coreplane bench` does, and prints the
+//! same lines, one JSON object a phase.
+#![allow(clippy::print_stdout, reason = "what it prints is its result")]
+
+use clap::Parser;
+use coreplane_bench::{Distribution, Error, Plan, Result, Step, Workload, run};
+use coreplane_bench_peers::{Safety, open};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Run the workloads of `coreplane bench` on another store.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// rocksdb, leveldb, lmdb, lmdb-nomap, redb, fjall, floor-pmem, floor-dram.
+    #[arg(long)]
+    peer: String,
+    /// A directory that does not exist yet; it is made, and removed at the end.
+    #[arg(long)]
+    directory: PathBuf,
+    /// What a write that returned survives: kill (of the process) or power.
+    #[arg(long, default_value = "kill")]
+    safety: Safety,
+    /// Workloads, `load` the first: load, a, b, c, d, f, mget, overwrite; `c@uniform` chooses so.
+    #[arg(long, default_value = "load,a", value_delimiter = ',')]
+    workload: Vec<Step>,
+    /// Records.
+    #[arg(long, default_value_t = 1_000_000)]
+    records: u64,
+    /// Operations of all threads.
+    #[arg(long, default_value_t = 1_000_000)]
+    operations: u64,
+    /// Threads.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// uniform, zipfian, latest.
+    #[arg(long)]
+    distribution: Option<Distribution>,
+    /// Bytes of a key; at least 8.
+    #[arg(long, default_value_t = 16)]
+    key_size: usize,
+    /// Bytes of a value; at least 8.
+    #[arg(long, default_value_t = 100)]
+    value_size: usize,
+    /// Begins the draws.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match measure(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("coreplane-bench-peers: {}: {error}", arguments.peer);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(arguments: &Arguments) -> Result<()> {
+    let plan = Plan {
+        records: arguments.records,
+        operations: arguments.operations,
+        threads: arguments.threads,
+        distribution: arguments.distribution,
+        key_size: arguments.key_size,
+        value_size: arguments.value_size,
+        seed: arguments.seed,
+    };
+    if arguments.workload.first().is_none_or(|step| step.workload != Workload::Load) {
+        return Err(Error::Plan("the first workload must be load: the store is new".to_owned()));
+    }
+    let at = &arguments.directory;
+    let refuse = |error| Error::Plan(format!("{}: {error}", at.display()));
+    std::fs::create_dir(at).map_err(refuse)?;
+    let measured = phases(arguments, &plan);
+    std::fs::remove_dir_all(at).map_err(refuse)?;
+    measured
+}
+
+fn phases(arguments: &Arguments, plan: &Plan) -> Result<()> {
+    let Arguments { peer, directory, safety, workload, .. } = arguments;
+    let peer = open(peer, directory, *safety, plan, workload)?;
+    for step in workload {
+        let report = run(&*peer, &step.applied_to(plan), step.workload)?;
+        let mut line = serde_json::to_value(&report).map_err(|e| Error::Target(e.to_string()))?;
+        line["durability"] = json!(safety.name());
+        line["settings"] = peer.settings();
+        println!("{line}");
+    }
+    Ok(())
+}
