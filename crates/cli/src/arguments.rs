@@ -252,13 +252,15 @@ pub(crate) struct Grow {
 ///   f          half gets, half reads followed by a write
 ///   mget       gets in batches of 16; an operation is one key, a latency one batch
 ///   overwrite  overwrites alone
+///   open       how long until a loaded pool is open, one record read, one written
 ///   floor      what the medium allows: see `floor-…` in the output
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) pool: Pool,
-    /// What to do, one after the other: load, a, b, c, d, e, f, mget, overwrite, floor.
+    /// What to do, one after the other: load, a, b, c, d, e, f, mget, overwrite, open, floor;
+    /// `c@uniform` chooses records so, whatever --distribution says.
     #[arg(long, default_value = "a", value_delimiter = ',')]
     pub(crate) workload: Vec<String>,
     /// Records.

@@ -3,14 +3,17 @@
 use crate::arguments::Bench;
 use crate::failure::{self, Failure, Outcome};
 use crate::json;
+use crate::pool;
 use crate::terms;
 use coreplane::{EngineChoice, Placement, Store};
+use coreplane_bench::record::{check_value, mix, write_key, write_value};
 use coreplane_bench::{
-    EngineTarget, Error, Floor, FloorIndex, Plan, Report, Workload, run as drive,
+    EngineTarget, Error, Floor, FloorIndex, Plan, Report, Step, Target, Workload, run as drive,
 };
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::time::Instant;
 
 pub(crate) fn run(bench: Bench) -> Outcome {
     let plan = Plan {
@@ -23,38 +26,40 @@ pub(crate) fn run(bench: Bench) -> Outcome {
         seed: bench.seed,
     };
     plan.check()?;
-    let mut workloads = Vec::new();
+    let mut steps = Vec::new();
     for name in &bench.workload {
-        if name == "floor" {
-            floor(&bench, &plan)?;
-            continue;
+        match name.as_str() {
+            "floor" => floor(&bench, &plan)?,
+            "open" => first_operations(&bench, &plan)?,
+            _ => {
+                let refuse = |what| Failure::new(failure::USAGE, format!("{what}, open, floor"));
+                steps.push(name.parse::<Step>().map_err(refuse)?);
+            }
         }
-        let refuse = |what| Failure::new(failure::USAGE, format!("{what}, floor"));
-        workloads.push(name.parse::<Workload>().map_err(refuse)?);
     }
-    if workloads.contains(&Workload::E) && !bench.engine.is_ordered() {
+    if steps.iter().any(|step| step.workload == Workload::E) && !bench.engine.is_ordered() {
         let engine = bench.engine.name();
         return Err(Error::Plan(format!(
             "workload e scans records in order of their keys; engine {engine} has no order"
         ))
         .into());
     }
-    if !workloads.is_empty() {
-        let store = open(&bench, &plan, &workloads)?;
-        let measured = measure(&bench, &plan, &workloads, &store);
+    if !steps.is_empty() {
+        let store = open(&bench, &plan, &steps)?;
+        let measured = measure(&bench, &plan, &steps, &store);
         store.close()?;
         measured?;
     }
     Ok(0)
 }
 
-fn open(bench: &Bench, plan: &Plan, workloads: &[Workload]) -> Result<Store, Failure> {
+fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
     if bench.pool.pool.is_none() && bench.engine != EngineChoice::Model {
         // Not the default pool: that one is for data.
         let message = "bench needs --pool, a pool to write to, such as /dev/shm/bench.pool";
         return Err(Failure::new(failure::USAGE, message));
     }
-    let records = workloads.iter().map(|workload| plan.records_after(*workload)).max().unwrap_or(0);
+    let records = steps.iter().map(|step| plan.records_after(step.workload)).max().unwrap_or(0);
     // Record with its header; twice, so that cleaning is not what is measured.
     let data = records * (plan.key_size + plan.value_size + 48) as u64;
     let size = bench.size.unwrap_or(data * 2 + (256 << 20));
@@ -68,25 +73,62 @@ fn open(bench: &Bench, plan: &Plan, workloads: &[Workload]) -> Result<Store, Fai
     config.open_or_create().map_err(|error| Failure::of_pool(&error, config.path()))
 }
 
-fn measure(
-    bench: &Bench,
-    plan: &Plan,
-    workloads: &[Workload],
-    store: &Store,
-) -> Result<(), Failure> {
+fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<(), Failure> {
     let target = EngineTarget(&**store.engine());
     let context = json!({
         "durability": terms::durability_name(bench.durability),
         "medium": store.medium().name,
         "index": store.index(),
     });
-    for workload in workloads {
-        if *workload != Workload::Load && store.engine().len()? < plan.records {
+    for step in steps {
+        if step.workload != Workload::Load && store.engine().len()? < plan.records {
             show(bench, &drive(&target, plan, Workload::Load)?, &context)?;
         }
-        show(bench, &drive(&target, plan, *workload)?, &context)?;
+        show(bench, &drive(&target, &step.applied_to(plan), step.workload)?, &context)?;
     }
     Ok(())
+}
+
+/// Opens a loaded pool, reads one record and writes it anew: a line that says how long each took,
+/// all of them from the call that opens.
+fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
+    let config = bench.pool.config().durability(bench.durability);
+    let started = Instant::now();
+    let milliseconds = || started.elapsed().as_secs_f64() * 1e3;
+    let store = pool::open(&config)?;
+    let opened = milliseconds();
+    let target = EngineTarget(&**store.engine());
+    let number = mix(bench.seed) % plan.records;
+    let (mut key, mut value) = (vec![0; plan.key_size], vec![0; plan.value_size]);
+    write_key(number, &mut key);
+    let mut checked = Ok(0);
+    let mut session = target.session()?;
+    let visit = &mut |value: &[u8]| checked = check_value(number, value, plan.value_size);
+    let found = session.get(&key, visit)?;
+    let version = checked.map_err(|what| Error::WrongValue { number, what })?;
+    let read = milliseconds();
+    write_value(number, version + 1, &mut value);
+    session.put(&key, &value)?;
+    let written = milliseconds();
+    drop(session);
+    if bench.pool.json {
+        let line = json!({
+            "phase": "open", "engine": target.name(), "index": store.index(), "threads": 1,
+            "operations": 2, "records": plan.records, "misses": u64::from(!found),
+            "open_ms": opened, "first_get_ms": read, "first_put_ms": written,
+            "dram_bytes": target.costs().dram_bytes,
+        });
+        json::write_line(&mut io::stdout().lock(), &line)?;
+    } else {
+        let found = if found { "" } else { " (found nothing)" };
+        let mut out = io::stdout().lock();
+        writeln!(
+            out,
+            "open             opened after {opened:.2} ms, read{found} after {read:.2} ms, written \
+             after {written:.2} ms"
+        )?;
+    }
+    Ok(store.close()?)
 }
 
 fn floor(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
