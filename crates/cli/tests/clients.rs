@@ -1,0 +1,215 @@
+//! Clients as they are, unmodified: redis-cli, redis-benchmark, redis-py and redis-rs drive the
+//! command `coreplane serve`.
+//!
+//! `cargo xtask test` installs them where they are missing. What it could not install it lists as
+//! left out and names in `COREPLANE_CLIENTS_LEFT_OUT`; without that a missing client is a failure
+//! here, never a silent success.
+
+#[path = "clients/rust.rs"]
+mod rust;
+mod session;
+
+use session::{Client, Outcome, Reply, Served, expect, text};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// A server on a fresh pool, and the directory that it goes with.
+struct Fresh {
+    served: Served,
+    pool: String,
+    socket: String,
+    _place: tempfile::TempDir,
+}
+
+impl Fresh {
+    fn start(size: &str) -> Outcome<Self> {
+        let place = tempfile::tempdir_in("/dev/shm")?;
+        let pool = text(&place.path().join("fresh.pool"))?.to_owned();
+        let socket = text(&place.path().join("socket"))?.to_owned();
+        let served = Served::start(&["--pool", &pool, "--size", size, "--unixsocket", &socket])?;
+        Ok(Self { served, pool, socket, _place: place })
+    }
+
+    fn port(&self) -> &str {
+        self.served.address.rsplit(':').next().unwrap_or_default()
+    }
+
+    /// Runs a client with `-p` and these arguments, and this input.
+    fn run(&self, program: &str, arguments: &[&str], input: &[u8]) -> Outcome<String> {
+        let port = ["-h", "127.0.0.1", "-p", self.port()];
+        let output = run(program, &[&port[..], arguments].concat(), input)?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{program} {arguments:?}: {said}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    fn cli(&self, arguments: &[&str]) -> Outcome<String> {
+        self.run("redis-cli", arguments, b"")
+    }
+
+    /// Ends the server in good order and verifies what it leaves.
+    fn finish(self) -> Outcome<()> {
+        assert_eq!(self.served.terminate()?, Some(0));
+        expect(0, &["verify", "--pool", &self.pool])?;
+        Ok(())
+    }
+}
+
+fn run(program: &str, arguments: &[&str], input: &[u8]) -> Outcome<Output> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("{program}: {error}"))?;
+    let stdin = child.stdin.take();
+    let output = std::thread::scope(|scope| {
+        // A client that needs no input may be gone before it is written.
+        scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input).is_ok()));
+        child.wait_with_output()
+    })?;
+    Ok(output)
+}
+
+/// True if the client `name` was reported as left out; fails if it is merely absent.
+fn is_left_out(name: &str, is_there: bool) -> Outcome<bool> {
+    if is_there {
+        return Ok(false);
+    }
+    let left_out = std::env::var("COREPLANE_CLIENTS_LEFT_OUT").unwrap_or_default();
+    if left_out.split(',').any(|one| one == name) {
+        eprintln!("SKIPPED: {name} is not here");
+        return Ok(true);
+    }
+    Err(format!("{name} is not here; `cargo xtask test` installs it").into())
+}
+
+fn no_redis_cli() -> Outcome<bool> {
+    is_left_out("redis-cli", run("redis-cli", &["--version"], b"").is_ok())
+}
+
+#[test]
+fn redis_cli_talks_in_all_its_ways() -> Outcome<()> {
+    if no_redis_cli()? {
+        return Ok(());
+    }
+    let fresh = Fresh::start("64MiB")?;
+    assert_eq!(fresh.cli(&["set", "greeting", "hello"])?, "OK\n");
+    assert_eq!(fresh.cli(&["get", "greeting"])?, "hello\n");
+    assert_eq!(fresh.cli(&["--no-raw", "get", "none"])?, "(nil)\n");
+    assert_eq!(fresh.cli(&["-3", "--no-raw", "incr", "n"])?, "(integer) 1\n");
+    assert_eq!(fresh.cli(&["-r", "5", "incr", "n"])?, "2\n3\n4\n5\n6\n");
+    assert_eq!(fresh.cli(&["--csv", "mget", "greeting", "n"])?, "\"hello\",\"6\"\n");
+    let binary: Vec<u8> = (0..=255).collect();
+    assert_eq!(fresh.run("redis-cli", &["-x", "set", "binary"], &binary)?, "OK\n");
+    assert_eq!(fresh.cli(&["strlen", "binary"])?, "256\n");
+    let conversation = "multi\nset a 1\nincr a\nget a\nexec\nset \"two words\" 'x y'\nstrlen a b\n";
+    let answers = fresh.run("redis-cli", &[], conversation.as_bytes())?;
+    let expected = "OK\nQUEUED\nQUEUED\nQUEUED\nOK\n2\n2\nOK\n\
+        ERR wrong number of arguments for 'strlen' command\n";
+    assert_eq!(answers.replace("\n\n", "\n"), expected);
+    let mut keys: Vec<_> = fresh.cli(&["--scan"])?.lines().map(str::to_owned).collect();
+    keys.sort();
+    assert_eq!(keys, ["a", "binary", "greeting", "n", "two words"]);
+    assert_eq!(fresh.cli(&["--scan", "--pattern", "g*"])?, "greeting\n");
+    assert!(fresh.cli(&["--bigkeys"])?.contains("Biggest string found '\"binary\"' has 256 bytes"));
+    assert!(fresh.cli(&["info", "server"])?.contains("redis_version:7"));
+    let by_socket = run("redis-cli", &["-s", &fresh.socket, "get", "greeting"], b"")?;
+    assert_eq!(by_socket.stdout, b"hello\n");
+    fresh.finish()
+}
+
+#[test]
+fn redis_cli_loads_in_bulk() -> Outcome<()> {
+    const COUNT: usize = 50_000;
+    if no_redis_cli()? {
+        return Ok(());
+    }
+    let fresh = Fresh::start("256MiB")?;
+    let mut wire = Vec::new();
+    for number in 0..COUNT {
+        let (key, value) = (format!("bulk:{number}"), format!("value {number}\r\n"));
+        Client::encode(&[b"SET", key.as_bytes(), value.as_bytes()], &mut wire);
+    }
+    let said = fresh.run("redis-cli", &["--pipe"], &wire)?;
+    assert!(said.contains(&format!("errors: 0, replies: {COUNT}")), "{said}");
+    assert_eq!(fresh.cli(&["dbsize"])?, format!("{COUNT}\n"));
+    let mut client = fresh.served.connect()?;
+    for number in (0..COUNT).step_by(97) {
+        let found = client.call(&[b"GET", format!("bulk:{number}").as_bytes()])?;
+        assert_eq!(found, Reply::Bulk(Some(format!("value {number}\r\n").into_bytes())));
+    }
+    // Requests that are wrong are counted as such, and the others are done.
+    Client::encode(&[b"INCR", b"bulk:1"], &mut wire);
+    let port = ["-p", fresh.port(), "--pipe"];
+    let output = run("redis-cli", &port, &wire)?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains(&format!("errors: 1, replies: {}", COUNT + 1)), "{said}");
+    fresh.finish()
+}
+
+/// What redis-benchmark counted up, summed over its counters.
+fn sum_of_counters(client: &mut Client) -> Outcome<i64> {
+    let mut sum = 0;
+    for number in 0..1000 {
+        let key = format!("counter:{number:012}");
+        if let Reply::Bulk(Some(count)) = client.call(&[b"GET", key.as_bytes()])? {
+            sum += String::from_utf8(count)?.parse::<i64>()?;
+        }
+    }
+    Ok(sum)
+}
+
+#[test]
+fn redis_benchmark_is_answered_without_an_error() -> Outcome<()> {
+    const REQUESTS: i64 = 16_000;
+    if is_left_out("redis-benchmark", run("redis-benchmark", &["--version"], b"").is_ok())? {
+        return Ok(());
+    }
+    let fresh = Fresh::start("512MiB")?;
+    let mut client = fresh.served.connect()?;
+    let requests = REQUESTS.to_string();
+    for pipeline in ["1", "16"] {
+        assert_eq!(client.call(&[b"FLUSHALL"])?, Reply::Simple("OK".to_owned()));
+        // `-e` shows errors of the server; `-r` draws keys from a thousand.
+        let arguments = ["-t", "set,get,incr,mset", "-n", &requests, "-c", "50", "-d", "100"];
+        let more = ["-P", pipeline, "-r", "1000", "-e", "--csv"];
+        let said = fresh.run("redis-benchmark", &[&arguments[..], &more].concat(), b"")?;
+        let lowered = said.to_lowercase();
+        assert!(!lowered.contains("err") && !lowered.contains("warning"), "{said}");
+        for test in ["\"SET\"", "\"GET\"", "\"INCR\"", "\"MSET (10 keys)\""] {
+            let line = said.lines().find(|line| line.starts_with(test)).ok_or("no line")?;
+            let rate = line.split('"').nth(3).unwrap_or_default().parse::<f64>()?;
+            assert!(rate > 0.0, "{line}");
+        }
+        assert_eq!(sum_of_counters(&mut client)?, REQUESTS, "each INCR was made once");
+        // Sixteen thousand draws of a thousand keys leave none out, or hardly any.
+        let Reply::Number(size) = client.call(&[b"DBSIZE"])? else {
+            return Err("DBSIZE gives no number".into());
+        };
+        assert!((1990..=2000).contains(&size), "{size}");
+        let value = client.call(&[b"GET", b"key:000000000007"])?;
+        assert!(matches!(&value, Reply::Bulk(Some(bytes)) if bytes.len() == 100), "{value:?}");
+    }
+    fresh.finish()
+}
+
+#[test]
+fn redis_py_converses_in_both_protocols() -> Outcome<()> {
+    let has_redis = run("python3", &["-c", "import redis; assert redis.VERSION >= (5,)"], b"")
+        .is_ok_and(|output| output.status.success());
+    if is_left_out("redis-py", has_redis)? {
+        return Ok(());
+    }
+    let fresh = Fresh::start("512MiB")?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/conversation.py");
+    let quiet = ["-W", "ignore::DeprecationWarning", text(&script)?];
+    let output = run("python3", &[&quiet[..], &[fresh.port(), &fresh.socket]].concat(), b"")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}{complaint}");
+    assert!(said.contains("RESP2: 12 parts") && said.contains("RESP3: 12 parts"), "{said}");
+    fresh.finish()
+}
