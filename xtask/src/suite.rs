@@ -72,6 +72,7 @@ fn workspace(
         .args(["--exclude", "coreplane-bench-peers-bindings"])
         .envs(scale.map(|scale| (SCALE, scale)))
         .envs(clients.python.as_ref().map(|path| ("PYTHONPATH", path)))
+        .env("COREPLANE_CLIENTS_LEFT_OUT", clients.left_out.join(","))
         .current_dir(root);
     tally.cargo_test("tests of the workspace", &mut command)?;
     Ok(())
@@ -86,38 +87,51 @@ fn machine(root: &Path, tally: &mut Tally) {
     }
 }
 
-/// Where the clients are that the end-to-end tests drive the server with.
+/// The clients that the end-to-end tests drive the server with.
 struct Clients {
     /// To be `PYTHONPATH`, if redis-py had to be fetched.
     python: Option<PathBuf>,
+    /// Those that could not be had. Their tests fail unless they are named here.
+    left_out: Vec<&'static str>,
 }
 
 /// Installs the clients and the server to compare with, where they are absent.
 fn clients(root: &Path, tally: &mut Tally) -> Clients {
     tally.stage("clients for the end-to-end tests");
-    let wanted =
-        [("redis-cli", "redis-tools"), ("redis-server", "redis-server"), ("python3", "python3")];
+    let wanted = [
+        ("redis-cli", "redis-tools"),
+        ("redis-benchmark", "redis-tools"),
+        ("redis-server", "redis-server"),
+        ("python3", "python3"),
+    ];
+    let mut left_out = Vec::new();
     for (program, package) in wanted {
         if !have(program)
             && let Err(why) = apt_install(&[package])
         {
             tally.leave_out(program, why);
+            left_out.push(program);
         }
     }
     let python = redis_py(root).unwrap_or_else(|why| {
         tally.leave_out("redis-py", why);
+        left_out.push("redis-py");
         None
     });
-    Clients { python }
+    Clients { python, left_out }
 }
 
 /// Makes `import redis` work: as it is, or with a copy below `target`, so that nothing of the
-/// user's Python changes.
+/// user's Python changes (nor does a distribution that forbids pip to change its own, PEP 668,
+/// mind).
 fn redis_py(root: &Path) -> Outcome<Option<PathBuf>> {
     let place = root.join("target/python");
+    // The first that speaks RESP3, which Debian's package does not.
     let imports = |path: Option<&Path>| {
         let mut python = Command::new("python3");
-        python.args(["-c", "import redis"]).envs(path.map(|path| ("PYTHONPATH", path)));
+        python
+            .args(["-c", "import redis; assert redis.VERSION >= (5,)"])
+            .envs(path.map(|path| ("PYTHONPATH", path)));
         quiet(&mut python).is_ok()
     };
     if imports(None) {
@@ -129,39 +143,59 @@ fn redis_py(root: &Path) -> Outcome<Option<PathBuf>> {
     let pip = || {
         println!("installing by pip: redis");
         let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "install", "--quiet", "--target"]).arg(&place).arg("redis");
+        pip.args(["-m", "pip", "install", "--quiet", "--target"]).arg(&place).arg("redis>=5");
         quiet(&mut pip)
     };
-    // The distribution's is older, and reaches its own Python alone; but it needs no pip.
-    pip().or_else(|_| apt_install(&["python3-redis"]))?;
-    match (imports(Some(&place)), imports(None)) {
-        (true, _) => Ok(Some(place)),
-        (false, true) => Ok(None),
-        (false, false) => Err("neither pip nor apt has it for this python3".into()),
+    pip().or_else(|_| {
+        apt_install(&["python3-pip"])?;
+        pip()
+    })?;
+    if imports(Some(&place)) {
+        return Ok(Some(place));
     }
+    Err("pip installed it, and yet this python3 cannot import it".into())
 }
 
-/// A minute for each target of `fuzz/`, where cargo-fuzz is installed.
+/// A few minutes for each target of `fuzz/`, whose corpus goes on from night to night in `target`.
 fn fuzz(root: &Path, tally: &mut Tally) -> Outcome<()> {
     tally.stage("fuzzing");
     let place = root.join("fuzz");
-    if !place.is_dir() {
-        tally.leave_out("fuzzing", "there are no fuzz targets yet");
+    if !have_cargo_fuzz()
+        && let Err(why) = install_cargo_fuzz()
+    {
+        tally.leave_out("fuzzing", why);
         return Ok(());
     }
-    if !have("cargo-fuzz") {
-        tally.leave_out("fuzzing", "cargo-fuzz is not installed");
+    let command = |arguments: &[&str]| {
+        let mut command = Command::new(cargo());
+        command.arg("fuzz").args(arguments).env("RUSTC_BOOTSTRAP", "1").current_dir(root);
+        command
+    };
+    let list = command(&["list"]).output()?;
+    if !list.status.success() {
+        tally.count("fuzz list", Err(String::from_utf8_lossy(&list.stderr)));
         return Ok(());
     }
-    let list = Command::new(cargo()).args(["fuzz", "list"]).current_dir(root).output()?;
     for target in String::from_utf8_lossy(&list.stdout).lines() {
-        let status = Command::new(cargo())
-            .args(["fuzz", "run", target, "--", "-max_total_time=60"])
-            .env("RUSTC_BOOTSTRAP", "1")
-            .current_dir(root)
-            .status()?;
+        let grown = root.join("target/fuzz-corpus").join(target);
+        std::fs::create_dir_all(&grown)?;
+        let mut run = command(&["run", target]);
+        // What is found goes into the first directory; the second is the seeds that are kept.
+        run.arg(&grown).arg(place.join("seeds").join(target));
+        run.args(["--", "-max_total_time=180", "-timeout=60", "-rss_limit_mb=4096"]);
+        let status = run.status()?;
         let outcome = if status.success() { Ok(()) } else { Err(status) };
         tally.count(&format!("fuzz {target}"), outcome);
     }
     Ok(())
+}
+
+/// `cargo install` puts it where cargo looks for its own subcommands, the path or not.
+fn have_cargo_fuzz() -> bool {
+    quiet(Command::new(cargo()).args(["fuzz", "--version"])).is_ok()
+}
+
+fn install_cargo_fuzz() -> Outcome<()> {
+    println!("installing by cargo: cargo-fuzz");
+    quiet(Command::new(cargo()).args(["install", "--locked", "cargo-fuzz"]))
 }
