@@ -3,6 +3,7 @@
 
 mod check;
 mod install;
+mod measure;
 mod sanitize;
 mod suite;
 mod tally;
@@ -30,6 +31,9 @@ cargo xtask COMMAND
                                         --reduced: the index and epoch kernels alone
   vm [--probe]                          the DAX path in a virtual machine, with its power cut;
                                         --probe: detection alone
+  measure engines|figures|restart|server
+                                        what it costs and how fast it is, beside floors and peers;
+                                        `measure help` has the options
   nightly                               all of it, at full scale, and fuzzing and peers
 ";
 
@@ -65,6 +69,7 @@ fn run(command: &str, rest: &[String]) -> Outcome<()> {
             sanitize::run(&root, sanitizer, reduced, &mut tally)?;
             tally.close()
         }
+        "measure" => measure::run(&root, rest),
         "vm" => vm::run(&root, rest).map(|verdict| println!("{verdict}")),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");

@@ -1,0 +1,113 @@
+//! `cargo xtask measure`: what is promised about speed, measured in one run beside the floors and
+//! the peers.
+//!
+//! A figure of a shared machine is weather. So everything that is to be compared runs in one
+//! command and on one mount, contender after contender, round after round ([`Rounds`]), and what
+//! is reported are medians, ratios first. The work itself is done by release binaries, built here
+//! first: `coreplane` for us, `coreplane-bench-peers` for peers and floors.
+//!
+//! ```text
+//!   measure X ──► build ──► mount a tmpfs ──► rounds of child processes, JSON lines ──► raw.jsonl
+//!                                                                                   └─► README.md, *.svg
+//! ```
+//!
+//! Every child runs under `timeout`; a contender that fails is reported as failed, and the others
+//! go on. What is mounted is unmounted at the end, and after a broken run by the next one.
+
+mod chart;
+mod child;
+mod engines;
+mod figures;
+mod flags;
+mod machine;
+mod mount;
+mod record;
+mod restart;
+mod rounds;
+mod server;
+mod table;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::install::{apt_install, quiet};
+use crate::{Outcome, cargo};
+use rounds::Rounds;
+
+pub(crate) const USAGE: &str = "\
+cargo xtask measure engines|figures|restart|server [OPTION…]
+
+  engines   floors, both placements of the index, and peers: put, get, mget, YCSB A, B, C, F,
+            overwrite; one thread and two
+            --keys N  --sizes 16/100,128/512 (the second has a quarter of the keys)
+            --operations N  --peer-operations N  --threads 1,2
+            --peers all|none|rocksdb,lmdb,lmdb+power,…  (+power: synced at each write)
+  figures   SCMKV's figures 8 to 10
+            --small N  --large N  --operations N  --threads MAX  --peers leveldb|none|…
+  restart   from the start of a process to its first read and write, after a close and a kill -9
+            --keys 1000000,10000000,40000000
+  server    redis-benchmark against coreplane serve and redis-server, on tmpfs and on a disk
+            --requests N  --keyspace N  --disk DIR
+
+  of all:   --mount huge|4k|DIR    a tmpfs of its own with huge or 4 KiB pages, or a directory
+            --mount-size GIB       of that tmpfs
+            --rounds N             medians are of so many
+            --out DIR              where the record goes (default: target/measure/COMMAND)
+            --quick                small counts and one round: shows that it works, no more
+            --no-build             take the release binaries as they are
+";
+
+/// `cargo xtask measure …`.
+pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
+    let Some((what, rest)) = arguments.split_first() else {
+        return Err(format!("measure what?\n{USAGE}").into());
+    };
+    match what.as_str() {
+        "engines" => engines::run(root, rest),
+        "figures" => figures::run(root, rest),
+        "restart" => restart::run(root, rest),
+        "server" => server::run(root, rest),
+        "help" | "--help" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        _ => Err(format!("no such measurement: {what}\n{USAGE}").into()),
+    }
+}
+
+/// The release binaries.
+struct Binaries {
+    coreplane: PathBuf,
+    peers: PathBuf,
+}
+
+impl Binaries {
+    /// Builds them, unless told not to; the peers' only if they are `wanted`.
+    fn prepare(root: &Path, build: bool, wanted: bool) -> Outcome<Self> {
+        let release = root.join("target/release");
+        let binaries = Self {
+            coreplane: release.join("coreplane"),
+            peers: release.join("coreplane-bench-peers"),
+        };
+        if build {
+            let mut command = Command::new(cargo());
+            command.args(["build", "--release", "-p", "coreplane-cli"]).current_dir(root);
+            if wanted {
+                apt_install(&missing_libraries())?;
+                command.args(["-p", "coreplane-bench-peers"]);
+            }
+            println!("building the release binaries");
+            quiet(&mut command)?;
+        }
+        Ok(binaries)
+    }
+}
+
+/// The packages of the C and C++ peers that are not there.
+fn missing_libraries() -> Vec<&'static str> {
+    [("rocksdb/c.h", "librocksdb-dev"), ("leveldb/c.h", "libleveldb-dev")]
+        .into_iter()
+        .filter(|(header, _)| !Path::new("/usr/include").join(header).exists())
+        .map(|(_, package)| package)
+        .collect()
+}

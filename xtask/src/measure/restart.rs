@@ -1,0 +1,179 @@
+//! `cargo xtask measure restart`: how long until a store answers again.
+//!
+//! "Open" means the first correct read and the first write. The clock starts before the process
+//! does, and stops when the process has said that both are done; how much of it was the opening
+//! itself, the process says too. Crashes are kills in the midst of overwrites on two threads, so
+//! that there are logs without an end to recover.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::flags::Flags;
+use super::mount::Mount;
+use super::record::Record;
+use super::table::{Table, figure};
+use super::{Binaries, Rounds, child};
+use crate::Outcome;
+
+/// Overwrites that a killed process was to make: more than it can in [`RUNNING`].
+const OVERWRITES: u64 = 30_000_000;
+/// How long it overwrites before it is killed.
+const RUNNING: Duration = Duration::from_secs(2);
+
+/// `cargo xtask measure restart …`.
+pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
+    let flags = Flags::parse(arguments, &["keys"])?;
+    let keys: Vec<u64> = flags.list("keys", "1000000,10000000,40000000", "100000,1000000")?;
+    let rounds = flags.rounds()?;
+    let binaries = Binaries::prepare(root, !flags.has("no-build"), false)?;
+    let bench = Bench { binaries, mount: Mount::make(root, &flags)? };
+    let title = "Restart: from the start of the process to the first read and write";
+    let mut record = Record::begin(root, flags.out(root, "restart"), title, flags.quick())?;
+    record.note("mount", bench.mount.described());
+    record.note("rounds", &format!("{rounds}; figures are medians; 16 B keys, 100 B values"));
+    let mut results = Rounds::default();
+    for &keys in &keys {
+        for index in ["pmem", "dram"] {
+            let label = format!("{keys} keys, index {index}");
+            if let Err(why) = bench.series(keys, index, rounds, &mut results, &mut record) {
+                record.failed(&label, &why);
+            }
+        }
+    }
+    let mut table = Table::new([
+        "keys",
+        "index",
+        "after",
+        "process start to first get and put, ms",
+        "open, ms",
+        "first get, ms",
+        "first put, ms",
+    ]);
+    for &keys in &keys {
+        for index in ["pmem", "dram"] {
+            for after in ["close", "kill -9"] {
+                let of = whose(keys, index, after);
+                let cell = |what: &str| figure(results.median(what, &of));
+                table.row([
+                    keys.to_string(),
+                    index.to_owned(),
+                    after.to_owned(),
+                    cell("wall"),
+                    cell("open_ms"),
+                    cell("first_get_ms"),
+                    cell("first_put_ms"),
+                ]);
+            }
+        }
+    }
+    let note = "\nThe last three from the call that opens, one after the other; the first of them all \
+                includes the start of the process and its output.";
+    record.section("Milliseconds until the store answers", &(table.finish() + note));
+    record.finish()
+}
+
+fn whose(keys: u64, index: &str, after: &str) -> String {
+    format!("{keys} {index} {after}")
+}
+
+struct Bench {
+    binaries: Binaries,
+    mount: Mount,
+}
+
+impl Bench {
+    /// Loads a pool, and opens it again and again.
+    fn series(
+        &self,
+        keys: u64,
+        index: &str,
+        rounds: usize,
+        results: &mut Rounds,
+        record: &mut Record,
+    ) -> Outcome<()> {
+        let pool = self.mount.fresh("pool")?;
+        println!("{keys} keys, index {index}: loading");
+        // Records of 144 bytes, index, and room for what is overwritten before it is cleaned.
+        let size = keys * (144 + 32) * 21 / 20 + (2 << 30);
+        let mut load = child::limited(&self.binaries.coreplane, 120 + keys / 50_000);
+        load.args(["bench", "--workload", "load", "--threads", "2", "--json", "--index", index]);
+        load.args(["--records", &keys.to_string(), "--size", &size.to_string()]);
+        child::lines(load.arg("--pool").arg(&pool))?;
+        for after in ["close", "kill -9"] {
+            for round in 0..rounds {
+                if after == "kill -9" {
+                    self.overwrite_and_kill(&pool, keys)?;
+                }
+                let (mut line, wall) = self.open(&pool, keys, round as u64)?;
+                println!(
+                    "{keys} keys, index {index}, after {after}: {:.1} ms",
+                    wall.as_secs_f64() * 1e3
+                );
+                if line["misses"] != 0 {
+                    return Err(format!("a record is missing after {after}").into());
+                }
+                let of = whose(keys, index, after);
+                results.add("wall", &of, wall.as_secs_f64() * 1e3);
+                for what in ["open_ms", "first_get_ms", "first_put_ms"] {
+                    results.add(what, &of, line[what].as_f64().ok_or("the line has no times")?);
+                }
+                line["after"] = after.into();
+                line["round"] = round.into();
+                line["wall_ms"] = (wall.as_secs_f64() * 1e3).into();
+                record.keep(&line)?;
+            }
+        }
+        self.mount.fresh("pool")?;
+        Ok(())
+    }
+
+    /// Opens, reads, writes, closes; the time until the first line.
+    fn open(
+        &self,
+        pool: &Path,
+        keys: u64,
+        seed: u64,
+    ) -> Result<(Value, Duration), Box<dyn std::error::Error + Send + Sync>> {
+        let mut command = Command::new(&self.binaries.coreplane);
+        command.args(["bench", "--workload", "open", "--json", "--records", &keys.to_string()]);
+        command.args(["--seed", &seed.to_string()]).arg("--pool").arg(pool);
+        let begun = Instant::now();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut line = String::new();
+        let out = child.stdout.take().ok_or("the child has no output")?;
+        BufReader::new(out).read_line(&mut line)?;
+        let wall = begun.elapsed();
+        let status = child.wait()?;
+        if !status.success() {
+            return Err(format!("open: {status}").into());
+        }
+        Ok((serde_json::from_str(&line)?, wall))
+    }
+
+    /// Leaves the pool as a crash does.
+    fn overwrite_and_kill(&self, pool: &Path, keys: u64) -> Outcome<()> {
+        let mut command = Command::new(&self.binaries.coreplane);
+        command.args(["bench", "--workload", "overwrite@uniform", "--threads", "2", "--json"]);
+        command.args(["--records", &keys.to_string(), "--operations", &OVERWRITES.to_string()]);
+        command.arg("--pool").arg(pool).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut child = command.spawn()?;
+        let begun = Instant::now();
+        // Records are drawn before the first is written, and the pool is opened before that.
+        let used_before_writing = 1.0;
+        let busy = || child::processor_seconds(child.id()).unwrap_or_default();
+        while begun.elapsed() < Duration::from_secs(60) && busy() < used_before_writing {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(RUNNING);
+        let ended = child.try_wait()?;
+        child.kill()?;
+        child.wait()?;
+        match ended {
+            None => Ok(()),
+            Some(status) => Err(format!("it was not to end before it is killed: {status}").into()),
+        }
+    }
+}
