@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   index   one word a record, at a scattered place: offset of the record
-//!   log     [ 24 bytes of header ][ key ][ value ] …   appended page by page
+//!   log     [ 20 bytes of header ][ key ][ value ] …   appended page by page
 //! ```
 //!
 //! | phase | touches |
@@ -53,7 +53,7 @@ pub enum FloorIndex {
 
 const PAGE: u32 = 2 << 20;
 /// As the header of a record of scmkv.
-const HEADER: usize = 24;
+const HEADER: usize = 20;
 const WORD: u64 = 8;
 
 /// A log and an index, and nothing else.
@@ -284,7 +284,7 @@ impl Session for FloorSession<'_> {
         self.version += 1;
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&place.to_le_bytes());
-        header[16..].copy_from_slice(&self.version.to_le_bytes());
+        header[12..].copy_from_slice(&self.version.to_le_bytes());
         let (offset, writer) = self.append(&[&header, key, value])?;
         let Some(word) = floor.index.word::<Volatile>(place) else {
             return Err(Error::Target("the floor's index is too small".to_owned()));

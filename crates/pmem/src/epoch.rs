@@ -7,19 +7,22 @@
 //! ```text
 //!   reader:   slot = global epoch; SeqCst fence; look at the page's state; read; slot = 0
 //!   retirer:  state = retired;     SeqCst fence; stamp = global epoch, advanced by one
-//!   later:    reuse the page once every slot is 0 or greater than the stamp
+//!   later:    SeqCst fence; reuse the page once every slot is 0 or greater than the stamp
 //! ```
 //!
-//! The two fences meet: either the retirer sees the reader's slot (and waits for it), or the
+//! The fences meet: either the retirer sees the reader's slot (and waits for it), or the
 //! reader sees that the page is retired (and looks the key up again). A reader that loads the
 //! global epoch and stalls before it stores its slot publishes an old epoch, which only delays
 //! reuse, or has not yet looked at any state, in which case it sees `retired`.
+//!
+//! A reader's fence costs nothing where the kernel lets the later look fence for all (`barrier`).
 //!
 //! A model checker tries this in every interleaving (module `kernel`), and finds the page used
 //! under a reader as soon as a fence is missing.
 //!
 //! Slots are per thread and process-wide; a guard may be nested at the cost of a counter.
 
+mod barrier;
 mod kernel;
 
 use crossbeam_utils::CachePadded;
@@ -51,6 +54,7 @@ thread_local! {
 }
 
 fn register() -> Arc<CachePadded<Slot>> {
+    barrier::prepare();
     let slot = Arc::new(CachePadded::new(Slot::default()));
     let mut slots = SLOTS.lock();
     // A slot that only the list holds belongs to a thread that has ended.

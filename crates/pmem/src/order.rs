@@ -2,9 +2,12 @@
 //!
 //! The choice is made once per process by measurement: on some processors clflushopt beats clwb
 //! (clwb that evicts all the same), on others the reverse. `COREPLANE_FLUSH` (clwb, clflushopt,
-//! clflush, none) overrides it; valgrind, for one, stops at clwb.
+//! clflush, none) overrides it; valgrind, for one, stops at clwb. In the same way it is measured
+//! whether appending past the caches is faster yet (`COREPLANE_APPEND`): a cached append first
+//! has the line read.
 
 use crate::arch;
+use crate::space::WriteMode;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -43,19 +46,49 @@ impl Instruction {
 /// The instruction of this process: `COREPLANE_FLUSH`, else the fastest by measurement, else
 /// [`Instruction::None`] if the processor has none.
 pub fn chosen() -> Instruction {
-    static CHOSEN: OnceLock<Instruction> = OnceLock::new();
-    *CHOSEN.get_or_init(|| {
+    choice().instruction
+}
+
+/// How records are appended in this process: `COREPLANE_APPEND` (cached, non-temporal), else the
+/// faster by measurement.
+#[inline]
+pub fn append_mode() -> WriteMode {
+    choice().append
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Choice {
+    instruction: Instruction,
+    append: WriteMode,
+}
+
+fn choice() -> Choice {
+    static CHOICE: OnceLock<Choice> = OnceLock::new();
+    *CHOICE.get_or_init(|| {
         let available = arch::available();
         let wanted = std::env::var("COREPLANE_FLUSH").ok();
-        if wanted.as_deref() == Some("none") {
-            return Instruction::None;
-        }
-        available
-            .iter()
-            .copied()
-            .find(|instruction| Some(instruction.name()) == wanted.as_deref())
-            .or_else(|| available.iter().copied().min_by_key(|it| append_time(*it)))
-            .unwrap_or(Instruction::None)
+        let mut memory = vec![0_u8; ROUNDS * RECORDS * RECORD + LINE];
+        let skip = memory.as_ptr().align_offset(LINE).min(LINE);
+        let area = &mut memory[skip..skip + ROUNDS * RECORDS * RECORD];
+        let instruction = match wanted.as_deref() {
+            Some("none") => Instruction::None,
+            _ => available
+                .iter()
+                .copied()
+                .find(|instruction| Some(instruction.name()) == wanted.as_deref())
+                .or_else(|| available.iter().copied().min_by_key(|it| append_time(area, Some(*it))))
+                .unwrap_or(Instruction::None),
+        };
+        let append = match std::env::var("COREPLANE_APPEND").as_deref() {
+            Ok("cached") => WriteMode::Cached,
+            Ok("non-temporal") => WriteMode::NonTemporal,
+            _ if instruction == Instruction::None => WriteMode::Cached,
+            _ if append_time(area, None) < append_time(area, Some(instruction)) => {
+                WriteMode::NonTemporal
+            }
+            _ => WriteMode::Cached,
+        };
+        Choice { instruction, append }
     })
 }
 
@@ -64,20 +97,45 @@ pub fn can_flush() -> bool {
     !arch::available().is_empty()
 }
 
-/// Time of appending and persisting 128-byte records: the best of three rounds.
-fn append_time(instruction: Instruction) -> Duration {
-    const RECORD: usize = 128;
-    let mut area = vec![0_u8; 256 << 10];
-    let len = area.len();
-    (0..3)
-        .map(|round| {
+const ROUNDS: usize = 3;
+const RECORDS: usize = 1000;
+/// Not whole lines: where a record ends in the middle of a line, the next one writes to a line
+/// that was just flushed, and that is what tells the instructions apart.
+const RECORD: usize = 144;
+
+/// Time of appending and persisting records to lines that are in no cache: with a flush of their
+/// lines, or past the caches. The best of some rounds, each in a part of `area` (line-aligned) of
+/// its own.
+fn append_time(area: &mut [u8], instruction: Option<Instruction>) -> Duration {
+    let record = [0x5a_u8; RECORD];
+    if let Some(evict) = arch::available().last() {
+        for line in area.chunks(LINE) {
+            // SAFETY: the address is inside `area`; the instruction is one of `available()`.
+            unsafe { arch::flush_line(line.as_ptr(), *evict) };
+        }
+        arch::fence();
+    }
+    area.chunks_mut(RECORDS * RECORD)
+        .map(|part| {
             let start = Instant::now();
-            for at in (0..len).step_by(RECORD) {
-                area[at..at + RECORD].fill(round);
-                for line in (at..at + RECORD).step_by(LINE) {
-                    // SAFETY: the address is inside `area`; the caller passes only instructions
-                    // out of `available()`.
-                    unsafe { arch::flush_line(area.as_ptr().add(line), instruction) };
+            for place in part.chunks_exact_mut(RECORD) {
+                match instruction {
+                    Some(instruction) => {
+                        place.copy_from_slice(&record);
+                        let lines = lines(place.as_ptr().addr() as u64, RECORD as u64);
+                        let before = place.as_ptr().addr() - lines.start as usize;
+                        for at in (0..(lines.end - lines.start) as usize).step_by(LINE) {
+                            let line = place.as_ptr().wrapping_add(at).wrapping_sub(before);
+                            // SAFETY: the line holds bytes of `place`, and so is mapped; the
+                            // caller passes only instructions out of `available()`.
+                            unsafe { arch::flush_line(line, instruction) };
+                        }
+                    }
+                    // SAFETY: source and target are as long as it says and apart; `area` starts
+                    // at a line and records are multiples of 8.
+                    None => unsafe {
+                        arch::copy_nt(place.as_mut_ptr(), record.as_ptr(), RECORD);
+                    },
                 }
                 arch::fence();
             }

@@ -6,6 +6,10 @@
 
 use crate::media::sim::schedule;
 use parking_lot::{Mutex, MutexGuard};
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// How long this wait has lasted.
 #[derive(Debug, Default)]
@@ -19,18 +23,17 @@ impl Backoff {
         Self::default()
     }
 
-    /// Waits a little, longer each time; gives the processor away after a few turns.
+    /// Waits a little, longer each time; gives the processor away after a few turns, and sleeps
+    /// in a wait that goes on.
     pub fn wait(&mut self) {
         if schedule::waiting() {
             return;
         }
-        if self.turns < 6 {
-            for _ in 0..1 << self.turns {
-                std::hint::spin_loop();
-            }
-            self.turns += 1;
-        } else {
-            std::thread::yield_now();
+        self.turns = self.turns.saturating_add(1);
+        match self.turns {
+            0..=6 => (0..1_u32 << self.turns).for_each(|_| std::hint::spin_loop()),
+            7..=200 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(50)),
         }
     }
 }
@@ -49,4 +52,109 @@ fn lock_contended<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         }
     }
     mutex.lock()
+}
+
+/// A mutex for what is nearly always one thread's own. It is released by a plain store: a locked
+/// instruction, as an ordinary mutex needs for its release, waits until all that was flushed or
+/// stored past the caches before it has left the processor.
+pub struct Lock<T> {
+    locked: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached through a `Held` alone, of which there is one at a time; it may be
+// another thread's each time, hence `Send`.
+unsafe impl<T: Send> Sync for Lock<T> {}
+
+impl<T> Lock<T> {
+    /// A lock that nobody holds.
+    pub fn new(value: T) -> Self {
+        Self { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// Waits until nobody else holds it.
+    #[inline]
+    pub fn lock(&self) -> Held<'_, T> {
+        let mut backoff = Backoff::new();
+        loop {
+            if let Some(held) = self.try_lock() {
+                return held;
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Takes it if nobody holds it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Held<'_, T>> {
+        let free = !self.locked.load(Ordering::Relaxed)
+            && self
+                .locked
+                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
+        free.then(|| Held { lock: self })
+    }
+}
+
+impl<T> std::fmt::Debug for Lock<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lock").field("locked", &self.locked).finish_non_exhaustive()
+    }
+}
+
+/// A [`Lock`] that is held until this is dropped.
+pub struct Held<'a, T> {
+    lock: &'a Lock<T>,
+}
+
+impl<T> std::fmt::Debug for Held<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Held").finish_non_exhaustive()
+    }
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: `self` exists only between the compare-and-swap that took the lock (Acquire)
+        // and the store that releases it, so that no other `Held` gives out references.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`; `&mut self` keeps this `Held` from giving out another.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Held<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.locked.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_at_a_time_has_what_is_locked() {
+        let lock = Lock::new(0_u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10_000).for_each(|_| *lock.lock() += 1));
+            }
+        });
+        let held = lock.lock();
+        assert_eq!(*held, 40_000);
+        assert!(lock.try_lock().is_none());
+        drop(held);
+        assert!(lock.try_lock().is_some());
+    }
 }

@@ -350,7 +350,7 @@ fn an_event_loop_learns_of_its_syncs_without_waiting() {
     space.on_synced(Arc::new(move || tell.send(()).unwrap_or_default()));
     let mut writer = space.claim_log(1).unwrap();
     for record in 0..20_u64 {
-        let at = writer.append_nt(&record.to_le_bytes()).unwrap();
+        let at = writer.append_nt(&[&record.to_le_bytes()]).unwrap();
         assert_eq!(at, space.start_of(1) + 8 * record);
         let generation = space.sync_begin();
         while !space.sync_is_done(generation).unwrap() {

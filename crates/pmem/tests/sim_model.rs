@@ -135,8 +135,8 @@ fn a_part_of_a_word_tears_too() {
 fn non_temporal_stores_may_be_lost_until_a_fence_of_their_thread() {
     let sim = sim(Model::X86);
     let mut writer = writer(sim.space());
-    writer.append_nt(&1_u64.to_le_bytes()).unwrap();
-    writer.append_nt(&2_u64.to_le_bytes()).unwrap();
+    writer.append_nt(&[&1_u64.to_le_bytes()]).unwrap();
+    writer.append_nt(&[&2_u64.to_le_bytes()]).unwrap();
     let any = set(&[[0, 0], [1, 0], [0, 2], [1, 2]]);
     assert_eq!(outcomes(&sim, &[4096, 4104]), any);
     elsewhere(|| sim.space().fence().unwrap());
@@ -150,7 +150,7 @@ fn what_became_durable_is_never_undone_by_an_older_store() {
     let sim = sim(Model::X86);
     let space = sim.space();
     let mut writer = writer(space);
-    writer.append_nt(&1_u64.to_le_bytes()).unwrap();
+    writer.append_nt(&[&1_u64.to_le_bytes()]).unwrap();
     elsewhere(|| {
         assert!(writer.rewind(4096));
         writer.append(&[&2_u64.to_le_bytes()]).unwrap();

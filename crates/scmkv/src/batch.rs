@@ -236,8 +236,7 @@ impl Store {
         for (member, standing) in members.iter_mut().zip(&standings) {
             let key = self.group_key(member.place);
             let Some(lock) = held.get_mut(&key) else { continue };
-            member.header.version = self.draw_version(lock, standing, member.header.sequence);
-            member.header.replaced = standing.old.as_ref().map_or(0, |old| old.offset);
+            member.header.version = self.draw_version(lock, standing, member.header.sequence)?;
             sequence = sequence.max(member.header.sequence.unwrap_or(member.header.version));
             if member.header.kind == Kind::Delete {
                 member.value = birth.to_le_bytes().to_vec();
@@ -328,7 +327,7 @@ impl Store {
                     return self.no_space(needed as u64);
                 }
             }
-            let appended = log.append(self, &member.header, member.key, &[&member.value])?;
+            let appended = log.append(self, &member.header, member.key, &[&member.value], order)?;
             member.offset = appended.offset;
             first.get_or_insert(appended.offset);
             match runs.last_mut() {
@@ -353,7 +352,7 @@ impl Store {
             }
             first = log.next_offset();
         }
-        let commit = log.append(self, &header, &[], &[&list])?;
+        let commit = log.append(self, &header, &[], &[&list], order)?;
         // A commit record is of use to recovery alone: nothing of it lives.
         log.forget_live(commit.len);
         log.commit(self, first, order)

@@ -301,7 +301,7 @@ impl Store {
                 return self.no_space(len as u64);
             }
         }
-        let appended = cleaner.log.append(self, header, key, value)?;
+        let appended = cleaner.log.append(self, header, key, value, Order::Strict)?;
         first_new.get_or_insert(appended.offset);
         self.counters.add(Count::CleanerBytes, i64::from(appended.len));
         Ok((appended.offset, appended.len))
@@ -441,7 +441,7 @@ impl Store {
         let version = held.next_version(self.version_base().max(old.header.version));
         let sequence = Some(old.sequence());
         let header = Header { batched: false, version, sequence, ..old.header };
-        let appended = cleaner.log.append(self, &header, old.key(), &[&list])?;
+        let appended = cleaner.log.append(self, &header, old.key(), &[&list], Order::Strict)?;
         cleaner.log.commit(self, appended.offset, Order::Strict)?;
         let new = Slot::new(slot.signature(), appended.offset, false, slot.expires());
         held.publish(at, new)?;

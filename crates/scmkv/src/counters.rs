@@ -1,5 +1,6 @@
-//! Counters in stripes, so that threads seldom meet in a cache line. The additions are atomic:
-//! thread numbers wrap around the stripes, and [`Count::Records`] must be exact.
+//! Counters in stripes, one a thread, so that counting needs no locked instruction: such a one
+//! would wait until all that the thread has flushed has left the processor. Threads beyond the
+//! stripes share the last, and there additions are atomic: [`Count::Records`] must be exact.
 
 use coreplane_pmem::thread_number;
 use crossbeam_utils::CachePadded;
@@ -24,7 +25,8 @@ pub(crate) enum Count {
 }
 
 const COUNTS: usize = Count::Splits as usize + 1;
-const STRIPES: usize = 64;
+/// Stripes that are one thread's own; there is one more.
+const OWN: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Counters {
@@ -33,13 +35,19 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn new() -> Self {
-        Self { stripes: (0..STRIPES).map(|_| CachePadded::default()).collect() }
+        Self { stripes: (0..=OWN).map(|_| CachePadded::default()).collect() }
     }
 
     /// Adds `by`, which may be negative.
     #[inline]
     pub(crate) fn add(&self, count: Count, by: i64) {
-        self.stripes[thread_number() % STRIPES][count as usize].fetch_add(by, Ordering::Relaxed);
+        let number = thread_number();
+        let counter = &self.stripes[number.min(OWN)][count as usize];
+        if number < OWN {
+            counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+        } else {
+            counter.fetch_add(by, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn get(&self, count: Count) -> i64 {

@@ -212,6 +212,9 @@ impl Engine for Scmkv {
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
+        if let Some(outcome) = self.store.put_ahead(key, value, options)? {
+            return Ok(outcome);
+        }
         self.store.write(key, options, value.len(), &mut |_, _, _| {
             Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
         })

@@ -17,6 +17,9 @@ use crate::store::Store;
 use coreplane_engine::{Error, Found, Horizon, Record, Result, Ticket, Value, Visibility};
 use coreplane_pmem::epoch::{self, Guard};
 
+/// Keys that are looked up side by side.
+const LANE: usize = 16;
+
 impl Store {
     #[inline]
     pub(crate) fn place(&self, key: &[u8]) -> Place {
@@ -36,6 +39,9 @@ impl Store {
             if slot.is_tombstone() {
                 return Verdict::Other;
             }
+            // The lines after the first, before the first has arrived.
+            self.space.prefetch(slot.offset() + 64);
+            self.space.prefetch(slot.offset() + 128);
             match self.reader().view(guard, slot.offset()) {
                 None => Verdict::Moved,
                 Some(view) if view.key() == key => {
@@ -181,7 +187,6 @@ impl Store {
         visibility: Visibility,
         visit: &mut dyn FnMut(usize, Option<Record<'_>>),
     ) -> Result<Horizon> {
-        const LANE: usize = 16;
         let guard = epoch::pin();
         let mut horizon = Horizon::new();
         let mut views = Vec::with_capacity(keys.len());
@@ -226,20 +231,28 @@ impl Store {
         keys: &[&[u8]],
         views: &mut Vec<Option<View<'g>>>,
     ) -> Result<()> {
-        let mut places = [Place::NOWHERE; 16];
+        let mut places = [Place::NOWHERE; LANE];
         for (place, key) in places.iter_mut().zip(keys) {
             *place = self.place(key);
             self.index.prefetch(*place);
         }
-        for place in &places[..keys.len()] {
-            self.index.find(*place, &mut |slot| {
-                self.space.prefetch(slot.offset());
-                self.space.prefetch(slot.offset() + 64);
+        let mut likely = [Slot::EMPTY; LANE];
+        for (place, likely) in places.iter().zip(&mut likely).take(keys.len()) {
+            let first = self.index.find(*place, &mut |slot| {
+                (0..3).for_each(|line| self.space.prefetch(slot.offset() + 64 * line));
                 Verdict::Mine
             })?;
+            *likely = first.unwrap_or(Slot::EMPTY);
         }
-        for (place, key) in places.iter().zip(keys) {
-            views.push(self.find(guard, key, *place)?);
+        for ((place, likely), key) in places.iter().zip(likely).zip(keys) {
+            // Nearly always the first slot with the signature is the key's.
+            let found = match self.reader().view(guard, likely.offset()) {
+                Some(view) if !likely.is_tombstone() && view.key() == *key => {
+                    (!self.is_expired(likely, &view)?).then_some(view)
+                }
+                _ => self.find(guard, key, *place)?,
+            };
+            views.push(found);
         }
         Ok(())
     }

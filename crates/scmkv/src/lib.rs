@@ -22,6 +22,7 @@
 //!
 //! **The log is the truth.** Everything else can be made from it.
 
+mod ahead;
 mod arena;
 mod background;
 mod batch;

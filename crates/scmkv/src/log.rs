@@ -17,7 +17,7 @@ use crate::page::{Kind, sync_failed};
 use crate::record::Header;
 use crate::store::Store;
 use coreplane_engine::{Durability, Error, Result};
-use coreplane_pmem::{PageWriter, thread_number};
+use coreplane_pmem::{PageWriter, WriteMode, thread_number};
 use std::sync::atomic::Ordering;
 
 /// After so many pages the base of versions is raised: fewer records fit them than versions lie
@@ -48,7 +48,7 @@ pub(crate) struct Log {
     generation: u32,
     /// Bytes appended to the open page that are live, added to its cell when it is full.
     appended: i64,
-    /// Where the bytes begin that are published and not flushed (`relaxed`).
+    /// Where the bytes begin that are to be flushed before the next fence.
     unflushed: Option<u64>,
     /// The slots that were published since the last fence, and the thread that did.
     unfenced: Vec<u64>,
@@ -149,7 +149,8 @@ impl Log {
         store.space.fence().map_err(sync_failed)
     }
 
-    /// Appends a record. Room was made. Neither durable nor visible before [`Log::commit`].
+    /// Appends a record. Room was made. Neither durable nor visible before [`Log::commit`], to
+    /// which `order` is told too, and which follows in the same thread.
     ///
     /// # Errors
     /// If there is no room after all.
@@ -160,27 +161,56 @@ impl Log {
         header: &Header,
         key: &[u8],
         value: &[&[u8]],
+        order: Order,
     ) -> Result<Appended> {
         let no_room = Error::NoSpace { needed: 0, reclaimable: 0 };
         let Some(writer) = &mut self.writer else { return Err(no_room) };
         let offset = writer.next_offset();
         let encoded = header.encode(store.seed(self.generation, offset), key, value);
+        let past_caches =
+            order == Order::Strict && store.space.append_mode() == WriteMode::NonTemporal;
+        let mut write = |parts: &[&[u8]]| {
+            if past_caches { writer.append_nt(parts) } else { writer.append(parts) }
+        };
         let appended = match value {
-            [] => writer.append(&[encoded.bytes(), key]),
-            [value] => writer.append(&[encoded.bytes(), key, value]),
+            [] => write(&[encoded.bytes(), key]),
+            [value] => write(&[encoded.bytes(), key, value]),
             parts => {
                 let mut all = vec![encoded.bytes(), key];
                 all.extend_from_slice(parts);
-                writer.append(&all)
+                write(&all)
             }
         };
         if appended.is_none() {
             return Err(no_room);
         }
+        if !past_caches && matches!(order, Order::Strict | Order::Early) {
+            self.unflushed.get_or_insert(offset);
+        }
         let len = (writer.next_offset() - offset) as u32;
         self.appended += i64::from(len);
         store.counters.add(Count::LogBytes, i64::from(len));
         Ok(Appended { offset, len })
+    }
+
+    /// Takes back the record that was appended last and not committed: the next append starts
+    /// there, and no crash brings it back.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    #[cold]
+    pub(crate) fn take_back(&mut self, store: &Store, appended: Appended) -> Result<()> {
+        self.unflushed = None;
+        self.forget_live(appended.len);
+        store.counters.add(Count::LogBytes, -i64::from(appended.len));
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        store.space.fence().map_err(sync_failed)?;
+        if writer.rewind(appended.offset) && writer.append(&[&[0; 8]]).is_some() {
+            writer.flush_from(appended.offset);
+            store.space.fence().map_err(sync_failed)?;
+            writer.rewind(appended.offset);
+        }
+        Ok(())
     }
 
     /// Makes what was appended from `offset` on durable, as `order` has it, and readable.
@@ -192,14 +222,18 @@ impl Log {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         match order {
             Order::Strict => {
-                writer.flush_from(self.unflushed.take().unwrap_or(offset));
+                if let Some(start) = self.unflushed.take() {
+                    writer.flush_from(start);
+                }
                 self.fence(store)?;
                 if let Some(writer) = &mut self.writer {
                     writer.publish();
                 }
             }
             Order::Early => {
-                writer.flush_from(offset);
+                if let Some(start) = self.unflushed.take() {
+                    writer.flush_from(start);
+                }
                 writer.publish_early();
             }
             Order::Relaxed { window_bytes } => {

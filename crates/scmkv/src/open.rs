@@ -13,7 +13,7 @@ use crate::page::{self, Pages};
 use crate::recover::LogPage;
 use crate::store::{Root, Seeds, Store};
 use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
-use coreplane_pmem::{CreateOptions, Pool, PoolError, Space};
+use coreplane_pmem::{CreateOptions, Pool, PoolError, Space, spin};
 use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -198,7 +198,7 @@ impl Store {
             index,
             arena,
             early: Early::default(),
-            logs: (0..logs).map(|id| CachePadded::new(Mutex::new(Log::new(id)))).collect(),
+            logs: (0..logs).map(|id| CachePadded::new(spin::Lock::new(Log::new(id)))).collect(),
             cleaner: Mutex::new(Cleaner::new(logs)),
             seeds,
             version_base: AtomicU64::new(root.version_base),
@@ -228,7 +228,7 @@ impl Store {
         }
         self.cleaner.lock().log().seal(self)?;
         self.space.fence().map_err(page::sync_failed)?;
-        let _changing = coreplane_pmem::spin::lock(&self.root_change);
+        let _changing = spin::lock(&self.root_change);
         let root = self.root();
         let records = self.counters.get(Count::Records).max(0) as u64;
         let flags = root.flags & !Root::LAX | Root::CLEAN;

@@ -8,7 +8,7 @@
 use crate::counters::Count;
 use crate::get::fragment_offsets;
 use crate::hash::Place;
-use crate::index::{GroupLock, Probe, Slot};
+use crate::index::{GroupLock, Probe, Slot, VERSION_STEP};
 use crate::log::{Appended, Log, Order};
 use crate::record::{Header, Kind, View};
 use crate::store::Store;
@@ -18,7 +18,6 @@ use coreplane_engine::{
 };
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::{spin, thread_number};
-use parking_lot::MutexGuard;
 use std::borrow::Cow;
 
 /// Sequences that callers give are below this.
@@ -85,8 +84,8 @@ impl Store {
     }
 
     /// The log of this thread.
-    pub(crate) fn my_log(&self) -> MutexGuard<'_, Log> {
-        spin::lock(&self.logs[thread_number() % self.logs.len()])
+    pub(crate) fn my_log(&self) -> spin::Held<'_, Log> {
+        self.logs[thread_number() % self.logs.len()].lock()
     }
 
     /// Writes `key` as `decide` says.
@@ -187,7 +186,6 @@ impl Store {
             large,
             batched: false,
             version: 0,
-            replaced: standing.old.as_ref().map_or(0, |old| old.offset),
             expires_at,
             sequence: write.options.sequence,
         };
@@ -240,8 +238,24 @@ impl Store {
         mut header: Header,
         value: &[u8],
     ) -> Result<Outcome> {
-        header.version = self.draw_version(held, standing, header.sequence);
-        let appended = log.append(self, &header, write.key, &[value])?;
+        header.version = self.draw_version(held, standing, header.sequence)?;
+        // Ahead of the append: from there to the end no locked instruction may come between, for
+        // it would wait as a fence does.
+        self.account(held, standing.slot, standing.old.as_ref(), &header);
+        let appended = log.append(self, &header, write.key, &[value], write.order)?;
+        self.publish_record(log, held, write, standing, (&header, value.len()), appended)
+    }
+
+    /// Makes an appended record durable and lets the index point at it.
+    pub(crate) fn publish_record(
+        &self,
+        log: &mut Log,
+        held: &mut GroupLock<'_>,
+        write: &Write<'_>,
+        standing: &Standing<'_>,
+        (header, value_len): (&Header, usize),
+        appended: Appended,
+    ) -> Result<Outcome> {
         log.commit(self, appended.offset, write.order)?;
         let slot = Slot::new(
             held.signature(write.place),
@@ -251,14 +265,11 @@ impl Store {
         );
         held.publish(standing.at, slot)?;
         log.note_published(standing.at);
-        self.account(held, standing.slot, standing.old.as_ref(), &header);
         self.leave_to_census(held, appended.offset, appended.len);
-        let (count, bytes) = match header.kind {
-            Kind::Delete => (Count::Deletes, write.key.len()),
-            _ => (Count::Puts, write.key.len() + value.len()),
-        };
-        self.counters.add(count, 1);
-        self.counters.add(Count::UserBytes, bytes as i64);
+        let delete = header.kind == Kind::Delete;
+        self.counters.add(if delete { Count::Deletes } else { Count::Puts }, 1);
+        let value = if delete { 0 } else { value_len };
+        self.counters.add(Count::UserBytes, (write.key.len() + value) as i64);
         Ok(Outcome::Written(Written {
             sequence: header.sequence.unwrap_or(header.version),
             ticket: self.written_ticket(write.order, log),
@@ -266,21 +277,25 @@ impl Store {
         }))
     }
 
-    /// The version of a write: above all that the group has given out, above the key's last one,
-    /// and not below the sequence that the caller gave.
+    /// The version of a write: above all that the group has given out, which is above the key's
+    /// last one, and not below the sequence that the caller gave.
+    ///
+    /// # Errors
+    /// If the base of versions must be raised for it and cannot be.
     #[inline]
     pub(crate) fn draw_version(
         &self,
         held: &mut GroupLock<'_>,
         standing: &Standing<'_>,
         given: Option<u64>,
-    ) -> u64 {
-        let last = match &standing.old {
-            Some(old) => old.header.version.max(old.sequence()),
-            None => 0,
-        };
+    ) -> Result<u64> {
         let given = given.map_or(0, |given| given.saturating_sub(1));
-        held.next_version(self.version_base().max(last).max(given))
+        if given >= self.version_base() + VERSION_STEP / 2 {
+            self.cover_version(given)?;
+        }
+        let version = held.next_version(self.version_base().max(given));
+        debug_assert!(standing.old.as_ref().is_none_or(|old| old.header.version < version));
+        Ok(version)
     }
 
     /// # Errors
@@ -363,7 +378,8 @@ impl Store {
         for (at, piece) in value.chunks(self.geometry.inline_max()).enumerate() {
             let index = (at as u64).to_le_bytes();
             self.make_room(log, header.record_len(key, piece.len() + 8))?;
-            let Appended { offset, .. } = log.append(self, &header, key, &[&index, piece])?;
+            let Appended { offset, .. } =
+                log.append(self, &header, key, &[&index, piece], Order::Strict)?;
             log.commit(self, offset, Order::Strict)?;
             list.extend_from_slice(&offset.to_le_bytes());
         }
@@ -376,7 +392,7 @@ impl Store {
     }
 
     /// Waits, if the caller does, for what an outcome rests on.
-    fn finish(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
+    pub(crate) fn finish(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
         let ticket = outcome.ticket();
         if options.completion == Completion::Early || ticket.is_durable() {
             return Ok(outcome);
@@ -402,9 +418,9 @@ impl Store {
 }
 
 /// A write under way.
-struct Write<'a> {
-    key: &'a [u8],
-    place: Place,
-    options: &'a WriteOptions,
-    order: Order,
+pub(crate) struct Write<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) place: Place,
+    pub(crate) options: &'a WriteOptions,
+    pub(crate) order: Order,
 }

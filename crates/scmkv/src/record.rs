@@ -4,15 +4,17 @@
 //! ```text
 //!   0   crc       CRC-32C of all that follows up to the end of the value, begun with a seed of
 //!                 pool, page generation and offset
-//!   4   lengths   key length (17) | kind (3) | flags (4) | bits 32..39 of `replaced` (8)
+//!   4   lengths   key length (17) | kind (3) | flags (4) | zeroes
 //!   8   value length (32)
-//!   12  replaced  offset / 8 of the record that this one replaces, low 32 bits; 0: none
-//!   16  version   orders all writes of a key
-//!   24  [expiry, milliseconds since 1970]  [sequence given by the caller]     8 bytes each
+//!   12  version   orders all writes of a key
+//!   20  [expiry, milliseconds since 1970]  [sequence given by the caller]     8 bytes each
 //!       key, value, zeroes up to a multiple of 8
 //! ```
 //!
-//! `replaced` is the paper's `addr_of_oldobj`. The seed makes a record valid only where and when
+//! The paper's record also names the one that it replaces (`addr_of_oldobj`), to roll back along.
+//! Here recovery reads the logs and takes the greatest version that is sound, so that nothing has
+//! to be known of the old record when the new one is written ([`ahead`](crate::ahead)). The seed
+//! makes a record valid only where and when
 //! it was written: what an earlier use of the page left is never taken for one.
 //!
 //! | kind | value |
@@ -26,7 +28,7 @@ use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::Space;
 use coreplane_pmem::epoch::Guard;
 
-pub(crate) const HEADER: usize = 24;
+pub(crate) const HEADER: usize = 20;
 const KEY_BITS: u32 = 17;
 
 /// What a record is.
@@ -66,8 +68,6 @@ pub(crate) struct Header {
     /// Valid only if the commit record of its batch is.
     pub(crate) batched: bool,
     pub(crate) version: u64,
-    /// The offset of the record that this one replaces; 0: none.
-    pub(crate) replaced: u64,
     pub(crate) expires_at: Option<UnixMillis>,
     pub(crate) sequence: Option<u64>,
 }
@@ -79,7 +79,6 @@ impl Header {
             large: false,
             batched: false,
             version,
-            replaced: 0,
             expires_at: None,
             sequence: None,
         }
@@ -109,16 +108,12 @@ impl Header {
     #[inline]
     pub(crate) fn encode(&self, seed: u32, key: &[u8], value: &[&[u8]]) -> Encoded {
         let value_len: usize = value.iter().map(|part| part.len()).sum();
-        let replaced = self.replaced >> 3;
-        let lengths = key.len() as u32
-            | (self.kind as u32) << KEY_BITS
-            | self.flags() << (KEY_BITS + 3)
-            | ((replaced >> 32) as u32) << (KEY_BITS + 7);
+        let lengths =
+            key.len() as u32 | (self.kind as u32) << KEY_BITS | self.flags() << (KEY_BITS + 3);
         let mut bytes = [0; HEADER + 16];
         bytes[4..8].copy_from_slice(&lengths.to_le_bytes());
         bytes[8..12].copy_from_slice(&(value_len as u32).to_le_bytes());
-        bytes[12..16].copy_from_slice(&(replaced as u32).to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.version.to_le_bytes());
+        bytes[12..HEADER].copy_from_slice(&self.version.to_le_bytes());
         let mut len = HEADER;
         for extra in [self.expires_at.map(|at| at.0), self.sequence].into_iter().flatten() {
             bytes[len..len + 8].copy_from_slice(&extra.to_le_bytes());
@@ -245,13 +240,11 @@ impl<'s> Reader<'s> {
         };
         let expires_at = next(flags & EXPIRES != 0).map(UnixMillis);
         let sequence = next(flags & SEQUENCE != 0);
-        let replaced = u64::from(word32(head, 12)) | u64::from(lengths >> (KEY_BITS + 7)) << 32;
         let header = Header {
             kind,
             large: flags & LARGE != 0,
             batched: flags & BATCHED != 0,
-            version: word64(head, 16),
-            replaced: replaced << 3,
+            version: word64(head, 12),
             expires_at,
             sequence,
         };

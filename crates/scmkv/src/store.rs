@@ -31,7 +31,7 @@ pub(crate) struct Store {
     /// The DRAM that the index is in, unless it is in the pool.
     pub(crate) arena: Option<Arena>,
     pub(crate) early: Early,
-    pub(crate) logs: Box<[CachePadded<Mutex<Log>>]>,
+    pub(crate) logs: Box<[CachePadded<spin::Lock<Log>>]>,
     pub(crate) cleaner: Mutex<Cleaner>,
     pub(crate) seeds: Seeds,
     /// Versions given out are greater than this.
@@ -191,6 +191,21 @@ impl Store {
         self.set_root(root)?;
         self.version_base.store(root.version_base, Ordering::SeqCst);
         Ok(root.version_base)
+    }
+
+    /// Raises the base of versions durably to `version`, which a caller has given: a version never
+    /// comes within half a step of the one that the next open begins with.
+    ///
+    /// # Errors
+    /// If it cannot be made durable.
+    #[cold]
+    pub(crate) fn cover_version(&self, version: u64) -> Result<()> {
+        let _changing = spin::lock(&self.root_change);
+        let mut root = self.root();
+        root.version_base = root.version_base.max(version);
+        self.set_root(root)?;
+        self.version_base.store(root.version_base, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Notes durably that a lax write is about to be made.

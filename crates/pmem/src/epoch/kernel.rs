@@ -1,6 +1,7 @@
 //! The few accesses on which epochs rest, over any kind of atomic, so that a model checker runs
 //! the very code that readers run.
 
+use super::barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where a fence stands.
@@ -39,8 +40,12 @@ impl Atomic for AtomicU64 {
     }
 
     #[inline]
-    fn fence(_place: Place) {
-        std::sync::atomic::fence(Ordering::SeqCst);
+    fn fence(place: Place) {
+        match place {
+            Place::Pin => barrier::light(),
+            Place::Stamp => std::sync::atomic::fence(Ordering::SeqCst),
+            Place::Look => barrier::heavy(),
+        }
     }
 }
 

@@ -30,6 +30,9 @@ pub trait Trace: Send + Sync + std::fmt::Debug {
     /// True if a fence is an instruction, not a wait for a device.
     fn fences_at_once(&self) -> bool;
 
+    /// True if appends go past the caches.
+    fn appends_past_caches(&self) -> bool;
+
     /// The error of the sync that failed, if one did.
     ///
     /// # Errors

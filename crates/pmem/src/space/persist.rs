@@ -1,7 +1,7 @@
 //! Making stores durable: flushes, fences, and how many there were.
 
 use super::sync::Syncer;
-use super::{Counter, Space, SyncError, bump, thread_number};
+use super::{Counter, Space, SyncError, WriteMode, bump, thread_number};
 use crate::arch;
 use crate::media::Behaviour;
 use crate::order::{self, Instruction, LINE};
@@ -91,6 +91,22 @@ impl Space {
     pub fn persist(&self, offset: u64, len: u64) -> Result<(), SyncError> {
         self.flush(offset, len);
         self.fence()
+    }
+
+    /// The faster way to append what the next fence makes durable: through the caches, with a
+    /// flush of the lines, or past them. For records of some hundred bytes that will not be read
+    /// at once.
+    #[inline]
+    pub fn append_mode(&self) -> WriteMode {
+        match &self.behaviour {
+            Behaviour::Traced(trace) if trace.appends_past_caches() => WriteMode::NonTemporal,
+            Behaviour::Emulated(_) | Behaviour::Dax { .. }
+                if self.instruction != Instruction::None =>
+            {
+                order::append_mode()
+            }
+            _ => WriteMode::Cached,
+        }
     }
 
     /// True if a fence is an instruction here, not a system call that waits for a device.

@@ -27,6 +27,8 @@ pub struct SimOptions {
     pub images_per_recovery_cut: usize,
     /// Threads that check images.
     pub checkers: usize,
+    /// Appends go past the caches, where the program leaves the choice to the medium.
+    pub non_temporal: bool,
     /// Report loads of what another thread has not made durable.
     pub early_reads: bool,
     /// Where such loads are allowed.
@@ -56,6 +58,7 @@ impl Default for SimOptions {
             recovery_cut_in: 16,
             images_per_recovery_cut: 8,
             checkers: std::thread::available_parallelism().map_or(1, usize::from),
+            non_temporal: false,
             early_reads: true,
             early_reads_allowed: Vec::new(),
             fault: None,

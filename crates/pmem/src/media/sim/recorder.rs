@@ -26,6 +26,7 @@ pub(super) struct Rules {
     pub(super) model: Model,
     pub(super) max_len: u64,
     pub(super) loads: bool,
+    pub(super) non_temporal: bool,
     pub(super) fault: Option<Fault>,
     pub(super) failing_fence: Option<u64>,
 }
@@ -36,6 +37,7 @@ impl Rules {
             model: options.model,
             max_len: options.max_len,
             loads: options.early_reads,
+            non_temporal: options.non_temporal && options.model == Model::X86,
             fault: options.fault.clone(),
             failing_fence: options.failing_fence,
         }
@@ -218,6 +220,10 @@ impl Trace for Recorder {
 
     fn fences_at_once(&self) -> bool {
         self.rules.model == Model::X86
+    }
+
+    fn appends_past_caches(&self) -> bool {
+        self.rules.non_temporal
     }
 
     fn check_sync(&self) -> Result<(), SyncError> {
