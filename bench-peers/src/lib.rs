@@ -76,7 +76,8 @@ pub trait Peer: Target {
 pub const NAMES: [&str; 8] =
     ["floor-pmem", "floor-dram", "rocksdb", "leveldb", "lmdb", "lmdb-nomap", "redb", "fjall"];
 
-/// Opens an empty peer in `directory`, which must be there and empty, with room for `steps`.
+/// Opens a peer in `directory`, which must be there, with room for `steps`. What it holds already
+/// stays; a floor is always empty.
 ///
 /// # Errors
 /// [`Error::Plan`] if there is no such peer; what the peer says if it cannot be opened.

@@ -81,11 +81,12 @@ fn measure(arguments: &Arguments) -> Result<()> {
 
 fn phases(arguments: &Arguments, plan: &Plan) -> Result<()> {
     let Arguments { peer, directory, safety, workload, .. } = arguments;
+    let floor = peer.starts_with("floor-");
     let peer = open(peer, directory, *safety, plan, workload)?;
     for step in workload {
         let report = run(&*peer, &step.applied_to(plan), step.workload)?;
         let mut line = serde_json::to_value(&report).map_err(|e| Error::Target(e.to_string()))?;
-        line["durability"] = json!(safety.name());
+        line["durability"] = json!(if floor { "strict" } else { safety.name() });
         line["settings"] = peer.settings();
         println!("{line}");
     }

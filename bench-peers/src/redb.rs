@@ -62,7 +62,8 @@ impl Redb {
                 let file = std::fs::File::options()
                     .read(true)
                     .write(true)
-                    .create_new(true)
+                    .create(true)
+                    .truncate(false)
                     .open(path)
                     .map_err(failed)?;
                 let backend = FileBackend::new(file).map_err(failed)?;

@@ -65,6 +65,9 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
             bench.keyspace, bench.requests
         ),
     );
+    let servers =
+        "coreplane has an event loop for each core, redis-server its single one, as by default";
+    record.note("servers", servers);
     let mut results = Rounds::default();
     for round in 0..rounds {
         for at in 0..SERVERS.len() {

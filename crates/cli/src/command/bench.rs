@@ -116,7 +116,6 @@ fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
             "phase": "open", "engine": target.name(), "index": store.index(), "threads": 1,
             "operations": 2, "records": plan.records, "misses": u64::from(!found),
             "open_ms": opened, "first_get_ms": read, "first_put_ms": written,
-            "dram_bytes": target.costs().dram_bytes,
         });
         json::write_line(&mut io::stdout().lock(), &line)?;
     } else {
