@@ -17,7 +17,7 @@ use coreplane_scmkv::{Options, Placement, Scmkv};
 const POOL: u64 = 256 << 20;
 const VALUE: usize = 1000;
 /// Bytes of a record in the log: header, key, value.
-const RECORD: u64 = 24 + 16 + VALUE as u64;
+const RECORD: u64 = (20 + 16 + VALUE as u64).next_multiple_of(8);
 
 fn key(number: u64) -> [u8; 16] {
     let mut key = *b"key-00000000....";
