@@ -182,7 +182,13 @@ fn fuzz(root: &Path, tally: &mut Tally) -> Outcome<()> {
         let mut run = command(&["run", target]);
         // What is found goes into the first directory; the second is the seeds that are kept.
         run.arg(&grown).arg(place.join("seeds").join(target));
-        run.args(["--", "-max_total_time=180", "-timeout=60", "-rss_limit_mb=4096"]);
+        run.args([
+            "--",
+            "-max_total_time=180",
+            "-timeout=60",
+            "-rss_limit_mb=4096",
+            "-detect_leaks=0",
+        ]);
         let status = run.status()?;
         let outcome = if status.success() { Ok(()) } else { Err(status) };
         tally.count(&format!("fuzz {target}"), outcome);

@@ -60,7 +60,9 @@ impl Tally {
         self.left_out.push(format!("{name}: {why}"));
     }
 
-    /// Runs `cargo test …`, shows its output, and counts its tests; the answer is how many ran.
+    /// Runs `cargo test …`, shows its output, and counts its tests; the answer is how many ran. A
+    /// test that cannot run where it is writes `SKIPPED: what: why` to its standard output (by
+    /// `writeln!`, since what is printed is swallowed), and is listed as left out.
     pub(crate) fn cargo_test(&mut self, name: &str, command: &mut Command) -> Outcome<u64> {
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
         let output = child.stdout.take().ok_or("cargo has no output")?;
@@ -69,6 +71,9 @@ impl Tally {
             let line = line?;
             let line = String::from_utf8_lossy(&line);
             println!("{line}");
+            if let Some((_, what)) = line.split_once("SKIPPED: ") {
+                self.left_out.push(what.to_owned());
+            }
             if let Some((good, bad)) = counts(&line) {
                 passed += good;
                 failed += bad;
@@ -148,6 +153,15 @@ mod tests {
         let ran = tally.cargo_test("x", Command::new("sh").args(["-c", script]));
         assert_eq!(ran.unwrap(), 3);
         assert!(tally.close().is_err());
+    }
+
+    #[test]
+    fn a_test_that_says_so_is_left_out() {
+        let mut tally = Tally::new();
+        let script =
+            "echo 'test a ... SKIPPED: b: no c'; echo 'test result: ok. 1 passed; 0 failed'";
+        assert_eq!(tally.cargo_test("x", Command::new("sh").args(["-c", script])).unwrap(), 1);
+        assert_eq!(tally.left_out, ["b: no c"]);
     }
 
     #[test]
