@@ -375,7 +375,7 @@ impl Store {
         let signature = lock.signature(member.place);
         let expires = member.header.expires_at.is_some();
         lock.publish(standing.at, Slot::new(signature, member.offset, delete, expires))?;
-        log.note_published(standing.at);
+        log.note_published(self, standing.at);
         self.account(lock, standing.slot, standing.old.as_ref(), &member.header);
         self.leave_to_census(lock, member.offset, Self::member_len(member) as u32);
         let count = if delete { Count::Deletes } else { Count::Puts };

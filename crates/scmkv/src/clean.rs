@@ -73,7 +73,8 @@ impl Store {
         if let Some(arena) = &self.arena {
             return arena.supply();
         }
-        let page = self.pages.open_index(self.reserve())?;
+        let recovering = self.recovering.load(Ordering::Acquire);
+        let page = self.pages.open_index(if recovering { 0 } else { self.reserve() })?;
         Ok(page.map(|page| self.space.start_of(page)))
     }
 

@@ -140,10 +140,7 @@ impl Scmkv {
     /// [`Error::NoSpace`], [`Error::Io`].
     pub fn grow(&self, size: u64) -> Result<()> {
         self.store.check_writable()?;
-        let _cleaning = self.store.cleaner.lock();
-        let before = self.store.pages.len();
-        self.store.pool.grow(size).map_err(open::pool_error)?;
-        self.store.pages.format(before)
+        self.store.grow(size)
     }
 
     /// Cleans one page, if any has dead records; false if none has.

@@ -16,7 +16,7 @@ use crate::counters::Count;
 use crate::page::{Kind, sync_failed};
 use crate::record::Header;
 use crate::store::Store;
-use coreplane_engine::{Durability, Error, Result};
+use coreplane_engine::{Error, Result};
 use coreplane_pmem::{PageWriter, WriteMode, thread_number};
 use std::sync::atomic::Ordering;
 
@@ -50,9 +50,10 @@ pub(crate) struct Log {
     appended: i64,
     /// Where the bytes begin that are to be flushed before the next fence.
     unflushed: Option<u64>,
-    /// The slots that were published since the last fence, and the thread that did.
+    /// The slots that were published since the last fence, and the thread that did; none if it
+    /// was more than one.
     unfenced: Vec<u64>,
-    unfenced_by: usize,
+    unfenced_by: Option<usize>,
 }
 
 /// A record that was appended.
@@ -71,7 +72,7 @@ impl Log {
             appended: 0,
             unflushed: None,
             unfenced: Vec::new(),
-            unfenced_by: 0,
+            unfenced_by: None,
         }
     }
 
@@ -128,9 +129,6 @@ impl Log {
     /// # Errors
     /// If the medium fails.
     pub(crate) fn settle(&mut self, store: &Store) -> Result<()> {
-        if store.durability == Durability::NoFlush {
-            return Ok(());
-        }
         if let (Some(start), Some(writer)) = (self.unflushed.take(), &self.writer) {
             writer.flush_from(start);
         }
@@ -141,7 +139,7 @@ impl Log {
     #[inline]
     fn fence(&mut self, store: &Store) -> Result<()> {
         if !self.unfenced.is_empty() {
-            if self.unfenced_by != thread_number() {
+            if self.unfenced_by != Some(thread_number()) {
                 self.unfenced.iter().for_each(|at| store.index.flush_line(*at));
             }
             self.unfenced.clear();
@@ -244,19 +242,20 @@ impl Log {
                     self.settle(store)?;
                 }
             }
-            Order::NoFlush => {
-                self.unflushed.get_or_insert(offset);
-                writer.publish();
-            }
+            Order::NoFlush => writer.publish(),
         }
         Ok(())
     }
 
     /// Notes that this thread has just published and flushed the slot at `at`.
     #[inline]
-    pub(crate) fn note_published(&mut self, at: u64) {
-        // A thread that finds another's slots here has fenced them with its own record.
-        self.unfenced_by = thread_number();
+    pub(crate) fn note_published(&mut self, store: &Store, at: u64) {
+        if !store.index.in_pool() {
+            return;
+        }
+        let me = Some(thread_number());
+        self.unfenced_by =
+            if self.unfenced.is_empty() || self.unfenced_by == me { me } else { None };
         self.unfenced.push(at);
     }
 

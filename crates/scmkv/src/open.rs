@@ -122,7 +122,8 @@ impl Store {
         pages.format(0)?;
         let (index, arena) = new_index(&space, in_pool, geometry, true, &pages)?;
         let flags = if in_pool { Root::IN_POOL } else { 0 };
-        let root = Root { flags, version_base: VERSION_STEP, ..Root::default() };
+        let formatted = u64::from(pages.len());
+        let root = Root { flags, version_base: VERSION_STEP, formatted, ..Root::default() };
         pool.set_root(root.to_words()).map_err(pool_error)?;
         Self::assemble(Parts { pool, geometry, pages, index, arena, root, counted: true }, options)
     }
@@ -141,13 +142,16 @@ impl Store {
             return Err(Error::Unusable("the store was never wholly created".to_owned()));
         }
         let pages = Pages::new(Arc::clone(&space), pages_max(&space));
-        let elements = pages.load()?;
+        let formatted = u32::try_from(old.formatted).unwrap_or(u32::MAX).min(pages.len());
+        let elements = pages.load(formatted)?;
+        pages.format(formatted)?;
         let clean = old.has(Root::CLEAN);
         let rebuild = !old.has(Root::IN_POOL) || (old.has(Root::LAX) && !clean);
         // From here on a crash finds the store unclean, and versions go on above the old ones.
         let root = Root {
             flags: old.flags & !Root::CLEAN,
             version_base: old.version_base + VERSION_STEP,
+            formatted: u64::from(pages.len()),
             ..old
         };
         let (index, arena) = if old.has(Root::IN_POOL) {
@@ -176,8 +180,11 @@ impl Store {
         let to_read: Vec<LogPage> =
             logs.into_iter().filter(|log| rebuild || log.element.length.is_none()).collect();
         store.replay(&to_read, progress)?;
+        store.recovering.store(false, Ordering::Release);
         if rebuild && root.has(Root::LAX) {
-            store.set_root(Root { flags: root.flags & !Root::LAX, ..store.root() })?;
+            let _changing = spin::lock(&store.root_change);
+            store.set_root(Root { flags: root.flags & !Root::UNCLEAN, ..store.root() })?;
+            store.unflushed.store(false, Ordering::Release);
             store.lax.store(false, Ordering::Release);
         }
         Ok(store)
@@ -210,7 +217,9 @@ impl Store {
             dropped_tombstones: AtomicU64::new(if counted { 0 } else { root.version_base }),
             closed: AtomicBool::new(false),
             root_change: Mutex::new(()),
+            unflushed: AtomicBool::new(root.has(Root::UNFLUSHED)),
             lax: AtomicBool::new(root.has(Root::LAX)),
+            recovering: AtomicBool::new(!counted),
             census_done: AtomicBool::new(counted),
             wake: (Mutex::new(false), Condvar::new()),
             pool,
@@ -228,10 +237,11 @@ impl Store {
         }
         self.cleaner.lock().log().seal(self)?;
         self.space.fence().map_err(page::sync_failed)?;
+        self.flush_logs()?;
         let _changing = spin::lock(&self.root_change);
         let root = self.root();
         let records = self.counters.get(Count::Records).max(0) as u64;
-        let flags = root.flags & !Root::LAX | Root::CLEAN;
+        let flags = root.flags & !Root::UNCLEAN | Root::CLEAN;
         self.set_root(Root { flags, records, ..root })
     }
 }

@@ -226,12 +226,13 @@ impl Pages {
         })
     }
 
-    /// Reads the whole table of an existing pool into DRAM: claims what is not a log page, and
-    /// lists the free pages. Log pages are left to recovery.
-    pub(crate) fn load(&self) -> Result<Vec<(u32, Element)>> {
-        let mut elements = Vec::with_capacity(self.len() as usize);
+    /// Reads the table of an existing pool, whose first `formatted` pages have elements, into
+    /// DRAM: claims what is not a log page, and lists the free pages. Log pages are left to
+    /// recovery.
+    pub(crate) fn load(&self, formatted: u32) -> Result<Vec<(u32, Element)>> {
+        let mut elements = Vec::with_capacity(formatted as usize);
         let mut birth_max = 0;
-        for page in 0..self.len() {
+        for page in 0..formatted {
             if page % self.stretch() == 0 && page != 0 {
                 self.claim(page, Claim::WordsAsStored)?;
             }

@@ -19,6 +19,7 @@ use coreplane_engine::{
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::{spin, thread_number};
 use std::borrow::Cow;
+use std::sync::atomic::Ordering;
 
 /// Sequences that callers give are below this.
 const SEQUENCE_MAX: u64 = 1 << 61;
@@ -73,11 +74,11 @@ impl Store {
                 if self.space.fences_at_once() { Order::Strict } else { Order::Early }
             }
             Durability::Relaxed { window_bytes, .. } => {
-                self.become_lax()?;
+                self.become_lax(false)?;
                 Order::Relaxed { window_bytes }
             }
             Durability::NoFlush => {
-                self.become_lax()?;
+                self.become_lax(true)?;
                 Order::NoFlush
             }
         })
@@ -140,6 +141,10 @@ impl Store {
         };
         self.counters.add(Count::Splits, 1);
         while !self.index.split(leaf, place.y, &mut || self.supply_index_page(), &rehash)? {
+            if self.recovering.load(Ordering::Acquire) {
+                // The index is not whole yet: the cleaner would take what it lacks for dead.
+                return self.no_space(u64::from(self.geometry.page_size));
+            }
             self.clean_for_space(u64::from(self.geometry.page_size))?;
         }
         Ok(())
@@ -264,7 +269,7 @@ impl Store {
             header.expires_at.is_some(),
         );
         held.publish(standing.at, slot)?;
-        log.note_published(standing.at);
+        log.note_published(self, standing.at);
         self.leave_to_census(held, appended.offset, appended.len);
         let delete = header.kind == Kind::Delete;
         self.counters.add(if delete { Count::Deletes } else { Count::Puts }, 1);

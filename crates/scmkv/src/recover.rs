@@ -63,7 +63,8 @@ impl Store {
         let work = || {
             while let Some(page) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
                 match self.replay_page(page, &foreign) {
-                    Ok(tail) => tails.lock().push((page.page, page.element, tail)),
+                    Ok(tail) if page.element.length == Some(tail) => {}
+                    Ok(tail) => tails.lock().push((page.page, tail)),
                     Err(error) => *failure.lock() = Some(error),
                 }
                 let done = done.fetch_add(1, Ordering::Relaxed) + 1;
@@ -93,10 +94,8 @@ impl Store {
         }
         // What was put into the index is durable before the pages count as sealed.
         self.space.fence().map_err(crate::page::sync_failed)?;
-        for (page, element, tail) in tails.into_inner() {
-            if element.length.is_none() {
-                self.pages.seal(page, tail, 0)?;
-            }
+        for (page, tail) in tails.into_inner() {
+            self.pages.seal(page, tail, 0)?;
         }
         Ok(())
     }
@@ -112,7 +111,9 @@ impl Store {
         while at < end {
             let view = match self.sound(&guard, page.element.generation, at) {
                 Ok(view) => view,
-                Err(error) if sealed.is_some() => return Err(error),
+                Err(error) if sealed.is_some() && !self.unflushed.load(Ordering::Acquire) => {
+                    return Err(error);
+                }
                 Err(_) => break,
             };
             match view.header.kind {
@@ -164,9 +165,12 @@ impl Store {
         for apply in [false, true] {
             for run in runs {
                 let page = self.space.page_of(run.start);
-                if page >= self.pages.len() || self.pages.cell(page).generation() != run.generation
-                {
-                    // Cleaned since: its records stand alone elsewhere.
+                // Cleaned since (a freed page keeps its generation until it is opened again): its
+                // records stand alone elsewhere.
+                let there = page < self.pages.len()
+                    && self.pages.cell(page).kind() == Some(crate::page::Kind::Log)
+                    && self.pages.cell(page).generation() == run.generation;
+                if !there {
                     continue;
                 }
                 let mut at = run.start;
@@ -183,12 +187,17 @@ impl Store {
     }
 
     /// Lets the index point at `view`, unless it has the key in a later version.
+    ///
+    /// A crash may have emptied slots that other keys' probes have passed since: what was stored
+    /// last in a bucket is lost, and the slot beside it is not. Each of those holes is filled by
+    /// the replay of the record that it pointed at; until all are, the whole group is searched,
+    /// or a key behind a hole would get a second slot.
     fn restore(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
         let place = self.place(view.key());
         loop {
             let mut held = self.index.lock(place);
             let mut known: Option<(u64, bool)> = None;
-            let probe = held.probe(place, &mut |slot| {
+            let probe = held.probe_whole(place, &mut |slot| {
                 let Some(old) = self.reader().view(guard, slot.offset()) else { return Ok(false) };
                 let mine = old.key() == view.key();
                 if mine {

@@ -47,8 +47,12 @@ pub(crate) struct Store {
     pub(crate) closed: AtomicBool,
     /// Held from the reading of the root to its writing, so that no change undoes another.
     pub(crate) root_change: Mutex<()>,
+    /// Set, durably, once a write was made that is never flushed (`noflush`).
+    pub(crate) unflushed: AtomicBool,
     /// Set, durably, once a write was made whose loss a crash may leave to the index.
     pub(crate) lax: AtomicBool,
+    /// Set while logs are being replayed at an open.
+    pub(crate) recovering: AtomicBool,
     pub(crate) census_done: AtomicBool,
     /// Wakes the background threads.
     pub(crate) wake: (Mutex<bool>, Condvar),
@@ -78,6 +82,8 @@ pub(crate) struct Root {
     pub(crate) checkpoint: u64,
     /// Records of pages with at least this birth are not all in the checkpoint.
     pub(crate) replay_birth: u64,
+    /// Pages whose elements are written: fewer than the pool has after a crash in a growth.
+    pub(crate) formatted: u64,
 }
 
 impl Root {
@@ -88,15 +94,19 @@ impl Root {
     /// Since the last clean close writes were made at `relaxed` or `noflush`: slots of the index
     /// may be durable before their records.
     pub(crate) const LAX: u64 = 4;
+    /// Some of those were `noflush`: a full page may hold records that are not sound.
+    pub(crate) const UNFLUSHED: u64 = 8;
+    /// The flags that a clean close takes back.
+    pub(crate) const UNCLEAN: u64 = Self::LAX | Self::UNFLUSHED;
 
     pub(crate) fn to_words(self) -> [u64; 8] {
-        let Self { flags, version_base, records, checkpoint, replay_birth } = self;
-        [flags, version_base, records, checkpoint, replay_birth, 0, 0, 0]
+        let Self { flags, version_base, records, checkpoint, replay_birth, formatted } = self;
+        [flags, version_base, records, checkpoint, replay_birth, formatted, 0, 0]
     }
 
     pub(crate) fn from_words(words: [u64; 8]) -> Self {
-        let [flags, version_base, records, checkpoint, replay_birth, ..] = words;
-        Self { flags, version_base, records, checkpoint, replay_birth }
+        let [flags, version_base, records, checkpoint, replay_birth, formatted, ..] = words;
+        Self { flags, version_base, records, checkpoint, replay_birth, formatted }
     }
 
     pub(crate) fn has(self, flag: u64) -> bool {
@@ -170,6 +180,20 @@ impl Store {
         self.opened.elapsed().as_secs() as u32
     }
 
+    /// Grows the pool. The new pages count once their elements are durable; the next open writes
+    /// those that a crash has left out.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub(crate) fn grow(&self, size: u64) -> Result<()> {
+        let _cleaning = self.cleaner.lock();
+        let before = self.pages.len();
+        self.pool.grow(size).map_err(crate::open::pool_error)?;
+        self.pages.format(before)?;
+        let _changing = spin::lock(&self.root_change);
+        self.set_root(Root { formatted: u64::from(self.pages.len()), ..self.root() })
+    }
+
     pub(crate) fn root(&self) -> Root {
         Root::from_words(self.pool.root())
     }
@@ -212,16 +236,36 @@ impl Store {
     ///
     /// # Errors
     /// If it cannot be made durable.
-    pub(crate) fn become_lax(&self) -> Result<()> {
-        if self.lax.load(Ordering::Acquire) {
+    pub(crate) fn become_lax(&self, unflushed: bool) -> Result<()> {
+        let noted = !unflushed || self.unflushed.load(Ordering::Acquire);
+        if noted && self.lax.load(Ordering::Acquire) {
             return Ok(());
         }
         let _changing = spin::lock(&self.root_change);
         let mut root = self.root();
-        root.flags |= Root::LAX;
+        root.flags |= Root::LAX | if unflushed { Root::UNFLUSHED } else { 0 };
         self.set_root(root)?;
+        self.unflushed.fetch_or(unflushed, Ordering::AcqRel);
         self.lax.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Flushes all logs after writes that were not flushed: what is closed is durable.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn flush_logs(&self) -> Result<()> {
+        if !self.unflushed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        for page in 0..self.pages.len() {
+            let cell = self.pages.cell(page);
+            if cell.kind() == Some(crate::page::Kind::Log) {
+                let length = cell.length.load(Ordering::Acquire);
+                self.space.flush(self.space.start_of(page), u64::from(length));
+            }
+        }
+        self.space.fence().map_err(crate::page::sync_failed)
     }
 
     /// Wakes the background threads.

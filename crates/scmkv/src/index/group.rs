@@ -98,11 +98,13 @@ impl Index {
         Ok(Glance::Absent)
     }
 
-    /// Probes under the group's lock. `verdict` is never `Moved` there.
+    /// Probes under the group's lock, to the first empty slot or, if `whole`, all around the
+    /// group.
     pub(super) fn probe(
         &self,
         leaf: Leaf,
         place: Place,
+        whole: bool,
         verdict: &mut dyn FnMut(Slot) -> Result<bool>,
     ) -> Result<Probe> {
         let signature = place.signature(leaf.depth(), self.origin);
@@ -122,7 +124,7 @@ impl Index {
                     }
                 } else {
                     vacant = vacant.or(Some(at));
-                    ended |= slot == Slot::EMPTY;
+                    ended |= slot == Slot::EMPTY && !whole;
                 }
             }
             if ended {

@@ -126,7 +126,19 @@ impl<'a> GroupLock<'a> {
         place: Place,
         is_mine: &mut dyn FnMut(Slot) -> Result<bool>,
     ) -> Result<Probe> {
-        self.index.probe(self.leaf, place, is_mine)
+        self.index.probe(self.leaf, place, false, is_mine)
+    }
+
+    /// As [`GroupLock::probe`], not ending at an empty slot: for recovery.
+    ///
+    /// # Errors
+    /// As `is_mine`, and if the index is damaged.
+    pub(crate) fn probe_whole(
+        &self,
+        place: Place,
+        is_mine: &mut dyn FnMut(Slot) -> Result<bool>,
+    ) -> Result<Probe> {
+        self.index.probe(self.leaf, place, true, is_mine)
     }
 
     /// The first free slot for `place`, which is of this group, that `is_taken` does not name.
