@@ -6,7 +6,9 @@ const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 60.0;
 const TOP: f64 = 40.0;
-const BOTTOM: f64 = 70.0;
+const BOTTOM: f64 = 80.0;
+/// Names in a line of the legend.
+const LEGEND: usize = 3;
 const COLOURS: [&str; 6] = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#9c755f"];
 
 /// Bars in groups; a series has a figure for each group, or none.
@@ -51,11 +53,11 @@ impl Chart {
                 }
             }
         }
-        let share = inner / self.series.len().max(1) as f64;
         for (of, (name, _)) in self.series.iter().enumerate() {
-            let x = LEFT + share * of as f64;
-            rectangle(&mut svg, (x, HEIGHT - 28.0), (12.0, 12.0), of);
-            text(&mut svg, x + 16.0, HEIGHT - 18.0, "start", name);
+            let x = LEFT + inner / LEGEND as f64 * (of % LEGEND) as f64;
+            let y = base + 34.0 + 18.0 * (of / LEGEND) as f64;
+            rectangle(&mut svg, (x, y), (12.0, 12.0), of);
+            text(&mut svg, x + 16.0, y + 10.0, "start", name);
         }
         svg + "</svg>\n"
     }

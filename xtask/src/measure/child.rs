@@ -3,7 +3,9 @@
 use serde_json::Value;
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use crate::Outcome;
 
@@ -28,6 +30,30 @@ pub(super) fn output(command: &mut Command) -> Outcome<String> {
 /// The objects that it prints.
 pub(super) fn lines(command: &mut Command) -> Outcome<Vec<Value>> {
     output(command)?.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+}
+
+/// Kills a child that takes too long, unless it is dropped before: for those that are timed or
+/// killed by their own process number, which `timeout` would hide.
+#[derive(Debug)]
+pub(super) struct Watchdog {
+    // Dropping it wakes the thread.
+    _still_wanted: mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    /// Watches `child`. Drop it as soon as the child has been waited for: its number may be given
+    /// to another process.
+    pub(super) fn over(child: &Child, limit: Duration) -> Self {
+        let (still_wanted, dropped) = mpsc::channel();
+        let process = rustix::process::Pid::from_child(child);
+        std::thread::spawn(move || {
+            if dropped.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let killed = rustix::process::kill_process(process, rustix::process::Signal::KILL);
+                eprintln!("measure: a child took more than {limit:?} and was killed: {killed:?}");
+            }
+        });
+        Self { _still_wanted: still_wanted }
+    }
 }
 
 /// Seconds of processor time that process `id` has used, in user and kernel mode.
@@ -65,6 +91,17 @@ mod tests {
         assert!(lines(&mut bad).unwrap_err().to_string().contains("last"));
         let mut slow = limited("sleep", 1);
         assert!(output(slow.arg("30")).is_err());
+    }
+
+    #[test]
+    fn a_child_that_hangs_is_killed() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let watchdog = Watchdog::over(&child, Duration::from_millis(50));
+        while child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(watchdog);
+        assert!(!child.wait().unwrap().success());
     }
 
     #[test]

@@ -20,8 +20,10 @@ use crate::Outcome;
 
 /// Overwrites that a killed process was to make: more than it can in [`RUNNING`].
 const OVERWRITES: u64 = 30_000_000;
-/// How long it overwrites before it is killed.
-const RUNNING: Duration = Duration::from_secs(2);
+/// How long after the phase began it is killed; it draws its records first, for half a second.
+const RUNNING: Duration = Duration::from_millis(2500);
+/// A child that takes longer is given up.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// `cargo xtask measure restart …`.
 pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
@@ -131,22 +133,19 @@ impl Bench {
     }
 
     /// Opens, reads, writes, closes; the time until the first line.
-    fn open(
-        &self,
-        pool: &Path,
-        keys: u64,
-        seed: u64,
-    ) -> Result<(Value, Duration), Box<dyn std::error::Error + Send + Sync>> {
+    fn open(&self, pool: &Path, keys: u64, seed: u64) -> Outcome<(Value, Duration)> {
         let mut command = Command::new(&self.binaries.coreplane);
         command.args(["bench", "--workload", "open", "--json", "--records", &keys.to_string()]);
         command.args(["--seed", &seed.to_string()]).arg("--pool").arg(pool);
         let begun = Instant::now();
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let watchdog = child::Watchdog::over(&child, PATIENCE);
         let mut line = String::new();
         let out = child.stdout.take().ok_or("the child has no output")?;
         BufReader::new(out).read_line(&mut line)?;
         let wall = begun.elapsed();
         let status = child.wait()?;
+        drop(watchdog);
         if !status.success() {
             return Err(format!("open: {status}").into());
         }
@@ -159,20 +158,22 @@ impl Bench {
         command.args(["bench", "--workload", "overwrite@uniform", "--threads", "2", "--json"]);
         command.args(["--records", &keys.to_string(), "--operations", &OVERWRITES.to_string()]);
         command.arg("--pool").arg(pool).stdin(Stdio::null()).stdout(Stdio::null());
-        let mut child = command.spawn()?;
-        let begun = Instant::now();
-        // Records are drawn before the first is written, and the pool is opened before that.
-        let used_before_writing = 1.0;
-        let busy = || child::processor_seconds(child.id()).unwrap_or_default();
-        while begun.elapsed() < Duration::from_secs(60) && busy() < used_before_writing {
-            std::thread::sleep(Duration::from_millis(20));
+        let mut child = command.stderr(Stdio::piped()).spawn()?;
+        let watchdog = child::Watchdog::over(&child, PATIENCE);
+        let said = child.stderr.take().ok_or("the child has no standard error")?;
+        let began = BufReader::new(said)
+            .lines()
+            .any(|line| line.is_ok_and(|line| line.contains("overwrite begins")));
+        if began {
+            std::thread::sleep(RUNNING);
         }
-        std::thread::sleep(RUNNING);
+        drop(watchdog);
         let ended = child.try_wait()?;
         child.kill()?;
         child.wait()?;
         match ended {
-            None => Ok(()),
+            None if began => Ok(()),
+            None => Err("it never began to overwrite".into()),
             Some(status) => Err(format!("it was not to end before it is killed: {status}").into()),
         }
     }

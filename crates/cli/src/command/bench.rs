@@ -84,6 +84,8 @@ fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<
         if step.workload != Workload::Load && store.engine().len()? < plan.records {
             show(bench, &drive(&target, plan, Workload::Load)?, &context)?;
         }
+        // A phase is silent until it ends, and whoever waits wants to know which it is.
+        eprintln!("coreplane: {} begins", step.workload.name());
         show(bench, &drive(&target, &step.applied_to(plan), step.workload)?, &context)?;
     }
     Ok(())
