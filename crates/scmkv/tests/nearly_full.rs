@@ -74,7 +74,7 @@ fn report(what: &str, stats: &Stats, since: &Stats) {
     // What the cleaner copies is written to a log, too.
     let log = stats.log_bytes_written - since.log_bytes_written;
     let live = 100.0 * stats.live_bytes as f64 / stats.pool_bytes as f64;
-    println!("{what}: {live:.2} % live, {:.2} bytes written for each", log as f64 / user as f64);
+    eprintln!("{what}: {live:.2} % live, {:.2} bytes written for each", log as f64 / user as f64);
 }
 
 fn run(placement: Placement) {
