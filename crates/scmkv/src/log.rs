@@ -164,6 +164,11 @@ impl Log {
         let no_room = Error::NoSpace { needed: 0, reclaimable: 0 };
         let Some(writer) = &mut self.writer else { return Err(no_room) };
         let offset = writer.next_offset();
+        let durable = store.space.watermarks(writer.page()).map(|(_, durable)| durable);
+        let follows = durable == Some(writer.tail())
+            && self.unflushed.is_none()
+            && !store.unflushed.load(Ordering::Relaxed);
+        let header = Header { follows, ..*header };
         let encoded = header.encode(store.seed(self.generation, offset), key, value);
         let past_caches =
             order == Order::Strict && store.space.append_mode() == WriteMode::NonTemporal;

@@ -190,6 +190,7 @@ impl Store {
             kind,
             large,
             batched: false,
+            follows: false,
             version: 0,
             expires_at,
             sequence: write.options.sequence,

@@ -4,7 +4,7 @@
 //! ```text
 //!   0   crc       CRC-32C of all that follows up to the end of the value, begun with a seed of
 //!                 pool, page generation and offset
-//!   4   lengths   key length (17) | kind (3) | flags (4) | zeroes
+//!   4   lengths   key length (17) | kind (3) | flags (5) | zeroes
 //!   8   value length (32)
 //!   12  version   orders all writes of a key
 //!   20  [expiry, milliseconds since 1970]  [sequence given by the caller]     8 bytes each
@@ -16,6 +16,10 @@
 //! to be known of the old record when the new one is written ([`ahead`](crate::ahead)). The seed
 //! makes a record valid only where and when
 //! it was written: what an earlier use of the page left is never taken for one.
+//!
+//! *Follows*: a record says whether everything before it in its page was durable when it was
+//! written. So a record that is not sound, with one that follows behind it, is damage and not
+//! where a crash cut the log off ([`recover`](crate::recover)).
 //!
 //! | kind | value |
 //! |---|---|
@@ -58,6 +62,8 @@ const EXPIRES: u32 = 1;
 const SEQUENCE: u32 = 2;
 const LARGE: u32 = 4;
 const BATCHED: u32 = 8;
+const FOLLOWS: u32 = 16;
+const FLAGS: u32 = 0x1f;
 
 /// What is written before key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +73,8 @@ pub(crate) struct Header {
     pub(crate) large: bool,
     /// Valid only if the commit record of its batch is.
     pub(crate) batched: bool,
+    /// All records before it in its page were durable when it was written.
+    pub(crate) follows: bool,
     pub(crate) version: u64,
     pub(crate) expires_at: Option<UnixMillis>,
     pub(crate) sequence: Option<u64>,
@@ -78,6 +86,7 @@ impl Header {
             kind: Kind::Put,
             large: false,
             batched: false,
+            follows: false,
             version,
             expires_at: None,
             sequence: None,
@@ -90,6 +99,7 @@ impl Header {
             | flag(self.sequence.is_some(), SEQUENCE)
             | flag(self.large, LARGE)
             | flag(self.batched, BATCHED)
+            | flag(self.follows, FOLLOWS)
     }
 
     /// Bytes before the key.
@@ -226,7 +236,7 @@ impl<'s> Reader<'s> {
         let head = self.space.bytes(guard, offset, HEADER as u64)?;
         let lengths = word32(head, 4);
         let kind = Kind::from_bits(lengths >> KEY_BITS & 7)?;
-        let flags = lengths >> (KEY_BITS + 3) & 0xf;
+        let flags = lengths >> (KEY_BITS + 3) & FLAGS;
         let key_len = (lengths & ((1 << KEY_BITS) - 1)) as usize;
         let extras = (flags & (EXPIRES | SEQUENCE)).count_ones() as usize;
         let len = HEADER + 8 * extras + key_len + word32(head, 8) as usize;
@@ -244,6 +254,7 @@ impl<'s> Reader<'s> {
             kind,
             large: flags & LARGE != 0,
             batched: flags & BATCHED != 0,
+            follows: flags & FOLLOWS != 0,
             version: word64(head, 12),
             expires_at,
             sequence,

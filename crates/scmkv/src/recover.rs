@@ -2,7 +2,7 @@
 //!
 //! A page is *unclean* if it was open at the crash. Its records are read up to the first that is
 //! not sound; there the page is sealed for good, so that what lies stranded behind can never come
-//! back. One thread takes each unclean page, as in the paper.
+//! back. (Unless what lies behind proves that this is damage: then the open fails and says so.) One thread takes each unclean page, as in the paper.
 //!
 //! - Index in the pool: every slot was flushed, and its flush fenced with the log's next write.
 //!   So only records of unclean pages can be missing, and they are put into the index again,
@@ -25,6 +25,9 @@ use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Bytes of would-be records that are checked behind the end of a log.
+const FOLLOWERS_CHECKED_BYTES: u64 = 64 << 20;
 
 /// A log page to be read.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +117,9 @@ impl Store {
                 Err(error) if sealed.is_some() && !self.unflushed.load(Ordering::Acquire) => {
                     return Err(error);
                 }
+                Err(error) if self.is_followed(&guard, page.element.generation, at, end) => {
+                    return Err(error);
+                }
                 Err(_) => break,
             };
             match view.header.kind {
@@ -134,6 +140,26 @@ impl Store {
             at += u64::from(view.len());
         }
         Ok((at - start) as u32)
+    }
+
+    /// True if a record behind `at`, up to `end`, was written when all before it was durable: then
+    /// what is not sound at `at` is damage, not the end of the log.
+    fn is_followed(&self, guard: &Guard, generation: u32, at: u64, end: u64) -> bool {
+        // What lies behind the end is old, and may be made to look like records as one likes.
+        let mut checked = 0;
+        let mut candidate = at + 8;
+        while candidate < end && checked < FOLLOWERS_CHECKED_BYTES {
+            if let Some(view) = self.reader().view(guard, candidate)
+                && view.header.follows
+            {
+                checked += u64::from(view.len());
+                if view.check(self.seed(generation, candidate)).is_ok() {
+                    return true;
+                }
+            }
+            candidate += 8;
+        }
+        false
     }
 
     /// The record at `at`, if it is sound.

@@ -1,6 +1,6 @@
 //! What an earlier life of a store leaves to the next.
 
-use coreplane_engine::{Batch, Durability, Engine, WriteOptions};
+use coreplane_engine::{Batch, Durability, Engine, Error, WriteOptions};
 use coreplane_pmem::media::sim::{Eviction, Image, Sim, SimOptions};
 use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
@@ -201,4 +201,28 @@ fn no_key_has_two_slots_after_a_crash() {
         }
     }
     assert!(twice.is_empty(), "(fill, variant, len): {twice:?}");
+}
+
+#[test]
+fn a_flipped_bit_in_an_open_page_is_not_taken_for_the_end_of_the_log() {
+    let home = Home::shm();
+    let store = home.tiny(32, Placement::Dram, false);
+    for number in 0..5_u8 {
+        store.put(&[number; 16], &[0xa0 + number; 40], &write()).expect("put");
+    }
+    drop(store);
+    let mut bytes = std::fs::read(home.path()).expect("read");
+    let at = bytes.windows(40).position(|window| window == [0xa1; 40]).expect("the second value");
+    bytes[at + 3] ^= 4;
+    std::fs::write(home.path(), &bytes).expect("write");
+    let error = Scmkv::open(&home.path(), MediaChoice::Auto, options(false));
+    assert!(matches!(error, Err(Error::ChecksumMismatch { .. })), "{error:?}");
+    // The last record alone cannot be told from one that a crash has cut off.
+    bytes[at + 3] ^= 4;
+    let at = bytes.windows(40).position(|window| window == [0xa4; 40]).expect("the last value");
+    bytes[at + 3] ^= 4;
+    std::fs::write(home.path(), &bytes).expect("write");
+    let store = home.open(false);
+    assert!(store.get(&[3; 16]).expect("get").is_some());
+    assert!(store.get(&[4; 16]).expect("get").is_none());
 }
