@@ -373,7 +373,8 @@ impl Engine for Scmkv {
         stats.pool_bytes = store.pool_bytes();
         stats.free_bytes = u64::from(store.pages.free_len()) * u64::from(store.space.page_size());
         stats.live_bytes = store.live_bytes();
-        stats.dram_bytes = store.index.dram_bytes() + store.pages.dram_bytes();
+        stats.dram_bytes =
+            store.index.dram_bytes() + store.pages.dram_bytes() + store.space.dram_bytes();
         stats.expired = count(Count::Expired);
         stats.more = vec![("index_splits", count(Count::Splits))];
         stats

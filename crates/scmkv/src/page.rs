@@ -106,7 +106,7 @@ impl Pages {
     pub(crate) fn new(space: Arc<Space>, pages_max: usize) -> Self {
         Self {
             space,
-            cells: Chunked::new(pages_max, Cell::default),
+            cells: Chunked::new(pages_max, 512, Cell::default),
             free: Mutex::default(),
             free_len: AtomicU32::new(0),
             next_birth: AtomicU64::new(1),

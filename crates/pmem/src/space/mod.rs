@@ -200,6 +200,11 @@ impl Space {
         u32::try_from(self.len() >> self.page_shift).unwrap_or(u32::MAX)
     }
 
+    /// Bytes of DRAM that go with the pages mapped now.
+    pub fn dram_bytes(&self) -> u64 {
+        u64::from(self.pages()) * size_of::<u64>() as u64
+    }
+
     /// The page that `offset` is in.
     #[inline]
     pub fn page_of(&self, offset: u64) -> u32 {

@@ -55,7 +55,10 @@ pub(super) struct Roles(Box<[AtomicU64]>);
 
 impl Roles {
     pub(super) fn new(pages: usize) -> Self {
-        Self((0..pages).map(|_| AtomicU64::new(FREE)).collect())
+        let words = Box::<[AtomicU64]>::new_zeroed_slice(pages);
+        // SAFETY: all bits zero is a sound `AtomicU64`, and the value of `FREE`. The zeroes are
+        // the system's, so that pages in reserve cost no memory until they are used.
+        Self(unsafe { words.assume_init() })
     }
 
     #[inline]

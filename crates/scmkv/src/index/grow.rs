@@ -126,6 +126,9 @@ impl Half {
     }
 }
 
+/// Locks that come into being together: those of 256 segments, 128 KiB.
+const LOCKS_IN_CHUNK: usize = 1 << 14;
+
 impl Index {
     fn with(space: Arc<Space>, in_pool: bool, shape: Geometry, depth: u32, counted: bool) -> Self {
         let page = u64::from(shape.page_size);
@@ -138,7 +141,7 @@ impl Index {
             shape,
             origin: shape.depth,
             directory: Directory::new(depth),
-            locks: Chunked::new(locks, initial),
+            locks: Chunked::new(locks, LOCKS_IN_CHUNK, initial),
             growth: Mutex::default(),
         }
     }
