@@ -300,8 +300,13 @@ impl Store {
             self.cover_version(given)?;
         }
         let version = held.next_version(self.version_base().max(given));
-        debug_assert!(standing.old.as_ref().is_none_or(|old| old.header.version < version));
-        Ok(version)
+        match &standing.old {
+            Some(old) if old.header.version >= version => Err(Error::Corrupt {
+                offset: old.offset,
+                what: format!("version {:#x}, though none was given out yet", old.header.version),
+            }),
+            _ => Ok(version),
+        }
     }
 
     /// # Errors

@@ -18,14 +18,14 @@
 //! ([`census`](crate::census)); a writer adjusts the counters only for groups that were counted.
 
 use super::group::Probe;
+use super::kernel::{self, LOCKED};
 use super::{Index, Leaf, Slot};
 use crate::hash::Place;
 use coreplane_engine::Result;
 use coreplane_pmem::LINE;
 use coreplane_pmem::spin::Backoff;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
-const LOCKED: u64 = 1;
 const UNCOUNTED: u64 = 2;
 const VERSION_SHIFT: u32 = 2;
 
@@ -61,18 +61,7 @@ impl<'a> GroupLock<'a> {
     pub(super) fn acquire(index: &'a Index, lock: &'a Lock, leaf: Leaf) -> Self {
         let mut backoff = Backoff::new();
         loop {
-            let word = lock.0.load(Ordering::Relaxed);
-            if word & LOCKED == 0
-                && lock
-                    .0
-                    .compare_exchange_weak(
-                        word,
-                        word | LOCKED,
-                        Ordering::Acquire,
-                        Ordering::Relaxed,
-                    )
-                    .is_ok()
-            {
+            if let Some(word) = kernel::try_acquire(&lock.0) {
                 return Self { index, lock, leaf, word };
             }
             backoff.wait();
@@ -196,6 +185,6 @@ impl<'a> GroupLock<'a> {
 impl Drop for GroupLock<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.0.store(self.word, Ordering::Release);
+        kernel::release(&self.lock.0, self.word);
     }
 }

@@ -22,6 +22,7 @@
 mod directory;
 mod group;
 mod grow;
+mod kernel;
 mod lock;
 mod slot;
 mod sweep;
@@ -40,6 +41,7 @@ use coreplane_pmem::{Durable, Space, Word};
 use directory::Directory;
 use group::Glance;
 use grow::Growth;
+use kernel::Seen;
 use lock::Lock;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -89,25 +91,23 @@ impl Index {
         verdict: &mut dyn FnMut(Slot) -> Verdict,
     ) -> Result<Option<Slot>> {
         let mut dangling = None;
-        loop {
-            let leaf = self.leaf(place);
-            match self.glance(leaf, place, verdict)? {
-                Glance::Found(slot) => return Ok(Some(slot)),
-                Glance::Absent if self.leaf(place) == leaf => return Ok(None),
-                Glance::Absent => {}
+        kernel::find(
+            || self.leaf(place),
+            |leaf| match self.glance(leaf, place, verdict)? {
+                Glance::Found(slot) => Ok(Seen::Found(slot)),
+                Glance::Absent => Ok(Seen::Absent),
                 // The record was moved between the loads of slot and record: the slot says where
                 // to. One that still says the same points at nothing.
+                Glance::Moved { at, slot } if dangling == Some((at, slot)) => Err(Error::Corrupt {
+                    offset: slot.offset(),
+                    what: format!("the slot at {at:#x} of the index points at no record"),
+                }),
                 Glance::Moved { at, slot } => {
-                    if dangling == Some((at, slot)) {
-                        return Err(Error::Corrupt {
-                            offset: slot.offset(),
-                            what: format!("the slot at {at:#x} of the index points at no record"),
-                        });
-                    }
                     dangling = Some((at, slot));
+                    Ok(Seen::Again)
                 }
-            }
-        }
+            },
+        )
     }
 
     /// Locks the group of `place` for writing.

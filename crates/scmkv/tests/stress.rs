@@ -1,0 +1,100 @@
+//! Truly concurrent threads, for the thread sanitizer above all: threads are joined by hand, since
+//! the end of a scope looks like a race to it where the standard library is not instrumented.
+
+use coreplane_engine::{Batch, Engine, Error, WriteOptions};
+use coreplane_pmem::MediaChoice;
+use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+const KEYS: u64 = 300;
+
+/// Every value names its key, so that a reader sees at once what is not its own or torn.
+fn value(key: u64, round: u64) -> Vec<u8> {
+    [key.to_le_bytes(), round.to_le_bytes(), (key ^ round).to_le_bytes()].concat()
+}
+
+fn check(key: u64, value: &[u8]) {
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| value[8 * at + byte]));
+    assert_eq!((word(0), word(0) ^ word(1)), (key, word(2)), "a torn or foreign value");
+}
+
+/// Space may be short for a moment while a page waits for its readers.
+fn persist(mut write: impl FnMut() -> Result<(), Error>) {
+    for _ in 0..10_000 {
+        match write() {
+            Ok(()) => return,
+            Err(Error::NoSpace { .. }) => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("no space for good");
+}
+
+fn write(store: &Scmkv, thread: u64, round: u64) {
+    let options = WriteOptions::default();
+    let key = (round * 7 + thread * 131) % KEYS;
+    match round % 5 {
+        0 => persist(|| store.delete(&key.to_le_bytes(), &options).map(drop)),
+        1 => {
+            let mut batch = Batch::new();
+            for key in [key, (key + 1) % KEYS] {
+                batch.put(&key.to_le_bytes(), &value(key, round));
+            }
+            persist(|| store.apply(&batch, &options).map(drop));
+        }
+        _ => {
+            let value = value(key, round);
+            persist(|| store.put(&key.to_le_bytes(), &value, &options).map(drop));
+        }
+    }
+}
+
+fn stress(placement: Placement) {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
+    let path = directory.path().join("pool");
+    let store = Scmkv::create_with(
+        &path,
+        300 * 4096,
+        Geometry::TINY,
+        MediaChoice::Auto,
+        placement,
+        Options::default(),
+    );
+    let store = Arc::new(store.expect("create"));
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<JoinHandle<()>> = (0..2)
+        .map(|thread| {
+            let store = Arc::clone(&store);
+            std::thread::spawn(move || (0..40_000).for_each(|round| write(&store, thread, round)))
+        })
+        .collect();
+    let reader = {
+        let (store, stop) = (Arc::clone(&store), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            let mut key = 0;
+            while !stop.load(Ordering::Acquire) {
+                key = (key + 17) % KEYS;
+                if let Some(value) = store.get(&key.to_le_bytes()).expect("get") {
+                    check(key, &value);
+                }
+            }
+        })
+    };
+    writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
+    stop.store(true, Ordering::Release);
+    reader.join().expect("the reader");
+    assert!(store.verify(&mut |_| ()).expect("verify").is_sound());
+    store.close().expect("close");
+}
+
+#[test]
+fn readers_writers_and_the_cleaner_beside_an_index_in_the_pool() {
+    stress(Placement::Pool);
+}
+
+#[test]
+fn readers_writers_and_the_cleaner_beside_an_index_in_dram() {
+    stress(Placement::Dram);
+}
