@@ -345,6 +345,21 @@ pub trait Engine: Send + Sync {
     /// [`Error::SyncFailed`] if it never will be.
     fn commit(&self, horizon: &Horizon) -> Result<bool>;
 
+    /// The ticket of everything that is visible now: once it is durable, so is all that any
+    /// earlier read may have rested on. For answers that rest on more than the records shown: an
+    /// iteration's (absences too), a count. [`Ticket::DURABLE`] where nothing is visible before
+    /// it is durable.
+    fn visible_ticket(&self) -> Ticket {
+        Ticket::DURABLE
+    }
+
+    /// The time that expiries are held against: the clock's, but never less than any expiry that
+    /// a reader was told has passed, whatever became of the clock since. Relative expiries are
+    /// computed from it, lest a record be gone when it is written.
+    fn now(&self) -> UnixMillis {
+        UnixMillis::now()
+    }
+
     /// True if all of `horizon` is durable. Never blocks.
     ///
     /// # Errors

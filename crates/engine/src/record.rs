@@ -26,7 +26,7 @@ pub struct Record<'a> {
     /// When it ceases to exist.
     pub expires_at: Option<UnixMillis>,
     /// What it rests on; [`Ticket::DURABLE`] unless it was read with
-    /// [`Visibility::Early`](crate::Visibility::Early).
+    /// [`Visibility::Early`](crate::Visibility::Early) or by an iteration.
     pub ticket: Ticket,
 }
 

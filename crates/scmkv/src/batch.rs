@@ -250,7 +250,8 @@ impl Store {
             }
             Ok(())
         })?;
-        let ticket = self.written_ticket(order, log);
+        // Of all that is visible: a change that was idle rests on what others wrote.
+        let ticket = if order == Order::Early { self.early_ticket() } else { Ticket::DURABLE };
         Ok(Ok(Written { sequence, ticket, replaced }))
     }
 

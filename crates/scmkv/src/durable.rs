@@ -3,11 +3,20 @@
 //! On media that fence by an instruction every write is durable when it is visible, and there is
 //! nothing to do here. On `file` media a write is visible early, in an index that does not
 //! outlive a crash, and its ticket is the generation of the sync that will cover it.
+//!
+//! ```text
+//!   append ─▶ flush ─▶ draw the generation, note it ─▶ watermark, slot ─▶ ticket
+//! ```
+//!
+//! The generation is noted *before* anything can be seen: whoever sees the record then finds a
+//! generation that covers it, and can never take that of an older sync, which has ended, for it.
+//! The same holds for absences, and for the clock's mark that an expiry rests on.
 
 use crate::log::{Log, Order};
 use crate::page::sync_failed;
 use crate::store::Store;
 use coreplane_engine::{Horizon, Result, Ticket};
+use coreplane_pmem::Space;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +24,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What was published before it was durable.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
-    /// The generation of the last early write.
+    /// The generation that covers all that is visible.
     last: AtomicU64,
-    /// Up to where a page is durable once a generation is.
+    /// Up to where a page is durable once a generation is: of open pages alone, and one a page
+    /// and generation.
     pending: Mutex<VecDeque<Pending>>,
+}
+
+impl Early {
+    /// What was flushed is about to be seen: the generation that covers it.
+    pub(crate) fn cover(&self, space: &Space) -> u64 {
+        let generation = space.sync_begin();
+        self.last.fetch_max(generation, Ordering::AcqRel);
+        generation
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -29,33 +48,56 @@ struct Pending {
 }
 
 impl Store {
+    /// An early write that was flushed is about to be seen, up to `tail` of `page`: the generation
+    /// that covers it.
+    pub(crate) fn note_early(&self, page: u32, tail: u32) -> u64 {
+        let generation = self.early.cover(&self.space);
+        let mut pending = self.early.pending.lock();
+        let mut of_page = pending
+            .iter_mut()
+            .rev()
+            .take_while(|it| it.generation >= generation)
+            .filter(|it| it.generation == generation && it.page == page);
+        match of_page.next() {
+            Some(known) => known.tail = known.tail.max(tail),
+            None => {
+                // Those that are done go now, whether or not anybody ever asks.
+                self.raise_done(&mut pending);
+                pending.push_back(Pending { generation, page, tail });
+            }
+        }
+        generation
+    }
+
+    /// `page` is full and settled: what was early in it is done with, before the page can be used
+    /// again.
+    pub(crate) fn end_early(&self, page: u32) {
+        if !self.space.fences_at_once() {
+            self.early.pending.lock().retain(|it| it.page != page);
+        }
+    }
+
     /// The ticket of a write that was just made in `log`.
     #[inline]
     pub(crate) fn written_ticket(&self, order: Order, log: &Log) -> Ticket {
         if order != Order::Early {
             return Ticket::DURABLE;
         }
-        let generation = self.space.sync_begin();
-        self.early.last.fetch_max(generation, Ordering::AcqRel);
-        if let Some((page, tail)) = log.tail() {
-            let mut pending = self.early.pending.lock();
-            match pending.back_mut() {
-                Some(last) if last.generation == generation && last.page == page => {
-                    last.tail = last.tail.max(tail);
-                }
-                _ => pending.push_back(Pending { generation, page, tail }),
-            }
-        }
-        Ticket::new(0, generation.max(1))
+        Ticket::new(0, log.early_generation().max(1))
     }
 
-    /// The ticket of everything that is visible now.
+    /// The ticket of everything that is visible now, absences too.
     pub(crate) fn early_ticket(&self) -> Ticket {
         let last = self.early.last.load(Ordering::Acquire);
         if last == 0 || matches!(self.space.sync_is_done(last), Ok(true)) {
             return Ticket::DURABLE;
         }
         Ticket::new(0, last)
+    }
+
+    /// As [`Store::early_ticket`]; nothing is early where a fence is an instruction.
+    pub(crate) fn visible_ticket(&self) -> Ticket {
+        if self.space.fences_at_once() { Ticket::DURABLE } else { self.early_ticket() }
     }
 
     pub(crate) fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
@@ -78,9 +120,20 @@ impl Store {
         Ok(())
     }
 
+    /// Makes everything durable that was written before the call, whatever its durability.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.end_windows()?;
+        self.space.fence().map_err(sync_failed)
+    }
+
     /// Raises the durable watermarks of pages whose sync has ended.
-    pub(crate) fn mark_done(&self) {
-        let Some(mut pending) = self.early.pending.try_lock() else { return };
+    fn mark_done(&self) {
+        if let Some(mut pending) = self.early.pending.try_lock() {
+            self.raise_done(&mut pending);
+        }
+    }
+
+    fn raise_done(&self, pending: &mut VecDeque<Pending>) {
         while let Some(first) = pending.front() {
             if !matches!(self.space.sync_is_done(first.generation), Ok(true)) {
                 return;

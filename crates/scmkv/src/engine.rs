@@ -336,6 +336,10 @@ impl Engine for Scmkv {
         self.store.is_durable(horizon)
     }
 
+    fn visible_ticket(&self) -> Ticket {
+        self.store.visible_ticket()
+    }
+
     fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
         self.store.is_durable(horizon)
     }
@@ -345,8 +349,7 @@ impl Engine for Scmkv {
     }
 
     fn sync(&self) -> Result<()> {
-        self.store.end_windows()?;
-        self.store.space.fence().map_err(crate::page::sync_failed)
+        self.store.sync()
     }
 
     fn on_durable(&self, listener: DurableListener) {

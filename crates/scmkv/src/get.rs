@@ -4,7 +4,8 @@
 //! log. What may come between is
 //!
 //! - a newer version: the slot that was loaded was right at that moment, which is enough;
-//! - the cleaner: the page is retired, the slot says where the record went, look again;
+//! - the cleaner: the page is retired, the slot says where the record went, look again. So it is
+//!   with the fragments of a large value;
 //! - a batch that is being published: wait the moment until it is ([`Gate`]), so that nobody
 //!   sees it in part.
 
@@ -68,7 +69,7 @@ impl Store {
 
     /// What must be durable before `view` may be shown to the outside.
     #[inline]
-    fn ticket_of(&self, view: &View<'_>) -> Ticket {
+    pub(crate) fn ticket_of(&self, view: &View<'_>) -> Ticket {
         if self.space.fences_at_once() {
             return Ticket::DURABLE;
         }
@@ -80,7 +81,8 @@ impl Store {
         }
     }
 
-    /// Shows `view` as a record: its value put together, if it is in fragments.
+    /// Shows `view` as a record: its value put together, if it is in fragments. The lock of its
+    /// group is held.
     pub(crate) fn show<R>(
         &self,
         guard: &Guard,
@@ -88,21 +90,15 @@ impl Store {
         ticket: Ticket,
         visit: impl FnOnce(Record<'_>) -> R,
     ) -> Result<R> {
-        let record = |value| Record {
-            value,
-            sequence: view.sequence(),
-            expires_at: view.header.expires_at,
-            ticket,
-        };
         if !view.header.large {
-            return Ok(visit(record(Value::Whole(view.value()))));
+            return Ok(visit(record_of(view, Value::Whole(view.value()), ticket)));
         }
         let pieces = self.pieces(guard, view)?;
-        Ok(visit(record(Value::Pieces(&pieces))))
+        Ok(visit(record_of(view, Value::Pieces(&pieces), ticket)))
     }
 
     /// The pieces of a large value.
-    fn pieces<'g>(&'g self, guard: &'g Guard, view: &View<'_>) -> Result<Vec<&'g [u8]>> {
+    pub(crate) fn pieces<'g>(&'g self, guard: &'g Guard, view: &View<'g>) -> Result<Vec<&'g [u8]>> {
         fragment_offsets(view)
             .map(|offset| {
                 self.reader()
@@ -116,6 +112,32 @@ impl Store {
             .collect()
     }
 
+    /// The large value of `view`, which was found without a lock. If the cleaner moved a fragment
+    /// since, it had first let the slot point at a record that says where to; so the record is
+    /// looked up again, and one that still stands where it stood has lost its fragment. None if
+    /// there is no record any more.
+    fn gather<'g>(
+        &'g self,
+        guard: &'g Guard,
+        key: &[u8],
+        mut view: View<'g>,
+    ) -> Result<Option<Whole<'g>>> {
+        loop {
+            if !view.header.large {
+                return Ok(Some(Whole { view, pieces: Vec::new() }));
+            }
+            let lost = match self.pieces(guard, &view) {
+                Ok(pieces) => return Ok(Some(Whole { view, pieces })),
+                Err(error) => error,
+            };
+            match self.find(guard, key, self.place(key))? {
+                None => return Ok(None),
+                Some(again) if again.offset == view.offset => return Err(lost),
+                Some(again) => view = again,
+            }
+        }
+    }
+
     pub(crate) fn get_with(
         &self,
         key: &[u8],
@@ -124,44 +146,39 @@ impl Store {
     ) -> Result<Found> {
         let place = self.place(key);
         let guard = epoch::pin();
-        let found = self.gate.read(|| self.find(&guard, key, place))?;
-        let Some(view) = found else {
-            self.counters.add(Count::Misses, 1);
-            let ticket = self.absence_ticket(visibility)?;
-            return Ok(Found { hit: false, ticket });
+        let Some(view) = self.gate.read(|| self.find(&guard, key, place))? else {
+            return self.miss(visibility);
         };
-        let ticket = self.settle_ticket(self.ticket_of(&view), visibility)?;
-        match self.show(&guard, &view, ticket, &mut *visit) {
-            Ok(()) => {}
-            // The cleaner moved a fragment between record and value: the record has moved too.
-            Err(Error::Corrupt { .. }) if view.header.large => {
-                drop(guard);
-                return self.get_moved(key, place, visibility, visit);
-            }
-            Err(error) => return Err(error),
+        if view.header.large {
+            return self.get_large(&guard, key, visibility, visit);
         }
+        let ticket = self.settle_ticket(self.ticket_of(&view), visibility)?;
+        visit(record_of(&view, Value::Whole(view.value()), ticket));
         self.counters.add(Count::Hits, 1);
         Ok(Found { hit: true, ticket })
     }
 
-    /// Reads a large value that the cleaner moves, under the lock of its group.
-    #[cold]
-    fn get_moved(
+    fn get_large(
         &self,
+        guard: &Guard,
         key: &[u8],
-        place: Place,
         visibility: Visibility,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
-        let guard = epoch::pin();
-        let held = self.index.lock(place);
-        let view = self.find(&guard, key, place)?;
-        let Some(view) = view else { return Ok(Found { hit: false, ticket: Ticket::DURABLE }) };
-        let ticket = self.ticket_of(&view);
-        self.show(&guard, &view, ticket, visit)?;
-        drop(held);
-        let ticket = self.settle_ticket(ticket, visibility)?;
+        let found = self.gate.read(|| match self.find(guard, key, self.place(key))? {
+            Some(view) => self.gather(guard, key, view),
+            None => Ok(None),
+        })?;
+        let Some(whole) = found else { return self.miss(visibility) };
+        let ticket = self.settle_ticket(self.ticket_of(&whole.view), visibility)?;
+        visit(whole.record(ticket));
+        self.counters.add(Count::Hits, 1);
         Ok(Found { hit: true, ticket })
+    }
+
+    fn miss(&self, visibility: Visibility) -> Result<Found> {
+        self.counters.add(Count::Misses, 1);
+        Ok(Found { hit: false, ticket: self.absence_ticket(visibility)? })
     }
 
     /// Waits for `ticket` unless the reader asked for what is early.
@@ -190,12 +207,14 @@ impl Store {
         let guard = epoch::pin();
         let mut horizon = Horizon::new();
         let mut views = Vec::with_capacity(keys.len());
+        let mut large = Vec::new();
         self.gate.read(|| {
             views.clear();
+            large.clear();
             for lane in keys.chunks(LANE) {
                 self.find_lane(&guard, lane, &mut views)?;
             }
-            Ok(())
+            self.gather_all(&guard, keys, &mut views, &mut large)
         })?;
         for view in views.iter().flatten() {
             horizon.include(self.ticket_of(view));
@@ -210,17 +229,37 @@ impl Store {
         let hits = views.iter().flatten().count() as i64;
         self.counters.add(Count::Hits, hits);
         self.counters.add(Count::Misses, keys.len() as i64 - hits);
+        // All that is early rests on one generation.
+        let ticket = horizon.tickets().first().copied().unwrap_or(Ticket::DURABLE);
+        let mut large = large.iter();
         for (at, view) in views.iter().enumerate() {
-            match view {
-                None => visit(at, None),
-                Some(view) => {
-                    self.show(&guard, view, self.ticket_of(view), |record| {
-                        visit(at, Some(record));
-                    })?;
+            let record = view.as_ref().map(|view| match view.header.large {
+                false => record_of(view, Value::Whole(view.value()), ticket),
+                true => {
+                    let pieces: &[&[u8]] = large.next().map_or(&[], Vec::as_slice);
+                    record_of(view, Value::Pieces(pieces), ticket)
                 }
-            }
+            });
+            visit(at, record);
         }
         Ok(horizon)
+    }
+
+    /// Gathers the large values among `views`, in their order.
+    fn gather_all<'g>(
+        &'g self,
+        guard: &'g Guard,
+        keys: &[&[u8]],
+        views: &mut [Option<View<'g>>],
+        large: &mut Vec<Vec<&'g [u8]>>,
+    ) -> Result<()> {
+        for (slot, key) in views.iter_mut().zip(keys) {
+            let Some(view) = slot.filter(|view| view.header.large) else { continue };
+            let whole = self.gather(guard, key, view)?;
+            *slot = whole.as_ref().map(|whole| whole.view);
+            large.extend(whole.filter(|whole| whole.view.header.large).map(|whole| whole.pieces));
+        }
+        Ok(())
     }
 
     /// Looks several keys up at once: all index lines are asked for, then all records, and by the
@@ -256,6 +295,28 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// A record, and the pieces of its value if that is large. It can be read as long as the guard
+/// lives, whatever becomes of the record meanwhile.
+pub(crate) struct Whole<'g> {
+    pub(crate) view: View<'g>,
+    pub(crate) pieces: Vec<&'g [u8]>,
+}
+
+impl Whole<'_> {
+    pub(crate) fn record(&self, ticket: Ticket) -> Record<'_> {
+        let value = match self.view.header.large {
+            true => Value::Pieces(&self.pieces),
+            false => Value::Whole(self.view.value()),
+        };
+        record_of(&self.view, value, ticket)
+    }
+}
+
+#[inline]
+fn record_of<'r>(view: &View<'_>, value: Value<'r>, ticket: Ticket) -> Record<'r> {
+    Record { value, sequence: view.sequence(), expires_at: view.header.expires_at, ticket }
 }
 
 /// The offsets of the fragments of a large value, in order.

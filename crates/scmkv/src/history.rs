@@ -1,14 +1,42 @@
 //! Going through the records: cursors, changes, emptying the store.
 
-use crate::index::Position;
+use crate::get::Whole;
+use crate::index::{GroupLock, Position, Slot};
 use crate::put::Plan;
-use crate::record::Kind;
 use crate::store::Store;
-use coreplane_engine::{Entry, Error, Result, Ticket, WriteOptions};
-use coreplane_pmem::epoch;
+use coreplane_engine::{Completion, Entry, Error, Result, WriteOptions};
+use coreplane_pmem::epoch::{self, Guard};
 use std::sync::atomic::Ordering;
 
+/// A record or tombstone that was met.
+struct Met<'g> {
+    whole: Whole<'g>,
+    /// It is a record, and has not expired.
+    live: bool,
+}
+
 impl Store {
+    /// Reads what the slots of a locked group point at. What is found stays as it is while the
+    /// guard lives, so that it can be shown without the lock.
+    fn read_group<'g>(
+        &'g self,
+        guard: &'g Guard,
+        held: &GroupLock<'_>,
+        group: u32,
+        wanted: impl Fn(Slot) -> bool,
+    ) -> Result<Vec<Met<'g>>> {
+        let slots = self.index.slots(held.leaf(), group)?;
+        let mut met = Vec::with_capacity(slots.len());
+        for slot in slots.into_iter().map(|found| found.slot).filter(|slot| wanted(*slot)) {
+            let view = self.record(guard, slot)?;
+            let live = !slot.is_tombstone() && !self.is_expired(slot, &view)?;
+            let large = live && view.header.large;
+            let pieces = if large { self.pieces(guard, &view)? } else { Vec::new() };
+            met.push(Met { whole: Whole { view, pieces }, live });
+        }
+        Ok(met)
+    }
+
     /// Shows the live records of whole groups from `cursor` on, until `count` were shown.
     pub(crate) fn iterate(
         &self,
@@ -22,23 +50,16 @@ impl Store {
             let (leaf, group, next) = self.index.step(position);
             let guard = epoch::pin();
             let Some(held) = self.index.lock_group(leaf, position.y, group) else { continue };
-            let slots = self.index.slots(leaf, group)?;
-            let mut views = Vec::with_capacity(slots.len());
-            for found in slots.into_iter().filter(|found| !found.slot.is_tombstone()) {
-                let view = self.record(&guard, found.slot)?;
-                if !self.is_expired(found.slot, &view)? {
-                    views.push(view);
+            let found = self.read_group(&guard, &held, group, |slot| !slot.is_tombstone())?;
+            drop(held);
+            for Met { whole, live } in found {
+                if live {
+                    shown += 1;
+                    let record = whole.record(self.ticket_of(&whole.view));
+                    let (key, sequence) = (whole.view.key(), record.sequence);
+                    visit(Entry { key, record: Some(record), sequence });
                 }
             }
-            // Fragments of large values stay put only while the lock is held.
-            for view in &views {
-                shown += 1;
-                self.show(&guard, view, Ticket::DURABLE, |record| {
-                    let sequence = record.sequence;
-                    visit(Entry { key: view.key(), record: Some(record), sequence });
-                })?;
-            }
-            drop(held);
             match next {
                 None => return Ok(0),
                 Some(next) if shown >= count.max(1) => return Ok(next.to_cursor()),
@@ -62,27 +83,21 @@ impl Store {
             let (leaf, group, next) = self.index.step(here);
             let guard = epoch::pin();
             let Some(held) = self.index.lock_group(leaf, here.y, group) else { continue };
-            for found in self.index.slots(leaf, group)? {
-                let view = self.record(&guard, found.slot)?;
-                if view.sequence() <= sequence {
-                    continue;
-                }
-                let (key, newer) = (view.key(), view.sequence());
-                if view.header.kind == Kind::Delete || self.is_expired(found.slot, &view)? {
-                    visit(Entry { key, record: None, sequence: newer });
-                } else {
-                    self.show(&guard, &view, Ticket::DURABLE, |record| {
-                        visit(Entry { key, record: Some(record), sequence: newer });
-                    })?;
+            let found = self.read_group(&guard, &held, group, |_| true)?;
+            drop(held);
+            for Met { whole, live } in found {
+                let (key, newer) = (whole.view.key(), whole.view.sequence());
+                if newer > sequence {
+                    let record = live.then(|| whole.record(self.ticket_of(&whole.view)));
+                    visit(Entry { key, record, sequence: newer });
                 }
             }
-            drop(held);
             position = next;
         }
         Ok(())
     }
 
-    /// Deletes every record, one after the other.
+    /// Deletes every record, one after the other, and waits once for all of them.
     pub(crate) fn clear(&self) -> Result<()> {
         let mut position = Some(Position::default());
         while let Some(here) = position {
@@ -99,11 +114,13 @@ impl Store {
             };
             for key in keys {
                 // Expired ones too, which `erase` would not find.
-                let options = WriteOptions::default();
+                let completion = Completion::Early;
+                let options = WriteOptions { completion, ..WriteOptions::default() };
                 self.write(&key, &options, 8, &mut |_, _, _| Ok(Plan::Delete))?;
             }
             position = next;
         }
+        self.sync()?;
         // What is written from now on is newer than the whole of it.
         self.raise_version_base()?;
         Ok(())

@@ -54,6 +54,8 @@ pub(crate) struct Log {
     /// was more than one.
     unfenced: Vec<u64>,
     unfenced_by: Option<usize>,
+    /// The generation that covers the last early write.
+    early: u64,
 }
 
 /// A record that was appended.
@@ -73,6 +75,7 @@ impl Log {
             unflushed: None,
             unfenced: Vec::new(),
             unfenced_by: None,
+            early: 0,
         }
     }
 
@@ -116,6 +119,7 @@ impl Log {
         if let Some(writer) = self.writer.take() {
             let (page, length) = (writer.page(), writer.tail());
             drop(writer);
+            store.end_early(page);
             let cell = store.pages.cell(page);
             cell.live.fetch_add(self.appended, Ordering::Relaxed);
             self.appended = 0;
@@ -132,7 +136,13 @@ impl Log {
         if let (Some(start), Some(writer)) = (self.unflushed.take(), &self.writer) {
             writer.flush_from(start);
         }
-        self.fence(store)
+        self.fence(store)?;
+        if let Some(writer) = &self.writer
+            && let Some((published, _)) = store.space.watermarks(writer.page())
+        {
+            store.space.mark_durable(writer.page(), published);
+        }
+        Ok(())
     }
 
     /// Fences: the flushes of this thread, and the slot that was published last.
@@ -237,17 +247,20 @@ impl Log {
                 if let Some(start) = self.unflushed.take() {
                     writer.flush_from(start);
                 }
+                // Before anybody can see it.
+                self.early = store.note_early(writer.page(), writer.tail());
                 writer.publish_early();
             }
             Order::Relaxed { window_bytes } => {
                 let start = *self.unflushed.get_or_insert(offset);
                 let gathered = writer.next_offset() - start;
-                writer.publish();
+                // An early write may precede it in the page, which no sync has covered yet.
+                writer.publish_early();
                 if gathered >= window_bytes {
                     self.settle(store)?;
                 }
             }
-            Order::NoFlush => writer.publish(),
+            Order::NoFlush => writer.publish_early(),
         }
         Ok(())
     }
@@ -262,6 +275,12 @@ impl Log {
         self.unfenced_by =
             if self.unfenced.is_empty() || self.unfenced_by == me { me } else { None };
         self.unfenced.push(at);
+    }
+
+    /// The generation that covers the last early write.
+    #[inline]
+    pub(crate) fn early_generation(&self) -> u64 {
+        self.early
     }
 
     /// True if something that was published is not flushed yet.
@@ -287,10 +306,5 @@ impl Log {
     /// `len` bytes just appended are not live.
     pub(crate) fn forget_live(&mut self, len: u32) {
         self.appended -= i64::from(len);
-    }
-
-    /// The page being filled and how far.
-    pub(crate) fn tail(&self) -> Option<(u32, u32)> {
-        self.writer.as_ref().map(|writer| (writer.page(), writer.tail()))
     }
 }

@@ -1,0 +1,183 @@
+//! On a file a write is visible before it is durable: nobody may be told otherwise.
+
+use coreplane_engine::{
+    Batch, Completion, Durability, Engine, Horizon, Ticket, Visibility, WriteOptions,
+};
+use coreplane_pmem::MediaChoice;
+use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+struct Disk {
+    store: Scmkv,
+    _directory: tempfile::TempDir,
+}
+
+impl Disk {
+    fn of(geometry: Geometry, size: u64) -> Self {
+        let directory = tempfile::tempdir().expect("directory");
+        let options = Options { background: false, ..Options::default() };
+        let (path, media) = (directory.path().join("pool"), MediaChoice::File);
+        let store = Scmkv::create_with(&path, size, geometry, media, Placement::Dram, options);
+        Self { store: store.expect("create"), _directory: directory }
+    }
+
+    fn new() -> Self {
+        Self::of(Geometry::default(), 64 << 20)
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Ticket {
+        self.store.put(key, value, options).expect("put").ticket()
+    }
+
+    fn is_durable(&self, ticket: Ticket) -> bool {
+        self.store.is_durable(&Horizon::from(ticket)).expect("is_durable")
+    }
+
+    fn wait(&self, ticket: Ticket) {
+        self.store.wait_durable(&Horizon::from(ticket)).expect("wait_durable");
+    }
+
+    /// The number in `key`, and what a reader is told that it rests on.
+    fn read(&self, key: &[u8]) -> (u64, Ticket) {
+        let mut number = 0;
+        let mut see = |record: coreplane_engine::Record<'_>| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&record.value.to_vec()[..8]);
+            number = u64::from_le_bytes(word);
+        };
+        let found = self.store.get_with(key, Visibility::Early, &mut see).expect("get");
+        (number, found.ticket)
+    }
+}
+
+fn early() -> WriteOptions {
+    WriteOptions { completion: Completion::Early, ..WriteOptions::default() }
+}
+
+#[test]
+fn a_reader_beside_the_writer_is_told_what_is_not_synced() {
+    const WRITES: u64 = 6000;
+    const UNKNOWN: u64 = u64::MAX;
+    let disk = Disk::new();
+    disk.put(b"k", &0_u64.to_le_bytes(), &WriteOptions::default());
+    let positions: Vec<AtomicU64> = (0..=WRITES).map(|_| AtomicU64::new(UNKNOWN)).collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1..=WRITES {
+                let ticket = disk.put(b"k", &number.to_le_bytes(), &early());
+                positions[number as usize].store(ticket.position(), Ordering::Release);
+                if number % 8 == 0 {
+                    disk.wait(ticket);
+                }
+            }
+            done.store(true, Ordering::Release);
+        });
+        while !done.load(Ordering::Acquire) {
+            let (number, told) = disk.read(b"k");
+            if !told.is_durable() || number == 0 {
+                continue;
+            }
+            let position = loop {
+                match positions[number as usize].load(Ordering::Acquire) {
+                    UNKNOWN => std::hint::spin_loop(),
+                    position => break position,
+                }
+            };
+            assert!(
+                position == 0 || disk.is_durable(Ticket::new(0, position)),
+                "write {number} was called durable before its sync"
+            );
+        }
+    });
+}
+
+#[test]
+fn an_iteration_says_what_it_rests_on() {
+    let disk = Disk::new();
+    for number in 0..50_u64 {
+        let written = disk.put(b"k", &number.to_le_bytes(), &early());
+        let mut told = Vec::new();
+        let mut see = |entry: coreplane_engine::Entry<'_>| {
+            told.extend(entry.record.map(|record| record.ticket));
+        };
+        disk.store.iterate(0, 10, &mut see).expect("iterate");
+        disk.store.changes_since(0, &mut see).expect("changes");
+        let is_durable = disk.is_durable(written);
+        assert_eq!(told.len(), 2);
+        assert!(is_durable || !told.iter().any(|ticket| ticket.is_durable()));
+        disk.wait(written);
+    }
+}
+
+#[test]
+fn an_absence_rests_on_the_delete_that_made_it() {
+    let disk = Disk::new();
+    for round in 0..50_u64 {
+        disk.wait(disk.put(b"k", &round.to_le_bytes(), &early()));
+        let deleted = disk.store.delete(b"k", &early()).expect("delete").ticket();
+        let seen = disk.store.visible_ticket();
+        let keys: [&[u8]; 1] = [b"k"];
+        let missed =
+            disk.store.multi_get(&keys, Visibility::Early, &mut |_, _| {}).expect("multi_get");
+        let mut nothing = Batch::new();
+        nothing.delete(b"k");
+        let idle = disk.store.apply(&nothing, &early()).expect("apply").ticket;
+        let is_durable = disk.is_durable(deleted);
+        assert!(is_durable || !seen.is_durable(), "round {round}");
+        assert!(is_durable || !missed.is_empty(), "round {round}");
+        assert!(is_durable || !idle.is_durable(), "round {round}");
+    }
+}
+
+#[test]
+fn a_relaxed_write_does_not_make_the_strict_one_before_it_look_durable() {
+    let disk = Disk::new();
+    let relaxed = WriteOptions { durability: Some(Durability::RELAXED), ..early() };
+    for number in 0..50_u64 {
+        let written = disk.put(b"strict", &number.to_le_bytes(), &early());
+        disk.put(b"relaxed", &number.to_le_bytes(), &relaxed);
+        let (_, told) = disk.read(b"strict");
+        let is_durable = disk.is_durable(written);
+        assert!(is_durable || !told.is_durable(), "round {number}");
+        disk.wait(written);
+    }
+}
+
+#[test]
+fn what_a_page_held_before_says_nothing_of_what_it_holds_now() {
+    // Few pages, so that they are used again and again; and nobody asks for any ticket.
+    let disk = Disk::of(Geometry::TINY, 24 * 4096);
+    let first = disk.put(b"first", &[0; 200], &early());
+    disk.wait(first);
+    for round in 0..8 {
+        for number in 0..600_u64 {
+            disk.put(&(number % 4).to_le_bytes(), &[7; 200], &early());
+        }
+        for number in 0..30_u64 {
+            let written = disk.put(b"k", &[number as u8; 100], &early());
+            // Whatever has ended so far is noted.
+            assert!(disk.is_durable(first));
+            let (_, told) = disk.read(b"k");
+            let is_durable = disk.is_durable(written);
+            assert!(is_durable || !told.is_durable(), "round {round}, write {number}");
+        }
+    }
+}
+
+#[test]
+fn emptying_a_store_waits_once() {
+    let disk = Disk::new();
+    let mut last = Ticket::DURABLE;
+    for number in 0..300_u32 {
+        last = disk.put(&number.to_le_bytes(), b"v", &early());
+    }
+    disk.wait(last);
+    let before = disk.store.stats().fences;
+    disk.store.clear().expect("clear");
+    let fences = disk.store.stats().fences - before;
+    assert!(disk.store.is_empty().expect("is_empty"));
+    assert!(disk.store.visible_ticket().is_durable(), "cleared, and not durable");
+    // Each early write asks for its generation once; a wait would be a fence more.
+    assert!(fences < 450, "{fences} fences for 300 keys");
+}
