@@ -1,0 +1,104 @@
+//! Large values are read while the cleaner moves their fragments.
+
+use coreplane_engine::{Engine, Visibility, WriteOptions};
+use coreplane_pmem::MediaChoice;
+use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A value that says in each byte which write it is of.
+fn value(round: usize, len: usize) -> Vec<u8> {
+    vec![round as u8; len]
+}
+
+fn is_whole(value: &[u8], len: usize) -> bool {
+    value.len() == len && value.iter().all(|byte| *byte == value[0])
+}
+
+/// Ends the others, whatever becomes of this thread.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Readers of every kind, while one thread overwrites and cleans.
+fn read_beside_the_cleaner(read: impl Fn(&Scmkv, &[&[u8]]) + Sync) {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
+    let (path, media) = (directory.path().join("pool"), MediaChoice::Auto);
+    let options = Options { background: false, ..Options::default() };
+    // So large that a reader who is slow to let go of pages stops nobody.
+    let (size, geometry) = (8192 * 4096, Geometry::TINY);
+    let store = Scmkv::create_with(&path, size, geometry, media, Placement::Pool, options);
+    let store = store.expect("create");
+    let write = WriteOptions::default();
+    let keys: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
+    for key in keys {
+        store.put(key, &value(0, 3000), &write).expect("put");
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _ending = Ending(&done);
+            for round in 0..2500 {
+                store.put(b"small", &[round as u8; 100], &write).expect("put");
+                store.put(keys[round % 4], &value(round, 3000), &write).expect("put");
+                store.clean().expect("clean");
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let _ending = Ending(&done);
+        while !done.load(Ordering::Relaxed) {
+            read(&store, &keys);
+        }
+    });
+}
+
+#[test]
+fn one_key_at_a_time() {
+    read_beside_the_cleaner(|store, keys| {
+        for key in keys {
+            let value = store.get(key).expect("get").expect("there");
+            assert!(is_whole(&value, 3000));
+        }
+    });
+}
+
+#[test]
+fn several_keys_at_once() {
+    read_beside_the_cleaner(|store, keys| {
+        let mut shown = 0;
+        let mut see = |_, record: Option<coreplane_engine::Record<'_>>| {
+            let value = record.expect("there").value.to_vec();
+            assert!(is_whole(&value, 3000));
+            shown += 1;
+        };
+        store.multi_get(keys, Visibility::Durable, &mut see).expect("multi_get");
+        assert_eq!(shown, keys.len());
+    });
+}
+
+#[test]
+fn all_of_them() {
+    read_beside_the_cleaner(|store, keys| {
+        let mut shown = 0;
+        let mut see = |entry: coreplane_engine::Entry<'_>| {
+            if entry.key != b"small" {
+                let value = entry.record.expect("a record").value.to_vec();
+                assert!(is_whole(&value, 3000));
+                shown += 1;
+            }
+        };
+        let mut cursor = 0;
+        loop {
+            cursor = store.iterate(cursor, 100, &mut see).expect("iterate");
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert!(shown >= keys.len());
+    });
+}
