@@ -205,10 +205,10 @@ impl Space {
         u64::from(self.pages()) * size_of::<u64>() as u64
     }
 
-    /// The page that `offset` is in.
+    /// The page that `offset` is in; one that is nowhere is in page `u32::MAX`.
     #[inline]
     pub fn page_of(&self, offset: u64) -> u32 {
-        (offset >> self.page_shift) as u32
+        u32::try_from(offset >> self.page_shift).unwrap_or(u32::MAX)
     }
 
     /// The offset at which `page` starts.
@@ -301,15 +301,16 @@ impl Space {
     /// the guard lives.
     #[inline]
     pub fn bytes<'g>(&'g self, _guard: &'g Guard, offset: u64, len: u64) -> Option<&'g [u8]> {
-        let page = self.page_of(offset);
         let within = offset & u64::from(self.page_size() - 1);
-        let Role::Log { published, .. } = self.roles.get(page)? else {
+        // All of the page's number, whatever the offset: cut short it could name another page.
+        let Role::Log { published, .. } = self.roles.at(offset >> self.page_shift)? else {
             return None;
         };
         if within.checked_add(len)? > u64::from(published) {
             return None;
         }
-        // SAFETY: the bytes are below the watermark that the page had after the guard was pinned:
+        // SAFETY: a page has a role only if it is mapped, and no watermark is above its end, so
+        // that `offset + len <= self.len()`. The bytes are below the watermark that the page had after the guard was pinned:
         // they were written before it was raised (Release/Acquire), its writer writes only above
         // it, and the page is not claimed again before the guard is dropped (module `epoch`). The
         // mapping outlives `'g` because `self` does.

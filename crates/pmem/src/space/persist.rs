@@ -9,22 +9,25 @@ use std::sync::atomic::Ordering;
 
 impl Space {
     /// Writes the lines of the range back: durable at this thread's next [`Space::fence`]. On
-    /// `file` media it notes the range as dirty instead.
+    /// `file` media it notes the range as dirty instead. Of a range that ends outside the space
+    /// nothing is flushed: nothing can have been stored there.
     #[inline]
     pub fn flush(&self, offset: u64, len: u64) {
         if matches!(self.behaviour, Behaviour::Dram) {
             return;
         }
         let lines = order::lines(offset, len);
-        debug_assert!(lines.end <= self.len());
+        if lines.end > self.len() {
+            return;
+        }
         self.count_flushes((lines.end - lines.start) / LINE as u64);
         // First, so that the time of the instructions is part of an emulated medium's.
         self.behaviour_flush(&lines);
         if self.instruction != Instruction::None {
             let mut at = lines.start;
             while at < lines.end {
-                // SAFETY: the lines overlap mapped memory and mappings are whole pages; the
-                // instruction is one of `available()`.
+                // SAFETY: `at < lines.end <= self.len()`, checked above, and what is mapped stays
+                // mapped; the instruction is one of `available()`.
                 unsafe { arch::flush_line(self.mapping.at(at), self.instruction) };
                 at += LINE as u64;
             }

@@ -63,7 +63,13 @@ impl Roles {
 
     #[inline]
     pub(super) fn get(&self, page: u32) -> Option<Role> {
-        let word = self.0.get(page as usize)?;
+        self.at(u64::from(page))
+    }
+
+    /// As [`Roles::get`], for any number at all.
+    #[inline]
+    pub(super) fn at(&self, page: u64) -> Option<Role> {
+        let word = self.0.get(usize::try_from(page).ok()?)?;
         Some(Role::from_word(word.load(Ordering::Acquire)))
     }
 

@@ -1,0 +1,74 @@
+//! No offset, whatever it is made of, gets a safe caller at memory that is not the space's.
+
+use coreplane_pmem::{PageWriter, Space, SpaceOptions, epoch};
+use std::sync::Arc;
+
+const PAGE: u64 = 4096;
+const LOG_PAGE: u32 = 3;
+
+fn with_a_record() -> (Arc<Space>, PageWriter) {
+    let options = SpaceOptions { page_size: PAGE as u32, reserve: 1 << 20 };
+    let space = Arc::new(Space::dram(1 << 16, &options).unwrap());
+    let mut writer = space.claim_log(LOG_PAGE).unwrap();
+    writer.append(&[&[7; 64]]).unwrap();
+    writer.publish();
+    (space, writer)
+}
+
+#[test]
+fn an_offset_beyond_the_pages_names_no_bytes() {
+    let (space, _writer) = with_a_record();
+    let guard = epoch::pin();
+    let offset = u64::from(LOG_PAGE) * PAGE;
+    assert!(space.bytes(&guard, offset, 8).is_some());
+    // One flipped bit; from bit 44 on the page has the same number in 32 bits.
+    for bit in 12..64 {
+        let bytes = space.bytes(&guard, offset ^ 1 << bit, 8);
+        assert!(bytes.is_none(), "bit {bit}: {bytes:?}");
+    }
+}
+
+#[test]
+fn no_length_reaches_beyond_what_is_published() {
+    let (space, _writer) = with_a_record();
+    let guard = epoch::pin();
+    let offset = u64::from(LOG_PAGE) * PAGE;
+    for len in [65, PAGE, PAGE + 1, 1 << 32, u64::MAX - 8, u64::MAX] {
+        assert!(space.bytes(&guard, offset + 8, len).is_none(), "{len} bytes");
+    }
+}
+
+#[test]
+fn a_page_that_is_nowhere_is_not_one_that_is_there() {
+    let (space, _writer) = with_a_record();
+    assert_eq!(space.page_of(u64::from(LOG_PAGE) * PAGE + 5), LOG_PAGE);
+    for bit in 44..64 {
+        let page = space.page_of(u64::from(LOG_PAGE) * PAGE | 1 << bit);
+        assert!(page >= space.pages(), "bit {bit}: page {page}");
+    }
+}
+
+#[test]
+fn a_flush_outside_the_pool_does_nothing() {
+    use coreplane_pmem::{CreateOptions, MediaChoice, Pool};
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let options = CreateOptions {
+        size: 1 << 16,
+        media: MediaChoice::Auto,
+        page_size: PAGE as u32,
+        kind: "bounds".to_owned(),
+        parameters: [0; 8],
+    };
+    let pool = Pool::create(&directory.path().join("pool"), &options).unwrap();
+    let space = pool.space();
+    let before = space.flushes_and_fences();
+    // Within the reserve, far beyond it, and where the end of the range has no number.
+    for (offset, len) in
+        [(1 << 16, 64), (1 << 16, 1), (1 << 50, 8), (u64::MAX - 7, 8), (8, u64::MAX)]
+    {
+        space.flush(offset, len);
+    }
+    assert_eq!(space.flushes_and_fences(), before);
+    space.flush((1 << 16) - 8, 8);
+    assert_eq!(space.flushes_and_fences().0, before.0 + 1);
+}
