@@ -143,18 +143,22 @@ impl Store {
         }
         let pages = Pages::new(Arc::clone(&space), pages_max(&space));
         let formatted = u32::try_from(old.formatted).unwrap_or(u32::MAX).min(pages.len());
-        let elements = pages.load(formatted)?;
+        // A pool that was copied to a medium whose fence is a sync: there a slot could become
+        // durable before its record, so that the index goes to DRAM for good.
+        let in_pool = old.has(Root::IN_POOL) && space.fences_at_once();
+        let elements = pages.load(formatted, in_pool)?;
         pages.format(formatted)?;
         let clean = old.has(Root::CLEAN);
-        let rebuild = !old.has(Root::IN_POOL) || (old.has(Root::LAX) && !clean);
+        let rebuild = !in_pool || (old.has(Root::LAX) && !clean);
+        let in_pool_flag = if in_pool { Root::IN_POOL } else { 0 };
         // From here on a crash finds the store unclean, and versions go on above the old ones.
         let root = Root {
-            flags: old.flags & !Root::CLEAN,
+            flags: old.flags & !(Root::CLEAN | Root::IN_POOL) | in_pool_flag,
             version_base: old.version_base + VERSION_STEP,
             formatted: u64::from(pages.len()),
             ..old
         };
-        let (index, arena) = if old.has(Root::IN_POOL) {
+        let (index, arena) = if in_pool {
             let starts: Vec<u64> = elements
                 .iter()
                 .filter(|(_, element)| element.kind == page::Kind::Index)
@@ -169,6 +173,9 @@ impl Store {
             new_index(&space, false, geometry, false, &pages)?
         };
         pool.set_root(root.to_words()).map_err(pool_error)?;
+        if !in_pool {
+            pages.free_index(&elements)?;
+        }
         let parts = Parts { pool, geometry, pages, index, arena, root, counted: false };
         let store = Self::assemble(parts, options)?;
         let logs: Vec<LogPage> = elements

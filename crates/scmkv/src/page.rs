@@ -228,8 +228,9 @@ impl Pages {
 
     /// Reads the table of an existing pool, whose first `formatted` pages have elements, into
     /// DRAM: claims what is not a log page, and lists the free pages. Log pages are left to
-    /// recovery.
-    pub(crate) fn load(&self, formatted: u32) -> Result<Vec<(u32, Element)>> {
+    /// recovery; so are index pages, unless the index that they hold is used
+    /// ([`Pages::free_index`]).
+    pub(crate) fn load(&self, formatted: u32, uses_index: bool) -> Result<Vec<(u32, Element)>> {
         let mut elements = Vec::with_capacity(formatted as usize);
         let mut birth_max = 0;
         for page in 0..formatted {
@@ -243,8 +244,8 @@ impl Pages {
             birth_max = birth_max.max(element.birth);
             match element.kind {
                 Kind::Free => self.push_free(page),
-                Kind::Index => self.claim(page, Claim::WordsAsStored)?,
-                Kind::Table | Kind::Log | Kind::Checkpoint => {}
+                Kind::Index if uses_index => self.claim(page, Claim::WordsAsStored)?,
+                Kind::Index | Kind::Table | Kind::Log | Kind::Checkpoint => {}
             }
             elements.push((page, element));
         }
@@ -346,6 +347,18 @@ impl Pages {
         if !self.space.retire(page) {
             return Err(Error::Unusable(format!("page {page} has a writer and cannot be freed")));
         }
+        Ok(())
+    }
+
+    /// Frees the pages of an index that is used no more, which [`Pages::load`] has not claimed.
+    pub(crate) fn free_index(&self, elements: &[(u32, Element)]) -> Result<()> {
+        let index = || elements.iter().filter(|(_, element)| element.kind == Kind::Index);
+        for (page, element) in index() {
+            self.write_element(*page, Kind::Free, 0, element.generation, 0)?;
+            self.space.flush(self.element_offset(*page), ELEMENT_LEN);
+        }
+        self.space.fence().map_err(sync_failed)?;
+        index().for_each(|(page, _)| self.push_free(*page));
         Ok(())
     }
 
