@@ -4,11 +4,18 @@
 //! clock was set back before a restart. So the greatest expiry that anyone was told has passed is
 //! kept durably (its *high-water mark*, in the page information table), and the clock never reads
 //! less.
+//!
+//! The mark is an expiry, never the time of the look: a clock that was far ahead for a moment,
+//! and was set right, must not make what is written then expire at its birth.
+//!
+//! Where a fence is a sync nobody waits for the mark here: an expiry is an absence like any
+//! other, and its ticket covers the mark too ([`durable`](crate::durable)).
 
+use crate::durable::Early;
 use crate::page::sync_failed;
 use crate::sealed;
 use coreplane_engine::{Error, Result, UnixMillis};
-use coreplane_pmem::{Durable, Space};
+use coreplane_pmem::{Durable, Space, spin};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,27 +46,44 @@ impl Clock {
         Ok(Self { source, space, offset, high_water: AtomicU64::new(high_water), raising })
     }
 
-    /// True if a record that expires then is gone; durably so when it returns.
+    /// The time, which never goes back behind an expiry that was told.
+    pub(crate) fn now(&self) -> UnixMillis {
+        (self.source)().max(UnixMillis(self.high_water.load(Ordering::Acquire)))
+    }
+
+    /// True if a record that expires then is gone: durably so when it returns, or, where a fence
+    /// is a sync, once what `early` covers from now on is durable.
     ///
     /// # Errors
     /// If that cannot be made durable.
-    pub(crate) fn has_passed(&self, expires_at: UnixMillis) -> Result<bool> {
+    pub(crate) fn has_passed(&self, expires_at: UnixMillis, early: &Early) -> Result<bool> {
         if expires_at.0 <= self.high_water.load(Ordering::Acquire) {
             return Ok(true);
         }
-        let now = (self.source)();
-        if expires_at > now {
+        if expires_at > (self.source)() {
             return Ok(false);
         }
-        let _raising = self.raising.lock();
-        if now.0 > self.high_water.load(Ordering::Acquire) {
-            if let Some(word) = self.space.word::<Durable>(self.offset) {
-                word.store(sealed::seal(now.0 & sealed::CONTENT_MAX, self.offset));
-                self.space.persist(self.offset, 8).map_err(sync_failed)?;
-            }
-            self.high_water.store(now.0, Ordering::Release);
-        }
+        self.raise(expires_at.0, early)?;
         Ok(true)
+    }
+
+    #[cold]
+    fn raise(&self, to: u64, early: &Early) -> Result<()> {
+        let _raising = spin::lock(&self.raising);
+        if to <= self.high_water.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if let Some(word) = self.space.word::<Durable>(self.offset) {
+            word.store(sealed::seal(to & sealed::CONTENT_MAX, self.offset));
+            word.flush();
+            if self.space.fences_at_once() {
+                self.space.fence().map_err(sync_failed)?;
+            } else {
+                early.cover(&self.space);
+            }
+        }
+        self.high_water.store(to, Ordering::Release);
+        Ok(())
     }
 }
 

@@ -8,8 +8,8 @@ use crate::store::Store;
 use crate::{KIND, background};
 use coreplane_engine::{
     Batch, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits, Mutation,
-    Outcome, Progress, Record, Result, Stats, Ticket, VerifyReport, Visibility, WriteOptions,
-    Written,
+    Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport, Visibility,
+    WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
 use parking_lot::Mutex;
@@ -372,14 +372,18 @@ impl Engine for Scmkv {
         stats.cleaner_pages_freed = count(Count::CleanerPages);
         stats.flushes = flushes;
         stats.fences = fences;
-        stats.records = store.len().unwrap_or_default();
+        stats.records = count(Count::Records);
         stats.pool_bytes = store.pool_bytes();
         stats.free_bytes = u64::from(store.pages.free_len()) * u64::from(store.space.page_size());
         stats.live_bytes = store.live_bytes();
         stats.dram_bytes =
             store.index.dram_bytes() + store.pages.dram_bytes() + store.space.dram_bytes();
         stats.expired = count(Count::Expired);
-        stats.more = vec![("index_splits", count(Count::Splits))];
+        stats.more = vec![
+            ("index_splits", count(Count::Splits)),
+            ("records_are_counted", u64::from(store.census_done.load(Ordering::Acquire))),
+            ("background_failures", count(Count::BackgroundFailures)),
+        ];
         stats
     }
 

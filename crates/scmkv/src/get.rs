@@ -62,7 +62,7 @@ impl Store {
     #[inline]
     pub(crate) fn is_expired(&self, slot: Slot, view: &View<'_>) -> Result<bool> {
         match view.header.expires_at {
-            Some(at) if slot.expires() => self.clock.has_passed(at),
+            Some(at) if slot.expires() => self.clock.has_passed(at, &self.early),
             _ => Ok(false),
         }
     }

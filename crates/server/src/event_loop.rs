@@ -71,6 +71,7 @@ impl EventLoop {
         poll: Poll,
         listeners: Option<Listeners>,
     ) -> Self {
+        let now_unix = host.engine.now();
         Self {
             host,
             member,
@@ -83,7 +84,7 @@ impl EventLoop {
             touched: Vec::new(),
             again: Vec::new(),
             now: Instant::now(),
-            now_unix: UnixMillis::now(),
+            now_unix,
             last_tick: Instant::now(),
         }
     }
@@ -102,7 +103,7 @@ impl EventLoop {
                 result => result?,
             }
             self.now = Instant::now();
-            self.now_unix = UnixMillis::now();
+            self.now_unix = self.host.engine.now();
             let again = std::mem::take(&mut self.again);
             for key in again {
                 if let Some(connection) = self.connections.get_mut(key) {

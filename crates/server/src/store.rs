@@ -316,19 +316,24 @@ impl<'a> Store<'a> {
         for ticket in tickets.tickets() {
             self.rest_on(*ticket);
         }
+        // What was not met was perhaps deleted a moment ago.
+        self.rest_on(self.engine.visible_ticket());
         Ok(next)
     }
 
     /// The number of records.
     pub(crate) fn len(&mut self) -> Result<u64> {
         let Some(overlay) = self.overlay.take() else {
-            return self.engine.len();
+            let len = self.engine.len()?;
+            self.rest_on(self.engine.visible_ticket());
+            return Ok(len);
         };
         let mut added: u64 = 0;
         overlay.live(self.now, &mut |_| added += 1);
         let mut kept = 0;
         if !overlay.clears {
             kept = self.engine.len()?;
+            self.rest_on(self.engine.visible_ticket());
             for key in overlay.changes.keys() {
                 kept = kept.saturating_sub(u64::from(self.contains(key)?));
             }

@@ -45,13 +45,13 @@ pub(crate) fn put(put: Put) -> Outcome {
             value
         }
     };
-    let expires_at = put.ttl.map(|ttl| {
-        let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        UnixMillis(UnixMillis::now().0.saturating_add(ttl))
-    });
-    let options = WriteOptions { expires_at, ..WriteOptions::default() };
     let store = put.pool.open()?;
     let (engine, key) = (store.engine(), put.key.as_bytes());
+    let expires_at = put.ttl.map(|ttl| {
+        let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        UnixMillis(engine.now().0.saturating_add(ttl))
+    });
+    let options = WriteOptions { expires_at, ..WriteOptions::default() };
     let done = if put.if_absent {
         engine.insert(key, &value, &options)
     } else if put.if_present {

@@ -5,7 +5,7 @@ use super::{ModelEngine, position_of};
 use crate::{
     Batch, Change, Completion, Damage, Durability, DurableListener, Engine, Entry, Error, Expected,
     Found, Horizon, Limits, Mutation, Ordered, Outcome, Progress, Record, Result, Snapshots, Stats,
-    Ticket, VerifyReport, Visibility, WriteOptions, Written,
+    Ticket, UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -330,6 +330,16 @@ impl Engine for ModelEngine {
 
     fn commit(&self, horizon: &Horizon) -> Result<bool> {
         self.is_durable(horizon)
+    }
+
+    fn visible_ticket(&self) -> Ticket {
+        let state = self.lock();
+        let early = state.cells.values().map(|cell| state.ticket_of(cell)).max();
+        early.unwrap_or(Ticket::DURABLE)
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.lock().now
     }
 
     fn is_durable(&self, horizon: &Horizon) -> Result<bool> {

@@ -2,7 +2,6 @@
 
 use super::{Answer, Call, Failure, SYNTAX, is};
 use crate::resp::number::parse_f64;
-use coreplane_engine::UnixMillis;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// `TIME`
@@ -48,7 +47,7 @@ pub(super) fn debug(call: &mut Call<'_, '_>) -> Answer {
         word if is(word, "SLEEP") && call.words.len() == 3 => {
             let seconds = parse_f64(call.word(2)).unwrap_or(0.0).clamp(0.0, LONGEST);
             std::thread::sleep(Duration::from_secs_f64(seconds));
-            call.store.now = UnixMillis::now();
+            call.store.now = call.host.engine.now();
             call.reply.ok();
             Ok(())
         }
