@@ -26,7 +26,8 @@ pub struct Stats {
     pub flushes: u64,
     /// Fences (on `file`: syncs).
     pub fences: u64,
-    /// Live records.
+    /// Live records, as far as counted: an engine may count them in the background after a crash.
+    /// [`Engine::len`](crate::Engine::len) is exact.
     pub records: u64,
     /// Bytes of live records in the pool.
     pub live_bytes: u64,

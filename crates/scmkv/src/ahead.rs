@@ -40,7 +40,7 @@ impl Store {
         self.index.prefetch(place);
         let write = Write { key, place, options, order };
         let mut header = Header { expires_at: options.expires_at, ..Header::put(0) };
-        let mut log = self.my_log();
+        let mut log = self.my_log()?;
         self.make_room(&mut log, header.record_len(key, value.len()))?;
         let guard = epoch::pin();
         let mut held = self.index.lock(place);

@@ -1,41 +1,143 @@
-//! The thread behind an open store: it counts after a crash, cleans ahead of the writers, and
-//! ends the windows of `relaxed` writes.
+//! The threads behind an open store. One counts after a crash and cleans ahead of the writers; one
+//! ends the windows of `relaxed` writes, which nothing else may delay.
+//!
+//! The second sleeps while nothing is open. The first `relaxed` write after that wakes it, it
+//! waits for half of the least window that any write has asked for, and makes durable what it
+//! finds; so that, but for the time of the flush itself, nothing stays undurable for longer than a
+//! window, wherever in its turn it came.
 
+use crate::counters::Count;
+use crate::log::Log;
 use crate::store::Store;
-use coreplane_engine::{Durability, Result};
+use coreplane_engine::Result;
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often it looks without being woken.
+/// How often the cleaner looks without being woken.
 const TICK: Duration = Duration::from_millis(100);
+/// Cleaning that failed is tried again after so many ticks at most.
+const PAUSE_MAX: u32 = 600;
+/// Windows are not ended more often than this.
+const WINDOW_MIN: Duration = Duration::from_micros(200);
 
-pub(crate) fn start(store: &Arc<Store>) -> std::io::Result<JoinHandle<()>> {
-    let store = Arc::clone(store);
-    std::thread::Builder::new().name("coreplane-clean".to_owned()).spawn(move || run(&store))
+/// The open windows.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    /// A `relaxed` write was made since they were ended last.
+    open: AtomicBool,
+    /// The least window asked for, in microseconds.
+    least: AtomicU64,
+    sleeping: Mutex<()>,
+    changed: Condvar,
 }
 
-fn run(store: &Store) {
-    // An error stops the background work alone: writers meet it themselves, and say so.
-    let mut sound = store.take_census().is_ok();
-    let tick = match store.durability {
-        Durability::Relaxed { window, .. } => window.clamp(Duration::from_millis(1), TICK),
-        _ => TICK,
+impl Windows {
+    pub(crate) fn new() -> Self {
+        Self {
+            open: AtomicBool::new(false),
+            least: AtomicU64::new(u64::MAX),
+            sleeping: Mutex::new(()),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// A write asks for `window`.
+    #[inline]
+    pub(crate) fn ask(&self, window: Duration) {
+        let micros = window.as_secs().saturating_mul(1_000_000) + u64::from(window.subsec_micros());
+        if micros < self.least.load(Ordering::Relaxed) {
+            self.least.fetch_min(micros, Ordering::AcqRel);
+            self.wake();
+        }
+    }
+
+    /// A write was left unflushed; its log is locked.
+    #[inline]
+    pub(crate) fn opened(&self) {
+        // True already: then whoever ends the windows has yet to come to this log.
+        if !self.open.load(Ordering::Acquire) && !self.open.swap(true, Ordering::AcqRel) {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        drop(self.sleeping.lock());
+        self.changed.notify_all();
+    }
+}
+
+/// Starts the threads. They end when the store is closed.
+pub(crate) fn start(store: &Arc<Store>) -> std::io::Result<Vec<JoinHandle<()>>> {
+    let spawn = |name: &str, run: fn(&Store)| {
+        let store = Arc::clone(store);
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&store))
     };
+    let cleaning = spawn("coreplane-clean", clean)?;
+    match spawn("coreplane-windows", end_windows_in_time) {
+        Ok(windows) => Ok(vec![cleaning, windows]),
+        Err(error) => {
+            store.closed.store(true, Ordering::SeqCst);
+            store.wake();
+            let _ended = cleaning.join().is_ok();
+            Err(error)
+        }
+    }
+}
+
+fn clean(store: &Store) {
+    let mut failures = u32::from(store.take_census().is_err());
+    let mut pause = failures;
     while !store.closed.load(Ordering::Acquire) {
         {
             let mut woken = store.wake.0.lock();
             if !*woken {
-                store.wake.1.wait_for(&mut woken, tick);
+                store.wake.1.wait_for(&mut woken, TICK);
             }
             *woken = false;
         }
-        if sound {
-            sound = store.clean_ahead().is_ok();
+        if pause > 0 {
+            pause -= 1;
+            continue;
         }
-        if store.lax.load(Ordering::Acquire) {
-            sound &= store.end_windows().is_ok();
+        // Writers meet the error themselves, and say so; what it was may pass.
+        match store.take_census().and_then(|()| store.clean_ahead()) {
+            Ok(()) => failures = 0,
+            Err(_) => {
+                store.counters.add(Count::BackgroundFailures, 1);
+                failures += 1;
+                pause = 1_u32.checked_shl(failures).unwrap_or(PAUSE_MAX).min(PAUSE_MAX);
+            }
+        }
+    }
+}
+
+fn end_windows_in_time(store: &Store) {
+    let windows = &store.windows;
+    loop {
+        {
+            let mut sleeping = windows.sleeping.lock();
+            // Under the lock, as `wake` takes it: no call to end is slept through.
+            if store.closed.load(Ordering::Acquire) {
+                return;
+            }
+            if !windows.open.load(Ordering::Acquire) {
+                windows.changed.wait(&mut sleeping);
+                continue;
+            }
+            let least = Duration::from_micros(windows.least.load(Ordering::Acquire));
+            // A shorter window that is asked for now ends the wait.
+            windows.changed.wait_for(&mut sleeping, (least / 2).max(WINDOW_MIN));
+        }
+        // Before the first log is looked at: a write that comes after opens them again.
+        windows.open.store(false, Ordering::Release);
+        if store.end_windows().is_err() {
+            // The medium has failed; writers are told so.
+            store.counters.add(Count::BackgroundFailures, 1);
+            return;
         }
     }
 }
@@ -45,23 +147,36 @@ impl Store {
     fn clean_ahead(&self) -> Result<()> {
         let low = (self.pages.len() / 16).max(self.reserve() + 2);
         let quarter = u64::from(self.geometry.page_size) / 4;
-        while self.pages.refresh_free() < low && !self.closed.load(Ordering::Acquire) {
+        while self.pages.refresh_free() < low {
             let mut cleaner = self.cleaner.lock();
-            if !self.clean_one(&mut cleaner, quarter)? {
+            // Looked at under the lock: a closed store's logs are sealed.
+            if self.closed.load(Ordering::Acquire) || !self.clean_one(&mut cleaner, quarter)? {
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// Makes durable what `relaxed` writers have left.
+    /// Makes durable what `relaxed` writers have left. Logs that are in use come last, so that one
+    /// whose owner is busy delays no other.
     pub(crate) fn end_windows(&self) -> Result<()> {
+        let settle = |log: &mut Log| if log.is_unsettled() { log.settle(self) } else { Ok(()) };
+        let mut busy = Vec::new();
         for log in &self.logs {
-            let mut log = log.lock();
-            if log.is_unsettled() {
-                log.settle(self)?;
+            match log.try_lock() {
+                Some(mut log) => settle(&mut log)?,
+                None => busy.push(log),
             }
         }
-        Ok(())
+        busy.into_iter().try_for_each(|log| settle(&mut log.lock()))
+    }
+
+    /// Wakes the background threads.
+    pub(crate) fn wake(&self) {
+        *self.wake.0.lock() = true;
+        self.wake.1.notify_all();
+        if self.closed.load(Ordering::Acquire) {
+            self.windows.wake();
+        }
     }
 }

@@ -128,7 +128,7 @@ impl Store {
             Order::Strict | Order::Relaxed { .. } => Order::Strict,
         };
         self.check_sequence(options.sequence)?;
-        let mut log = self.my_log();
+        let mut log = self.my_log()?;
         let mut members = self.members(&mut log, batch, options.sequence)?;
         if members.is_empty() {
             let sequence = self.version_base();

@@ -15,7 +15,8 @@ use coreplane_pmem::epoch;
 use std::sync::atomic::Ordering;
 
 impl Store {
-    /// Counts what is not counted yet. Ends early if the store is closed.
+    /// Counts what is not counted yet. Ends early if the store is closed. What is damaged is left
+    /// to `verify` and to whoever reads it: it must not keep the rest from being counted.
     ///
     /// # Errors
     /// If the index is damaged.
@@ -32,7 +33,7 @@ impl Store {
             let Some(mut held) = self.index.lock_group(leaf, here.y, group) else { continue };
             if !held.is_counted() {
                 let slots = self.index.slots(leaf, group)?;
-                self.count_group(&slots)?;
+                self.count_group(&slots);
                 held.set_counted();
             }
             position = next;
@@ -42,17 +43,17 @@ impl Store {
         Ok(())
     }
 
-    fn count_group(&self, slots: &[SlotRef]) -> Result<()> {
+    fn count_group(&self, slots: &[SlotRef]) {
         let guard = epoch::pin();
         for held in slots {
             self.space.prefetch(held.slot.offset());
         }
         for SlotRef { slot, .. } in slots {
-            let view = self.record(&guard, *slot)?;
-            self.add_live(slot.offset(), i64::from(view.len()));
             if !slot.is_tombstone() {
                 self.counters.add(Count::Records, 1);
             }
+            let Some(view) = self.reader().view(&guard, slot.offset()) else { continue };
+            self.add_live(slot.offset(), i64::from(view.len()));
             if view.header.large {
                 for offset in fragment_offsets(&view) {
                     if let Some(fragment) = self.reader().view(&guard, offset) {
@@ -61,6 +62,5 @@ impl Store {
                 }
             }
         }
-        Ok(())
     }
 }

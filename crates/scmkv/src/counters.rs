@@ -22,9 +22,11 @@ pub(crate) enum Count {
     Expired,
     Records,
     Splits,
+    /// Times that work in the background failed.
+    BackgroundFailures,
 }
 
-const COUNTS: usize = Count::Splits as usize + 1;
+const COUNTS: usize = Count::BackgroundFailures as usize + 1;
 /// Stripes that are one thread's own; there is one more.
 const OWN: usize = 64;
 

@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 /// acknowledged is lost, and the next open recovers.
 pub struct Scmkv {
     store: Arc<Store>,
-    background: Mutex<Option<JoinHandle<()>>>,
+    background: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for Scmkv {
@@ -63,7 +63,13 @@ impl Scmkv {
         geometry.check()?;
         let create = open::create_options(size, geometry, media);
         let pool = Pool::create(path, &create).map_err(open::pool_error)?;
-        Self::start(Store::format(pool, placement, &options)?, &options)
+        let made =
+            Store::format(pool, placement, &options).and_then(|store| Self::start(store, &options));
+        if made.is_err() {
+            // A pool that is no store yet. If it cannot be removed, an open says so.
+            let _removed = std::fs::remove_file(path).is_ok();
+        }
+        made
     }
 
     /// Opens the pool at `path`; recovers it if it was not closed.
@@ -117,9 +123,9 @@ impl Scmkv {
         let background = if options.background {
             let started = background::start(&store);
             let context = "a background thread".to_owned();
-            Some(started.map_err(|source| Error::Io { context, source })?)
+            started.map_err(|source| Error::Io { context, source })?
         } else {
-            None
+            Vec::new()
         };
         Ok(Self { store, background: Mutex::new(background) })
     }
@@ -139,21 +145,22 @@ impl Scmkv {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Io`].
     pub fn grow(&self, size: u64) -> Result<()> {
-        self.store.check_writable()?;
         self.store.grow(size)
     }
 
     /// Cleans one page, if any has dead records; false if none has.
     ///
     /// # Errors
-    /// As [`Engine`]'s.
+    /// [`Error::Closed`], and as [`Engine`]'s.
     pub fn clean(&self) -> Result<bool> {
-        self.store.clean_one(&mut self.store.cleaner.lock(), 1)
+        let mut cleaner = self.store.cleaner.lock();
+        self.store.check_writable()?;
+        self.store.clean_one(&mut cleaner, 1)
     }
 
     fn stop_background(&self) {
         self.store.wake();
-        if let Some(thread) = self.background.lock().take() {
+        for thread in self.background.lock().drain(..) {
             // A panic there has been reported by its thread; what is durable is so anyway.
             let _ended = thread.join().is_ok();
         }
@@ -338,6 +345,10 @@ impl Engine for Scmkv {
 
     fn visible_ticket(&self) -> Ticket {
         self.store.visible_ticket()
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.store.clock.now()
     }
 
     fn is_durable(&self, horizon: &Horizon) -> Result<bool> {

@@ -258,6 +258,8 @@ impl Log {
                 writer.publish_early();
                 if gathered >= window_bytes {
                     self.settle(store)?;
+                } else {
+                    store.windows.opened();
                 }
             }
             Order::NoFlush => writer.publish_early(),

@@ -1,6 +1,7 @@
 //! Creating and opening a store.
 
 use crate::arena::Arena;
+use crate::background::Windows;
 use crate::batch::Gate;
 use crate::clean::Cleaner;
 use crate::clock::{Clock, TimeSource};
@@ -40,8 +41,9 @@ pub enum Placement {
 pub struct Options {
     /// The durability of writes that do not say otherwise.
     pub durability: Durability,
-    /// Whether threads clean and count in the background. Without them cleaning is done by the
-    /// writers that need space.
+    /// Whether threads work in the background. Without them cleaning is done by the writers that
+    /// need space, and the window of a `relaxed` write ends by its bytes, by a sync or by closing,
+    /// not by its time.
     pub background: bool,
     /// Tells the time that expiries are held against; none: the system's clock.
     pub time: Option<TimeSource>,
@@ -228,6 +230,7 @@ impl Store {
             lax: AtomicBool::new(root.has(Root::LAX)),
             recovering: AtomicBool::new(!counted),
             census_done: AtomicBool::new(counted),
+            windows: Windows::new(),
             wake: (Mutex::new(false), Condvar::new()),
             pool,
         })

@@ -73,8 +73,9 @@ impl Store {
                 // published early, and whoever wants it durable waits for its ticket.
                 if self.space.fences_at_once() { Order::Strict } else { Order::Early }
             }
-            Durability::Relaxed { window_bytes, .. } => {
+            Durability::Relaxed { window_bytes, window } => {
                 self.become_lax(false)?;
+                self.windows.ask(window);
                 Order::Relaxed { window_bytes }
             }
             Durability::NoFlush => {
@@ -84,9 +85,17 @@ impl Store {
         })
     }
 
-    /// The log of this thread.
-    pub(crate) fn my_log(&self) -> spin::Held<'_, Log> {
-        self.logs[thread_number() % self.logs.len()].lock()
+    /// The log of this thread, to write to.
+    ///
+    /// # Errors
+    /// If the store was closed while this thread waited for it: a closed store's logs are sealed.
+    #[inline]
+    pub(crate) fn my_log(&self) -> Result<spin::Held<'_, Log>> {
+        let log = self.logs[thread_number() % self.logs.len()].lock();
+        if self.closed.load(std::sync::atomic::Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        Ok(log)
     }
 
     /// Writes `key` as `decide` says.
@@ -103,7 +112,7 @@ impl Store {
         let place = self.place(key);
         self.index.prefetch(place);
         let order = self.order(options)?;
-        let mut log = self.my_log();
+        let mut log = self.my_log()?;
         let room = crate::record::HEADER + 24 + key.len() + expected_len;
         if room <= self.geometry.record_max() {
             self.make_room(&mut log, room)?;

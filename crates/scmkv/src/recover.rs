@@ -86,7 +86,14 @@ impl Store {
             work();
         } else {
             std::thread::scope(|scope| {
-                (0..threads).for_each(|_| drop(scope.spawn(work)));
+                // This thread works too: where no other can be had, it does it all.
+                for _ in 1..threads {
+                    let builder = std::thread::Builder::new().name("coreplane-replay".to_owned());
+                    if builder.spawn_scoped(scope, work).is_err() {
+                        break;
+                    }
+                }
+                work();
             });
         }
         if let Some(error) = failure.into_inner() {

@@ -1,6 +1,7 @@
 //! What the parts of the engine share: the pool, its pages, the index, the logs.
 
 use crate::arena::Arena;
+use crate::background::Windows;
 use crate::batch::Gate;
 use crate::clean::Cleaner;
 use crate::clock::Clock;
@@ -54,7 +55,8 @@ pub(crate) struct Store {
     /// Set while logs are being replayed at an open.
     pub(crate) recovering: AtomicBool,
     pub(crate) census_done: AtomicBool,
-    /// Wakes the background threads.
+    pub(crate) windows: Windows,
+    /// Wakes the cleaning thread.
     pub(crate) wake: (Mutex<bool>, Condvar),
 }
 
@@ -187,6 +189,7 @@ impl Store {
     /// If there is no room for it.
     pub(crate) fn grow(&self, size: u64) -> Result<()> {
         let _cleaning = self.cleaner.lock();
+        self.check_writable()?;
         let before = self.pages.len();
         self.pool.grow(size).map_err(crate::open::pool_error)?;
         self.pages.format(before)?;
@@ -266,11 +269,5 @@ impl Store {
             }
         }
         self.space.fence().map_err(crate::page::sync_failed)
-    }
-
-    /// Wakes the background threads.
-    pub(crate) fn wake(&self) {
-        *self.wake.0.lock() = true;
-        self.wake.1.notify_all();
     }
 }

@@ -131,10 +131,13 @@ pub(super) fn fault_in(space: &Space, start: u64, len: u64) {
     let never = AtomicBool::new(false);
     let middle = (len / 2).next_multiple_of(CHUNK).min(len);
     std::thread::scope(|scope| {
-        if middle < len {
-            scope.spawn(|| populate(space, start + middle, len - middle, &never));
-        }
+        let second = || populate(space, start + middle, len - middle, &never);
+        let builder = std::thread::Builder::new().name("pool-fault-in".to_owned());
+        let alone = middle == len || builder.spawn_scoped(scope, second).is_err();
         populate(space, start, middle, &never);
+        if alone {
+            second();
+        }
     });
 }
 
