@@ -43,7 +43,7 @@ fn a_page_that_is_nowhere_is_not_one_that_is_there() {
     let (space, _writer) = with_a_record();
     assert_eq!(space.page_of(u64::from(LOG_PAGE) * PAGE + 5), LOG_PAGE);
     for bit in 44..64 {
-        let page = space.page_of(u64::from(LOG_PAGE) * PAGE | 1 << bit);
+        let page = space.page_of((u64::from(LOG_PAGE) * PAGE) | (1 << bit));
         assert!(page >= space.pages(), "bit {bit}: page {page}");
     }
 }
