@@ -243,7 +243,7 @@ impl Store {
                 let mut header = Header { batched: false, ..view.header };
                 let birth = self.pages.next_birth().to_le_bytes();
                 let mut value = view.value();
-                if header.kind == Kind::Put && self.is_expired(slot, view)? {
+                if header.kind == Kind::Put && self.is_expired(view)? {
                     header =
                         Header { kind: Kind::Delete, large: false, expires_at: None, ..header };
                     value = &birth;

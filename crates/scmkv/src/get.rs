@@ -13,8 +13,8 @@ use crate::batch::Gate;
 use crate::counters::Count;
 use crate::hash::Place;
 use crate::index::{Slot, Verdict};
-use crate::record::View;
-use crate::store::Store;
+use crate::record::{Kind, View};
+use crate::store::{Store, misled};
 use coreplane_engine::{Error, Found, Horizon, Record, Result, Ticket, Value, Visibility};
 use coreplane_pmem::epoch::{self, Guard};
 
@@ -53,17 +53,18 @@ impl Store {
             }
         })?;
         match (slot, found) {
-            (Some(slot), Some(view)) if !self.is_expired(slot, &view)? => Ok(Some(view)),
+            (Some(slot), Some(view)) if view.header.kind != Kind::Put => Err(misled(slot)),
+            (Some(_), Some(view)) if !self.is_expired(&view)? => Ok(Some(view)),
             _ => Ok(None),
         }
     }
 
-    /// True if the record of `slot` has expired.
+    /// True if the record has expired.
     #[inline]
-    pub(crate) fn is_expired(&self, slot: Slot, view: &View<'_>) -> Result<bool> {
+    pub(crate) fn is_expired(&self, view: &View<'_>) -> Result<bool> {
         match view.header.expires_at {
-            Some(at) if slot.expires() => self.clock.has_passed(at, &self.early),
-            _ => Ok(false),
+            Some(at) => self.clock.has_passed(at, &self.early),
+            None => Ok(false),
         }
     }
 
@@ -100,9 +101,15 @@ impl Store {
     /// The pieces of a large value.
     pub(crate) fn pieces<'g>(&'g self, guard: &'g Guard, view: &View<'g>) -> Result<Vec<&'g [u8]>> {
         fragment_offsets(view)
-            .map(|offset| {
+            .enumerate()
+            .map(|(at, offset)| {
                 self.reader()
                     .view(guard, offset)
+                    .filter(|fragment| {
+                        fragment.header.kind == Kind::Fragment
+                            && fragment.value_word(0) == Some(at as u64)
+                            && fragment.key() == view.key()
+                    })
                     .and_then(|fragment| fragment.value().get(8..))
                     .ok_or_else(|| Error::Corrupt {
                         offset,
@@ -286,8 +293,12 @@ impl Store {
         for ((place, likely), key) in places.iter().zip(likely).zip(keys) {
             // Nearly always the first slot with the signature is the key's.
             let found = match self.reader().view(guard, likely.offset()) {
-                Some(view) if !likely.is_tombstone() && view.key() == *key => {
-                    (!self.is_expired(likely, &view)?).then_some(view)
+                Some(view)
+                    if !likely.is_tombstone()
+                        && view.header.kind == Kind::Put
+                        && view.key() == *key =>
+                {
+                    (!self.is_expired(&view)?).then_some(view)
                 }
                 _ => self.find(guard, key, *place)?,
             };

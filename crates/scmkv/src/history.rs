@@ -29,7 +29,7 @@ impl Store {
         let mut met = Vec::with_capacity(slots.len());
         for slot in slots.into_iter().map(|found| found.slot).filter(|slot| wanted(*slot)) {
             let view = self.record(guard, slot)?;
-            let live = !slot.is_tombstone() && !self.is_expired(slot, &view)?;
+            let live = !slot.is_tombstone() && !self.is_expired(&view)?;
             let large = live && view.header.large;
             let pieces = if large { self.pieces(guard, &view)? } else { Vec::new() };
             met.push(Met { whole: Whole { view, pieces }, live });

@@ -235,7 +235,7 @@ impl Store {
             }
             Probe::Found { at, slot } => {
                 let live = match &old {
-                    Some(view) => !slot.is_tombstone() && !self.is_expired(slot, view)?,
+                    Some(view) => !slot.is_tombstone() && !self.is_expired(view)?,
                     None => false,
                 };
                 Some(Standing { at, slot, old, live })

@@ -11,7 +11,7 @@ use crate::geometry::Geometry;
 use crate::index::{Index, Slot};
 use crate::log::Log;
 use crate::page::Pages;
-use crate::record::{self, Reader, View};
+use crate::record::{self, Kind, Reader, View};
 use coreplane_engine::{Durability, Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{Pool, Space, spin};
@@ -133,10 +133,9 @@ impl Store {
     /// # Errors
     /// If there is none. Under the lock of the slot's group that is damage.
     pub(crate) fn record<'g>(&'g self, guard: &'g Guard, slot: Slot) -> Result<View<'g>> {
-        self.reader().view(guard, slot.offset()).ok_or_else(|| Error::Corrupt {
-            offset: slot.offset(),
-            what: "the index points at no record".to_owned(),
-        })
+        let expected = if slot.is_tombstone() { Kind::Delete } else { Kind::Put };
+        let view = self.reader().view(guard, slot.offset());
+        view.filter(|view| view.header.kind == expected).ok_or_else(|| misled(slot))
     }
 
     /// # Errors
@@ -270,4 +269,11 @@ impl Store {
         }
         self.space.fence().map_err(crate::page::sync_failed)
     }
+}
+
+/// The error for a slot that does not fit what it points at.
+#[cold]
+pub(crate) fn misled(slot: Slot) -> Error {
+    let what = "the index points at no record of its kind".to_owned();
+    Error::Corrupt { offset: slot.offset(), what }
 }
