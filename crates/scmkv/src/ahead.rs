@@ -14,7 +14,7 @@
 
 use crate::log::Order;
 use crate::put::Write;
-use crate::record::Header;
+use crate::record::{Header, Kind};
 use crate::store::Store;
 use coreplane_engine::{Outcome, Result, WriteOptions};
 use coreplane_pmem::epoch;
@@ -41,7 +41,7 @@ impl Store {
         let write = Write { key, place, options, order };
         let mut header = Header { expires_at: options.expires_at, ..Header::put(0) };
         let mut log = self.my_log()?;
-        self.make_room(&mut log, header.record_len(key, value.len()))?;
+        self.make_room(&mut log, header.record_len(key, value.len()), Kind::Put)?;
         let guard = epoch::pin();
         let mut held = self.index.lock(place);
         header.version = held.next_version(self.version_base());

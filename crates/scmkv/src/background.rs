@@ -8,8 +8,9 @@
 
 use crate::counters::Count;
 use crate::log::Log;
+use crate::record::Kind;
 use crate::store::Store;
-use coreplane_engine::Result;
+use coreplane_engine::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -145,13 +146,19 @@ fn end_windows_in_time(store: &Store) {
 impl Store {
     /// Keeps some pages free as long as that is cheap.
     fn clean_ahead(&self) -> Result<()> {
-        let low = (self.pages.len() / 16).max(self.reserve() + 2);
+        let low = (self.pages.len() / 16).max(self.reserve(Kind::Put) + 2);
         let quarter = u64::from(self.geometry.page_size) / 4;
         while self.pages.refresh_free() < low {
             let mut cleaner = self.cleaner.lock();
             // Looked at under the lock: a closed store's logs are sealed.
-            if self.closed.load(Ordering::Acquire) || !self.clean_one(&mut cleaner, quarter)? {
+            if self.closed.load(Ordering::Acquire) {
                 return Ok(());
+            }
+            match self.clean_one(&mut cleaner, quarter) {
+                Ok(true) => {}
+                // Its time comes again when readers have let go of pages.
+                Ok(false) | Err(Error::NoSpace { .. }) => return Ok(()),
+                Err(error) => return Err(error),
             }
         }
         Ok(())

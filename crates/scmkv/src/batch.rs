@@ -17,6 +17,7 @@
 //! no lock, wait at the [`Gate`] for the moment between the first slot and the last.
 
 use crate::counters::Count;
+use crate::fragments::Fragments;
 use crate::hash::Place;
 use crate::index::{GroupLock, Leaf, Slot};
 use crate::log::{Log, Order};
@@ -29,6 +30,7 @@ use coreplane_engine::{
 use coreplane_pmem::epoch;
 use coreplane_pmem::spin::Backoff;
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -101,11 +103,22 @@ struct Member<'b> {
     key: &'b [u8],
     place: Place,
     header: Header,
-    value: Vec<u8>,
+    value: Cow<'b, [u8]>,
+    /// What a large value consists of.
+    fragments: Option<Fragments<'b>>,
     offset: u64,
 }
 
 impl Member<'_> {
+    fn len(&self) -> usize {
+        let value = if self.header.kind == Kind::Delete { 8 } else { self.value().len() };
+        self.header.record_len(self.key, value)
+    }
+
+    fn value(&self) -> &[u8] {
+        self.fragments.as_ref().map_or(&self.value, Fragments::list)
+    }
+
     /// True if nothing is written for it: a delete of nothing, or a change that is not newer than
     /// what is there.
     fn is_idle(&self, standing: &Standing<'_>) -> bool {
@@ -119,6 +132,9 @@ impl Member<'_> {
 /// The groups that a batch has locked.
 type Held<'a> = BTreeMap<(u32, u32), GroupLock<'a>>;
 
+/// Segments, by their numbers, in which a batch finds a group full, and a place in each.
+type Full = BTreeMap<u32, (Leaf, Place)>;
+
 impl Store {
     pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         self.check_writable()?;
@@ -129,19 +145,15 @@ impl Store {
         };
         self.check_sequence(options.sequence)?;
         let mut log = self.my_log()?;
-        let mut members = self.members(&mut log, batch, options.sequence)?;
+        let mut members = self.members(&mut log, batch, options.sequence, order)?;
         if members.is_empty() {
             let sequence = self.version_base();
             return Ok(Written { sequence, ticket: Ticket::DURABLE, replaced: false });
         }
-        let needed = self.make_room_for(&mut log, &members)?;
-        let written = loop {
-            match self.attempt_batch(&mut log, &mut members, needed, order)? {
-                Ok(written) => break written,
-                Err((leaf, place)) => self.split(leaf, place)?,
-            }
-        };
+        let written = self.apply_members(&mut log, &mut members, order);
+        log.give_back(self);
         drop(log);
+        let written = written?;
         self.counters.add(Count::Batches, 1);
         if options.completion == Completion::Wait && !written.ticket.is_durable() {
             self.wait_durable(&Horizon::from(written.ticket))?;
@@ -150,12 +162,33 @@ impl Store {
         Ok(written)
     }
 
+    fn apply_members(
+        &self,
+        log: &mut Log,
+        members: &mut [Member<'_>],
+        order: Order,
+    ) -> Result<Written> {
+        loop {
+            // Each time: cleaning for a split may have sealed the page in which there was room.
+            self.make_room_for(log, members)?;
+            match self.attempt_batch(log, members, order)? {
+                Ok(written) => return Ok(written),
+                Err(full) => {
+                    for (leaf, place) in full.into_values() {
+                        self.split(leaf, place, Some(log))?;
+                    }
+                }
+            }
+        }
+    }
+
     /// The last change of each key, its large value already in the log.
     fn members<'b>(
-        &self,
+        &'b self,
         log: &mut Log,
         batch: &'b Batch,
         sequence: Option<u64>,
+        order: Order,
     ) -> Result<Vec<Member<'b>>> {
         let mut last = HashMap::with_capacity(batch.len());
         for (at, change) in batch.changes().iter().enumerate() {
@@ -172,64 +205,67 @@ impl Store {
                 continue;
             }
             let mut header = Header { batched: true, sequence, ..Header::put(0) };
-            let value = match change {
-                Change::Put { value, expires_at, .. } => {
+            let mut value: &[u8] = &[];
+            let mut fragments = None;
+            match change {
+                Change::Put { value: given, expires_at, .. } => {
                     header.expires_at = *expires_at;
-                    header.large = value.len() > self.geometry.inline_max();
+                    header.large = given.len() > self.geometry.inline_max();
+                    value = given;
                     if header.large {
-                        self.write_fragments(log, key, value)?.list
-                    } else {
-                        value.clone()
+                        fragments = Some(self.write_fragments(log, key, given, order)?);
                     }
                 }
-                Change::Delete { .. } => {
-                    header.kind = Kind::Delete;
-                    Vec::new()
-                }
-            };
-            members.push(Member { key, place: self.place(key), header, value, offset: 0 });
+                Change::Delete { .. } => header.kind = Kind::Delete,
+            }
+            let (place, value) = (self.place(key), Cow::Borrowed(value));
+            members.push(Member { key, place, header, value, fragments, offset: 0 });
         }
         Ok(members)
     }
 
-    /// Sees to it that the pages for the batch are there; the bytes that it takes.
-    fn make_room_for(&self, log: &mut Log, members: &[Member<'_>]) -> Result<usize> {
-        let commit = Header::put(0).record_len(&[], 4 * Run::LEN);
-        let total: usize = members.iter().map(Self::member_len).sum::<usize>() + commit;
-        if total <= self.geometry.page_size as usize {
-            self.make_room(log, total)?;
-        } else {
-            let pages = total / self.geometry.page_size as usize + 2;
-            while self.pages.free_len() < self.reserve() + pages as u32 {
-                self.clean_for_space(total as u64)?;
+    /// Sees to it that the batch fits the open page, or that the pages that it needs are there
+    /// and nobody else can take them.
+    fn make_room_for(&self, log: &mut Log, members: &[Member<'_>]) -> Result<()> {
+        let deletes = members.iter().all(|member| member.header.kind == Kind::Delete);
+        let kind = if deletes { Kind::Delete } else { Kind::Put };
+        let page = self.geometry.page_size as usize;
+        let total = batch_len(members);
+        if total <= page {
+            return self.make_room(log, total, kind);
+        }
+        loop {
+            let room = log.room();
+            self.set_pages_aside(log, pages_for(members, room, page), total, kind)?;
+            // Unless cleaning has sealed the open page.
+            if log.room() == room {
+                return Ok(());
             }
         }
-        Ok(total)
     }
 
-    fn member_len(member: &Member<'_>) -> usize {
-        let value = if member.header.kind == Kind::Delete { 8 } else { member.value.len() };
-        member.header.record_len(member.key, value)
-    }
-
-    /// Locks, appends, fences, publishes; the segment to split if a group has no room.
+    /// Locks, appends, fences, publishes; the segments to split, all at once, if groups have no
+    /// room.
     fn attempt_batch(
         &self,
         log: &mut Log,
         members: &mut [Member<'_>],
-        needed: usize,
         order: Order,
-    ) -> Result<std::result::Result<Written, (Leaf, Place)>> {
+    ) -> Result<std::result::Result<Written, Full>> {
         let guard = epoch::pin();
         let mut held = self.lock_all(members);
         let mut standings = Vec::with_capacity(members.len());
         let mut taken = HashMap::new();
+        let mut full = Full::new();
         for member in members.iter() {
             let lock = &held[&self.group_key(member.place)];
             match self.stand(&guard, lock, member, &mut taken)? {
                 Some(standing) => standings.push(standing),
-                None => return Ok(Err((lock.leaf(), member.place))),
+                None => drop(full.insert(lock.leaf().number(), (lock.leaf(), member.place))),
             }
+        }
+        if !full.is_empty() {
+            return Ok(Err(full));
         }
         let birth = self.pages.next_birth();
         let mut sequence = 0;
@@ -239,13 +275,18 @@ impl Store {
             member.header.version = self.draw_version(lock, standing, member.header.sequence)?;
             sequence = sequence.max(member.header.sequence.unwrap_or(member.header.version));
             if member.header.kind == Kind::Delete {
-                member.value = birth.to_le_bytes().to_vec();
+                member.value = Cow::Owned(birth.to_le_bytes().to_vec());
             }
         }
-        self.append_all(log, members, &standings, needed, order)?;
+        if let Err(error) = self.append_all(log, members, &standings, order) {
+            for member in members.iter().filter(|member| member.offset != 0) {
+                self.add_live(member.offset, -(member.len() as i64));
+            }
+            return Err(error);
+        }
         let replaced = standings.iter().any(|standing| standing.live);
         self.gate.publish(|| -> Result<()> {
-            for (member, standing) in members.iter().zip(&standings) {
+            for (member, standing) in members.iter_mut().zip(&standings) {
                 self.publish_member(log, &held, member, standing)?;
             }
             Ok(())
@@ -294,7 +335,9 @@ impl Store {
         let Some(mut standing) = self.look(guard, lock, member.key, member.place)? else {
             return Ok(None);
         };
-        if standing.slot == Slot::EMPTY {
+        // A member that writes nothing must not hold a slot: the next one would pass it, and a
+        // probe would end at the slot that stayed empty.
+        if standing.slot == Slot::EMPTY && !member.is_idle(&standing) {
             match lock.vacancy(member.place, &|at| taken.contains_key(&at))? {
                 Some(at) => standing.at = at,
                 None => return Ok(None),
@@ -310,9 +353,9 @@ impl Store {
         log: &mut Log,
         members: &mut [Member<'_>],
         standings: &[Standing<'_>],
-        needed: usize,
         order: Order,
     ) -> Result<()> {
+        let needed = batch_len(members);
         let whole = needed <= log.room();
         let mut runs: Vec<Run> = Vec::new();
         let mut first = None;
@@ -320,15 +363,14 @@ impl Store {
             if member.is_idle(standing) {
                 continue;
             }
-            if !whole && log.room() < Self::member_len(member) {
+            if log.room() < member.len() {
                 if let Some(start) = first.take() {
                     log.commit(self, start, Order::Strict)?;
                 }
-                if !log.make_room(self, Self::member_len(member), 0)? {
-                    return self.no_space(needed as u64);
-                }
+                self.open_page_aside(log, member.len())?;
             }
-            let appended = log.append(self, &member.header, member.key, &[&member.value], order)?;
+            let value = member.value();
+            let appended = log.append(self, &member.header, member.key, &[value], order)?;
             member.offset = appended.offset;
             first.get_or_insert(appended.offset);
             match runs.last_mut() {
@@ -348,9 +390,7 @@ impl Store {
         let header = Header { kind: Kind::Commit, ..Header::put(0) };
         if !whole {
             log.commit(self, first, Order::Strict)?;
-            if !log.make_room(self, header.record_len(&[], list.len()), 0)? {
-                return self.no_space(needed as u64);
-            }
+            self.open_page_aside(log, header.record_len(&[], list.len()))?;
             first = log.next_offset();
         }
         let commit = log.append(self, &header, &[], &[&list], order)?;
@@ -359,11 +399,19 @@ impl Store {
         log.commit(self, first, order)
     }
 
+    /// Opens the next of the pages that were set aside, if the open one has no room.
+    fn open_page_aside(&self, log: &mut Log, len: usize) -> Result<()> {
+        if log.make_room(self, len, self.reserve(Kind::Put))? {
+            return Ok(());
+        }
+        self.no_space(len as u64)
+    }
+
     fn publish_member(
         &self,
         log: &mut Log,
         held: &Held<'_>,
-        member: &Member<'_>,
+        member: &mut Member<'_>,
         standing: &Standing<'_>,
     ) -> Result<()> {
         let delete = member.header.kind == Kind::Delete;
@@ -378,10 +426,41 @@ impl Store {
         lock.publish(standing.at, Slot::new(signature, member.offset, delete, expires))?;
         log.note_published(self, standing.at);
         self.account(lock, standing.slot, standing.old.as_ref(), &member.header);
-        self.leave_to_census(lock, member.offset, Self::member_len(member) as u32);
+        let len = member.len() as u32;
+        self.leave_to_census(lock, member.offset, len);
+        if let Some(fragments) = member.fragments.take() {
+            fragments.own(lock, len);
+        }
+        if delete {
+            self.count_tombstone(lock, len);
+        }
         let count = if delete { Count::Deletes } else { Count::Puts };
         self.counters.add(count, 1);
         self.counters.add(Count::UserBytes, (member.key.len() + member.value.len()) as i64);
         Ok(())
     }
+}
+
+/// The longest that a commit record with so many runs can be.
+fn commit_len(runs: usize) -> usize {
+    Header::put(0).record_len(&[], runs * Run::LEN)
+}
+
+/// What a batch takes of one page, if it fits one.
+fn batch_len(members: &[Member<'_>]) -> usize {
+    members.iter().map(Member::len).sum::<usize>() + commit_len(1)
+}
+
+/// The pages of `page` bytes that a batch takes beside the `room` bytes of the open one.
+fn pages_for(members: &[Member<'_>], mut room: usize, page: usize) -> u32 {
+    let mut pages = 0;
+    let mut fit = |len: usize| {
+        if room < len {
+            (pages, room) = (pages + 1, page);
+        }
+        room -= len.min(room);
+        pages
+    };
+    let runs = members.iter().map(|member| fit(member.len())).last().unwrap_or(0) + 1;
+    fit(commit_len(runs as usize))
 }

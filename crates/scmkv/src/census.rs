@@ -7,7 +7,7 @@
 //! they did is in the state that the census finds.
 
 use crate::counters::Count;
-use crate::get::fragment_offsets;
+use crate::fragments::fragment_offsets;
 use crate::index::{GroupLock, Position, SlotRef};
 use crate::store::Store;
 use coreplane_engine::Result;
@@ -54,7 +54,11 @@ impl Store {
             }
             let Some(view) = self.reader().view(&guard, slot.offset()) else { continue };
             self.add_live(slot.offset(), i64::from(view.len()));
+            if slot.is_tombstone() {
+                self.counters.add(Count::TombstoneBytes, i64::from(view.len()));
+            }
             if view.header.large {
+                self.charge(fragment_offsets(&view), i64::from(view.len()));
                 for offset in fragment_offsets(&view) {
                     if let Some(fragment) = self.reader().view(&guard, offset) {
                         self.add_live(offset, i64::from(fragment.len()));

@@ -1,33 +1,39 @@
 //! The cleaner: gives back what dead records occupy.
 //!
-//! It picks a full page by the paper's cost-benefit rule, copies what lives in it to a log of its
-//! own, so that what has once outlived its page keeps company with its like (hot and cold records
-//! part), and frees the page. Order:
+//! It [picks](crate::victim) a full page, copies what lives in it to a log of its own, so that
+//! what has once outlived its page keeps company with its like (hot and cold records part), and
+//! frees the page. Order:
 //!
-//! 1. copy the live records, one flush and fence for all of them;
+//! 1. copy the live records, each under the lock of its group, one flush and fence for all;
 //! 2. group by group, under the lock: if the slot still points at the old record, let it point at
 //!    the copy; if it has moved on, a writer won, and the copy is dead at birth;
 //! 3. flush the slot of *every* record met, dead ones too, and fence: a writer's flush of a slot
 //!    counts only at that writer's next fence, which may never come, and a slot that falls back
 //!    must not point into a page that is used again;
-//! 4. free the page durably.
+//! 4. free the page durably, once all that replaced its records is durable: a `relaxed` writer's
+//!    record may not be yet, and until then the page is *emptied* and stays.
 //!
-//! Writers leave the last pages to the cleaner ([`Store::reserve`]): what lives in a page fits
-//! the rest of its open page and one more, so that it always gets on, and as long as any page has
-//! dead bytes it gains some.
+//! How pages are made free for a writer, and what is left to the cleaner itself:
+//! [`reserve`](crate::reserve). Large values: [`fragments`](crate::fragments).
 //!
 //! **Tombstones.** A tombstone may go once no page can hold an older record of its key. Records
 //! are copied only while they live; so a page that was opened after the tombstone was written
 //! cannot hold one. Each tombstone carries the number of page openings at its time (its *birth*),
-//! and is dropped when all pages but the one being cleaned were opened later. An expired record
-//! becomes a tombstone first. So that tombstones cannot pile up behind a cold page, the oldest
-//! page is cleaned, whatever lives in it, when they hold more than a part of the store.
+//! and is dropped when all pages but the one being cleaned were opened later. That is why a copy
+//! is appended under the lock of its group, in a page that was open before: a delete that comes
+//! between copy and publication is then younger than the page of the copy that lost. An expired
+//! record becomes a tombstone first. So that tombstones cannot pile up behind a cold page, the
+//! oldest page is cleaned, whatever lives in it, when they hold more than a part of the store.
+//!
+//! **Commit records** of batches live while a page that they name does. When one is copied the
+//! cleaner remembers it, and counts it dead when the last of those pages is freed; the copies of
+//! an earlier run of the store count as dead, and are copied and remembered once more.
 
 use crate::batch::Run;
 use crate::counters::Count;
-use crate::get::fragment_offsets;
+use crate::fragments::FragmentCopy;
 use crate::index::{GroupLock, Probe, Slot};
-use crate::log::{Log, Order};
+use crate::log::{Appended, Log, Order};
 use crate::page::{self, Element};
 use crate::record::{Header, Kind, View};
 use crate::store::Store;
@@ -40,178 +46,215 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Cleaner {
     log: Log,
     /// Bytes of tombstones that were met and kept since the oldest page was last cleaned.
-    kept_tombstone_bytes: u64,
+    pub(crate) kept_tombstone_bytes: u64,
+    /// Pages that the log has taken.
+    opened: u32,
+    /// Pages in which nothing lives any more.
+    emptied: Vec<Emptied>,
+    commits: Vec<CommitCopy>,
+}
+
+/// A page that is freed as soon as the logs whose bit is set have settled.
+#[derive(Debug, Clone, Copy)]
+struct Emptied {
+    page: u32,
+    unsettled: u64,
+}
+
+/// A commit record that was copied because it is still needed.
+#[derive(Debug)]
+struct CommitCopy {
+    appended: Appended,
+    /// The pages with its batch's members, and their generations.
+    members: Vec<(u32, u32)>,
+}
+
+/// A page that is being cleaned.
+pub(crate) struct Moving<'g> {
+    /// The birth of the oldest other log page.
+    oldest_other: u64,
+    /// Where the cleaner's log begins that is not durable yet.
+    unfenced: Option<u64>,
+    copies: Vec<Copy>,
+    pub(crate) fragments: Vec<FragmentCopy<'g>>,
+    commits: Vec<CommitCopy>,
 }
 
 /// A record that was copied and not yet published.
 struct Copy {
     old: u64,
     slot: Slot,
-    new: u64,
+    new: Appended,
     header: Header,
-    len: u32,
 }
 
 impl Cleaner {
     pub(crate) fn new(log: u16) -> Self {
-        Self { log: Log::new(log), kept_tombstone_bytes: 0 }
+        Self {
+            log: Log::new(log),
+            kept_tombstone_bytes: 0,
+            opened: 0,
+            emptied: Vec::new(),
+            commits: Vec::new(),
+        }
     }
 
     pub(crate) fn log(&mut self) -> &mut Log {
         &mut self.log
     }
+
+    /// Pages that wait to be freed.
+    pub(crate) fn emptied_len(&self) -> u32 {
+        self.emptied.len() as u32
+    }
 }
 
 impl Store {
-    /// Free pages that writers leave to the cleaner.
-    pub(crate) fn reserve(&self) -> u32 {
-        2
-    }
-
-    /// An index page, for a split.
-    pub(crate) fn supply_index_page(&self) -> Result<Option<u64>> {
-        if let Some(arena) = &self.arena {
-            return arena.supply();
+    /// Cleans the page that promises most; false if none gains `gain_min` bytes.
+    pub(crate) fn clean_one(&self, cleaner: &mut Cleaner, gain_min: u64) -> Result<bool> {
+        self.free_emptied(cleaner, None)?;
+        self.pages.refresh_free();
+        let mut victim = None;
+        if cleaner.kept_tombstone_bytes > self.tombstone_budget() {
+            cleaner.kept_tombstone_bytes = 0;
+            victim = self.oldest(cleaner, None)?;
         }
-        let recovering = self.recovering.load(Ordering::Acquire);
-        let page = self.pages.open_index(if recovering { 0 } else { self.reserve() })?;
-        Ok(page.map(|page| self.space.start_of(page)))
-    }
-
-    /// Dead bytes in full pages, as far as counted.
-    pub(crate) fn reclaimable(&self) -> u64 {
-        (0..self.pages.len()).filter_map(|page| self.dead_bytes(page)).sum()
-    }
-
-    /// Bytes of live records, as far as counted.
-    pub(crate) fn live_bytes(&self) -> u64 {
-        // Of pages that are being filled this very moment nothing is said: nobody waits for that.
-        let logs = self.logs.iter().filter_map(|log| log.try_lock());
-        let filling: i64 = logs.map(|log| log.live_bytes()).sum();
-        let copied = self.cleaner.try_lock().map_or(0, |cleaner| cleaner.log.live_bytes());
-        let counted: i64 = (0..self.pages.len())
-            .map(|page| self.pages.cell(page))
-            .filter(|cell| cell.kind() == Some(page::Kind::Log))
-            .map(|cell| cell.live.load(Ordering::Relaxed))
-            .sum();
-        (counted + filling + copied).max(0) as u64
-    }
-
-    /// Dead bytes of a full log page; none for other pages.
-    fn dead_bytes(&self, page: u32) -> Option<u64> {
-        let cell = self.pages.cell(page);
-        if cell.kind() != Some(page::Kind::Log) {
-            return None;
-        }
-        let length = cell.length.load(Ordering::Acquire);
-        let live = cell.live.load(Ordering::Relaxed).max(0);
-        (length > 0).then(|| u64::from(length).saturating_sub(live as u64))
-    }
-
-    /// Cleans until a writer may go on.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`] if nothing is left to clean.
-    pub(crate) fn clean_for_space(&self, needed: u64) -> Result<()> {
-        self.wake();
-        let mut cleaner = self.cleaner.lock();
-        if self.pages.refresh_free() > self.reserve() {
-            return Ok(());
-        }
-        let mut gained = false;
-        // Pages freed wait for readers; several may be needed until one is free.
-        for _ in 0..64 {
-            match self.clean_one(&mut cleaner, 1)? {
-                true => gained = true,
-                false => break,
-            }
-            if self.pages.refresh_free() > self.reserve() {
-                return Ok(());
-            }
-        }
-        if gained || self.space.retired_len() > 0 {
-            drop(cleaner);
-            std::thread::yield_now();
-            return Ok(());
-        }
-        drop(cleaner);
-        self.no_space(needed)
-    }
-
-    /// Cleans the page that promises most; false if none has `dead_min` dead bytes.
-    pub(crate) fn clean_one(&self, cleaner: &mut Cleaner, dead_min: u64) -> Result<bool> {
-        let Some(victim) = self.pick(cleaner, dead_min) else { return Ok(false) };
+        let Some(victim) = victim.or_else(|| self.pick(cleaner, gain_min)) else {
+            return Ok(false);
+        };
         self.clean_page(cleaner, victim)?;
+        self.free_emptied(cleaner, None)?;
         Ok(true)
     }
 
-    /// Cost-benefit: (1 - u) * age / (1 + u), by the live part u of a page.
-    fn pick(&self, cleaner: &mut Cleaner, dead_min: u64) -> Option<u32> {
-        let candidates =
-            || (0..self.pages.len()).filter_map(|page| Some((page, self.dead_bytes(page)?)));
-        let budget = self.pool_bytes() / 32;
-        if cleaner.kept_tombstone_bytes > budget {
-            cleaner.kept_tombstone_bytes = 0;
-            let birth = |page: u32| self.pages.cell(page).birth.load(Ordering::Acquire);
-            return candidates().map(|(page, _)| page).min_by_key(|page| birth(*page));
-        }
-        let now = self.clock_seconds();
-        candidates()
-            .filter(|(_, dead)| *dead >= dead_min.max(1))
-            .map(|(page, dead)| {
-                let cell = self.pages.cell(page);
-                let length = f64::from(cell.length.load(Ordering::Acquire));
-                let age = f64::from(now.saturating_sub(cell.sealed_at.load(Ordering::Relaxed)) + 1);
-                let dead_part = dead as f64 / length;
-                (page, dead_part * age / (2.0 - dead_part))
-            })
-            .max_by(|a, b| a.1.total_cmp(&b.1))
-            .map(|(page, _)| page)
+    /// Moves what lives in `victim` and empties it; the bytes gained, below 0 if it took more
+    /// than it gave.
+    pub(crate) fn clean_page(&self, cleaner: &mut Cleaner, victim: u32) -> Result<i64> {
+        let (opened, room) = (cleaner.opened, cleaner.log.room());
+        let mut commits = {
+            let guard = epoch::pin();
+            let mut moving = Moving {
+                oldest_other: self.oldest_birth_but(victim),
+                unfenced: None,
+                copies: Vec::new(),
+                fragments: Vec::new(),
+                commits: Vec::new(),
+            };
+            if let Err(error) = self.move_page(cleaner, &guard, victim, &mut moving) {
+                self.abandon(cleaner, &mut moving)?;
+                return Err(error);
+            }
+            moving.commits
+        };
+        // Commit records that lay here have been copied again.
+        cleaner.commits.retain(|commit| self.space.page_of(commit.appended.offset) != victim);
+        cleaner.commits.append(&mut commits);
+        self.pages.cell(victim).pin();
+        let unsettled = if self.lax.load(Ordering::Acquire) { u64::MAX } else { 0 };
+        cleaner.emptied.push(Emptied { page: victim, unsettled });
+        self.free_emptied(cleaner, None)?;
+        self.counters.add(Count::CleanerPages, 1);
+        let page = i64::from(self.geometry.page_size);
+        let pages = 1 - i64::from(cleaner.opened.wrapping_sub(opened));
+        Ok(pages * page + cleaner.log.room() as i64 - room as i64)
     }
 
-    pub(crate) fn pool_bytes(&self) -> u64 {
-        self.space.len()
-    }
-
-    /// Moves what lives in `victim` and frees it.
-    fn clean_page(&self, cleaner: &mut Cleaner, victim: u32) -> Result<()> {
-        let oldest_other = self.oldest_birth_but(victim);
+    fn move_page<'g>(
+        &'g self,
+        cleaner: &mut Cleaner,
+        guard: &'g Guard,
+        victim: u32,
+        moving: &mut Moving<'g>,
+    ) -> Result<()> {
         let start = self.space.start_of(victim);
-        let length = u64::from(self.pages.cell(victim).length.load(Ordering::Acquire));
-        let guard = epoch::pin();
-        let mut copies = Vec::new();
-        let mut first_new = None;
+        let length = self.pages.cell(victim).length.load(Ordering::Acquire);
         let mut at = start;
-        while at < start + length {
-            let view = self.reader().view(&guard, at).ok_or_else(|| Error::Corrupt {
+        while at < start + u64::from(length) {
+            let view = self.reader().view(guard, at).ok_or_else(|| Error::Corrupt {
                 offset: at,
                 what: "a full page has no record here".to_owned(),
             })?;
-            self.clean_record(cleaner, &guard, &view, oldest_other, &mut copies, &mut first_new)?;
+            match view.header.kind {
+                Kind::Commit => self.clean_commit(cleaner, &view, moving)?,
+                Kind::Fragment => self.clean_fragment(cleaner, guard, &view, moving)?,
+                Kind::Put | Kind::Delete => self.clean_record(cleaner, guard, &view, moving)?,
+            }
             at += u64::from(view.len());
         }
-        if let Some(first) = first_new {
-            cleaner.log.commit(self, first, Order::Strict)?;
+        self.commit_copies(cleaner, moving)?;
+        while let Some(copy) = moving.copies.pop() {
+            self.publish_copy(guard, &copy)?;
         }
-        for copy in &copies {
-            self.publish_copy(&guard, copy)?;
+        let mut fragments = std::mem::take(&mut moving.fragments);
+        fragments.sort_by_key(|copy| copy.old.key());
+        let mut owned = fragments.chunk_by(|a, b| a.old.key() == b.old.key());
+        let moved = owned.try_for_each(|copies| self.move_owner(cleaner, guard, copies, moving));
+        if moved.is_err() {
+            // Those of the owner that failed are dead already.
+            owned.flatten().for_each(|copy| self.add_live(copy.new, -i64::from(copy.old.len())));
         }
-        self.space.fence().map_err(page::sync_failed)?;
-        drop(guard);
-        self.pages.free(victim)?;
-        self.counters.add(Count::CleanerPages, 1);
+        moved?;
+        self.space.fence().map_err(page::sync_failed)
+    }
+
+    /// Gives up what was copied and not published. It is made durable all the same: nothing that
+    /// is not may stay in a log behind which others append.
+    fn abandon(&self, cleaner: &mut Cleaner, moving: &mut Moving<'_>) -> Result<()> {
+        let dead = moving.copies.drain(..).map(|copy| copy.new);
+        let dead = dead.chain(moving.commits.drain(..).map(|commit| commit.appended));
+        dead.for_each(|new| self.add_live(new.offset, -i64::from(new.len)));
+        for copy in moving.fragments.drain(..) {
+            self.add_live(copy.new, -i64::from(copy.old.len()));
+        }
+        self.commit_copies(cleaner, moving)
+    }
+
+    /// Makes durable what was copied so far.
+    pub(crate) fn commit_copies(
+        &self,
+        cleaner: &mut Cleaner,
+        moving: &mut Moving<'_>,
+    ) -> Result<()> {
+        match moving.unfenced.take() {
+            Some(first) => cleaner.log.commit(self, first, Order::Strict),
+            None => Ok(()),
+        }
+    }
+
+    /// Room for a copy of `len` bytes.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if no page is free.
+    pub(crate) fn room_for_copy(
+        &self,
+        cleaner: &mut Cleaner,
+        len: usize,
+        moving: &mut Moving<'_>,
+    ) -> Result<()> {
+        if cleaner.log.room() >= len {
+            return Ok(());
+        }
+        self.commit_copies(cleaner, moving)?;
+        if !cleaner.log.make_room(self, len, 0)? {
+            return self.no_space(len as u64);
+        }
+        cleaner.opened = cleaner.opened.wrapping_add(1);
         Ok(())
     }
 
-    /// The birth of the oldest log page that is not `victim`.
-    fn oldest_birth_but(&self, victim: u32) -> u64 {
-        (0..self.pages.len())
-            .filter(|page| *page != victim)
-            .map(|page| self.pages.cell(page))
-            .filter(|cell| cell.kind() == Some(page::Kind::Log))
-            .map(|cell| cell.birth.load(Ordering::Acquire))
-            .min()
-            .unwrap_or(u64::MAX)
+    /// Appends a copy to the cleaner's log, not durable yet. Room was made.
+    pub(crate) fn append_copy(
+        &self,
+        cleaner: &mut Cleaner,
+        header: &Header,
+        key: &[u8],
+        value: &[u8],
+        moving: &mut Moving<'_>,
+    ) -> Result<Appended> {
+        let appended = cleaner.log.append(self, header, key, &[value], Order::Strict)?;
+        moving.unfenced.get_or_insert(appended.offset);
+        self.counters.add(Count::CleanerBytes, i64::from(appended.len));
+        Ok(appended)
     }
 
     fn clean_record(
@@ -219,54 +262,52 @@ impl Store {
         cleaner: &mut Cleaner,
         guard: &Guard,
         view: &View<'_>,
-        oldest_other: u64,
-        copies: &mut Vec<Copy>,
-        first_new: &mut Option<u64>,
+        moving: &mut Moving<'_>,
     ) -> Result<()> {
-        match view.header.kind {
-            Kind::Commit => self.clean_commit(cleaner, view, first_new),
-            Kind::Fragment => {
-                // What follows in the log must not be durable before what precedes it.
-                if let Some(first) = first_new.take() {
-                    cleaner.log.commit(self, first, Order::Strict)?;
-                }
-                self.clean_fragment(cleaner, guard, view)
+        let place = self.place(view.key());
+        loop {
+            let held = self.index.lock(place);
+            let Some((at, slot)) = self.slot_of(guard, &held, view)? else { return Ok(()) };
+            held.flush(at);
+            if slot.offset() != view.offset {
+                return Ok(());
             }
-            Kind::Put | Kind::Delete => {
-                let place = self.place(view.key());
-                let held = self.index.lock(place);
-                let Some((at, slot)) = self.slot_of(guard, &held, view)? else { return Ok(()) };
-                held.flush(at);
-                if slot.offset() != view.offset {
-                    return Ok(());
-                }
-                let mut header = Header { batched: false, ..view.header };
-                let birth = self.pages.next_birth().to_le_bytes();
-                let mut value = view.value();
-                if header.kind == Kind::Put && self.is_expired(view)? {
-                    header =
-                        Header { kind: Kind::Delete, large: false, expires_at: None, ..header };
-                    value = &birth;
-                    self.counters.add(Count::Expired, 1);
-                } else if header.kind == Kind::Delete {
-                    let written_at = view.value_word(0).unwrap_or(u64::MAX);
-                    if self.may_drop(view, written_at, oldest_other) {
-                        self.dropped_tombstones.fetch_max(view.sequence(), Ordering::AcqRel);
-                        return held.remove(at);
-                    }
-                    cleaner.kept_tombstone_bytes += u64::from(view.len());
-                }
+            // No copy is longer than what it is a copy of: a tombstone has no expiry.
+            if cleaner.log.room() < view.len() as usize {
                 drop(held);
-                let (new, len) = self.copy(cleaner, &header, view.key(), &[value], first_new)?;
-                copies.push(Copy { old: view.offset, slot, new, header, len });
-                Ok(())
+                self.room_for_copy(cleaner, view.len() as usize, moving)?;
+                continue;
             }
+            let mut header = Header { batched: false, ..view.header };
+            let birth = self.pages.next_birth().to_le_bytes();
+            let mut value = view.value();
+            if header.kind == Kind::Put && self.is_expired(view)? {
+                header = Header { kind: Kind::Delete, large: false, expires_at: None, ..header };
+                value = &birth;
+                self.counters.add(Count::Expired, 1);
+            } else if header.kind == Kind::Delete {
+                let written_at = view.value_word(0).unwrap_or(u64::MAX);
+                if self.may_drop(view, written_at, moving.oldest_other) {
+                    return self.drop_tombstone(&held, at, view);
+                }
+                cleaner.kept_tombstone_bytes += u64::from(view.len());
+            }
+            let new = self.append_copy(cleaner, &header, view.key(), value, moving)?;
+            moving.copies.push(Copy { old: view.offset, slot, new, header });
+            return Ok(());
         }
     }
 
     fn may_drop(&self, view: &View<'_>, written_at: u64, oldest_other: u64) -> bool {
         written_at <= oldest_other
             && view.sequence() <= self.held_tombstones.load(Ordering::Acquire)
+    }
+
+    fn drop_tombstone(&self, held: &GroupLock<'_>, at: u64, view: &View<'_>) -> Result<()> {
+        self.dropped_tombstones.fetch_max(view.sequence(), Ordering::AcqRel);
+        held.remove(at)?;
+        self.drop_live(held, view);
+        Ok(())
     }
 
     /// The slot of the key of `view`, under its lock.
@@ -285,55 +326,32 @@ impl Store {
         })
     }
 
-    /// Appends a copy to the cleaner's log, not durable yet.
-    fn copy(
-        &self,
-        cleaner: &mut Cleaner,
-        header: &Header,
-        key: &[u8],
-        value: &[&[u8]],
-        first_new: &mut Option<u64>,
-    ) -> Result<(u64, u32)> {
-        let value_len = value.iter().map(|part| part.len()).sum();
-        let len = header.record_len(key, value_len);
-        if cleaner.log.room() < len {
-            if let Some(first) = first_new.take() {
-                cleaner.log.commit(self, first, Order::Strict)?;
-            }
-            if !cleaner.log.make_room(self, len, 0)? {
-                return self.no_space(len as u64);
-            }
-        }
-        let appended = cleaner.log.append(self, header, key, value, Order::Strict)?;
-        first_new.get_or_insert(appended.offset);
-        self.counters.add(Count::CleanerBytes, i64::from(appended.len));
-        Ok((appended.offset, appended.len))
-    }
-
     /// Lets the slot point at the copy, if no writer came between.
     fn publish_copy(&self, guard: &Guard, copy: &Copy) -> Result<()> {
-        let view = self.reader().view(guard, copy.new).ok_or_else(|| Error::Corrupt {
-            offset: copy.new,
+        let Appended { offset, len } = copy.new;
+        let view = self.reader().view(guard, offset).ok_or_else(|| Error::Corrupt {
+            offset,
             what: "a copy is not where it was written".to_owned(),
         })?;
         let place = self.place(view.key());
         let held = self.index.lock(place);
         let probe = held.probe(place, &mut |slot| Ok(slot.offset() == copy.old))?;
         let Probe::Found { at, slot } = probe else {
-            self.add_live(copy.new, -i64::from(copy.len));
+            self.add_live(offset, -i64::from(len));
             return Ok(());
         };
         let delete = copy.header.kind == Kind::Delete;
         let expires = copy.header.expires_at.is_some();
-        held.publish(at, Slot::new(held.signature(place), copy.new, delete, expires))?;
+        held.publish(at, Slot::new(held.signature(place), offset, delete, expires))?;
         if let Some(old) = self.reader().view(guard, copy.old) {
             if delete && !copy.slot.is_tombstone() {
                 self.account(&held, slot, Some(&old), &copy.header);
+                self.count_tombstone(&held, len);
             } else if held.is_counted() {
                 self.add_live(copy.old, -i64::from(old.len()));
             }
         }
-        self.leave_to_census(&held, copy.new, copy.len);
+        self.leave_to_census(&held, offset, len);
         Ok(())
     }
 
@@ -342,118 +360,81 @@ impl Store {
         &self,
         cleaner: &mut Cleaner,
         view: &View<'_>,
-        first_new: &mut Option<u64>,
+        moving: &mut Moving<'_>,
     ) -> Result<()> {
         let here = self.space.page_of(view.offset);
-        let needed = Run::decode_all(view.value()).any(|run| {
-            let page = self.space.page_of(run.start);
-            page != here
-                && page < self.pages.len()
-                && self.pages.cell(page).kind() == Some(page::Kind::Log)
-                && self.pages.cell(page).generation() == run.generation
+        let members: Vec<_> = Run::decode_all(view.value())
+            .map(|run| (self.space.page_of(run.start), run.generation))
+            .filter(|member| member.0 != here && self.is_there(*member))
+            .collect();
+        if !members.is_empty() {
+            self.room_for_copy(cleaner, view.len() as usize, moving)?;
+            let appended = self.append_copy(cleaner, &view.header, &[], view.value(), moving)?;
+            moving.commits.push(CommitCopy { appended, members });
+        }
+        Ok(())
+    }
+
+    /// True if a log page still has this generation.
+    fn is_there(&self, (page, generation): (u32, u32)) -> bool {
+        page < self.pages.len() && {
+            let cell = self.pages.cell(page);
+            cell.kind() == Some(page::Kind::Log) && cell.generation() == generation
+        }
+    }
+
+    /// Frees the emptied pages for which no log has anything unsettled any more. Logs that are
+    /// not in use are settled for it; `own` is the number of one that the caller holds and has
+    /// settled.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn free_emptied(&self, cleaner: &mut Cleaner, own: Option<u16>) -> Result<()> {
+        if cleaner.emptied.is_empty() {
+            return Ok(());
+        }
+        let waited_for = cleaner.emptied.iter().fold(0, |logs, emptied| logs | emptied.unsettled);
+        // Bits of logs that there are not.
+        let mut settled = u64::MAX.checked_shl(self.logs.len() as u32).unwrap_or(0);
+        for (number, log) in self.logs.iter().enumerate() {
+            let bit = 1 << number;
+            if own == Some(number as u16) {
+                settled |= bit;
+            } else if waited_for & bit != 0
+                && let Some(mut log) = log.try_lock()
+            {
+                if log.is_unsettled() {
+                    log.settle(self)?;
+                }
+                settled |= bit;
+            }
+        }
+        let mut freed = false;
+        for mut emptied in std::mem::take(&mut cleaner.emptied) {
+            emptied.unsettled &= !settled;
+            if emptied.unsettled == 0 {
+                self.pages.cell(emptied.page).unpin();
+                self.pages.free(emptied.page)?;
+                freed = true;
+            } else {
+                cleaner.emptied.push(emptied);
+            }
+        }
+        if freed {
+            self.forget_commits(cleaner);
+        }
+        Ok(())
+    }
+
+    /// The copies of commit records that are of no use any more are dead.
+    fn forget_commits(&self, cleaner: &mut Cleaner) {
+        cleaner.commits.retain(|commit| {
+            let needed = commit.members.iter().any(|member| self.is_there(*member));
+            if !needed {
+                self.add_live(commit.appended.offset, -i64::from(commit.appended.len));
+            }
+            needed
         });
-        if needed {
-            let (_, len) = self.copy(cleaner, &view.header, &[], &[view.value()], first_new)?;
-            cleaner.log.forget_live(len);
-        }
-        Ok(())
-    }
-
-    /// A fragment lives while the record of its key names it. It is copied, and then a record
-    /// that names the copy takes the place of the old one.
-    fn clean_fragment(
-        &self,
-        cleaner: &mut Cleaner,
-        guard: &Guard,
-        fragment: &View<'_>,
-    ) -> Result<()> {
-        let place = self.place(fragment.key());
-        let owner = |slot: Slot| -> Result<Option<View<'_>>> {
-            let view = self.record(guard, slot)?;
-            Ok((view.key() == fragment.key()).then_some(view))
-        };
-        {
-            let held = self.index.lock(place);
-            let probe = held.probe(place, &mut |slot| Ok(owner(slot)?.is_some()))?;
-            let Probe::Found { at, slot } = probe else { return Ok(()) };
-            held.flush(at);
-            let names = owner(slot)?.is_some_and(|view| {
-                view.header.large && fragment_offsets(&view).any(|it| it == fragment.offset)
-            });
-            if !names {
-                return Ok(());
-            }
-        }
-        let (copy, len) = self.copy_durably(cleaner, &fragment.header, fragment)?;
-        let room = self.geometry.record_max();
-        if !cleaner.log.make_room(self, room, 0)? {
-            return self.no_space(room as u64);
-        }
-        let mut held = self.index.lock(place);
-        let probe = held.probe(place, &mut |slot| Ok(owner(slot)?.is_some()))?;
-        let moved = match probe {
-            Probe::Found { at, slot } => {
-                self.rename_fragment(cleaner, guard, &mut held, (at, slot), fragment.offset, copy)?
-            }
-            Probe::Vacant { .. } | Probe::Full => false,
-        };
-        if !moved || !held.is_counted() {
-            self.add_live(copy, -i64::from(len));
-        }
-        if moved && held.is_counted() {
-            self.add_live(fragment.offset, -i64::from(fragment.len()));
-        }
-        Ok(())
-    }
-
-    fn copy_durably(
-        &self,
-        cleaner: &mut Cleaner,
-        header: &Header,
-        view: &View<'_>,
-    ) -> Result<(u64, u32)> {
-        let mut first = None;
-        let copied = self.copy(cleaner, header, view.key(), &[view.value()], &mut first)?;
-        if let Some(first) = first {
-            cleaner.log.commit(self, first, Order::Strict)?;
-        }
-        Ok(copied)
-    }
-
-    /// Writes the record of a large value anew, `from` replaced by `to` among its fragments.
-    fn rename_fragment(
-        &self,
-        cleaner: &mut Cleaner,
-        guard: &Guard,
-        held: &mut GroupLock<'_>,
-        (at, slot): (u64, Slot),
-        from: u64,
-        to: u64,
-    ) -> Result<bool> {
-        let old = self.record(guard, slot)?;
-        if !old.header.large || !fragment_offsets(&old).any(|offset| offset == from) {
-            return Ok(false);
-        }
-        let mut list = old.value().get(..8).unwrap_or_default().to_vec();
-        for offset in fragment_offsets(&old) {
-            let named = if offset == from { to } else { offset };
-            list.extend_from_slice(&named.to_le_bytes());
-        }
-        // A later version: whoever reads the log must prefer this list to the old one. What
-        // callers see as the sequence stays.
-        let version = held.next_version(self.version_base().max(old.header.version));
-        let sequence = Some(old.sequence());
-        let header = Header { batched: false, version, sequence, ..old.header };
-        let appended = cleaner.log.append(self, &header, old.key(), &[&list], Order::Strict)?;
-        cleaner.log.commit(self, appended.offset, Order::Strict)?;
-        let new = Slot::new(slot.signature(), appended.offset, false, slot.expires());
-        held.publish(at, new)?;
-        if held.is_counted() {
-            self.add_live(old.offset, -i64::from(old.len()));
-        } else {
-            self.add_live(appended.offset, -i64::from(appended.len));
-        }
-        Ok(true)
     }
 
     /// True if `element` is a log page.

@@ -24,9 +24,11 @@ pub(crate) enum Count {
     Splits,
     /// Times that work in the background failed.
     BackgroundFailures,
+    /// What lives of tombstones.
+    TombstoneBytes,
 }
 
-const COUNTS: usize = Count::BackgroundFailures as usize + 1;
+const COUNTS: usize = Count::TombstoneBytes as usize + 1;
 /// Stripes that are one thread's own; there is one more.
 const OWN: usize = 64;
 

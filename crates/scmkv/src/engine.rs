@@ -11,7 +11,7 @@ use coreplane_engine::{
     Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport, Visibility,
     WriteOptions, Written,
 };
-use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
+use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space, spin};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::path::Path;
@@ -153,7 +153,7 @@ impl Scmkv {
     /// # Errors
     /// [`Error::Closed`], and as [`Engine`]'s.
     pub fn clean(&self) -> Result<bool> {
-        let mut cleaner = self.store.cleaner.lock();
+        let mut cleaner = spin::lock(&self.store.cleaner);
         self.store.check_writable()?;
         self.store.clean_one(&mut cleaner, 1)
     }
@@ -177,7 +177,7 @@ impl Drop for Scmkv {
 impl Store {
     pub(crate) fn erase(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let given = options.sequence.is_some();
-        self.write(key, options, 8, &mut |_, _, live| {
+        self.write(key, options, &mut |_, _, live| {
             Ok(if live.is_some() || given { Plan::Delete } else { Plan::Refuse(Outcome::Missing) })
         })
     }
@@ -219,14 +219,14 @@ impl Engine for Scmkv {
         if let Some(outcome) = self.store.put_ahead(key, value, options)? {
             return Ok(outcome);
         }
-        self.store.write(key, options, value.len(), &mut |_, _, _| {
+        self.store.write(key, options, &mut |_, _, _| {
             Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
         })
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store.write(key, options, value.len(), &mut |_, _, live| {
+        self.store.write(key, options, &mut |_, _, live| {
             Ok(match live {
                 Some(_) => Plan::Refuse(Outcome::Exists),
                 None => Plan::Put { value: Cow::Borrowed(value), expires_at },
@@ -236,7 +236,7 @@ impl Engine for Scmkv {
 
     fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store.write(key, options, value.len(), &mut |_, _, live| {
+        self.store.write(key, options, &mut |_, _, live| {
             Ok(match live {
                 None => Plan::Refuse(Outcome::Missing),
                 Some(_) => Plan::Put { value: Cow::Borrowed(value), expires_at },
@@ -256,7 +256,7 @@ impl Engine for Scmkv {
         options: &WriteOptions,
     ) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store.write(key, options, value.len(), &mut |store, guard, live| {
+        self.store.write(key, options, &mut |store, guard, live| {
             let as_expected = match (expected, live) {
                 (Expected::Absent, None) => true,
                 (Expected::Sequence(sequence), Some(view)) => view.sequence() == sequence,
@@ -279,7 +279,7 @@ impl Engine for Scmkv {
         options: &WriteOptions,
         decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
     ) -> Result<Outcome> {
-        self.store.write(key, options, 64, &mut |store, guard, live| {
+        self.store.write(key, options, &mut |store, guard, live| {
             let Some(view) = live else {
                 return Ok(match decide(None) {
                     Mutation::Put { value, expires_at } => {

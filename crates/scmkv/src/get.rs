@@ -11,6 +11,7 @@
 
 use crate::batch::Gate;
 use crate::counters::Count;
+use crate::fragments::fragment_offsets;
 use crate::hash::Place;
 use crate::index::{Slot, Verdict};
 use crate::record::{Kind, View};
@@ -328,12 +329,6 @@ impl Whole<'_> {
 #[inline]
 fn record_of<'r>(view: &View<'_>, value: Value<'r>, ticket: Ticket) -> Record<'r> {
     Record { value, sequence: view.sequence(), expires_at: view.header.expires_at, ticket }
-}
-
-/// The offsets of the fragments of a large value, in order.
-pub(crate) fn fragment_offsets<'a>(view: &View<'a>) -> impl Iterator<Item = u64> + use<'a> {
-    let view = *view;
-    (1..).map_while(move |n| view.value_word(n))
 }
 
 impl Gate {

@@ -116,7 +116,7 @@ impl Store {
                 // Expired ones too, which `erase` would not find.
                 let completion = Completion::Early;
                 let options = WriteOptions { completion, ..WriteOptions::default() };
-                self.write(&key, &options, 8, &mut |_, _, _| Ok(Plan::Delete))?;
+                self.write(&key, &options, &mut |_, _, _| Ok(Plan::Delete))?;
             }
             position = next;
         }

@@ -17,7 +17,8 @@
 //! - `page`: what each page holds
 //! - `index`, `hash`: where a key's record is
 //! - `get`, `put`, `batch`: the operations
-//! - `clean`: giving space back
+//! - `fragments`: large values
+//! - `clean`, `victim`, `reserve`: giving space back, and who may take it
 //! - `recover`, `census`, `verify`: after a crash
 //!
 //! **The log is the truth.** Everything else can be made from it.
@@ -33,6 +34,7 @@ mod clock;
 mod counters;
 mod durable;
 mod engine;
+mod fragments;
 mod geometry;
 mod get;
 mod hash;
@@ -44,9 +46,11 @@ mod page;
 mod put;
 mod record;
 mod recover;
+mod reserve;
 mod sealed;
 mod store;
 mod verify;
+mod victim;
 
 pub use clock::TimeSource;
 pub use engine::Scmkv;

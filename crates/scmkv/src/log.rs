@@ -56,6 +56,8 @@ pub(crate) struct Log {
     unfenced_by: Option<usize>,
     /// The generation that covers the last early write.
     early: u64,
+    /// Free pages that are set aside for the batch under way.
+    spare: Vec<u32>,
 }
 
 /// A record that was appended.
@@ -76,7 +78,32 @@ impl Log {
             unfenced: Vec::new(),
             unfenced_by: None,
             early: 0,
+            spare: Vec::new(),
         }
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Sets `pages` pages aside, beside those that are already, for [`Log::make_room`]; false if
+    /// no more than `reserve` were left.
+    pub(crate) fn set_aside(&mut self, store: &Store, pages: u32, reserve: u32) -> bool {
+        let lacking = pages.saturating_sub(self.aside());
+        let Some(taken) = store.pages.take(lacking, reserve) else { return false };
+        self.spare.extend(taken);
+        true
+    }
+
+    /// Pages set aside.
+    pub(crate) fn aside(&self) -> u32 {
+        self.spare.len() as u32
+    }
+
+    /// Gives back what was set aside and not used.
+    pub(crate) fn give_back(&mut self, store: &Store) {
+        store.pages.put_back(&mut self.spare);
     }
 
     /// Bytes that fit without a new page.
@@ -97,8 +124,12 @@ impl Log {
         if len > store.geometry.page_size as usize {
             return Err(Error::NoSpace { needed: len as u64, reclaimable: 0 });
         }
-        let Some(writer) = store.pages.open_log(self.id, Kind::Log, reserve)? else {
-            return Ok(false);
+        let writer = match self.spare.pop() {
+            Some(page) => store.pages.open_log_in(page, self.id, Kind::Log)?,
+            None => match store.pages.open_log(self.id, Kind::Log, reserve)? {
+                Some(writer) => writer,
+                None => return Ok(false),
+            },
         };
         let birth = store.pages.cell(writer.page()).birth.load(Ordering::Relaxed);
         if birth.is_multiple_of(VERSION_RAISE_PAGES) {
@@ -120,6 +151,9 @@ impl Log {
             let (page, length) = (writer.page(), writer.tail());
             drop(writer);
             store.end_early(page);
+            if length == 0 {
+                return store.pages.free(page);
+            }
             let cell = store.pages.cell(page);
             cell.live.fetch_add(self.appended, Ordering::Relaxed);
             self.appended = 0;
@@ -308,5 +342,10 @@ impl Log {
     /// `len` bytes just appended are not live.
     pub(crate) fn forget_live(&mut self, len: u32) {
         self.appended -= i64::from(len);
+    }
+
+    /// The page being filled and how far.
+    pub(crate) fn tail(&self) -> Option<(u32, u32)> {
+        self.writer.as_ref().map(|writer| (writer.page(), writer.tail()))
     }
 }

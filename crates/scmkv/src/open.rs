@@ -105,9 +105,7 @@ impl Store {
     pub(crate) fn format(pool: Pool, placement: Placement, options: &Options) -> Result<Self> {
         let geometry = Geometry::from_parameters(&pool.parameters())?;
         let space = Arc::clone(pool.space());
-        if space.len() > OFFSET_MAX {
-            return Err(Error::Unusable(format!("a pool has at most {OFFSET_MAX} bytes")));
-        }
+        check_len(space.len())?;
         let in_pool = match placement {
             Placement::Auto => space.fences_at_once(),
             Placement::Pool => true,
@@ -139,6 +137,7 @@ impl Store {
         pool.expect_kind(KIND).map_err(pool_error)?;
         let geometry = Geometry::from_parameters(&pool.parameters())?;
         let space = Arc::clone(pool.space());
+        check_len(space.len())?;
         let old = Root::from_words(pool.root());
         if old.version_base == 0 {
             return Err(Error::Unusable("the store was never wholly created".to_owned()));
@@ -189,7 +188,6 @@ impl Store {
         let to_read: Vec<LogPage> =
             logs.into_iter().filter(|log| rebuild || log.element.length.is_none()).collect();
         store.replay(&to_read, progress)?;
-        store.recovering.store(false, Ordering::Release);
         if rebuild && root.has(Root::LAX) {
             let _changing = spin::lock(&store.root_change);
             store.set_root(Root { flags: root.flags & !Root::UNCLEAN, ..store.root() })?;
@@ -228,7 +226,6 @@ impl Store {
             root_change: Mutex::new(()),
             unflushed: AtomicBool::new(root.has(Root::UNFLUSHED)),
             lax: AtomicBool::new(root.has(Root::LAX)),
-            recovering: AtomicBool::new(!counted),
             census_done: AtomicBool::new(counted),
             windows: Windows::new(),
             wake: (Mutex::new(false), Condvar::new()),
@@ -254,6 +251,15 @@ impl Store {
         let flags = root.flags & !Root::UNCLEAN | Root::CLEAN;
         self.set_root(Root { flags, records, ..root })
     }
+}
+
+/// # Errors
+/// If a pool of `len` bytes has offsets that a slot cannot hold.
+pub(crate) fn check_len(len: u64) -> Result<()> {
+    if len > OFFSET_MAX {
+        return Err(Error::Unusable(format!("a pool has at most {OFFSET_MAX} bytes, not {len}")));
+    }
+    Ok(())
 }
 
 fn pages_max(space: &Space) -> usize {

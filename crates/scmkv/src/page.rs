@@ -71,6 +71,10 @@ pub(crate) struct Cell {
     pub(crate) birth: AtomicU64,
     /// Bytes of live records; may pass below 0 for a moment.
     pub(crate) live: AtomicI64,
+    /// Bytes that moving the page writes beside what lives in it.
+    pub(crate) toll: AtomicI64,
+    /// The cleaner leaves the page alone while there are any.
+    pub(crate) pins: AtomicU32,
     /// Bytes of records, 0 while the page is open.
     pub(crate) length: AtomicU32,
     /// Seconds since the store was opened at which the page was filled, for its age.
@@ -85,6 +89,19 @@ impl Cell {
     #[inline]
     pub(crate) fn generation(&self) -> u32 {
         (self.state.load(Ordering::Acquire) >> 8) as u32
+    }
+
+    /// Keeps the cleaner away.
+    pub(crate) fn pin(&self) {
+        self.pins.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn unpin(&self) {
+        self.pins.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Acquire) > 0
     }
 
     fn set(&self, kind: Kind, generation: u32) {
@@ -198,6 +215,7 @@ impl Pages {
         cell.birth.store(birth, Ordering::Release);
         cell.length.store(0, Ordering::Release);
         cell.live.store(0, Ordering::Release);
+        cell.toll.store(0, Ordering::Release);
         Ok(())
     }
 
@@ -237,7 +255,11 @@ impl Pages {
             if page % self.stretch() == 0 && page != 0 {
                 self.claim(page, Claim::WordsAsStored)?;
             }
-            let element = self.element(page)?;
+            let mut element = self.element(page)?;
+            if element.kind == Kind::Log && element.length == Some(0) {
+                // Nothing was ever written in it.
+                element.kind = Kind::Free;
+            }
             let cell = self.cell(page);
             cell.set(element.kind, element.generation);
             cell.birth.store(element.birth, Ordering::Release);
@@ -269,21 +291,40 @@ impl Pages {
 
     /// Takes back the retired pages that no reader can hold any more; the free pages then.
     pub(crate) fn refresh_free(&self) -> u32 {
+        self.free_and_retired().0
+    }
+
+    /// As [`Pages::refresh_free`], and the pages that are still retired. No page is missed on its
+    /// way from these to those.
+    pub(crate) fn free_and_retired(&self) -> (u32, u32) {
+        let mut free = self.free.lock();
         while let Some(page) = self.space.reclaim() {
-            self.push_free(page);
+            free.push_back(page);
         }
-        self.free_len()
+        self.free_len.store(free.len() as u32, Ordering::Release);
+        (free.len() as u32, self.space.retired_len() as u32)
     }
 
     fn pop_free(&self, reserve: u32) -> Option<u32> {
+        self.take(1, reserve).and_then(|mut pages| pages.pop())
+    }
+
+    /// Takes `count` pages off the free ones, if `reserve` are left. They are free all the same
+    /// until [`Pages::open_log_in`].
+    pub(crate) fn take(&self, count: u32, reserve: u32) -> Option<Vec<u32>> {
         self.refresh_free();
         let mut free = self.free.lock();
-        if free.len() <= reserve as usize {
+        if free.len() < count as usize + reserve as usize {
             return None;
         }
-        let page = free.pop_front();
+        let pages = free.drain(..count as usize).collect();
         self.free_len.store(free.len() as u32, Ordering::Release);
-        page
+        Some(pages)
+    }
+
+    /// Gives back pages that were taken and not opened.
+    pub(crate) fn put_back(&self, pages: &mut Vec<u32>) {
+        pages.drain(..).for_each(|page| self.push_free(page));
     }
 
     /// The number that the next opening will get.
@@ -300,6 +341,11 @@ impl Pages {
         reserve: u32,
     ) -> Result<Option<PageWriter>> {
         let Some(page) = self.pop_free(reserve) else { return Ok(None) };
+        self.open_log_in(page, log, kind).map(Some)
+    }
+
+    /// As [`Pages::open_log`], in a page that was taken.
+    pub(crate) fn open_log_in(&self, page: u32, log: u16, kind: Kind) -> Result<PageWriter> {
         let generation = self.cell(page).generation().wrapping_add(1);
         let birth = self.next_birth.fetch_add(1, Ordering::AcqRel);
         let Some(writer) = self.space.claim_log(page) else {
@@ -307,7 +353,7 @@ impl Pages {
         };
         self.write_element(page, kind, log, generation, birth)?;
         self.persist(page)?;
-        Ok(Some(writer))
+        Ok(writer)
     }
 
     /// Opens a free page for index segments, zeroed and durable as an index page when it returns.

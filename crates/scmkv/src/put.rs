@@ -6,7 +6,7 @@
 //! without the group's lock, and the look repeated.
 
 use crate::counters::Count;
-use crate::get::fragment_offsets;
+use crate::fragments::{Fragments, fragment_offsets};
 use crate::hash::Place;
 use crate::index::{GroupLock, Probe, Slot, VERSION_STEP};
 use crate::log::{Appended, Log, Order};
@@ -19,7 +19,6 @@ use coreplane_engine::{
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::{spin, thread_number};
 use std::borrow::Cow;
-use std::sync::atomic::Ordering;
 
 /// Sequences that callers give are below this.
 const SEQUENCE_MAX: u64 = 1 << 61;
@@ -38,10 +37,17 @@ pub(crate) enum Plan<'v> {
 pub(crate) type Decide<'d, 'v> =
     &'d mut dyn FnMut(&Store, &Guard, Option<&View<'_>>) -> Result<Plan<'v>>;
 
-/// The fragments of a large value that were written for it.
-pub(crate) struct Fragments {
-    value_len: usize,
-    pub(crate) list: Vec<u8>,
+/// A large value that was decided on and is in the log, its record not yet. It is what to write
+/// as long as nobody has written the key since: the decision is not made twice.
+struct Prepared<'s> {
+    fragments: Fragments<'s>,
+    plan: LargePut,
+}
+
+struct LargePut {
+    /// The version of the live record in sight of which it was decided.
+    seen: Option<u64>,
+    expires_at: Option<UnixMillis>,
 }
 
 /// What the probe of a locked group found.
@@ -56,12 +62,12 @@ pub(crate) struct Standing<'g> {
 
 enum Attempt {
     Done(Outcome),
-    /// The log needs room for so many bytes.
-    NeedRoom(usize),
+    /// The log needs room for a record so long.
+    NeedRoom(usize, Kind),
     /// The group is full.
     NeedSplit(crate::index::Leaf),
     /// The value is large and not yet in the log.
-    NeedFragments(Vec<u8>),
+    NeedFragments(Vec<u8>, LargePut),
 }
 
 impl Store {
@@ -103,7 +109,6 @@ impl Store {
         &self,
         key: &[u8],
         options: &WriteOptions,
-        expected_len: usize,
         decide: Decide<'_, '_>,
     ) -> Result<Outcome> {
         self.check_writable()?;
@@ -113,57 +118,29 @@ impl Store {
         self.index.prefetch(place);
         let order = self.order(options)?;
         let mut log = self.my_log()?;
-        let room = crate::record::HEADER + 24 + key.len() + expected_len;
-        if room <= self.geometry.record_max() {
-            self.make_room(&mut log, room)?;
-        }
-        let mut fragments = None;
+        let mut prepared = None;
         loop {
             let write = Write { key, place, options, order };
-            match self.attempt(&mut log, &write, fragments.as_ref(), decide)? {
+            match self.attempt(&mut log, &write, &mut prepared, decide)? {
                 Attempt::Done(outcome) => {
                     drop(log);
                     return self.finish(outcome, options);
                 }
-                Attempt::NeedRoom(len) => self.make_room(&mut log, len)?,
-                Attempt::NeedSplit(leaf) => self.split(leaf, place)?,
-                Attempt::NeedFragments(value) => {
-                    fragments = Some(self.write_fragments(&mut log, key, &value)?);
+                Attempt::NeedRoom(len, kind) => self.make_room(&mut log, len, kind)?,
+                Attempt::NeedSplit(leaf) => self.split(leaf, place, Some(&mut log))?,
+                Attempt::NeedFragments(value, plan) => {
+                    let fragments = self.write_fragments(&mut log, key, &value, order)?;
+                    prepared = Some(Prepared { fragments, plan });
                 }
             }
         }
     }
 
-    /// Room in the log, by cleaning if need be.
-    pub(crate) fn make_room(&self, log: &mut Log, len: usize) -> Result<()> {
-        while !log.make_room(self, len, self.reserve())? {
-            self.clean_for_space(len as u64)?;
-        }
-        Ok(())
-    }
-
-    /// Splits the segment of `leaf`, by cleaning if need be.
-    pub(crate) fn split(&self, leaf: crate::index::Leaf, place: Place) -> Result<()> {
-        let rehash = |slot: Slot| -> Result<u32> {
-            let guard = epoch::pin();
-            Ok(self.place(self.record(&guard, slot)?.key()).y)
-        };
-        self.counters.add(Count::Splits, 1);
-        while !self.index.split(leaf, place.y, &mut || self.supply_index_page(), &rehash)? {
-            if self.recovering.load(Ordering::Acquire) {
-                // The index is not whole yet: the cleaner would take what it lacks for dead.
-                return self.no_space(u64::from(self.geometry.page_size));
-            }
-            self.clean_for_space(u64::from(self.geometry.page_size))?;
-        }
-        Ok(())
-    }
-
-    fn attempt(
-        &self,
+    fn attempt<'s>(
+        &'s self,
         log: &mut Log,
         write: &Write<'_>,
-        fragments: Option<&Fragments>,
+        prepared: &mut Option<Prepared<'s>>,
         decide: Decide<'_, '_>,
     ) -> Result<Attempt> {
         let guard = epoch::pin();
@@ -178,37 +155,42 @@ impl Store {
             return Ok(Attempt::Done(Outcome::NotNewer(old.sequence(), seen)));
         }
         let live = standing.old.as_ref().filter(|_| standing.live);
-        let (value, expires_at, kind) = match decide(self, &guard, live)? {
-            Plan::Refuse(outcome) => return Ok(Attempt::Done(outcome(seen))),
-            Plan::Put { value, expires_at } => (value, expires_at, Kind::Put),
-            Plan::Delete => {
-                let birth = self.pages.next_birth().to_le_bytes().to_vec();
-                (Cow::Owned(birth), None, Kind::Delete)
+        let version = live.map(|view| view.header.version);
+        // What was written for a decision that is out of date is dead.
+        let ready = prepared.take().filter(|ready| ready.plan.seen == version);
+        let mut header = Header { sequence: write.options.sequence, ..Header::put(0) };
+        let value = match &ready {
+            Some(Prepared { fragments, plan }) => {
+                (header.large, header.expires_at) = (true, plan.expires_at);
+                Cow::Borrowed(fragments.list())
             }
+            None => match decide(self, &guard, live)? {
+                Plan::Refuse(outcome) => return Ok(Attempt::Done(outcome(seen))),
+                Plan::Put { value, expires_at } => {
+                    header.expires_at = expires_at;
+                    value
+                }
+                Plan::Delete => {
+                    header.kind = Kind::Delete;
+                    Cow::Owned(self.pages.next_birth().to_le_bytes().to_vec())
+                }
+            },
         };
-        self.check_value(value.len())?;
-        let large = value.len() > self.geometry.inline_max();
-        let stored = match fragments {
-            Some(fragments) if large && fragments.value_len == value.len() => {
-                Cow::Borrowed(&fragments.list[..])
-            }
-            _ if large => return Ok(Attempt::NeedFragments(value.into_owned())),
-            _ => value,
-        };
-        let header = Header {
-            kind,
-            large,
-            batched: false,
-            follows: false,
-            version: 0,
-            expires_at,
-            sequence: write.options.sequence,
-        };
-        let len = header.record_len(write.key, stored.len());
-        if len > log.room() {
-            return Ok(Attempt::NeedRoom(len));
+        if !header.large && value.len() > self.geometry.inline_max() {
+            self.check_value(value.len())?;
+            let plan = LargePut { seen: version, expires_at: header.expires_at };
+            return Ok(Attempt::NeedFragments(value.into_owned(), plan));
         }
-        self.place_record(log, &mut held, write, &standing, header, &stored).map(Attempt::Done)
+        let len = header.record_len(write.key, value.len());
+        if len > log.room() {
+            *prepared = ready;
+            return Ok(Attempt::NeedRoom(len, header.kind));
+        }
+        let outcome = self.place_record(log, &mut held, write, &standing, header, &value)?;
+        if let Some(Prepared { fragments, .. }) = ready {
+            fragments.own(&held, len as u32);
+        }
+        Ok(Attempt::Done(outcome))
     }
 
     /// Probes a locked group for a key; none if it is absent and the group is full.
@@ -282,6 +264,9 @@ impl Store {
         log.note_published(self, standing.at);
         self.leave_to_census(held, appended.offset, appended.len);
         let delete = header.kind == Kind::Delete;
+        if delete {
+            self.count_tombstone(held, appended.len);
+        }
         self.counters.add(if delete { Count::Deletes } else { Count::Puts }, 1);
         let value = if delete { 0 } else { value_len };
         self.counters.add(Count::UserBytes, (write.key.len() + value) as i64);
@@ -352,6 +337,14 @@ impl Store {
         }
     }
 
+    /// A tombstone of `len` bytes was published.
+    #[cold]
+    pub(crate) fn count_tombstone(&self, held: &GroupLock<'_>, len: u32) {
+        if held.is_counted() {
+            self.counters.add(Count::TombstoneBytes, i64::from(len));
+        }
+    }
+
     /// A record just published in a group that is not counted yet will be counted by the census.
     pub(crate) fn leave_to_census(&self, held: &GroupLock<'_>, offset: u64, len: u32) {
         if !held.is_counted() {
@@ -365,7 +358,11 @@ impl Store {
             return;
         }
         self.add_live(old.offset, -i64::from(old.len()));
+        if old.header.kind == Kind::Delete {
+            self.counters.add(Count::TombstoneBytes, -i64::from(old.len()));
+        }
         if old.header.large {
+            self.charge(fragment_offsets(old), -i64::from(old.len()));
             let guard = epoch::pin();
             for offset in fragment_offsets(old) {
                 if let Some(fragment) = self.reader().view(&guard, offset) {
@@ -384,26 +381,6 @@ impl Store {
     #[inline]
     pub(crate) fn version_base(&self) -> u64 {
         self.version_base.load(std::sync::atomic::Ordering::Acquire)
-    }
-
-    /// Writes a large value as fragments, durable when it returns.
-    pub(crate) fn write_fragments(
-        &self,
-        log: &mut Log,
-        key: &[u8],
-        value: &[u8],
-    ) -> Result<Fragments> {
-        let mut list = (value.len() as u64).to_le_bytes().to_vec();
-        let header = Header { kind: Kind::Fragment, ..Header::put(0) };
-        for (at, piece) in value.chunks(self.geometry.inline_max()).enumerate() {
-            let index = (at as u64).to_le_bytes();
-            self.make_room(log, header.record_len(key, piece.len() + 8))?;
-            let Appended { offset, .. } =
-                log.append(self, &header, key, &[&index, piece], Order::Strict)?;
-            log.commit(self, offset, Order::Strict)?;
-            list.extend_from_slice(&offset.to_le_bytes());
-        }
-        Ok(Fragments { value_len: value.len(), list })
     }
 
     /// What the refusal of a write rests on.
@@ -428,12 +405,6 @@ impl Store {
             Outcome::NotNewer(sequence, _) => Outcome::NotNewer(sequence, Ticket::DURABLE),
             Outcome::Kept(_) => Outcome::Kept(Ticket::DURABLE),
         })
-    }
-
-    /// # Errors
-    /// The error for a store that has no page left.
-    pub(crate) fn no_space<T>(&self, needed: u64) -> Result<T> {
-        Err(Error::NoSpace { needed, reclaimable: self.reclaimable() })
     }
 }
 

@@ -105,7 +105,11 @@ impl Store {
         // What was put into the index is durable before the pages count as sealed.
         self.space.fence().map_err(crate::page::sync_failed)?;
         for (page, tail) in tails.into_inner() {
-            self.pages.seal(page, tail, 0)?;
+            if tail == 0 {
+                self.pages.free(page)?;
+            } else {
+                self.pages.seal(page, tail, 0)?;
+            }
         }
         Ok(())
     }
@@ -244,7 +248,7 @@ impl Store {
                 Probe::Full => {
                     let leaf = held.leaf();
                     drop(held);
-                    self.split(leaf, place)?;
+                    self.split(leaf, place, None)?;
                     continue;
                 }
                 Probe::Vacant { at } => at,

@@ -52,8 +52,6 @@ pub(crate) struct Store {
     pub(crate) unflushed: AtomicBool,
     /// Set, durably, once a write was made whose loss a crash may leave to the index.
     pub(crate) lax: AtomicBool,
-    /// Set while logs are being replayed at an open.
-    pub(crate) recovering: AtomicBool,
     pub(crate) census_done: AtomicBool,
     pub(crate) windows: Windows,
     /// Wakes the cleaning thread.
@@ -187,7 +185,8 @@ impl Store {
     /// # Errors
     /// If there is no room for it.
     pub(crate) fn grow(&self, size: u64) -> Result<()> {
-        let _cleaning = self.cleaner.lock();
+        crate::open::check_len(size)?;
+        let _cleaning = spin::lock(&self.cleaner);
         self.check_writable()?;
         let before = self.pages.len();
         self.pool.grow(size).map_err(crate::open::pool_error)?;

@@ -1,6 +1,6 @@
 //! Reading everything, and holding it against every checksum and against the index.
 
-use crate::get::fragment_offsets;
+use crate::fragments::fragment_offsets;
 use crate::index::{Position, SlotRef, Verdict};
 use crate::page::Kind as PageKind;
 use crate::record::{Kind, View};

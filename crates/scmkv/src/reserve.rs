@@ -1,0 +1,231 @@
+//! Free pages: who may take how many, and what to do when there are none.
+//!
+//! ```text
+//!   free pages    1   2   3   4 …
+//!   cleaner       ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓
+//!   deletes           ▓▓▓▓▓▓▓▓▓▓▓
+//!   puts, index           ▓▓▓▓▓▓▓
+//! ```
+//!
+//! The last page is left to the cleaner, so that it always gets on: what lives in a page fits the
+//! rest of its open page and one more. The page before it is left to deletes, so that a store that
+//! is full can be emptied; as long as it is there, the cleaner can move the owners of large values
+//! too, which do not count among what lives in a page. A batch that does not fit the open page
+//! takes all its pages off the free ones before it appends anything, and gives back what it did
+//! not need.
+//!
+//! A writer that finds too few pages cleans, under the cleaner's mutex and with its own log in
+//! hand. It goes on as long as that gains *bytes*: pages freed, less pages taken for copies, less
+//! what was filled of the open one. Other writers may take what it gained; it will gain more. It
+//! gives up when no page promises anything, or when a long row of pages gave nothing.
+//!
+//! Pages that were freed wait for readers that may still look at them, or, emptied, for `relaxed`
+//! writers ([`clean`](crate::clean)). A writer whose pages are on their way waits for them, and
+//! gives up on a reader that holds its record for seconds.
+
+use crate::clean::Cleaner;
+use crate::counters::Count;
+use crate::hash::Place;
+use crate::index::{Leaf, Slot};
+use crate::log::Log;
+use crate::record::Kind;
+use crate::store::Store;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::epoch;
+use coreplane_pmem::spin::{self, Backoff};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Free pages that only the cleaner takes.
+const CLEANERS: u32 = 1;
+
+/// So many pages in a row may be cleaned without a gain.
+const MISSES_MAX: u32 = 64;
+
+/// So long a writer waits for readers and other writers.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a writer has got by cleaning.
+#[derive(Debug, Default)]
+struct Effort {
+    /// Bytes gained, and the most that it ever was.
+    gained: i64,
+    best: i64,
+    /// Pages cleaned since the best.
+    misses: u32,
+    backoff: Backoff,
+    waiting_since: Option<Instant>,
+}
+
+impl Effort {
+    /// False if nothing is gained any more.
+    fn goes_on(&mut self, gained: i64) -> bool {
+        self.gained += gained;
+        self.misses += 1;
+        if self.gained > self.best {
+            self.best = self.gained;
+            self.misses = 0;
+        }
+        self.waiting_since = None;
+        self.backoff = Backoff::new();
+        self.misses < MISSES_MAX
+    }
+
+    /// Waits a moment; false if it has lasted too long.
+    fn waits(&mut self) -> bool {
+        let since = *self.waiting_since.get_or_insert_with(Instant::now);
+        self.backoff.wait();
+        since.elapsed() < PATIENCE
+    }
+}
+
+impl Store {
+    /// Free pages that a writer of such records leaves.
+    pub(crate) fn reserve(&self, kind: Kind) -> u32 {
+        CLEANERS + u32::from(kind != Kind::Delete)
+    }
+
+    /// Room in the log, by cleaning if need be.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    #[inline]
+    pub(crate) fn make_room(&self, log: &mut Log, len: usize, kind: Kind) -> Result<()> {
+        if log.room() >= len {
+            return Ok(());
+        }
+        self.make_new_room(log, len, kind)
+    }
+
+    #[cold]
+    fn make_new_room(&self, log: &mut Log, len: usize, kind: Kind) -> Result<()> {
+        let reserve = self.reserve(kind);
+        while !log.make_room(self, len, reserve)? {
+            self.clean_for_space(log, reserve + 1, len as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Sets pages aside for a batch of `len` bytes, by cleaning if need be.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(crate) fn set_pages_aside(
+        &self,
+        log: &mut Log,
+        pages: u32,
+        len: usize,
+        kind: Kind,
+    ) -> Result<()> {
+        let reserve = self.reserve(kind);
+        while !log.set_aside(self, pages, reserve) {
+            let lacking = pages - log.aside().min(pages);
+            self.clean_for_space(log, reserve + lacking, len as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Splits the segment of `leaf`, by cleaning if need be and if the caller's log is given.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(crate) fn split(&self, leaf: Leaf, place: Place, mut log: Option<&mut Log>) -> Result<()> {
+        let rehash = |slot: Slot| -> Result<u32> {
+            let guard = epoch::pin();
+            Ok(self.place(self.record(&guard, slot)?.key()).y)
+        };
+        self.counters.add(Count::Splits, 1);
+        let page = u64::from(self.geometry.page_size);
+        // Without a log it is recovery, which cannot clean: not all that lives is known yet.
+        let reserve = if log.is_some() { self.reserve(Kind::Put) } else { 0 };
+        let mut supply = || self.supply_index_page(reserve);
+        while !self.index.split(leaf, place.y, &mut supply, &rehash)? {
+            match &mut log {
+                Some(log) => self.clean_for_space(log, reserve + 1, page)?,
+                None => return Err(Error::NoSpace { needed: page, reclaimable: 0 }),
+            }
+        }
+        Ok(())
+    }
+
+    /// An index page, for a split.
+    fn supply_index_page(&self, reserve: u32) -> Result<Option<u64>> {
+        if let Some(arena) = &self.arena {
+            return arena.supply();
+        }
+        let page = self.pages.open_index(reserve)?;
+        Ok(page.map(|page| self.space.start_of(page)))
+    }
+
+    /// Cleans until `goal` pages are free. `log` is the caller's.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if nothing is left to clean.
+    #[cold]
+    fn clean_for_space(&self, log: &mut Log, goal: u32, needed: u64) -> Result<()> {
+        self.wake();
+        // Before, every page of a store that was not closed looks dead.
+        self.take_census()?;
+        if self.lax.load(Ordering::Acquire) {
+            log.settle(self)?;
+        }
+        let mut effort = Effort::default();
+        loop {
+            if self.pages.refresh_free() >= goal {
+                return Ok(());
+            }
+            let mut cleaner = spin::lock(&self.cleaner);
+            let goes_on = match self.clean_towards(&mut cleaner, log, goal)? {
+                Step::Done => return Ok(()),
+                Step::Cleaned(gained) => effort.goes_on(gained),
+                Step::Wait => {
+                    drop(cleaner);
+                    effort.waits()
+                }
+                Step::Nothing => false,
+            };
+            if !goes_on {
+                return self.no_space(needed);
+            }
+        }
+    }
+
+    fn clean_towards(&self, cleaner: &mut Cleaner, log: &mut Log, goal: u32) -> Result<Step> {
+        self.free_emptied(cleaner, Some(log.id()))?;
+        let (free, retired) = self.pages.free_and_retired();
+        let coming = retired + cleaner.emptied_len();
+        if free >= goal {
+            return Ok(Step::Done);
+        }
+        if coming > 0 && (free + coming >= goal || free < CLEANERS) {
+            return Ok(Step::Wait);
+        }
+        let lacking = goal.saturating_sub(free + coming);
+        match self.pick_for_writer(cleaner, log, lacking)? {
+            Some(victim) => match self.clean_page(cleaner, victim) {
+                Ok(gained) => Ok(Step::Cleaned(gained)),
+                // A delete has taken the page that was there.
+                Err(Error::NoSpace { .. }) if self.space.retired_len() > 0 => Ok(Step::Wait),
+                Err(error) => Err(error),
+            },
+            None => Ok(Step::Nothing),
+        }
+    }
+
+    /// # Errors
+    /// The error for a store that has no page left.
+    pub(crate) fn no_space<T>(&self, needed: u64) -> Result<T> {
+        Err(Error::NoSpace { needed, reclaimable: self.reclaimable() })
+    }
+}
+
+enum Step {
+    /// There are free pages enough.
+    Done,
+    /// A page was cleaned, which gained so many bytes.
+    Cleaned(i64),
+    /// Pages are on their way.
+    Wait,
+    /// Nothing promises a gain.
+    Nothing,
+}

@@ -1,0 +1,132 @@
+//! Batches: all of their changes or none, also where some change nothing or space is short.
+
+mod tiny;
+
+use coreplane_engine::{Batch, Engine, Error};
+use coreplane_scmkv::Placement;
+use tiny::{Home, ends, fill_key, write};
+
+#[test]
+fn a_delete_of_nothing_in_a_batch_hides_none_of_its_other_changes() {
+    let home = Home::in_memory();
+    let store = home.create(256, Placement::Pool, false);
+    for number in 0..500_u32 {
+        let key = format!("put-{number}");
+        let mut batch = Batch::new();
+        batch.delete(format!("missing-{number}").as_bytes()).put(key.as_bytes(), b"v");
+        store.apply(&batch, &write()).expect("apply");
+        assert!(store.get(key.as_bytes()).expect("get").is_some(), "batch {number}");
+    }
+    assert_eq!(store.len().expect("len"), 500);
+}
+
+#[test]
+fn a_batch_for_which_there_is_no_space_is_refused() {
+    ends(|| {
+        let home = Home::in_memory();
+        let store = home.create(48, Placement::Pool, false);
+        for number in 0..100_u32 {
+            store.put(&number.to_le_bytes(), &[7; 470], &write()).expect("put");
+        }
+        let mut batch = Batch::new();
+        for number in 0..400_u32 {
+            batch.put(format!("{number:0100}").as_bytes(), &[7; 500]);
+        }
+        let applied = store.apply(&batch, &write()).map(drop);
+        assert!(matches!(applied, Err(Error::NoSpace { .. })), "{applied:?}");
+    });
+}
+
+/// The members do not fill their pages: the batch takes more of them than its bytes make.
+#[test]
+fn a_refused_batch_leaves_a_store_that_takes_writes() {
+    ends(|| {
+        let mut refused = 0;
+        for filler in 60..140_u32 {
+            let home = Home::in_memory();
+            let store = home.create(48, Placement::Pool, false);
+            for number in 0..filler {
+                store.put(&fill_key(number), &[7; 470], &write()).expect("put");
+            }
+            let mut batch = Batch::new();
+            for number in 0..190_u32 {
+                batch.put(format!("{number:0160}").as_bytes(), &[7; 500]);
+            }
+            let before = store.stats().free_bytes;
+            if store.apply(&batch, &write()).is_ok() {
+                continue;
+            }
+            refused += 1;
+            assert_eq!(store.stats().free_bytes, before, "pages after a refused batch");
+            for round in 0..500_u32 {
+                let put = store.put(&fill_key(0), &[round as u8; 470], &write()).map(drop);
+                assert!(put.is_ok(), "{filler} records, overwrite {round}: {put:?}");
+            }
+        }
+        assert!(refused > 0, "no batch was refused");
+    });
+}
+
+#[test]
+fn a_batch_cleans_for_the_pages_that_it_needs() {
+    ends(|| {
+        let home = Home::in_memory();
+        let store = home.create(64, Placement::Pool, false);
+        for round in 0..200_u32 {
+            let mut batch = Batch::new();
+            for number in 0..60_u32 {
+                batch.put(format!("{number:032}").as_bytes(), &[round as u8; 300]);
+            }
+            store.apply(&batch, &write()).expect("apply");
+        }
+        for number in 0..60_u32 {
+            let value = store.get(format!("{number:032}").as_bytes()).expect("get");
+            assert_eq!(value.as_deref(), Some(&[199; 300][..]), "{number}");
+        }
+    });
+}
+
+#[test]
+fn batches_of_two_threads_do_not_take_the_same_pages() {
+    ends(|| {
+        let home = Home::in_memory();
+        let store = home.create(96, Placement::Pool, false);
+        std::thread::scope(|scope| {
+            for thread in 0..3_u8 {
+                let store = &store;
+                scope.spawn(move || {
+                    for round in 0..60_u8 {
+                        let mut batch = Batch::new();
+                        for number in 0..60_u8 {
+                            batch.put(&[thread, number], &[round; 400]);
+                        }
+                        match store.apply(&batch, &write()) {
+                            Ok(_) | Err(Error::NoSpace { .. }) => {}
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                });
+            }
+        });
+        for thread in 0..3_u8 {
+            store.put(&[thread, 0], &[1; 400], &write()).expect("put");
+        }
+    });
+}
+
+/// Each round of splits is one pass over the batch, however many segments are full.
+#[test]
+fn a_batch_of_many_new_keys_splits_many_segments() {
+    let home = Home::in_memory();
+    let store = home.create(400, Placement::Pool, false);
+    let mut batch = Batch::new();
+    for number in 0..2000_u32 {
+        batch.put(&number.to_le_bytes(), b"v");
+    }
+    store.apply(&batch, &write()).expect("apply");
+    assert_eq!(store.len().expect("len"), 2000);
+    for number in 0..2000_u32 {
+        assert!(store.get(&number.to_le_bytes()).expect("get").is_some(), "{number}");
+    }
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}

@@ -1,0 +1,204 @@
+//! A store that is full says so, takes deletes, and takes writes again when there is space.
+
+mod tiny;
+
+use coreplane_engine::{Batch, Engine, Error};
+use coreplane_scmkv::Placement;
+use std::sync::mpsc;
+use std::time::Duration;
+use tiny::{Home, PAGE, ends, fill, fill_key, write};
+
+#[test]
+fn a_page_in_which_nothing_was_written_is_not_lost() {
+    let home = Home::in_memory();
+    home.create(64, Placement::Pool, false).close().expect("close");
+    let mut free = Vec::new();
+    for is_closed in [true, false].repeat(5) {
+        let store = home.open(false);
+        store.delete(b"missing", &write()).expect("delete");
+        store.insert(b"there", b"v", &write()).expect("insert");
+        store.delete(b"there", &write()).expect("delete");
+        if is_closed {
+            store.close().expect("close");
+        }
+        drop(store);
+        while home.open(false).clean().expect("clean") {}
+        free.push(home.open(false).stats().free_bytes / PAGE);
+    }
+    assert_eq!(free.first(), free.last(), "free pages after each restart: {free:?}");
+}
+
+#[test]
+fn a_full_store_takes_deletes() {
+    ends(|| {
+        let home = Home::in_memory();
+        let store = home.create(64, Placement::Pool, false);
+        let filled = fill(&store, 60, 0);
+        let all = fill(&store, 0, filled);
+        for number in 0..all {
+            let deleted = store.delete(&fill_key(number), &write()).map(drop);
+            assert!(deleted.is_ok(), "{number} of {all}: {deleted:?}");
+        }
+        assert_eq!(store.len().expect("len"), 0);
+        let again = fill(&store, 60, 0);
+        assert!(
+            again >= filled * 9 / 10,
+            "{again} records after all were deleted, {filled} before"
+        );
+    });
+}
+
+#[test]
+fn a_full_store_can_be_emptied_at_once() {
+    ends(|| {
+        let home = Home::in_memory();
+        let store = home.create(64, Placement::Pool, false);
+        fill(&store, 0, fill(&store, 60, 0));
+        store.clear().expect("clear");
+        assert_eq!(store.len().expect("len"), 0);
+        store.put(b"k", b"v", &write()).expect("put");
+    });
+}
+
+#[test]
+fn a_full_store_says_so_after_a_restart() {
+    for is_closed in [true, false] {
+        ends(move || {
+            let home = Home::in_memory();
+            let store = home.create(64, Placement::Pool, false);
+            let all = fill(&store, 60, 0);
+            if is_closed {
+                store.close().expect("close");
+            }
+            drop(store);
+            let store = home.open(false);
+            fill(&store, 60, all);
+            assert!(store.get(&fill_key(all - 1)).expect("get").is_some());
+        });
+    }
+}
+
+/// The commit records of long batches are needed as long as their members lie where they were.
+#[test]
+fn a_full_store_with_long_batches_says_so() {
+    for background in [false, true] {
+        ends(move || {
+            let home = Home::in_memory();
+            let store = home.create(128, Placement::Pool, background);
+            for round in 0..20_u8 {
+                let mut batch = Batch::new();
+                for number in 0..30_u8 {
+                    batch.put(&[b'k', number, round], &[number; 200]);
+                }
+                store.apply(&batch, &write()).expect("apply");
+            }
+            fill(&store, 60, 0);
+            drop(store);
+            let store = home.open(background);
+            for round in 0..20_u8 {
+                for number in 0..30_u8 {
+                    let value = store.get(&[b'k', number, round]).expect("get");
+                    assert_eq!(value.as_deref(), Some(&[number; 200][..]), "{number} {round}");
+                }
+            }
+            fill(&store, 10, 0);
+        });
+    }
+}
+
+#[test]
+fn idle_logs_do_not_keep_all_tombstones() {
+    ends(|| {
+        let home = Home::in_memory();
+        let store = std::sync::Arc::new(home.create(128, Placement::Pool, false));
+        // Threads that write once and live on.
+        let (stop, stopped) = mpsc::channel::<()>();
+        let stopped = std::sync::Arc::new(std::sync::Mutex::new(stopped));
+        for number in 0..6_u8 {
+            let (store, stopped) = (store.clone(), stopped.clone());
+            let (ready, is_ready) = mpsc::channel();
+            std::thread::spawn(move || {
+                store.put(&[b'i', number], b"idle", &write()).expect("put");
+                ready.send(()).expect("send");
+                drop(stopped.lock().map(|stopped| stopped.recv()));
+            });
+            is_ready.recv().expect("ready");
+        }
+        for number in 0..30_000_u32 {
+            let key = format!("session-{number:08}").into_bytes();
+            let put = store.put(&key, &[1; 40], &write()).map(drop);
+            assert!(put.is_ok(), "put {number} into a store that is empty: {put:?}");
+            let deleted = store.delete(&key, &write()).map(drop);
+            assert!(deleted.is_ok(), "delete {number}: {deleted:?}");
+        }
+        assert_eq!(store.len().expect("len"), 6);
+        drop(stop);
+    });
+}
+
+#[test]
+fn a_slow_reader_delays_writers_and_fails_none() {
+    ends(|| {
+        let home = Home::in_memory();
+        let all = fill(&home.create(64, Placement::Pool, false), 60, 0) / 2;
+        let home = Home::in_memory();
+        let store = home.create(64, Placement::Pool, false);
+        for number in 0..all {
+            store.put(&fill_key(number), &[7; 60], &write()).expect("put");
+        }
+        for number in 0..all / 4 {
+            store.put(&fill_key(number), &[8; 60], &write()).expect("overwrite");
+        }
+        let (pinned, is_pinned) = mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            let guard = coreplane_pmem::epoch::pin();
+            pinned.send(()).expect("send");
+            std::thread::sleep(Duration::from_millis(500));
+            drop(guard);
+        });
+        is_pinned.recv().expect("pinned");
+        for round in 0..10_000_u32 {
+            let number = all / 4 + (round.wrapping_mul(2_654_435_761) >> 7) % (all / 2);
+            let put = store.put(&fill_key(number), &[8; 60], &write()).map(drop);
+            assert!(put.is_ok(), "overwrite {round} while a reader is slow: {put:?}");
+        }
+        reader.join().expect("reader");
+    });
+}
+
+/// What they keep is a fortieth of the pool: none of them may be told that it is full.
+#[test]
+fn threads_that_overwrite_a_little_never_find_a_small_store_full() {
+    for background in [false, true] {
+        ends(move || {
+            let home = Home::in_memory();
+            let store = home.create(150, Placement::Pool, background);
+            std::thread::scope(|scope| {
+                for thread in 0..3_u32 {
+                    let store = &store;
+                    scope.spawn(move || {
+                        for round in 0..20_000_u32 {
+                            let key = [thread as u8, (round.wrapping_mul(40_503) >> 4) as u8 % 60];
+                            let done = if round % 4 == 3 {
+                                store.delete(&key, &write())
+                            } else {
+                                store.put(&key, &[round as u8; 60], &write())
+                            };
+                            assert!(done.is_ok(), "thread {thread}, round {round}: {done:?}");
+                        }
+                    });
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn a_pool_does_not_grow_beyond_what_the_index_can_name() {
+    let home = Home::in_memory();
+    let store = home.create(64, Placement::Pool, false);
+    let grown = store.grow(5 << 40);
+    assert!(matches!(grown, Err(Error::Unusable(_))), "{grown:?}");
+    store.put(b"k", b"v", &write()).expect("put");
+    assert_eq!(store.stats().pool_bytes, 64 * PAGE);
+}

@@ -1,0 +1,87 @@
+//! `relaxed` writes: what they replace stays until they are durable.
+
+mod tiny;
+
+use coreplane_engine::Engine;
+use coreplane_pmem::media::sim::Eviction;
+use coreplane_scmkv::{Geometry, Placement, Scmkv};
+use tiny::{Home, ends, options, recovered, relaxed, simulated, strict, write};
+
+#[test]
+fn what_a_relaxed_write_replaced_stays_until_it_is_durable() {
+    let sim = simulated(64);
+    let space = sim.space().clone();
+    let store = Scmkv::simulated_create(space, Geometry::TINY, Placement::Pool, relaxed());
+    let store = store.expect("create");
+    store.put(b"k", b"strict", &strict()).expect("put");
+    for number in 0..30_u32 {
+        store.put(&number.to_le_bytes(), &[1; 200], &strict()).expect("put");
+    }
+    store.put(b"k", b"relaxed", &write()).expect("put");
+    let mut cleaned = 0;
+    while store.clean().expect("clean") {
+        cleaned += 1;
+    }
+    assert!(cleaned > 0, "the replaced record was cleaned");
+    let (_sim, store) = recovered(&sim.crash(Eviction::Nothing));
+    assert!(store.get(b"k").expect("get").is_some(), "neither the old nor the new value");
+}
+
+#[test]
+fn a_relaxed_write_does_not_undo_the_delete_before_it() {
+    let sim = simulated(64);
+    let space = sim.space().clone();
+    let store = Scmkv::simulated_create(space, Geometry::TINY, Placement::Pool, relaxed());
+    let store = store.expect("create");
+    store.put(b"k", b"deleted", &strict()).expect("put");
+    for number in 0..20_u32 {
+        store.put(&number.to_le_bytes(), &[1; 200], &strict()).expect("put");
+    }
+    store.delete(b"k", &strict()).expect("delete");
+    for number in 0..40_u32 {
+        store.put(b"churn", &[number as u8; 200], &strict()).expect("put");
+    }
+    store.put(b"k", b"relaxed", &write()).expect("put");
+    let mut cleaned = 0;
+    while store.clean().expect("clean") {
+        cleaned += 1;
+        let (_sim, store) = recovered(&sim.crash(Eviction::Nothing));
+        let value = store.get(b"k").expect("get");
+        assert_ne!(value.as_deref(), Some(&b"deleted"[..]), "after {cleaned} pages cleaned");
+    }
+    assert!(cleaned > 0);
+}
+
+/// Each of the writers waits, its log in hand, for pages that wait for the others' logs.
+#[test]
+fn relaxed_writers_that_need_space_do_not_wait_for_each_other() {
+    for background in [false, true] {
+        ends(move || {
+            let home = Home::in_memory();
+            let store = Scmkv::create_with(
+                &home.path(),
+                100 * tiny::PAGE,
+                Geometry::TINY,
+                coreplane_pmem::MediaChoice::Auto,
+                Placement::Pool,
+                coreplane_scmkv::Options {
+                    durability: relaxed().durability,
+                    ..options(background)
+                },
+            )
+            .expect("create");
+            std::thread::scope(|scope| {
+                for thread in 0..3_u32 {
+                    let store = &store;
+                    scope.spawn(move || {
+                        for round in 0..10_000_u32 {
+                            let key = [thread as u8, (round % 50) as u8];
+                            let put = store.put(&key, &[round as u8; 60], &write()).map(drop);
+                            assert!(put.is_ok(), "thread {thread}, round {round}: {put:?}");
+                        }
+                    });
+                }
+            });
+        });
+    }
+}
