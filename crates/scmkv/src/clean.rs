@@ -142,6 +142,10 @@ impl Store {
             };
             if let Err(error) = self.move_page(cleaner, &guard, victim, &mut moving) {
                 self.abandon(cleaner, &mut moving)?;
+                if matches!(error, Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) {
+                    // It stays as it is, for `verify` to name, and is not picked again.
+                    self.pages.cell(victim).pin();
+                }
                 return Err(error);
             }
             moving.commits
@@ -168,12 +172,15 @@ impl Store {
     ) -> Result<()> {
         let start = self.space.start_of(victim);
         let length = self.pages.cell(victim).length.load(Ordering::Acquire);
+        let generation = self.pages.cell(victim).generation();
         let mut at = start;
         while at < start + u64::from(length) {
             let view = self.reader().view(guard, at).ok_or_else(|| Error::Corrupt {
                 offset: at,
                 what: "a full page has no record here".to_owned(),
             })?;
+            // A copy is sealed anew: damage must not be copied.
+            view.check(self.seed(generation, at))?;
             match view.header.kind {
                 Kind::Commit => self.clean_commit(cleaner, &view, moving)?,
                 Kind::Fragment => self.clean_fragment(cleaner, guard, &view, moving)?,
@@ -194,7 +201,21 @@ impl Store {
             owned.flatten().for_each(|copy| self.add_live(copy.new, -i64::from(copy.old.len())));
         }
         moved?;
+        self.vouch(cleaner, moving)?;
         self.space.fence().map_err(page::sync_failed)
+    }
+
+    /// Appends a commit record of nothing, which says that all before it was durable: so that
+    /// damage in the last copies is not taken for the end of the log once the page that they came
+    /// from is gone.
+    fn vouch(&self, cleaner: &mut Cleaner, moving: &mut Moving<'_>) -> Result<()> {
+        let header = Header { kind: Kind::Commit, ..Header::put(0) };
+        if cleaner.log.room() < header.record_len(&[], 0) {
+            return Ok(());
+        }
+        let appended = self.append_copy(cleaner, &header, &[], &[], moving)?;
+        cleaner.log.forget_live(appended.len);
+        self.commit_copies(cleaner, moving)
     }
 
     /// Gives up what was copied and not published. It is made durable all the same: nothing that
@@ -337,6 +358,10 @@ impl Store {
         let held = self.index.lock(place);
         let probe = held.probe(place, &mut |slot| Ok(slot.offset() == copy.old))?;
         let Probe::Found { at, slot } = probe else {
+            // The writer that won has flushed the slot and perhaps not fenced it yet.
+            if let Some((at, _)) = self.slot_of(guard, &held, &view)? {
+                held.flush(at);
+            }
             self.add_live(offset, -i64::from(len));
             return Ok(());
         };

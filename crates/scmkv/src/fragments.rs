@@ -224,8 +224,13 @@ impl Store {
             let Some((at, slot, owner)) = self.owner(guard, &held, key)? else { return Ok(false) };
             let list = renamed(&owner, copies, is_moved);
             if !is_moved.contains(&true) {
+                // The writer that won has flushed the slot and perhaps not fenced it yet.
+                held.flush(at);
                 return Ok(false);
             }
+            // The list is sealed anew: damage must not be copied.
+            let generation = self.pages.cell(self.space.page_of(owner.offset)).generation();
+            owner.check(self.seed(generation, owner.offset))?;
             // A later version: whoever reads the log must prefer this list to the old one. What
             // callers see as the sequence stays.
             let sequence = Some(owner.sequence());

@@ -101,7 +101,14 @@ impl Store {
             || slot.expires() != view.header.expires_at.is_some()
             || !self.reaches(&view, slot.0)
         {
-            return damaged(at, format!("slot does not fit its record at {:#x}", slot.offset()));
+            let what = format!(
+                "slot {:#x} does not fit its record at {:#x}: {:?} of {:?}",
+                slot.0,
+                slot.offset(),
+                view.header.kind,
+                view.key()
+            );
+            return damaged(at, what);
         }
         if view.header.large {
             for offset in fragment_offsets(&view) {

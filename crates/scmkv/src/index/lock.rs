@@ -163,16 +163,21 @@ impl<'a> GroupLock<'a> {
         }
     }
 
-    /// Takes the slot at `at`, of this group, out of the index.
+    /// Takes the slot at `at`, of this group, out of the index; durable when it returns. The next
+    /// one to be taken out may then leave a bucket open that this one's probe has passed.
     ///
     /// # Errors
-    /// If the index is damaged.
+    /// If the index is damaged, or the medium fails.
     pub(crate) fn remove(&self, at: u64) -> Result<()> {
         let group = at / self.index.shape.group_bytes() * self.index.shape.group_bytes();
         let mut words = self.index.group_words(group)?;
         let bucket = (at - group) / LINE as u64;
         words[bucket as usize][(at % LINE as u64 / 8) as usize] = Slot::EMPTY.0;
-        self.publish(at, self.index.vacated(&words, bucket as u32))
+        self.publish(at, self.index.vacated(&words, bucket as u32))?;
+        if self.index.in_pool {
+            self.index.space.fence().map_err(crate::page::sync_failed)?;
+        }
+        Ok(())
     }
 
     /// The signature that a slot of `place` has here.
