@@ -33,6 +33,8 @@ impl Arena {
                 source,
             })?;
         }
-        Ok(self.space.claim_words(page, Claim::Words).then(|| self.space.start_of(page)))
+        // A page is handed out once: it is zero as the system gave it, and not touched before it
+        // is used.
+        Ok(self.space.claim_words(page, Claim::WordsAsStored).then(|| self.space.start_of(page)))
     }
 }

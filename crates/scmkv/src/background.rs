@@ -1,7 +1,8 @@
 //! The threads behind an open store. One counts after a crash and cleans ahead of the writers; one
-//! ends the windows of `relaxed` writes, which nothing else may delay.
+//! takes checkpoints as they fall due; one ends the windows of `relaxed` writes, which nothing else
+//! may delay.
 //!
-//! The second sleeps while nothing is open. The first `relaxed` write after that wakes it, it
+//! The last sleeps while nothing is open. The first `relaxed` write after that wakes it, it
 //! waits for half of the least window that any write has asked for, and makes durable what it
 //! finds; so that, but for the time of the flush itself, nothing stays undurable for longer than a
 //! window, wherever in its turn it came.
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often the cleaner looks without being woken.
+/// How often the first two look without being woken.
 const TICK: Duration = Duration::from_millis(100);
 /// Cleaning that failed is tried again after so many ticks at most.
 const PAUSE_MAX: u32 = 600;
@@ -78,14 +79,53 @@ pub(crate) fn start(store: &Arc<Store>) -> std::io::Result<Vec<JoinHandle<()>>> 
         std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&store))
     };
     let cleaning = spawn("coreplane-clean", clean)?;
-    match spawn("coreplane-windows", end_windows_in_time) {
-        Ok(windows) => Ok(vec![cleaning, windows]),
-        Err(error) => {
+    let others = [
+        spawn("coreplane-windows", end_windows_in_time),
+        spawn("coreplane-checkpoint", take_checkpoints),
+    ];
+    let mut threads = vec![cleaning];
+    let mut failure = None;
+    for thread in others {
+        match thread {
+            Ok(thread) => threads.push(thread),
+            Err(error) => failure = Some(error),
+        }
+    }
+    match failure {
+        None => Ok(threads),
+        Some(error) => {
             store.closed.store(true, Ordering::SeqCst);
             store.wake();
-            let _ended = cleaning.join().is_ok();
+            store.windows.wake();
+            for thread in threads {
+                let _ended = thread.join().is_ok();
+            }
             Err(error)
         }
+    }
+}
+
+/// Takes checkpoints as they fall due, beside the counting and cleaning, which can take long.
+fn take_checkpoints(store: &Store) {
+    if store.index.in_pool() {
+        return;
+    }
+    let mut pause = TICK;
+    loop {
+        {
+            let mut woken = store.wake.0.lock();
+            if store.closed.load(Ordering::Acquire) {
+                return;
+            }
+            store.wake.1.wait_for(&mut woken, pause);
+        }
+        pause = match store.checkpoint_if_due() {
+            Ok(()) => TICK,
+            Err(_) => {
+                store.counters.add(Count::BackgroundFailures, 1);
+                TICK * PAUSE_MAX
+            }
+        };
     }
 }
 

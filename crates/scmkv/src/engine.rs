@@ -158,6 +158,19 @@ impl Scmkv {
         self.store.clean_one(&mut cleaner, 1)
     }
 
+    /// Takes a checkpoint of the index that is in DRAM, durable when it returns: an open reads
+    /// the log from here on alone. False if none was taken, which changes nothing but the time of
+    /// an open: the index is in the pool, or too few pages are free, or nothing is ever flushed.
+    ///
+    /// Writers go on meanwhile. Checkpoints are taken at a close and in the background anyway.
+    ///
+    /// # Errors
+    /// As [`Engine`]'s.
+    pub fn checkpoint(&self) -> Result<bool> {
+        self.store.check_writable()?;
+        self.store.take_checkpoint()
+    }
+
     fn stop_background(&self) {
         self.store.wake();
         for thread in self.background.lock().drain(..) {
@@ -395,6 +408,10 @@ impl Engine for Scmkv {
             ("records_are_counted", u64::from(store.census_done.load(Ordering::Acquire))),
             ("background_failures", count(Count::BackgroundFailures)),
         ];
+        if !store.index.in_pool() {
+            let log_bytes = store.counters.get(Count::LogBytes);
+            stats.more.extend(store.checkpoints.stats(log_bytes));
+        }
         stats
     }
 

@@ -19,6 +19,7 @@
 //! - `get`, `put`, `batch`: the operations
 //! - `fragments`: large values
 //! - `clean`, `victim`, `reserve`: giving space back, and who may take it
+//! - `checkpoint`: a copy of the index that is in DRAM
 //! - `recover`, `census`, `verify`: after a crash
 //!
 //! **The log is the truth.** Everything else can be made from it.
@@ -28,6 +29,7 @@ mod arena;
 mod background;
 mod batch;
 mod census;
+mod checkpoint;
 mod chunked;
 mod clean;
 mod clock;

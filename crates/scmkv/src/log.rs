@@ -334,6 +334,11 @@ impl Log {
         self.generation
     }
 
+    /// The open page.
+    pub(crate) fn page(&self) -> Option<u32> {
+        self.writer.as_ref().map(PageWriter::page)
+    }
+
     /// The offset of the next record in the open page.
     pub(crate) fn next_offset(&self) -> u64 {
         self.writer.as_ref().map_or(0, PageWriter::next_offset)

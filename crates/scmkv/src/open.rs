@@ -3,6 +3,7 @@
 use crate::arena::Arena;
 use crate::background::Windows;
 use crate::batch::Gate;
+use crate::checkpoint::{Checkpoints, Found, Loaded, Source};
 use crate::clean::Cleaner;
 use crate::clock::{Clock, TimeSource};
 use crate::counters::{Count, Counters};
@@ -32,7 +33,7 @@ pub enum Placement {
     Auto,
     /// In the pool: a restart reads no log but what was open.
     Pool,
-    /// In DRAM: a restart reads all logs.
+    /// In DRAM: a restart reads the last checkpoint of it, and what was written since.
     Dram,
 }
 
@@ -96,6 +97,7 @@ struct Parts {
     pages: Pages,
     index: Index,
     arena: Option<Arena>,
+    checkpoints: Checkpoints,
     root: Root,
     counted: bool,
 }
@@ -125,7 +127,10 @@ impl Store {
         let formatted = u64::from(pages.len());
         let root = Root { flags, version_base: VERSION_STEP, formatted, ..Root::default() };
         pool.set_root(root.to_words()).map_err(pool_error)?;
-        Self::assemble(Parts { pool, geometry, pages, index, arena, root, counted: true }, options)
+        let checkpoints = Checkpoints::default();
+        let counted = true;
+        let parts = Parts { pool, geometry, pages, index, arena, checkpoints, root, counted };
+        Self::assemble(parts, options)
     }
 
     /// Opens the store that a pool holds, recovering it if it was not closed.
@@ -152,32 +157,36 @@ impl Store {
         let clean = old.has(Root::CLEAN);
         let rebuild = !in_pool || (old.has(Root::LAX) && !clean);
         let in_pool_flag = if in_pool { Root::IN_POOL } else { 0 };
+        let seeds = Seeds::of(pool.uuid());
+        let source = Source { space: &space, geometry, seeds, elements: &elements, progress };
+        let Found { loaded, stale, is_damaged } = source.load(old)?;
         // From here on a crash finds the store unclean, and versions go on above the old ones.
         let root = Root {
             flags: old.flags & !(Root::CLEAN | Root::IN_POOL) | in_pool_flag,
             version_base: old.version_base + VERSION_STEP,
             formatted: u64::from(pages.len()),
+            checkpoint: loaded.as_ref().map_or(0, |loaded| loaded.number),
             ..old
         };
-        let (index, arena) = if in_pool {
-            let starts: Vec<u64> = elements
-                .iter()
-                .filter(|(_, element)| element.kind == page::Kind::Index)
-                .map(|(page, _)| space.start_of(*page))
-                .collect();
-            let index = Index::load(Arc::clone(&space), geometry, &starts, false)?;
-            if rebuild {
-                index.wipe()?;
+        let mut checkpoints = Checkpoints::without(is_damaged);
+        let mut lacking = None;
+        let (index, arena) = match loaded {
+            Some(Loaded { index, arena, number, pages: its_pages, moment, lacking: lacks }) => {
+                pages.raise_next_birth(moment.void_birth);
+                checkpoints = Checkpoints::with(number, its_pages);
+                lacking = Some(lacks);
+                (index, Some(arena))
             }
-            (index, None)
-        } else {
-            new_index(&space, false, geometry, false, &pages)?
+            None if in_pool => (index_in_pool(&space, geometry, &elements, rebuild)?, None),
+            None => new_index(&space, false, geometry, false, &pages)?,
         };
         pool.set_root(root.to_words()).map_err(pool_error)?;
+        pages.free_all(&stale)?;
         if !in_pool {
             pages.free_index(&elements)?;
         }
-        let parts = Parts { pool, geometry, pages, index, arena, root, counted: false };
+        let counted = false;
+        let parts = Parts { pool, geometry, pages, index, arena, checkpoints, root, counted };
         let store = Self::assemble(parts, options)?;
         let logs: Vec<LogPage> = elements
             .into_iter()
@@ -185,9 +194,15 @@ impl Store {
             .map(|(page, element)| LogPage { page, element })
             .collect();
         store.adopt(&logs)?;
-        let to_read: Vec<LogPage> =
-            logs.into_iter().filter(|log| rebuild || log.element.length.is_none()).collect();
+        let is_read = |log: &LogPage| match &lacking {
+            Some(lacking) => lacking.has(&log.element),
+            None => rebuild || log.element.length.is_none(),
+        };
+        let to_read: Vec<LogPage> = logs.into_iter().filter(is_read).collect();
         store.replay(&to_read, progress)?;
+        let lengths =
+            to_read.iter().map(|log| store.pages.cell(log.page).length.load(Ordering::Relaxed));
+        store.checkpoints.note_replayed(lengths.map(u64::from).sum());
         if rebuild && root.has(Root::LAX) {
             let _changing = spin::lock(&store.root_change);
             store.set_root(Root { flags: root.flags & !Root::UNCLEAN, ..store.root() })?;
@@ -198,7 +213,7 @@ impl Store {
     }
 
     fn assemble(parts: Parts, options: &Options) -> Result<Self> {
-        let Parts { pool, geometry, pages, index, arena, root, counted } = parts;
+        let Parts { pool, geometry, pages, index, arena, checkpoints, root, counted } = parts;
         let space = Arc::clone(pool.space());
         let source = options.time.clone().unwrap_or_else(|| Arc::new(UnixMillis::now));
         let clock = Clock::open(source, Arc::clone(&space), pages.clock_offset())?;
@@ -214,6 +229,7 @@ impl Store {
             early: Early::default(),
             logs: (0..logs).map(|id| CachePadded::new(spin::Lock::new(Log::new(id)))).collect(),
             cleaner: Mutex::new(Cleaner::new(logs)),
+            checkpoints,
             seeds,
             version_base: AtomicU64::new(root.version_base),
             gate: Gate::default(),
@@ -245,6 +261,7 @@ impl Store {
         self.cleaner.lock().log().seal(self)?;
         self.space.fence().map_err(page::sync_failed)?;
         self.flush_logs()?;
+        self.checkpoint_at_close()?;
         let _changing = spin::lock(&self.root_change);
         let root = self.root();
         let records = self.counters.get(Count::Records).max(0) as u64;
@@ -264,6 +281,25 @@ pub(crate) fn check_len(len: u64) -> Result<()> {
 
 fn pages_max(space: &Space) -> usize {
     usize::try_from(space.reserved() / u64::from(space.page_size())).unwrap_or(usize::MAX)
+}
+
+/// The index that is in the pool; emptied if it is to be made anew.
+fn index_in_pool(
+    space: &Arc<Space>,
+    geometry: Geometry,
+    elements: &[(u32, page::Element)],
+    rebuild: bool,
+) -> Result<Index> {
+    let starts: Vec<u64> = elements
+        .iter()
+        .filter(|(_, element)| element.kind == page::Kind::Index)
+        .map(|(page, _)| space.start_of(*page))
+        .collect();
+    let index = Index::load(Arc::clone(space), geometry, &starts, false)?;
+    if rebuild {
+        index.wipe()?;
+    }
+    Ok(index)
 }
 
 /// A new index: in the pool, its pages from `pages`, or in DRAM.

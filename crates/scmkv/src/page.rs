@@ -332,6 +332,11 @@ impl Pages {
         self.next_birth.load(Ordering::Acquire)
     }
 
+    /// Openings from now on get numbers of at least `birth`.
+    pub(crate) fn raise_next_birth(&self, birth: u64) {
+        self.next_birth.fetch_max(birth, Ordering::AcqRel);
+    }
+
     /// Opens a free page for records, its element durable when it returns; none if no more than
     /// `reserve` pages are free.
     pub(crate) fn open_log(
@@ -344,15 +349,32 @@ impl Pages {
         self.open_log_in(page, log, kind).map(Some)
     }
 
+    /// As [`Pages::open_log`], its element durable at this thread's next fence.
+    pub(crate) fn open_unfenced(
+        &self,
+        log: u16,
+        kind: Kind,
+        reserve: u32,
+    ) -> Result<Option<PageWriter>> {
+        let Some(page) = self.pop_free(reserve) else { return Ok(None) };
+        self.open_unfenced_in(page, log, kind).map(Some)
+    }
+
     /// As [`Pages::open_log`], in a page that was taken.
     pub(crate) fn open_log_in(&self, page: u32, log: u16, kind: Kind) -> Result<PageWriter> {
+        let writer = self.open_unfenced_in(page, log, kind)?;
+        self.persist(page)?;
+        Ok(writer)
+    }
+
+    fn open_unfenced_in(&self, page: u32, log: u16, kind: Kind) -> Result<PageWriter> {
         let generation = self.cell(page).generation().wrapping_add(1);
         let birth = self.next_birth.fetch_add(1, Ordering::AcqRel);
         let Some(writer) = self.space.claim_log(page) else {
             return Err(Error::Unusable(format!("free page {page} is in use")));
         };
         self.write_element(page, kind, log, generation, birth)?;
-        self.persist(page)?;
+        self.space.flush(self.element_offset(page), ELEMENT_LEN);
         Ok(writer)
     }
 
@@ -387,11 +409,25 @@ impl Pages {
     /// Frees a log or checkpoint page: durably free when it returns, used again only when no
     /// reader can hold a slice of it.
     pub(crate) fn free(&self, page: u32) -> Result<()> {
-        let generation = self.cell(page).generation();
-        self.write_element(page, Kind::Free, 0, generation, 0)?;
-        self.persist(page)?;
-        if !self.space.retire(page) {
-            return Err(Error::Unusable(format!("page {page} has a writer and cannot be freed")));
+        self.free_all(&[page])
+    }
+
+    /// [`Pages::free`], with one fence for all.
+    pub(crate) fn free_all(&self, pages: &[u32]) -> Result<()> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        for page in pages {
+            let generation = self.cell(*page).generation();
+            self.write_element(*page, Kind::Free, 0, generation, 0)?;
+            self.space.flush(self.element_offset(*page), ELEMENT_LEN);
+        }
+        self.space.fence().map_err(sync_failed)?;
+        for page in pages {
+            if !self.space.retire(*page) {
+                let what = format!("page {page} has a writer and cannot be freed");
+                return Err(Error::Unusable(what));
+            }
         }
         Ok(())
     }

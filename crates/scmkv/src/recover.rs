@@ -8,16 +8,18 @@
 //!   So only records of unclean pages can be missing, and they are put into the index again,
 //!   unless it has a newer version. A key deleted meanwhile is still there as a tombstone, since
 //!   tombstones stay while a page older than them does.
-//! - Index in DRAM, or writes made `relaxed`: all pages are read, by several threads.
+//! - Index in DRAM: it comes from the last [`checkpoint`](crate::checkpoint), and the pages are
+//!   read that may have more, by several threads.
+//! - No checkpoint, or an index in the pool after writes made `relaxed`: all pages are read.
 //!
-//! Both do the same for each record, in any order and any number of times: the greatest version
+//! All do the same for each record, in any order and any number of times: the greatest version
 //! of a key wins, at equal versions the tombstone (an expired record turned into one).
 //!
 //! A batched record counts only if the commit record of its batch is sound, and with it every
 //! record in its runs.
 
 use crate::batch::Run;
-use crate::index::{Probe, Slot};
+use crate::index::{Probe, Slot, Verdict};
 use crate::page::Element;
 use crate::record::{Kind, View};
 use crate::store::Store;
@@ -28,6 +30,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes of would-be records that are checked behind the end of a log.
 const FOLLOWERS_CHECKED_BYTES: u64 = 64 << 20;
+
+/// Records that are put into the index side by side.
+const LANE: usize = 24;
 
 /// A log page to be read.
 #[derive(Debug, Clone, Copy)]
@@ -122,6 +127,7 @@ impl Store {
         let end = start + u64::from(sealed.unwrap_or(self.geometry.page_size));
         let mut at = start;
         let mut batched = Vec::new();
+        let mut lane = Vec::with_capacity(LANE);
         while at < end {
             let view = match self.sound(&guard, page.element.generation, at) {
                 Ok(view) => view,
@@ -146,10 +152,14 @@ impl Store {
                     }
                 }
                 Kind::Put | Kind::Delete if view.header.batched => batched.push(view.offset),
-                Kind::Put | Kind::Delete => self.restore(&guard, &view)?,
+                Kind::Put | Kind::Delete => lane.push(view),
+            }
+            if lane.len() == LANE {
+                self.restore_lane(&guard, &mut lane)?;
             }
             at += u64::from(view.len());
         }
+        self.restore_lane(&guard, &mut lane)?;
         Ok((at - start) as u32)
     }
 
@@ -221,6 +231,21 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// [`Store::restore`] for several records: the lines of all are asked for before the first is
+    /// looked at.
+    fn restore_lane(&self, guard: &Guard, lane: &mut Vec<View<'_>>) -> Result<()> {
+        for view in &*lane {
+            self.index.prefetch(self.place(view.key()));
+        }
+        for view in &*lane {
+            self.index.find(self.place(view.key()), &mut |slot| {
+                self.space.prefetch(slot.offset());
+                Verdict::Mine
+            })?;
+        }
+        lane.drain(..).try_for_each(|view| self.restore(guard, &view))
     }
 
     /// Lets the index point at `view`, unless it has the key in a later version.

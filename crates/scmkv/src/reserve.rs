@@ -174,17 +174,21 @@ impl Store {
             if self.pages.refresh_free() >= goal {
                 return Ok(());
             }
-            let mut cleaner = spin::lock(&self.cleaner);
-            let goes_on = match self.clean_towards(&mut cleaner, log, goal)? {
-                Step::Done => return Ok(()),
-                Step::Cleaned(gained) => effort.goes_on(gained),
-                Step::Wait => {
-                    drop(cleaner);
-                    effort.waits()
+            let goes_on = {
+                let mut cleaner = spin::lock(&self.cleaner);
+                match self.clean_towards(&mut cleaner, log, goal)? {
+                    Step::Done => return Ok(()),
+                    Step::Cleaned(gained) => effort.goes_on(gained),
+                    Step::Wait => {
+                        drop(cleaner);
+                        effort.waits()
+                    }
+                    Step::Nothing => false,
                 }
-                Step::Nothing => false,
             };
-            if !goes_on {
+            if !goes_on && self.give_up_checkpoint()? {
+                effort = Effort::default();
+            } else if !goes_on {
                 return self.no_space(needed);
             }
         }

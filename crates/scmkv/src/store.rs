@@ -3,6 +3,7 @@
 use crate::arena::Arena;
 use crate::background::Windows;
 use crate::batch::Gate;
+use crate::checkpoint::Checkpoints;
 use crate::clean::Cleaner;
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -34,6 +35,7 @@ pub(crate) struct Store {
     pub(crate) early: Early,
     pub(crate) logs: Box<[CachePadded<spin::Lock<Log>>]>,
     pub(crate) cleaner: Mutex<Cleaner>,
+    pub(crate) checkpoints: Checkpoints,
     pub(crate) seeds: Seeds,
     /// Versions given out are greater than this.
     pub(crate) version_base: AtomicU64,
@@ -80,7 +82,8 @@ pub(crate) struct Root {
     pub(crate) records: u64,
     /// Number of the last complete checkpoint; 0: none.
     pub(crate) checkpoint: u64,
-    /// Records of pages with at least this birth are not all in the checkpoint.
+    /// Records of pages with at least this birth are not all in the checkpoint; it lists those of
+    /// older pages that were open.
     pub(crate) replay_birth: u64,
     /// Pages whose elements are written: fewer than the pool has after a crash in a growth.
     pub(crate) formatted: u64,

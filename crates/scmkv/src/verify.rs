@@ -24,6 +24,7 @@ impl Store {
             });
             self.verify_page(page, &mut report);
         }
+        self.verify_checkpoint(&mut report);
         self.verify_index(&mut report, progress)?;
         Ok(report)
     }

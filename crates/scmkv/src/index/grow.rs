@@ -36,7 +36,7 @@ pub(crate) struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    fn to_word(self, offset: u64) -> u64 {
+    pub(super) fn to_word(self, offset: u64) -> u64 {
         sealed::seal(1 | u64::from(self.depth) << 1 | u64::from(self.prefix) << 8, offset)
     }
 
@@ -80,20 +80,24 @@ impl Growth {
         self.pages.len() as u64 * u64::from(shape.page_size)
     }
 
+    pub(super) fn segments_used(&self, shape: &Geometry) -> u64 {
+        self.pages.len() as u64 * shape.segments_per_page() - self.free.len() as u64
+    }
+
     fn add_page(&mut self, start: u64, shape: &Geometry) {
         let first = self.pages.len() as u64 * shape.segments_per_page();
         self.pages.push(start);
         self.free.extend((first..first + shape.segments_per_page()).rev().map(|n| n as u32));
     }
 
-    fn place(&self, number: u32, shape: &Geometry) -> (u64, u64) {
+    pub(super) fn place(&self, number: u32, shape: &Geometry) -> (u64, u64) {
         let per_page = shape.segments_per_page();
         let start = self.pages[(u64::from(number) / per_page) as usize];
         let unit = u64::from(number) % per_page + 1;
         (start + unit * shape.segment_bytes(), start + unit * 8)
     }
 
-    fn take(&mut self, shape: &Geometry, supply: Supply<'_>) -> Result<Option<u32>> {
+    pub(super) fn take(&mut self, shape: &Geometry, supply: Supply<'_>) -> Result<Option<u32>> {
         if let Some(number) = self.free.pop() {
             return Ok(Some(number));
         }
@@ -130,7 +134,13 @@ impl Half {
 const LOCKS_IN_CHUNK: usize = 1 << 14;
 
 impl Index {
-    fn with(space: Arc<Space>, in_pool: bool, shape: Geometry, depth: u32, counted: bool) -> Self {
+    pub(super) fn with(
+        space: Arc<Space>,
+        in_pool: bool,
+        shape: Geometry,
+        depth: u32,
+        counted: bool,
+    ) -> Self {
         let page = u64::from(shape.page_size);
         let segments = space.reserved() / page * shape.segments_per_page();
         let locks = segments.min(1 << 22) as usize * shape.groups as usize;

@@ -26,9 +26,11 @@ mod kernel;
 mod lock;
 mod slot;
 mod sweep;
+mod transfer;
 
 pub(crate) use directory::Leaf;
 pub(crate) use group::{Probe, Verdict};
+pub(crate) use grow::SegmentHeader;
 pub(crate) use lock::{GroupLock, VERSION_STEP};
 pub(crate) use slot::{OFFSET_MAX, Slot};
 pub(crate) use sweep::{Position, SlotRef};
