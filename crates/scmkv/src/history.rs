@@ -3,7 +3,7 @@
 use crate::get::Whole;
 use crate::index::{GroupLock, Position, Slot};
 use crate::put::Plan;
-use crate::store::Store;
+use crate::store::{Store, misled};
 use coreplane_engine::{Completion, Entry, Error, Result, WriteOptions};
 use coreplane_pmem::epoch::{self, Guard};
 use std::sync::atomic::Ordering;
@@ -29,6 +29,9 @@ impl Store {
         let mut met = Vec::with_capacity(slots.len());
         for slot in slots.into_iter().map(|found| found.slot).filter(|slot| wanted(*slot)) {
             let view = self.record(guard, slot)?;
+            if held.signature(self.place(view.key())) != slot.signature() {
+                return Err(misled(slot));
+            }
             let live = !slot.is_tombstone() && !self.is_expired(&view)?;
             let large = live && view.header.large;
             let pieces = if large { self.pieces(guard, &view)? } else { Vec::new() };
