@@ -213,8 +213,9 @@ impl Store {
         if cleaner.log.room() < header.record_len(&[], 0) {
             return Ok(());
         }
-        let appended = self.append_copy(cleaner, &header, &[], &[], moving)?;
-        cleaner.log.forget_live(appended.len);
+        // It counts as live as long as its page does: a page is not worth cleaning for it alone,
+        // or cleaning would never end.
+        self.append_copy(cleaner, &header, &[], &[], moving)?;
         self.commit_copies(cleaner, moving)
     }
 
