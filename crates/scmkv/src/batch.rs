@@ -82,11 +82,13 @@ pub(crate) struct Run {
 impl Run {
     const LEN: usize = 16;
 
+    // media-format: begin pool
     fn encode(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.start.to_le_bytes());
         out.extend_from_slice(&self.len.to_le_bytes());
         out.extend_from_slice(&self.generation.to_le_bytes());
     }
+    // media-format: end
 
     /// The runs that the value of a commit record names.
     pub(crate) fn decode_all(value: &[u8]) -> impl Iterator<Item = Self> + '_ {

@@ -197,6 +197,7 @@ impl Pages {
     }
 
     /// Stores an element: the state word last. Not flushed.
+    // media-format: begin pool
     fn write_element(
         &self,
         page: u32,
@@ -218,6 +219,7 @@ impl Pages {
         cell.toll.store(0, Ordering::Release);
         Ok(())
     }
+    // media-format: end
 
     /// Reads the durable element of `page`.
     pub(crate) fn element(&self, page: u32) -> Result<Element> {

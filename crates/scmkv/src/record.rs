@@ -32,8 +32,10 @@ use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::Space;
 use coreplane_pmem::epoch::Guard;
 
+// media-format: begin pool
 pub(crate) const HEADER: usize = 20;
 const KEY_BITS: u32 = 17;
+// media-format: end
 
 /// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,12 +60,14 @@ impl Kind {
     }
 }
 
+// media-format: begin pool
 const EXPIRES: u32 = 1;
 const SEQUENCE: u32 = 2;
 const LARGE: u32 = 4;
 const BATCHED: u32 = 8;
 const FOLLOWS: u32 = 16;
 const FLAGS: u32 = 0x1f;
+// media-format: end
 
 /// What is written before key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +120,7 @@ impl Header {
 
     /// The header's bytes, checksum included.
     #[inline]
+    // media-format: begin pool
     pub(crate) fn encode(&self, seed: u32, key: &[u8], value: &[&[u8]]) -> Encoded {
         let value_len: usize = value.iter().map(|part| part.len()).sum();
         let lengths =
@@ -137,6 +142,7 @@ impl Header {
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
         Encoded { bytes, len }
     }
+    // media-format: end
 }
 
 /// An encoded header.

@@ -102,10 +102,12 @@ impl Root {
     /// The flags that a clean close takes back.
     pub(crate) const UNCLEAN: u64 = Self::LAX | Self::UNFLUSHED;
 
+    // media-format: begin pool
     pub(crate) fn to_words(self) -> [u64; 8] {
         let Self { flags, version_base, records, checkpoint, replay_birth, formatted } = self;
         [flags, version_base, records, checkpoint, replay_birth, formatted, 0, 0]
     }
+    // media-format: end
 
     pub(crate) fn from_words(words: [u64; 8]) -> Self {
         let [flags, version_base, records, checkpoint, replay_birth, formatted, ..] = words;

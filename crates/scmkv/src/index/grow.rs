@@ -36,9 +36,11 @@ pub(crate) struct SegmentHeader {
 }
 
 impl SegmentHeader {
+    // media-format: begin pool
     pub(super) fn to_word(self, offset: u64) -> u64 {
         sealed::seal(1 | u64::from(self.depth) << 1 | u64::from(self.prefix) << 8, offset)
     }
+    // media-format: end
 
     /// None for a segment that is free.
     fn from_word(word: u64, offset: u64) -> Result<Option<Self>> {

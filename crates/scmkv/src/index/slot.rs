@@ -15,10 +15,12 @@
 
 use crate::hash::WINDOW_BITS;
 
+// media-format: begin pool
 const OFFSET_BITS: u32 = 39;
 const EXPIRES: u64 = 1 << OFFSET_BITS;
 const TOMBSTONE: u64 = 1 << (OFFSET_BITS + 1);
 const SIGNATURE_SHIFT: u32 = OFFSET_BITS + 2;
+// media-format: end
 
 /// The first offset that a slot cannot hold.
 pub(crate) const OFFSET_MAX: u64 = 1 << (OFFSET_BITS + 3);
