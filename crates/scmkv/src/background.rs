@@ -10,6 +10,7 @@
 use crate::counters::Count;
 use crate::log::Log;
 use crate::record::Kind;
+use crate::scrub::Scrub;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use parking_lot::{Condvar, Mutex};
@@ -132,13 +133,17 @@ fn take_checkpoints(store: &Store) {
 fn clean(store: &Store) {
     let mut failures = u32::from(store.take_census().is_err());
     let mut pause = failures;
+    let mut scrub = Scrub::default();
     while !store.closed.load(Ordering::Acquire) {
-        {
+        let is_woken = {
             let mut woken = store.wake.0.lock();
             if !*woken {
                 store.wake.1.wait_for(&mut woken, TICK);
             }
-            *woken = false;
+            std::mem::take(&mut *woken)
+        };
+        if !is_woken {
+            store.scrub_next(&mut scrub);
         }
         if pause > 0 {
             pause -= 1;

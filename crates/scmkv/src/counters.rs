@@ -24,6 +24,8 @@ pub(crate) enum Count {
     Splits,
     /// Times that work in the background failed.
     BackgroundFailures,
+    ScrubbedPages,
+    DamagedPages,
     /// What lives of tombstones.
     TombstoneBytes,
 }

@@ -407,6 +407,8 @@ impl Engine for Scmkv {
             ("index_splits", count(Count::Splits)),
             ("records_are_counted", u64::from(store.census_done.load(Ordering::Acquire))),
             ("background_failures", count(Count::BackgroundFailures)),
+            ("scrubbed_pages", count(Count::ScrubbedPages)),
+            ("damaged_pages", count(Count::DamagedPages)),
         ];
         if !store.index.in_pool() {
             let log_bytes = store.counters.get(Count::LogBytes);

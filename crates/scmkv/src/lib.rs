@@ -21,6 +21,7 @@
 //! - `clean`, `victim`, `reserve`: giving space back, and who may take it
 //! - `checkpoint`: a copy of the index that is in DRAM
 //! - `recover`, `census`, `verify`: after a crash
+//! - `scrub`: damage at rest
 //!
 //! **The log is the truth.** Everything else can be made from it.
 
@@ -49,6 +50,7 @@ mod put;
 mod record;
 mod recover;
 mod reserve;
+mod scrub;
 mod sealed;
 mod store;
 mod verify;

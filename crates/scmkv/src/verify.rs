@@ -29,7 +29,7 @@ impl Store {
         Ok(report)
     }
 
-    fn verify_page(&self, page: u32, report: &mut VerifyReport) {
+    pub(crate) fn verify_page(&self, page: u32, report: &mut VerifyReport) {
         let damage = |error: &Error, at: u64| Damage { offset: at, what: error.to_string() };
         let start = self.space.start_of(page);
         let guard = epoch::pin();

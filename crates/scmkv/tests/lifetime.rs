@@ -196,3 +196,36 @@ fn the_window_of_a_relaxed_write_ends_by_itself() {
     let lines = store.stats().flushes - ended.flushes;
     assert_eq!(lines, 0, "a sync found {lines} lines that no window had ended for");
 }
+
+#[test]
+fn the_scrub_finds_what_nobody_reads() {
+    use std::os::unix::fs::FileExt;
+    let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
+    let path = directory.path().join("pool");
+    let (geometry, media) = (Geometry::TINY, MediaChoice::Auto);
+    let size = 24 * 4096;
+    let store =
+        Scmkv::create_with(&path, size, geometry, media, Placement::Pool, Options::default());
+    let store = store.expect("create");
+    for number in 0..40 {
+        store.put(&key(number), &[0xa5; 200], &WriteOptions::default()).expect("put");
+    }
+    let count = |name: &str| {
+        let stats = store.stats();
+        stats.more.iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| *count)
+    };
+    let wait_for = |what: &str, is_there: &dyn Fn() -> bool| {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !is_there() {
+            assert!(std::time::Instant::now() < deadline, "no {what}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    wait_for("scrub", &|| count("scrubbed_pages") > 20);
+    assert_eq!(count("damaged_pages"), 0);
+    let bytes = std::fs::read(&path).expect("read");
+    let at = bytes.windows(200).position(|window| window == [0xa5; 200]).expect("a value");
+    let file = std::fs::File::options().write(true).open(&path).expect("open");
+    file.write_all_at(&[0xa4], at as u64 + 50).expect("flip");
+    wait_for("damage found", &|| count("damaged_pages") == 1);
+}
