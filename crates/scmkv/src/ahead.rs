@@ -44,7 +44,7 @@ impl Store {
         self.make_room(&mut log, header.record_len(key, value.len()), Kind::Put)?;
         let guard = epoch::pin();
         let mut held = self.index.lock(place);
-        header.version = held.next_version(self.version_base());
+        header.version = self.next_version(&mut held, 0)?;
         let appended = log.append(self, &header, key, &[value], order)?;
         let standing = match self.look(&guard, &held, key, place) {
             Ok(Some(standing)) => standing,

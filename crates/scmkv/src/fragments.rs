@@ -242,7 +242,7 @@ impl Store {
                 self.room_for_copy(cleaner, len, moving)?;
                 continue;
             }
-            header.version = held.next_version(self.version_base().max(owner.header.version));
+            header.version = self.next_version(&mut held, owner.header.version)?;
             let new = cleaner.log().append(self, &header, key, &[&list], Order::Strict)?;
             cleaner.log().commit(self, new.offset, Order::Strict)?;
             let named = Slot::new(slot.signature(), new.offset, false, slot.expires());

@@ -247,7 +247,8 @@ impl Log {
     /// If the medium fails.
     #[cold]
     pub(crate) fn take_back(&mut self, store: &Store, appended: Appended) -> Result<()> {
-        self.unflushed = None;
+        // Not what `relaxed` writes before it have left to be flushed.
+        self.unflushed = self.unflushed.filter(|start| *start < appended.offset);
         self.forget_live(appended.len);
         store.counters.add(Count::LogBytes, -i64::from(appended.len));
         let Some(writer) = &mut self.writer else { return Ok(()) };

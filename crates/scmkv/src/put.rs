@@ -290,10 +290,7 @@ impl Store {
         given: Option<u64>,
     ) -> Result<u64> {
         let given = given.map_or(0, |given| given.saturating_sub(1));
-        if given >= self.version_base() + VERSION_STEP / 2 {
-            self.cover_version(given)?;
-        }
-        let version = held.next_version(self.version_base().max(given));
+        let version = self.next_version(held, given)?;
         match &standing.old {
             Some(old) if old.header.version >= version => Err(Error::Corrupt {
                 offset: old.offset,
@@ -301,6 +298,21 @@ impl Store {
             }),
             _ => Ok(version),
         }
+    }
+
+    /// The next version of a group, above `floor` too; the durable base follows before a version
+    /// comes near to what the next open begins with, however often a group was written to.
+    ///
+    /// # Errors
+    /// If the base cannot be raised.
+    #[inline]
+    pub(crate) fn next_version(&self, held: &mut GroupLock<'_>, floor: u64) -> Result<u64> {
+        let base = self.version_base();
+        let version = held.next_version(base.max(floor));
+        if version >= base + VERSION_STEP / 2 {
+            self.cover_version(version)?;
+        }
+        Ok(version)
     }
 
     /// # Errors

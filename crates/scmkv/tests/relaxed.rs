@@ -85,3 +85,27 @@ fn relaxed_writers_that_need_space_do_not_wait_for_each_other() {
         });
     }
 }
+
+/// Where a strict write finds its group full, its record is taken back; what was `relaxed` before
+/// it in the log is still to be flushed.
+#[test]
+fn a_sync_covers_relaxed_writes_before_a_record_that_was_taken_back() {
+    let sim = simulated(64);
+    let space = sim.space().clone();
+    let store = Scmkv::simulated_create(space, Geometry::TINY, Placement::Pool, relaxed());
+    let store = store.expect("create");
+    for number in 0..200_u32 {
+        store.put(format!("relaxed-{number}").as_bytes(), &[1; 20], &write()).expect("put");
+        store.put(format!("strict-{number}").as_bytes(), &[2; 20], &strict()).expect("put");
+    }
+    store.sync().expect("sync");
+    let splits = store.stats().more.iter().find(|(name, _)| *name == "index_splits").copied();
+    assert!(splits.is_some_and(|(_, splits)| splits > 0), "no group was ever full");
+    let (_sim, store) = recovered(&sim.crash(Eviction::Nothing));
+    for number in 0..200_u32 {
+        for kind in ["relaxed", "strict"] {
+            let key = format!("{kind}-{number}");
+            assert!(store.get(key.as_bytes()).expect("get").is_some(), "{key} is lost");
+        }
+    }
+}
