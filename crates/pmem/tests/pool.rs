@@ -352,7 +352,8 @@ fn an_event_loop_learns_of_its_syncs_without_waiting() {
     for record in 0..20_u64 {
         let at = writer.append_nt(&[&record.to_le_bytes()]).unwrap();
         assert_eq!(at, space.start_of(1) + 8 * record);
-        let generation = space.sync_begin();
+        let generation = space.sync_generation();
+        space.sync_request(generation);
         while !space.sync_is_done(generation).unwrap() {
             told.recv().unwrap();
         }

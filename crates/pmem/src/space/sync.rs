@@ -12,9 +12,10 @@
 //!   C            flush fence (waits) .  follows ......... done
 //! ```
 //!
-//! A *generation* is the number of the round that covers a flush; [`Space::sync_begin`] hands it
-//! out without waiting, for an event loop: a thread of the space's own then runs rounds while
-//! something is asked for, and listeners are told as rounds end.
+//! A *generation* is the number of the round that covers a flush. For an event loop, which must
+//! not wait, [`Space::sync_generation`] hands it out with each write, and [`Space::sync_request`]
+//! asks for it once all writes of a turn are made: a thread of the space's own then runs rounds
+//! while something is asked for, and listeners are told as rounds end.
 //!
 //! # Why a flush and the round's start cannot miss each other
 //!
@@ -55,7 +56,7 @@ type Listener = Arc<dyn Fn() + Send + Sync>;
 
 pub(super) struct Syncer {
     shared: Arc<Shared>,
-    /// The thread that runs rounds for [`Space::sync_begin`], once it is needed.
+    /// The thread that runs rounds for [`Space::sync_request`], once it is needed.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -130,34 +131,45 @@ impl Syncer {
         }
     }
 
-    /// The generation that covers all that was flushed before the call; the thread sees to it.
-    fn begin(&self) -> u64 {
-        let mut state = self.shared.state.lock();
-        let wanted = self.shared.generation(&state);
-        if self.shared.ended.load(Ordering::Acquire) >= wanted || state.error.is_some() {
-            return wanted;
+    /// The generation that covers all that was flushed before the call. Whoever needs it asks for
+    /// it ([`Syncer::request`]) or waits.
+    fn draw(&self) -> u64 {
+        self.shared.generation(&self.shared.state.lock())
+    }
+
+    /// Sees to it that the rounds up to `wanted` are run, without waiting for them. A thread that
+    /// is running one looks for more when it has ended, so that only an idle one is woken.
+    fn request(&self, wanted: u64) {
+        let shared = &self.shared;
+        if shared.ended.load(Ordering::Acquire) >= wanted {
+            return;
         }
-        state.wanted = state.wanted.max(wanted);
+        let mut state = shared.state.lock();
+        if state.wanted >= wanted || state.error.is_some() {
+            return;
+        }
+        state.wanted = wanted;
+        let is_running = state.running;
         drop(state);
         let mut thread = self.thread.lock();
-        if thread.is_none() {
-            let shared = Arc::clone(&self.shared);
-            let spawned =
-                std::thread::Builder::new().name("pool-sync".to_owned()).spawn(move || {
-                    shared.run();
-                });
-            match spawned {
-                Ok(handle) => *thread = Some(handle),
-                Err(_) => {
-                    drop(thread);
-                    // No thread to be had: the caller waits, which is slow and right.
-                    let _kept_for_is_done = self.sync().is_ok();
-                }
+        if thread.is_some() {
+            if !is_running {
+                shared.changed.notify_all();
             }
-            return wanted;
+            return;
         }
-        self.shared.changed.notify_all();
-        wanted
+        let shared = Arc::clone(shared);
+        let spawned = std::thread::Builder::new().name("pool-sync".to_owned()).spawn(move || {
+            shared.run();
+        });
+        match spawned {
+            Ok(handle) => *thread = Some(handle),
+            Err(_) => {
+                drop(thread);
+                // No thread to be had: the caller waits, which is slow and right.
+                let _kept_for_is_done = self.sync().is_ok();
+            }
+        }
     }
 
     fn is_done(&self, generation: u64) -> Result<bool, SyncError> {
@@ -248,20 +260,25 @@ impl Shared {
 
 /// Durability without waiting.
 impl Space {
-    /// Sees to it that everything which this thread flushed becomes durable, without waiting for
-    /// a device: [`Space::sync_is_done`] tells of the generation returned. Where a fence is an
-    /// instruction it is made at once.
-    pub fn sync_begin(&self) -> u64 {
+    /// The generation of the sync that covers everything which this thread flushed; none is begun
+    /// for it. Where a fence is an instruction it is made at once.
+    pub fn sync_generation(&self) -> u64 {
         match (&self.behaviour, &self.syncer) {
-            (Behaviour::File, Some(syncer)) => {
-                self.count_fence();
-                syncer.begin()
-            }
+            (Behaviour::File, Some(syncer)) => syncer.draw(),
             _ => {
                 // A simulated sync that fails is what `sync_is_done` reports.
                 let _kept_by_the_trace = self.fence().is_ok();
                 0
             }
+        }
+    }
+
+    /// Sees to it that all syncs up to `generation` are made, without waiting for a device:
+    /// [`Space::sync_is_done`] tells when they are.
+    pub fn sync_request(&self, generation: u64) {
+        if let (Behaviour::File, Some(syncer)) = (&self.behaviour, &self.syncer) {
+            self.count_fence();
+            syncer.request(generation);
         }
     }
 
@@ -373,6 +390,14 @@ mod tests {
             }
         });
         assert!(device.syncs.load(Ordering::Relaxed) <= THREADS * ROUNDS);
+    }
+
+    impl Syncer {
+        fn begin(&self) -> u64 {
+            let generation = self.draw();
+            self.request(generation);
+            generation
+        }
     }
 
     /// A syncer whose rounds announce themselves and wait for an answer.
