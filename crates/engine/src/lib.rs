@@ -12,12 +12,12 @@
 //!
 //! | level | `Completion::Wait` | `Completion::Early` |
 //! |---|---|---|
-//! | `Strict`, `Group` | durable, then visible, then return | visible, return a [`Ticket`]; durable later |
+//! | `Strict`, `Group` | durable, then visible, then return | visible, return a [`Ticket`]; durable once committed |
 //! | `Relaxed` | visible, return; durable within the window | the same |
 //!
 //! A caller that writes `Early`, or reads with [`Visibility::Early`], takes over the duty that
-//! nothing leaves the process before [`Engine::is_durable`] holds for every ticket it was given.
-//! That is how an event loop shares one fence or one sync among all commands that arrived
+//! nothing leaves the process before [`Engine::is_durable`] holds for every ticket it was given,
+//! for which it calls [`Engine::commit`]. That is how an event loop shares one fence or one sync among all commands that arrived
 //! together and never blocks on it.
 //!
 //! # Sequences
@@ -339,7 +339,8 @@ pub trait Engine: Send + Sync {
     fn clear(&self) -> Result<()>;
 
     /// Starts to make all of `horizon` durable and says whether it already is. On media whose
-    /// fence is an instruction it fences here and returns true; on `file` it wakes the syncer.
+    /// fence is an instruction it makes the one fence of all early writes of the horizon's logs
+    /// here and returns true; on `file` it asks for a sync.
     ///
     /// # Errors
     /// [`Error::SyncFailed`] if it never will be.

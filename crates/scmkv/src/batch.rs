@@ -143,7 +143,7 @@ impl Store {
         let order = match self.order(options)? {
             Order::Early => Order::Early,
             Order::NoFlush => Order::NoFlush,
-            Order::Strict | Order::Relaxed { .. } => Order::Strict,
+            Order::Strict | Order::Staged | Order::Relaxed { .. } => Order::Strict,
         };
         self.check_sequence(options.sequence)?;
         let mut log = self.my_log()?;

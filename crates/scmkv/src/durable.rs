@@ -1,7 +1,7 @@
 //! What is durable, and waiting for it, where a fence is a sync.
 //!
-//! On media that fence by an instruction every write is durable when it is visible, and there is
-//! nothing to do here. On `file` media a write is visible early, in an index that does not
+//! On media that fence by an instruction every write is durable when it is visible; what has no
+//! ticket is durable already, and what has one is [`staged`](crate::staging). On `file` media a write is visible early, in an index that does not
 //! outlive a crash, and its ticket is the generation of the sync that will cover it.
 //!
 //! ```text
@@ -34,7 +34,7 @@ pub(crate) struct Early {
 impl Early {
     /// What was flushed is about to be seen: the generation that covers it.
     pub(crate) fn cover(&self, space: &Space) -> u64 {
-        let generation = space.sync_begin();
+        let generation = space.sync_generation();
         self.last.fetch_max(generation, Ordering::AcqRel);
         generation
     }
@@ -100,7 +100,21 @@ impl Store {
         if self.space.fences_at_once() { Ticket::DURABLE } else { self.early_ticket() }
     }
 
+    /// Makes `horizon` durable where a fence is an instruction, asks for the sync of all where it
+    /// is one; says whether it is durable.
+    pub(crate) fn commit(&self, horizon: &Horizon) -> Result<bool> {
+        if self.space.fences_at_once() {
+            self.commit_tickets(horizon)?;
+        } else if let Some(last) = horizon.tickets().iter().map(|ticket| ticket.position()).max() {
+            self.space.sync_request(last);
+        }
+        self.is_durable(horizon)
+    }
+
     pub(crate) fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+        if self.space.fences_at_once() {
+            return Ok(self.are_committed(horizon));
+        }
         for ticket in horizon.tickets() {
             if !self.space.sync_is_done(ticket.position()).map_err(sync_failed)? {
                 return Ok(false);
@@ -111,6 +125,9 @@ impl Store {
     }
 
     pub(crate) fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        if self.space.fences_at_once() {
+            return self.commit_tickets(horizon);
+        }
         for ticket in horizon.tickets() {
             if !self.space.sync_is_done(ticket.position()).map_err(sync_failed)? {
                 self.space.fence().map_err(sync_failed)?;

@@ -120,6 +120,12 @@ impl Scmkv {
 
     fn start(store: Store, options: &Options) -> Result<Self> {
         let store = Arc::new(store);
+        let weak = Arc::downgrade(&store);
+        store.index.waiting.call(move || {
+            if let Some(store) = weak.upgrade() {
+                store.help();
+            }
+        });
         let background = if options.background {
             let started = background::start(&store);
             let context = "a background thread".to_owned();
@@ -353,7 +359,7 @@ impl Engine for Scmkv {
     }
 
     fn commit(&self, horizon: &Horizon) -> Result<bool> {
-        self.store.is_durable(horizon)
+        self.store.commit(horizon)
     }
 
     fn visible_ticket(&self) -> Ticket {

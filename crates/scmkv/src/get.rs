@@ -153,6 +153,7 @@ impl Store {
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
         let place = self.place(key);
+        self.see_staged(place)?;
         let guard = epoch::pin();
         let Some(view) = self.gate.read(|| self.find(&guard, key, place))? else {
             return self.miss(visibility);
@@ -212,6 +213,7 @@ impl Store {
         visibility: Visibility,
         visit: &mut dyn FnMut(usize, Option<Record<'_>>),
     ) -> Result<Horizon> {
+        self.see_staged_of(keys)?;
         let guard = epoch::pin();
         let mut horizon = Horizon::new();
         let mut views = Vec::with_capacity(keys.len());

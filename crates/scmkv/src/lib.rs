@@ -52,6 +52,7 @@ mod recover;
 mod reserve;
 mod scrub;
 mod sealed;
+mod staging;
 mod store;
 mod verify;
 mod victim;

@@ -15,6 +15,7 @@
 use crate::counters::Count;
 use crate::page::{Kind, sync_failed};
 use crate::record::Header;
+use crate::staging::StagedWrites;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::{PageWriter, WriteMode, thread_number};
@@ -29,6 +30,8 @@ const VERSION_RAISE_PAGES: u64 = 4096;
 pub(crate) enum Order {
     /// Flush and fence before it is published.
     Strict,
+    /// Published when it is flushed and fenced, with others ([`staging`](crate::staging)).
+    Staged,
     /// Published at once; durable with the next sync. For indexes that do not outlive a crash.
     Early,
     /// Published at once; flushed and fenced when so many bytes have gathered.
@@ -58,6 +61,8 @@ pub(crate) struct Log {
     early: u64,
     /// Free pages that are set aside for the batch under way.
     spare: Vec<u32>,
+    /// Writes that are in the page, not committed, whose groups are locked.
+    staged: StagedWrites,
 }
 
 /// A record that was appended.
@@ -79,6 +84,7 @@ impl Log {
             unfenced_by: None,
             early: 0,
             spare: Vec::new(),
+            staged: StagedWrites::default(),
         }
     }
 
@@ -167,6 +173,7 @@ impl Log {
     /// # Errors
     /// If the medium fails.
     pub(crate) fn settle(&mut self, store: &Store) -> Result<()> {
+        store.commit_staged(self)?;
         if let (Some(start), Some(writer)) = (self.unflushed.take(), &self.writer) {
             writer.flush_from(start);
         }
@@ -231,7 +238,7 @@ impl Log {
         if appended.is_none() {
             return Err(no_room);
         }
-        if !past_caches && matches!(order, Order::Strict | Order::Early) {
+        if !past_caches && matches!(order, Order::Strict | Order::Staged | Order::Early) {
             self.unflushed.get_or_insert(offset);
         }
         let len = (writer.next_offset() - offset) as u32;
@@ -269,7 +276,7 @@ impl Log {
     pub(crate) fn commit(&mut self, store: &Store, offset: u64, order: Order) -> Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         match order {
-            Order::Strict => {
+            Order::Strict | Order::Staged => {
                 if let Some(start) = self.unflushed.take() {
                     writer.flush_from(start);
                 }
@@ -320,9 +327,21 @@ impl Log {
         self.early
     }
 
-    /// True if something that was published is not flushed yet.
+    /// True if something that was staged or published is not flushed yet.
     pub(crate) fn is_unsettled(&self) -> bool {
-        self.unflushed.is_some()
+        self.unflushed.is_some() || self.has_staged()
+    }
+
+    /// True if writes wait for a commit.
+    #[inline]
+    pub(crate) fn has_staged(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    /// The writes that wait for a commit.
+    #[inline]
+    pub(crate) fn staged(&mut self) -> &mut StagedWrites {
+        &mut self.staged
     }
 
     /// Live bytes of the open page, but for what was replaced since.

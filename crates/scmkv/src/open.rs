@@ -13,6 +13,7 @@ use crate::index::{Index, OFFSET_MAX, VERSION_STEP};
 use crate::log::Log;
 use crate::page::{self, Pages};
 use crate::recover::LogPage;
+use crate::staging::Staging;
 use crate::store::{Root, Seeds, Store};
 use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
 use coreplane_pmem::{CreateOptions, Pool, PoolError, Space, spin};
@@ -228,6 +229,7 @@ impl Store {
             arena,
             early: Early::default(),
             logs: (0..logs).map(|id| CachePadded::new(spin::Lock::new(Log::new(id)))).collect(),
+            staging: Staging::new(logs),
             cleaner: Mutex::new(Cleaner::new(logs)),
             checkpoints,
             seeds,

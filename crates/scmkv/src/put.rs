@@ -77,7 +77,11 @@ impl Store {
             Durability::Strict | Durability::Group { .. } => {
                 // Where a fence is a sync nobody waits for it under a lock: the record is
                 // published early, and whoever wants it durable waits for its ticket.
-                if self.space.fences_at_once() { Order::Strict } else { Order::Early }
+                match (self.space.fences_at_once(), options.completion) {
+                    (true, Completion::Wait) => Order::Strict,
+                    (true, Completion::Early) => Order::Staged,
+                    (false, _) => Order::Early,
+                }
             }
             Durability::Relaxed { window_bytes, window } => {
                 self.become_lax(false)?;
@@ -91,12 +95,23 @@ impl Store {
         })
     }
 
+    /// The log of this thread, to write to, with nothing staged in it.
+    ///
+    /// # Errors
+    /// As [`Store::my_log_staging`], and if what was staged cannot be committed.
+    #[inline]
+    pub(crate) fn my_log(&self) -> Result<spin::Held<'_, Log>> {
+        let mut log = self.my_log_staging()?;
+        self.commit_staged(&mut log)?;
+        Ok(log)
+    }
+
     /// The log of this thread, to write to.
     ///
     /// # Errors
     /// If the store was closed while this thread waited for it: a closed store's logs are sealed.
     #[inline]
-    pub(crate) fn my_log(&self) -> Result<spin::Held<'_, Log>> {
+    pub(crate) fn my_log_staging(&self) -> Result<spin::Held<'_, Log>> {
         let log = self.logs[thread_number() % self.logs.len()].lock();
         if self.closed.load(std::sync::atomic::Ordering::Acquire) {
             return Err(Error::Closed);
@@ -117,18 +132,29 @@ impl Store {
         let place = self.place(key);
         self.index.prefetch(place);
         let order = self.order(options)?;
-        let mut log = self.my_log()?;
+        let mut log = if order == Order::Staged { self.my_log_staging()? } else { self.my_log()? };
         let mut prepared = None;
+        let mut write = Write { key, place, options, order };
         loop {
-            let write = Write { key, place, options, order };
             match self.attempt(&mut log, &write, &mut prepared, decide)? {
                 Attempt::Done(outcome) => {
                     drop(log);
                     return self.finish(outcome, options);
                 }
-                Attempt::NeedRoom(len, kind) => self.make_room(&mut log, len, kind)?,
-                Attempt::NeedSplit(leaf) => self.split(leaf, place, Some(&mut log))?,
+                Attempt::NeedRoom(len, kind) => {
+                    self.commit_staged(&mut log)?;
+                    self.make_room(&mut log, len, kind)?;
+                }
+                Attempt::NeedSplit(leaf) => {
+                    self.commit_staged(&mut log)?;
+                    self.split(leaf, place, Some(&mut log))?;
+                }
                 Attempt::NeedFragments(value, plan) => {
+                    self.commit_staged(&mut log)?;
+                    if order == Order::Staged {
+                        // Its many records have a fence anyway.
+                        write.order = Order::Strict;
+                    }
                     let fragments = self.write_fragments(&mut log, key, &value, order)?;
                     prepared = Some(Prepared { fragments, plan });
                 }
@@ -144,10 +170,13 @@ impl Store {
         decide: Decide<'_, '_>,
     ) -> Result<Attempt> {
         let guard = epoch::pin();
-        let mut held = self.index.lock(write.place);
-        let Some(standing) = self.look(&guard, &held, write.key, write.place)? else {
+        let mut held = self.lock_for(log, write.place)?;
+        let Some(mut standing) = self.look(&guard, &held, write.key, write.place)? else {
             return Ok(Attempt::NeedSplit(held.leaf()));
         };
+        if log.has_staged() && !self.avoid_staged(log, &held, write.place, &mut standing)? {
+            return Ok(Attempt::NeedSplit(held.leaf()));
+        }
         let seen = self.seen_ticket(standing.old.as_ref());
         if let (Some(given), Some(old)) = (write.options.sequence, &standing.old)
             && given <= old.sequence()
@@ -185,6 +214,9 @@ impl Store {
         if len > log.room() {
             *prepared = ready;
             return Ok(Attempt::NeedRoom(len, header.kind));
+        }
+        if write.order == Order::Staged {
+            return self.stage(log, held, write, &standing, header, &value).map(Attempt::Done);
         }
         let outcome = self.place_record(log, &mut held, write, &standing, header, &value)?;
         if let Some(Prepared { fragments, .. }) = ready {
@@ -254,27 +286,33 @@ impl Store {
         appended: Appended,
     ) -> Result<Outcome> {
         log.commit(self, appended.offset, write.order)?;
-        let slot = Slot::new(
-            held.signature(write.place),
-            appended.offset,
-            header.kind == Kind::Delete,
-            header.expires_at.is_some(),
-        );
-        held.publish(standing.at, slot)?;
+        held.publish(standing.at, held.slot_of(write.place, appended.offset, header))?;
         log.note_published(self, standing.at);
-        self.leave_to_census(held, appended.offset, appended.len);
-        let delete = header.kind == Kind::Delete;
-        if delete {
-            self.count_tombstone(held, appended.len);
-        }
-        self.counters.add(if delete { Count::Deletes } else { Count::Puts }, 1);
-        let value = if delete { 0 } else { value_len };
-        self.counters.add(Count::UserBytes, (write.key.len() + value) as i64);
+        let value_len = if header.kind == Kind::Delete { 0 } else { value_len };
+        self.count_published(held, header, appended, write.key.len() + value_len);
         Ok(Outcome::Written(Written {
             sequence: header.sequence.unwrap_or(header.version),
             ticket: self.written_ticket(write.order, log),
             replaced: standing.live,
         }))
+    }
+
+    /// A record of `user_bytes` bytes of key and value was published.
+    #[inline]
+    pub(crate) fn count_published(
+        &self,
+        held: &GroupLock<'_>,
+        header: &Header,
+        appended: Appended,
+        user_bytes: usize,
+    ) {
+        self.leave_to_census(held, appended.offset, appended.len);
+        let is_delete = header.kind == Kind::Delete;
+        if is_delete {
+            self.count_tombstone(held, appended.len);
+        }
+        self.counters.add(if is_delete { Count::Deletes } else { Count::Puts }, 1);
+        self.counters.add(Count::UserBytes, user_bytes as i64);
     }
 
     /// The version of a write: above all that the group has given out, which is above the key's

@@ -13,6 +13,7 @@ use crate::index::{Index, Slot};
 use crate::log::Log;
 use crate::page::Pages;
 use crate::record::{self, Kind, Reader, View};
+use crate::staging::Staging;
 use coreplane_engine::{Durability, Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{Pool, Space, spin};
@@ -34,6 +35,7 @@ pub(crate) struct Store {
     pub(crate) arena: Option<Arena>,
     pub(crate) early: Early,
     pub(crate) logs: Box<[CachePadded<spin::Lock<Log>>]>,
+    pub(crate) staging: Staging,
     pub(crate) cleaner: Mutex<Cleaner>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) seeds: Seeds,

@@ -139,6 +139,7 @@ impl Store {
 
     /// The records counted, once the census is done.
     pub(crate) fn len(&self) -> Result<u64> {
+        self.see_all_staged()?;
         if !self.census_done.load(Ordering::Acquire) {
             self.take_census()?;
         }

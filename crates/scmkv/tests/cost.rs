@@ -1,12 +1,12 @@
 //! What an operation costs, counted by the simulated medium.
 
-use coreplane_engine::{Batch, Engine, WriteOptions};
+use coreplane_engine::{Batch, Completion, Engine, Horizon, WriteOptions};
 use coreplane_pmem::media::sim::{Cost, History, Run, SimOptions, Subject, explore};
 use coreplane_pmem::{LINE, Space};
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::sync::{Arc, Mutex};
 
-/// Costs of put, overwrite, get, miss, delete and a batch, measured in a simulated run.
+/// Costs of put, overwrite, get, miss, delete, a batch and a group, measured in a simulated run.
 struct Costs {
     placement: Placement,
     seen: Mutex<Vec<(&'static str, Cost)>>,
@@ -49,6 +49,18 @@ impl Subject for Costs {
         note("delete", &mut || {
             store.delete(b"0123456789abcdef", &write).expect("delete");
         });
+        let early = WriteOptions { completion: Completion::Early, ..write };
+        note("group", &mut || {
+            let mut horizon = Horizon::new();
+            for number in 8..16_u8 {
+                let outcome = store.put(&[number; 16], &VALUE, &early).expect("put");
+                horizon.include(outcome.ticket());
+            }
+            assert!(!store.is_durable(&horizon).expect("is_durable"), "each had a fence");
+            assert!(store.commit(&horizon).expect("commit"));
+            assert!(store.is_durable(&horizon).expect("is_durable"));
+        });
+        assert!(store.get(&[15; 16]).expect("get").is_some());
     }
 
     fn recover(&self, _space: &Arc<Space>) -> Result<(), String> {
@@ -86,11 +98,13 @@ fn record_lines() -> usize {
 
 fn check(placement: Placement, index_lines: usize) {
     let seen = costs(placement);
-    assert_eq!(seen.len(), 6, "every operation was counted");
+    assert_eq!(seen.len(), 7, "every operation was counted");
     for (what, cost) in seen {
         let (fences, lines) = match what {
             "put" | "delete" => (1, record_lines() + index_lines),
             "batch" => (1, (8 * (20 + 16 + 100) + 24 + 16 + 56) / LINE + 1 + 8 * index_lines),
+            // Side by side in the log, so that no line is flushed twice.
+            "group" => (1, (8 * (20 + 16 + 100) + 8 * 7 + 56) / LINE + 1 + 8 * index_lines),
             _ => (0, 0),
         };
         assert_eq!(cost.fences, fences, "{what}: {cost:?}");

@@ -3,7 +3,7 @@
 //!
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
-use coreplane_engine::{Batch, Engine, Error, UnixMillis, WriteOptions};
+use coreplane_engine::{Batch, Completion, Engine, Error, Horizon, UnixMillis, WriteOptions};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{
     Fault, History, Model, Report, Run, SimOptions, Subject, explore,
@@ -23,6 +23,8 @@ enum Op {
     Grow,
     Delete(u8),
     Batch(Vec<(u8, Option<Vec<u8>>)>),
+    /// Writes that share a fence: each by itself, all acknowledged together.
+    Group(Vec<(u8, Option<Vec<u8>>)>),
     /// Cleaning, closing: changes nothing that a reader sees.
     Upkeep,
 }
@@ -43,9 +45,23 @@ fn apply(map: &mut Option<Map>, op: &Op) {
         Op::Create | Op::Upkeep | Op::Grow => {}
         Op::Put(number, value) | Op::PutExpiring(number, value) => change(*number, Some(value)),
         Op::Delete(number) | Op::PutExpired(number, _) => change(*number, None),
-        Op::Batch(changes) => {
+        Op::Batch(changes) | Op::Group(changes) => {
             changes.iter().for_each(|(number, value)| change(*number, value.as_ref()));
         }
+    }
+}
+
+/// The operations that survive by themselves.
+fn singles(op: &Op) -> Vec<Op> {
+    match op {
+        Op::Group(changes) => changes
+            .iter()
+            .map(|(number, value)| match value {
+                Some(value) => Op::Put(*number, value.clone()),
+                None => Op::Delete(*number),
+            })
+            .collect(),
+        _ => vec![op.clone()],
     }
 }
 
@@ -92,20 +108,20 @@ impl Workload {
         let first = thread * self.keys;
         let number = first + draw.next(u64::from(self.keys)) as u8;
         // Beside other writers the cleaner is at work more often.
-        match draw.next(if self.threads == 1 { 20 } else { 26 }) {
+        match draw.next(if self.threads == 1 { 21 } else { 27 }) {
             0..=7 => Op::Put(number, draw.value(serial)),
             8 if self.expires() => Op::PutExpired(number, draw.value(serial)),
             8..=9 => Op::PutExpiring(number, draw.value(serial)),
             10..=13 => Op::Delete(number),
-            14..=16 => {
-                let changes = (0..2 + draw.next(4))
+            kind @ 14..=17 => {
+                let changes = (0..2 + draw.next(if self.threads == 1 { 4 } else { 2 }))
                     .map(|_| {
                         let number = first + draw.next(u64::from(self.keys)) as u8;
                         let value = (draw.next(4) > 0).then(|| draw.value(serial));
                         (number, value)
                     })
                     .collect();
-                Op::Batch(changes)
+                if kind < 16 { Op::Batch(changes) } else { Op::Group(changes) }
             }
             _ => Op::Upkeep,
         }
@@ -141,6 +157,18 @@ fn perform(store: &Scmkv, op: &Op) {
                 };
             }
             store.apply(&batch, &write).expect("apply");
+        }
+        Op::Group(changes) => {
+            let write = WriteOptions { completion: Completion::Early, ..write };
+            let mut horizon = Horizon::new();
+            for (number, value) in changes {
+                let outcome = match value {
+                    Some(value) => store.put(&key(*number), value, &write).expect("put"),
+                    None => store.delete(&key(*number), &write).expect("delete"),
+                };
+                horizon.include(outcome.ticket());
+            }
+            store.wait_durable(&horizon).expect("wait_durable");
         }
         Op::Upkeep => {
             store.clean().expect("clean");
@@ -223,7 +251,7 @@ impl Subject for Workload {
     fn check(&self, contents: &Option<Map>, history: &History<'_, Op>) -> Result<(), String> {
         let mut least = None;
         history.acknowledged().for_each(|op| apply(&mut least, op));
-        let flying: Vec<_> = history.in_flight().collect();
+        let flying: Vec<Op> = history.in_flight().flat_map(singles).collect();
         let mut most = least.clone();
         for some in 0..1_u32 << flying.len() {
             most.clone_from(&least);

@@ -155,6 +155,7 @@ impl Index {
             directory: Directory::new(depth),
             locks: Chunked::new(locks, LOCKS_IN_CHUNK, initial),
             growth: Mutex::default(),
+            waiting: super::Waiting::default(),
         }
     }
 

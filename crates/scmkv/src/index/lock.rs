@@ -21,10 +21,13 @@ use super::group::Probe;
 use super::kernel::{self, LOCKED};
 use super::{Index, Leaf, Slot};
 use crate::hash::Place;
+use crate::record::{Header, Kind};
 use coreplane_engine::Result;
 use coreplane_pmem::LINE;
 use coreplane_pmem::spin::Backoff;
-use std::sync::atomic::AtomicU64;
+use std::mem::ManuallyDrop;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const UNCOUNTED: u64 = 2;
 const VERSION_SHIFT: u32 = 2;
@@ -37,12 +40,63 @@ pub(crate) const VERSION_STEP: u64 = 1 << 28;
 pub(crate) struct Lock(AtomicU64);
 
 impl Lock {
+    #[inline]
+    pub(super) fn is_locked(&self) -> bool {
+        self.0.load(Ordering::Acquire) & LOCKED != 0
+    }
+
     pub(super) fn counted() -> Self {
         Self(AtomicU64::new(0))
     }
 
     pub(super) fn uncounted() -> Self {
         Self(AtomicU64::new(UNCOUNTED))
+    }
+}
+
+/// A group that stays locked with nobody at it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SuspendedLock {
+    pub(super) leaf: Leaf,
+    pub(super) group: u32,
+    word: u64,
+}
+
+impl SuspendedLock {
+    /// True if it is the lock of group `group` of the segment of `leaf`.
+    #[inline]
+    pub(crate) fn is_of(&self, leaf: Leaf, group: u32) -> bool {
+        (self.leaf, self.group) == (leaf, group)
+    }
+
+    /// The number of the group in its segment.
+    pub(crate) fn group(&self) -> u32 {
+        self.group
+    }
+}
+
+/// What to do while waiting for a group's lock.
+#[derive(Default)]
+pub(crate) struct Waiting(OnceLock<Box<dyn Fn() + Send + Sync>>);
+
+impl Waiting {
+    #[cold]
+    fn help(&self) {
+        if let Some(help) = self.0.get() {
+            help();
+        }
+    }
+
+    /// Calls `help` now and then while somebody waits: it may end what holds the lock. The first
+    /// one given counts.
+    pub(crate) fn call(&self, help: impl Fn() + Send + Sync + 'static) {
+        self.0.get_or_init(|| Box::new(help));
+    }
+}
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waiting").finish_non_exhaustive()
     }
 }
 
@@ -54,6 +108,8 @@ pub(crate) struct GroupLock<'a> {
     leaf: Leaf,
     /// The word to store when it is unlocked.
     word: u64,
+    /// It stays locked when this is dropped.
+    is_kept: bool,
 }
 
 impl<'a> GroupLock<'a> {
@@ -61,11 +117,34 @@ impl<'a> GroupLock<'a> {
     pub(super) fn acquire(index: &'a Index, lock: &'a Lock, leaf: Leaf) -> Self {
         let mut backoff = Backoff::new();
         loop {
-            if let Some(word) = kernel::try_acquire(&lock.0) {
-                return Self { index, lock, leaf, word };
+            if let Some(held) = Self::try_acquire(index, lock, leaf) {
+                return held;
             }
+            index.waiting.help();
             backoff.wait();
         }
+    }
+
+    #[inline]
+    pub(super) fn try_acquire(index: &'a Index, lock: &'a Lock, leaf: Leaf) -> Option<Self> {
+        kernel::try_acquire(&lock.0).map(|word| Self { index, lock, leaf, word, is_kept: false })
+    }
+
+    /// Leaves the group, number `group` of its segment, locked: [`Index::resume`] gives the lock
+    /// back, to any thread.
+    pub(crate) fn suspend(self, group: u32) -> SuspendedLock {
+        let this = ManuallyDrop::new(self);
+        SuspendedLock { leaf: this.leaf, group, word: this.word }
+    }
+
+    /// The group whose lock was suspended.
+    pub(super) fn resumed(
+        index: &'a Index,
+        lock: &'a Lock,
+        suspended: SuspendedLock,
+        is_kept: bool,
+    ) -> Self {
+        Self { index, lock, leaf: suspended.leaf, word: suspended.word, is_kept }
     }
 
     pub(super) fn word(&self) -> u64 {
@@ -156,6 +235,21 @@ impl<'a> GroupLock<'a> {
         Ok(())
     }
 
+    /// The slot at `at`, of this group.
+    ///
+    /// # Errors
+    /// If the index is damaged.
+    pub(crate) fn slot(&self, at: u64) -> Result<Slot> {
+        Ok(Slot(self.index.word(at)?.load()))
+    }
+
+    /// The slot for the record of `place` at `offset`.
+    #[inline]
+    pub(crate) fn slot_of(&self, place: Place, offset: u64, header: &Header) -> Slot {
+        let is_delete = header.kind == Kind::Delete;
+        Slot::new(self.signature(place), offset, is_delete, header.expires_at.is_some())
+    }
+
     /// Flushes the line of a slot that any thread has stored.
     pub(crate) fn flush(&self, at: u64) {
         if self.index.in_pool {
@@ -190,6 +284,8 @@ impl<'a> GroupLock<'a> {
 impl Drop for GroupLock<'_> {
     #[inline]
     fn drop(&mut self) {
-        kernel::release(&self.lock.0, self.word);
+        if !self.is_kept {
+            kernel::release(&self.lock.0, self.word);
+        }
     }
 }

@@ -31,7 +31,7 @@ mod transfer;
 pub(crate) use directory::Leaf;
 pub(crate) use group::{Probe, Verdict};
 pub(crate) use grow::SegmentHeader;
-pub(crate) use lock::{GroupLock, VERSION_STEP};
+pub(crate) use lock::{GroupLock, SuspendedLock, VERSION_STEP};
 pub(crate) use slot::{OFFSET_MAX, Slot};
 pub(crate) use sweep::{Position, SlotRef};
 
@@ -44,7 +44,7 @@ use directory::Directory;
 use group::Glance;
 use grow::Growth;
 use kernel::Seen;
-use lock::Lock;
+use lock::{Lock, Waiting};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -61,6 +61,7 @@ pub(crate) struct Index {
     directory: Directory,
     locks: Chunked<Lock>,
     growth: Mutex<Growth>,
+    pub(crate) waiting: Waiting,
 }
 
 impl Index {
@@ -123,6 +124,33 @@ impl Index {
                 return held;
             }
         }
+    }
+
+    /// As [`Index::lock`], unless somebody else holds it.
+    #[inline]
+    pub(crate) fn try_lock(&self, place: Place) -> Option<GroupLock<'_>> {
+        let leaf = self.leaf(place);
+        let lock = self.lock_of(leaf, self.group_of(place));
+        let held = GroupLock::try_acquire(self, lock, leaf)?;
+        (self.leaf(place) == leaf).then_some(held)
+    }
+
+    /// True if somebody holds the lock of the group of `place`.
+    #[inline]
+    pub(crate) fn is_locked(&self, place: Place) -> bool {
+        self.lock_of(self.leaf(place), self.group_of(place)).is_locked()
+    }
+
+    /// The lock that was suspended, to be released. A suspended group's segment is not split.
+    pub(crate) fn resume(&self, suspended: SuspendedLock) -> GroupLock<'_> {
+        let lock = self.lock_of(suspended.leaf, suspended.group);
+        GroupLock::resumed(self, lock, suspended, false)
+    }
+
+    /// The lock that was suspended, and that stays so when this one is dropped.
+    pub(crate) fn borrow(&self, suspended: SuspendedLock) -> GroupLock<'_> {
+        let lock = self.lock_of(suspended.leaf, suspended.group);
+        GroupLock::resumed(self, lock, suspended, true)
     }
 
     #[inline]
