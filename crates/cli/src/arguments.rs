@@ -120,7 +120,7 @@ pub(crate) struct Serve {
     /// within 10 ms.
     #[arg(long, default_value = "strict", value_parser = terms::durability)]
     pub(crate) durability: Durability,
-    /// Event loops; 0: one for each core.
+    /// Event loops; 0: one for each core but one, at least one.
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,
     /// Connections at a time.

@@ -26,7 +26,7 @@ pub struct Config {
     pub unix_socket: Option<PathBuf>,
     /// The mode of the Unix socket's file; none: by the umask.
     pub unix_socket_mode: Option<u32>,
-    /// Event loops; 0: one for each core.
+    /// Event loops; 0: one for each core but one, at least one.
     pub threads: usize,
     /// Connections at a time; more are turned away with an error.
     pub max_clients: u32,

@@ -82,7 +82,9 @@ impl Server {
             return Err(Error::NoFlush);
         }
         let threads = match config.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            // The core that is left is for the kernel's side of the sockets, for cleaning and syncs:
+            // with as many loops as cores all of them wait for each other.
+            0 => std::thread::available_parallelism().map_or(1, |cores| cores.get().max(2) - 1),
             threads => threads,
         };
         let mut listeners = Listeners::bind(&config)?;

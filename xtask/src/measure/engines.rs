@@ -37,6 +37,8 @@ const COLUMNS: [(&str, &str, &str); 11] = [
 ];
 
 const OURS: [&str; 2] = ["scmkv-pmem", "scmkv-dram"];
+/// What we do where a write need only survive a kill of the process, as the peers' fastest settings.
+const RELAXED: [&str; 2] = ["scmkv-pmem+relaxed", "scmkv-dram+relaxed"];
 const FLOORS: [&str; 2] = ["floor-pmem", "floor-dram"];
 /// Each at its fastest setting that survives a kill, then with a sync at each write.
 const PEERS: &str = "rocksdb,leveldb,lmdb,redb,fjall,\
@@ -87,6 +89,7 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         .iter()
         .zip(OURS)
         .flat_map(|(floor, ours)| [*floor, ours])
+        .chain(RELAXED.into_iter().filter(|_| !peers.is_empty()))
         .chain(peers.iter().map(String::as_str))
         .collect();
     let bench = Bench { binaries, mount, counts };
@@ -213,9 +216,10 @@ impl Bench {
         let place = self.mount.fresh("store")?;
         let limit = 120 + (shape.records + 11 * operations) / 5_000;
         let mut command = match ours {
-            Some(index) => {
+            Some(ours) => {
+                let (index, durability) = ours.split_once('+').unwrap_or((ours, "strict"));
                 let mut command = child::limited(&self.binaries.coreplane, limit);
-                command.args(["bench", "--durability", "strict", "--json", "--index", index]);
+                command.args(["bench", "--durability", durability, "--json", "--index", index]);
                 command.arg("--pool").arg(place);
                 let size = pool_size(shape, operations);
                 command.args(["--size", &size.to_string()]);
@@ -321,20 +325,19 @@ fn ratios(rounds: &Rounds, contenders: &[&str]) -> String {
             percent(rounds.ratio(column, ours, (column, floor)))
         });
     }
-    let peers =
-        || contenders.iter().copied().filter(|name| !OURS.contains(name) && !FLOORS.contains(name));
-    for ours in OURS {
-        for (power, called) in [(false, "survives a kill"), (true, "synced")] {
-            row(&mut table, &format!("{ours} / best peer, {called}"), |column| {
-                let rivals = peers().filter(|name| name.ends_with("+power") == power);
-                match (rounds.median(column, ours), rounds.best(column, rivals)) {
-                    (Some(us), Some((best, name))) => {
-                        format!("{} ({name})", figure(Some(us / best)))
-                    }
-                    _ => "–".to_owned(),
-                }
-            });
-        }
+    let is_peer = |name: &&str| !name.starts_with("scmkv-") && !name.starts_with("floor-");
+    let peers = || contenders.iter().copied().filter(is_peer);
+    let strict = OURS.map(|ours| [(ours, false, "survives a kill"), (ours, true, "synced")]);
+    let relaxed = RELAXED.map(|ours| (ours, false, "survives a kill"));
+    let pairs = strict.into_iter().flatten().chain(relaxed);
+    for (ours, power, called) in pairs.filter(|(ours, ..)| contenders.contains(ours)) {
+        row(&mut table, &format!("{ours} / best peer, {called}"), |column| {
+            let rivals = peers().filter(|name| name.ends_with("+power") == power);
+            match (rounds.median(column, ours), rounds.best(column, rivals)) {
+                (Some(us), Some((best, name))) => format!("{} ({name})", figure(Some(us / best))),
+                _ => "–".to_owned(),
+            }
+        });
     }
     let mut text = table.finish();
     for ours in OURS {

@@ -66,7 +66,7 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         ),
     );
     let servers =
-        "coreplane has an event loop for each core, redis-server its single one, as by default";
+        "as by default: coreplane one event loop for each core but one, redis-server a single one";
     record.note("servers", servers);
     let mut results = Rounds::default();
     for round in 0..rounds {
