@@ -21,9 +21,10 @@
 //!
 //! 1. *Births.* Log pages are numbered as they are opened. Note the next number, the *replay
 //!    birth*; under the lock of each log, the cleaner's too, the birth of its open page; then the
-//!    next number again, the *void birth*. A log's lock is held from the append of a record to
-//!    its publication, for a batch as a whole. So whatever is published after this point is in a
-//!    page that was noted as open, or has at least the replay birth; all else is in the index.
+//!    next number again, the *void birth*. Under its log's lock a record is published or in the
+//!    log's open page: a write holds the lock from the append to the publication, and what is
+//!    staged is committed before the page is sealed. So whatever is published after this point is
+//!    in a page that was noted as open, or has at least the replay birth; all else is in the index.
 //! 2. *Copy* the index into fresh pages, each with a checksum that is bound to its place.
 //! 3. *Settle* the logs, if writes were made `relaxed`: what the copy names must be durable
 //!    before the copy counts. Where a fence is a sync, early records are older than the copy and

@@ -79,7 +79,8 @@ impl Clock {
             if self.space.fences_at_once() {
                 self.space.fence().map_err(sync_failed)?;
             } else {
-                early.cover(&self.space);
+                // Asked for, since whoever was told of the expiry may never ask.
+                self.space.sync_request(early.cover(&self.space));
             }
         }
         self.high_water.store(to, Ordering::Release);

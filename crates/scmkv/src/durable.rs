@@ -113,7 +113,7 @@ impl Store {
 
     pub(crate) fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
         if self.space.fences_at_once() {
-            return Ok(self.are_committed(horizon));
+            return self.are_committed(horizon);
         }
         for ticket in horizon.tickets() {
             if !self.space.sync_is_done(ticket.position()).map_err(sync_failed)? {

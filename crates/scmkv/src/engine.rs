@@ -388,6 +388,9 @@ impl Engine for Scmkv {
 
     fn stats(&self) -> Stats {
         let store = &self.store;
+        // Lest a caller miss in the counters what it has written itself. What cannot be committed
+        // was not written.
+        let _counted = store.see_all_staged().is_ok();
         let count = |count| store.counters.get(count).max(0) as u64;
         let (flushes, fences) = store.space.flushes_and_fences();
         let mut stats = Stats::default();

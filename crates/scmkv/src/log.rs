@@ -199,7 +199,7 @@ impl Log {
     }
 
     /// Appends a record. Room was made. Neither durable nor visible before [`Log::commit`], to
-    /// which `order` is told too, and which follows in the same thread.
+    /// which `order` is told too, and which follows in the same thread unless it is `Staged`.
     ///
     /// # Errors
     /// If there is no room after all.

@@ -24,17 +24,21 @@
 use crate::hash::Place;
 use crate::index::{GroupLock, Leaf, Slot, SuspendedLock};
 use crate::log::{Appended, Log, Order};
+use crate::page::sync_failed;
 use crate::put::{Standing, Write};
 use crate::record::{Header, Kind};
 use crate::store::Store;
 use coreplane_engine::{Durability, Horizon, Outcome, Result, Ticket, Written};
-use coreplane_pmem::epoch;
 use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::{SyncError, epoch};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// So many writes share a fence unless the caller says otherwise.
 const STAGED_MAX: usize = 64;
+
+/// And at most so many, whatever the caller says: their groups are locked meanwhile.
+const STAGED_LIMIT: usize = 256;
 
 /// What is known of the logs' staged writes without their locks.
 #[derive(Debug)]
@@ -48,8 +52,10 @@ pub(crate) struct Staging {
 struct OfLog {
     /// Writes that are staged.
     staged: AtomicU32,
-    /// The number of the commit that the staged writes wait for; all before it have been made.
+    /// The number of the commit that the staged writes wait for; all before it are visible.
     next_commit: AtomicU64,
+    /// The number of the last commit that was fenced: durable, and perhaps not visible yet.
+    fenced: AtomicU64,
 }
 
 /// A staged write.
@@ -110,7 +116,11 @@ impl StagedWrites {
 
 impl Staging {
     pub(crate) fn new(logs: u16) -> Self {
-        let of_log = || OfLog { staged: AtomicU32::new(0), next_commit: AtomicU64::new(1) };
+        let of_log = || OfLog {
+            staged: AtomicU32::new(0),
+            next_commit: AtomicU64::new(1),
+            fenced: AtomicU64::new(0),
+        };
         Self {
             is_used: AtomicBool::new(false),
             logs: (0..logs).map(|_| CachePadded::new(of_log())).collect(),
@@ -118,9 +128,17 @@ impl Staging {
     }
 
     /// True if the write of `ticket` was committed.
-    fn is_committed(&self, ticket: Ticket) -> bool {
-        let of_log = self.logs.get(usize::from(ticket.log()));
-        of_log.is_none_or(|log| log.next_commit.load(Ordering::Acquire) > ticket.position())
+    ///
+    /// # Errors
+    /// If it never will be.
+    fn is_committed(&self, ticket: Ticket) -> Result<bool> {
+        let Some(of_log) = self.logs.get(usize::from(ticket.log())) else { return Ok(true) };
+        let is_over = of_log.next_commit.load(Ordering::Acquire) > ticket.position();
+        let is_fenced = of_log.fenced.load(Ordering::Acquire) >= ticket.position();
+        if is_over && !is_fenced {
+            return Err(sync_failed(SyncError("the fence of this write failed".to_owned())));
+        }
+        Ok(is_fenced)
     }
 }
 
@@ -153,7 +171,9 @@ impl Store {
         if !self.staging.is_used.load(Ordering::Relaxed) {
             self.staging.is_used.store(true, Ordering::SeqCst);
         }
-        of_log.staged.store(len as u32, Ordering::Release);
+        // In the one order of all such stores and the locks: two threads that each stage and then
+        // read what the other has staged cannot both find nothing there.
+        of_log.staged.store(len as u32, Ordering::SeqCst);
         let mut ticket = Ticket::new(log.id(), position);
         if len >= self.staged_max(write) {
             self.commit_staged(log)?;
@@ -208,7 +228,7 @@ impl Store {
 
     fn staged_max(&self, write: &Write<'_>) -> usize {
         match write.options.durability.unwrap_or(self.durability) {
-            Durability::Group { max_ops, .. } => max_ops as usize,
+            Durability::Group { max_ops, .. } => (max_ops as usize).min(STAGED_LIMIT),
             _ => STAGED_MAX,
         }
     }
@@ -234,6 +254,11 @@ impl Store {
             self.account(&held, old_slot, old.as_ref(), &one.header);
         }
         let mut result = log.commit(self, 0, Order::Staged);
+        let of_log = &self.staging.logs[usize::from(log.id())];
+        if result.is_ok() {
+            // Before anybody can see any of it: what is seen is durable, and says so.
+            of_log.fenced.store(of_log.next_commit.load(Ordering::Relaxed), Ordering::Release);
+        }
         for one in staged.writes.drain(..) {
             let held = self.index.borrow(staged.locks[one.lock]);
             if result.is_ok() {
@@ -242,13 +267,11 @@ impl Store {
                 self.count_published(&held, &one.header, one.appended, one.user_bytes);
             }
         }
+        // After a failure too: no other write gets the tickets of those that were lost.
+        of_log.next_commit.fetch_add(1, Ordering::Release);
         staged.locks.drain(..).for_each(|lock| drop(self.index.resume(lock)));
         // Empty again, with its memory.
         *log.staged() = staged;
-        let of_log = &self.staging.logs[usize::from(log.id())];
-        if result.is_ok() {
-            of_log.next_commit.fetch_add(1, Ordering::Release);
-        }
         of_log.staged.store(0, Ordering::Release);
         result
     }
@@ -325,17 +348,29 @@ impl Store {
     /// If the medium fails, now or when it was tried before.
     pub(crate) fn commit_tickets(&self, horizon: &Horizon) -> Result<()> {
         for ticket in horizon.tickets() {
-            if let Some(log) = self.logs.get(usize::from(ticket.log()))
-                && !self.staging.is_committed(*ticket)
-            {
-                self.commit_staged(&mut log.lock())?;
+            let Some(log) = self.logs.get(usize::from(ticket.log())) else { continue };
+            let mut backoff = Backoff::new();
+            // Whoever else writes to the log may commit it and go on with long work.
+            while !self.staging.is_committed(*ticket)? {
+                match log.try_lock() {
+                    Some(mut log) => self.commit_staged(&mut log)?,
+                    None => backoff.wait(),
+                }
             }
         }
-        self.space.check_sync().map_err(crate::page::sync_failed)
+        Ok(())
     }
 
     /// True if all that `horizon` waits for was committed.
-    pub(crate) fn are_committed(&self, horizon: &Horizon) -> bool {
-        horizon.tickets().iter().all(|ticket| self.staging.is_committed(*ticket))
+    ///
+    /// # Errors
+    /// If it never will be.
+    pub(crate) fn are_committed(&self, horizon: &Horizon) -> Result<bool> {
+        for ticket in horizon.tickets() {
+            if !self.staging.is_committed(*ticket)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }

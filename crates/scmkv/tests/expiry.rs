@@ -5,6 +5,8 @@ use coreplane_engine::{Completion, Engine, Horizon, UnixMillis, Visibility, Writ
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 const START: u64 = 1_800_000_000_000;
 const HOUR: u64 = 3_600_000;
@@ -97,4 +99,23 @@ fn an_expiry_on_a_file_is_answered_when_it_is_durable_and_looked_at_without_a_wa
     // Each expiry was greater than all before it, so that each needed a mark of its own.
     let asked = positions.iter().filter(|position| **position > 0).count();
     assert!(asked > 0, "no answer rested on the mark");
+}
+
+/// Where a fence is a sync: a reader that does not wait for it, as one at `relaxed`, may have told
+/// the world already that the record is gone.
+#[test]
+fn an_expiry_that_was_told_becomes_durable_though_nobody_waits() {
+    let directory = tempfile::tempdir().expect("directory");
+    let clock = ManualClock::starting_at(UnixMillis(START));
+    let store = create(&directory.path().join("pool"), MediaChoice::File, &clock);
+    store.put(b"a", b"1", &expiring(START + HOUR)).expect("put");
+    store.sync().expect("sync");
+    let (told, syncs) = mpsc::channel();
+    store.on_durable(Arc::new(move || {
+        let _nobody_listens_any_more = told.send(()).is_ok();
+    }));
+    clock.set(UnixMillis(START + 2 * HOUR));
+    let found = store.get_with(b"a", Visibility::Early, &mut |_| ()).expect("get");
+    assert!(!found.hit);
+    syncs.recv_timeout(Duration::from_secs(30)).expect("the mark is not durable, nor will it be");
 }

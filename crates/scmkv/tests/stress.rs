@@ -1,7 +1,7 @@
 //! Truly concurrent threads, for the thread sanitizer above all: threads are joined by hand, since
 //! the end of a scope looks like a race to it where the standard library is not instrumented.
 
-use coreplane_engine::{Batch, Engine, Error, WriteOptions};
+use coreplane_engine::{Batch, Completion, Engine, Error, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::sync::Arc;
@@ -43,6 +43,12 @@ fn write(store: &Scmkv, thread: u64, round: u64) {
                 batch.put(&key.to_le_bytes(), &value(key, round));
             }
             persist(|| store.apply(&batch, &options).map(drop));
+        }
+        // Staged, for anybody to commit.
+        2 => {
+            let early = WriteOptions { completion: Completion::Early, ..options };
+            let value = value(key, round);
+            persist(|| store.put(&key.to_le_bytes(), &value, &early).map(drop));
         }
         _ => {
             let value = value(key, round);

@@ -17,10 +17,12 @@ pub(crate) fn available() -> Vec<Instruction> {
 #[inline(always)]
 pub(crate) unsafe fn flush_line(address: *const u8, instruction: Instruction) {
     if instruction == Instruction::DcCvap {
+        // The line may hold another thread's stores, which this one has seen: the barrier orders
+        // the cleaning behind them.
         // SAFETY: the caller vouches for address and instruction; memory does not change as the
-        // program sees it. The encoding is `dc cvap`.
+        // program sees it. The encoding is `dmb ish`, `dc cvap`.
         unsafe {
-            asm!("sys #3, c7, c12, #1, {}", in(reg) address, options(nostack, preserves_flags));
+            asm!("dmb ish", "sys #3, c7, c12, #1, {}", in(reg) address, options(nostack, preserves_flags));
         }
     }
 }
