@@ -11,10 +11,10 @@
 //!   behalf, which returns an error instead of a signal. For whoever verifies a pool.
 //!
 //! The handler may run at any instruction, so that it allocates nothing, locks nothing and calls
-//! nothing but `write` and `_exit`: mapped pools are registered in a fixed table of atomics. A
-//! signal in a mapping can only come from a thread that uses the mapping, so that the entry it
-//! finds cannot be going away. A SIGBUS anywhere else is left to the handler that was there
-//! before.
+//! nothing but `write`, `pause` and `_exit`: mapped pools are registered in a fixed table of
+//! atomics. A signal in a mapping can only come from a thread that uses the mapping, so that the
+//! entry it finds cannot be going away. A SIGBUS anywhere else is left to the handler that was
+//! there before.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -151,8 +151,16 @@ extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_v
     }
 }
 
-/// Says what happened and ends the process.
+/// Says what happened and ends the process. Of several threads that meet lost pages at once the
+/// first says it; the others wait for the end, so that no line is cut in two by another.
 fn report(entry: &Entry, offset: u64) -> ! {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    if IS_SAID.swap(true, Ordering::AcqRel) {
+        loop {
+            // SAFETY: waits for a signal; may be called in a handler.
+            unsafe { libc::pause() };
+        }
+    }
     let mut digits = [0; 16];
     let offset = hex(offset, &mut digits);
     // SAFETY: the name lives as long as the entry, and the mapping that faulted keeps both; the

@@ -21,7 +21,7 @@ fn child(way: &str, directory: &Path) -> Output {
 
 #[test]
 fn a_lost_page_is_named_before_the_process_ends() {
-    for way in ["truncate", "poison"] {
+    for way in ["truncate", "poison", "threads"] {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let output = child(way, directory.path());
         let (stdout, stderr) = (
@@ -35,6 +35,7 @@ fn a_lost_page_is_named_before_the_process_ends() {
         assert!(stdout.contains("probe: unreadable (poisoned) at offset 0x11000"), "{stdout}");
         let expected = "pool p: poisoned page at offset 0x11000; run coreplane verify\n";
         assert!(stderr.ends_with(expected), "{way}: {stderr}");
+        assert_eq!(stderr.matches("poisoned").count(), 1, "{way}: {stderr}");
         assert_eq!(output.status.code(), Some(poison::EXIT_STATUS), "{way}");
     }
 }
@@ -67,7 +68,7 @@ fn the_child() {
     }
     assert!(space.probe(4).is_err(), "there is no such page");
     match way.as_str() {
-        "truncate" => {
+        "truncate" | "threads" => {
             let file = std::fs::File::options().write(true).open("p").unwrap();
             file.set_len(u64::from(PAGE) + 0x1000).unwrap();
         }
@@ -80,8 +81,22 @@ fn the_child() {
     }
     space.probe(0).unwrap();
     println!("probe: {}", space.probe(1).unwrap_err());
-    let byte = std::hint::black_box(bytes)[0x1000];
-    unreachable!("read {byte}");
+    let read = || {
+        let byte = std::hint::black_box(bytes)[0x1000];
+        unreachable!("read {byte}");
+    };
+    if way == "threads" {
+        let start = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    start.wait();
+                    read();
+                });
+            }
+        });
+    }
+    read();
 }
 
 /// `userfaultfd(2)`: as much of it as poisons a page.
