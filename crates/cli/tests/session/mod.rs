@@ -56,11 +56,19 @@ pub(crate) struct Served {
 impl Served {
     /// Starts `coreplane serve` on any port and waits until it says that it is ready.
     pub(crate) fn start(arguments: &[&str]) -> Outcome<Self> {
+        Self::start_complaining_to(Stdio::null(), arguments)
+    }
+
+    /// As [`Served::start`], its standard error going there.
+    pub(crate) fn start_complaining_to(
+        complaints: impl Into<Stdio>,
+        arguments: &[&str],
+    ) -> Outcome<Self> {
         let mut child = Command::new(BINARY)
             .args(["serve", "--port", "0"])
             .args(arguments)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(complaints)
             .spawn()?;
         let mut line = String::new();
         if let Some(output) = child.stdout.take() {
