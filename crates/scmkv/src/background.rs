@@ -1,6 +1,6 @@
 //! The threads behind an open store. One counts after a crash and cleans ahead of the writers; one
-//! takes checkpoints as they fall due; one ends the windows of `relaxed` writes, which nothing else
-//! may delay.
+//! takes checkpoints as they fall due; one turns expired records into tombstones; one ends the
+//! windows of `relaxed` writes, which nothing else may delay.
 //!
 //! The last sleeps while nothing is open. The first `relaxed` write after that wakes it, it
 //! waits for half of the least window that any write has asked for, and makes durable what it
@@ -12,12 +12,13 @@ use crate::log::Log;
 use crate::record::Kind;
 use crate::scrub::Scrub;
 use crate::store::Store;
+use crate::sweep_expired::Sweep;
 use coreplane_engine::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the first two look without being woken.
 const TICK: Duration = Duration::from_millis(100);
@@ -83,6 +84,7 @@ pub(crate) fn start(store: &Arc<Store>) -> std::io::Result<Vec<JoinHandle<()>>> 
     let others = [
         spawn("coreplane-windows", end_windows_in_time),
         spawn("coreplane-checkpoint", take_checkpoints),
+        spawn("coreplane-expire", sweep_expired),
     ];
     let mut threads = vec![cleaning];
     let mut failure = None;
@@ -127,6 +129,24 @@ fn take_checkpoints(store: &Store) {
                 TICK * PAUSE_MAX
             }
         };
+    }
+}
+
+/// Goes on with the sweep of expired records, and rests as long as it says.
+fn sweep_expired(store: &Store) {
+    let mut sweep = Sweep::default();
+    loop {
+        let until = Instant::now() + store.sweep_on(&mut sweep);
+        let mut woken = store.wake.0.lock();
+        // Others are woken by the same means, to which this one does not listen.
+        while !store.closed.load(Ordering::Acquire) {
+            if store.wake.1.wait_until(&mut woken, until).timed_out() {
+                break;
+            }
+        }
+        if store.closed.load(Ordering::Acquire) {
+            return;
+        }
     }
 }
 

@@ -7,9 +7,9 @@ use crate::put::Plan;
 use crate::store::Store;
 use crate::{KIND, background};
 use coreplane_engine::{
-    Batch, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits, Mutation,
-    Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport, Visibility,
-    WriteOptions, Written,
+    Batch, Change, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits,
+    Mutation, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
+    Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space, spin};
 use parking_lot::Mutex;
@@ -164,6 +164,16 @@ impl Scmkv {
         self.store.clean_one(&mut cleaner, 1)
     }
 
+    /// Turns every record that has expired by now into a tombstone, so that it is counted no more;
+    /// how many it was. In the background that is done bit by bit.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], and as [`Engine`]'s.
+    pub fn sweep_expired(&self) -> Result<u64> {
+        self.store.check_writable()?;
+        self.store.sweep_all()
+    }
+
     /// Takes a checkpoint of the index that is in DRAM, durable when it returns: an open reads
     /// the log from here on alone. False if none was taken, which changes nothing but the time of
     /// an open: the index is in the pool, or too few pages are free, or nothing is ever flushed.
@@ -235,32 +245,39 @@ impl Engine for Scmkv {
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        if let Some(outcome) = self.store.put_ahead(key, value, options)? {
-            return Ok(outcome);
-        }
-        self.store.write(key, options, &mut |_, _, _| {
-            Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
-        })
+        let ahead = self.store.put_ahead(key, value, options)?;
+        let outcome = match ahead {
+            Some(outcome) => outcome,
+            None => self.store.write(key, options, &mut |_, _, _| {
+                Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
+            })?,
+        };
+        self.store.expiries.note(expires_at);
+        Ok(outcome)
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store.write(key, options, &mut |_, _, live| {
+        let outcome = self.store.write(key, options, &mut |_, _, live| {
             Ok(match live {
                 Some(_) => Plan::Refuse(Outcome::Exists),
                 None => Plan::Put { value: Cow::Borrowed(value), expires_at },
             })
-        })
+        })?;
+        self.store.expiries.note(expires_at);
+        Ok(outcome)
     }
 
     fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store.write(key, options, &mut |_, _, live| {
+        let outcome = self.store.write(key, options, &mut |_, _, live| {
             Ok(match live {
                 None => Plan::Refuse(Outcome::Missing),
                 Some(_) => Plan::Put { value: Cow::Borrowed(value), expires_at },
             })
-        })
+        })?;
+        self.store.expiries.note(expires_at);
+        Ok(outcome)
     }
 
     fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
@@ -275,7 +292,7 @@ impl Engine for Scmkv {
         options: &WriteOptions,
     ) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store.write(key, options, &mut |store, guard, live| {
+        let outcome = self.store.write(key, options, &mut |store, guard, live| {
             let as_expected = match (expected, live) {
                 (Expected::Absent, None) => true,
                 (Expected::Sequence(sequence), Some(view)) => view.sequence() == sequence,
@@ -289,7 +306,9 @@ impl Engine for Scmkv {
             } else {
                 Plan::Refuse(Outcome::Mismatch)
             })
-        })
+        })?;
+        self.store.expiries.note(expires_at);
+        Ok(outcome)
     }
 
     fn modify(
@@ -298,10 +317,12 @@ impl Engine for Scmkv {
         options: &WriteOptions,
         decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
     ) -> Result<Outcome> {
-        self.store.write(key, options, &mut |store, guard, live| {
+        let mut expiry = None;
+        let outcome = self.store.write(key, options, &mut |store, guard, live| {
             let Some(view) = live else {
                 return Ok(match decide(None) {
                     Mutation::Put { value, expires_at } => {
+                        expiry = expires_at;
                         Plan::Put { value: Cow::Owned(value), expires_at }
                     }
                     _ => Plan::Refuse(Outcome::Kept),
@@ -311,13 +332,17 @@ impl Engine for Scmkv {
                 Mutation::Keep => Plan::Refuse(Outcome::Kept),
                 Mutation::Delete => Plan::Delete,
                 Mutation::Put { value, expires_at } => {
+                    expiry = expires_at;
                     Plan::Put { value: Cow::Owned(value), expires_at }
                 }
                 Mutation::Expire(expires_at) => {
+                    expiry = expires_at;
                     Plan::Put { value: Cow::Owned(record.value.to_vec()), expires_at }
                 }
             })
-        })
+        })?;
+        self.store.expiries.note(expiry);
+        Ok(outcome)
     }
 
     fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
@@ -325,7 +350,13 @@ impl Engine for Scmkv {
         if batch.len() > max {
             return Err(Error::BatchTooLarge { len: batch.len(), max });
         }
-        self.store.apply(batch, options)
+        let written = self.store.apply(batch, options)?;
+        for change in batch.changes() {
+            if let Change::Put { expires_at, .. } = change {
+                self.store.expiries.note(*expires_at);
+            }
+        }
+        Ok(written)
     }
 
     fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {

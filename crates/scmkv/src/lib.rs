@@ -21,6 +21,7 @@
 //! - `clean`, `victim`, `reserve`: giving space back, and who may take it
 //! - `checkpoint`: a copy of the index that is in DRAM
 //! - `recover`, `census`, `verify`: after a crash
+//! - `sweep_expired`: what has expired and nobody looks at
 //! - `scrub`: damage at rest
 //!
 //! **The log is the truth.** Everything else can be made from it.
@@ -54,6 +55,7 @@ mod scrub;
 mod sealed;
 mod staging;
 mod store;
+mod sweep_expired;
 mod verify;
 mod victim;
 

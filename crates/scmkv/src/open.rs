@@ -15,6 +15,7 @@ use crate::page::{self, Pages};
 use crate::recover::LogPage;
 use crate::staging::Staging;
 use crate::store::{Root, Seeds, Store};
+use crate::sweep_expired::Expiries;
 use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
 use coreplane_pmem::{CreateOptions, Pool, PoolError, Space, spin};
 use crossbeam_utils::CachePadded;
@@ -237,6 +238,7 @@ impl Store {
             gate: Gate::default(),
             counters: Counters::new(),
             clock,
+            expiries: if counted { Expiries::none() } else { Expiries::unknown() },
             opened: Instant::now(),
             held_tombstones: AtomicU64::new(u64::MAX),
             dropped_tombstones: AtomicU64::new(if counted { 0 } else { root.version_base }),

@@ -14,6 +14,7 @@ use crate::log::Log;
 use crate::page::Pages;
 use crate::record::{self, Kind, Reader, View};
 use crate::staging::Staging;
+use crate::sweep_expired::Expiries;
 use coreplane_engine::{Durability, Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{Pool, Space, spin};
@@ -44,6 +45,7 @@ pub(crate) struct Store {
     pub(crate) gate: Gate,
     pub(crate) counters: Counters,
     pub(crate) clock: Clock,
+    pub(crate) expiries: Expiries,
     pub(crate) opened: Instant,
     /// Tombstones with a sequence above this are kept.
     pub(crate) held_tombstones: AtomicU64,

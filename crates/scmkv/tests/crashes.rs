@@ -25,7 +25,7 @@ enum Op {
     Batch(Vec<(u8, Option<Vec<u8>>)>),
     /// Writes that share a fence: each by itself, all acknowledged together.
     Group(Vec<(u8, Option<Vec<u8>>)>),
-    /// Cleaning, closing: changes nothing that a reader sees.
+    /// Cleaning, the sweep of what has expired, closing: changes nothing that a reader sees.
     Upkeep,
 }
 
@@ -172,6 +172,7 @@ fn perform(store: &Scmkv, op: &Op) {
         }
         Op::Upkeep => {
             store.clean().expect("clean");
+            store.sweep_expired().expect("sweep");
         }
     }
 }

@@ -1,12 +1,16 @@
 //! What was once said to have expired stays so, and nothing else expires with it.
 
 use coreplane_engine::model::ManualClock;
-use coreplane_engine::{Completion, Engine, Horizon, UnixMillis, Visibility, WriteOptions};
+use coreplane_engine::{
+    Batch, Change, Completion, Engine, Horizon, Mutation, Outcome, Record, UnixMillis, Visibility,
+    WriteOptions,
+};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const START: u64 = 1_800_000_000_000;
 const HOUR: u64 = 3_600_000;
@@ -118,4 +122,157 @@ fn an_expiry_that_was_told_becomes_durable_though_nobody_waits() {
     let found = store.get_with(b"a", Visibility::Early, &mut |_| ()).expect("get");
     assert!(!found.hit);
     syncs.recv_timeout(Duration::from_secs(30)).expect("the mark is not durable, nor will it be");
+}
+
+fn options_with_background(clock: &ManualClock) -> Options {
+    Options { background: true, ..options(clock) }
+}
+
+/// Large enough for what is written here many times over.
+fn create_with(path: &Path, placement: Placement, options: Options) -> Scmkv {
+    let media = MediaChoice::Auto;
+    Scmkv::create(path, 64 << 20, media, placement, options).expect("create")
+}
+
+/// Waits until as many records are counted, however slow the machine is.
+fn wait_for_len(store: &Scmkv, len: u64) {
+    let start = Instant::now();
+    while store.len().expect("len") != len {
+        assert!(start.elapsed() < Duration::from_secs(120), "{} left", store.len().expect("len"));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn what_has_expired_is_counted_no_more_although_nobody_reads_or_cleans() {
+    for placement in [Placement::Pool, Placement::Dram] {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
+        let path = directory.path().join("pool");
+        let clock = ManualClock::starting_at(UnixMillis(START));
+        let store = create_with(&path, placement, options_with_background(&clock));
+        for number in 0..3000_u64 {
+            let write = match number % 3 {
+                0 => expiring(START + HOUR),
+                1 => expiring(START + 3 * HOUR),
+                _ => WriteOptions::default(),
+            };
+            store.put(&number.to_le_bytes(), b"value", &write).expect("put");
+        }
+        let before = store.stats().live_bytes;
+        clock.set(UnixMillis(START + HOUR));
+        wait_for_len(&store, 2000);
+        assert_eq!(store.stats().expired, 1000);
+        assert!(store.stats().live_bytes <= before, "a tombstone is no longer than its record");
+        // Each way of writing an expiry is noticed, once the sweep has nothing to do any more.
+        let soon = UnixMillis(START + HOUR + 1);
+        store.put(b"put", b"v", &expiring(soon.0)).expect("put");
+        store.put(b"put", &vec![7; 1 << 20], &expiring(soon.0)).expect("put");
+        store.insert(b"insert", b"v", &expiring(soon.0)).expect("insert");
+        let expire = &mut |_: Option<Record<'_>>| Mutation::Expire(Some(soon));
+        store.modify(&2_u64.to_le_bytes(), &WriteOptions::default(), expire).expect("modify");
+        let mut batch = Batch::new();
+        let (key, value) = (b"batch".to_vec(), b"v".to_vec());
+        batch.push(Change::Put { key, value, expires_at: Some(soon) });
+        store.apply(&batch, &WriteOptions::default()).expect("apply");
+        assert_eq!(store.len().expect("len"), 2003);
+        clock.set(soon);
+        wait_for_len(&store, 1999);
+        store.close().expect("close");
+        drop(store);
+        // An open finds out what expires.
+        clock.set(UnixMillis(START + 3 * HOUR));
+        let media = MediaChoice::Auto;
+        let store = Scmkv::open(&path, media, options_with_background(&clock)).expect("open");
+        wait_for_len(&store, 999);
+        assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+        for number in 0..3000_u64 {
+            let found = store.get(&number.to_le_bytes()).expect("get");
+            assert_eq!(found.is_some(), number % 3 == 2 && number != 2, "{number}");
+        }
+    }
+}
+
+#[test]
+fn what_was_swept_is_gone_for_good_and_nothing_else_has_changed() {
+    for placement in [Placement::Pool, Placement::Dram] {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
+        let path = directory.path().join("pool");
+        let clock = ManualClock::starting_at(UnixMillis(START));
+        let store = create_with(&path, placement, options(&clock));
+        // An older version is in the log, and must not come back.
+        store.put(b"key", b"old", &WriteOptions::default()).expect("put");
+        let given = |sequence| WriteOptions { sequence: Some(sequence), ..expiring(START + 10) };
+        let sequence = store.advance_sequence().expect("advance_sequence") + 7;
+        store.put(b"key", b"new", &given(sequence)).expect("put");
+        store.put(b"other", b"v", &expiring(START + HOUR)).expect("put");
+        assert_eq!(store.sweep_expired().expect("sweep"), 0);
+        clock.set(UnixMillis(START + 10));
+        assert_eq!(store.sweep_expired().expect("sweep"), 1);
+        assert_eq!(store.sweep_expired().expect("sweep"), 0);
+        assert_eq!((store.len().expect("len"), store.stats().deletes), (1, 0));
+        // Followers and writers with sequences see what they would have seen without the sweep.
+        let mut changes = Vec::new();
+        let show = &mut |entry: coreplane_engine::Entry<'_>| {
+            changes.push((entry.key.to_vec(), entry.record.is_some(), entry.sequence));
+        };
+        store.changes_since(sequence - 1, show).expect("changes");
+        assert!(changes.contains(&(b"key".to_vec(), false, sequence)), "{changes:?}");
+        let refused = store.put(b"key", b"late", &given(sequence)).expect("put");
+        assert!(matches!(refused, Outcome::NotNewer(known, _) if known == sequence), "{refused:?}");
+        drop(store);
+        clock.set(UnixMillis(START));
+        let store = Scmkv::open(&path, MediaChoice::Auto, options(&clock)).expect("open");
+        assert!(store.get(b"key").expect("get").is_none(), "it came back");
+        assert_eq!(store.len().expect("len"), 1);
+        assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+    }
+}
+
+#[test]
+fn a_record_that_is_rewritten_beside_the_sweep_survives() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
+    let clock = ManualClock::starting_at(UnixMillis(START));
+    let store = create_with(&directory.path().join("pool"), Placement::Auto, options(&clock));
+    let is_over = AtomicBool::new(false);
+    let swept = std::thread::scope(|scope| {
+        let sweeper = scope.spawn(|| {
+            let mut swept = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                swept += store.sweep_expired().expect("sweep");
+            }
+            swept
+        });
+        for turn in 0..20_000_u64 {
+            let key = (turn % 64).to_le_bytes();
+            store.put(&key, b"expired", &expiring(START - 1)).expect("put");
+            store.put(&key, &turn.to_le_bytes(), &WriteOptions::default()).expect("put");
+            let found = store.get(&key).expect("get");
+            assert_eq!(found.as_deref(), Some(&turn.to_le_bytes()[..]), "turn {turn}");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        sweeper.join().expect("sweeper")
+    });
+    assert_eq!(store.len().expect("len"), 64);
+    assert_eq!(store.stats().expired, swept);
+    assert!(swept > 0, "the sweep never met what had expired");
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+#[test]
+fn what_was_swept_on_a_file_is_durable_with_the_next_sync() {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("pool");
+    let clock = ManualClock::starting_at(UnixMillis(START));
+    let store = create(&path, MediaChoice::File, &clock);
+    for number in 0..40_u64 {
+        store.put(&number.to_le_bytes(), b"v", &expiring(START + 10)).expect("put");
+    }
+    store.sync().expect("sync");
+    clock.set(UnixMillis(START + 10));
+    assert_eq!(store.sweep_expired().expect("sweep"), 40);
+    assert_eq!(store.len().expect("len"), 0);
+    store.sync().expect("sync");
+    drop(store);
+    let store = Scmkv::open(&path, MediaChoice::File, options(&clock)).expect("open");
+    assert_eq!(store.len().expect("len"), 0);
 }
