@@ -2,7 +2,8 @@
 
 mod session;
 
-use session::{Outcome, Reply, Served, expect, text};
+use session::{Client, Outcome, Reply, Served, expect, text};
+use std::time::{Duration, Instant};
 
 #[test]
 fn what_was_acknowledged_is_there_after_sigterm() -> Outcome<()> {
@@ -62,5 +63,56 @@ fn the_line_is_truthful_for_every_durability() -> Outcome<()> {
         assert_eq!(served.terminate()?, Some(0));
     }
     assert_eq!(expect(0, &["scan", "--pool", &pool, "--media", "file"])?.lines().count(), 3);
+    Ok(())
+}
+
+/// Waits until DBSIZE says so, however slow the machine is.
+fn wait_for_size(client: &mut Client, size: i64) -> Outcome<()> {
+    let start = Instant::now();
+    loop {
+        let reply = client.call(&[b"DBSIZE"])?;
+        if reply == Reply::Number(size) {
+            return Ok(());
+        }
+        if start.elapsed() > Duration::from_secs(120) {
+            return Err(format!("DBSIZE is {reply:?}, not {size}").into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_has_expired_leaves_dbsize_although_nobody_asks_for_it() -> Outcome<()> {
+    let place = tempfile::tempdir_in("/dev/shm")?;
+    for index in ["pmem", "dram"] {
+        let pool = text(&place.path().join(index))?.to_owned();
+        let arguments = ["--pool", &pool, "--size", "64MiB", "--index", index];
+        let served = Served::start(&arguments)?;
+        let mut client = served.connect()?;
+        for number in 0..1000 {
+            let key = format!("key:{number}");
+            let reply = client.call(&[b"SET", key.as_bytes(), b"value"])?;
+            assert_eq!(reply, Reply::Simple("OK".to_owned()));
+            if number % 2 == 0 {
+                let reply = client.call(&[b"PEXPIRE", key.as_bytes(), b"300"])?;
+                assert_eq!(reply, Reply::Number(1));
+            }
+        }
+        wait_for_size(&mut client, 500)?;
+        // Those that expire while no server runs too.
+        for number in (1..1000).step_by(4) {
+            let key = format!("key:{number}");
+            assert_eq!(client.call(&[b"PEXPIRE", key.as_bytes(), b"1500"])?, Reply::Number(1));
+        }
+        served.kill()?;
+        std::thread::sleep(Duration::from_millis(1500));
+        let served = Served::start(&arguments)?;
+        let mut client = served.connect()?;
+        wait_for_size(&mut client, 250)?;
+        assert_eq!(client.call(&[b"GET", b"key:3"])?, Reply::Bulk(Some(b"value".to_vec())));
+        assert_eq!(client.call(&[b"GET", b"key:1"])?, Reply::Bulk(None));
+        assert_eq!(served.terminate()?, Some(0));
+        expect(0, &["verify", "--pool", &pool])?;
+    }
     Ok(())
 }
