@@ -226,8 +226,7 @@ impl Store {
                     self.account(&held, slot, Some(&old), &header);
                     let appended = log.append(self, &header, key, &[&birth], order)?;
                     log.commit(self, appended.offset, order)?;
-                    let tombstone = Slot::new(held.signature(place), appended.offset, true, false);
-                    held.publish(at, tombstone)?;
+                    held.publish(at, held.slot_of(place, appended.offset, &header))?;
                     log.note_published(self, at);
                     self.leave_to_census(&held, appended.offset, appended.len);
                     self.count_tombstone(&held, appended.len);
