@@ -1,5 +1,6 @@
 //! The installed Redis, to compare with.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -11,8 +12,8 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// None where it is not installed.
-    pub(crate) fn start() -> Option<Self> {
+    /// None where it is not installed; then `what` is said to be left out.
+    pub(crate) fn start(what: &str) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory");
         let child = Command::new("redis-server")
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--databases", "1"])
@@ -22,10 +23,20 @@ impl Redis {
             .arg("--unixsocket")
             .arg(directory.path().join("socket"))
             .stdout(Stdio::null())
-            .spawn()
-            .ok()?;
-        let redis = Self { child, directory };
+            .spawn();
+        let child = match child {
+            Ok(child) => child,
+            Err(why) => {
+                // By `writeln!`, which the test runner does not swallow.
+                let said = writeln!(std::io::stdout(), "\nSKIPPED: {what}: redis-server: {why}");
+                said.expect("write to stdout");
+                return None;
+            }
+        };
+        let mut redis = Self { child, directory };
         while !redis.socket().exists() {
+            let ended = redis.child.try_wait().expect("a child");
+            assert!(ended.is_none(), "redis-server ended at once: {ended:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
         Some(redis)
