@@ -317,14 +317,14 @@ fn try_all(images: Vec<Image>, thinning: usize, probe: Probe) -> Vec<Tried> {
     );
     let next = Arc::new(AtomicUsize::new(0));
     let (tell, told) = mpsc::channel();
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut workers = Vec::new();
     let mut current = Vec::new();
-    for _ in 0..workers {
+    for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
         let (images, jobs, next) = (Arc::clone(&images), Arc::clone(&jobs), Arc::clone(&next));
         let (tell, doing) = (tell.clone(), Arc::new(AtomicUsize::new(0)));
         current.push(Arc::clone(&doing));
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        std::thread::spawn(move || {
+        workers.push(std::thread::spawn(move || {
             let path: PathBuf = directory.path().join("pool");
             loop {
                 let job = next.fetch_add(1, Ordering::Relaxed);
@@ -337,7 +337,7 @@ fn try_all(images: Vec<Image>, thinning: usize, probe: Probe) -> Vec<Tried> {
                     return;
                 }
             }
-        });
+        }));
     }
     let mut tried = Vec::new();
     while tried.len() < jobs.len() {
@@ -347,6 +347,11 @@ fn try_all(images: Vec<Image>, thinning: usize, probe: Probe) -> Vec<Tried> {
             panic!("one of these never ends (image, area, byte, bit): {stuck:?}");
         };
         tried.push(one);
+    }
+    // Nothing is left to do. A thread that outlived the process's last words would be a leak to the
+    // address sanitizer.
+    for worker in workers {
+        worker.join().expect("it has told everything");
     }
     tried
 }
