@@ -8,10 +8,15 @@ use coreplane_scmkv::Options;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-/// A directory in memory for the files of this process.
+/// A directory for the files of this process: below `TMPDIR`, else in memory. libFuzzer ends the
+/// process without cleaning up, so whoever starts many of them sets `TMPDIR` and removes it.
 pub fn place() -> &'static Path {
     static PLACE: OnceLock<tempfile::TempDir> = OnceLock::new();
-    PLACE.get_or_init(|| tempfile::tempdir_in("/dev/shm").expect("a directory")).path()
+    let make = || {
+        let above = std::env::var_os("TMPDIR").unwrap_or_else(|| "/dev/shm".into());
+        tempfile::tempdir_in(above).expect("a directory")
+    };
+    PLACE.get_or_init(make).path()
 }
 
 /// How the stores are opened: nothing in the background, and a clock that stands.

@@ -2,8 +2,10 @@
 #![allow(clippy::print_stdout, reason = "a command for people: what it prints is its result")]
 
 mod check;
+mod fuzz;
 mod install;
 mod measure;
+mod nightly;
 mod sanitize;
 mod suite;
 mod tally;
@@ -27,14 +29,16 @@ cargo xtask COMMAND
   check                                 fmt, clippy, doc, deny, typos, tidy
   tidy [--bless]                        the rules that no compiler checks (CONTRIBUTING.md);
                                         --bless updates their lists where the rules allow it
-  sanitize thread|address [--reduced]   the engine's tests under a sanitizer;
+  sanitize thread|address [--reduced | PACKAGE…]
+                                        the engine's tests under a sanitizer;
                                         --reduced: the index and epoch kernels alone
   vm [--probe]                          the DAX path in a virtual machine, with its power cut;
                                         --probe: detection alone
   measure engines|figures|restart|server
                                         what it costs and how fast it is, beside floors and peers;
                                         `measure help` has the options
-  nightly                               all of it, at full scale, and fuzzing and peers
+  nightly [--fuzz-seconds N] [STAGE…]   all of it, at full scale, and fuzzing and peers; or some of
+                                        its stages: check tests thread address vm peers fuzz
 ";
 
 fn main() -> ExitCode {
@@ -56,7 +60,7 @@ fn run(command: &str, rest: &[String]) -> Outcome<()> {
     let root = root();
     match command {
         "test" => suite::test(&root, rest),
-        "nightly" => suite::nightly(&root),
+        "nightly" => nightly::run(&root, rest),
         "check" => {
             let mut tally = Tally::new();
             check::run(&root, &mut tally);
@@ -64,9 +68,9 @@ fn run(command: &str, rest: &[String]) -> Outcome<()> {
         }
         "tidy" => tidy::run(&root, rest),
         "sanitize" => {
-            let (sanitizer, reduced) = sanitize::parse(rest)?;
+            let (sanitizer, extent) = sanitize::parse(rest)?;
             let mut tally = Tally::new();
-            sanitize::run(&root, sanitizer, reduced, &mut tally)?;
+            sanitize::run(&root, sanitizer, &extent, &mut tally)?;
             tally.close()
         }
         "measure" => measure::run(&root, rest),

@@ -1,17 +1,13 @@
-//! `cargo xtask test`, which a newcomer types and which continuous integration runs, and
-//! `cargo xtask nightly`, which takes its time.
+//! `cargo xtask test`, which a newcomer types and which continuous integration runs. What takes
+//! longer than a coffee break is in `nightly`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::install::{apt_install, have, quiet};
-use crate::sanitize::{self, Sanitizer};
+use crate::sanitize::{self, Extent, Sanitizer};
 use crate::tally::Tally;
-use crate::{Outcome, cargo, check, vm};
-
-/// Tests look here for how much they may do: unset for what fits into a coffee break, `full` for
-/// all seeds, rounds and crash images.
-const SCALE: &str = "COREPLANE_TEST_SCALE";
+use crate::{Outcome, cargo, check, nightly, vm};
 
 /// `cargo xtask test [--quick]`; `--quick` runs the workspace's tests alone.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
@@ -30,35 +26,15 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
     if quick {
         tally.leave_out("check, sanitizers and the VM", "--quick");
     } else {
-        sanitize::run(root, Sanitizer::Thread, true, &mut tally)?;
+        sanitize::run(root, Sanitizer::Thread, &Extent::Kernels, &mut tally)?;
         machine(root, &mut tally);
         tally.leave_out("the address sanitizer, fuzzing, full scale", "nightly");
     }
     tally.close()
 }
 
-/// `cargo xtask nightly`.
-pub(crate) fn nightly(root: &Path) -> Outcome<()> {
-    let mut tally = Tally::new();
-    let clients = clients(root, &mut tally);
-    check::run(root, &mut tally);
-    workspace(root, &clients, Some("full"), &mut tally)?;
-    sanitize::run(root, Sanitizer::Thread, false, &mut tally)?;
-    sanitize::run(root, Sanitizer::Address, false, &mut tally)?;
-    machine(root, &mut tally);
-    tally.stage("peers");
-    if let Err(why) = apt_install(&["librocksdb-dev", "libleveldb-dev"]) {
-        tally.leave_out("librocksdb-dev, libleveldb-dev", why);
-    }
-    let mut peers = Command::new(cargo());
-    peers.args(["test", "--release", "-p", "coreplane-bench-peers"]).current_dir(root);
-    tally.cargo_test("peers", &mut peers)?;
-    fuzz(root, &mut tally)?;
-    tally.close()
-}
-
 /// The tests of every crate, end-to-end tests among them.
-fn workspace(
+pub(crate) fn workspace(
     root: &Path,
     clients: &Clients,
     scale: Option<&str>,
@@ -70,15 +46,15 @@ fn workspace(
         .args(["test", "--workspace", "--no-fail-fast"])
         .args(["--exclude", "coreplane-bench-peers"])
         .args(["--exclude", "coreplane-bench-peers-bindings"])
-        .envs(scale.map(|scale| (SCALE, scale)))
+        .envs(scale.map(|scale| (nightly::SCALE, scale)))
         .envs(clients.python.as_ref().map(|path| ("PYTHONPATH", path)))
         .env("COREPLANE_CLIENTS_LEFT_OUT", clients.left_out.join(","))
         .current_dir(root);
-    tally.cargo_test("tests of the workspace", &mut command)?;
-    Ok(())
+    tally.cargo_test("tests of the workspace", &mut command)
 }
 
-fn machine(root: &Path, tally: &mut Tally) {
+/// The virtual machine.
+pub(crate) fn machine(root: &Path, tally: &mut Tally) {
     tally.stage("the DAX path in a virtual machine");
     match vm::run(root, &[]) {
         Ok(vm::Verdict::Passed) => tally.count("vm", Ok::<(), String>(())),
@@ -88,7 +64,7 @@ fn machine(root: &Path, tally: &mut Tally) {
 }
 
 /// The clients that the end-to-end tests drive the server with.
-struct Clients {
+pub(crate) struct Clients {
     /// To be `PYTHONPATH`, if redis-py had to be fetched.
     python: Option<PathBuf>,
     /// Those that could not be had. Their tests fail unless they are named here.
@@ -96,7 +72,7 @@ struct Clients {
 }
 
 /// Installs the clients and the server to compare with, where they are absent.
-fn clients(root: &Path, tally: &mut Tally) -> Clients {
+pub(crate) fn clients(root: &Path, tally: &mut Tally) -> Clients {
     tally.stage("clients for the end-to-end tests");
     let wanted = [
         ("redis-cli", "redis-tools"),
@@ -154,54 +130,4 @@ fn redis_py(root: &Path) -> Outcome<Option<PathBuf>> {
         return Ok(Some(place));
     }
     Err("pip installed it, and yet this python3 cannot import it".into())
-}
-
-/// A few minutes for each target of `fuzz/`, whose corpus goes on from night to night in `target`.
-fn fuzz(root: &Path, tally: &mut Tally) -> Outcome<()> {
-    tally.stage("fuzzing");
-    let place = root.join("fuzz");
-    if !have_cargo_fuzz()
-        && let Err(why) = install_cargo_fuzz()
-    {
-        tally.leave_out("fuzzing", why);
-        return Ok(());
-    }
-    let command = |arguments: &[&str]| {
-        let mut command = Command::new(cargo());
-        command.arg("fuzz").args(arguments).env("RUSTC_BOOTSTRAP", "1").current_dir(root);
-        command
-    };
-    let list = command(&["list"]).output()?;
-    if !list.status.success() {
-        tally.count("fuzz list", Err(String::from_utf8_lossy(&list.stderr)));
-        return Ok(());
-    }
-    for target in String::from_utf8_lossy(&list.stdout).lines() {
-        let grown = root.join("target/fuzz-corpus").join(target);
-        std::fs::create_dir_all(&grown)?;
-        let mut run = command(&["run", target]);
-        // What is found goes into the first directory; the second is the seeds that are kept.
-        run.arg(&grown).arg(place.join("seeds").join(target));
-        run.args([
-            "--",
-            "-max_total_time=180",
-            "-timeout=60",
-            "-rss_limit_mb=4096",
-            "-detect_leaks=0",
-        ]);
-        let status = run.status()?;
-        let outcome = if status.success() { Ok(()) } else { Err(status) };
-        tally.count(&format!("fuzz {target}"), outcome);
-    }
-    Ok(())
-}
-
-/// `cargo install` puts it where cargo looks for its own subcommands, the path or not.
-fn have_cargo_fuzz() -> bool {
-    quiet(Command::new(cargo()).args(["fuzz", "--version"])).is_ok()
-}
-
-fn install_cargo_fuzz() -> Outcome<()> {
-    println!("installing by cargo: cargo-fuzz");
-    quiet(Command::new(cargo()).args(["install", "--locked", "cargo-fuzz"]))
 }

@@ -60,10 +60,11 @@ impl Tally {
         self.left_out.push(format!("{name}: {why}"));
     }
 
-    /// Runs `cargo test …`, shows its output, and counts its tests; the answer is how many ran. A
-    /// test that cannot run where it is writes `SKIPPED: what: why` to its standard output (by
+    /// Runs `cargo test …`, shows its output, and counts its tests; if none ran, that is a failure.
+    /// A test that cannot run where it is writes `SKIPPED: what: why` to its standard output (by
     /// `writeln!`, since what is printed is swallowed), and is listed as left out.
-    pub(crate) fn cargo_test(&mut self, name: &str, command: &mut Command) -> Outcome<u64> {
+    pub(crate) fn cargo_test(&mut self, name: &str, command: &mut Command) -> Outcome<()> {
+        let started = Instant::now();
         let mut child = command.stdout(Stdio::piped()).stdin(Stdio::null()).spawn()?;
         let output = child.stdout.take().ok_or("cargo has no output")?;
         let (mut passed, mut failed) = (0, 0);
@@ -83,12 +84,20 @@ impl Tally {
         if !child.wait()?.success() && failed == 0 {
             failed = 1;
         }
+        let seconds = started.elapsed().as_secs();
+        println!(
+            "{name}: {passed} passed, {failed} failed in {} min {} s",
+            seconds / 60,
+            seconds % 60
+        );
         self.passed += passed;
         self.failed += failed;
         if failed > 0 {
             self.failures.push(format!("{name} ({failed})"));
+        } else if passed == 0 {
+            self.count(name, Err("not one test ran"));
         }
-        Ok(passed + failed)
+        Ok(())
     }
 
     /// Prints the closing lines; an error if anything failed.
@@ -106,9 +115,10 @@ impl Tally {
             self.failures.iter().for_each(|line| println!("  - {line}"));
         }
         println!("{} passed, {} failed", self.passed, self.failed);
-        match self.failed {
-            0 => Ok(()),
-            count => Err(format!("{count} failed").into()),
+        match (self.passed, self.failed) {
+            (0, 0) => Err("nothing ran".into()),
+            (_, 0) => Ok(()),
+            (_, count) => Err(format!("{count} failed").into()),
         }
     }
 }
@@ -150,8 +160,18 @@ mod tests {
     fn a_crash_without_a_count_is_a_failure() {
         let mut tally = Tally::new();
         let script = "echo 'test result: ok. 2 passed; 0 failed; 0 ignored'; exit 66";
-        let ran = tally.cargo_test("x", Command::new("sh").args(["-c", script]));
-        assert_eq!(ran.unwrap(), 3);
+        tally.cargo_test("x", Command::new("sh").args(["-c", script])).unwrap();
+        assert_eq!((tally.passed, tally.failed), (2, 1));
+        assert!(tally.close().is_err());
+    }
+
+    #[test]
+    fn tests_that_did_not_run_are_a_failure() {
+        let mut tally = Tally::new();
+        assert!(tally.close().is_err(), "nothing ran");
+        let script = "echo 'test result: ok. 0 passed; 0 failed; 0 ignored; 7 filtered out'";
+        tally.cargo_test("x", Command::new("sh").args(["-c", script])).unwrap();
+        assert_eq!((tally.passed, tally.failed, tally.failures.len()), (0, 1, 1));
         assert!(tally.close().is_err());
     }
 
@@ -160,7 +180,8 @@ mod tests {
         let mut tally = Tally::new();
         let script =
             "echo 'test a ... SKIPPED: b: no c'; echo 'test result: ok. 1 passed; 0 failed'";
-        assert_eq!(tally.cargo_test("x", Command::new("sh").args(["-c", script])).unwrap(), 1);
+        tally.cargo_test("x", Command::new("sh").args(["-c", script])).unwrap();
+        assert_eq!((tally.passed, tally.failed), (1, 0));
         assert_eq!(tally.left_out, ["b: no c"]);
     }
 

@@ -1,0 +1,158 @@
+//! `cargo xtask nightly`: everything that there is, at full scale. It takes its time.
+//!
+//! It is a row of stages. One that fails, or that cannot even start, does not keep the next from
+//! running, nor the closing lines from being printed; one that is not asked for is listed there as
+//! left out.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::install::apt_install;
+use crate::sanitize::{self, Extent, Sanitizer};
+use crate::tally::Tally;
+use crate::{Outcome, cargo, check, fuzz, suite};
+
+/// Tests look here for how much they may do: unset for what fits into a coffee break, `full` for
+/// all seeds, rounds and crash images.
+pub(crate) const SCALE: &str = "COREPLANE_TEST_SCALE";
+
+/// For how long each target is fuzzed, if nothing else is said.
+const FUZZING: Duration = Duration::from_secs(180);
+
+const USAGE: &str = "usage: cargo xtask nightly [--fuzz-seconds N] [STAGE…]\n\
+                     stages: check tests thread address vm peers fuzz";
+
+/// A part of the night.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Check,
+    Tests,
+    Thread,
+    Address,
+    Machine,
+    Peers,
+    Fuzz,
+}
+
+/// All of them, in their order: what is quick and finds most comes first.
+const STAGES: [(&str, Stage); 7] = [
+    ("check", Stage::Check),
+    ("tests", Stage::Tests),
+    ("thread", Stage::Thread),
+    ("address", Stage::Address),
+    ("vm", Stage::Machine),
+    ("peers", Stage::Peers),
+    ("fuzz", Stage::Fuzz),
+];
+
+/// What was asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    stages: Vec<Stage>,
+    fuzzing: Duration,
+}
+
+fn parse(arguments: &[String]) -> Outcome<Wanted> {
+    let mut wanted = Wanted { stages: Vec::new(), fuzzing: FUZZING };
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        if argument == "--fuzz-seconds" {
+            let seconds = rest.next().and_then(|number| number.parse().ok());
+            // To libFuzzer, none is for ever.
+            wanted.fuzzing =
+                seconds.filter(|number| *number > 0).map(Duration::from_secs).ok_or(USAGE)?;
+        } else {
+            let stage = STAGES.iter().find(|(name, _)| name == argument);
+            wanted.stages.push(stage.ok_or_else(|| format!("nightly: {argument}?\n{USAGE}"))?.1);
+        }
+    }
+    if wanted.stages.is_empty() {
+        wanted.stages = STAGES.map(|(_, stage)| stage).to_vec();
+    }
+    Ok(wanted)
+}
+
+/// Runs the stages.
+pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
+    let wanted = parse(arguments)?;
+    let mut tally = Tally::new();
+    for (name, stage) in STAGES {
+        if !wanted.stages.contains(&stage) {
+            tally.leave_out(name, "not asked for");
+        } else if let Err(why) = one(root, stage, wanted.fuzzing, &mut tally) {
+            tally.count(name, Err(why));
+        }
+    }
+    tally.close()
+}
+
+fn one(root: &Path, stage: Stage, fuzzing: Duration, tally: &mut Tally) -> Outcome<()> {
+    match stage {
+        Stage::Check => {
+            check::run(root, tally);
+            Ok(())
+        }
+        Stage::Tests => tests(root, tally),
+        Stage::Thread => sanitize::run(root, Sanitizer::Thread, &Extent::full(), tally),
+        Stage::Address => sanitize::run(root, Sanitizer::Address, &Extent::full(), tally),
+        Stage::Machine => {
+            suite::machine(root, tally);
+            Ok(())
+        }
+        Stage::Peers => peers(root, tally),
+        Stage::Fuzz => fuzz::run(root, fuzzing, tally),
+    }
+}
+
+/// The workspace's tests at full scale, unless the caller's environment asks for another: then the
+/// closing lines say so.
+fn tests(root: &Path, tally: &mut Tally) -> Outcome<()> {
+    let clients = suite::clients(root, tally);
+    let scale = std::env::var(SCALE).unwrap_or_else(|_| "full".to_owned());
+    if scale != "full" {
+        tally.leave_out("full scale", format!("the environment has {SCALE}={scale}"));
+    }
+    suite::workspace(root, &clients, Some(&scale), tally)
+}
+
+/// Other engines do the work of the benchmark.
+fn peers(root: &Path, tally: &mut Tally) -> Outcome<()> {
+    tally.stage("peers");
+    if let Err(why) = apt_install(&["librocksdb-dev", "libleveldb-dev"]) {
+        tally.leave_out("peers: librocksdb-dev, libleveldb-dev", why);
+        return Ok(());
+    }
+    let mut command = Command::new(cargo());
+    command.args(["test", "--release", "-p", "coreplane-bench-peers"]).current_dir(root);
+    tally.cargo_test("peers", &mut command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Option<Wanted> {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        parse(&words).ok()
+    }
+
+    #[test]
+    fn arguments_are_read() {
+        let all = parsed(&[]).unwrap();
+        assert_eq!((all.stages.len(), all.fuzzing), (STAGES.len(), FUZZING));
+        let two = parsed(&["fuzz", "--fuzz-seconds", "5", "vm"]).unwrap();
+        assert_eq!(two.stages, [Stage::Fuzz, Stage::Machine]);
+        assert_eq!(two.fuzzing, Duration::from_secs(5));
+        for wrong in [&["--fuzz-seconds"][..], &["--fuzz-seconds", "0"], &["adress"], &["--all"]] {
+            assert_eq!(parsed(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn the_usage_names_every_stage() {
+        for (name, _) in STAGES {
+            assert!(USAGE.contains(name) && crate::USAGE.contains(name), "{name}");
+        }
+    }
+}
