@@ -4,7 +4,8 @@
 //! nobody. So in the background one full page after the other is held against its records'
 //! checksums, a page a tick: a store of 100 GB takes some hours at a cost of a few thousandths of
 //! a core. What is found is counted (`damaged_pages` among the statistics), named by `verify`, and
-//! kept from the cleaner, so that it stays as it is for whoever repairs it.
+//! kept from the cleaner, so that it stays as it is for whoever repairs it. A page that the medium
+//! has lost is found the same way, and without the signal that a load from it would be.
 
 use crate::counters::Count;
 use crate::page::Kind;
@@ -35,7 +36,9 @@ impl Store {
         scrub.next = page + 1;
         let generation = self.pages.cell(page).generation();
         let mut report = VerifyReport::default();
-        self.verify_page(page, &mut report);
+        if !self.is_lost(page, &mut report) {
+            self.verify_page(page, &mut report);
+        }
         self.counters.add(Count::ScrubbedPages, 1);
         if !report.is_sound() && scrub.damaged.insert((page, generation)) {
             self.pages.cell(page).pin();

@@ -1,4 +1,7 @@
 //! Reading everything, and holding it against every checksum and against the index.
+//!
+//! A page that the medium has lost would end the process with a signal. So the kernel is asked to
+//! read each page first, and of what is lost nothing more is looked at.
 
 use crate::fragments::fragment_offsets;
 use crate::index::{Position, SlotRef, Verdict};
@@ -7,6 +10,7 @@ use crate::record::{Kind, View};
 use crate::store::Store;
 use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 impl Store {
@@ -16,17 +20,38 @@ impl Store {
             report.damages.push(Damage { offset: 0, what: error.to_string() });
         }
         let pages = self.pages.len();
+        let lost: BTreeSet<u32> =
+            (0..pages).filter(|page| self.is_lost(*page, &mut report)).collect();
+        let has_lost = |kind| lost.iter().any(|page| self.pages.cell(*page).kind() == Some(kind));
+        // The table says what the other pages are.
+        let pages = if has_lost(PageKind::Table) { 0 } else { pages };
         for page in 0..pages {
             progress(Progress {
                 stage: "checking pages",
                 done: u64::from(page),
                 total: u64::from(pages),
             });
-            self.verify_page(page, &mut report);
+            if !lost.contains(&page) {
+                self.verify_page(page, &mut report);
+            }
         }
-        self.verify_checkpoint(&mut report);
-        self.verify_index(&mut report, progress)?;
+        if !has_lost(PageKind::Checkpoint) {
+            self.verify_checkpoint(&mut report);
+        }
+        if !has_lost(PageKind::Index) {
+            self.verify_index(&lost, &mut report, progress)?;
+        }
         Ok(report)
+    }
+
+    /// True if the medium has lost something of the page.
+    pub(crate) fn is_lost(&self, page: u32, report: &mut VerifyReport) -> bool {
+        let is_free = self.pages.cell(page).kind() == Some(PageKind::Free);
+        let lost = (!is_free).then(|| self.space.probe(page).err()).flatten();
+        if let Some(lost) = &lost {
+            report.damages.push(Damage { offset: lost.offset, what: lost.to_string() });
+        }
+        lost.is_some()
     }
 
     pub(crate) fn verify_page(&self, page: u32, report: &mut VerifyReport) {
@@ -65,6 +90,7 @@ impl Store {
 
     fn verify_index(
         &self,
+        lost: &BTreeSet<u32>,
         report: &mut VerifyReport,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<()> {
@@ -78,7 +104,7 @@ impl Store {
             let Some(held) = self.index.lock_group(leaf, here.y, group) else { continue };
             let guard = epoch::pin();
             for found in self.index.slots(leaf, group)? {
-                self.verify_slot(&guard, found, report);
+                self.verify_slot(&guard, found, lost, report);
             }
             drop(held);
             position = next;
@@ -87,9 +113,19 @@ impl Store {
     }
 
     /// Under the lock of its group a slot must point at a sound record whose key finds it.
-    fn verify_slot(&self, guard: &Guard, found: SlotRef, report: &mut VerifyReport) {
+    fn verify_slot(
+        &self,
+        guard: &Guard,
+        found: SlotRef,
+        lost: &BTreeSet<u32>,
+        report: &mut VerifyReport,
+    ) {
         let SlotRef { at, slot } = found;
         let mut damaged = |offset: u64, what: String| report.damages.push(Damage { offset, what });
+        let is_lost = |offset: u64| lost.contains(&self.space.page_of(offset));
+        if is_lost(slot.offset()) {
+            return damaged(slot.offset(), "a record in a page with lost bytes".to_owned());
+        }
         let Some(view) = self.reader().view(guard, slot.offset()) else {
             return damaged(at, format!("slot points at no record: {:#x}", slot.offset()));
         };
@@ -113,7 +149,9 @@ impl Store {
         }
         if view.header.large {
             for offset in fragment_offsets(&view) {
-                let sound = self.reader().view(guard, offset).is_some_and(|fragment| {
+                let fragment =
+                    if is_lost(offset) { None } else { self.reader().view(guard, offset) };
+                let sound = fragment.is_some_and(|fragment| {
                     let page = self.space.page_of(offset);
                     let generation = self.pages.cell(page).generation();
                     fragment.header.kind == Kind::Fragment
