@@ -9,7 +9,7 @@ use super::Space;
 use crate::media::{Behaviour, Trace};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 /// Whether a word outlives a restart.
 pub trait Grade {
@@ -76,6 +76,20 @@ impl<'a, G: Grade> Word<'a, G> {
             trace.store(self.offset, &value.to_le_bytes(), G::DURABLE);
         }
         self.space.atomic(self.offset).store(value, Ordering::Release);
+    }
+
+    /// As [`Word::store`], and visible to every thread before this one loads anything else: two
+    /// threads that each store and then load what the other has stored cannot both miss it.
+    #[inline]
+    pub fn store_ahead_of_loads(&self, value: u64) {
+        if let Some(trace) = self.trace() {
+            trace.store(self.offset, &value.to_le_bytes(), G::DURABLE);
+        }
+        let _replaced = self.space.atomic(self.offset).swap(value, Ordering::SeqCst);
+        // On x86 the swap is the barrier.
+        if cfg!(not(target_arch = "x86_64")) {
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// Replaces `current` by `new`; the value that was there otherwise.

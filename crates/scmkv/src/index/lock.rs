@@ -221,14 +221,15 @@ impl<'a> GroupLock<'a> {
         self.index.vacancy(self.leaf, place, is_taken)
     }
 
-    /// Stores a slot and flushes its line; durable at the thread's next fence.
+    /// Stores a slot and flushes its line; durable at the thread's next fence. Whoever reads after
+    /// this returns sees it, and this thread's later reads come after it.
     ///
     /// # Errors
     /// If the index is damaged.
     #[inline]
     pub(crate) fn publish(&self, at: u64, slot: Slot) -> Result<()> {
         let word = self.index.word(at)?;
-        word.store(slot.0);
+        word.store_ahead_of_loads(slot.0);
         if self.index.in_pool {
             word.flush();
         }
