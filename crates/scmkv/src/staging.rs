@@ -99,9 +99,10 @@ impl StagedWrites {
         self.locks.iter().position(|lock| lock.is_of(leaf, group))
     }
 
-    /// Keeps `lock`; its number.
-    fn keep(&mut self, lock: SuspendedLock, leaf: Leaf) -> usize {
-        match self.lock_of(leaf, lock.group()) {
+    /// Keeps `lock`, which is there already if it was borrowed from the segment of `known`; its
+    /// number.
+    fn keep(&mut self, lock: SuspendedLock, known: Option<Leaf>) -> usize {
+        match known.and_then(|leaf| self.lock_of(leaf, lock.group())) {
             Some(number) => {
                 self.locks[number] = lock;
                 number
@@ -161,7 +162,8 @@ impl Store {
         let value_len = if header.kind == Kind::Delete { 0 } else { value.len() };
         let (place, leaf) = (write.place, held.leaf());
         let slot = held.slot_of(place, appended.offset, &header);
-        let lock = log.staged().keep(held.suspend(self.index.group_of(place)), leaf);
+        let known = held.is_borrowed().then_some(leaf);
+        let lock = log.staged().keep(held.suspend(self.index.group_of(place)), known);
         let user_bytes = write.key.len() + value_len;
         let staged = Staged { lock, place, at: standing.at, slot, header, appended, user_bytes };
         let of_log = &self.staging.logs[usize::from(log.id())];
@@ -262,7 +264,7 @@ impl Store {
         for one in staged.writes.drain(..) {
             let held = self.index.borrow(staged.locks[one.lock]);
             if result.is_ok() {
-                result = held.publish(one.at, one.slot);
+                result = held.publish_staged(one.at, one.slot);
                 log.note_published(self, one.at);
                 self.count_published(&held, &one.header, one.appended, one.user_bytes);
             }

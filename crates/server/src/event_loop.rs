@@ -2,7 +2,8 @@
 //!
 //! A turn of the loop:
 //!
-//! 1. sleep until sockets are ready (or somebody wakes the loop);
+//! 1. sleep until sockets are ready (or somebody wakes the loop); while requests come within
+//!    microseconds of each other, look for them without sleeping;
 //! 2. read each ready connection once and run the commands that have arrived, back to back, the
 //!    engine's calls inline, answers into the connection's output;
 //! 3. ask the engine once to make durable what all answers of the turn rest on;
@@ -42,6 +43,9 @@ pub(crate) fn listener_token(index: usize) -> Token {
 
 const SCRATCH_LEN: usize = 64 << 10;
 
+/// What a loop spends at most on looking for the next request before it sleeps.
+const LINGER: Duration = Duration::from_micros(30);
+
 /// One thread's connections and what it needs to serve them.
 #[derive(Debug)]
 pub(crate) struct EventLoop {
@@ -61,6 +65,8 @@ pub(crate) struct EventLoop {
     pub(crate) now: Instant,
     now_unix: UnixMillis,
     last_tick: Instant,
+    /// The last wait was short.
+    comes_soon: bool,
 }
 
 impl EventLoop {
@@ -86,6 +92,7 @@ impl EventLoop {
             now: Instant::now(),
             now_unix,
             last_tick: Instant::now(),
+            comes_soon: false,
         }
     }
 
@@ -97,8 +104,7 @@ impl EventLoop {
     pub(crate) fn run(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
         while !self.host.is_ending.load(Ordering::SeqCst) {
-            let timeout = if self.again.is_empty() { self.tick_length() } else { Duration::ZERO };
-            match self.poll.poll(&mut events, Some(timeout)) {
+            match self.wait(&mut events) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 result => result?,
             }
@@ -127,6 +133,26 @@ impl EventLoop {
         }
         self.end();
         Ok(())
+    }
+
+    /// Waits until there is something to do. Where the last time that was within [`LINGER`], it
+    /// looks again and again for so long before it sleeps: who wakes a sleeper pays for it, and
+    /// here that is a client's request.
+    fn wait(&mut self, events: &mut Events) -> io::Result<()> {
+        if !self.again.is_empty() {
+            return self.poll.poll(events, Some(Duration::ZERO));
+        }
+        let began = Instant::now();
+        while self.comes_soon {
+            self.poll.poll(events, Some(Duration::ZERO))?;
+            if !events.is_empty() {
+                return Ok(());
+            }
+            self.comes_soon = began.elapsed() < LINGER;
+        }
+        let result = self.poll.poll(events, Some(self.tick_length()));
+        self.comes_soon = began.elapsed() < LINGER;
+        result
     }
 
     fn accept(&mut self, index: usize) {

@@ -236,6 +236,26 @@ impl<'a> GroupLock<'a> {
         Ok(())
     }
 
+    /// Stores a slot and flushes its line, for one who holds on to the lock: until it is released
+    /// readers who look for what was staged here wait for it.
+    ///
+    /// # Errors
+    /// If the index is damaged.
+    #[inline]
+    pub(crate) fn publish_staged(&self, at: u64, slot: Slot) -> Result<()> {
+        let word = self.index.word(at)?;
+        word.store(slot.0);
+        if self.index.in_pool {
+            word.flush();
+        }
+        Ok(())
+    }
+
+    /// True if it was locked before, for another write of the same log.
+    pub(crate) fn is_borrowed(&self) -> bool {
+        self.is_kept
+    }
+
     /// The slot at `at`, of this group.
     ///
     /// # Errors
