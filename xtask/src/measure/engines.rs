@@ -330,10 +330,13 @@ fn ratios(rounds: &Rounds, contenders: &[&str]) -> String {
     let strict = OURS.map(|ours| [(ours, false, "survives a kill"), (ours, true, "synced")]);
     let relaxed = RELAXED.map(|ours| (ours, false, "survives a kill"));
     let pairs = strict.into_iter().flatten().chain(relaxed);
-    for (ours, power, called) in pairs.filter(|(ours, ..)| contenders.contains(ours)) {
+    for (ours, power, called) in pairs {
+        let rivals = || peers().filter(|name| name.ends_with("+power") == power);
+        if !contenders.contains(&ours) || rivals().next().is_none() {
+            continue;
+        }
         row(&mut table, &format!("{ours} / best peer, {called}"), |column| {
-            let rivals = peers().filter(|name| name.ends_with("+power") == power);
-            match (rounds.median(column, ours), rounds.best(column, rivals)) {
+            match (rounds.median(column, ours), rounds.best(column, rivals())) {
                 (Some(us), Some((best, name))) => format!("{} ({name})", figure(Some(us / best))),
                 _ => "–".to_owned(),
             }
