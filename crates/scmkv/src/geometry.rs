@@ -38,11 +38,11 @@ impl Geometry {
     pub const TINY: Self = Self { page_size: 4096, groups: 1, buckets: 4, depth: 0 };
 
     /// This geometry, its first directory sized for a pool of `size` bytes: about one index page
-    /// in 256, so that the index has doubled a few times before the pool is full and its stored
+    /// in 512, so that the index has doubled a few times before the pool is full and its stored
     /// hash bits suffice.
     #[must_use]
     pub fn sized_for(mut self, size: u64) -> Self {
-        let segments = size / (self.segment_bytes() * 128).max(1);
+        let segments = size / (self.segment_bytes() * 256).max(1);
         self.depth = segments.max(1).ilog2().min(12);
         self
     }

@@ -22,6 +22,12 @@ use coreplane_pmem::epoch::{self, Guard};
 /// Keys that are looked up side by side.
 const LANE: usize = 16;
 
+/// Lines of a record that are asked for before its length is known.
+const AHEAD: u64 = 3;
+
+/// And at most, once it is: the processor sees by itself where a long copy goes on.
+const AHEAD_MAX: u64 = 16;
+
 impl Store {
     #[inline]
     pub(crate) fn place(&self, key: &[u8]) -> Place {
@@ -42,11 +48,10 @@ impl Store {
                 return Verdict::Other;
             }
             // The lines after the first, before the first has arrived.
-            self.space.prefetch(slot.offset() + 64);
-            self.space.prefetch(slot.offset() + 128);
+            (1..AHEAD).for_each(|line| self.space.prefetch(slot.offset() + 64 * line));
             match self.reader().view(guard, slot.offset()) {
                 None => Verdict::Moved,
-                Some(view) if view.key() == key => {
+                Some(view) if self.is_of(&view, key) => {
                     found = Some(view);
                     Verdict::Mine
                 }
@@ -58,6 +63,14 @@ impl Store {
             (Some(_), Some(view)) if !self.is_expired(&view)? => Ok(Some(view)),
             _ => Ok(None),
         }
+    }
+
+    /// True if the record is that of `key`. All of it is asked for before its key is looked at.
+    #[inline]
+    fn is_of(&self, view: &View<'_>, key: &[u8]) -> bool {
+        let end = u64::from(view.len()).min(64 * AHEAD_MAX);
+        (64 * AHEAD..end).step_by(64).for_each(|at| self.space.prefetch(view.offset + at));
+        view.key() == key
     }
 
     /// True if the record has expired.
@@ -288,7 +301,7 @@ impl Store {
         let mut likely = [Slot::EMPTY; LANE];
         for (place, likely) in places.iter().zip(&mut likely).take(keys.len()) {
             let first = self.index.find(*place, &mut |slot| {
-                (0..3).for_each(|line| self.space.prefetch(slot.offset() + 64 * line));
+                (0..AHEAD).for_each(|line| self.space.prefetch(slot.offset() + 64 * line));
                 Verdict::Mine
             })?;
             *likely = first.unwrap_or(Slot::EMPTY);
@@ -299,7 +312,7 @@ impl Store {
                 Some(view)
                     if !likely.is_tombstone()
                         && view.header.kind == Kind::Put
-                        && view.key() == *key =>
+                        && self.is_of(&view, key) =>
                 {
                     (!self.is_expired(&view)?).then_some(view)
                 }

@@ -137,13 +137,14 @@ impl EventLoop {
 
     /// Waits until there is something to do. Where the last time that was within [`LINGER`], it
     /// looks again and again for so long before it sleeps: who wakes a sleeper pays for it, and
-    /// here that is a client's request.
+    /// here that is a client's request. Not while answers wait for a sync, whose thread may need
+    /// the core.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         if !self.again.is_empty() {
             return self.poll.poll(events, Some(Duration::ZERO));
         }
         let began = Instant::now();
-        while self.comes_soon {
+        while self.comes_soon && !self.withheld.is_waiting() {
             self.poll.poll(events, Some(Duration::ZERO))?;
             if !events.is_empty() {
                 return Ok(());

@@ -34,6 +34,13 @@ pub(crate) struct Withheld {
     connections: Vec<usize>,
 }
 
+impl Withheld {
+    /// True if answers wait.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.turns.is_empty()
+    }
+}
+
 impl EventLoop {
     /// Makes durable what was answered, and sends what may go.
     pub(crate) fn end_turn(&mut self) {
