@@ -8,7 +8,7 @@ use coreplane_engine::{
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -233,25 +233,31 @@ fn a_record_that_is_rewritten_beside_the_sweep_survives() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
     let clock = ManualClock::starting_at(UnixMillis(START));
     let store = create_with(&directory.path().join("pool"), Placement::Auto, options(&clock));
-    let is_over = AtomicBool::new(false);
-    let swept = std::thread::scope(|scope| {
-        let sweeper = scope.spawn(|| {
-            let mut swept = 0;
+    let (is_over, swept) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                swept += store.sweep_expired().expect("sweep");
+                let met = store.sweep_expired().expect("sweep");
+                swept.fetch_add(met, Ordering::Relaxed);
             }
-            swept
         });
-        for turn in 0..20_000_u64 {
+        // Until they have met, however little of the processor the sweep is given.
+        for turn in 0..20_000_000_u64 {
+            if turn >= 20_000 && swept.load(Ordering::Relaxed) > 0 {
+                break;
+            }
             let key = (turn % 64).to_le_bytes();
             store.put(&key, b"expired", &expiring(START - 1)).expect("put");
+            if turn % 1000 == 0 {
+                std::thread::yield_now();
+            }
             store.put(&key, &turn.to_le_bytes(), &WriteOptions::default()).expect("put");
             let found = store.get(&key).expect("get");
             assert_eq!(found.as_deref(), Some(&turn.to_le_bytes()[..]), "turn {turn}");
         }
         is_over.store(true, Ordering::Relaxed);
-        sweeper.join().expect("sweeper")
     });
+    let swept = swept.into_inner();
     assert_eq!(store.len().expect("len"), 64);
     assert_eq!(store.stats().expired, swept);
     assert!(swept > 0, "the sweep never met what had expired");
