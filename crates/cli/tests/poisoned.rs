@@ -249,19 +249,7 @@ fn with_the_index_in_dram_the_pool_is_refused() -> Outcome<()> {
     for is_closed_before in [false, true] {
         let pool = place.path().join(format!("pool-{is_closed_before}"));
         lose_under_a_server(&pool, "dram", is_closed_before)?;
-        for command in [
-            &["serve", "--port", "0"][..],
-            &["verify"],
-            &["info"],
-            &["stats"],
-            &["dump"],
-            &["scan"],
-            &["get", "key:0"],
-            &["put", "new", "value"],
-            &["del", "key:0"],
-            &["load"],
-            &["grow", "--size", "80MiB"],
-        ] {
+        for command in session::NEED_A_POOL {
             expect_saying(2, "at offset 0x", text(&pool)?, command, b"")?;
         }
         std::fs::remove_file(&pool)?;

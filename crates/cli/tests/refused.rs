@@ -26,20 +26,8 @@ fn reseal(bytes: &mut [u8]) {
 fn is_refused(path: &Path, word: &str) -> Outcome<()> {
     let before = std::fs::read(path)?;
     let pool = text(path)?;
-    for command in [
-        &["serve", "--port", "0"][..],
-        &["verify"],
-        &["info"],
-        &["stats"],
-        &["dump"],
-        &["scan"],
-        &["get", "key"],
-        &["put", "key", "value"],
-        &["del", "key"],
-        &["load"],
-        &["grow", "--size", "1GiB"],
-        &["create", "--size", "64MiB"],
-    ] {
+    let create: &[&str] = &["create", "--size", "64MiB"];
+    for command in session::NEED_A_POOL.into_iter().chain([create]) {
         let output = coreplane(&[command, &["--pool", pool]].concat(), b"")?;
         let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{command:?} on {pool}: {complaint}");

@@ -45,6 +45,8 @@ pub enum Completion {
     #[default]
     Wait,
     /// Visible at once; the caller withholds whatever depends on it until the ticket is durable.
+    /// When that is, is the caller's to say too: no later than its `Engine::commit`, whatever the
+    /// `max_delay` of `Group`.
     Early,
 }
 

@@ -1,8 +1,9 @@
 //! What is durable, and waiting for it, where a fence is a sync.
 //!
 //! On media that fence by an instruction every write is durable when it is visible; what has no
-//! ticket is durable already, and what has one is [`staged`](crate::staging). On `file` media a write is visible early, in an index that does not
-//! outlive a crash, and its ticket is the generation of the sync that will cover it.
+//! ticket is durable already, and what has one is [`staged`](crate::staging). On `file` media a
+//! write is visible early, in an index that does not outlive a crash, and its ticket is the
+//! generation of the sync that will cover it.
 //!
 //! ```text
 //!   append ─▶ flush ─▶ draw the generation, note it ─▶ watermark, slot ─▶ ticket

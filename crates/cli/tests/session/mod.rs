@@ -12,6 +12,21 @@ pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_coreplane");
 
+/// Every subcommand that opens a pool, the server among them.
+pub(crate) const NEED_A_POOL: [&[&str]; 11] = [
+    &["serve", "--port", "0"],
+    &["verify"],
+    &["info"],
+    &["stats"],
+    &["dump"],
+    &["scan"],
+    &["get", "key:0"],
+    &["put", "new", "value"],
+    &["del", "key:0"],
+    &["load"],
+    &["grow", "--size", "1GiB"],
+];
+
 /// Runs the command with this input.
 pub(crate) fn coreplane(arguments: &[&str], input: &[u8]) -> Outcome<Output> {
     let mut child = Command::new(BINARY)
