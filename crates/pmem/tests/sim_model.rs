@@ -210,6 +210,100 @@ fn a_failed_sync_stops_writes_for_good() {
     assert_eq!(outcomes(&sim, &[0]), set(&[[0], [1]]));
 }
 
+/// A file with a store that is flushed, and the generation that was drawn for it.
+fn with_early_store(seed: u64) -> (Sim, u64) {
+    let sim = Sim::new(&SimOptions { model: Model::File, seed, ..SimOptions::default() }).unwrap();
+    assert!(sim.space().claim_words(0, Claim::WordsAsStored));
+    store(sim.space(), 0, 1);
+    sim.space().flush(0, 8);
+    let generation = sim.space().sync_generation();
+    (sim, generation)
+}
+
+#[test]
+fn on_a_file_a_generation_covers_nothing_until_a_sync_that_was_asked_for_has_ended() {
+    let mut polls = BTreeSet::new();
+    for seed in 0..40 {
+        let (sim, generation) = with_early_store(seed);
+        let space = sim.space();
+        for _ in 0..300 {
+            assert!(!space.sync_is_done(generation).unwrap(), "nobody has asked for it");
+        }
+        assert_eq!(outcomes(&sim, &[0]), set(&[[0], [1]]));
+        space.sync_request(generation);
+        let mut polled = 0;
+        while !space.sync_is_done(generation).unwrap() {
+            assert_eq!(outcomes(&sim, &[0]), set(&[[0], [1]]));
+            polled += 1;
+        }
+        assert_eq!(outcomes(&sim, &[0]), set(&[[1]]));
+        assert_eq!(space.sync_generation(), generation, "nothing is dirty");
+        polls.insert(polled);
+    }
+    assert!(polls.len() > 10 && polls.contains(&1), "{polls:?}");
+}
+
+#[test]
+fn on_a_file_a_sync_does_not_cover_what_is_flushed_while_it_is_under_way() {
+    for seed in 0..40 {
+        let (sim, first) = with_early_store(seed);
+        let space = sim.space();
+        space.sync_request(first);
+        let mut value = 0;
+        let second = loop {
+            value += 1;
+            store(space, 1024, value);
+            space.flush(1024, 8);
+            match space.sync_generation() {
+                same if same == first => {}
+                next => break next,
+            }
+        };
+        assert_eq!(second, first + 1);
+        while !space.sync_is_done(first).unwrap() {}
+        let left = outcomes(&sim, &[0, 1024]);
+        let newest = vec![1, value];
+        assert!(left.contains(&newest) && left.len() > 1, "{left:?}");
+        assert!(!space.sync_is_done(second).unwrap());
+        space.fence().unwrap();
+        assert!(space.sync_is_done(second).unwrap());
+        assert_eq!(outcomes(&sim, &[0, 1024]), BTreeSet::from([newest]));
+    }
+}
+
+#[test]
+fn on_a_file_a_fence_without_anything_dirty_syncs_nothing() {
+    let (sim, generation) = with_early_store(1);
+    sim.space().fence().unwrap();
+    assert!(sim.space().sync_is_done(generation).unwrap());
+    sim.fail_syncs();
+    sim.space().fence().unwrap();
+}
+
+#[test]
+fn a_sync_that_was_asked_for_and_fails_is_told_and_undoes_no_earlier_one() {
+    for seed in 0..40 {
+        let (sim, good) = with_early_store(seed);
+        let space = sim.space();
+        space.sync_request(good);
+        while !space.sync_is_done(good).unwrap() {}
+        sim.fail_syncs();
+        store(space, 1024, 2);
+        space.flush(1024, 8);
+        let bad = space.sync_generation();
+        space.sync_request(bad);
+        let mut told = space.sync_is_done(bad);
+        while told.is_ok() {
+            assert!(!told.unwrap());
+            told = space.sync_is_done(bad);
+        }
+        assert!(space.sync_is_done(good).unwrap());
+        space.check_sync().unwrap_err();
+        space.fence().unwrap_err();
+        assert_eq!(outcomes(&sim, &[0, 1024]), set(&[[1, 0], [1, 2]]));
+    }
+}
+
 #[test]
 fn growth_is_refused_beyond_the_medium() {
     let options = SimOptions { len: 8192, max_len: 16384, ..SimOptions::default() };

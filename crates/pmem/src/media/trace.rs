@@ -30,6 +30,19 @@ pub trait Trace: Send + Sync + std::fmt::Debug {
     /// True if a fence is an instruction, not a wait for a device.
     fn fences_at_once(&self) -> bool;
 
+    /// The generation of the sync that covers what this thread flushed, where a fence is a wait;
+    /// none is begun for it.
+    fn sync_generation(&self) -> u64;
+
+    /// The syncs up to `generation` are asked for: they are made some time later.
+    fn sync_request(&self, generation: u64);
+
+    /// True once everything that `generation` covers is durable.
+    ///
+    /// # Errors
+    /// If that can no longer happen.
+    fn sync_is_done(&self, generation: u64) -> Result<bool, SyncError>;
+
     /// True if appends go past the caches.
     fn appends_past_caches(&self) -> bool;
 

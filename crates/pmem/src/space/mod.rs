@@ -11,6 +11,7 @@ mod map;
 mod persist;
 mod probe;
 mod roles;
+pub(crate) mod rounds;
 mod sync;
 mod word;
 mod writer;

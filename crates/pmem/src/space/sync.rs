@@ -38,6 +38,7 @@
 //! file pool but what the next fence must cover anyway, since its index lives in DRAM.
 
 use super::Space;
+use super::rounds::Rounds;
 use crate::media::Behaviour;
 use parking_lot::{Condvar, Mutex};
 use std::fs::File;
@@ -76,13 +77,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last round that began.
-    begun: u64,
-    running: bool,
-    /// The thread runs rounds up to this one.
-    wanted: u64,
+    rounds: Rounds,
     closing: bool,
-    error: Option<SyncError>,
 }
 
 impl Syncer {
@@ -119,10 +115,10 @@ impl Syncer {
             if shared.ended.load(Ordering::Acquire) >= wanted {
                 return Ok(());
             }
-            if let Some(error) = &state.error {
+            if let Some(error) = state.rounds.error() {
                 return Err(error.clone());
             }
-            if state.running {
+            if state.rounds.is_running() {
                 shared.changed.wait(&mut state);
                 continue;
             }
@@ -145,11 +141,10 @@ impl Syncer {
             return;
         }
         let mut state = shared.state.lock();
-        if state.wanted >= wanted || state.error.is_some() {
+        if !state.rounds.want(wanted) {
             return;
         }
-        state.wanted = wanted;
-        let is_running = state.running;
+        let is_running = state.rounds.is_running();
         drop(state);
         let mut thread = self.thread.lock();
         if thread.is_some() {
@@ -185,7 +180,7 @@ impl Syncer {
         if !self.shared.failed.load(Ordering::Acquire) {
             return Ok(());
         }
-        let error = self.shared.state.lock().error.clone();
+        let error = self.shared.state.lock().rounds.error().cloned();
         Err(error.unwrap_or_else(|| SyncError("unknown".to_owned())))
     }
 }
@@ -204,17 +199,14 @@ impl Drop for Syncer {
 }
 
 impl Shared {
-    /// The round that covers everything flushed so far: the next, unless the last that began
-    /// took it all.
+    /// The round that covers everything flushed so far.
     fn generation(&self, state: &State) -> u64 {
-        state.begun + u64::from(self.dirty.load(Ordering::Acquire))
+        state.rounds.covering(self.dirty.load(Ordering::Acquire))
     }
 
     /// Runs one round. The caller has seen that none is running.
     fn round(&self, mut state: parking_lot::MutexGuard<'_, State>) {
-        state.begun += 1;
-        state.running = true;
-        let number = state.begun;
+        let number = state.rounds.begin();
         self.dirty.swap(false, Ordering::AcqRel);
         drop(state);
         let result = if self.fail_next.load(Ordering::Acquire) {
@@ -223,14 +215,10 @@ impl Shared {
             (self.sync)()
         };
         let mut state = self.state.lock();
-        state.running = false;
-        match result {
-            Ok(()) if state.error.is_none() => self.ended.store(number, Ordering::Release),
-            Ok(()) => {}
-            Err(error) => {
-                state.error.get_or_insert_with(|| SyncError(error.to_string()));
-                self.failed.store(true, Ordering::Release);
-            }
+        if state.rounds.end(result.map_err(|error| SyncError(error.to_string()))) {
+            self.ended.store(number, Ordering::Release);
+        } else {
+            self.failed.store(true, Ordering::Release);
         }
         drop(state);
         self.changed.notify_all();
@@ -245,10 +233,10 @@ impl Shared {
         loop {
             let mut state = self.state.lock();
             loop {
-                if state.closing || state.error.is_some() {
+                if state.closing || state.rounds.error().is_some() {
                     return;
                 }
-                if !state.running && state.wanted > self.ended.load(Ordering::Acquire) {
+                if state.rounds.is_due() {
                     break;
                 }
                 self.changed.wait(&mut state);
@@ -265,9 +253,10 @@ impl Space {
     pub fn sync_generation(&self) -> u64 {
         match (&self.behaviour, &self.syncer) {
             (Behaviour::File, Some(syncer)) => syncer.draw(),
+            (Behaviour::Traced(trace), _) if !trace.fences_at_once() => trace.sync_generation(),
             _ => {
-                // A simulated sync that fails is what `sync_is_done` reports.
-                let _kept_by_the_trace = self.fence().is_ok();
+                // An instruction does not fail.
+                let _always = self.fence().is_ok();
                 0
             }
         }
@@ -276,9 +265,16 @@ impl Space {
     /// Sees to it that all syncs up to `generation` are made, without waiting for a device:
     /// [`Space::sync_is_done`] tells when they are.
     pub fn sync_request(&self, generation: u64) {
-        if let (Behaviour::File, Some(syncer)) = (&self.behaviour, &self.syncer) {
-            self.count_fence();
-            syncer.request(generation);
+        match (&self.behaviour, &self.syncer) {
+            (Behaviour::File, Some(syncer)) => {
+                self.count_fence();
+                syncer.request(generation);
+            }
+            (Behaviour::Traced(trace), _) if !trace.fences_at_once() => {
+                self.count_fence();
+                trace.sync_request(generation);
+            }
+            _ => {}
         }
     }
 
@@ -290,6 +286,9 @@ impl Space {
     pub fn sync_is_done(&self, generation: u64) -> Result<bool, SyncError> {
         match (&self.behaviour, &self.syncer) {
             (Behaviour::File, Some(syncer)) => syncer.is_done(generation),
+            (Behaviour::Traced(trace), _) if !trace.fences_at_once() => {
+                trace.sync_is_done(generation)
+            }
             _ => self.check_sync().map(|()| true),
         }
     }
@@ -422,7 +421,7 @@ mod tests {
         });
         announced.recv().unwrap();
         syncer.dirty();
-        let early = syncer.shared.state.lock().begun;
+        let early = syncer.shared.state.lock().rounds.covering(false);
         let late = syncer.begin();
         assert_eq!(late, early + 1, "the round under way began before the flush");
         let followers: Vec<_> = (0..3)

@@ -6,6 +6,7 @@
 //! durable, a recovery that cannot be repeated, a block that is lost, a block that is freed twice.
 
 mod blocks;
+mod early;
 mod journal;
 mod pair;
 mod queue;

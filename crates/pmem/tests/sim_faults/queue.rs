@@ -211,10 +211,10 @@ fn a_failed_sync_acknowledges_nothing_more() {
         }
     }
     let failing =
-        SimOptions { model: Model::File, failing_fence: Some(2), recovery_cut_in: 0, ..options(1) };
+        SimOptions { model: Model::File, failing_sync: Some(3), recovery_cut_in: 0, ..options(1) };
     let report = explore(&failing, &Failing);
     assert!(report.is_clean(), "{report}");
-    let working = SimOptions { failing_fence: None, ..failing };
+    let working = SimOptions { failing_sync: None, ..failing };
     // Which of them are found first depends on the checkers, which work at the same time.
     assert_caught(&working, &Failing, " is acknowledged");
 }

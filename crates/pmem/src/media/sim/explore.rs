@@ -194,7 +194,8 @@ struct Tally {
 
 fn is_cut(event: Option<&Event>, at_stores: bool) -> bool {
     match event {
-        None | Some(Event::Fence { .. } | Event::Recovered) => true,
+        None | Some(Event::Fence { at_once: true, .. } | Event::Recovered) => true,
+        Some(Event::Requested { .. } | Event::SyncBegan { .. } | Event::SyncEnded { .. }) => true,
         Some(Event::Store { .. }) => at_stores,
         _ => false,
     }
@@ -237,6 +238,7 @@ impl<S: Subject> Explorer<'_, S> {
         let options = self.options;
         let pending = choice::pending(machine);
         tally.report.cuts += 1;
+        tally.report.sync_cuts.count(machine.early.stage());
         let mut rng = Rng::of(options.seed, cut as u64);
         let _stopped = choice::visit(&pending, &mut rng, options.images_per_cut, |kept| {
             let hash = choice::hash(machine, &pending, kept);

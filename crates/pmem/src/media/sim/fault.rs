@@ -27,6 +27,13 @@ pub enum Fault {
     TearStore(u64),
     /// Every store of one word in the range is made in two halves in any order.
     TearStoresOf(Range<u64>),
+    /// A sync that nobody has asked for is said to be done ([`Model::File`](super::Model::File),
+    /// as the two below).
+    DoneWhenDrawn,
+    /// A sync that was asked for and has not ended is said to be done.
+    DoneWhenRequested,
+    /// A flush is said to be covered by the last sync that began, whatever was flushed since.
+    CoveredByOlder,
 }
 
 /// What becomes of a store.

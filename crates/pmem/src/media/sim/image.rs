@@ -179,7 +179,7 @@ impl Image {
     /// # Errors
     /// If the memory cannot be had.
     pub fn reopen(&self) -> io::Result<Sim> {
-        let rules = Rules { fault: None, failing_fence: None, ..Rules::of_run(&self.options) };
+        let rules = Rules { fault: None, failing_sync: None, ..Rules::of_run(&self.options) };
         Sim::over(self.bytes.clone(), &self.options, rules, true)
     }
 }

@@ -10,8 +10,16 @@ pub(super) enum Event {
     Store { thread: u32, offset: u64, at: usize, len: usize, kind: Kind, durable: bool },
     /// Lines are written back.
     Flush { thread: u32, offset: u64, len: u64 },
-    /// A fence; with a sync that fails if `failed`.
-    Fence { thread: u32, failed: bool },
+    /// A fence: an instruction if `at_once`, else a wait for a sync.
+    Fence { thread: u32, at_once: bool },
+    /// The generation of a sync was drawn, which nobody has asked for yet.
+    Drawn { generation: u64 },
+    /// The syncs up to `generation` are asked for.
+    Requested { generation: u64 },
+    /// A sync begins: of all that anybody has flushed by now.
+    SyncBegan { generation: u64 },
+    /// It ends.
+    SyncEnded { failed: bool },
     /// A load of what is meant to outlive a restart.
     Load { thread: u32, offset: u64, len: u64 },
     /// The space has `len` bytes from now on.

@@ -22,7 +22,8 @@ pub enum Model {
     /// Persistent memory behind the caches of an x86 processor.
     #[default]
     X86,
-    /// A file in the page cache: a fence is a sync of all that anybody flushed before.
+    /// A file in the page cache: a fence waits for a sync of all that anybody flushed before it
+    /// began.
     File,
 }
 
@@ -76,8 +77,43 @@ pub(super) struct Machine {
     flushed: Vec<Vec<(u64, u32)>>,
     /// For each thread, the units in which it has non-temporal stores.
     streamed: Vec<Vec<u64>>,
+    /// What the sync takes along that is under way.
+    syncing: Vec<(u64, u32)>,
+    pub(super) early: EarlyWrites,
     stores: u32,
     failed: bool,
+}
+
+/// How far the writes have come that do not wait for their sync.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct EarlyWrites {
+    drawn: u64,
+    requested: u64,
+    begun: u64,
+    ended: u64,
+}
+
+impl EarlyWrites {
+    /// The stage of the last generation that was drawn; none if its sync has ended.
+    pub(super) fn stage(&self) -> Option<SyncStage> {
+        match self.drawn {
+            done if done <= self.ended => None,
+            begun if begun <= self.begun => Some(SyncStage::UnderWay),
+            requested if requested <= self.requested => Some(SyncStage::Requested),
+            _ => Some(SyncStage::Drawn),
+        }
+    }
+}
+
+/// How far a sync has come that somebody holds the generation of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SyncStage {
+    /// Nobody has asked for it.
+    Drawn,
+    /// It was asked for and has not begun.
+    Requested,
+    /// It has begun and not ended.
+    UnderWay,
 }
 
 /// A load that saw what another thread had not made durable.
@@ -115,6 +151,8 @@ impl Machine {
             pending: BTreeMap::new(),
             flushed: Vec::new(),
             streamed: Vec::new(),
+            syncing: Vec::new(),
+            early: EarlyWrites::default(),
             stores: 0,
             failed: false,
         }
@@ -127,10 +165,19 @@ impl Machine {
                 self.store(thread, offset, log.bytes(at, len), kind, durable);
             }
             Event::Flush { thread, offset, len } => self.flush(thread, offset, len),
-            Event::Fence { thread, failed } => self.fence(thread, failed),
+            Event::Fence { thread, at_once } if at_once => self.fence(thread),
+            Event::SyncBegan { generation } => {
+                self.early.begun = generation;
+                self.syncing = self.flushed.iter_mut().flat_map(std::mem::take).collect();
+            }
+            Event::SyncEnded { failed } => self.sync_ended(failed),
+            Event::Drawn { generation } => self.early.drawn = self.early.drawn.max(generation),
+            Event::Requested { generation } => {
+                self.early.requested = self.early.requested.max(generation);
+            }
             Event::Load { thread, offset, len } => self.load(thread, offset, len, early),
             Event::Grow { len } => self.base.resize(len as usize, 0),
-            Event::Mark { .. } | Event::Recovered => {}
+            Event::Fence { .. } | Event::Mark { .. } | Event::Recovered => {}
         }
     }
 
@@ -165,19 +212,25 @@ impl Machine {
         }
     }
 
-    fn fence(&mut self, thread: u32, failed: bool) {
+    fn sync_ended(&mut self, failed: bool) {
         self.failed |= failed;
-        if self.failed {
-            return;
+        let taken = std::mem::take(&mut self.syncing);
+        if !self.failed {
+            self.early.ended = self.early.begun;
+            self.promote_flushed(taken);
         }
-        let threads = match self.model {
-            Model::X86 => thread as usize..(thread as usize + 1).min(self.flushed.len()),
-            Model::File => 0..self.flushed.len(),
-        };
-        for flusher in threads {
-            for (unit, last) in std::mem::take(&mut self.flushed[flusher]) {
-                self.promote(unit, |group| !group.unordered && group.store <= last);
-            }
+    }
+
+    fn promote_flushed(&mut self, flushed: Vec<(u64, u32)>) {
+        for (unit, last) in flushed {
+            self.promote(unit, |group| !group.unordered && group.store <= last);
+        }
+    }
+
+    fn fence(&mut self, thread: u32) {
+        if let Some(flushed) = self.flushed.get_mut(thread as usize) {
+            let flushed = std::mem::take(flushed);
+            self.promote_flushed(flushed);
         }
         if let Some(streamed) = self.streamed.get_mut(thread as usize) {
             for unit in std::mem::take(streamed) {

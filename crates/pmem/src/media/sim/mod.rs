@@ -39,9 +39,21 @@
 //!
 //! The kernel writes dirty pages back when it likes, and a power cut tears them between sectors of
 //! 512 bytes. A sector holds some moment of its past since the last sync; sectors are independent.
-//! A fence is a sync of all that *anybody* flushed before. A sync that fails is the last: what
-//! was pending may be lost or not, and every later fence fails
-//! ([`SimOptions::failing_fence`], [`Sim::fail_syncs`]).
+//! A sync takes time, and it makes durable all that *anybody* flushed before it *began*:
+//!
+//! ```text
+//!   flush ─ draw a generation ─ … ─ ask for it ─ … ─ sync begins ─ … ─ it ends, or fails
+//!          ✂ drawn            ✂               ✂ requested       ✂ under way         ✂
+//! ```
+//!
+//! A fence begins one and waits for it, while other threads run on. Whoever does not wait draws
+//! the generation of the sync that will cover its flush, and asks for it when it likes
+//! ([`Space::sync_request`](crate::Space::sync_request)); then the seed says at which later
+//! accesses, of any thread, it begins and ends. The power is cut in each of these states
+//! ([`Report::sync_cuts`]). Rounds are numbered by the code that numbers those of a real file.
+//!
+//! A sync that fails is the last: what was pending may be lost or not, and every later fence
+//! fails ([`SimOptions::failing_sync`], [`Sim::fail_syncs`]).
 //!
 //! # The parts
 //!
@@ -81,6 +93,7 @@
 
 mod choice;
 mod cost;
+mod device;
 mod explore;
 mod fault;
 mod history;
@@ -104,6 +117,6 @@ pub use image::{Eviction, Image, Sim};
 pub use machine::{EarlyRead, Model};
 pub use options::SimOptions;
 pub use replay::replay;
-pub use report::{Report, Violation};
+pub use report::{Report, SyncCuts, Violation};
 pub use run::{Call, Run};
 pub use schedule::Threads;

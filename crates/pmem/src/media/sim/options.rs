@@ -37,8 +37,9 @@ pub struct SimOptions {
     pub fault: Option<Fault>,
     /// A fault in every recovery that is cut.
     pub recovery_fault: Option<Fault>,
-    /// The fence with this number fails its sync, and so do all after it ([`Model::File`]).
-    pub failing_fence: Option<u64>,
+    /// The sync with this number fails, and so do all after it ([`Model::File`]). They count from
+    /// 1 over those of the run, whoever asked for them.
+    pub failing_sync: Option<u64>,
     /// Stop after so many violations.
     pub max_violations: usize,
     /// Shrink violations (some hundred more recoveries for each).
@@ -63,7 +64,7 @@ impl Default for SimOptions {
             early_reads_allowed: Vec::new(),
             fault: None,
             recovery_fault: None,
-            failing_fence: None,
+            failing_sync: None,
             max_violations: 3,
             shrink: true,
         }

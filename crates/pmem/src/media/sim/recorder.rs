@@ -1,6 +1,7 @@
 //! The trace of a simulated space: writes the log, makes the faults, refuses what must fail.
 
 use super::cost::Cost;
+use super::device::Device;
 use super::fault::{Fate, Fault};
 use super::log::{Event, Kind, Log};
 use super::machine::Model;
@@ -9,7 +10,7 @@ use super::schedule;
 use crate::SyncError;
 use crate::media::Trace;
 use crate::space::thread_number;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::io;
 
 /// Records what happens to one space.
@@ -28,7 +29,8 @@ pub(super) struct Rules {
     pub(super) loads: bool,
     pub(super) non_temporal: bool,
     pub(super) fault: Option<Fault>,
-    pub(super) failing_fence: Option<u64>,
+    pub(super) failing_sync: Option<u64>,
+    pub(super) seed: u64,
 }
 
 impl Rules {
@@ -39,7 +41,8 @@ impl Rules {
             loads: options.early_reads,
             non_temporal: options.non_temporal && options.model == Model::X86,
             fault: options.fault.clone(),
-            failing_fence: options.failing_fence,
+            failing_sync: options.failing_sync,
+            seed: options.seed,
         }
     }
 
@@ -47,13 +50,13 @@ impl Rules {
         Self {
             loads: false,
             fault: options.recovery_fault.clone(),
-            failing_fence: None,
+            failing_sync: None,
             ..Self::of_run(options)
         }
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     log: Log,
     /// The thread numbers seen, in the order of their first access.
@@ -62,7 +65,8 @@ struct State {
     flushes: u64,
     fences: u64,
     delayed: Vec<Delayed>,
-    error: Option<SyncError>,
+    /// What fences wait for, if they are no instructions.
+    device: Option<Device>,
 }
 
 /// A store that a fault holds back.
@@ -78,7 +82,8 @@ struct Delayed {
 
 impl Recorder {
     pub(super) fn new(rules: Rules, recording: bool) -> Self {
-        Self { rules, state: recording.then(Mutex::default) }
+        let state = recording.then(|| Mutex::new(State::new(&rules)));
+        Self { rules, state }
     }
 
     /// Writes a mark into the log.
@@ -110,36 +115,62 @@ impl Recorder {
 
     /// From now on every sync fails.
     pub(super) fn fail_syncs(&self) {
-        if let Some(state) = &self.state {
-            state.lock().fail();
+        if let Some(state) = &self.state
+            && let Some(device) = &mut state.lock().device
+        {
+            device.fail();
         }
     }
 
+    /// Waits for the sync of `generation`; whoever waits has the device move, and lets others run.
+    fn wait(&self, generation: u64) -> Result<(), SyncError> {
+        loop {
+            let Some(state) = &self.state else { return Ok(()) };
+            let mut state = state.lock();
+            let State { log, device, .. } = &mut *state;
+            let Some(device) = device else { return Ok(()) };
+            if device.is_done(generation)? {
+                return Ok(());
+            }
+            device.step(log);
+            drop(state);
+            schedule::point();
+        }
+    }
+
+    /// A place where another thread may run, then the device, then the access itself.
+    fn access(&self) -> Option<MutexGuard<'_, State>> {
+        schedule::point();
+        let mut state = self.state.as_ref()?.lock();
+        let State { log, device, .. } = &mut *state;
+        if let Some(device) = device {
+            device.accessed(log);
+        }
+        Some(state)
+    }
+
     fn store_of_kind(&self, offset: u64, bytes: &[u8], kind: Kind, durable: bool) {
-        let Some(state) = &self.state else {
-            return;
-        };
-        let mut state = state.lock();
-        let thread = state.thread();
-        let number = state.stores;
-        state.stores += 1;
-        let fate = self
-            .rules
-            .fault
-            .as_ref()
-            .map_or(Fate::Usual, |fault| fault.fate(number, offset, bytes.len() as u64));
-        let kind = if fate == Fate::Torn { Kind::Torn } else { kind };
-        if matches!(fate, Fate::Usual | Fate::Torn) {
-            state.log.push_store(thread, offset, bytes, kind, durable);
-            state.release(Fate::AfterNextStore, thread);
-        } else {
-            let bytes = bytes.to_vec();
-            state.delayed.push(Delayed { thread, offset, bytes, kind, durable, until: fate });
+        if let Some(mut state) = self.access() {
+            state.store(&self.rules, offset, bytes, kind, durable);
         }
     }
 }
 
 impl State {
+    fn new(rules: &Rules) -> Self {
+        let device =
+            (rules.model == Model::File).then(|| Device::new(rules.seed, rules.failing_sync));
+        Self {
+            log: Log::default(),
+            threads: Vec::new(),
+            stores: 0,
+            flushes: 0,
+            fences: 0,
+            delayed: Vec::new(),
+            device,
+        }
+    }
+
     fn thread(&mut self) -> u32 {
         let number = thread_number();
         let at = self.threads.iter().position(|known| *known == number);
@@ -147,6 +178,34 @@ impl State {
             self.threads.push(number);
             self.threads.len() - 1
         }) as u32
+    }
+
+    fn store(&mut self, rules: &Rules, offset: u64, bytes: &[u8], kind: Kind, durable: bool) {
+        let thread = self.thread();
+        let number = self.stores;
+        self.stores += 1;
+        let len = bytes.len() as u64;
+        let fate = rules.fault.as_ref().map_or(Fate::Usual, |it| it.fate(number, offset, len));
+        let kind = if fate == Fate::Torn { Kind::Torn } else { kind };
+        if matches!(fate, Fate::Usual | Fate::Torn) {
+            self.log.push_store(thread, offset, bytes, kind, durable);
+            self.release(Fate::AfterNextStore, thread);
+        } else {
+            let bytes = bytes.to_vec();
+            self.delayed.push(Delayed { thread, offset, bytes, kind, durable, until: fate });
+        }
+    }
+
+    fn flush(&mut self, rules: &Rules, offset: u64, len: u64) {
+        let thread = self.thread();
+        let number = self.flushes;
+        self.flushes += 1;
+        if !rules.fault.as_ref().is_some_and(|it| it.drops_flush(number, offset, len)) {
+            self.log.push(Event::Flush { thread, offset, len });
+            if let Some(device) = &mut self.device {
+                device.flushed();
+            }
+        }
     }
 
     /// Makes the stores that were held back until now.
@@ -161,60 +220,49 @@ impl State {
             }
         }
     }
-
-    fn fail(&mut self) -> SyncError {
-        let error = SyncError("the simulated medium failed".to_owned());
-        self.error.get_or_insert(error).clone()
-    }
 }
 
 impl Trace for Recorder {
     fn store(&self, offset: u64, bytes: &[u8], durable: bool) {
-        schedule::point();
         self.store_of_kind(offset, bytes, Kind::Plain, durable);
     }
 
     fn store_nt(&self, offset: u64, bytes: &[u8]) {
-        schedule::point();
         self.store_of_kind(offset, bytes, Kind::NonTemporal, true);
     }
 
     fn swapped(&self, offset: u64, value: u64, durable: bool) {
-        self.store_of_kind(offset, &value.to_le_bytes(), Kind::Plain, durable);
+        if let Some(state) = &self.state {
+            let bytes = value.to_le_bytes();
+            state.lock().store(&self.rules, offset, &bytes, Kind::Plain, durable);
+        }
     }
 
     fn flush(&self, offset: u64, len: u64) {
-        schedule::point();
-        let Some(state) = &self.state else {
-            return;
-        };
-        let mut state = state.lock();
-        let thread = state.thread();
-        let number = state.flushes;
-        state.flushes += 1;
-        if !self.rules.fault.as_ref().is_some_and(|it| it.drops_flush(number, offset, len)) {
-            state.log.push(Event::Flush { thread, offset, len });
+        if let Some(mut state) = self.access() {
+            state.flush(&self.rules, offset, len);
         }
     }
 
     fn fence(&self) -> Result<(), SyncError> {
-        schedule::point();
-        let Some(state) = &self.state else {
+        let Some(mut state) = self.access() else {
             return Ok(());
         };
-        let mut state = state.lock();
         let thread = state.thread();
         let number = state.fences;
         state.fences += 1;
-        let file = self.rules.model == Model::File;
-        if file && (self.rules.failing_fence == Some(number) || state.error.is_some()) {
-            state.log.push(Event::Fence { thread, failed: true });
-            return Err(state.fail());
+        let is_dropped = self.rules.fault.as_ref().is_some_and(|it| it.drops_fence(number));
+        let wait_for = state.device.as_ref().map(Device::covering);
+        if !is_dropped {
+            state.log.push(Event::Fence { thread, at_once: wait_for.is_none() });
         }
-        if !self.rules.fault.as_ref().is_some_and(|it| it.drops_fence(number)) {
-            state.log.push(Event::Fence { thread, failed: false });
+        drop(state);
+        if let Some(generation) = wait_for.filter(|_| !is_dropped) {
+            self.wait(generation)?;
         }
-        state.release(Fate::AfterFence, thread);
+        if let Some(state) = &self.state {
+            state.lock().release(Fate::AfterFence, thread);
+        }
         Ok(())
     }
 
@@ -222,21 +270,49 @@ impl Trace for Recorder {
         self.rules.model == Model::X86
     }
 
+    fn sync_generation(&self) -> u64 {
+        let Some(mut state) = self.access() else {
+            return 0;
+        };
+        let State { log, device, .. } = &mut *state;
+        device.as_ref().map_or(0, |device| device.draw(self.rules.fault.as_ref(), log))
+    }
+
+    fn sync_request(&self, generation: u64) {
+        if let Some(mut state) = self.access() {
+            let State { log, device, .. } = &mut *state;
+            if let Some(device) = device {
+                device.request(generation, log);
+            }
+        }
+    }
+
+    fn sync_is_done(&self, generation: u64) -> Result<bool, SyncError> {
+        let fault = self.rules.fault.as_ref();
+        self.access()
+            .and_then(|it| it.device.as_ref().map(|it| it.is_said_to_be_done(generation, fault)))
+            .unwrap_or(Ok(true))
+    }
+
     fn appends_past_caches(&self) -> bool {
         self.rules.non_temporal
     }
 
     fn check_sync(&self) -> Result<(), SyncError> {
-        self.state.as_ref().and_then(|state| state.lock().error.clone()).map_or(Ok(()), Err)
+        let Some(state) = &self.state else {
+            return Ok(());
+        };
+        state.lock().device.as_ref().and_then(Device::error).cloned().map_or(Ok(()), Err)
     }
 
     fn load(&self, offset: u64, len: u64, durable: bool) {
-        schedule::point();
-        if !durable || !self.rules.loads {
-            return;
+        let is_seen = durable && self.rules.loads;
+        if !is_seen && self.fences_at_once() {
+            return schedule::point();
         }
-        if let Some(state) = &self.state {
-            let mut state = state.lock();
+        if let Some(mut state) = self.access()
+            && is_seen
+        {
             let thread = state.thread();
             state.log.push(Event::Load { thread, offset, len });
         }

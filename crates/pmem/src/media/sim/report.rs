@@ -1,6 +1,6 @@
 //! What an exploration has found.
 
-use super::machine::EarlyRead;
+use super::machine::{EarlyRead, SyncStage};
 use std::fmt;
 
 /// A crash image from which recovery does not come back as it must.
@@ -31,11 +31,47 @@ impl fmt::Display for Violation {
     }
 }
 
+/// Cuts at which somebody held the generation of a sync that had not ended
+/// ([`Model::File`](super::Model::File)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SyncCuts {
+    /// Nobody had asked for the sync.
+    pub drawn: u64,
+    /// It was asked for and had not begun.
+    pub requested: u64,
+    /// It had begun.
+    pub under_way: u64,
+}
+
+impl SyncCuts {
+    pub(super) fn count(&mut self, stage: Option<SyncStage>) {
+        match stage {
+            None => {}
+            Some(SyncStage::Drawn) => self.drawn += 1,
+            Some(SyncStage::Requested) => self.requested += 1,
+            Some(SyncStage::UnderWay) => self.under_way += 1,
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.drawn += other.drawn;
+        self.requested += other.requested;
+        self.under_way += other.under_way;
+    }
+
+    /// True if the power was cut in each of these states.
+    pub fn are_all_there(&self) -> bool {
+        self.drawn.min(self.requested).min(self.under_way) > 0
+    }
+}
+
 /// The result of an exploration.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Places at which the power was cut.
     pub cuts: u64,
+    /// Of them, those with a sync outstanding that somebody held the generation of.
+    pub sync_cuts: SyncCuts,
     /// Different crash images checked (those within recovery among them).
     pub images: u64,
     /// Of them, images of a power cut within recovery.
@@ -57,6 +93,7 @@ impl Report {
     /// Takes in what another exploration has found.
     pub fn merge(&mut self, other: Self) {
         self.cuts += other.cuts;
+        self.sync_cuts.merge(other.sync_cuts);
         self.images += other.images;
         self.recovery_images += other.recovery_images;
         self.duplicates += other.duplicates;

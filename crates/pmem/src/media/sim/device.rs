@@ -1,0 +1,104 @@
+//! The device behind a simulated file: the syncs, and when they happen.
+//!
+//! It has no thread of its own. At each access of any thread it may move one step: begin the round
+//! that was asked for, or end the one under way; the seed says at which. Whoever waits makes it
+//! move ([`Device::step`]).
+
+use super::fault::Fault;
+use super::log::{Event, Log};
+use super::rng::Rng;
+use crate::SyncError;
+use crate::space::rounds::Rounds;
+
+#[derive(Debug)]
+pub(super) struct Device {
+    rounds: Rounds,
+    /// Something was flushed since the last round began.
+    dirty: bool,
+    /// The first round that fails.
+    failing: Option<u64>,
+    rng: Rng,
+    /// It moves once in so many accesses.
+    rests: usize,
+}
+
+impl Device {
+    pub(super) fn new(seed: u64, failing: Option<u64>) -> Self {
+        let mut rng = Rng::of(seed, u64::MAX);
+        // From one that is done at the next access to one that many accesses overtake.
+        let rests = 1 << rng.below(8);
+        Self { rounds: Rounds::default(), dirty: false, failing, rng, rests }
+    }
+
+    pub(super) fn flushed(&mut self) {
+        self.dirty = true;
+    }
+
+    /// The generation that covers all that was flushed.
+    pub(super) fn covering(&self) -> u64 {
+        self.rounds.covering(self.dirty)
+    }
+
+    /// As [`Device::covering`], for one who does not wait.
+    pub(super) fn draw(&self, fault: Option<&Fault>, log: &mut Log) -> u64 {
+        let is_older = fault == Some(&Fault::CoveredByOlder);
+        let generation = self.rounds.covering(self.dirty && !is_older);
+        log.push(Event::Drawn { generation });
+        generation
+    }
+
+    pub(super) fn request(&mut self, generation: u64, log: &mut Log) {
+        if self.rounds.want(generation) {
+            log.push(Event::Requested { generation });
+        }
+    }
+
+    /// True if a sync has ended well that covers `generation`.
+    pub(super) fn is_done(&self, generation: u64) -> Result<bool, SyncError> {
+        self.rounds.is_done(generation)
+    }
+
+    /// What a program is told of it.
+    pub(super) fn is_said_to_be_done(
+        &self,
+        generation: u64,
+        fault: Option<&Fault>,
+    ) -> Result<bool, SyncError> {
+        match fault {
+            Some(Fault::DoneWhenDrawn) if !self.rounds.is_wanted(generation) => Ok(true),
+            Some(Fault::DoneWhenRequested) if self.rounds.is_wanted(generation) => Ok(true),
+            _ => self.is_done(generation),
+        }
+    }
+
+    /// Somebody uses the medium.
+    pub(super) fn accessed(&mut self, log: &mut Log) {
+        let could_move = self.rounds.is_running() || self.rounds.is_due();
+        if could_move && self.rng.one_in(self.rests) {
+            self.step(log);
+        }
+    }
+
+    /// Ends the round under way, else begins one.
+    pub(super) fn step(&mut self, log: &mut Log) {
+        if self.rounds.is_running() {
+            let failed = self.failing.is_some_and(|first| first <= self.rounds.covering(false));
+            let failure = || Err(SyncError("the simulated medium failed".to_owned()));
+            self.rounds.end(if failed { failure() } else { Ok(()) });
+            log.push(Event::SyncEnded { failed });
+        } else {
+            let generation = self.rounds.begin();
+            self.dirty = false;
+            log.push(Event::SyncBegan { generation });
+        }
+    }
+
+    /// From now on every sync fails, the one under way too.
+    pub(super) fn fail(&mut self) {
+        self.failing = Some(0);
+    }
+
+    pub(super) fn error(&self) -> Option<&SyncError> {
+        self.rounds.error()
+    }
+}
