@@ -3,17 +3,19 @@
 //! alone.
 
 mod checkpoint_story;
+mod story;
 
-use checkpoint_story::{Durable, Story, sim_options};
+use checkpoint_story::{Story, sim_options};
 use coreplane_engine::{Engine, Error, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use coreplane_pmem::media::sim::{Fault, Model, Report, SimOptions, explore};
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use story::Durable;
 
 fn seeds() -> u64 {
-    if std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full") { 30 } else { 7 }
+    story::seeds(7, 30)
 }
 
 fn explored(story: &Story, options: &SimOptions) -> Report {
