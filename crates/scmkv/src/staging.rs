@@ -21,6 +21,8 @@
 //! The records of an open page may survive a crash or not, each by itself, as those of any write
 //! that was not acknowledged.
 
+mod kernel;
+
 use crate::hash::Place;
 use crate::index::{GroupLock, Leaf, Slot, SuspendedLock};
 use crate::log::{Appended, Log, Order};
@@ -32,7 +34,8 @@ use coreplane_engine::{Durability, Horizon, Outcome, Result, Ticket, Written};
 use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::{SyncError, epoch};
 use crossbeam_utils::CachePadded;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use kernel::OfLog;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// So many writes share a fence unless the caller says otherwise.
 const STAGED_MAX: usize = 64;
@@ -45,17 +48,7 @@ const STAGED_LIMIT: usize = 256;
 pub(crate) struct Staging {
     /// True once anything was staged: until then readers need not look.
     is_used: AtomicBool,
-    logs: Box<[CachePadded<OfLog>]>,
-}
-
-#[derive(Debug)]
-struct OfLog {
-    /// Writes that are staged.
-    staged: AtomicU32,
-    /// The number of the commit that the staged writes wait for; all before it are visible.
-    next_commit: AtomicU64,
-    /// The number of the last commit that was fenced: durable, and perhaps not visible yet.
-    fenced: AtomicU64,
+    logs: Box<[CachePadded<OfLog<AtomicU64>>]>,
 }
 
 /// A staged write.
@@ -117,14 +110,9 @@ impl StagedWrites {
 
 impl Staging {
     pub(crate) fn new(logs: u16) -> Self {
-        let of_log = || OfLog {
-            staged: AtomicU32::new(0),
-            next_commit: AtomicU64::new(1),
-            fenced: AtomicU64::new(0),
-        };
         Self {
             is_used: AtomicBool::new(false),
-            logs: (0..logs).map(|_| CachePadded::new(of_log())).collect(),
+            logs: (0..logs).map(|_| CachePadded::new(OfLog::new(AtomicU64::new))).collect(),
         }
     }
 
@@ -134,12 +122,9 @@ impl Staging {
     /// If it never will be.
     fn is_committed(&self, ticket: Ticket) -> Result<bool> {
         let Some(of_log) = self.logs.get(usize::from(ticket.log())) else { return Ok(true) };
-        let is_over = of_log.next_commit.load(Ordering::Acquire) > ticket.position();
-        let is_fenced = of_log.fenced.load(Ordering::Acquire) >= ticket.position();
-        if is_over && !is_fenced {
-            return Err(sync_failed(SyncError("the fence of this write failed".to_owned())));
-        }
-        Ok(is_fenced)
+        of_log
+            .is_committed(ticket.position())
+            .map_err(|_lost| sync_failed(SyncError("the fence of this write failed".to_owned())))
     }
 }
 
@@ -167,15 +152,13 @@ impl Store {
         let user_bytes = write.key.len() + value_len;
         let staged = Staged { lock, place, at: standing.at, slot, header, appended, user_bytes };
         let of_log = &self.staging.logs[usize::from(log.id())];
-        let position = of_log.next_commit.load(Ordering::Relaxed);
+        let position = of_log.position();
         log.staged().writes.push(staged);
         let len = log.staged().writes.len();
         if !self.staging.is_used.load(Ordering::Relaxed) {
             self.staging.is_used.store(true, Ordering::SeqCst);
         }
-        // In the one order of all such stores and the locks: two threads that each stage and then
-        // read what the other has staged cannot both find nothing there.
-        of_log.staged.store(len as u32, Ordering::SeqCst);
+        of_log.note(len as u64);
         let mut ticket = Ticket::new(log.id(), position);
         if len >= self.staged_max(write) {
             self.commit_staged(log)?;
@@ -255,26 +238,23 @@ impl Store {
             let old = self.record(&guard, old_slot).ok().filter(|_| old_slot.is_used());
             self.account(&held, old_slot, old.as_ref(), &one.header);
         }
-        let mut result = log.commit(self, 0, Order::Staged);
+        let result = log.commit(self, 0, Order::Staged);
         let of_log = &self.staging.logs[usize::from(log.id())];
-        if result.is_ok() {
-            // Before anybody can see any of it: what is seen is durable, and says so.
-            of_log.fenced.store(of_log.next_commit.load(Ordering::Relaxed), Ordering::Release);
-        }
-        for one in staged.writes.drain(..) {
-            let held = self.index.borrow(staged.locks[one.lock]);
-            if result.is_ok() {
-                result = held.publish_staged(one.at, one.slot);
+        let publish = || {
+            staged.writes.iter().try_for_each(|one| {
+                let held = self.index.borrow(staged.locks[one.lock]);
+                held.publish_staged(one.at, one.slot)?;
                 log.note_published(self, one.at);
                 self.count_published(&held, &one.header, one.appended, one.user_bytes);
-            }
-        }
-        // After a failure too: no other write gets the tickets of those that were lost.
-        of_log.next_commit.fetch_add(1, Ordering::Release);
-        staged.locks.drain(..).for_each(|lock| drop(self.index.resume(lock)));
+                Ok(())
+            })
+        };
+        let unlock = || staged.locks.iter().for_each(|lock| drop(self.index.resume(*lock)));
+        let result = of_log.commit(result, publish, unlock);
         // Empty again, with its memory.
+        staged.writes.clear();
+        staged.locks.clear();
         *log.staged() = staged;
-        of_log.staged.store(0, Ordering::Release);
         result
     }
 
@@ -314,17 +294,14 @@ impl Store {
     #[cold]
     fn commit_all_staged(&self) -> Result<()> {
         for (log, of_log) in self.logs.iter().zip(&self.staging.logs) {
-            let commit = of_log.next_commit.load(Ordering::Acquire);
             let mut backoff = Backoff::new();
-            // Its owner may be making another write, after which it is free, or its own commit.
-            while of_log.staged.load(Ordering::Acquire) > 0
-                && of_log.next_commit.load(Ordering::Acquire) == commit
-            {
-                match log.try_lock() {
-                    Some(mut log) => self.commit_staged(&mut log)?,
-                    None => backoff.wait(),
+            of_log.see(|| match log.try_lock() {
+                Some(mut log) => self.commit_staged(&mut log),
+                None => {
+                    backoff.wait();
+                    Ok(())
                 }
-            }
+            })?;
         }
         Ok(())
     }
@@ -335,7 +312,7 @@ impl Store {
             return;
         }
         for (log, of_log) in self.logs.iter().zip(&self.staging.logs) {
-            if of_log.staged.load(Ordering::Acquire) > 0
+            if of_log.has_staged()
                 && let Some(mut log) = log.try_lock()
             {
                 // A medium that fails does so for everybody: whoever waits for it is told.

@@ -108,13 +108,15 @@ impl<'a> EventLoop<'a> {
         Ok(())
     }
 
-    /// Sends the answers that have become durable, in their order.
+    /// Sends the answers that have become durable: each turn is another client's, and waits for
+    /// none but its own.
     fn send(&mut self) -> Result<()> {
-        while let Some(first) = self.withheld.front() {
-            if !self.store.is_durable(&first.horizon)? {
-                return Ok(());
+        for answers in std::mem::take(&mut self.withheld) {
+            if self.store.is_durable(&answers.horizon)? {
+                answers.calls.into_iter().for_each(Call::returned);
+            } else {
+                self.withheld.push_back(answers);
             }
-            self.send_first();
         }
         Ok(())
     }

@@ -10,10 +10,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Set while a group is locked.
-pub(super) const LOCKED: u64 = 1;
+pub(crate) const LOCKED: u64 = 1;
 
 /// An atomic word.
-pub(super) trait Atomic {
+pub(crate) trait Atomic {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
     /// True if `current` was replaced by `new` (acquire).
@@ -39,14 +39,14 @@ impl Atomic for AtomicU64 {
 
 /// Locks a group if nobody holds it; the word that it had.
 #[inline]
-pub(super) fn try_acquire<A: Atomic>(lock: &A) -> Option<u64> {
+pub(crate) fn try_acquire<A: Atomic>(lock: &A) -> Option<u64> {
     let word = lock.load(Ordering::Relaxed);
     (word & LOCKED == 0 && lock.replace(word, word | LOCKED)).then_some(word)
 }
 
 /// Unlocks a group, leaving `word` in it.
 #[inline]
-pub(super) fn release<A: Atomic>(lock: &A, word: u64) {
+pub(crate) fn release<A: Atomic>(lock: &A, word: u64) {
     lock.store(word & !LOCKED, Ordering::Release);
 }
 

@@ -22,7 +22,7 @@
 mod directory;
 mod group;
 mod grow;
-mod kernel;
+pub(crate) mod kernel;
 mod lock;
 mod slot;
 mod sweep;
