@@ -43,6 +43,13 @@ pub struct Stats {
     pub more: Vec<(&'static str, u64)>,
 }
 
+impl Stats {
+    /// The figure of that name among [`Stats::more`].
+    pub fn figure(&self, name: &str) -> Option<u64> {
+        self.more.iter().find(|(known, _)| *known == name).map(|(_, figure)| *figure)
+    }
+}
+
 /// How far a long job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {

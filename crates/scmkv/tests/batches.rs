@@ -1,15 +1,16 @@
 //! Batches: all of their changes or none, also where some change nothing or space is short.
 
+mod home;
 mod tiny;
 
 use coreplane_engine::{Batch, Engine, Error};
-use coreplane_scmkv::Placement;
-use tiny::{Home, ends, fill_key, write};
+use home::{Home, New, write};
+use tiny::{ends, fill_key};
 
 #[test]
 fn a_delete_of_nothing_in_a_batch_hides_none_of_its_other_changes() {
     let home = Home::in_memory();
-    let store = home.create(256, Placement::Pool, false);
+    let store = home.create(New::tiny(256));
     for number in 0..500_u32 {
         let key = format!("put-{number}");
         let mut batch = Batch::new();
@@ -24,7 +25,7 @@ fn a_delete_of_nothing_in_a_batch_hides_none_of_its_other_changes() {
 fn a_batch_for_which_there_is_no_space_is_refused() {
     ends(|| {
         let home = Home::in_memory();
-        let store = home.create(48, Placement::Pool, false);
+        let store = home.create(New::tiny(48));
         for number in 0..100_u32 {
             store.put(&number.to_le_bytes(), &[7; 470], &write()).expect("put");
         }
@@ -44,7 +45,7 @@ fn a_refused_batch_leaves_a_store_that_takes_writes() {
         let mut refused = 0;
         for filler in 60..140_u32 {
             let home = Home::in_memory();
-            let store = home.create(48, Placement::Pool, false);
+            let store = home.create(New::tiny(48));
             for number in 0..filler {
                 store.put(&fill_key(number), &[7; 470], &write()).expect("put");
             }
@@ -71,7 +72,7 @@ fn a_refused_batch_leaves_a_store_that_takes_writes() {
 fn a_batch_cleans_for_the_pages_that_it_needs() {
     ends(|| {
         let home = Home::in_memory();
-        let store = home.create(64, Placement::Pool, false);
+        let store = home.create(New::tiny(64));
         for round in 0..200_u32 {
             let mut batch = Batch::new();
             for number in 0..60_u32 {
@@ -90,7 +91,7 @@ fn a_batch_cleans_for_the_pages_that_it_needs() {
 fn batches_of_two_threads_do_not_take_the_same_pages() {
     ends(|| {
         let home = Home::in_memory();
-        let store = home.create(96, Placement::Pool, false);
+        let store = home.create(New::tiny(96));
         std::thread::scope(|scope| {
             for thread in 0..3_u8 {
                 let store = &store;
@@ -118,7 +119,7 @@ fn batches_of_two_threads_do_not_take_the_same_pages() {
 #[test]
 fn a_batch_of_many_new_keys_splits_many_segments() {
     let home = Home::in_memory();
-    let store = home.create(400, Placement::Pool, false);
+    let store = home.create(New::tiny(400));
     let mut batch = Batch::new();
     for number in 0..2000_u32 {
         batch.put(&number.to_le_bytes(), b"v");

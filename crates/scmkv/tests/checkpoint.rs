@@ -3,20 +3,18 @@
 //! alone.
 
 mod checkpoint_story;
+mod home;
+mod scale;
 mod story;
 
 use checkpoint_story::{Story, sim_options};
 use coreplane_engine::{Engine, Error, WriteOptions};
-use coreplane_pmem::MediaChoice;
 use coreplane_pmem::media::sim::{Fault, Model, Report, SimOptions, explore};
-use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
-use std::path::Path;
+use coreplane_scmkv::{Geometry, Placement, Scmkv};
+use home::{Home, New, options};
+use scale::scaled;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use story::Durable;
-
-fn seeds() -> u64 {
-    story::seeds(7, 30)
-}
 
 fn explored(story: &Story, options: &SimOptions) -> Report {
     let report = explore(options, story);
@@ -27,7 +25,7 @@ fn explored(story: &Story, options: &SimOptions) -> Report {
 /// Explores stories; images in all, and those that a checkpoint was in.
 fn explore_all(model: Model, durable: Durable) -> (u64, u64) {
     let (mut images, mut with) = (0, 0);
-    for seed in 1..=seeds() {
+    for seed in 1..=scaled(7, 30) {
         let story = Story::new(seed, durable);
         let options = SimOptions { model, non_temporal: seed % 2 == 0, ..sim_options(seed) };
         images += explored(&story, &options).images;
@@ -86,21 +84,15 @@ fn value(number: u64, version: u64) -> Vec<u8> {
     (0..20 + number % 60).map(|at| (number * 7 + version * 31 + at) as u8).collect()
 }
 
-fn create(path: &Path, background: bool) -> Scmkv {
-    let options = Options { background, ..Options::default() };
-    Scmkv::create_with(path, POOL, SMALL, MediaChoice::Auto, Placement::Dram, options)
-        .expect("create")
+/// A small store, its index in DRAM.
+fn small() -> New {
+    let placement = Placement::Dram;
+    New { size: POOL, geometry: SMALL, placement, options: options(false) }
 }
 
-fn open(path: &Path) -> Scmkv {
-    let options = Options { background: false, ..Options::default() };
-    Scmkv::open(path, MediaChoice::Auto, options).expect("open")
-}
-
+/// The figure of that name, which the store has.
 fn stat(store: &Scmkv, name: &str) -> u64 {
-    let stats = store.stats();
-    let found = stats.more.iter().find(|(it, _)| *it == name);
-    found.map(|(_, figure)| *figure).expect("the statistic")
+    store.stats().figure(name).expect("the statistic")
 }
 
 fn put_all(store: &Scmkv, records: u64, version: u64) {
@@ -122,15 +114,14 @@ fn check(store: &Scmkv, records: u64, version: impl Fn(u64) -> u64) {
 
 #[test]
 fn an_open_reads_only_what_was_written_since() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let path = directory.path().join("pool");
-    let store = create(&path, false);
+    let home = Home::in_memory();
+    let store = home.create(small());
     put_all(&store, 10_000, 0);
     assert!(store.checkpoint().expect("checkpoint"));
     put_all(&store, 100, 1);
     let written = store.stats().log_bytes_written;
     drop(store);
-    let store = open(&path);
+    let store = home.open(options(false));
     assert_eq!(stat(&store, "checkpoint"), 1);
     let read = stat(&store, "checkpoint_replay_bytes");
     assert!(read > 0 && read < written / 5, "{read} of {written} bytes were read");
@@ -138,7 +129,7 @@ fn an_open_reads_only_what_was_written_since() {
     put_all(&store, 10_000, 2);
     store.close().expect("close");
     drop(store);
-    let store = open(&path);
+    let store = home.open(options(false));
     assert_eq!(stat(&store, "checkpoint"), 2, "a close takes one where it is worth it");
     assert_eq!(stat(&store, "checkpoint_replay_bytes"), 0);
     check(&store, 10_000, |_| 2);
@@ -152,43 +143,41 @@ fn checkpoint_pages(pool: &[u8]) -> Vec<usize> {
 
 #[test]
 fn a_damaged_checkpoint_costs_time_alone() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let path = directory.path().join("pool");
-    let store = create(&path, false);
+    let home = Home::in_memory();
+    let store = home.create(small());
     put_all(&store, 3000, 0);
     store.close().expect("close");
     drop(store);
-    let sound = std::fs::read(&path).expect("read");
+    let sound = home.bytes();
     let pages = checkpoint_pages(&sound);
     assert!(pages.len() > 1, "{pages:?}");
     let places = [0, 5, 9, 17, 21, 25, 33, 41, 45, 65, 3000];
     for (page, place) in pages.iter().flat_map(|page| places.map(|place| (page, place))) {
         let mut damaged = sound.clone();
         damaged[page * SMALL.page_size as usize + place] ^= 4;
-        std::fs::write(&path, damaged).expect("write");
-        let store = open(&path);
+        home.put_bytes(&damaged);
+        let store = home.open(options(false));
         assert_eq!(stat(&store, "checkpoints_damaged"), 1, "page {page}, byte {place}");
         check(&store, 3000, |_| 0);
         store.close().expect("close");
         drop(store);
-        let store = open(&path);
+        let store = home.open(options(false));
         assert_eq!(stat(&store, "checkpoint"), 1, "another one was taken at the close");
         check(&store, 3000, |_| 0);
     }
-    let pages_then = checkpoint_pages(&std::fs::read(&path).expect("read")).len();
+    let pages_then = checkpoint_pages(&home.bytes()).len();
     assert_eq!(pages_then, pages.len(), "the damaged ones were given back");
 }
 
 #[test]
 fn damage_to_a_checkpoint_is_found_by_verify() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let path = directory.path().join("pool");
-    let store = create(&path, false);
+    let home = Home::in_memory();
+    let store = home.create(small());
     put_all(&store, 3000, 0);
     assert!(store.checkpoint().expect("checkpoint"));
-    let pool = std::fs::read(&path).expect("read");
+    let pool = home.bytes();
     let at = checkpoint_pages(&pool)[1] as u64 * u64::from(SMALL.page_size) + 100;
-    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("open the file");
+    let file = std::fs::OpenOptions::new().write(true).open(home.path()).expect("open the file");
     std::os::unix::fs::FileExt::write_all_at(&file, &[pool[at as usize] ^ 1], at).expect("write");
     let report = store.verify(&mut |_| {}).expect("verify");
     assert_eq!(report.damages.len(), 1, "{:?}", report.damages);
@@ -211,10 +200,9 @@ fn fill(store: &Scmkv, checkpoint_every: u64) -> u64 {
 
 #[test]
 fn a_checkpoint_makes_way_for_records() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let plain = fill(&create(&directory.path().join("plain"), false), u64::MAX);
-    let path = directory.path().join("pool");
-    let store = create(&path, false);
+    let plain = fill(&Home::in_memory().create(small()), u64::MAX);
+    let home = Home::in_memory();
+    let store = home.create(small());
     let filled = fill(&store, 1000);
     assert!(stat(&store, "checkpoints_taken") > 5);
     assert!(stat(&store, "checkpoints_skipped") > 0, "the pool was too full at last");
@@ -223,7 +211,7 @@ fn a_checkpoint_makes_way_for_records() {
     assert!(filled.abs_diff(plain) < 100, "{plain} records without checkpoints, {filled} with");
     store.close().expect("close");
     drop(store);
-    let store = open(&path);
+    let store = home.open(options(false));
     check(&store, filled, |_| 0);
 }
 
@@ -232,12 +220,11 @@ fn a_checkpoint_makes_way_for_records() {
 fn writers_and_checkpoints_go_on_side_by_side() {
     const WRITERS: u64 = 2;
     const KEYS: u64 = 4000;
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let path = directory.path().join("pool");
-    drop(create(&path, false));
+    let home = Home::in_memory();
+    drop(home.create(small()));
     let versions: Vec<AtomicU64> = (0..WRITERS * KEYS).map(|_| AtomicU64::new(0)).collect();
     for round in 1..=6_u64 {
-        let store = open(&path);
+        let store = home.open(options(false));
         // The cleaner goes by the counts.
         assert_eq!(store.len().expect("len"), if round == 1 { 0 } else { WRITERS * KEYS });
         let ended = AtomicBool::new(false);
@@ -279,7 +266,7 @@ fn writers_and_checkpoints_go_on_side_by_side() {
         });
         // A crash.
         drop(store);
-        let store = open(&path);
+        let store = home.open(options(false));
         assert!(stat(&store, "checkpoint") > 0);
         check(&store, WRITERS * KEYS, |number| versions[number as usize].load(Ordering::Relaxed));
     }

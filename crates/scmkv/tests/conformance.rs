@@ -1,19 +1,20 @@
 //! The conformance suite, on every medium and both placements of the index.
 
+mod home;
+
 use coreplane_engine::conformance::{Fixture, Reopen, Restart, Scale};
 use coreplane_engine::model::ManualClock;
 use coreplane_engine::{Engine, UnixMillis};
-use coreplane_pmem::MediaChoice;
-use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
-use std::path::{Path, PathBuf};
+use coreplane_scmkv::{Options, Placement};
+use home::{Home, New};
 use std::sync::Arc;
 
 fn options(clock: &ManualClock) -> Options {
-    Options { time: Some(clock.as_clock()), ..Options::default() }
+    Options { time: Some(clock.as_clock()), ..home::options(true) }
 }
 
 /// Closes (or, for a kill, just drops) the store and opens its pool again.
-fn reopen(path: PathBuf, clock: ManualClock) -> Reopen {
+fn reopen(home: Arc<Home>, clock: ManualClock) -> Reopen {
     Box::new(move |engine: Arc<dyn Engine>, how| {
         match how {
             Restart::Clean => engine.close().expect("close"),
@@ -22,43 +23,25 @@ fn reopen(path: PathBuf, clock: ManualClock) -> Reopen {
             Restart::PowerCut => return None,
         }
         drop(engine);
-        let opened = Scmkv::open(&path, MediaChoice::Auto, options(&clock)).expect("open");
-        Some(Arc::new(opened) as Arc<dyn Engine>)
+        Some(Arc::new(home.open(options(&clock))) as Arc<dyn Engine>)
     })
 }
 
-struct Setting {
-    size: u64,
-    geometry: Geometry,
-    placement: Placement,
-    scale: Scale,
-}
-
-fn fixture(home: &Path, setting: Setting) -> Fixture {
-    let directory = tempfile::tempdir_in(home).expect("a directory");
-    let path = directory.path().join("pool");
-    let clock = ManualClock::starting_at(UnixMillis(1_800_000_000_000));
-    let Setting { size, geometry, placement, scale } = setting;
-    let store =
-        Scmkv::create_with(&path, size, geometry, MediaChoice::Auto, placement, options(&clock))
-            .expect("create");
+fn fixture(home: Home, new: New, scale: Scale) -> Fixture {
+    let (home, clock) = (Arc::new(home), ManualClock::starting_at(UnixMillis(1_800_000_000_000)));
+    let store = home.create(new.with(options(&clock)));
     Fixture::new(Arc::new(store))
         .with_clock(clock.clone())
-        .with_reopen(reopen(path, clock))
+        .with_reopen(reopen(Arc::clone(&home), clock))
         .with_scale(scale)
-        .keeping(Box::new(directory))
+        .keeping(Box::new(home))
 }
 
 mod emulated_index_in_pool {
     use super::*;
     fn fresh() -> Fixture {
-        let setting = Setting {
-            size: 128 << 20,
-            geometry: Geometry::default(),
-            placement: Placement::Pool,
-            scale: Scale::USUAL,
-        };
-        fixture(Path::new("/dev/shm"), setting)
+        let new = New::of_size(128 << 20).placed(Placement::Pool);
+        fixture(Home::in_memory(), new, Scale::USUAL)
     }
     coreplane_engine::conformance_suite!(fresh);
 }
@@ -66,13 +49,8 @@ mod emulated_index_in_pool {
 mod emulated_index_in_dram {
     use super::*;
     fn fresh() -> Fixture {
-        let setting = Setting {
-            size: 128 << 20,
-            geometry: Geometry::default(),
-            placement: Placement::Dram,
-            scale: Scale::USUAL,
-        };
-        fixture(Path::new("/dev/shm"), setting)
+        let new = New::of_size(128 << 20).placed(Placement::Dram);
+        fixture(Home::in_memory(), new, Scale::USUAL)
     }
     coreplane_engine::conformance_suite!(fresh);
 }
@@ -80,13 +58,7 @@ mod emulated_index_in_dram {
 mod tiny_pages {
     use super::*;
     fn fresh() -> Fixture {
-        let setting = Setting {
-            size: 512 << 10,
-            geometry: Geometry::TINY,
-            placement: Placement::Pool,
-            scale: Scale::TINY,
-        };
-        fixture(Path::new("/dev/shm"), setting)
+        fixture(Home::in_memory(), New::tiny(128), Scale::TINY)
     }
     coreplane_engine::conformance_suite!(fresh);
 }
@@ -94,13 +66,7 @@ mod tiny_pages {
 mod file {
     use super::*;
     fn fresh() -> Fixture {
-        let setting = Setting {
-            size: 64 << 20,
-            geometry: Geometry::default(),
-            placement: Placement::Auto,
-            scale: Scale::SYNCED,
-        };
-        fixture(&std::env::temp_dir(), setting)
+        fixture(Home::on_disk(), New::of_size(64 << 20), Scale::SYNCED)
     }
     coreplane_engine::conformance_suite!(fresh);
 }

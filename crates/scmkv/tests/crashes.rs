@@ -3,6 +3,7 @@
 //!
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
+mod scale;
 mod story;
 
 use coreplane_engine::WriteOptions;
@@ -11,6 +12,7 @@ use coreplane_pmem::media::sim::{
     Fault, History, Model, Report, Run, SimOptions, Subject, explore,
 };
 use coreplane_scmkv::{Geometry, Placement, Scmkv};
+use scale::scaled;
 use std::sync::Arc;
 use story::{Draw, Durable, LEN_MAX, Map, Op, options, sim_options};
 
@@ -100,7 +102,7 @@ impl Subject for Workload {
 }
 
 fn seeds() -> u64 {
-    story::seeds(8, 60)
+    scaled(8, 60)
 }
 
 /// A workload and its images.

@@ -1,28 +1,25 @@
 //! On a file a write is visible before it is durable: nobody may be told otherwise.
 
-use coreplane_engine::{
-    Batch, Completion, Durability, Engine, Horizon, Ticket, Visibility, WriteOptions,
-};
-use coreplane_pmem::MediaChoice;
-use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
+mod home;
+
+use coreplane_engine::{Batch, Durability, Engine, Horizon, Ticket, Visibility, WriteOptions};
+use coreplane_scmkv::{Placement, Scmkv};
+use home::{Home, New, early};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 struct Disk {
     store: Scmkv,
-    _directory: tempfile::TempDir,
+    _home: Home,
 }
 
 impl Disk {
-    fn of(geometry: Geometry, size: u64) -> Self {
-        let directory = tempfile::tempdir().expect("directory");
-        let options = Options { background: false, ..Options::default() };
-        let (path, media) = (directory.path().join("pool"), MediaChoice::File);
-        let store = Scmkv::create_with(&path, size, geometry, media, Placement::Dram, options);
-        Self { store: store.expect("create"), _directory: directory }
+    fn with(new: New) -> Self {
+        let home = Home::on_disk();
+        Self { store: home.create(new.placed(Placement::Dram)), _home: home }
     }
 
     fn new() -> Self {
-        Self::of(Geometry::default(), 64 << 20)
+        Self::with(New::of_size(64 << 20))
     }
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Ticket {
@@ -48,10 +45,6 @@ impl Disk {
         let found = self.store.get_with(key, Visibility::Early, &mut see).expect("get");
         (number, found.ticket)
     }
-}
-
-fn early() -> WriteOptions {
-    WriteOptions { completion: Completion::Early, ..WriteOptions::default() }
 }
 
 #[test]
@@ -147,7 +140,7 @@ fn a_relaxed_write_does_not_make_the_strict_one_before_it_look_durable() {
 #[test]
 fn what_a_page_held_before_says_nothing_of_what_it_holds_now() {
     // Few pages, so that they are used again and again; and nobody asks for any ticket.
-    let disk = Disk::of(Geometry::TINY, 24 * 4096);
+    let disk = Disk::with(New::tiny(24));
     let first = disk.put(b"first", &[0; 200], &early());
     disk.wait(first);
     for round in 0..8 {

@@ -1,13 +1,14 @@
 //! What was once said to have expired stays so, and nothing else expires with it.
 
+mod home;
+
 use coreplane_engine::model::ManualClock;
 use coreplane_engine::{
     Batch, Change, Completion, Engine, Horizon, Mutation, Outcome, Record, UnixMillis, Visibility,
     WriteOptions,
 };
-use coreplane_pmem::MediaChoice;
-use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
-use std::path::Path;
+use coreplane_scmkv::{Options, Placement, Scmkv};
+use home::{Home, New};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -16,12 +17,12 @@ const START: u64 = 1_800_000_000_000;
 const HOUR: u64 = 3_600_000;
 
 fn options(clock: &ManualClock) -> Options {
-    Options { background: false, time: Some(clock.as_clock()), ..Options::default() }
+    Options { time: Some(clock.as_clock()), ..home::options(false) }
 }
 
-fn create(path: &Path, media: MediaChoice, clock: &ManualClock) -> Scmkv {
-    let (size, geometry, placement) = (64 * 4096, Geometry::TINY, Placement::Auto);
-    Scmkv::create_with(path, size, geometry, media, placement, options(clock)).expect("create")
+/// A small store, its index where the medium has it.
+fn small(clock: &ManualClock) -> New {
+    New::tiny(64).placed(Placement::Auto).with(options(clock))
 }
 
 fn expiring(at: u64) -> WriteOptions {
@@ -30,9 +31,9 @@ fn expiring(at: u64) -> WriteOptions {
 
 #[test]
 fn a_clock_that_was_ahead_for_a_moment_ends_no_later_record_at_its_birth() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
+    let home = Home::in_memory();
     let clock = ManualClock::starting_at(UnixMillis(START));
-    let store = create(&directory.path().join("pool"), MediaChoice::Auto, &clock);
+    let store = home.create(small(&clock));
     store.put(b"short", b"v", &expiring(START + 1000)).expect("put");
     clock.set(UnixMillis(START + HOUR));
     assert!(store.get(b"short").expect("get").is_none());
@@ -44,10 +45,9 @@ fn a_clock_that_was_ahead_for_a_moment_ends_no_later_record_at_its_birth() {
 }
 
 /// On each medium: gone stays gone, and the engine's clock stands no earlier.
-fn stays_gone(directory: &tempfile::TempDir, media: &MediaChoice) {
-    let path = directory.path().join("pool");
+fn stays_gone(home: &Home) {
     let clock = ManualClock::starting_at(UnixMillis(START));
-    let store = create(&path, media.clone(), &clock);
+    let store = home.create(small(&clock));
     store.put(b"told", b"v", &expiring(START + HOUR)).expect("put");
     store.put(b"not told", b"v", &expiring(START + HOUR + 1)).expect("put");
     clock.set(UnixMillis(START + 2 * HOUR));
@@ -56,7 +56,7 @@ fn stays_gone(directory: &tempfile::TempDir, media: &MediaChoice) {
     store.wait_durable(&Horizon::from(found.ticket)).expect("wait");
     drop(store);
     clock.set(UnixMillis(START));
-    let store = Scmkv::open(&path, media.clone(), options(&clock)).expect("open");
+    let store = home.open(options(&clock));
     assert!(store.get(b"told").expect("get").is_none(), "it came back");
     assert!(store.get(b"not told").expect("get").is_some(), "nobody was told that it is gone");
     assert_eq!(store.now(), UnixMillis(START + HOUR));
@@ -68,20 +68,20 @@ fn stays_gone(directory: &tempfile::TempDir, media: &MediaChoice) {
 
 #[test]
 fn gone_stays_gone_in_memory() {
-    stays_gone(&tempfile::tempdir_in("/dev/shm").expect("directory"), &MediaChoice::Auto);
+    stays_gone(&Home::in_memory());
 }
 
 #[test]
 fn gone_stays_gone_on_a_file() {
-    stays_gone(&tempfile::tempdir().expect("directory"), &MediaChoice::File);
+    stays_gone(&Home::on_disk());
 }
 
 #[test]
 fn an_expiry_on_a_file_is_answered_when_it_is_durable_and_looked_at_without_a_wait() {
     const RECORDS: u64 = 40;
-    let directory = tempfile::tempdir().expect("directory");
+    let home = Home::on_disk();
     let clock = ManualClock::starting_at(UnixMillis(START));
-    let store = create(&directory.path().join("pool"), MediaChoice::File, &clock);
+    let store = home.create(small(&clock));
     for number in 0..RECORDS {
         let options =
             WriteOptions { completion: Completion::Early, ..expiring(START + number + 1) };
@@ -109,9 +109,9 @@ fn an_expiry_on_a_file_is_answered_when_it_is_durable_and_looked_at_without_a_wa
 /// the world already that the record is gone.
 #[test]
 fn an_expiry_that_was_told_becomes_durable_though_nobody_waits() {
-    let directory = tempfile::tempdir().expect("directory");
+    let home = Home::on_disk();
     let clock = ManualClock::starting_at(UnixMillis(START));
-    let store = create(&directory.path().join("pool"), MediaChoice::File, &clock);
+    let store = home.create(small(&clock));
     store.put(b"a", b"1", &expiring(START + HOUR)).expect("put");
     store.sync().expect("sync");
     let (told, syncs) = mpsc::channel();
@@ -129,9 +129,8 @@ fn options_with_background(clock: &ManualClock) -> Options {
 }
 
 /// Large enough for what is written here many times over.
-fn create_with(path: &Path, placement: Placement, options: Options) -> Scmkv {
-    let media = MediaChoice::Auto;
-    Scmkv::create(path, 64 << 20, media, placement, options).expect("create")
+fn large(placement: Placement, options: Options) -> New {
+    New::of_size(64 << 20).placed(placement).with(options)
 }
 
 /// Waits until as many records are counted, however slow the machine is.
@@ -146,10 +145,9 @@ fn wait_for_len(store: &Scmkv, len: u64) {
 #[test]
 fn what_has_expired_is_counted_no_more_although_nobody_reads_or_cleans() {
     for placement in [Placement::Pool, Placement::Dram] {
-        let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
-        let path = directory.path().join("pool");
+        let home = Home::in_memory();
         let clock = ManualClock::starting_at(UnixMillis(START));
-        let store = create_with(&path, placement, options_with_background(&clock));
+        let store = home.create(large(placement, options_with_background(&clock)));
         for number in 0..3000_u64 {
             let write = match number % 3 {
                 0 => expiring(START + HOUR),
@@ -181,8 +179,7 @@ fn what_has_expired_is_counted_no_more_although_nobody_reads_or_cleans() {
         drop(store);
         // An open finds out what expires.
         clock.set(UnixMillis(START + 3 * HOUR));
-        let media = MediaChoice::Auto;
-        let store = Scmkv::open(&path, media, options_with_background(&clock)).expect("open");
+        let store = home.open(options_with_background(&clock));
         wait_for_len(&store, 999);
         assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
         for number in 0..3000_u64 {
@@ -195,10 +192,9 @@ fn what_has_expired_is_counted_no_more_although_nobody_reads_or_cleans() {
 #[test]
 fn what_was_swept_is_gone_for_good_and_nothing_else_has_changed() {
     for placement in [Placement::Pool, Placement::Dram] {
-        let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
-        let path = directory.path().join("pool");
+        let home = Home::in_memory();
         let clock = ManualClock::starting_at(UnixMillis(START));
-        let store = create_with(&path, placement, options(&clock));
+        let store = home.create(large(placement, options(&clock)));
         // An older version is in the log, and must not come back.
         store.put(b"key", b"old", &WriteOptions::default()).expect("put");
         let given = |sequence| WriteOptions { sequence: Some(sequence), ..expiring(START + 10) };
@@ -221,7 +217,7 @@ fn what_was_swept_is_gone_for_good_and_nothing_else_has_changed() {
         assert!(matches!(refused, Outcome::NotNewer(known, _) if known == sequence), "{refused:?}");
         drop(store);
         clock.set(UnixMillis(START));
-        let store = Scmkv::open(&path, MediaChoice::Auto, options(&clock)).expect("open");
+        let store = home.open(options(&clock));
         assert!(store.get(b"key").expect("get").is_none(), "it came back");
         assert_eq!(store.len().expect("len"), 1);
         assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
@@ -230,9 +226,9 @@ fn what_was_swept_is_gone_for_good_and_nothing_else_has_changed() {
 
 #[test]
 fn a_record_that_is_rewritten_beside_the_sweep_survives() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
+    let home = Home::in_memory();
     let clock = ManualClock::starting_at(UnixMillis(START));
-    let store = create_with(&directory.path().join("pool"), Placement::Auto, options(&clock));
+    let store = home.create(large(Placement::Auto, options(&clock)));
     let (is_over, swept) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -266,10 +262,9 @@ fn a_record_that_is_rewritten_beside_the_sweep_survives() {
 
 #[test]
 fn what_was_swept_on_a_file_is_durable_with_the_next_sync() {
-    let directory = tempfile::tempdir().expect("directory");
-    let path = directory.path().join("pool");
+    let home = Home::on_disk();
     let clock = ManualClock::starting_at(UnixMillis(START));
-    let store = create(&path, MediaChoice::File, &clock);
+    let store = home.create(small(&clock));
     for number in 0..40_u64 {
         store.put(&number.to_le_bytes(), b"v", &expiring(START + 10)).expect("put");
     }
@@ -279,6 +274,6 @@ fn what_was_swept_on_a_file_is_durable_with_the_next_sync() {
     assert_eq!(store.len().expect("len"), 0);
     store.sync().expect("sync");
     drop(store);
-    let store = Scmkv::open(&path, MediaChoice::File, options(&clock)).expect("open");
+    let store = home.open(options(&clock));
     assert_eq!(store.len().expect("len"), 0);
 }

@@ -19,16 +19,18 @@
 //! Every byte of the metadata is flipped, and a sample of the rest; all of it, in every bit, at
 //! `COREPLANE_TEST_SCALE=full`.
 
+mod home;
 #[path = "flips/image.rs"]
 mod image;
+mod scale;
 
 use coreplane_engine::{Engine, Error, WriteOptions};
-use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::Scmkv;
+use home::Home;
 use image::{Area, Expected, Image, images, options, value};
+use scale::scaled;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -99,10 +101,10 @@ impl Seen {
     }
 }
 
-/// Opens the pool at `path` and reads all of it.
-fn look(path: &Path, expected: &Expected) -> Seen {
+/// Opens the pool and reads all of it.
+fn look(home: &Home, expected: &Expected) -> Seen {
     let mut seen = Seen::default();
-    match Scmkv::open(path, MediaChoice::Auto, options()) {
+    match home.try_open(options()) {
         Err(error) => seen.note("open", &error),
         Ok(store) => {
             read_all(&store, expected, &mut seen);
@@ -111,7 +113,7 @@ fn look(path: &Path, expected: &Expected) -> Seen {
                     seen.note("close", &error);
                 }
                 drop(store);
-                match Scmkv::open(path, MediaChoice::Auto, options()) {
+                match home.try_open(options()) {
                     Err(error) => seen.wrong.push(format!("a sound pool is refused: {error}")),
                     Ok(store) => read_all(&store, expected, &mut seen),
                 }
@@ -190,9 +192,9 @@ fn iterate(store: &Scmkv, expected: &Expected, seen: &mut Seen) {
 
 /// Writes into a damaged pool: whatever it answers, it does not panic, and what it acknowledges
 /// can be read.
-fn write(path: &Path, _expected: &Expected) -> Seen {
+fn write(home: &Home, _expected: &Expected) -> Seen {
     let mut seen = Seen::default();
-    let store = match Scmkv::open(path, MediaChoice::Auto, options()) {
+    let store = match home.try_open(options()) {
         Ok(store) => store,
         Err(error) => {
             seen.note("open", &error);
@@ -225,9 +227,9 @@ fn write(path: &Path, _expected: &Expected) -> Seen {
 }
 
 /// Lets the cleaner move what is damaged: a copy with a checksum of its own would hide it.
-fn clean(path: &Path, expected: &Expected) -> Seen {
+fn clean(home: &Home, expected: &Expected) -> Seen {
     let mut seen = Seen::default();
-    let store = match Scmkv::open(path, MediaChoice::Auto, options()) {
+    let store = match home.try_open(options()) {
         Ok(store) => store,
         Err(error) => {
             seen.note("open", &error);
@@ -272,14 +274,14 @@ struct Tried {
     seen: Seen,
 }
 
-type Probe = fn(&Path, &Expected) -> Seen;
+type Probe = fn(&Home, &Expected) -> Seen;
 
 /// Flips `bit` of the byte at `at` in a copy and tries the copy.
-fn try_flip(path: &Path, image: &Image, at: usize, bit: u32, probe: Probe) -> Seen {
+fn try_flip(home: &Home, image: &Image, at: usize, bit: u32, probe: Probe) -> Seen {
     let mut bytes = image.bytes.clone();
     bytes[at] ^= 1 << bit;
-    std::fs::write(path, &bytes).expect("the copy");
-    catch_unwind(AssertUnwindSafe(|| probe(path, &image.expected))).unwrap_or_else(|panic| {
+    home.put_bytes(&bytes);
+    catch_unwind(AssertUnwindSafe(|| probe(home, &image.expected))).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().cloned();
         let said = said.or_else(|| panic.downcast_ref::<&str>().map(|said| (*said).to_owned()));
         Seen { panicked: Some(said.unwrap_or_else(|| "?".to_owned())), ..Seen::default() }
@@ -288,7 +290,7 @@ fn try_flip(path: &Path, image: &Image, at: usize, bit: u32, probe: Probe) -> Se
 
 /// Which bits of the byte at `at` are flipped: one of each byte of metadata, and of some others.
 fn bits(area: Area, at: usize, thinning: usize) -> Vec<u32> {
-    if std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full") {
+    if scaled(false, true) {
         return (0..8).collect();
     }
     let step = match area {
@@ -323,15 +325,14 @@ fn try_all(images: Vec<Image>, thinning: usize, probe: Probe) -> Vec<Tried> {
         let (images, jobs, next) = (Arc::clone(&images), Arc::clone(&jobs), Arc::clone(&next));
         let (tell, doing) = (tell.clone(), Arc::new(AtomicUsize::new(0)));
         current.push(Arc::clone(&doing));
-        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let home = Home::in_memory();
         workers.push(std::thread::spawn(move || {
-            let path: PathBuf = directory.path().join("pool");
             loop {
                 let job = next.fetch_add(1, Ordering::Relaxed);
                 doing.store(job, Ordering::Relaxed);
                 let Some(&(number, area, at, bit)) = jobs.get(job) else { return };
                 let image = &images[number];
-                let seen = try_flip(&path, image, at, bit, probe);
+                let seen = try_flip(&home, image, at, bit, probe);
                 let tried = Tried { image: image.name, last: image.last, area, at, bit, seen };
                 if tell.send(tried).is_err() {
                     return;
@@ -382,11 +383,10 @@ fn judge(tried: &[Tried]) {
 
 #[test]
 fn the_images_are_sound_and_hold_everything() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let path = directory.path().join("pool");
+    let home = Home::in_memory();
     for image in images() {
-        std::fs::write(&path, &image.bytes).expect("the copy");
-        let seen = look(&path, &image.expected);
+        home.put_bytes(&image.bytes);
+        let seen = look(&home, &image.expected);
         assert_eq!(seen.violation(Area::Header, None), None, "{}", image.name);
         assert!(!seen.is_told(), "{}: {seen:?}", image.name);
         let areas = image.areas();

@@ -1,17 +1,19 @@
 //! Values in fragments: they outlive cleaning, lose no update, and leave nothing behind when they
 //! are not written.
 
+mod home;
 mod tiny;
 
 use coreplane_engine::{Engine, Error, Mutation};
 use coreplane_scmkv::{Placement, Scmkv};
+use home::{Home, New, early, write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use tiny::{Home, big, early, ends, write};
+use tiny::{big, ends};
 
 #[test]
 fn fragments_outlive_a_cleaner_that_comes_before_their_owner() {
     let home = Home::in_memory();
-    let store = home.create(128, Placement::Pool, false);
+    let store = home.create(New::tiny(128));
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let cleaner = scope.spawn(|| {
@@ -41,7 +43,7 @@ fn fragments_outlive_the_cleaning_that_makes_room_for_them() {
     ends(|| {
         for pages in 36..80 {
             let home = Home::in_memory();
-            let store = home.create(pages, Placement::Pool, false);
+            let store = home.create(New::tiny(pages));
             for round in 0..60_usize {
                 let key = [b'b', (round % 3) as u8];
                 let fill = (0..3_u8).all(|fill| {
@@ -62,7 +64,7 @@ fn fragments_outlive_the_cleaning_that_makes_room_for_them() {
 fn no_update_of_a_large_value_is_lost() {
     const ROUNDS: u64 = 4000;
     let home = Home::in_memory();
-    let store = home.create(256, Placement::Pool, false);
+    let store = home.create(New::tiny(256));
     store.put(b"counter", &[0; 1000], &write()).expect("put");
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -91,7 +93,7 @@ fn count(store: &Scmkv) {
 #[test]
 fn a_lone_writer_decides_once() {
     let home = Home::in_memory();
-    let store = home.create(64, Placement::Pool, false);
+    let store = home.create(New::tiny(64));
     store.put(b"k", b"small", &write()).expect("put");
     for len in [100, 3000] {
         let mut calls = 0;
@@ -109,7 +111,7 @@ fn a_lone_writer_decides_once() {
 fn a_large_write_that_finds_no_space_leaves_none_behind() {
     ends(|| {
         let home = Home::in_memory();
-        let store = home.create(64, Placement::Pool, false);
+        let store = home.create(New::tiny(64));
         for number in 0..5_u8 {
             store.put(&[b'b', number], &big(1, 40_000), &write()).expect("put");
         }
@@ -129,7 +131,7 @@ fn a_large_write_that_finds_no_space_leaves_none_behind() {
 fn fragments_of_a_write_that_was_refused_are_given_back() {
     ends(|| {
         let home = Home::in_memory();
-        let store = home.create(64, Placement::Pool, false);
+        let store = home.create(New::tiny(64));
         std::thread::scope(|scope| {
             let (go, goes) = std::sync::mpsc::channel::<()>();
             let store = &store;
@@ -159,7 +161,7 @@ fn a_store_full_of_large_values_says_so_and_keeps_them() {
     for len in [1000, 3000, 8000, 20_000] {
         ends(move || {
             let home = Home::in_memory();
-            let store = home.create(96, Placement::Pool, false);
+            let store = home.create(New::tiny(96));
             let key = |number: usize| format!("l{number}").into_bytes();
             let mut count = 0;
             while store.put(&key(count), &big(count, len), &write()).is_ok() {
@@ -184,7 +186,7 @@ fn a_store_full_of_large_values_says_so_and_keeps_them() {
 #[test]
 fn a_large_value_on_a_file_waits_for_no_sync_of_its_own() {
     let home = Home::on_disk();
-    let store = home.create_on_file();
+    let store = home.create(New::of_size(64 << 20).placed(Placement::Dram));
     store.put(b"warm", b"v", &write()).expect("put");
     let fences = |value: &[u8]| {
         let before = store.stats().fences;

@@ -1,8 +1,10 @@
 //! Pages that the medium has lost: whoever looks for damage names them, and is not ended by them.
 
-use coreplane_engine::{Engine, WriteOptions};
-use coreplane_pmem::MediaChoice;
-use coreplane_scmkv::{Options, Placement, Scmkv};
+mod home;
+
+use coreplane_engine::Engine;
+use coreplane_scmkv::Placement;
+use home::{Home, New, write};
 use std::fs::OpenOptions;
 
 const POOL_BYTES: u64 = 96 << 20;
@@ -16,19 +18,16 @@ fn value(number: u32) -> Vec<u8> {
 #[test]
 fn verify_names_what_is_lost_and_goes_on() {
     for placement in [Placement::Pool, Placement::Dram] {
-        let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
-        let path = directory.path().join("pool");
-        let options = Options { background: false, ..Options::default() };
-        let store = Scmkv::create(&path, POOL_BYTES, MediaChoice::Auto, placement, options);
-        let store = store.expect("create");
+        let home = Home::in_memory();
+        let store = home.create(New::of_size(POOL_BYTES).placed(placement));
         for number in 0..60_000_u32 {
             let key = number.to_le_bytes();
-            store.put(&key, &value(number), &WriteOptions::default()).expect("put");
+            store.put(&key, &value(number), &write()).expect("put");
         }
         let sound = store.verify(&mut |_| {}).expect("verify");
         assert!(sound.is_sound() && sound.records == 60_000, "{sound:?}");
         // A load from behind the end of a mapped file is a SIGBUS, as one from a poisoned page.
-        let file = OpenOptions::new().write(true).open(&path).expect("open");
+        let file = OpenOptions::new().write(true).open(home.path()).expect("open");
         file.set_len(KEPT_BYTES).expect("cut");
         let report = store.verify(&mut |_| {}).expect("verify");
         assert!(!report.is_sound(), "{placement:?}: nothing was missed");

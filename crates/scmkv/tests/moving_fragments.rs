@@ -1,8 +1,10 @@
 //! Large values are read while the cleaner moves their fragments.
 
-use coreplane_engine::{Engine, Visibility, WriteOptions};
-use coreplane_pmem::MediaChoice;
-use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
+mod home;
+
+use coreplane_engine::{Engine, Visibility};
+use coreplane_scmkv::Scmkv;
+use home::{Home, New};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A value that says in each byte which write it is of.
@@ -25,14 +27,10 @@ impl Drop for Ending<'_> {
 
 /// Readers of every kind, while one thread overwrites and cleans.
 fn read_beside_the_cleaner(read: impl Fn(&Scmkv, &[&[u8]]) + Sync) {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
-    let (path, media) = (directory.path().join("pool"), MediaChoice::Auto);
-    let options = Options { background: false, ..Options::default() };
+    let home = Home::in_memory();
     // So large that a reader who is slow to let go of pages stops nobody.
-    let (size, geometry) = (8192 * 4096, Geometry::TINY);
-    let store = Scmkv::create_with(&path, size, geometry, media, Placement::Pool, options);
-    let store = store.expect("create");
-    let write = WriteOptions::default();
+    let store = home.create(New::tiny(8192));
+    let write = home::write();
     let keys: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
     for key in keys {
         store.put(key, &value(0, 3000), &write).expect("put");

@@ -10,9 +10,13 @@
 //!
 //! Every key is overwritten once; twice at `COREPLANE_TEST_SCALE=full`.
 
-use coreplane_engine::{Engine, Error, Stats, WriteOptions};
-use coreplane_pmem::MediaChoice;
-use coreplane_scmkv::{Options, Placement, Scmkv};
+mod home;
+mod scale;
+
+use coreplane_engine::{Engine, Error, Stats};
+use coreplane_scmkv::{Placement, Scmkv};
+use home::{Home, New, write};
+use scale::scaled;
 
 const POOL: u64 = 256 << 20;
 const VALUE: usize = 1000;
@@ -58,9 +62,8 @@ fn check(store: &Scmkv, records: u64, version: u64) {
 
 /// Puts records until the store takes no more; how many it took.
 fn fill(store: &Scmkv, most: u64) -> u64 {
-    let options = WriteOptions::default();
     for number in 0..most {
-        match store.put(&key(number), &value(number, 0), &options) {
+        match store.put(&key(number), &value(number, 0), &write()) {
             Ok(_) => {}
             Err(Error::NoSpace { .. }) => return number,
             Err(error) => panic!("{error}"),
@@ -78,20 +81,17 @@ fn report(what: &str, stats: &Stats, since: &Stats) {
 }
 
 fn run(placement: Placement) {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let path = directory.path().join("pool");
-    let options = Options::default();
-    let store = Scmkv::create(&path, POOL, MediaChoice::Auto, placement, options.clone());
-    let store = store.expect("create");
+    let home = Home::in_memory();
+    let options = home::options(true);
+    let store = home.create(New::of_size(POOL).placed(placement).with(options.clone()));
     let wanted = POOL * 95 / 100 / RECORD;
     assert_eq!(fill(&store, wanted), wanted, "the store takes 95 %");
     report("filled", &store.stats(), &Stats::default());
-    let is_full_scale = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
-    let (records, rounds) = (wanted, if is_full_scale { 2 } else { 1 });
+    let (records, rounds) = (wanted, scaled(1, 2));
     for round in 1..=rounds {
         let before = store.stats();
         for (done, number) in shuffled(records, round).into_iter().enumerate() {
-            let put = store.put(&key(number), &value(number, round), &WriteOptions::default());
+            let put = store.put(&key(number), &value(number, round), &write());
             if let Err(error) = put {
                 panic!("overwrite {done} of {records}: {error}; {:?}", store.stats());
             }
@@ -101,7 +101,7 @@ fn run(placement: Placement) {
     }
     store.close().expect("close");
     drop(store);
-    let store = Scmkv::open(&path, MediaChoice::Auto, options).expect("open");
+    let store = home.open(options);
     check(&store, records, rounds);
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }

@@ -1,20 +1,21 @@
 //! A store that is full says so, takes deletes, and takes writes again when there is space.
 
+mod home;
 mod tiny;
 
 use coreplane_engine::{Batch, Engine, Error};
-use coreplane_scmkv::Placement;
+use home::{Home, New, PAGE, options, write};
 use std::sync::mpsc;
 use std::time::Duration;
-use tiny::{Home, PAGE, ends, fill, fill_key, write};
+use tiny::{ends, fill, fill_key};
 
 #[test]
 fn a_page_in_which_nothing_was_written_is_not_lost() {
     let home = Home::in_memory();
-    home.create(64, Placement::Pool, false).close().expect("close");
+    home.create(New::tiny(64)).close().expect("close");
     let mut free = Vec::new();
     for is_closed in [true, false].repeat(5) {
-        let store = home.open(false);
+        let store = home.open(options(false));
         store.delete(b"missing", &write()).expect("delete");
         store.insert(b"there", b"v", &write()).expect("insert");
         store.delete(b"there", &write()).expect("delete");
@@ -22,8 +23,8 @@ fn a_page_in_which_nothing_was_written_is_not_lost() {
             store.close().expect("close");
         }
         drop(store);
-        while home.open(false).clean().expect("clean") {}
-        free.push(home.open(false).stats().free_bytes / PAGE);
+        while home.open(options(false)).clean().expect("clean") {}
+        free.push(home.open(options(false)).stats().free_bytes / PAGE);
     }
     assert_eq!(free.first(), free.last(), "free pages after each restart: {free:?}");
 }
@@ -32,7 +33,7 @@ fn a_page_in_which_nothing_was_written_is_not_lost() {
 fn a_full_store_takes_deletes() {
     ends(|| {
         let home = Home::in_memory();
-        let store = home.create(64, Placement::Pool, false);
+        let store = home.create(New::tiny(64));
         let filled = fill(&store, 60, 0);
         let all = fill(&store, 0, filled);
         for number in 0..all {
@@ -52,7 +53,7 @@ fn a_full_store_takes_deletes() {
 fn a_full_store_can_be_emptied_at_once() {
     ends(|| {
         let home = Home::in_memory();
-        let store = home.create(64, Placement::Pool, false);
+        let store = home.create(New::tiny(64));
         fill(&store, 0, fill(&store, 60, 0));
         store.clear().expect("clear");
         assert_eq!(store.len().expect("len"), 0);
@@ -65,13 +66,13 @@ fn a_full_store_says_so_after_a_restart() {
     for is_closed in [true, false] {
         ends(move || {
             let home = Home::in_memory();
-            let store = home.create(64, Placement::Pool, false);
+            let store = home.create(New::tiny(64));
             let all = fill(&store, 60, 0);
             if is_closed {
                 store.close().expect("close");
             }
             drop(store);
-            let store = home.open(false);
+            let store = home.open(options(false));
             fill(&store, 60, all);
             assert!(store.get(&fill_key(all - 1)).expect("get").is_some());
         });
@@ -84,7 +85,7 @@ fn a_full_store_with_long_batches_says_so() {
     for background in [false, true] {
         ends(move || {
             let home = Home::in_memory();
-            let store = home.create(128, Placement::Pool, background);
+            let store = home.create(New::tiny(128).with(options(background)));
             for round in 0..20_u8 {
                 let mut batch = Batch::new();
                 for number in 0..30_u8 {
@@ -94,7 +95,7 @@ fn a_full_store_with_long_batches_says_so() {
             }
             fill(&store, 60, 0);
             drop(store);
-            let store = home.open(background);
+            let store = home.open(options(background));
             for round in 0..20_u8 {
                 for number in 0..30_u8 {
                     let value = store.get(&[b'k', number, round]).expect("get");
@@ -110,7 +111,7 @@ fn a_full_store_with_long_batches_says_so() {
 fn idle_logs_do_not_keep_all_tombstones() {
     ends(|| {
         let home = Home::in_memory();
-        let store = std::sync::Arc::new(home.create(128, Placement::Pool, false));
+        let store = std::sync::Arc::new(home.create(New::tiny(128)));
         // Threads that write once and live on.
         let (stop, stopped) = mpsc::channel::<()>();
         let stopped = std::sync::Arc::new(std::sync::Mutex::new(stopped));
@@ -140,9 +141,9 @@ fn idle_logs_do_not_keep_all_tombstones() {
 fn a_slow_reader_delays_writers_and_fails_none() {
     ends(|| {
         let home = Home::in_memory();
-        let all = fill(&home.create(64, Placement::Pool, false), 60, 0) / 2;
+        let all = fill(&home.create(New::tiny(64)), 60, 0) / 2;
         let home = Home::in_memory();
-        let store = home.create(64, Placement::Pool, false);
+        let store = home.create(New::tiny(64));
         for number in 0..all {
             store.put(&fill_key(number), &[7; 60], &write()).expect("put");
         }
@@ -172,7 +173,7 @@ fn threads_that_overwrite_a_little_never_find_a_small_store_full() {
     for background in [false, true] {
         ends(move || {
             let home = Home::in_memory();
-            let store = home.create(150, Placement::Pool, background);
+            let store = home.create(New::tiny(150).with(options(background)));
             std::thread::scope(|scope| {
                 for thread in 0..3_u32 {
                     let store = &store;
@@ -196,7 +197,7 @@ fn threads_that_overwrite_a_little_never_find_a_small_store_full() {
 #[test]
 fn a_pool_does_not_grow_beyond_what_the_index_can_name() {
     let home = Home::in_memory();
-    let store = home.create(64, Placement::Pool, false);
+    let store = home.create(New::tiny(64));
     let grown = store.grow(5 << 40);
     assert!(matches!(grown, Err(Error::Unusable(_))), "{grown:?}");
     store.put(b"k", b"v", &write()).expect("put");

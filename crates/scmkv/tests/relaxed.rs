@@ -1,18 +1,18 @@
 //! `relaxed` writes: what they replace stays until they are durable.
 
+mod home;
 mod tiny;
 
 use coreplane_engine::Engine;
 use coreplane_pmem::media::sim::Eviction;
-use coreplane_scmkv::{Geometry, Placement, Scmkv};
-use tiny::{Home, ends, options, recovered, relaxed, simulated, strict, write};
+use coreplane_scmkv::Options;
+use home::{Home, New, relaxed, strict, write};
+use tiny::{created, ends, recovered, simulated};
 
 #[test]
 fn what_a_relaxed_write_replaced_stays_until_it_is_durable() {
     let sim = simulated(64);
-    let space = sim.space().clone();
-    let store = Scmkv::simulated_create(space, Geometry::TINY, Placement::Pool, relaxed());
-    let store = store.expect("create");
+    let store = created(&sim, relaxed());
     store.put(b"k", b"strict", &strict()).expect("put");
     for number in 0..30_u32 {
         store.put(&number.to_le_bytes(), &[1; 200], &strict()).expect("put");
@@ -30,9 +30,7 @@ fn what_a_relaxed_write_replaced_stays_until_it_is_durable() {
 #[test]
 fn a_relaxed_write_does_not_undo_the_delete_before_it() {
     let sim = simulated(64);
-    let space = sim.space().clone();
-    let store = Scmkv::simulated_create(space, Geometry::TINY, Placement::Pool, relaxed());
-    let store = store.expect("create");
+    let store = created(&sim, relaxed());
     store.put(b"k", b"deleted", &strict()).expect("put");
     for number in 0..20_u32 {
         store.put(&number.to_le_bytes(), &[1; 200], &strict()).expect("put");
@@ -58,18 +56,8 @@ fn relaxed_writers_that_need_space_do_not_wait_for_each_other() {
     for background in [false, true] {
         ends(move || {
             let home = Home::in_memory();
-            let store = Scmkv::create_with(
-                &home.path(),
-                100 * tiny::PAGE,
-                Geometry::TINY,
-                coreplane_pmem::MediaChoice::Auto,
-                Placement::Pool,
-                coreplane_scmkv::Options {
-                    durability: relaxed().durability,
-                    ..options(background)
-                },
-            )
-            .expect("create");
+            let options = Options { background, ..relaxed() };
+            let store = home.create(New::tiny(100).with(options));
             std::thread::scope(|scope| {
                 for thread in 0..3_u32 {
                     let store = &store;
@@ -91,16 +79,14 @@ fn relaxed_writers_that_need_space_do_not_wait_for_each_other() {
 #[test]
 fn a_sync_covers_relaxed_writes_before_a_record_that_was_taken_back() {
     let sim = simulated(64);
-    let space = sim.space().clone();
-    let store = Scmkv::simulated_create(space, Geometry::TINY, Placement::Pool, relaxed());
-    let store = store.expect("create");
+    let store = created(&sim, relaxed());
     for number in 0..200_u32 {
         store.put(format!("relaxed-{number}").as_bytes(), &[1; 20], &write()).expect("put");
         store.put(format!("strict-{number}").as_bytes(), &[2; 20], &strict()).expect("put");
     }
     store.sync().expect("sync");
-    let splits = store.stats().more.iter().find(|(name, _)| *name == "index_splits").copied();
-    assert!(splits.is_some_and(|(_, splits)| splits > 0), "no group was ever full");
+    let splits = store.stats().figure("index_splits");
+    assert!(splits.is_some_and(|splits| splits > 0), "no group was ever full");
     let (_sim, store) = recovered(&sim.crash(Eviction::Nothing));
     for number in 0..200_u32 {
         for kind in ["relaxed", "strict"] {

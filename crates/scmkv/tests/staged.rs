@@ -1,15 +1,15 @@
 //! Writes that share a fence: seen by everybody once they have returned, and in nobody's way.
 
-mod tiny;
+mod home;
 
 use coreplane_engine::{
     Batch, Durability, Engine, Horizon, Record, Ticket, Visibility, WriteOptions,
 };
 use coreplane_scmkv::{Placement, Scmkv};
+use home::{Home, New, early, options, write};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
-use tiny::{Home, early, write};
 
 /// What somebody else does, and how it is called.
 type Deed = (&'static str, fn(&Scmkv));
@@ -34,7 +34,7 @@ fn key(number: u32) -> [u8; 4] {
 
 /// A store in which another thread has written 20 keys early, and gone away.
 fn abandoned(home: &Home, placement: Placement) -> (Scmkv, Ticket) {
-    let store = home.create(40, placement, false);
+    let store = home.create(New::tiny(40).placed(placement));
     let ticket = std::thread::scope(|scope| {
         let writer = scope.spawn(|| (0..20).map(|number| put_early(&store, &key(number), b"new")));
         writer.join().expect("writer").last().expect("20 writes")
@@ -125,7 +125,7 @@ fn nobody_waits_for_a_writer_who_has_gone_away() {
 #[test]
 fn a_group_that_is_full_is_fenced_without_a_commit() {
     let home = Home::in_memory();
-    let store = home.create(40, Placement::Pool, false);
+    let store = home.create(New::tiny(40));
     let max_delay = std::time::Duration::from_secs(1);
     let durability = Some(Durability::Group { max_ops: 4, max_delay });
     let options = WriteOptions { durability, ..early() };
@@ -139,7 +139,7 @@ fn a_group_that_is_full_is_fenced_without_a_commit() {
 fn a_key_that_is_written_again_stands_as_it_was_written_last() {
     for placement in PLACEMENTS {
         let home = Home::in_memory();
-        let store = home.create(40, placement, false);
+        let store = home.create(New::tiny(40).placed(placement));
         let mut tickets = Horizon::new();
         for round in 0..50_u32 {
             tickets.include(put_early(&store, b"one", &round.to_le_bytes()));
@@ -209,7 +209,7 @@ fn each_thread_reads_what_it_has_written_whoever_commits() {
     for placement in PLACEMENTS {
         let home = Home::in_memory();
         // Two logs for five threads.
-        let store = home.create(40, placement, true);
+        let store = home.create(New::tiny(40).placed(placement).with(options(true)));
         let known: BTreeMap<[u8; 4], u32> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..5)
                 .map(|thread| {
@@ -223,7 +223,7 @@ fn each_thread_reads_what_it_has_written_whoever_commits() {
         assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
         store.close().expect("close");
         drop(store);
-        let store = home.open(false);
+        let store = home.open(options(false));
         for (key, round) in known {
             assert_eq!(store.get(&key).expect("get"), Some(round.to_le_bytes().to_vec()));
         }
@@ -237,7 +237,7 @@ fn what_a_durable_read_shows_has_a_durable_ticket() {
     const KEYS: u32 = 40;
     for placement in PLACEMENTS {
         let home = Home::in_memory();
-        let store = home.create(300, placement, false);
+        let store = home.create(New::tiny(300).placed(placement));
         let (go, done) = (AtomicU32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {

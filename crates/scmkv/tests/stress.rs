@@ -1,9 +1,11 @@
 //! Truly concurrent threads, for the thread sanitizer above all: threads are joined by hand, since
 //! the end of a scope looks like a race to it where the standard library is not instrumented.
 
-use coreplane_engine::{Batch, Completion, Engine, Error, WriteOptions};
-use coreplane_pmem::MediaChoice;
-use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
+mod home;
+
+use coreplane_engine::{Batch, Engine, Error};
+use coreplane_scmkv::{Placement, Scmkv};
+use home::{Home, New, early};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -33,7 +35,7 @@ fn persist(mut write: impl FnMut() -> Result<(), Error>) {
 }
 
 fn write(store: &Scmkv, thread: u64, round: u64) {
-    let options = WriteOptions::default();
+    let options = home::write();
     let key = (round * 7 + thread * 131) % KEYS;
     match round % 5 {
         0 => persist(|| store.delete(&key.to_le_bytes(), &options).map(drop)),
@@ -46,9 +48,8 @@ fn write(store: &Scmkv, thread: u64, round: u64) {
         }
         // Staged, for anybody to commit.
         2 => {
-            let early = WriteOptions { completion: Completion::Early, ..options };
             let value = value(key, round);
-            persist(|| store.put(&key.to_le_bytes(), &value, &early).map(drop));
+            persist(|| store.put(&key.to_le_bytes(), &value, &early()).map(drop));
         }
         _ => {
             let value = value(key, round);
@@ -58,17 +59,9 @@ fn write(store: &Scmkv, thread: u64, round: u64) {
 }
 
 fn stress(placement: Placement) {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
-    let path = directory.path().join("pool");
-    let store = Scmkv::create_with(
-        &path,
-        300 * 4096,
-        Geometry::TINY,
-        MediaChoice::Auto,
-        placement,
-        Options::default(),
-    );
-    let store = Arc::new(store.expect("create"));
+    let home = Home::in_memory();
+    let new = New::tiny(300).placed(placement).with(home::options(true));
+    let store = Arc::new(home.create(new));
     let stop = Arc::new(AtomicBool::new(false));
     let writers: Vec<JoinHandle<()>> = (0..2)
         .map(|thread| {

@@ -15,7 +15,8 @@
 //! A *generation* is the number of the round that covers a flush. For an event loop, which must
 //! not wait, [`Space::sync_generation`] hands it out with each write, and [`Space::sync_request`]
 //! asks for it once all writes of a turn are made: a thread of the space's own then runs rounds
-//! while something is asked for, and listeners are told as rounds end.
+//! while something is asked for, and listeners are told as rounds end. The numbers, without the
+//! device and the waiting, are those of `space/rounds.rs`, which the crash simulator runs too.
 //!
 //! # Why a flush and the round's start cannot miss each other
 //!

@@ -74,11 +74,6 @@ impl Story {
     }
 }
 
-fn stat(store: &Scmkv, name: &str) -> u64 {
-    let stats = store.stats();
-    stats.more.iter().find(|(it, _)| *it == name).map_or(0, |(_, figure)| *figure)
-}
-
 impl Subject for Story {
     type Op = Op;
     type Store = Option<Scmkv>;
@@ -108,10 +103,10 @@ impl Subject for Story {
 
     fn contents(&self, store: &Option<Scmkv>) -> Result<Option<Map>, String> {
         if let Some(store) = store {
-            if stat(store, "checkpoints_damaged") > 0 {
+            if store.stats().figure("checkpoints_damaged") > Some(0) {
                 return Err("the root names a checkpoint that is not whole".to_owned());
             }
-            let with = u64::from(stat(store, "checkpoint") > 0);
+            let with = u64::from(store.stats().figure("checkpoint") > Some(0));
             self.with_checkpoint.fetch_add(with, Ordering::Relaxed);
         }
         story::contents(store, false)

@@ -1,12 +1,12 @@
 //! The pools whose bits are flipped, what they hold, and what each of their bytes is.
 
+use crate::home::{self, Home, New};
 use coreplane_engine::model::ManualClock;
 use coreplane_engine::{Batch, Engine, UnixMillis, WriteOptions};
-use coreplane_pmem::MediaChoice;
-use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
+use coreplane_scmkv::{Options, Placement, Scmkv};
 use std::collections::BTreeMap;
 
-const PAGE: usize = 4096;
+const PAGE: usize = home::PAGE as usize;
 const HEADER: usize = 2048;
 const ELEMENT: usize = 32;
 const RECORD_HEADER: usize = 20;
@@ -45,7 +45,7 @@ impl Area {
 
 pub(crate) fn options() -> Options {
     let clock = ManualClock::starting_at(UnixMillis(NOW));
-    Options { background: false, time: Some(clock.as_clock()), ..Options::default() }
+    Options { time: Some(clock.as_clock()), ..home::options(false) }
 }
 
 pub(crate) fn value(serial: usize, len: usize) -> Vec<u8> {
@@ -114,22 +114,13 @@ pub(crate) fn images() -> Vec<Image> {
         ("closed, index in DRAM", Placement::Dram, true),
         ("killed, index in DRAM", Placement::Dram, false),
     ] {
-        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        let path = directory.path().join("pool");
-        let create = Scmkv::create_with(
-            &path,
-            48 * PAGE as u64,
-            Geometry::TINY,
-            MediaChoice::Auto,
-            placement,
-            options(),
-        );
-        let store = create.expect("create");
+        let home = Home::in_memory();
+        let store = home.create(New::tiny(48).placed(placement).with(options()));
         let expected = fill(&store);
         if is_closed {
             store.close().expect("close");
         }
-        let bytes = std::fs::read(&path).expect("the pool's bytes");
+        let bytes = home.bytes();
         let last = (!is_closed).then_some("key-074");
         images.push(Image { name, bytes, expected, last });
     }

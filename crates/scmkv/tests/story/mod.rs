@@ -38,15 +38,6 @@ pub(crate) fn sim_options(seed: u64) -> SimOptions {
     }
 }
 
-/// How many seeds are tried: `full` with `COREPLANE_TEST_SCALE=full`.
-pub(crate) fn seeds(usual: u64, full: u64) -> u64 {
-    if std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full") {
-        full
-    } else {
-        usual
-    }
-}
-
 /// How many keys a story has: from keys that are overwritten and cleaned a lot to keys that make
 /// the index split.
 pub(crate) fn keys(seed: u64) -> u8 {

@@ -1,79 +1,12 @@
-//! Stores of small pages that are soon full, and what tests do with them.
+//! Stores of tiny pages that are soon full, and simulated machines for them.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use coreplane_engine::{Completion, Durability, Engine, Error, WriteOptions};
-use coreplane_pmem::MediaChoice;
+use crate::home::{PAGE, options, write};
+use coreplane_engine::{Engine, Error};
 use coreplane_pmem::media::sim::{Image, Sim, SimOptions};
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
-use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
-
-/// Bytes in a page of a tiny store.
-pub(crate) const PAGE: u64 = 4096;
-
-/// Options without or with a background thread.
-pub(crate) fn options(background: bool) -> Options {
-    Options { background, ..Options::default() }
-}
-
-/// A store whose writes are `relaxed`, with a window that does not end by itself.
-pub(crate) fn relaxed() -> Options {
-    let window = Duration::from_secs(10);
-    Options { durability: Durability::Relaxed { window_bytes: 1 << 20, window }, ..options(false) }
-}
-
-pub(crate) fn write() -> WriteOptions {
-    WriteOptions::default()
-}
-
-pub(crate) fn strict() -> WriteOptions {
-    WriteOptions { durability: Some(Durability::Strict), ..write() }
-}
-
-pub(crate) fn early() -> WriteOptions {
-    WriteOptions { completion: Completion::Early, ..write() }
-}
-
-/// A directory with a pool in it.
-pub(crate) struct Home {
-    directory: tempfile::TempDir,
-}
-
-impl Home {
-    /// In memory: a fence is an instruction.
-    pub(crate) fn in_memory() -> Self {
-        Self { directory: tempfile::tempdir_in("/dev/shm").expect("directory") }
-    }
-
-    /// On a file system: a fence is a sync.
-    pub(crate) fn on_disk() -> Self {
-        Self { directory: tempfile::tempdir().expect("directory") }
-    }
-
-    pub(crate) fn path(&self) -> PathBuf {
-        self.directory.path().join("pool")
-    }
-
-    /// A store of so many tiny pages.
-    pub(crate) fn create(&self, pages: u64, placement: Placement, background: bool) -> Scmkv {
-        let (size, options) = (pages * PAGE, options(background));
-        let (path, media) = (self.path(), MediaChoice::Auto);
-        Scmkv::create_with(&path, size, Geometry::TINY, media, placement, options).expect("create")
-    }
-
-    /// A store with pages of the usual size, on `file` media.
-    pub(crate) fn create_on_file(&self) -> Scmkv {
-        let (path, geometry) = (self.path(), Geometry::default());
-        let (media, placement) = (MediaChoice::File, Placement::Dram);
-        Scmkv::create_with(&path, 64 << 20, geometry, media, placement, options(false))
-            .expect("create")
-    }
-
-    pub(crate) fn open(&self, background: bool) -> Scmkv {
-        Scmkv::open(&self.path(), MediaChoice::Auto, options(background)).expect("open")
-    }
-}
 
 /// Fails in place of hanging.
 pub(crate) fn ends<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
@@ -116,6 +49,12 @@ pub(crate) fn simulated(pages: u64) -> Sim {
     let page_size = PAGE as u32;
     let options = SimOptions { len, max_len: 2 * len, page_size, ..SimOptions::default() };
     Sim::new(&options).expect("sim")
+}
+
+/// A store on it, its index in the pool.
+pub(crate) fn created(sim: &Sim, options: Options) -> Scmkv {
+    Scmkv::simulated_create(sim.space().clone(), Geometry::TINY, Placement::Pool, options)
+        .expect("create")
 }
 
 /// The store as the crash left it.
