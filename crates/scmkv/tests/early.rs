@@ -9,13 +9,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 struct Disk {
     store: Scmkv,
+    /// How often a write was asked for and was not durable yet: else nothing is tried here.
+    not_yet: AtomicU64,
     _home: Home,
 }
 
 impl Disk {
     fn with(new: New) -> Self {
         let home = Home::on_disk();
-        Self { store: home.create(new.placed(Placement::Dram)), _home: home }
+        let store = home.create(new.placed(Placement::Dram));
+        Self { store, not_yet: AtomicU64::new(0), _home: home }
     }
 
     fn new() -> Self {
@@ -27,7 +30,15 @@ impl Disk {
     }
 
     fn is_durable(&self, ticket: Ticket) -> bool {
-        self.store.is_durable(&Horizon::from(ticket)).expect("is_durable")
+        let is_durable = self.store.is_durable(&Horizon::from(ticket)).expect("is_durable");
+        self.not_yet.fetch_add(u64::from(!is_durable), Ordering::Relaxed);
+        is_durable
+    }
+
+    /// At the end of a test of what is not durable: there was something.
+    fn was_early(&self) {
+        let not_yet = self.not_yet.load(Ordering::Relaxed);
+        assert!(not_yet > 20, "only {not_yet} writes were looked at before they were durable");
     }
 
     fn wait(&self, ticket: Ticket) {
@@ -101,6 +112,7 @@ fn an_iteration_says_what_it_rests_on() {
         assert!(is_durable || !told.iter().any(|ticket| ticket.is_durable()));
         disk.wait(written);
     }
+    disk.was_early();
 }
 
 #[test]
@@ -121,6 +133,7 @@ fn an_absence_rests_on_the_delete_that_made_it() {
         assert!(is_durable || !missed.is_empty(), "round {round}");
         assert!(is_durable || !idle.is_durable(), "round {round}");
     }
+    disk.was_early();
 }
 
 #[test]
@@ -135,6 +148,7 @@ fn a_relaxed_write_does_not_make_the_strict_one_before_it_look_durable() {
         assert!(is_durable || !told.is_durable(), "round {number}");
         disk.wait(written);
     }
+    disk.was_early();
 }
 
 #[test]
@@ -156,6 +170,7 @@ fn what_a_page_held_before_says_nothing_of_what_it_holds_now() {
             assert!(is_durable || !told.is_durable(), "round {round}, write {number}");
         }
     }
+    disk.was_early();
 }
 
 #[test]
