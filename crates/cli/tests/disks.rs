@@ -4,9 +4,11 @@
 //! Needs file systems of its own, 64 MiB each: tmpfs and, on a loop device, ext4. Who may not
 //! mount leaves this out, and says so.
 
+mod pool;
 mod session;
 
-use session::{Client, Outcome, Reply, Served, expect, text};
+use pool::Pool;
+use session::{Client, Outcome, Reply};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -64,19 +66,18 @@ fn fill(disk: &Path) -> Outcome<()> {
 }
 
 fn a_full_disk(disk: &Path) -> Outcome<()> {
-    let pool = text(&disk.join("pool"))?.to_owned();
-    let absent = text(&disk.join("absent"))?.to_owned();
-    expect(4, &["create", "--pool", &absent, "--size", "128MiB"])?;
-    assert!(!std::fs::exists(&absent)?, "a creation that fails leaves nothing");
-    expect(0, &["create", "--pool", &pool, "--size", "32MiB"])?;
-    expect(0, &["put", "--pool", &pool, "first", "value"])?;
-    expect(4, &["grow", "--pool", &pool, "--size", "128MiB"])?;
-    expect(4, &["create", "--pool", &absent, "--size", "48MiB"])?;
-    assert!(!std::fs::exists(&absent)?);
-    assert_eq!(expect(0, &["get", "--pool", &pool, "first"])?, "value\n");
+    let (pool, absent) = (Pool::at(&disk.join("pool"))?, Pool::at(&disk.join("absent"))?);
+    absent.expect(4, &["create", "--size", "128MiB"])?;
+    assert!(!absent.is_there()?, "a creation that fails leaves nothing");
+    pool.expect(0, &["create", "--size", "32MiB"])?;
+    pool.expect(0, &["put", "first", "value"])?;
+    pool.expect(4, &["grow", "--size", "128MiB"])?;
+    absent.expect(4, &["create", "--size", "48MiB"])?;
+    assert!(!absent.is_there()?);
+    assert_eq!(pool.expect(0, &["get", "first"])?, "value\n");
 
     fill(disk)?;
-    let served = Served::start(&["--pool", &pool])?;
+    let served = pool.serve(&[])?;
     let mut client = served.connect()?;
     let value = |round: usize, number: usize| format!("{round} {number}").repeat(300).into_bytes();
     // More than the pool's size in all, so that every page is written, and written again.
@@ -90,23 +91,23 @@ fn a_full_disk(disk: &Path) -> Outcome<()> {
             }
             client.stream.write_all(&wire)?;
             for number in first..first + 100 {
-                assert_eq!(client.receive()?, Reply::Simple("OK".to_owned()), "{number}, {round}");
+                assert_eq!(client.receive()?, Reply::ok(), "{number}, {round}");
             }
         }
     }
     served.kill()?;
-    expect(4, &["grow", "--pool", &pool, "--size", "40MiB"])?;
-    let served = Served::start(&["--pool", &pool])?;
+    pool.expect(4, &["grow", "--size", "40MiB"])?;
+    let served = pool.serve(&[])?;
     let mut client = served.connect()?;
     for number in 0..2000 {
         let found = client.call(&[b"GET", format!("key:{number}").as_bytes()])?;
-        assert!(found == Reply::Bulk(Some(value(11, number))), "key:{number}");
+        assert!(found == Reply::bulk(value(11, number)), "key:{number}");
     }
-    assert_eq!(served.terminate()?, Some(0));
-    expect(0, &["verify", "--pool", &pool])?;
+    served.terminate()?;
+    pool.is_sound()?;
     std::fs::remove_file(disk.join("filling"))?;
-    expect(0, &["grow", "--pool", &pool, "--size", "40MiB"])?;
-    assert_eq!(expect(0, &["get", "--pool", &pool, "first"])?, "value\n");
+    pool.expect(0, &["grow", "--size", "40MiB"])?;
+    assert_eq!(pool.expect(0, &["get", "first"])?, "value\n");
     Ok(())
 }
 

@@ -8,9 +8,11 @@
 //!
 //! Ten rounds, or as many as `COREPLANE_KILL_ROUNDS` says; a hundred at `COREPLANE_TEST_SCALE=full`.
 
+mod pool;
 mod session;
 
-use session::{Client, Outcome, Reply, Served, expect, text};
+use pool::{Place, Pool};
+use session::{Client, Outcome, Reply, Served};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -188,19 +190,18 @@ fn rounds() -> Outcome<u64> {
 
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_is_half_there() -> Outcome<()> {
-    let place = tempfile::tempdir_in("/dev/shm")?;
+    let place = Place::in_memory()?;
     for index in ["pmem", "dram"] {
-        let pool = text(&place.path().join(index))?.to_owned();
-        expect(0, &["create", "--pool", &pool, "--size", "512MiB", "--index", index])?;
+        let pool = place.created(index, &["--size", "512MiB", "--index", index])?;
         let mut ledgers: Vec<_> = (0..CONNECTIONS).map(|_| Ledger::default()).collect();
         for round in 0..rounds()?.div_ceil(2) {
             one_round(&pool, round, &mut ledgers)?;
         }
-        let served = Served::start(&["--pool", &pool])?;
+        let served = pool.serve(&[])?;
         check_all(&served, &mut ledgers)?;
-        assert_eq!(served.terminate()?, Some(0));
-        expect(0, &["verify", "--pool", &pool])?;
-        std::fs::remove_file(&pool)?;
+        served.terminate()?;
+        pool.is_sound()?;
+        std::fs::remove_file(&pool.path)?;
     }
     Ok(())
 }
@@ -213,8 +214,8 @@ fn check_all(served: &Served, ledgers: &mut [Ledger]) -> Outcome<()> {
 }
 
 /// Checks what the last kill has left, then loads and kills again.
-fn one_round(pool: &str, round: u64, ledgers: &mut [Ledger]) -> Outcome<()> {
-    let served = Served::start(&["--pool", pool])?;
+fn one_round(pool: &Pool, round: u64, ledgers: &mut [Ledger]) -> Outcome<()> {
+    let served = pool.serve(&[])?;
     check_all(&served, ledgers)?;
     let answers = AtomicU64::new(0);
     let mut clients = Vec::new();
@@ -236,15 +237,14 @@ fn one_round(pool: &str, round: u64, ledgers: &mut [Ledger]) -> Outcome<()> {
 
 #[test]
 fn a_loss_would_be_found() -> Outcome<()> {
-    let place = tempfile::tempdir_in("/dev/shm")?;
-    let pool = text(&place.path().join("pool"))?.to_owned();
-    expect(0, &["create", "--pool", &pool, "--size", "256MiB"])?;
+    let place = Place::in_memory()?;
+    let pool = place.created("pool", &["--size", "256MiB"])?;
     let mut ledgers: Vec<_> = (0..CONNECTIONS).map(|_| Ledger::default()).collect();
     one_round(&pool, 0, &mut ledgers)?;
-    let earlier = std::fs::read(&pool)?;
+    let earlier = pool.bytes()?;
     one_round(&pool, 1, &mut ledgers)?;
-    std::fs::write(&pool, &earlier)?;
-    let served = Served::start(&["--pool", &pool])?;
+    pool.put_bytes(&earlier)?;
+    let served = pool.serve(&[])?;
     assert!(check_all(&served, &mut ledgers).is_err(), "the second round is gone");
     Ok(())
 }

@@ -6,11 +6,12 @@
 //!
 //! The file itself tells which records are lost: each value occurs in it once.
 
+mod pool;
 mod session;
 
-use session::{Client, Outcome, Reply, Served, coreplane, expect, text};
+use pool::{Place, Pool};
+use session::{Client, Outcome, Reply, Served};
 use std::fs::File;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const RECORDS: usize = 20_000;
@@ -30,14 +31,14 @@ fn value(number: usize) -> Vec<u8> {
 fn write_records(client: &mut Client, numbers: std::ops::Range<usize>) -> Outcome<()> {
     for number in numbers {
         let reply = client.call(&[b"SET", key(number).as_bytes(), &value(number)])?;
-        assert_eq!(reply, Reply::Simple("OK".to_owned()));
+        assert_eq!(reply, Reply::ok());
     }
     Ok(())
 }
 
 /// Where each value is in the file.
-fn places(pool: &Path) -> Outcome<Vec<u64>> {
-    let bytes = std::fs::read(pool)?;
+fn places(pool: &Pool) -> Outcome<Vec<u64>> {
+    let bytes = pool.bytes()?;
     let mut places = vec![0; RECORDS];
     let mut at = 0;
     while at + 10 <= bytes.len() {
@@ -95,7 +96,7 @@ fn read_until_it_ends(served: &Served) -> Outcome<()> {
                 for step in 0..RECORDS {
                     let number = (step * 7919 + connection * RECORDS / 4) % RECORDS;
                     match client.call(&[b"GET", key(number).as_bytes()]) {
-                        Ok(reply) => assert!(reply == Reply::Bulk(Some(value(number))), "{number}"),
+                        Ok(reply) => assert!(reply == Reply::bulk(value(number)), "{number}"),
                         Err(_) => {
                             is_over.store(true, Ordering::Relaxed);
                             return;
@@ -119,22 +120,21 @@ struct Loss {
 
 /// Fills a pool, and loses the end of it under the server that reads it, which may have been
 /// started anew before.
-fn lose_under_a_server(pool: &Path, index: &str, is_closed_before: bool) -> Outcome<Loss> {
-    let name = text(pool)?;
-    expect(0, &["create", "--pool", name, "--size", "64MiB", "--index", index])?;
-    let complaints = pool.with_extension("complaints");
+fn lose_under_a_server(pool: &Pool, is_closed_before: bool) -> Outcome<Loss> {
+    let name = &pool.name;
+    let complaints = pool.path.with_extension("complaints");
     let start = || Served::start_complaining_to(File::create(&complaints)?, &["--pool", name]);
     let mut served = start()?;
     write_records(&mut served.connect()?, 0..RECORDS)?;
     if is_closed_before {
-        assert_eq!(served.terminate()?, Some(0));
+        served.terminate()?;
         served = start()?;
     }
     let places = places(pool)?;
     let mut sorted = places.clone();
     sorted.sort_unstable();
     let cut = sorted[RECORDS / 2].next_multiple_of(LOST_UNIT);
-    let file = File::options().write(true).open(pool)?;
+    let file = File::options().write(true).open(&pool.path)?;
     file.set_len(cut)?;
     read_until_it_ends(&served)?;
     assert_eq!(served.ended()?, Some(coreplane_pmem::poison::EXIT_STATUS));
@@ -151,25 +151,9 @@ fn lose_under_a_server(pool: &Path, index: &str, is_closed_before: bool) -> Outc
     Ok(Loss { cut, fates: places.into_iter().map(|place| fate(place, cut)).collect() })
 }
 
-/// Runs a command on a damaged pool; the exit code and all that it says.
-fn ask(pool: &str, command: &[&str], input: &[u8]) -> Outcome<(i32, String)> {
-    let output = coreplane(&[command, &["--pool", pool]].concat(), input)?;
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    let code = output.status.code().ok_or_else(|| format!("{command:?} was killed"))?;
-    assert!(!complaint.contains("panicked"), "{command:?}: {complaint}");
-    Ok((code, format!("{complaint}{}", String::from_utf8_lossy(&output.stdout))))
-}
-
-fn expect_saying(code: i32, word: &str, pool: &str, command: &[&str], input: &[u8]) -> Outcome<()> {
-    let (ended, said) = ask(pool, command, input)?;
-    assert_eq!(ended, code, "{command:?}: {said}");
-    assert!(said.contains(word), "{command:?}: {said}");
-    Ok(())
-}
-
 /// `verify` finds damage, and names a place in what was lost.
-fn is_found_damaged(pool: &str, cut: u64) -> Outcome<()> {
-    let (code, said) = ask(pool, &["verify"], b"")?;
+fn is_found_damaged(pool: &Pool, cut: u64) -> Outcome<()> {
+    let (code, said) = pool.ask(&["verify"], b"")?;
     assert_eq!(code, 1, "{said}");
     assert!(said.contains("DAMAGED"), "{said}");
     let mut places = said.lines().filter_map(|line| {
@@ -182,13 +166,13 @@ fn is_found_damaged(pool: &str, cut: u64) -> Outcome<()> {
 
 /// An index in the pool: no log is read when it is opened, so that the store serves what it has.
 /// What is lost is an error, and never looks as if it had not been there.
-fn serves_what_is_left(pool: &str, loss: &Loss) -> Outcome<()> {
-    let served = Served::start(&["--pool", pool])?;
+fn serves_what_is_left(pool: &Pool, loss: &Loss) -> Outcome<()> {
+    let served = pool.serve(&[])?;
     let mut client = served.connect()?;
     for (number, fate) in loss.fates.iter().enumerate() {
         let reply = client.call(&[b"GET", key(number).as_bytes()])?;
         let is_right = match fate {
-            Fate::Kept => reply == Reply::Bulk(Some(value(number))),
+            Fate::Kept => reply == Reply::bulk(value(number)),
             Fate::Lost => matches!(&reply, Reply::Failed(what) if what.contains("at offset")),
             // A read looks at no checksum: it is for `verify` to name this one.
             Fate::Torn => reply != Reply::Bulk(None),
@@ -198,11 +182,11 @@ fn serves_what_is_left(pool: &str, loss: &Loss) -> Outcome<()> {
     let lost = loss.fates.iter().filter(|fate| **fate == Fate::Lost).count();
     assert!(lost > RECORDS / 10 && lost < RECORDS * 9 / 10, "{lost} of {RECORDS} lost");
     assert_eq!(client.call(&[b"DBSIZE"])?, Reply::Number(i64::try_from(RECORDS)?));
-    assert_eq!(served.terminate()?, Some(0));
+    served.terminate()?;
     Ok(())
 }
 
-fn every_command_says_what_is_lost(pool: &str, loss: &Loss) -> Outcome<()> {
+fn every_command_says_what_is_lost(pool: &Pool, loss: &Loss) -> Outcome<()> {
     let number_of = |wanted: Fate| {
         let found = loss.fates.iter().position(|fate| *fate == wanted);
         found.map(key).ok_or_else(|| format!("no record is {wanted:?}"))
@@ -210,33 +194,34 @@ fn every_command_says_what_is_lost(pool: &str, loss: &Loss) -> Outcome<()> {
     let (kept, lost) = (number_of(Fate::Kept)?, number_of(Fate::Lost)?);
     is_found_damaged(pool, loss.cut)?;
     let corrupt = "corrupt at offset 0x";
-    expect_saying(0, "records", pool, &["info"], b"")?;
-    expect_saying(0, "records", pool, &["stats"], b"")?;
-    expect_saying(2, corrupt, pool, &["scan"], b"")?;
-    expect_saying(2, corrupt, pool, &["dump"], b"")?;
-    expect_saying(0, "<0000", pool, &["get", &kept], b"")?;
-    expect_saying(2, corrupt, pool, &["get", &lost], b"")?;
-    expect_saying(2, corrupt, pool, &["put", &lost, "value"], b"")?;
-    expect_saying(2, corrupt, pool, &["del", &lost], b"")?;
-    expect_saying(2, "", pool, &["create", "--size", "64MiB"], b"")?;
-    expect_saying(0, "1 deleted", pool, &["del", &kept], b"")?;
-    expect_saying(0, "", pool, &["put", "new", "value"], b"")?;
-    expect_saying(0, "value", pool, &["get", "new"], b"")?;
+    pool.says(0, &["records"], &["info"])?;
+    pool.says(0, &["records"], &["stats"])?;
+    pool.says(2, &[corrupt], &["scan"])?;
+    pool.says(2, &[corrupt], &["dump"])?;
+    pool.says(0, &["<0000"], &["get", &kept])?;
+    pool.says(2, &[corrupt], &["get", &lost])?;
+    pool.says(2, &[corrupt], &["put", &lost, "value"])?;
+    pool.says(2, &[corrupt], &["del", &lost])?;
+    pool.says(2, &[""], &["create", "--size", "64MiB"])?;
+    pool.says(0, &["1 deleted"], &["del", &kept])?;
+    pool.says(0, &[""], &["put", "new", "value"])?;
+    pool.says(0, &["value"], &["get", "new"])?;
     let line = br#"{"key": "newer", "value": "v"}"#;
-    expect_saying(0, "1 loaded", pool, &["load"], line)?;
-    expect_saying(0, "pool_bytes", pool, &["grow", "--size", "80MiB"], b"")?;
+    pool.says_with(0, &["1 loaded"], &["load"], line)?;
+    pool.says(0, &["pool_bytes"], &["grow", "--size", "80MiB"])?;
     is_found_damaged(pool, loss.cut)
 }
 
 #[test]
 fn with_the_index_in_the_pool_what_is_left_is_served() -> Outcome<()> {
-    let place = tempfile::tempdir_in("/dev/shm")?;
+    let place = Place::in_memory()?;
     for is_closed_before in [false, true] {
-        let pool = place.path().join(format!("pool-{is_closed_before}"));
-        let loss = lose_under_a_server(&pool, "pmem", is_closed_before)?;
-        serves_what_is_left(text(&pool)?, &loss)?;
-        every_command_says_what_is_lost(text(&pool)?, &loss)?;
-        std::fs::remove_file(&pool)?;
+        let arguments = ["--size", "64MiB", "--index", "pmem"];
+        let pool = place.created(&format!("pool-{is_closed_before}"), &arguments)?;
+        let loss = lose_under_a_server(&pool, is_closed_before)?;
+        serves_what_is_left(&pool, &loss)?;
+        every_command_says_what_is_lost(&pool, &loss)?;
+        std::fs::remove_file(&pool.path)?;
     }
     Ok(())
 }
@@ -245,14 +230,15 @@ fn with_the_index_in_the_pool_what_is_left_is_served() -> Outcome<()> {
 /// so that the pool is refused by everyone.
 #[test]
 fn with_the_index_in_dram_the_pool_is_refused() -> Outcome<()> {
-    let place = tempfile::tempdir_in("/dev/shm")?;
+    let place = Place::in_memory()?;
     for is_closed_before in [false, true] {
-        let pool = place.path().join(format!("pool-{is_closed_before}"));
-        lose_under_a_server(&pool, "dram", is_closed_before)?;
+        let arguments = ["--size", "64MiB", "--index", "dram"];
+        let pool = place.created(&format!("pool-{is_closed_before}"), &arguments)?;
+        lose_under_a_server(&pool, is_closed_before)?;
         for command in session::NEED_A_POOL {
-            expect_saying(2, "at offset 0x", text(&pool)?, command, b"")?;
+            pool.says(2, &["at offset 0x"], command)?;
         }
-        std::fs::remove_file(&pool)?;
+        std::fs::remove_file(&pool.path)?;
     }
     Ok(())
 }

@@ -1,23 +1,23 @@
 //! Pools and records from the command line, and what every failure says by its exit code.
 
+mod pool;
 mod session;
 
+use pool::{Place, Pool};
 use serde_json::Value;
-use session::{Outcome, coreplane, expect, expect_with, text};
+use session::{Outcome, expect, text};
 
 /// A pool of 64 MiB that goes with its directory.
-fn pool() -> Outcome<(tempfile::TempDir, String)> {
-    let place = tempfile::tempdir_in("/dev/shm")?;
-    let pool = text(&place.path().join("a.pool"))?.to_owned();
-    expect(0, &["create", "--pool", &pool, "--size", "64MiB"])?;
+fn pool() -> Outcome<(Place, Pool)> {
+    let place = Place::in_memory()?;
+    let pool = place.created("a.pool", &["--size", "64MiB"])?;
     Ok((place, pool))
 }
 
 #[test]
 fn records_come_and_go() -> Outcome<()> {
     let (_place, pool) = pool()?;
-    let at = ["--pool", &pool];
-    let run = |code, name: &str, more: &[&str]| expect(code, &[&[name], &at[..], more].concat());
+    let run = |code, name: &str, more: &[&str]| pool.expect(code, &[&[name], more].concat());
     run(0, "put", &["greeting", "hello"])?;
     assert_eq!(run(0, "get", &["greeting"])?, "hello\n");
     assert_eq!(run(0, "get", &["greeting", "--raw"])?, "hello");
@@ -26,7 +26,7 @@ fn records_come_and_go() -> Outcome<()> {
     run(1, "get", &["parting"])?;
     assert_eq!(run(1, "get", &["parting", "--json"])?, "null\n");
     run(0, "put", &["greeting", "hi", "--if-present"])?;
-    expect_with(0, &["put", "--pool", &pool, "from-stdin"], b"line 1\nline 2")?;
+    pool.expect_with(0, &["put", "from-stdin"], b"line 1\nline 2")?;
     assert_eq!(run(0, "get", &["from-stdin", "--raw"])?, "line 1\nline 2");
     run(0, "put", &["gone", "soon", "--ttl", "1ms"])?;
     std::thread::sleep(std::time::Duration::from_millis(5));
@@ -59,16 +59,15 @@ fn a_dump_is_loaded_again() -> Outcome<()> {
     lines += "{\"key_hex\":\"ff00\",\"value_hex\":\"80\",\"expires_at_ms\":9999999999999}\n\n";
     let large = "x".repeat(3 << 20);
     lines += &format!("{{\"key\":\"large\",\"value\":\"{large}\"}}\n");
-    assert_eq!(expect_with(0, &["load", "--pool", &pool], lines.as_bytes())?, "3002 loaded\n");
+    assert_eq!(pool.expect_with(0, &["load"], lines.as_bytes())?, "3002 loaded\n");
 
-    let dump = text(&place.path().join("dump"))?.to_owned();
-    expect(0, &["dump", "--pool", &pool, &dump])?;
-    let other = text(&place.path().join("other.pool"))?.to_owned();
-    expect(0, &["create", "--pool", &other, "--size", "64MiB", "--index", "dram"])?;
-    let loaded = expect(0, &["load", "--pool", &other, &dump, "--json"])?;
+    let dump = place.argument("dump")?;
+    pool.expect(0, &["dump", &dump])?;
+    let other = place.created("other.pool", &["--size", "64MiB", "--index", "dram"])?;
+    let loaded = other.expect(0, &["load", &dump, "--json"])?;
     assert_eq!(loaded, "{\"loaded\":3002}\n");
-    let sorted = |pool: &str| -> Outcome<Vec<String>> {
-        let dumped = expect(0, &["dump", "--pool", pool])?;
+    let sorted = |pool: &Pool| -> Outcome<Vec<String>> {
+        let dumped = pool.expect(0, &["dump"])?;
         let mut lines: Vec<_> = dumped.lines().map(str::to_owned).collect();
         lines.sort();
         Ok(lines)
@@ -86,56 +85,54 @@ fn a_dump_is_loaded_again() -> Outcome<()> {
     };
     assert!(parsed(&sorted(&pool)?)? == parsed(&given)?, "the dump is what was loaded");
     assert!(sorted(&pool)? == sorted(&other)?, "and so is that of the other pool");
-    let info: Value = serde_json::from_str(&expect(0, &["info", "--pool", &other, "--json"])?)?;
+    let info: Value = serde_json::from_str(&other.expect(0, &["info", "--json"])?)?;
     assert_eq!((&info["records"], &info["index"]), (&3002.into(), &"dram".into()));
 
     let bad = b"{\"key\":\"a\",\"value\":\"b\"}\nnonsense\n";
-    let failed = coreplane(&["load", "--pool", &pool], bad)?;
+    let failed = pool.run(&["load"], bad)?;
     assert_eq!(failed.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&failed.stderr).contains("line 2"));
-    assert_eq!(expect(0, &["get", "--pool", &pool, "a"])?, "b\n");
+    assert_eq!(pool.expect(0, &["get", "a"])?, "b\n");
     Ok(())
 }
 
 #[test]
 fn every_failure_has_its_exit_code() -> Outcome<()> {
     let (place, pool) = pool()?;
-    let absent = text(&place.path().join("absent"))?.to_owned();
-    let no_pool = text(&place.path().join("text"))?.to_owned();
-    std::fs::write(&no_pool, "a text, not a pool\n".repeat(1000))?;
-    let truncated = text(&place.path().join("truncated"))?.to_owned();
-    std::fs::copy(&pool, &truncated)?;
-    std::fs::File::options().write(true).open(&truncated)?.set_len(1 << 20)?;
-    for path in [&absent, &no_pool, &truncated] {
+    let (absent, no_pool) = (place.pool("absent")?, place.pool("text")?);
+    no_pool.put_bytes("a text, not a pool\n".repeat(1000).as_bytes())?;
+    let truncated = place.pool("truncated")?;
+    truncated.put_bytes(&pool.bytes()?[..1 << 20])?;
+    for pool in [&absent, &no_pool, &truncated] {
         for command in ["verify", "info", "stats", "dump", "scan"] {
-            expect(2, &[command, "--pool", path])?;
+            pool.expect(2, &[command])?;
         }
-        expect(2, &["get", "--pool", path, "key"])?;
+        pool.expect(2, &["get", "key"])?;
     }
-    assert!(!std::fs::exists(&absent)?, "looking for a pool makes none");
-    expect(2, &["create", "--pool", &pool, "--size", "64MiB"])?;
-    expect(4, &["create", "--pool", &absent, "--size", "2TiB"])?;
-    assert!(!std::fs::exists(&absent)?, "a creation that fails leaves nothing");
-    expect(2, &["create", "--pool", &absent, "--size", "64MiB", "--media", "dax"])?;
-    expect(3, &["put", "--pool", &pool, &"k".repeat(70_000), "value"])?;
-    expect(3, &["serve", "--pool", &absent, "--durability", "noflush"])?;
-    assert!(!std::fs::exists(&absent)?);
+    assert!(!absent.is_there()?, "looking for a pool makes none");
+    pool.expect(2, &["create", "--size", "64MiB"])?;
+    absent.expect(4, &["create", "--size", "2TiB"])?;
+    assert!(!absent.is_there()?, "a creation that fails leaves nothing");
+    absent.expect(2, &["create", "--size", "64MiB", "--media", "dax"])?;
+    pool.expect(3, &["put", &"k".repeat(70_000), "value"])?;
+    absent.expect(3, &["serve", "--durability", "noflush"])?;
+    assert!(!absent.is_there()?);
     for wrong in [
         &["frobnicate"][..],
         &["get"],
-        &["create", "--pool", &absent, "--size", "huge"],
-        &["serve", "--pool", &absent, "--durability", "perhaps"],
-        &["bench", "--pool", &absent, "--workload", "z"],
+        &["create", "--pool", &absent.name, "--size", "huge"],
+        &["serve", "--pool", &absent.name, "--durability", "perhaps"],
+        &["bench", "--pool", &absent.name, "--workload", "z"],
         &["bench", "--workload", "a"],
     ] {
         expect(64, wrong)?;
     }
     let huge = vec![b'x'; 100 << 20];
-    expect_with(4, &["put", "--pool", &pool, "too-much"], &huge)?;
-    expect(0, &["verify", "--pool", &pool])?;
-    expect(0, &["grow", "--pool", &pool, "--size", "512MiB"])?;
-    expect_with(0, &["put", "--pool", &pool, "enough"], &huge)?;
-    assert!(expect(0, &["get", "--pool", &pool, "enough", "--raw"])?.len() == huge.len());
+    pool.expect_with(4, &["put", "too-much"], &huge)?;
+    pool.is_sound()?;
+    pool.expect(0, &["grow", "--size", "512MiB"])?;
+    pool.expect_with(0, &["put", "enough"], &huge)?;
+    assert!(pool.expect(0, &["get", "enough", "--raw"])?.len() == huge.len());
     Ok(())
 }
 
@@ -143,20 +140,20 @@ fn every_failure_has_its_exit_code() -> Outcome<()> {
 fn damage_is_told_from_soundness() -> Outcome<()> {
     let (_place, pool) = pool()?;
     let marker = "a value that is looked for in the file";
-    expect(0, &["put", "--pool", &pool, "key", marker])?;
-    expect(0, &["verify", "--pool", &pool])?;
-    let mut bytes = std::fs::read(&pool)?;
+    pool.expect(0, &["put", "key", marker])?;
+    pool.is_sound()?;
+    let mut bytes = pool.bytes()?;
     let found = bytes.windows(marker.len()).position(|bytes| bytes == marker.as_bytes());
     let at = found.ok_or("the value is not in the file")?;
     bytes[at + 3] ^= 0x10;
-    std::fs::write(&pool, &bytes)?;
-    assert!(expect(1, &["verify", "--pool", &pool])?.contains("DAMAGED"));
-    let verdict: Value = serde_json::from_str(&expect(1, &["verify", "--pool", &pool, "--json"])?)?;
+    pool.put_bytes(&bytes)?;
+    assert!(pool.expect(1, &["verify"])?.contains("DAMAGED"));
+    let verdict: Value = serde_json::from_str(&pool.expect(1, &["verify", "--json"])?)?;
     assert_eq!(verdict["sound"], false);
     assert!(verdict["damages"].as_array().is_some_and(|damages| !damages.is_empty()));
     bytes[at + 3] ^= 0x10;
-    std::fs::write(&pool, &bytes)?;
-    expect(0, &["verify", "--pool", &pool])?;
+    pool.put_bytes(&bytes)?;
+    pool.is_sound()?;
     Ok(())
 }
 
@@ -164,23 +161,22 @@ fn damage_is_told_from_soundness() -> Outcome<()> {
 fn bench_speaks_json_and_verifies() -> Outcome<()> {
     let (_place, pool) = pool()?;
     let scale = ["--records", "5000", "--operations", "5000", "--threads", "2", "--json"];
-    let arguments = [&["bench", "--pool", &pool, "--workload", "a,mget,d"], &scale[..]].concat();
+    let bench = |workload| [&["bench", "--workload", workload], &scale[..]].concat();
     let mut phases = Vec::new();
-    for line in expect(0, &arguments)?.lines() {
+    for line in pool.expect(0, &bench("a,mget,d"))?.lines() {
         let report: Value = serde_json::from_str(line)?;
         assert_eq!((&report["misses"], &report["operations"]), (&0.into(), &5000.into()));
         assert_eq!((&report["engine"], &report["threads"]), (&"scmkv".into(), &2.into()));
         phases.push(report["phase"].as_str().unwrap_or_default().to_owned());
     }
     assert_eq!(phases, ["load", "a", "mget", "d"]);
-    let refused = coreplane(&["bench", "--pool", &pool, "--workload", "e"], b"")?;
+    let refused = pool.run(&["bench", "--workload", "e"], b"")?;
     assert_eq!(refused.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("no order"));
     let on_model = [&["bench", "--engine", "model", "--workload", "e"], &scale[..]].concat();
     assert!(expect(0, &on_model)?.contains("\"phase\":\"e\""));
-    let beside = [&["bench", "--pool", &pool, "--workload", "floor"], &scale[..]].concat();
-    assert_eq!(expect(0, &beside)?.matches("\"phase\":\"floor-get\"").count(), 2);
-    expect(0, &["verify", "--pool", &pool])?;
+    assert_eq!(pool.expect(0, &bench("floor"))?.matches("\"phase\":\"floor-get\"").count(), 2);
+    pool.is_sound()?;
     Ok(())
 }
 

@@ -1,14 +1,11 @@
 //! What cannot be served, and what cannot be stored: each is told in words that name it, by every
 //! subcommand and by the server, and nothing is changed or lost.
 
+mod pool;
 mod session;
 
-use session::{Outcome, Reply, Served, coreplane, expect, text};
-use std::path::Path;
-
-fn place() -> Outcome<tempfile::TempDir> {
-    Ok(tempfile::tempdir_in("/dev/shm")?)
-}
+use pool::{Place, Pool};
+use session::{Outcome, Reply};
 
 /// Where the version is in a pool's header, and where its kind.
 const VERSION: usize = 8;
@@ -23,34 +20,27 @@ fn reseal(bytes: &mut [u8]) {
 
 /// Every subcommand that needs a pool, the server among them, refuses this file with a complaint
 /// that holds `word`, and leaves it as it is.
-fn is_refused(path: &Path, word: &str) -> Outcome<()> {
-    let before = std::fs::read(path)?;
-    let pool = text(path)?;
-    let create: &[&str] = &["create", "--size", "64MiB"];
-    for command in session::NEED_A_POOL.into_iter().chain([create]) {
-        let output = coreplane(&[command, &["--pool", pool]].concat(), b"")?;
-        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{command:?} on {pool}: {complaint}");
-        assert!(!complaint.contains("panicked"), "{command:?}: {complaint}");
-        let is_named = complaint.contains(word) || command[0] == "create";
-        assert!(is_named, "{command:?} on {pool}: {complaint}");
+fn is_refused(pool: &Pool, word: &str) -> Outcome<()> {
+    let before = pool.bytes()?;
+    for command in session::NEED_A_POOL {
+        pool.says(2, &[word], command)?;
     }
-    assert!(std::fs::read(path)? == before, "{pool} was changed");
+    pool.says(2, &[""], &["create", "--size", "64MiB"])?;
+    assert!(pool.bytes()? == before, "{} was changed", pool.name);
     Ok(())
 }
 
 #[test]
 fn what_is_no_pool_of_ours_is_refused_by_everyone() -> Outcome<()> {
-    let place = place()?;
-    let path = place.path().join("sound");
-    expect(0, &["create", "--pool", text(&path)?, "--size", "64MiB"])?;
-    expect(0, &["put", "--pool", text(&path)?, "key", "value"])?;
-    let sound = std::fs::read(&path)?;
-    let other = place.path().join("other");
+    let place = Place::in_memory()?;
+    let pool = place.created("sound", &["--size", "64MiB"])?;
+    pool.expect(0, &["put", "key", "value"])?;
+    let sound = pool.bytes()?;
+    let other = place.pool("other")?;
     let changed = |change: &dyn Fn(&mut Vec<u8>)| -> Outcome<()> {
         let mut bytes = sound.clone();
         change(&mut bytes);
-        Ok(std::fs::write(&other, bytes)?)
+        other.put_bytes(&bytes)
     };
     changed(&|bytes| *bytes = b"a text, not a pool\n".repeat(1000))?;
     is_refused(&other, "not a")?;
@@ -72,17 +62,17 @@ fn what_is_no_pool_of_ours_is_refused_by_everyone() -> Outcome<()> {
     is_refused(&other, "100")?;
     changed(&|bytes| bytes[600] ^= 4)?;
     is_refused(&other, "checksum")?;
-    assert_eq!(expect(0, &["get", "--pool", text(&path)?, "key"])?, "value\n");
+    assert_eq!(pool.expect(0, &["get", "key"])?, "value\n");
     Ok(())
 }
 
 #[test]
 fn a_second_opener_is_told_who_it_is_not() -> Outcome<()> {
-    let place = place()?;
-    let pool = text(&place.path().join("pool"))?.to_owned();
-    let served = Served::start(&["--pool", &pool, "--size", "64MiB"])?;
+    let place = Place::in_memory()?;
+    let pool = place.pool("pool")?;
+    let served = pool.serve(&["--size", "64MiB"])?;
     let mut client = served.connect()?;
-    assert_eq!(client.call(&[b"SET", b"key", b"value"])?, Reply::Simple("OK".to_owned()));
+    assert_eq!(client.call(&[b"SET", b"key", b"value"])?, Reply::ok());
     for command in [
         &["serve", "--port", "0"][..],
         &["verify"],
@@ -90,30 +80,26 @@ fn a_second_opener_is_told_who_it_is_not() -> Outcome<()> {
         &["put", "key", "other"],
         &["grow", "--size", "128MiB"],
     ] {
-        let output = coreplane(&[command, &["--pool", &pool]].concat(), b"")?;
-        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{command:?}: {complaint}");
-        let is_named = ["locked", "in use", "open"].iter().any(|word| complaint.contains(word));
-        assert!(is_named, "{command:?}: {complaint}");
+        pool.says(2, &["locked", "in use", "open"], command)?;
     }
     // A link to the pool is the pool.
-    let link = place.path().join("link");
-    std::os::unix::fs::symlink(&pool, &link)?;
-    expect(2, &["get", "--pool", text(&link)?, "key"])?;
-    assert_eq!(client.call(&[b"GET", b"key"])?, Reply::Bulk(Some(b"value".to_vec())));
+    let link = place.pool("link")?;
+    std::os::unix::fs::symlink(&pool.path, &link.path)?;
+    link.expect(2, &["get", "key"])?;
+    assert_eq!(client.call(&[b"GET", b"key"])?, Reply::bulk(*b"value"));
     served.kill()?;
     // A dead server holds nothing.
-    assert_eq!(expect(0, &["get", "--pool", &pool, "key"])?, "value\n");
+    assert_eq!(pool.expect(0, &["get", "key"])?, "value\n");
     Ok(())
 }
 
 #[test]
 fn what_is_over_the_limits_is_an_error_and_nothing_else() -> Outcome<()> {
-    let place = place()?;
-    let pool = text(&place.path().join("pool"))?.to_owned();
-    let served = Served::start(&["--pool", &pool, "--size", "64MiB"])?;
+    let place = Place::in_memory()?;
+    let pool = place.pool("pool")?;
+    let served = pool.serve(&["--size", "64MiB"])?;
     let mut client = served.connect()?;
-    let ok = Reply::Simple("OK".to_owned());
+    let ok = Reply::ok();
     let longest = vec![b'k'; 64 << 10];
     let too_long = vec![b'k'; (64 << 10) + 1];
     assert_eq!(client.call(&[b"SET", &longest, b"v"])?, ok);
@@ -144,16 +130,16 @@ fn what_is_over_the_limits_is_an_error_and_nothing_else() -> Outcome<()> {
     // Nothing of it is there, and small things still fit.
     assert_eq!(client.call(&[b"DBSIZE"])?, Reply::Number(1));
     assert_eq!(client.call(&[b"SET", b"small", b"v"])?, ok);
-    assert_eq!(served.terminate()?, Some(0));
-    expect(0, &["verify", "--pool", &pool])?;
+    served.terminate()?;
+    pool.is_sound()?;
     Ok(())
 }
 
 #[test]
 fn a_full_pool_refuses_and_keeps_what_it_has() -> Outcome<()> {
-    let place = place()?;
-    let pool = text(&place.path().join("pool"))?.to_owned();
-    let served = Served::start(&["--pool", &pool, "--size", "64MiB"])?;
+    let place = Place::in_memory()?;
+    let pool = place.pool("pool")?;
+    let served = pool.serve(&["--size", "64MiB"])?;
     let mut client = served.connect()?;
     let value = |number: usize| format!("{number:08}").repeat(2500).into_bytes();
     let key = |number: usize| format!("key:{number}").into_bytes();
@@ -169,23 +155,23 @@ fn a_full_pool_refuses_and_keeps_what_it_has() -> Outcome<()> {
     assert!(complaint.contains("no space"), "{complaint}");
     assert!(stored > 2000, "{stored} values of 20,000 bytes");
     for number in 0..stored {
-        assert_eq!(client.call(&[b"GET", &key(number)])?, Reply::Bulk(Some(value(number))));
+        assert_eq!(client.call(&[b"GET", &key(number)])?, Reply::bulk(value(number)));
     }
     served.kill()?;
-    let served = Served::start(&["--pool", &pool])?;
+    let served = pool.serve(&[])?;
     let mut client = served.connect()?;
     assert_eq!(client.call(&[b"DBSIZE"])?, Reply::Number(i64::try_from(stored)?));
-    assert_eq!(served.terminate()?, Some(0));
-    expect(0, &["verify", "--pool", &pool])?;
+    served.terminate()?;
+    pool.is_sound()?;
     // More space, and all goes on.
-    expect(0, &["grow", "--pool", &pool, "--size", "128MiB"])?;
-    let served = Served::start(&["--pool", &pool])?;
+    pool.expect(0, &["grow", "--size", "128MiB"])?;
+    let served = pool.serve(&[])?;
     let mut client = served.connect()?;
     for number in 0..stored {
-        assert_eq!(client.call(&[b"GET", &key(number)])?, Reply::Bulk(Some(value(number))));
+        assert_eq!(client.call(&[b"GET", &key(number)])?, Reply::bulk(value(number)));
         let again = client.call(&[b"SET", &key(stored + number / 2), &value(number)])?;
-        assert_eq!(again, Reply::Simple("OK".to_owned()));
+        assert_eq!(again, Reply::ok());
     }
-    assert_eq!(served.terminate()?, Some(0));
+    served.terminate()?;
     Ok(())
 }

@@ -225,7 +225,11 @@ impl Subject for EventLoops {
             Ok(store) => {
                 created.returned();
                 if self.run_all(run, &store) {
-                    run.acknowledged(Op::Close, || store.close().expect("close"));
+                    let closing = run.began(Op::Close);
+                    match store.close() {
+                        Ok(()) => closing.returned(),
+                        Err(error) => assert!(run.space().check_sync().is_err(), "{error}"),
+                    }
                 }
             }
             Err(error) => assert!(run.space().check_sync().is_err(), "{error}"),

@@ -1,7 +1,7 @@
 //! redis-rs: a client that reads every reply into a type.
 
 use super::Fresh;
-use crate::session::{Outcome, Served};
+use crate::session::Outcome;
 use redis::{
     Client, Commands, Connection, ConnectionLike, ErrorKind, ServerErrorKind, Value, cmd, pipe,
 };
@@ -140,7 +140,6 @@ fn what_redis_rs_was_told_is_there_after_a_kill() -> Outcome<()> {
     for _ in 0..CLIENTS {
         connections.push(connect(&fresh, false, "resp3")?);
     }
-    let again = ["--pool", &fresh.pool.clone(), "--unixsocket", &fresh.socket.clone()];
     std::thread::scope(|scope| -> Outcome<()> {
         let loads: Vec<_> = connections
             .into_iter()
@@ -161,7 +160,7 @@ fn what_redis_rs_was_told_is_there_after_a_kill() -> Outcome<()> {
         assert!(is_enough(), "a client ended before the server did");
         Ok(())
     })?;
-    fresh.served = Served::start(&again)?;
+    fresh.served = fresh.pool.serve(&["--unixsocket", &fresh.socket])?;
     let mut redis = connect(&fresh, false, "resp3")?;
     for (client, count) in counts.iter().enumerate() {
         let acknowledged = count.load(Ordering::Relaxed);

@@ -103,11 +103,12 @@ impl Served {
         Ok(Client { reader: BufReader::new(stream.try_clone()?), stream })
     }
 
-    /// SIGTERM; the exit code.
-    pub(crate) fn terminate(mut self) -> Outcome<Option<i32>> {
+    /// SIGTERM, on which it ends in good order.
+    pub(crate) fn terminate(self) -> Outcome<()> {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &id]).status()?.success());
-        Ok(self.child.wait()?.code())
+        assert_eq!(self.ended()?, Some(0));
+        Ok(())
     }
 
     /// Waits until it has ended by itself; the exit code.
@@ -137,6 +138,18 @@ pub(crate) enum Reply {
     Failed(String),
     Number(i64),
     Bulk(Option<Vec<u8>>),
+}
+
+impl Reply {
+    /// `+OK`.
+    pub(crate) fn ok() -> Self {
+        Self::Simple("OK".to_owned())
+    }
+
+    /// These bytes.
+    pub(crate) fn bulk(bytes: impl Into<Vec<u8>>) -> Self {
+        Self::Bulk(Some(bytes.into()))
+    }
 }
 
 /// A raw connection.

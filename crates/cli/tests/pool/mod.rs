@@ -1,0 +1,128 @@
+//! A pool as the command line names it, and the directory that it goes with.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use crate::session::{Outcome, Served, coreplane, expect, expect_with, text};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+/// A directory that goes when it is dropped.
+pub(crate) struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    /// In memory.
+    pub(crate) fn in_memory() -> Outcome<Self> {
+        Ok(Self { directory: tempfile::tempdir_in("/dev/shm")? })
+    }
+
+    /// Where the workspace lies: on an ordinary disk, or at least not in memory.
+    pub(crate) fn on_disk() -> Outcome<Self> {
+        Ok(Self { directory: tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR"))? })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The path of `name` as an argument.
+    pub(crate) fn argument(&self, name: &str) -> Outcome<String> {
+        Ok(text(&self.path(name))?.to_owned())
+    }
+
+    /// The pool `name`, which is not there yet.
+    pub(crate) fn pool(&self, name: &str) -> Outcome<Pool> {
+        Pool::at(&self.path(name))
+    }
+
+    /// The pool `name`, made with these arguments.
+    pub(crate) fn created(&self, name: &str, arguments: &[&str]) -> Outcome<Pool> {
+        let pool = self.pool(name)?;
+        pool.expect(0, &[&["create"], arguments].concat())?;
+        Ok(pool)
+    }
+}
+
+/// A pool, there or not.
+#[derive(Debug, Clone)]
+pub(crate) struct Pool {
+    pub(crate) path: PathBuf,
+    pub(crate) name: String,
+}
+
+impl Pool {
+    pub(crate) fn at(path: &Path) -> Outcome<Self> {
+        Ok(Self { path: path.to_owned(), name: text(path)?.to_owned() })
+    }
+
+    fn with<'a>(&'a self, command: &[&'a str]) -> Vec<&'a str> {
+        [command, &["--pool", &self.name]].concat()
+    }
+
+    /// Runs a command on it, with this input.
+    pub(crate) fn run(&self, command: &[&str], input: &[u8]) -> Outcome<Output> {
+        coreplane(&self.with(command), input)
+    }
+
+    /// Runs a command on it and expects this exit code; what it wrote.
+    pub(crate) fn expect(&self, code: i32, command: &[&str]) -> Outcome<String> {
+        expect(code, &self.with(command))
+    }
+
+    /// As [`Pool::expect`], with input.
+    pub(crate) fn expect_with(&self, code: i32, command: &[&str], input: &[u8]) -> Outcome<String> {
+        expect_with(code, &self.with(command), input)
+    }
+
+    /// Runs a command on it; the exit code and all that it says.
+    pub(crate) fn ask(&self, command: &[&str], input: &[u8]) -> Outcome<(i32, String)> {
+        let output = self.run(command, input)?;
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        let code = output.status.code().ok_or_else(|| format!("{command:?} was killed"))?;
+        assert!(!complaint.contains("panicked"), "{command:?}: {complaint}");
+        Ok((code, format!("{complaint}{}", String::from_utf8_lossy(&output.stdout))))
+    }
+
+    /// Runs a command on it that ends with this exit code and says one of `words`.
+    pub(crate) fn says(&self, code: i32, words: &[&str], command: &[&str]) -> Outcome<()> {
+        self.says_with(code, words, command, b"")
+    }
+
+    /// As [`Pool::says`], with input.
+    pub(crate) fn says_with(
+        &self,
+        code: i32,
+        words: &[&str],
+        command: &[&str],
+        input: &[u8],
+    ) -> Outcome<()> {
+        let (ended, said) = self.ask(command, input)?;
+        assert_eq!(ended, code, "{command:?} on {}: {said}", self.name);
+        let is_named = words.iter().any(|word| said.contains(word));
+        assert!(is_named, "{command:?} on {}: {said}", self.name);
+        Ok(())
+    }
+
+    /// A server of it.
+    pub(crate) fn serve(&self, arguments: &[&str]) -> Outcome<Served> {
+        Served::start(&self.with(arguments))
+    }
+
+    /// `verify` finds nothing wrong.
+    pub(crate) fn is_sound(&self) -> Outcome<()> {
+        self.expect(0, &["verify"]).map(drop)
+    }
+
+    pub(crate) fn is_there(&self) -> Outcome<bool> {
+        Ok(std::fs::exists(&self.path)?)
+    }
+
+    pub(crate) fn bytes(&self) -> Outcome<Vec<u8>> {
+        Ok(std::fs::read(&self.path)?)
+    }
+
+    /// Has the file hold `bytes`.
+    pub(crate) fn put_bytes(&self, bytes: &[u8]) -> Outcome<()> {
+        Ok(std::fs::write(&self.path, bytes)?)
+    }
+}
