@@ -1,8 +1,8 @@
 //! `LevelDB`, Debian's build.
 
-use crate::memory::Meter;
-use crate::{Error, Peer, Room, Safety, no_order};
-use coreplane_bench::{Costs, Result, Session, Target};
+use crate::adapter::Adapter;
+use crate::{Error, Room, Safety};
+use coreplane_bench::{Result, Session};
 use coreplane_bench_peers_bindings::leveldb::{Settings, Store, version};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -10,7 +10,6 @@ use std::path::Path;
 pub(crate) struct LevelDb {
     store: Store,
     settings: Settings,
-    meter: Meter,
 }
 
 impl LevelDb {
@@ -22,13 +21,18 @@ impl LevelDb {
             bloom_bits: 10,
             sync: safety == Safety::Power,
         };
-        let meter = Meter::new();
         let store = Store::open(directory, &settings).map_err(Error::Target)?;
-        Ok(Self { store, settings, meter })
+        Ok(Self { store, settings })
     }
 }
 
-impl Peer for LevelDb {
+impl Adapter for LevelDb {
+    type Access<'a> = &'a Self;
+
+    fn name(&self) -> &'static str {
+        "leveldb"
+    }
+
     fn settings(&self) -> Value {
         json!({
             "library": format!("libleveldb {} (Debian)", version()),
@@ -40,55 +44,20 @@ impl Peer for LevelDb {
             "sync": self.settings.sync,
         })
     }
-}
 
-impl Target for LevelDb {
-    fn name(&self) -> String {
-        "leveldb".to_owned()
-    }
-
-    fn session(&self) -> Result<Box<dyn Session + '_>> {
-        Ok(Box::new(LevelSession { peer: self, syncs: 0 }))
-    }
-
-    fn costs(&self) -> Costs {
-        self.meter.costs()
-    }
-
-    fn is_ordered(&self) -> bool {
-        false
+    fn access(&self) -> Result<Self::Access<'_>> {
+        Ok(self)
     }
 }
 
-struct LevelSession<'a> {
-    peer: &'a LevelDb,
-    syncs: u64,
-}
-
-impl Session for LevelSession<'_> {
+impl Session for &LevelDb {
     #[inline]
     fn get(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        self.peer.store.get(key, visit).map_err(Error::Target)
+        self.store.get(key, visit).map_err(Error::Target)
     }
 
     #[inline]
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.syncs += u64::from(self.peer.settings.sync);
-        self.peer.store.put(key, value).map_err(Error::Target)
-    }
-
-    fn scan(
-        &mut self,
-        _start: &[u8],
-        _limit: usize,
-        _visit: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<()> {
-        no_order()
-    }
-}
-
-impl Drop for LevelSession<'_> {
-    fn drop(&mut self) {
-        self.peer.meter.add_syncs(self.syncs);
+        self.store.put(key, value).map_err(Error::Target)
     }
 }

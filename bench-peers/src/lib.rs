@@ -22,6 +22,7 @@
 //! On tmpfs a sync costs a system call and keeps nothing; the second setting then shows what the
 //! protocol costs, and nothing is power-safe. Which file system it is, the caller knows.
 
+mod adapter;
 mod fjall;
 mod floors;
 mod leveldb;
@@ -30,6 +31,7 @@ mod memory;
 mod redb;
 mod rocksdb;
 
+use adapter::{Adapted, Adapter};
 use coreplane_bench::{Error, Plan, Result, Step, Target};
 use serde_json::Value;
 use std::path::Path;
@@ -96,14 +98,22 @@ pub fn open(
     };
     Ok(match name {
         "floor-pmem" | "floor-dram" => Box::new(floors::open(name, directory, plan, appends)?),
-        "rocksdb" => Box::new(rocksdb::RocksDb::open(directory, safety, room)?),
-        "leveldb" => Box::new(leveldb::LevelDb::open(directory, safety, room)?),
-        "lmdb" => Box::new(lmdb::Lmdb::open(directory, safety, true, room)?),
-        "lmdb-nomap" => Box::new(lmdb::Lmdb::open(directory, safety, false, room)?),
-        "redb" => Box::new(redb::Redb::open(directory, safety, room)?),
-        "fjall" => Box::new(fjall::Fjall::open(directory, safety, room)?),
+        "rocksdb" => adapted(directory, safety, |at| rocksdb::RocksDb::open(at, safety, room))?,
+        "leveldb" => adapted(directory, safety, |at| leveldb::LevelDb::open(at, safety, room))?,
+        "lmdb" => adapted(directory, safety, |at| lmdb::Lmdb::open(at, safety, true, room))?,
+        "lmdb-nomap" => adapted(directory, safety, |at| lmdb::Lmdb::open(at, safety, false, room))?,
+        "redb" => adapted(directory, safety, |at| redb::Redb::open(at, safety, room))?,
+        "fjall" => adapted(directory, safety, |at| fjall::Fjall::open(at, safety, room))?,
         _ => return Err(Error::Plan(format!("`{name}` is none of {}", NAMES.join(", ")))),
     })
+}
+
+fn adapted<A: Adapter + 'static>(
+    directory: &Path,
+    safety: Safety,
+    open: impl FnOnce(&Path) -> Result<A>,
+) -> Result<Box<dyn Peer>> {
+    Ok(Box::new(Adapted::open(directory, safety, open)?))
 }
 
 /// What a peer must be able to hold.
@@ -124,8 +134,4 @@ impl Room {
 
 fn failed(error: impl std::fmt::Display) -> Error {
     Error::Target(error.to_string())
-}
-
-fn no_order<T>() -> Result<T> {
-    Err(Error::Plan("scans are not compared here".to_owned()))
 }

@@ -1,8 +1,8 @@
 //! `LMDB`: a transaction a write, a renewed read transaction a look.
 
-use crate::memory::Meter;
-use crate::{Error, Peer, Room, Safety, no_order};
-use coreplane_bench::{Costs, Result, Session, Target};
+use crate::adapter::{Adapter, get_by_batch};
+use crate::{Error, Room, Safety};
+use coreplane_bench::{Result, Session};
 use coreplane_bench_peers_bindings::lmdb::{Reader, Settings, Store, version};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -10,7 +10,6 @@ use std::path::Path;
 pub(crate) struct Lmdb {
     store: Store,
     settings: Settings,
-    meter: Meter,
 }
 
 impl Lmdb {
@@ -27,13 +26,18 @@ impl Lmdb {
             write_map,
             sync: safety == Safety::Power,
         };
-        let meter = Meter::new();
         let store = Store::open(directory, &settings).map_err(Error::Target)?;
-        Ok(Self { store, settings, meter })
+        Ok(Self { store, settings })
     }
 }
 
-impl Peer for Lmdb {
+impl Adapter for Lmdb {
+    type Access<'a> = LmdbAccess<'a>;
+
+    fn name(&self) -> &'static str {
+        if self.settings.write_map { "lmdb" } else { "lmdb-nomap" }
+    }
+
     fn settings(&self) -> Value {
         json!({
             "library": format!("LMDB {} (lmdb-master-sys)", version()),
@@ -43,67 +47,30 @@ impl Peer for Lmdb {
             "reads": "renewed transaction; one a batch of multi_get",
         })
     }
-}
 
-impl Target for Lmdb {
-    fn name(&self) -> String {
-        if self.settings.write_map { "lmdb" } else { "lmdb-nomap" }.to_owned()
-    }
-
-    fn session(&self) -> Result<Box<dyn Session + '_>> {
+    fn access(&self) -> Result<Self::Access<'_>> {
         let reader = self.store.reader().map_err(Error::Target)?;
-        Ok(Box::new(LmdbSession { peer: self, reader, syncs: 0 }))
-    }
-
-    fn costs(&self) -> Costs {
-        self.meter.costs()
-    }
-
-    fn is_ordered(&self) -> bool {
-        false
+        Ok(LmdbAccess { store: &self.store, reader })
     }
 }
 
-struct LmdbSession<'a> {
-    peer: &'a Lmdb,
+pub(crate) struct LmdbAccess<'a> {
+    store: &'a Store,
     reader: Reader<'a>,
-    syncs: u64,
 }
 
-impl Session for LmdbSession<'_> {
+impl Session for LmdbAccess<'_> {
     #[inline]
     fn get(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let mut found = false;
-        let mut show = |_: usize, value: &[u8]| {
-            found = true;
-            visit(value);
-        };
-        self.reader.get(&[key], &mut show).map_err(Error::Target)?;
-        Ok(found)
+        get_by_batch(self, key, visit)
     }
 
     #[inline]
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.syncs += u64::from(self.peer.settings.sync);
-        self.peer.store.put(key, value).map_err(Error::Target)
+        self.store.put(key, value).map_err(Error::Target)
     }
 
     fn multi_get(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
         self.reader.get(keys, visit).map_err(Error::Target)
-    }
-
-    fn scan(
-        &mut self,
-        _start: &[u8],
-        _limit: usize,
-        _visit: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<()> {
-        no_order()
-    }
-}
-
-impl Drop for LmdbSession<'_> {
-    fn drop(&mut self) {
-        self.peer.meter.add_syncs(self.syncs);
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::print_stdout, reason = "what it prints is its result")]
 
 use clap::Parser;
-use coreplane_bench::{Distribution, Error, Plan, Result, Step, Workload, run};
+use coreplane_bench::{Error, Plan, Result, Step, Workload, run};
 use coreplane_bench_peers::{Safety, open};
 use serde_json::json;
 use std::path::PathBuf;
@@ -24,27 +24,8 @@ struct Arguments {
     /// Workloads, `load` the first: load, a, b, c, d, f, mget, overwrite; `c@uniform` chooses so.
     #[arg(long, default_value = "load,a", value_delimiter = ',')]
     workload: Vec<Step>,
-    /// Records.
-    #[arg(long, default_value_t = 1_000_000)]
-    records: u64,
-    /// Operations of all threads.
-    #[arg(long, default_value_t = 1_000_000)]
-    operations: u64,
-    /// Threads.
-    #[arg(long, default_value_t = 1)]
-    threads: usize,
-    /// uniform, zipfian, latest.
-    #[arg(long)]
-    distribution: Option<Distribution>,
-    /// Bytes of a key; at least 8.
-    #[arg(long, default_value_t = 16)]
-    key_size: usize,
-    /// Bytes of a value; at least 8.
-    #[arg(long, default_value_t = 100)]
-    value_size: usize,
-    /// Begins the draws.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    plan: Plan,
 }
 
 fn main() -> ExitCode {
@@ -59,28 +40,19 @@ fn main() -> ExitCode {
 }
 
 fn measure(arguments: &Arguments) -> Result<()> {
-    let plan = Plan {
-        records: arguments.records,
-        operations: arguments.operations,
-        threads: arguments.threads,
-        distribution: arguments.distribution,
-        key_size: arguments.key_size,
-        value_size: arguments.value_size,
-        seed: arguments.seed,
-    };
     if arguments.workload.first().is_none_or(|step| step.workload != Workload::Load) {
         return Err(Error::Plan("the first workload must be load: the store is new".to_owned()));
     }
     let at = &arguments.directory;
     let refuse = |error| Error::Plan(format!("{}: {error}", at.display()));
     std::fs::create_dir(at).map_err(refuse)?;
-    let measured = phases(arguments, &plan);
+    let measured = phases(arguments);
     std::fs::remove_dir_all(at).map_err(refuse)?;
     measured
 }
 
-fn phases(arguments: &Arguments, plan: &Plan) -> Result<()> {
-    let Arguments { peer, directory, safety, workload, .. } = arguments;
+fn phases(arguments: &Arguments) -> Result<()> {
+    let Arguments { peer, directory, safety, workload, plan } = arguments;
     let floor = peer.starts_with("floor-");
     let peer = open(peer, directory, *safety, plan, workload)?;
     for step in workload {

@@ -1,31 +1,19 @@
 //! DRAM of a peer, which few stores tell, and none in the same way.
 
-use coreplane_bench::Costs;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Measures what the process has come to use since this was made, and counts syncs.
+/// What the process has come to use since this was made.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub(crate) struct Dram {
     before: u64,
-    syncs: AtomicU64,
 }
 
-impl Meter {
-    pub(crate) fn new() -> Self {
-        Self { before: anonymous(), syncs: AtomicU64::new(0) }
+impl Dram {
+    pub(crate) fn measured_from_now() -> Self {
+        Self { before: anonymous() }
     }
 
-    /// A session asked for so many syncs.
-    pub(crate) fn add_syncs(&self, count: u64) {
-        self.syncs.fetch_add(count, Ordering::Relaxed);
-    }
-
-    pub(crate) fn costs(&self) -> Costs {
-        Costs {
-            flushes: 0,
-            fences: self.syncs.load(Ordering::Relaxed),
-            dram_bytes: anonymous().saturating_sub(self.before),
-        }
+    /// Bytes more than then.
+    pub(crate) fn grown(&self) -> u64 {
+        anonymous().saturating_sub(self.before)
     }
 }
 
@@ -45,9 +33,9 @@ mod tests {
 
     #[test]
     fn what_is_touched_is_seen() {
-        let meter = Meter::new();
+        let dram = Dram::measured_from_now();
         let block = std::hint::black_box(vec![1_u8; 64 << 20]);
-        let grown = meter.costs().dram_bytes;
+        let grown = dram.grown();
         assert!(grown >= 60 << 20, "{grown} after touching {}", block.len());
     }
 }

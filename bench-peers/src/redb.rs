@@ -1,8 +1,8 @@
 //! redb: a transaction a write, a transaction a look.
 
-use crate::memory::Meter;
-use crate::{Peer, Room, Safety, failed, no_order};
-use coreplane_bench::{Costs, Result, Session, Target};
+use crate::adapter::{Adapter, get_by_batch};
+use crate::{Room, Safety, failed};
+use coreplane_bench::{Result, Session};
 use redb::backends::FileBackend;
 use redb::{Builder, Database, ReadableDatabase, StorageBackend, TableDefinition};
 use serde_json::{Value, json};
@@ -46,13 +46,11 @@ pub(crate) struct Redb {
     database: Database,
     safety: Safety,
     cache: usize,
-    meter: Meter,
 }
 
 impl Redb {
     pub(crate) fn open(directory: &Path, safety: Safety, room: Room) -> Result<Self> {
         let cache = usize::try_from(room.cache()).unwrap_or(usize::MAX);
-        let meter = Meter::new();
         let path = directory.join("redb");
         let mut builder = Builder::new();
         builder.set_cache_size(cache);
@@ -71,7 +69,7 @@ impl Redb {
             }
         }
         .map_err(failed)?;
-        let peer = Self { database, safety, cache, meter };
+        let peer = Self { database, safety, cache };
         // Reads of a table that was never made are errors.
         let transaction = peer.database.begin_write().map_err(failed)?;
         transaction.open_table(TABLE).map_err(failed)?;
@@ -80,7 +78,13 @@ impl Redb {
     }
 }
 
-impl Peer for Redb {
+impl Adapter for Redb {
+    type Access<'a> = &'a Self;
+
+    fn name(&self) -> &'static str {
+        "redb"
+    }
+
     fn settings(&self) -> Value {
         let backend = match self.safety {
             Safety::Kill => "file, syncs left out",
@@ -88,45 +92,19 @@ impl Peer for Redb {
         };
         json!({"cache": self.cache, "durability": "Immediate", "backend": backend})
     }
-}
 
-impl Target for Redb {
-    fn name(&self) -> String {
-        "redb".to_owned()
-    }
-
-    fn session(&self) -> Result<Box<dyn Session + '_>> {
-        Ok(Box::new(RedbSession { peer: self, syncs: 0 }))
-    }
-
-    fn costs(&self) -> Costs {
-        self.meter.costs()
-    }
-
-    fn is_ordered(&self) -> bool {
-        false
+    fn access(&self) -> Result<Self::Access<'_>> {
+        Ok(self)
     }
 }
 
-struct RedbSession<'a> {
-    peer: &'a Redb,
-    syncs: u64,
-}
-
-impl Session for RedbSession<'_> {
+impl Session for &Redb {
     fn get(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let mut found = false;
-        let mut show = |_: usize, value: &[u8]| {
-            found = true;
-            visit(value);
-        };
-        self.multi_get(&[key], &mut show)?;
-        Ok(found)
+        get_by_batch(self, key, visit)
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.syncs += u64::from(self.peer.safety == Safety::Power);
-        let transaction = self.peer.database.begin_write().map_err(failed)?;
+        let transaction = self.database.begin_write().map_err(failed)?;
         {
             let mut table = transaction.open_table(TABLE).map_err(failed)?;
             table.insert(key, value).map_err(failed)?;
@@ -135,7 +113,7 @@ impl Session for RedbSession<'_> {
     }
 
     fn multi_get(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
-        let transaction = self.peer.database.begin_read().map_err(failed)?;
+        let transaction = self.database.begin_read().map_err(failed)?;
         let table = transaction.open_table(TABLE).map_err(failed)?;
         for (index, key) in keys.iter().enumerate() {
             if let Some(value) = table.get(key).map_err(failed)? {
@@ -143,20 +121,5 @@ impl Session for RedbSession<'_> {
             }
         }
         Ok(())
-    }
-
-    fn scan(
-        &mut self,
-        _start: &[u8],
-        _limit: usize,
-        _visit: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<()> {
-        no_order()
-    }
-}
-
-impl Drop for RedbSession<'_> {
-    fn drop(&mut self) {
-        self.peer.meter.add_syncs(self.syncs);
     }
 }

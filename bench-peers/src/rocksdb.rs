@@ -1,8 +1,8 @@
 //! `RocksDB`, Debian's build, with its makers' preset for point lookups.
 
-use crate::memory::Meter;
-use crate::{Error, Peer, Room, Safety, no_order};
-use coreplane_bench::{Costs, Result, Session, Target};
+use crate::adapter::Adapter;
+use crate::{Error, Room, Safety};
+use coreplane_bench::{Result, Session};
 use coreplane_bench_peers_bindings::rocksdb::{BATCH, Settings, Store};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -10,7 +10,6 @@ use std::path::Path;
 pub(crate) struct RocksDb {
     store: Store,
     settings: Settings,
-    meter: Meter,
 }
 
 impl RocksDb {
@@ -22,13 +21,18 @@ impl RocksDb {
             background: 2,
             sync: safety == Safety::Power,
         };
-        let meter = Meter::new();
         let store = Store::open(directory, &settings).map_err(Error::Target)?;
-        Ok(Self { store, settings, meter })
+        Ok(Self { store, settings })
     }
 }
 
-impl Peer for RocksDb {
+impl Adapter for RocksDb {
+    type Access<'a> = &'a Self;
+
+    fn name(&self) -> &'static str {
+        "rocksdb"
+    }
+
     fn settings(&self) -> Value {
         json!({
             "library": "librocksdb (Debian)",
@@ -43,63 +47,28 @@ impl Peer for RocksDb {
             "reads": "pinned; batched MultiGet",
         })
     }
-}
 
-impl Target for RocksDb {
-    fn name(&self) -> String {
-        "rocksdb".to_owned()
-    }
-
-    fn session(&self) -> Result<Box<dyn Session + '_>> {
-        Ok(Box::new(RocksSession { peer: self, syncs: 0 }))
-    }
-
-    fn costs(&self) -> Costs {
-        self.meter.costs()
-    }
-
-    fn is_ordered(&self) -> bool {
-        false
+    fn access(&self) -> Result<Self::Access<'_>> {
+        Ok(self)
     }
 }
 
-struct RocksSession<'a> {
-    peer: &'a RocksDb,
-    syncs: u64,
-}
-
-impl Session for RocksSession<'_> {
+impl Session for &RocksDb {
     #[inline]
     fn get(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        self.peer.store.get(key, visit).map_err(Error::Target)
+        self.store.get(key, visit).map_err(Error::Target)
     }
 
     #[inline]
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.syncs += u64::from(self.peer.settings.sync);
-        self.peer.store.put(key, value).map_err(Error::Target)
+        self.store.put(key, value).map_err(Error::Target)
     }
 
     fn multi_get(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
         for (at, batch) in keys.chunks(BATCH).enumerate() {
             let mut show = |index: usize, value: &[u8]| visit(at * BATCH + index, value);
-            self.peer.store.multi_get(batch, &mut show).map_err(Error::Target)?;
+            self.store.multi_get(batch, &mut show).map_err(Error::Target)?;
         }
         Ok(())
-    }
-
-    fn scan(
-        &mut self,
-        _start: &[u8],
-        _limit: usize,
-        _visit: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<()> {
-        no_order()
-    }
-}
-
-impl Drop for RocksSession<'_> {
-    fn drop(&mut self) {
-        self.peer.meter.add_syncs(self.syncs);
     }
 }

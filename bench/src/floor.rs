@@ -228,10 +228,6 @@ impl Target for Floor {
         };
         Costs { flushes, fences, dram_bytes }
     }
-
-    fn is_ordered(&self) -> bool {
-        false
-    }
 }
 
 struct FloorSession<'a> {
@@ -326,14 +322,5 @@ impl Session for FloorSession<'_> {
             }
         }
         Ok(())
-    }
-
-    fn scan(
-        &mut self,
-        _start: &[u8],
-        _limit: usize,
-        _visit: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<()> {
-        Err(Error::Plan("the floor has no order".to_owned()))
     }
 }

@@ -5,22 +5,33 @@ use crate::record::LEN_MIN;
 use crate::{Error, Result, Workload};
 
 /// How much is done. Two runs of one plan make the same operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+///
+/// As arguments of a command line too: what a field says is the help of its option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
+#[group(skip)]
 pub struct Plan {
-    /// Records loaded.
+    /// Records.
+    #[arg(long, default_value_t = Plan::default().records)]
     pub records: u64,
-    /// Operations of a workload, of all threads together (a batch of `mget` counts as many as it
-    /// has keys).
+    /// Operations of a workload, of all threads together; a batch of mget counts as many as it has
+    /// keys.
+    #[arg(long, default_value_t = Plan::default().operations)]
     pub operations: u64,
     /// Threads.
+    #[arg(long, default_value_t = Plan::default().threads)]
     pub threads: usize,
-    /// How records are chosen; none: `latest` for workload `d`, else `zipfian`.
+    /// How records are chosen: uniform, zipfian, latest [default: latest for workload d, else
+    /// zipfian].
+    #[arg(long)]
     pub distribution: Option<Distribution>,
-    /// Bytes of a key.
+    /// Bytes of a key; at least 8.
+    #[arg(long, default_value_t = Plan::default().key_size)]
     pub key_size: usize,
-    /// Bytes of a value.
+    /// Bytes of a value; at least 8.
+    #[arg(long, default_value_t = Plan::default().value_size)]
     pub value_size: usize,
-    /// Begins the draws.
+    /// Begins the draws: the same seed, the same operations.
+    #[arg(long, default_value_t = Plan::default().seed)]
     pub seed: u64,
 }
 

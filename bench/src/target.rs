@@ -30,7 +30,9 @@ pub trait Target: Sync {
     fn costs(&self) -> Costs;
 
     /// True if [`Session::scan`] works.
-    fn is_ordered(&self) -> bool;
+    fn is_ordered(&self) -> bool {
+        false
+    }
 }
 
 /// One thread's access to a [`Target`].
@@ -64,10 +66,12 @@ pub trait Session {
     /// If the store fails, or has no order.
     fn scan(
         &mut self,
-        start: &[u8],
-        limit: usize,
-        visit: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<()>;
+        _start: &[u8],
+        _limit: usize,
+        _visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        Err(Error::Plan("a scan of what has no order".to_owned()))
+    }
 }
 
 /// An [`Engine`] as a target.

@@ -141,10 +141,6 @@ impl Target for Forgetful {
     fn costs(&self) -> Costs {
         Costs::default()
     }
-
-    fn is_ordered(&self) -> bool {
-        false
-    }
 }
 
 impl Session for ForgetfulSession<'_> {
@@ -157,15 +153,6 @@ impl Session for ForgetfulSession<'_> {
     fn put(&mut self, _key: &[u8], value: &[u8]) -> Result<()> {
         *self.0.last.lock().map_err(|_| Error::Panicked)? = value.to_vec();
         Ok(())
-    }
-
-    fn scan(
-        &mut self,
-        _start: &[u8],
-        _limit: usize,
-        _visit: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<()> {
-        Err(Error::Plan("no order".to_owned()))
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::terms;
 use clap::{Args, Parser, Subcommand};
 use coreplane::{Durability, EngineChoice, MediaChoice, Placement};
+use coreplane_bench::Plan;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -94,16 +95,25 @@ pub(crate) struct Pool {
     pub(crate) json: bool,
 }
 
+/// What a pool is made with.
+#[derive(Debug, Args)]
+pub(crate) struct NewPool {
+    /// Bytes of a pool that is created, for example 4GiB. All of it is allocated then, so that
+    /// nothing can run out later.
+    #[arg(long, default_value = "1GiB", value_parser = terms::size)]
+    pub(crate) size: u64,
+    /// Where the index of a pool that is created lies, for good: in the pool (pmem: opens at once,
+    /// however large) or in DRAM (dram: fewer lines written a put); auto chooses.
+    #[arg(long, default_value = "auto", value_parser = terms::placement)]
+    pub(crate) index: Placement,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) pool: Pool,
-    /// Bytes of the pool, if it must be created.
-    #[arg(long, default_value = "1GiB", value_parser = terms::size)]
-    pub(crate) size: u64,
-    /// Where the index of a pool that must be created lies: auto, pmem, dram.
-    #[arg(long, default_value = "auto", value_parser = terms::placement)]
-    pub(crate) index: Placement,
+    #[command(flatten)]
+    pub(crate) new: NewPool,
     /// Addresses to listen on.
     #[arg(long, default_value = "127.0.0.1", value_delimiter = ',')]
     pub(crate) bind: Vec<String>,
@@ -151,14 +161,8 @@ fn octal(text: &str) -> Result<u32, String> {
 pub(crate) struct Create {
     #[command(flatten)]
     pub(crate) pool: Pool,
-    /// Bytes of the pool, for example 4GiB. All of it is allocated now, so that nothing can run
-    /// out later.
-    #[arg(long, default_value = "1GiB", value_parser = terms::size)]
-    pub(crate) size: u64,
-    /// Where the index lies, for good: in the pool (pmem: opens at once, however large) or in
-    /// DRAM (dram: fewer lines written a put); auto chooses.
-    #[arg(long, default_value = "auto", value_parser = terms::placement)]
-    pub(crate) index: Placement,
+    #[command(flatten)]
+    pub(crate) new: NewPool,
 }
 
 #[derive(Debug, Args)]
@@ -263,24 +267,8 @@ pub(crate) struct Bench {
     /// `c@uniform` chooses records so, whatever --distribution says.
     #[arg(long, default_value = "a", value_delimiter = ',')]
     pub(crate) workload: Vec<String>,
-    /// Records.
-    #[arg(long, default_value_t = 1_000_000)]
-    pub(crate) records: u64,
-    /// Operations of all threads.
-    #[arg(long, default_value_t = 1_000_000)]
-    pub(crate) operations: u64,
-    /// Threads.
-    #[arg(long, default_value_t = 1)]
-    pub(crate) threads: usize,
-    /// uniform, zipfian, latest [default: latest for workload d, else zipfian].
-    #[arg(long)]
-    pub(crate) distribution: Option<coreplane_bench::Distribution>,
-    /// Bytes of a key; at least 8.
-    #[arg(long, default_value_t = 16)]
-    pub(crate) key_size: usize,
-    /// Bytes of a value; at least 8.
-    #[arg(long, default_value_t = 100)]
-    pub(crate) value_size: usize,
+    #[command(flatten)]
+    pub(crate) plan: Plan,
     /// strict, group, relaxed, or, for comparison alone, noflush.
     #[arg(long, default_value = "strict", value_parser = terms::durability)]
     pub(crate) durability: Durability,
@@ -293,7 +281,4 @@ pub(crate) struct Bench {
     /// Bytes of a pool that is created [default: enough for the records and the workload].
     #[arg(long, value_parser = terms::size)]
     pub(crate) size: Option<u64>,
-    /// Begins the draws: the same seed, the same operations.
-    #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
 }

@@ -1,6 +1,6 @@
 //! The store that a command line names.
 
-use crate::arguments::Pool;
+use crate::arguments::{NewPool, Pool};
 use crate::failure::Failure;
 use crate::terms;
 use coreplane::{Store, StoreConfig};
@@ -20,6 +20,13 @@ impl Pool {
     /// Opens it for a few calls from one thread.
     pub(crate) fn open(&self) -> Result<Store, Failure> {
         open(&self.config().background(false))
+    }
+}
+
+impl NewPool {
+    /// How `pool` is opened, or created if it is not there.
+    pub(crate) fn config(&self, pool: &Pool) -> StoreConfig {
+        pool.config().size(self.size).placement(self.index)
     }
 }
 

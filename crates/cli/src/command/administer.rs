@@ -11,8 +11,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 pub(crate) fn create(create: Create) -> Outcome {
-    let Create { pool, size, index } = create;
-    let config = pool.config().size(size).placement(index).background(false);
+    let Create { pool, new } = create;
+    let config = new.config(&pool).background(false);
     let store = config.create().map_err(|error| Failure::of_pool(&error, config.path()))?;
     let facts = facts(config.path(), &store)?;
     store.close()?;

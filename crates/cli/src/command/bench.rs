@@ -16,15 +16,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 pub(crate) fn run(bench: Bench) -> Outcome {
-    let plan = Plan {
-        records: bench.records,
-        operations: bench.operations,
-        threads: bench.threads,
-        distribution: bench.distribution,
-        key_size: bench.key_size,
-        value_size: bench.value_size,
-        seed: bench.seed,
-    };
+    let plan = bench.plan;
     plan.check()?;
     let mut steps = Vec::new();
     for name in &bench.workload {
@@ -100,7 +92,7 @@ fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
     let store = pool::open(&config)?;
     let opened = milliseconds();
     let target = EngineTarget(&**store.engine());
-    let number = mix(bench.seed) % plan.records;
+    let number = mix(plan.seed) % plan.records;
     let (mut key, mut value) = (vec![0; plan.key_size], vec![0; plan.value_size]);
     write_key(number, &mut key);
     let mut checked = Ok(0);

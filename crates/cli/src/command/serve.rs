@@ -18,10 +18,9 @@ pub(crate) fn run(serve: Serve) -> Outcome {
     }
     let password = serve.requirepass_file.as_deref().map(std::fs::read_to_string).transpose()?;
     let password = password.map(|text| text.trim_end_matches(['\r', '\n']).to_owned());
-    let config =
-        serve.pool.config().size(serve.size).placement(serve.index).durability(serve.durability);
+    let config = serve.new.config(&serve.pool).durability(serve.durability);
     if !config.path().exists() {
-        let size = terms::human(serve.size);
+        let size = terms::human(serve.new.size);
         eprintln!("coreplane: creating {} ({size})", config.path().display());
     }
     // From here on a signal ends the server in good order.
