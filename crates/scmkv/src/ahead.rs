@@ -37,7 +37,7 @@ impl Store {
             return Ok(None);
         }
         let place = self.place(key);
-        self.index.prefetch(place);
+        self.index.prefetch_to_write(place);
         let write = Write { key, place, options, order };
         let mut header = Header { expires_at: options.expires_at, ..Header::put(0) };
         let mut log = self.my_log()?;
