@@ -99,6 +99,10 @@ unsafe fn copy_words_nt(to: *mut u8, from: *const u8, len: usize) {
 /// # Safety
 /// As [`copy_nt`]; the processor has AVX-512 F.
 #[target_feature(enable = "avx512f")]
+#[expect(
+    clippy::cast_ptr_alignment,
+    reason = "the target is at a line, the source may be anywhere"
+)]
 unsafe fn copy_lines_nt(to: *mut u8, from: *const u8, len: usize) {
     let mut at = 0;
     while at < len {
