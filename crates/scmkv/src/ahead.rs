@@ -13,52 +13,63 @@
 //! that no crash can bring to light what was refused.
 
 use crate::log::Order;
-use crate::put::Write;
+use crate::put::{Plan, Write};
 use crate::record::{Header, Kind};
 use crate::store::Store;
 use coreplane_engine::{Outcome, Result, WriteOptions};
 use coreplane_pmem::epoch;
+use std::borrow::Cow;
 
 impl Store {
-    /// Puts `key`, if that can be done this way.
-    pub(crate) fn put_ahead(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        options: &WriteOptions,
-    ) -> Result<Option<Outcome>> {
-        if options.sequence.is_some() || value.len() > self.geometry.inline_max() {
-            return Ok(None);
+    /// Puts `key`, ahead of the lookup if that can be.
+    #[inline]
+    pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let is_plain = options.sequence.is_none() && value.len() <= self.geometry.inline_max();
+        if is_plain && self.order(options)? == Order::Strict {
+            self.put_ahead(key, value, options)
+        } else {
+            self.put_in_sight(key, value, options)
         }
+    }
+
+    /// Puts `key` in sight of what it replaces.
+    fn put_in_sight(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        let outcome = self.write(key, options, &mut |_, _, _| {
+            Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
+        });
+        self.expiries.note(expires_at);
+        outcome
+    }
+
+    // The outcome is handed on as it was made, never taken apart and put together again: its parts
+    // would be loaded in other widths than they were stored in, and such a load waits until the
+    // stores have left the processor, which is behind the fence's.
+    fn put_ahead(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         self.check_writable()?;
         self.check_key(key)?;
-        let order = self.order(options)?;
-        if order != Order::Strict {
-            return Ok(None);
-        }
         let place = self.place(key);
-        self.index.prefetch(place);
-        let write = Write { key, place, options, order };
+        self.index.prefetch_to_write(place);
+        let write = Write { key, place, options, order: Order::Strict };
         let mut header = Header { expires_at: options.expires_at, ..Header::put(0) };
         let mut log = self.my_log()?;
         self.make_room(&mut log, header.record_len(key, value.len()), Kind::Put)?;
         let guard = epoch::pin();
         let mut held = self.index.lock(place);
         header.version = self.next_version(&mut held, 0)?;
-        let appended = log.append(self, &header, key, &[value], order)?;
+        let appended = log.append(self, &header, key, &[value], Order::Strict)?;
         let standing = match self.look(&guard, &held, key, place) {
             Ok(Some(standing)) => standing,
-            Ok(None) => {
+            seen => {
                 log.take_back(self, appended)?;
-                return Ok(None);
-            }
-            Err(error) => {
-                log.take_back(self, appended)?;
-                return Err(error);
+                drop((held, log));
+                return seen.and_then(|_| self.put_in_sight(key, value, options));
             }
         };
         self.account(&held, standing.slot, standing.old.as_ref(), &header);
         let header = (&header, value.len());
-        self.publish_record(&mut log, &mut held, &write, &standing, header, appended).map(Some)
+        let outcome = self.publish_record(&mut log, &mut held, &write, &standing, header, appended);
+        self.expiries.note(options.expires_at);
+        outcome
     }
 }

@@ -368,7 +368,7 @@ impl Store {
         };
         let delete = copy.header.kind == Kind::Delete;
         let expires = copy.header.expires_at.is_some();
-        held.publish(at, Slot::new(held.signature(place), offset, delete, expires))?;
+        held.publish_and_flush(at, Slot::new(held.signature(place), offset, delete, expires))?;
         if let Some(old) = self.reader().view(guard, copy.old) {
             if delete && !copy.slot.is_tombstone() {
                 self.account(&held, slot, Some(&old), &copy.header);

@@ -244,16 +244,7 @@ impl Engine for Scmkv {
     }
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        let expires_at = options.expires_at;
-        let ahead = self.store.put_ahead(key, value, options)?;
-        let outcome = match ahead {
-            Some(outcome) => outcome,
-            None => self.store.write(key, options, &mut |_, _, _| {
-                Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
-            })?,
-        };
-        self.store.expiries.note(expires_at);
-        Ok(outcome)
+        self.store.put(key, value, options)
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {

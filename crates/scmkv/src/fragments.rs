@@ -246,7 +246,7 @@ impl Store {
             let new = cleaner.log().append(self, &header, key, &[&list], Order::Strict)?;
             cleaner.log().commit(self, new.offset, Order::Strict)?;
             let named = Slot::new(slot.signature(), new.offset, false, slot.expires());
-            held.publish(at, named)?;
+            held.publish_and_flush(at, named)?;
             if held.is_counted() {
                 self.add_live(owner.offset, -i64::from(owner.len()));
                 self.charge(copies.iter().map(|copy| copy.new), i64::from(new.len));

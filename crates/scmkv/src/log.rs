@@ -1,12 +1,12 @@
 //! A thread's log: the page that it fills, and the order in which a write becomes durable.
 //!
 //! ```text
-//!   append ─▶ flush its lines ─▶ fence ─▶ publish (watermark, then slot) ─▶ flush the slot's line
+//!   append ─▶ flush its lines, and the slot before ─▶ fence ─▶ publish (watermark, then slot)
 //! ```
 //!
-//! One fence a write: the slot's flush counts at the *next* fence of this log. So at a crash the
+//! One fence a write: the slot is durable at the *next* fence of this log. So at a crash the
 //! index may lack what the log's last write published, and recovery replays the page that was
-//! open. If another thread makes that next fence, it flushes the slot's line once more, since a
+//! open. If another thread makes that next fence, it flushes the slots' lines once more, since a
 //! flush counts only at a fence of the thread that made it.
 //!
 //! The paper leaves records unflushed until their page is full and keeps them in memory as if
@@ -53,10 +53,11 @@ pub(crate) struct Log {
     appended: i64,
     /// Where the bytes begin that are to be flushed before the next fence.
     unflushed: Option<u64>,
-    /// The slots that were published since the last fence, and the thread that did; none if it
-    /// was more than one.
+    /// The slots that were published since the last fence.
     unfenced: Vec<u64>,
-    unfenced_by: Option<usize>,
+    /// So many of them, the first, have been flushed, by this thread; none if it was more than one.
+    flushed: usize,
+    flushed_by: Option<usize>,
     /// The generation that covers the last early write.
     early: u64,
     /// Free pages that are set aside for the batch under way.
@@ -81,7 +82,8 @@ impl Log {
             appended: 0,
             unflushed: None,
             unfenced: Vec::new(),
-            unfenced_by: None,
+            flushed: 0,
+            flushed_by: None,
             early: 0,
             spare: Vec::new(),
             staged: StagedWrites::default(),
@@ -186,16 +188,29 @@ impl Log {
         Ok(())
     }
 
-    /// Fences: the flushes of this thread, and the slot that was published last.
+    /// Fences: the flushes of this thread, and the slots that were published since the last time.
     #[inline]
     fn fence(&mut self, store: &Store) -> Result<()> {
         if !self.unfenced.is_empty() {
-            if self.unfenced_by != Some(thread_number()) {
-                self.unfenced.iter().for_each(|at| store.index.flush_line(*at));
+            if self.flushed_by != Some(thread_number()) {
+                self.flushed = 0;
             }
+            self.flush_published(store);
             self.unfenced.clear();
+            self.flushed = 0;
         }
         store.space.fence().map_err(sync_failed)
+    }
+
+    /// Flushes the slots that were published and are not flushed yet. Not when they are published:
+    /// the next locked instruction, of which each write has some before its record, would wait
+    /// until the line has left the processor. With the record it goes on beside the lookup.
+    #[inline]
+    fn flush_published(&mut self, store: &Store) {
+        let me = Some(thread_number());
+        self.flushed_by = if self.flushed == 0 || self.flushed_by == me { me } else { None };
+        self.unfenced[self.flushed..].iter().for_each(|at| store.index.flush_line(*at));
+        self.flushed = self.unfenced.len();
     }
 
     /// Appends a record. Room was made. Neither durable nor visible before [`Log::commit`], to
@@ -242,6 +257,9 @@ impl Log {
             self.unflushed.get_or_insert(offset);
         }
         let len = (writer.next_offset() - offset) as u32;
+        if order == Order::Strict {
+            self.flush_published(store);
+        }
         self.appended += i64::from(len);
         store.counters.add(Count::LogBytes, i64::from(len));
         Ok(Appended { offset, len })
@@ -309,16 +327,12 @@ impl Log {
         Ok(())
     }
 
-    /// Notes that this thread has just published and flushed the slot at `at`.
+    /// Notes that the slot at `at` was published: it is durable with the next fence of this log.
     #[inline]
     pub(crate) fn note_published(&mut self, store: &Store, at: u64) {
-        if !store.index.in_pool() {
-            return;
+        if store.index.in_pool() {
+            self.unfenced.push(at);
         }
-        let me = Some(thread_number());
-        self.unfenced_by =
-            if self.unfenced.is_empty() || self.unfenced_by == me { me } else { None };
-        self.unfenced.push(at);
     }
 
     /// The generation that covers the last early write.

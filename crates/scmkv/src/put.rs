@@ -130,7 +130,7 @@ impl Store {
         self.check_key(key)?;
         self.check_sequence(options.sequence)?;
         let place = self.place(key);
-        self.index.prefetch(place);
+        self.index.prefetch_to_write(place);
         let order = self.order(options)?;
         let mut log = if order == Order::Staged { self.my_log_staging()? } else { self.my_log()? };
         let mut prepared = None;

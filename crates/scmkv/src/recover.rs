@@ -291,7 +291,7 @@ impl Store {
             };
             let expires = view.header.expires_at.is_some();
             let slot = Slot::new(held.signature(place), view.offset, delete, expires);
-            return held.publish(at, slot);
+            return held.publish_and_flush(at, slot);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The instructions that write lines back, one file per architecture behind one face:
-//! `available`, `flush_line`, `fence`, `copy_nt`.
+//! `available`, `flush_line`, `fence`, `copy_nt`; and the one that asks for a line.
 //!
 //! `RUSTFLAGS="--cfg coreplane_portable"` builds the twin for unknown processors anywhere, so
 //! that it is tested on the processors that we have.
@@ -17,3 +17,22 @@ pub(crate) use aarch64::{available, copy_nt, fence, flush_line};
 pub(crate) use portable::{available, copy_nt, fence, flush_line};
 #[cfg(all(target_arch = "x86_64", not(coreplane_portable)))]
 pub(crate) use x86_64::{available, copy_nt, fence, flush_line};
+
+/// Asks for the line at an address ahead of its use; of an address where nothing is, for nothing.
+#[inline]
+pub(crate) fn prefetch_address(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no effect that the program could see, and never faults.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// Asks for the line where `of` begins ahead of its use.
+#[inline]
+pub fn prefetch<T>(of: &T) {
+    prefetch_address(std::ptr::from_ref(of).cast());
+}

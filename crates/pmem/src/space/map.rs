@@ -180,14 +180,7 @@ impl Mapping {
 
     #[inline]
     pub(super) fn prefetch(&self, offset: u64) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch never faults, and the address is within the reserve.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.at(offset).cast_const().cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = offset;
+        crate::arch::prefetch_address(self.at(offset));
     }
 
     /// Faults the range in, where the kernel can (Linux 5.14); best effort.

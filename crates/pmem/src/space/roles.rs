@@ -9,6 +9,7 @@
 //! bit says that a [`PageWriter`](super::PageWriter) lives, which keeps the page from retiring
 //! under it. Word pages never retire, since their handles are not bound to a guard.
 
+use crate::order::LINE;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const FREE: u64 = 0;
@@ -50,15 +51,34 @@ fn log_word(published: u32, durable: u32) -> u64 {
     (u64::from(published) + 1) << 32 | (u64::from(durable) + 1)
 }
 
+/// Pages that follow each other have their words so many lines apart.
+const STRIPES: usize = 64;
+
+/// The words, in stripes: logs are filled side by side in pages that follow each other, and each
+/// write raises watermarks. In one line they would go to and fro between the writers' caches.
 #[derive(Debug)]
-pub(super) struct Roles(Box<[AtomicU64]>);
+pub(super) struct Roles {
+    words: Box<[AtomicU64]>,
+    pages: usize,
+    in_stripe: usize,
+}
 
 impl Roles {
     pub(super) fn new(pages: usize) -> Self {
-        let words = Box::<[AtomicU64]>::new_zeroed_slice(pages);
+        // Whole lines.
+        let in_stripe = pages.div_ceil(STRIPES).next_multiple_of(LINE / size_of::<AtomicU64>());
+        let words = Box::<[AtomicU64]>::new_zeroed_slice(in_stripe * STRIPES);
         // SAFETY: all bits zero is a sound `AtomicU64`, and the value of `FREE`. The zeroes are
         // the system's, so that pages in reserve cost no memory until they are used.
-        Self(unsafe { words.assume_init() })
+        Self { words: unsafe { words.assume_init() }, pages, in_stripe }
+    }
+
+    #[inline]
+    fn word(&self, page: usize) -> Option<&AtomicU64> {
+        if page >= self.pages {
+            return None;
+        }
+        self.words.get(page % STRIPES * self.in_stripe + page / STRIPES)
     }
 
     #[inline]
@@ -69,7 +89,7 @@ impl Roles {
     /// As [`Roles::get`], for any number at all.
     #[inline]
     pub(super) fn at(&self, page: u64) -> Option<Role> {
-        let word = self.0.get(usize::try_from(page).ok()?)?;
+        let word = self.word(usize::try_from(page).ok()?)?;
         Some(Role::from_word(word.load(Ordering::Acquire)))
     }
 
@@ -80,23 +100,32 @@ impl Roles {
 
     /// FREE to CLAIMED; false if it was not free.
     pub(super) fn claim(&self, page: u32) -> bool {
-        self.0.get(page as usize).is_some_and(|word| {
+        self.word(page as usize).is_some_and(|word| {
             word.compare_exchange(FREE, CLAIMED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })
     }
 
+    #[inline]
+    fn store(&self, page: u32, to: u64) {
+        if let Some(word) = self.word(page as usize) {
+            word.store(to, Ordering::Release);
+        }
+    }
+
     pub(super) fn become_words(&self, page: u32) {
-        self.0[page as usize].store(WORDS, Ordering::Release);
+        self.store(page, WORDS);
     }
 
     pub(super) fn become_log(&self, page: u32, published: u32, durable: u32, writer: bool) {
         let writer = if writer { WRITER } else { 0 };
-        self.0[page as usize].store(log_word(published, durable) | writer, Ordering::Release);
+        self.store(page, log_word(published, durable) | writer);
     }
 
     /// The writer of the page is gone.
     pub(super) fn drop_writer(&self, page: u32) {
-        self.0[page as usize].fetch_and(!WRITER, Ordering::AcqRel);
+        if let Some(word) = self.word(page as usize) {
+            word.fetch_and(!WRITER, Ordering::AcqRel);
+        }
     }
 
     /// Raises the published watermark; only the page's writer calls it.
@@ -111,15 +140,23 @@ impl Roles {
         self.raise(page, |published, durable| (published, durable.max(to)));
     }
 
-    /// Raises both: only the page's writer calls it.
+    /// Raises both to the writer's tail, above which neither can be: only the page's writer calls
+    /// it, and while it lives. So a plain store will do: no other role can take the word's place
+    /// meanwhile, and no watermark is lost. A locked instruction would come right after the fence.
     #[inline]
     pub(super) fn raise_both(&self, page: u32, to: u32) {
-        self.raise(page, |published, durable| (published.max(to), durable.max(to)));
+        debug_assert!(self.has_writer(page));
+        self.store(page, log_word(to, to) | WRITER);
+    }
+
+    fn has_writer(&self, page: u32) -> bool {
+        let word = self.word(page as usize).map_or(FREE, |word| word.load(Ordering::Relaxed));
+        matches!(Role::from_word(word), Role::Log { .. }) && word & WRITER != 0
     }
 
     #[inline]
     fn raise(&self, page: u32, change: impl Fn(u32, u32) -> (u32, u32)) {
-        let Some(word) = self.0.get(page as usize) else {
+        let Some(word) = self.word(page as usize) else {
             return;
         };
         let mut current = word.load(Ordering::Relaxed);
@@ -138,7 +175,7 @@ impl Roles {
 
     /// A log page without a writer to RETIRED; false if it is anything else.
     pub(super) fn retire(&self, page: u32) -> bool {
-        let Some(word) = self.0.get(page as usize) else {
+        let Some(word) = self.word(page as usize) else {
             return false;
         };
         let mut current = word.load(Ordering::Relaxed);
@@ -153,15 +190,28 @@ impl Roles {
     }
 
     pub(super) fn release(&self, page: u32) {
-        if let Some(word) = self.0.get(page as usize) {
-            word.store(FREE, Ordering::Release);
-        }
+        self.store(page, FREE);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_page_has_a_word_of_its_own_and_neighbours_share_no_line() {
+        for pages in [1, 8, 63, 64, 65, 1000] {
+            let roles = Roles::new(pages);
+            let at = |page| roles.word(page).map(|word| std::ptr::from_ref(word).addr());
+            let all: std::collections::BTreeSet<_> = (0..pages).filter_map(at).collect();
+            assert_eq!(all.len(), pages);
+            assert!(at(pages).is_none());
+            for page in 1..pages.min(STRIPES) {
+                let (one, next) = (at(page - 1).unwrap(), at(page).unwrap());
+                assert!(one.abs_diff(next) >= LINE, "{page} of {pages}");
+            }
+        }
+    }
 
     #[test]
     fn watermarks_only_rise_and_never_revive_a_retired_page() {
@@ -178,7 +228,7 @@ mod tests {
         roles.drop_writer(0);
         assert_eq!(roles.role(0), Role::Log { published: 128, durable: 128 });
         assert!(roles.retire(0) && !roles.retire(0));
-        roles.raise_both(0, 256);
+        roles.raise_durable(0, 256);
         assert_eq!(roles.role(0), Role::Retired);
         assert!(!roles.claim(0));
         roles.release(0);

@@ -221,33 +221,36 @@ impl<'a> GroupLock<'a> {
         self.index.vacancy(self.leaf, place, is_taken)
     }
 
-    /// Stores a slot and flushes its line; durable at the thread's next fence. Whoever reads after
-    /// this returns sees it, and this thread's later reads come after it.
+    /// Stores a slot. Whoever reads after this returns sees it, and this thread's later reads come
+    /// after it. Durable when the log that is told of it next fences
+    /// ([`Log::note_published`](crate::log::Log::note_published)).
     ///
     /// # Errors
     /// If the index is damaged.
     #[inline]
     pub(crate) fn publish(&self, at: u64, slot: Slot) -> Result<()> {
-        let word = self.index.word(at)?;
-        word.store_ahead_of_loads(slot.0);
-        if self.index.in_pool {
-            word.flush();
-        }
+        self.index.word(at)?.store_ahead_of_loads(slot.0);
         Ok(())
     }
 
-    /// Stores a slot and flushes its line, for one who holds on to the lock: until it is released
-    /// readers who look for what was staged here wait for it.
+    /// As [`GroupLock::publish`], and flushes the slot's line: durable at the thread's next fence.
+    ///
+    /// # Errors
+    /// If the index is damaged.
+    pub(crate) fn publish_and_flush(&self, at: u64, slot: Slot) -> Result<()> {
+        self.publish(at, slot)?;
+        self.flush(at);
+        Ok(())
+    }
+
+    /// As [`GroupLock::publish`], for one who holds on to the lock: until it is released readers
+    /// who look for what was staged here wait for it.
     ///
     /// # Errors
     /// If the index is damaged.
     #[inline]
     pub(crate) fn publish_staged(&self, at: u64, slot: Slot) -> Result<()> {
-        let word = self.index.word(at)?;
-        word.store(slot.0);
-        if self.index.in_pool {
-            word.flush();
-        }
+        self.index.word(at)?.store(slot.0);
         Ok(())
     }
 
@@ -288,7 +291,7 @@ impl<'a> GroupLock<'a> {
         let mut words = self.index.group_words(group)?;
         let bucket = (at - group) / LINE as u64;
         words[bucket as usize][(at % LINE as u64 / 8) as usize] = Slot::EMPTY.0;
-        self.publish(at, self.index.vacated(&words, bucket as u32))?;
+        self.publish_and_flush(at, self.index.vacated(&words, bucket as u32))?;
         if self.index.in_pool {
             self.index.space.fence().map_err(crate::page::sync_failed)?;
         }

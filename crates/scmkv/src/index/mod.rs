@@ -39,7 +39,7 @@ use crate::chunked::Chunked;
 use crate::geometry::Geometry;
 use crate::hash::Place;
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::{Durable, Space, Word};
+use coreplane_pmem::{Durable, Space, Word, arch};
 use directory::Directory;
 use group::Glance;
 use grow::Growth;
@@ -80,6 +80,14 @@ impl Index {
         let leaf = self.leaf(place);
         let home = u64::from(place.home(self.shape.buckets));
         self.space.prefetch(self.group_offset(leaf, place) + home * coreplane_pmem::LINE as u64);
+    }
+
+    /// As [`Index::prefetch`], and for the lock of the group too.
+    #[inline]
+    pub(crate) fn prefetch_to_write(&self, place: Place) {
+        let leaf = self.leaf(place);
+        arch::prefetch(self.lock_of(leaf, self.group_of(place)));
+        self.prefetch(place);
     }
 
     /// The slot of a key, without any lock. `verdict` tells whose a slot with the right
