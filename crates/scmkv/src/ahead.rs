@@ -24,6 +24,9 @@ impl Store {
     /// Puts `key`, ahead of the lookup if that can be.
     #[inline]
     pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        // Before the order is asked for, which may note in the root that a write is to be lax.
+        self.check_writable()?;
+        self.check_key(key)?;
         let is_plain = options.sequence.is_none() && value.len() <= self.geometry.inline_max();
         if is_plain && self.order(options)? == Order::Strict {
             self.put_ahead(key, value, options)
@@ -46,8 +49,6 @@ impl Store {
     // would be loaded in other widths than they were stored in, and such a load waits until the
     // stores have left the processor, which is behind the fence's.
     fn put_ahead(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.check_writable()?;
-        self.check_key(key)?;
         let place = self.place(key);
         self.index.prefetch_to_write(place);
         let write = Write { key, place, options, order: Order::Strict };
@@ -62,8 +63,10 @@ impl Store {
             Ok(Some(standing)) => standing,
             seen => {
                 log.take_back(self, appended)?;
-                drop((held, log));
-                return seen.and_then(|_| self.put_in_sight(key, value, options));
+                seen?;
+                // The guard too: whoever cleans for a split waits for all that were pinned before.
+                drop((held, log, guard));
+                return self.put_in_sight(key, value, options);
             }
         };
         self.account(&held, standing.slot, standing.old.as_ref(), &header);

@@ -7,9 +7,9 @@
 //! 1. copy the live records, each under the lock of its group, one flush and fence for all;
 //! 2. group by group, under the lock: if the slot still points at the old record, let it point at
 //!    the copy; if it has moved on, a writer won, and the copy is dead at birth;
-//! 3. flush the slot of *every* record met, dead ones too, and fence: a writer's flush of a slot
-//!    counts only at that writer's next fence, which may never come, and a slot that falls back
-//!    must not point into a page that is used again;
+//! 3. flush the slot of *every* record met, dead ones too, and fence: a writer flushes a slot with
+//!    its next record and fences it then, which may never come, and a slot that falls back must not
+//!    point into a page that is used again;
 //! 4. free the page durably, once all that replaced its records is durable: a `relaxed` writer's
 //!    record may not be yet, and until then the page is *emptied* and stays.
 //!
@@ -359,7 +359,7 @@ impl Store {
         let held = self.index.lock(place);
         let probe = held.probe(place, &mut |slot| Ok(slot.offset() == copy.old))?;
         let Probe::Found { at, slot } = probe else {
-            // The writer that won has flushed the slot and perhaps not fenced it yet.
+            // The writer that won flushes the slot with its next record, perhaps never.
             if let Some((at, _)) = self.slot_of(guard, &held, &view)? {
                 held.flush(at);
             }

@@ -224,7 +224,7 @@ impl Store {
             let Some((at, slot, owner)) = self.owner(guard, &held, key)? else { return Ok(false) };
             let list = renamed(&owner, copies, is_moved);
             if !is_moved.contains(&true) {
-                // The writer that won has flushed the slot and perhaps not fenced it yet.
+                // The writer that won flushes the slot with its next record, perhaps never.
                 held.flush(at);
                 return Ok(false);
             }

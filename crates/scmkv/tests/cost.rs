@@ -133,3 +133,17 @@ fn a_strict_put_is_one_fence_and_at_most_one_index_line() {
 fn with_the_index_in_dram_only_the_record_is_flushed() {
     check(Placement::Dram, 0);
 }
+
+/// With the index in the pool each operation flushes what it would without, and each slot that the
+/// one before it has published, once.
+#[test]
+fn each_slot_is_flushed_by_the_operation_after_its_own() {
+    let lines = |placement| costs(placement).into_iter().map(|it| (it.0, it.1.flushed_lines.len()));
+    let slots: Vec<_> = lines(Placement::Pool)
+        .zip(lines(Placement::Dram))
+        .map(|((what, pool), (_, dram))| (what, pool as i64 - dram as i64))
+        .collect();
+    let of_puts = [("put", 1), ("put", 1), ("get", 0), ("get", 0)];
+    let of_many = [("batch", 1), ("delete", 8), ("group", 1), ("put", 8)];
+    assert_eq!(slots, [of_puts, of_many].concat());
+}

@@ -49,6 +49,26 @@ fn a_full_store_takes_deletes() {
     });
 }
 
+/// The index takes a page for which the writer must clean: nothing that the writer holds itself
+/// may keep the cleaned one from being used again.
+#[test]
+fn a_put_into_a_full_group_gets_the_page_that_it_cleans() {
+    ends(|| {
+        let home = Home::in_memory();
+        let store = home.create(New::tiny(40));
+        for number in 0..700 {
+            store.put(&fill_key(number), b"", &write()).expect("put");
+            // What is free is never more than the least.
+            for _ in 0..3 {
+                store.put(b"hot", &[0; 400], &write()).expect("put");
+            }
+        }
+        let splits = store.stats().figure("index_splits");
+        assert!(splits > Some(20), "{splits:?} splits: the index takes no page");
+        assert!(store.stats().cleaner_pages_freed > 100);
+    });
+}
+
 #[test]
 fn a_full_store_can_be_emptied_at_once() {
     ends(|| {

@@ -161,3 +161,21 @@ fn a_flipped_bit_in_an_open_page_is_not_taken_for_the_end_of_the_log() {
     assert!(store.get(&[3; 16]).expect("get").is_some());
     assert!(store.get(&[4; 16]).expect("get").is_none());
 }
+
+#[test]
+fn a_write_after_the_close_changes_no_byte_of_the_pool() {
+    let home = Home::in_memory();
+    let store = home.create(New::tiny(64));
+    store.put(b"k", b"v", &write()).expect("put");
+    store.close().expect("close");
+    let closed = home.bytes();
+    let lax = [relaxed().durability, Durability::NoFlush];
+    for durability in lax.map(Some).into_iter().chain([None]) {
+        let options = WriteOptions { durability, ..write() };
+        let refused = store.put(b"k", b"w", &options);
+        assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
+        let refused = store.delete(b"k", &options);
+        assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
+        assert!(home.bytes() == closed, "{durability:?}: the pool was written to");
+    }
+}

@@ -130,18 +130,29 @@ mod tests {
 
     #[test]
     fn what_goes_past_the_caches_is_what_was_given_and_no_byte_more() {
-        let from: Vec<u8> = (0..400).map(|at| at as u8).collect();
+        // SAFETY: as theirs, which every call below heeds.
+        let by_words = |to, from, len| unsafe { copy_words_nt(to, from, len) };
+        // SAFETY: as above.
+        let as_chosen = |to, from, len| unsafe { copy_nt(to, from, len) };
+        check(by_words);
+        check(as_chosen);
+    }
+
+    fn check(copy: impl Fn(*mut u8, *const u8, usize)) {
+        let from: Vec<u8> = (0..410).map(|at| at as u8).collect();
         let mut memory = vec![0xee_u8; 1024];
         let skip = memory.as_ptr().align_offset(LINE);
         for start in (0..2 * LINE).step_by(8) {
             for len in (0..400).step_by(8) {
                 memory.fill(0xee);
                 let area = &mut memory[skip..skip + 900];
-                // SAFETY: `start + len` is within the area, which begins at a line; `from` is
-                // another vector of 400 bytes.
-                unsafe { copy_nt(area.as_mut_ptr().add(start), from.as_ptr(), len) };
+                // The source is at any address.
+                let source = &from[len % 10..][..len];
+                // `start + len` is within the area, which begins at a line; `from` is another
+                // vector.
+                copy(area.as_mut_ptr().wrapping_add(start), source.as_ptr(), len);
                 fence();
-                assert!(area[start..start + len] == from[..len], "{len} bytes at {start}");
+                assert!(area[start..start + len] == *source, "{len} bytes at {start}");
                 let rest = area[..start].iter().chain(&area[start + len..]);
                 assert!(rest.copied().all(|byte| byte == 0xee), "{len} bytes at {start}: beside");
             }

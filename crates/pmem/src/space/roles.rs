@@ -51,26 +51,36 @@ fn log_word(published: u32, durable: u32) -> u64 {
     (u64::from(published) + 1) << 32 | (u64::from(durable) + 1)
 }
 
-/// Pages that follow each other have their words so many lines apart.
+/// Words in a line.
+const IN_LINE: usize = LINE / size_of::<AtomicU64>();
+
+/// So many pages that follow each other have their words in as many lines.
 const STRIPES: usize = 64;
+
+/// The words of these are together, which is no more memory than they take: every read looks at
+/// some, so that they should not compete for a few places of a cache.
+const BLOCK: usize = STRIPES * IN_LINE;
 
 /// The words, in stripes: logs are filled side by side in pages that follow each other, and each
 /// write raises watermarks. In one line they would go to and fro between the writers' caches.
+///
+/// ```text
+///   line 0   pages 0, 64, 128 … 448
+///   line 1   pages 1, 65, 129 … 449
+///   …        and after line 63, those of page 512 on
+/// ```
 #[derive(Debug)]
 pub(super) struct Roles {
     words: Box<[AtomicU64]>,
     pages: usize,
-    in_stripe: usize,
 }
 
 impl Roles {
     pub(super) fn new(pages: usize) -> Self {
-        // Whole lines.
-        let in_stripe = pages.div_ceil(STRIPES).next_multiple_of(LINE / size_of::<AtomicU64>());
-        let words = Box::<[AtomicU64]>::new_zeroed_slice(in_stripe * STRIPES);
+        let words = Box::<[AtomicU64]>::new_zeroed_slice(pages.next_multiple_of(BLOCK));
         // SAFETY: all bits zero is a sound `AtomicU64`, and the value of `FREE`. The zeroes are
         // the system's, so that pages in reserve cost no memory until they are used.
-        Self { words: unsafe { words.assume_init() }, pages, in_stripe }
+        Self { words: unsafe { words.assume_init() }, pages }
     }
 
     #[inline]
@@ -78,7 +88,8 @@ impl Roles {
         if page >= self.pages {
             return None;
         }
-        self.words.get(page % STRIPES * self.in_stripe + page / STRIPES)
+        let (block, page) = (page / BLOCK, page % BLOCK);
+        self.words.get(block * BLOCK + page % STRIPES * IN_LINE + page / STRIPES)
     }
 
     #[inline]
@@ -200,16 +211,22 @@ mod tests {
 
     #[test]
     fn every_page_has_a_word_of_its_own_and_neighbours_share_no_line() {
-        for pages in [1, 8, 63, 64, 65, 1000] {
+        for pages in [1, 8, 63, 64, 65, 511, 512, 513, 1000, 5000] {
             let roles = Roles::new(pages);
             let at = |page| roles.word(page).map(|word| std::ptr::from_ref(word).addr());
             let all: std::collections::BTreeSet<_> = (0..pages).filter_map(at).collect();
             assert_eq!(all.len(), pages);
             assert!(at(pages).is_none());
-            for page in 1..pages.min(STRIPES) {
-                let (one, next) = (at(page - 1).unwrap(), at(page).unwrap());
-                assert!(one.abs_diff(next) >= LINE, "{page} of {pages}");
+            for page in 0..pages {
+                for other in page + 1..pages.min(page + 8) {
+                    let apart = at(page).unwrap().abs_diff(at(other).unwrap());
+                    // The words need not begin at a line: where two blocks meet is one such pair.
+                    assert!(apart >= LINE || other % BLOCK == 0, "{page} and {other} of {pages}");
+                }
             }
+            // And all of them are in as few lines as there can be, but for the last block.
+            let bytes = all.last().unwrap() - all.first().unwrap();
+            assert!(bytes < pages.next_multiple_of(BLOCK) * size_of::<u64>(), "{bytes}: {pages}");
         }
     }
 
