@@ -8,13 +8,18 @@
 //!   0   state    kind (4) | log (12) | generation (32)     sealed
 //!   8   length   bytes of records, once the page is full   sealed; 0 while it is open
 //!   16  birth    number of the opening                     sealed
-//!   24  spare    (element of page 0: the clock's high-water mark)
+//!   24  proof    generation of the page, once a record in it is durable for sure     sealed
+//!                (element of page 0: the clock's high-water mark)
 //! ```
 //!
 //! The state word is stored last and shares its line with the others, so that whoever sees it
 //! sees them. A *generation* is drawn at every opening and is part of each record's checksum:
 //! what an earlier use of the page left behind never passes for a record. A *birth* orders the
 //! openings of all pages (see [`clean`](crate::clean) for what tombstones need of it).
+//!
+//! The *proof* is written with the second append to a page, which finds the first one durable. An
+//! open page with a proof in which nothing can be read was lost, and is not a page that a crash
+//! left empty.
 //!
 //! How much of a page lives changes with every write and is kept in DRAM alone, as in the paper;
 //! it steers the cleaner and no one relies on it.
@@ -58,6 +63,14 @@ pub(crate) struct Element {
     /// Bytes of records; none while the page is open.
     pub(crate) length: Option<u32>,
     pub(crate) birth: u64,
+    /// Something was durable in it.
+    pub(crate) is_proven: bool,
+}
+
+impl Element {
+    /// That of a page of which nothing need be known.
+    pub(crate) const NONE: Self =
+        Self { kind: Kind::Free, log: 0, generation: 0, length: None, birth: 0, is_proven: false };
 }
 
 const ELEMENT_LEN: u64 = 32;
@@ -237,14 +250,31 @@ impl Pages {
             0 => None,
             _ => Some(open(offset + 8)? as u32),
         };
+        let generation = (state >> 16) as u32;
+        // In page 0 it is the clock's. One that does not match its check proves nothing.
+        let proof = if page == 0 { 0 } else { self.word(offset + 24)?.load() };
         Ok(Element {
             kind,
             log: (state >> 4 & 0xfff) as u16,
-            generation: (state >> 16) as u32,
+            generation,
             length,
             birth: open(offset + 16)?,
+            is_proven: sealed::open(proof, offset + 24) == Some(u64::from(generation)),
         })
     }
+
+    /// Notes that something is durable in the log page `page`; durable at this thread's next
+    /// fence.
+    // media-format: begin pool
+    #[cold]
+    pub(crate) fn prove(&self, page: u32) -> Result<()> {
+        let offset = self.element_offset(page) + 24;
+        let generation = u64::from(self.cell(page).generation());
+        self.word(offset)?.store(sealed::seal(generation, offset));
+        self.space.flush(offset, 8);
+        Ok(())
+    }
+    // media-format: end
 
     /// Reads the table of an existing pool, whose first `formatted` pages have elements, into
     /// DRAM: claims what is not a log page, and lists the free pages. Log pages are left to
@@ -254,7 +284,8 @@ impl Pages {
         let mut elements = Vec::with_capacity(formatted as usize);
         let mut birth_max = 0;
         for page in 0..formatted {
-            if page % self.stretch() == 0 && page != 0 {
+            // A repair of the same pool may have claimed it before.
+            if page % self.stretch() == 0 && self.word(self.element_offset(page)).is_err() {
                 self.claim(page, Claim::WordsAsStored)?;
             }
             let mut element = self.element(page)?;
