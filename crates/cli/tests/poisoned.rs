@@ -236,8 +236,36 @@ fn with_the_index_in_the_pool_what_is_left_is_served() -> Outcome<()> {
         let loss = lose_under_a_server(&pool, "pmem", is_closed_before)?;
         serves_what_is_left(text(&pool)?, &loss)?;
         every_command_says_what_is_lost(text(&pool)?, &loss)?;
+        is_repaired(text(&pool)?, &loss, 2)?;
         std::fs::remove_file(&pool)?;
     }
+    Ok(())
+}
+
+/// After a repair the pool is sound: what was kept is there but for `deleted` keys, and what was
+/// lost is absent.
+fn is_repaired(pool: &str, loss: &Loss, deleted: usize) -> Outcome<()> {
+    let (code, said) = ask(pool, &["verify", "--repair"], b"")?;
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("repaired: ") && said.contains("\nsound: "), "{said}");
+    assert!(said.contains("cannot be named"), "{said}");
+    assert!(said.lines().any(|line| line.starts_with("page ")), "{said}");
+    expect_saying(0, "sound: ", pool, &["verify"], b"")?;
+    expect_saying(0, "sound: ", pool, &["verify", "--repair"], b"")?;
+    let served = Served::start(&["--pool", pool])?;
+    let mut client = served.connect()?;
+    let mut absent = 0;
+    for (number, fate) in loss.fates.iter().enumerate() {
+        let reply = client.call(&[b"GET", key(number).as_bytes()])?;
+        let is_there = reply == Reply::Bulk(Some(value(number)));
+        assert!(is_there || reply == Reply::Bulk(None), "{number}, {fate:?}: {reply:?}");
+        match fate {
+            Fate::Kept => absent += usize::from(!is_there),
+            Fate::Torn | Fate::Lost => assert!(!is_there, "{number}, {fate:?}"),
+        }
+    }
+    assert!(absent <= deleted, "{absent} of what was kept are absent");
+    assert_eq!(served.terminate()?, Some(0));
     Ok(())
 }
 
@@ -248,10 +276,13 @@ fn with_the_index_in_dram_the_pool_is_refused() -> Outcome<()> {
     let place = tempfile::tempdir_in("/dev/shm")?;
     for is_closed_before in [false, true] {
         let pool = place.path().join(format!("pool-{is_closed_before}"));
-        lose_under_a_server(&pool, "dram", is_closed_before)?;
+        let loss = lose_under_a_server(&pool, "dram", is_closed_before)?;
         for command in session::NEED_A_POOL {
             expect_saying(2, "at offset 0x", text(&pool)?, command, b"")?;
+            let (_, said) = ask(text(&pool)?, command, b"")?;
+            assert!(said.contains(text(&pool)?) && said.contains("verify --repair"), "{said}");
         }
+        is_repaired(text(&pool)?, &loss, 0)?;
         std::fs::remove_file(&pool)?;
     }
     Ok(())

@@ -67,7 +67,16 @@ pub(crate) struct Element {
     pub(crate) is_proven: bool,
 }
 
+/// What is wrong with a page that is lost ([`Element::is_lost`]).
+pub(crate) const NONE_CAN_BE_READ: &str =
+    "records were written here before the store stopped, and none can be read";
+
 impl Element {
+    /// Of a page without any sound record: true if there was one.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_proven && self.length.is_none()
+    }
+
     /// That of a page of which nothing need be known.
     pub(crate) const NONE: Self =
         Self { kind: Kind::Free, log: 0, generation: 0, length: None, birth: 0, is_proven: false };

@@ -14,14 +14,14 @@
 //! it had never been there.
 //!
 //! ```text
-//!   open at the crash ─▶ sound up to …  ─ something ──────▶ sealed there
-//!                              └─ nothing ─ proof ────────▶ damage: the open is refused
-//!                                     └──── no proof ─────▶ quarantine ─ slot found ─▶ stays
-//!                                                                └────── none ───────▶ free
+//!   open at the crash ─▶ sound up to …  ─ something ─▶ sealed there
+//!                              └─ nothing ─▶ quarantine ─ slot or proof ─▶ stays
+//!                                                └─────── neither ───────▶ free
 //! ```
 //!
-//! An index that is made anew from the logs has no such slots; there the *proof* in the page
-//! information table ([`page`](crate::page)) is all that there is.
+//! The *proof* is in the page information table ([`page`](crate::page)). An index that comes from
+//! the logs, or from a checkpoint, has no slots for what was written last. There the proof is all
+//! that there is, and the open is refused, since nobody could tell which keys are meant.
 
 use crate::counters::Count;
 use crate::index::{GroupLock, Slot};
@@ -42,13 +42,16 @@ pub(crate) struct Quarantine {
 }
 
 impl Store {
-    /// Puts a page that was open at the crash aside.
-    pub(crate) fn quarantine(&self, page: u32) {
+    /// Puts a page that was open at the crash aside; for good, if it is surely lost.
+    pub(crate) fn quarantine(&self, page: u32, is_lost: bool) {
         self.space.cut_log(page, 0);
         let cell = self.pages.cell(page);
         cell.length.store(0, std::sync::atomic::Ordering::Release);
         cell.pin();
         self.quarantine.empty.lock().push(page);
+        if is_lost {
+            self.keep_lossy(page);
+        }
     }
 
     /// The record that a slot of a locked group points at; none if it cannot be that of the slot,

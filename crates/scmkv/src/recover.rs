@@ -22,7 +22,7 @@
 
 use crate::batch::Run;
 use crate::index::{Probe, Slot, Verdict};
-use crate::page::Element;
+use crate::page::{self, Element};
 use crate::record::{Kind, View};
 use crate::store::Store;
 use coreplane_engine::{Error, Progress, Result};
@@ -76,6 +76,11 @@ impl Store {
             while let Some(page) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
                 match self.replay_page(page, &foreign) {
                     Ok(tail) if page.element.length == Some(tail) => {}
+                    Ok(0) if page.element.is_lost() && (is_anew || !self.index.in_pool()) => {
+                        let what = page::NONE_CAN_BE_READ.to_owned();
+                        let error = Error::Corrupt { offset: self.space.start_of(page.page), what };
+                        *failure.lock() = Some(in_page(page.page, error));
+                    }
                     Ok(tail) => tails.lock().push((*page, tail)),
                     Err(error) => *failure.lock() = Some(in_page(page.page, error)),
                 }
@@ -120,7 +125,7 @@ impl Store {
             } else if is_anew || element.length.is_some() {
                 self.pages.free(page)?;
             } else {
-                self.quarantine(page);
+                self.quarantine(page, element.is_lost());
             }
         }
         Ok(())
@@ -172,13 +177,6 @@ impl Store {
             at += u64::from(view.len());
         }
         self.restore_lane(&guard, &mut lane)?;
-        if at == start && sealed.is_none() && page.element.is_proven {
-            return Err(Error::Corrupt {
-                offset: start,
-                what: "records were written here before the store stopped, and none can be read"
-                    .to_owned(),
-            });
-        }
         Ok((at - start) as u32)
     }
 
