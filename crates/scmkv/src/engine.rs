@@ -4,7 +4,6 @@ use crate::counters::Count;
 use crate::geometry::Geometry;
 use crate::open::{self, Options, Placement};
 use crate::put::Plan;
-use crate::repair::{Repair, Tell};
 use crate::store::Store;
 use crate::{KIND, background};
 use coreplane_engine::{
@@ -95,51 +94,6 @@ impl Scmkv {
         Self::start(Store::open(pool, &options, progress)?, &options)
     }
 
-    /// Repairs the pool at `path`, which nobody has open, as far as it is damaged, and opens it.
-    /// `tell` is told of each thing that is damaged, and of what is lost by it, before anything
-    /// is changed for it (the module `repair` says what is done). Nothing is changed in a sound
-    /// pool.
-    ///
-    /// # Errors
-    /// As [`Scmkv::open`], for damage of what cannot be done without: the pool's header, both
-    /// copies of its root, the page information table. [`Error::NoSpace`] if there is no page for
-    /// what must be written.
-    pub fn repair(
-        path: &Path,
-        media: MediaChoice,
-        options: Options,
-        tell: Tell<'_>,
-    ) -> Result<(Self, Repair)> {
-        let restored = Pool::repair(path).map_err(open::pool_error)?;
-        let pool = Pool::open(path, &OpenOptions { media }).map_err(open::pool_error)?;
-        Self::repaired(pool, restored, options, tell)
-    }
-
-    /// As [`Scmkv::repair`], in the simulator's memory.
-    ///
-    /// # Errors
-    /// As [`Scmkv::repair`].
-    pub fn simulated_repair(
-        space: Arc<Space>,
-        options: Options,
-        tell: Tell<'_>,
-    ) -> Result<(Self, Repair)> {
-        let pool = Pool::simulated_open(space).map_err(open::pool_error)?;
-        Self::repaired(pool, Vec::new(), options, tell)
-    }
-
-    fn repaired(
-        pool: Pool,
-        restored: Vec<String>,
-        options: Options,
-        tell: Tell<'_>,
-    ) -> Result<(Self, Repair)> {
-        let (pool, mut repair) = Store::repair(pool, restored, &options, tell)?;
-        let store = Store::open(pool, &options, &|_| {})?;
-        store.drop_broken(&mut repair, tell)?;
-        Ok((Self::start(store, &options)?, repair))
-    }
-
     /// Creates a store in the simulator's memory.
     ///
     /// # Errors
@@ -164,7 +118,7 @@ impl Scmkv {
         Self::start(Store::open(pool, &options, &|_| {})?, &options)
     }
 
-    fn start(store: Store, options: &Options) -> Result<Self> {
+    pub(crate) fn start(store: Store, options: &Options) -> Result<Self> {
         let store = Arc::new(store);
         let weak = Arc::downgrade(&store);
         store.index.waiting.call(move || {

@@ -24,6 +24,9 @@
 //!   with a version above all others, so that no older record of it comes back. If what was lost
 //!   was a tombstone, it has got another, and nothing is lost.
 //! - If a later record of the key is sound, what was damaged was dead, and nothing is lost.
+//! - If a single slot points behind the records of a page, where something may have been or not,
+//!   and would point at a sound record were one of its bits another, that record is kept, and told
+//!   as *uncertain*.
 //! - What cannot be named is told as a range of bytes: keys that were last written there are absent
 //!   now, or hold what they held before.
 //!
@@ -55,6 +58,7 @@ mod mend;
 mod survey;
 mod verdict;
 
+use crate::Scmkv;
 use crate::checkpoint::Checkpoints;
 use crate::geometry::Geometry;
 use crate::open::{self, Options};
@@ -63,7 +67,8 @@ use crate::recover::LogPage;
 use crate::store::{Root, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin::Backoff;
-use coreplane_pmem::{Pool, Space};
+use coreplane_pmem::{MediaChoice, OpenOptions, Pool, Space};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -133,6 +138,53 @@ impl Repair {
 
 /// How long readers of other stores in this process are waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Scmkv {
+    /// Repairs the pool at `path`, which nobody has open, as far as it is damaged, and opens it.
+    /// `tell` is told of each thing that is damaged, and of what is lost by it, before anything
+    /// is changed for it (the module `repair` says what is done). Nothing is changed in a sound
+    /// pool.
+    ///
+    /// # Errors
+    /// As [`Scmkv::open`], for damage of what cannot be done without: the pool's header, both
+    /// copies of its root, the page information table. [`Error::NoSpace`] if there is no page for
+    /// what must be written.
+    pub fn repair(
+        path: &Path,
+        media: MediaChoice,
+        options: Options,
+        tell: Tell<'_>,
+    ) -> Result<(Self, Repair)> {
+        let restored = Pool::repair(path).map_err(open::pool_error)?;
+        let pool = Pool::open(path, &OpenOptions { media }).map_err(open::pool_error)?;
+        Self::repaired(pool, restored, options, tell)
+    }
+
+    /// As [`Scmkv::repair`], in the simulator's memory.
+    ///
+    /// # Errors
+    /// As [`Scmkv::repair`].
+    pub fn simulated_repair(
+        space: Arc<Space>,
+        options: Options,
+        tell: Tell<'_>,
+    ) -> Result<(Self, Repair)> {
+        let pool = Pool::simulated_open(space).map_err(open::pool_error)?;
+        Self::repaired(pool, Vec::new(), options, tell)
+    }
+
+    fn repaired(
+        pool: Pool,
+        restored: Vec<String>,
+        options: Options,
+        tell: Tell<'_>,
+    ) -> Result<(Self, Repair)> {
+        let (pool, mut repair) = Store::repair(pool, restored, &options, tell)?;
+        let store = Store::open(pool, &options, &|_| {})?;
+        store.drop_broken(&mut repair, tell)?;
+        Ok((Self::start(store, &options)?, repair))
+    }
+}
 
 impl Store {
     /// Repairs the store that a pool holds, so that [`Store::open`] can open it.

@@ -209,14 +209,15 @@ impl Store {
         })
     }
 
-    /// True if one changed bit of the slot makes it point at a sound record of its class: then the
-    /// slot is what is damaged.
-    pub(super) fn is_met_but_for_a_bit(&self, claim: &Claim) -> bool {
-        (0..64).any(|bit| {
+    /// The key of the sound record at which the slot would point, were one of its bits another.
+    pub(super) fn twin_of(&self, claim: &Claim) -> Option<Vec<u8>> {
+        let twins = (0..64).map(|bit| {
             let slot = Slot(claim.slot.0 ^ 1 << bit);
-            let class = Class { signature: slot.signature(), ..claim.class };
-            slot.is_used() && self.is_met(&Claim { class, slot })
-        })
+            Claim { class: Class { signature: slot.signature(), ..claim.class }, slot }
+        });
+        let guard = epoch::pin();
+        let twin = { twins }.find(|twin| twin.slot.is_used() && self.is_met(twin))?;
+        self.reader().view(&guard, twin.slot.offset()).map(|view| view.key().to_vec())
     }
 
     /// True if a slot of that class can be of `key`.

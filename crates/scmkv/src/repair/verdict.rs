@@ -132,7 +132,8 @@ impl Store {
         zones
     }
 
-    /// The slots that miss a record in one of the zones.
+    /// The slots that miss a record in one of the zones. One that points elsewhere, and at no
+    /// record, is itself damaged: the logs have its record.
     fn misses(&self, witness: &Witness, plan: &mut Plan) -> Result<Vec<Miss>> {
         let mut misses = Vec::new();
         let Plan { zones, index, saved, .. } = plan;
@@ -148,9 +149,6 @@ impl Store {
                         saved.push(copied);
                     }
                 }
-                (false, _) if self.is_met_but_for_a_bit(&claim) => {
-                    index.note(at, "a slot of the index has a changed bit");
-                }
                 (false, None) => index.note(at, "a slot of the index points at no record"),
                 (false, Some(zone)) => {
                     let key = self.name(zone, &claim);
@@ -158,6 +156,21 @@ impl Store {
                 }
             }
         })?;
+        let mut in_zone: HashMap<u64, u32> = HashMap::new();
+        misses.iter().for_each(|miss| *in_zone.entry(miss.zone).or_default() += 1);
+        misses.retain(|miss| {
+            let zone = zones.get_mut(&miss.zone);
+            let Some(zone) = zone.filter(|zone| zone.is_tail && in_zone[&miss.zone] == 1) else {
+                return true;
+            };
+            // One slot alone: is it the slot that is damaged? Nobody knows. In a gap something is
+            // damaged for sure, and so it is where several slots point: no record of a key that is
+            // near by chance may take the place of a lost one.
+            let Some(key) = self.twin_of(&miss.claim) else { return true };
+            index.note(miss.claim.slot.offset(), "a slot of the index points at no record");
+            zone.keys.push((key, Fate::Uncertain));
+            false
+        });
         Ok(misses)
     }
 
