@@ -181,13 +181,7 @@ impl Store {
                 (index, Some(arena))
             }
             None if !rebuild => (index_in_pool(&space, geometry, &elements)?, None),
-            None => {
-                if in_pool {
-                    // That it is made anew is in the root already, and stays there until it is.
-                    pages.free_index(&elements)?;
-                }
-                new_index(&space, in_pool, geometry, false, &pages)?
-            }
+            None => index_anew(&space, in_pool, geometry, &elements, &pages)?,
         };
         let is_anew = rebuild && lacking.is_none();
         pool.set_root(root.to_words()).map_err(pool_error)?;
@@ -214,12 +208,19 @@ impl Store {
             to_read.iter().map(|log| store.pages.cell(log.page).length.load(Ordering::Relaxed));
         store.checkpoints.note_replayed(lengths.map(u64::from).sum());
         if rebuild && root.has(Root::LAX) {
-            let _changing = spin::lock(&store.root_change);
-            store.set_root(Root { flags: root.flags & !Root::UNCLEAN, ..store.root() })?;
-            store.unflushed.store(false, Ordering::Release);
-            store.lax.store(false, Ordering::Release);
+            store.note_rebuilt()?;
         }
         Ok(store)
+    }
+
+    /// Notes durably that the index is as the logs have it.
+    fn note_rebuilt(&self) -> Result<()> {
+        let _changing = spin::lock(&self.root_change);
+        let root = self.root();
+        self.set_root(Root { flags: root.flags & !Root::UNCLEAN, ..root })?;
+        self.unflushed.store(false, Ordering::Release);
+        self.lax.store(false, Ordering::Release);
+        Ok(())
     }
 
     pub(crate) fn assemble(parts: Parts, options: &Options) -> Result<Self> {
@@ -308,6 +309,21 @@ fn index_in_pool(
         .map(|(page, _)| space.start_of(*page))
         .collect();
     Index::load(Arc::clone(space), geometry, &starts, false)
+}
+
+/// An index to be made from the logs: that of the pool, if there is one, is given up.
+fn index_anew(
+    space: &Arc<Space>,
+    in_pool: bool,
+    geometry: Geometry,
+    elements: &[(u32, page::Element)],
+    pages: &Pages,
+) -> Result<(Index, Option<Arena>)> {
+    if in_pool {
+        // That it is made anew is in the root already, and stays there until it is.
+        pages.free_index(elements)?;
+    }
+    new_index(space, in_pool, geometry, false, pages)
 }
 
 /// A new index: in the pool, its pages from `pages`, or in DRAM.
