@@ -47,7 +47,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    fn from_bits(bits: u64) -> Option<Self> {
+    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
         [Self::Free, Self::Table, Self::Log, Self::Index, Self::Checkpoint]
             .into_iter()
             .find(|kind| *kind as u64 == bits)
@@ -161,13 +161,14 @@ impl Pages {
         page / self.stretch() * self.stretch()
     }
 
-    fn element_offset(&self, page: u32) -> u64 {
+    pub(crate) fn element_offset(&self, page: u32) -> u64 {
         self.space.start_of(self.table_page(page))
             + HEADER_LEN
             + u64::from(page % self.stretch()) * ELEMENT_LEN
     }
 
-    fn word(&self, offset: u64) -> Result<Word<'_, Durable>> {
+    /// A word of the table.
+    pub(crate) fn word(&self, offset: u64) -> Result<Word<'_, Durable>> {
         self.space.word(offset).ok_or_else(|| Error::Corrupt {
             offset,
             what: "no page information table here".to_owned(),
@@ -292,11 +293,8 @@ impl Pages {
     pub(crate) fn load(&self, formatted: u32, uses_index: bool) -> Result<Vec<(u32, Element)>> {
         let mut elements = Vec::with_capacity(formatted as usize);
         let mut birth_max = 0;
+        self.claim_table(formatted)?;
         for page in 0..formatted {
-            // A repair of the same pool may have claimed it before.
-            if page % self.stretch() == 0 && self.word(self.element_offset(page)).is_err() {
-                self.claim(page, Claim::WordsAsStored)?;
-            }
             let mut element = self.element(page)?;
             if element.kind == Kind::Log && element.length == Some(0) {
                 // Nothing was ever written in it.
@@ -315,6 +313,17 @@ impl Pages {
         }
         self.next_birth.store(birth_max + 1, Ordering::Release);
         Ok(elements)
+    }
+
+    /// Lets the table of the first `formatted` pages be read. A repair of the same pool may have
+    /// seen to that before.
+    pub(crate) fn claim_table(&self, formatted: u32) -> Result<()> {
+        for page in (0..formatted).filter(|page| page % self.stretch() == 0) {
+            if self.word(self.element_offset(page)).is_err() {
+                self.claim(page, Claim::WordsAsStored)?;
+            }
+        }
+        Ok(())
     }
 
     fn claim(&self, page: u32, claim: Claim) -> Result<()> {

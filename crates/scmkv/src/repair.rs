@@ -7,6 +7,7 @@
 //!
 //! ```text
 //!   heal      what cannot be read becomes zeroes
+//!   table     what the page information table has lost of a page
 //!   survey    every log page: records ▓ and gaps ░     ▓▓▓▓░░▓▓▓▓▓▓░░░░▓▓▓
 //!   claims    slots that miss their record: which gap, which hash
 //!   verdict   which keys are lost, which were lost already or are there elsewhere
@@ -24,9 +25,9 @@
 //!   with a version above all others, so that no older record of it comes back. If what was lost
 //!   was a tombstone, it has got another, and nothing is lost.
 //! - If a later record of the key is sound, what was damaged was dead, and nothing is lost.
-//! - If a single slot points behind the records of a page, where something may have been or not,
-//!   and would point at a sound record were one of its bits another, that record is kept, and told
-//!   as *uncertain*.
+//! - If a single slot points behind the records of a page, not where the next one would begin, and
+//!   would point at a sound record were one of its bytes another, that record is kept, and told as
+//!   *uncertain*.
 //! - What cannot be named is told as a range of bytes: keys that were last written there are absent
 //!   now, or hold what they held before.
 //!
@@ -56,6 +57,7 @@ mod amend;
 mod claims;
 mod mend;
 mod survey;
+mod table;
 mod verdict;
 
 use crate::Scmkv;
@@ -64,8 +66,8 @@ use crate::geometry::Geometry;
 use crate::open::{self, Options};
 use crate::page::Pages;
 use crate::recover::LogPage;
-use crate::store::{Root, Store};
-use coreplane_engine::{Error, Result};
+use crate::store::{Root, Seeds, Store};
+use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::{MediaChoice, OpenOptions, Pool, Space};
 use std::path::Path;
@@ -147,8 +149,8 @@ impl Scmkv {
     ///
     /// # Errors
     /// As [`Scmkv::open`], for damage of what cannot be done without: the pool's header, both
-    /// copies of its root, the page information table. [`Error::NoSpace`] if there is no page for
-    /// what must be written.
+    /// copies of its root, more than a word of what the table says of a page. [`Error::NoSpace`] if
+    /// there is no page for what must be written.
     pub fn repair(
         path: &Path,
         media: MediaChoice,
@@ -191,7 +193,8 @@ impl Store {
     ///
     /// # Errors
     /// If what is damaged is not held twice and cannot be done without: the header of the pool, its
-    /// root, the page information table. If there is no space for the tombstones.
+    /// root, more than a word of what the table says of a page. If there is no space for the
+    /// tombstones.
     pub(crate) fn repair(
         pool: Pool,
         restored: Vec<String>,
@@ -204,7 +207,7 @@ impl Store {
         }
         let before = repair.findings.len();
         heal(pool.space(), &mut repair, tell)?;
-        let (store, logs, indexes) = Self::to_be_repaired(pool, options)?;
+        let (store, logs, indexes) = Self::to_be_repaired(pool, options, &mut repair, tell)?;
         let plan = store.plan(&logs, &indexes)?;
         for finding in plan.findings(&store) {
             repair.add(tell, finding);
@@ -217,7 +220,12 @@ impl Store {
 
     /// A store without an index, its log pages readable to their ends; the log pages, and the
     /// pages of the index in the pool.
-    fn to_be_repaired(pool: Pool, options: &Options) -> Result<(Self, Vec<LogPage>, Vec<u32>)> {
+    fn to_be_repaired(
+        pool: Pool,
+        options: &Options,
+        repair: &mut Repair,
+        tell: Tell<'_>,
+    ) -> Result<(Self, Vec<LogPage>, Vec<u32>)> {
         pool.expect_kind(crate::KIND).map_err(open::pool_error)?;
         let geometry = Geometry::from_parameters(&pool.parameters())?;
         let space = Arc::clone(pool.space());
@@ -228,6 +236,9 @@ impl Store {
         }
         let pages = Pages::new(Arc::clone(&space), open::pages_max(&space));
         let formatted = u32::try_from(root.formatted).unwrap_or(u32::MAX).min(pages.len());
+        let seeds = Seeds::of(pool.uuid());
+        let now = options.time.as_ref().map_or_else(UnixMillis::now, |time| time());
+        table::restore(&space, geometry, (&pages, formatted), (seeds, now), repair, tell)?;
         let elements = pages.load(formatted, false)?;
         let (index, arena) = open::new_index(&space, false, geometry, false, &pages)?;
         let (checkpoints, counted) = (Checkpoints::default(), false);
@@ -253,16 +264,7 @@ impl Store {
         for page in 0..space.pages() {
             space.retire(page);
         }
-        let (since, mut backoff) = (Instant::now(), Backoff::new());
-        while space.retired_len() > 0 {
-            if space.reclaim().is_none() {
-                if since.elapsed() > PATIENCE {
-                    let what = "a reader of another store does not end".to_owned();
-                    return Err(Error::Unusable(what));
-                }
-                backoff.wait();
-            }
-        }
+        reclaim_all(&space)?;
         Ok(pool)
     }
 }
@@ -280,6 +282,20 @@ fn heal(space: &Arc<Space>, repair: &mut Repair, tell: Tell<'_>) -> Result<()> {
         for offset in healed {
             let what = "could not be read, and is zeroes now".to_owned();
             repair.add(tell, Finding { page, offset, len: 4096, what, keys: Vec::new() });
+        }
+    }
+    Ok(())
+}
+
+/// Lets every page that was retired be claimed again.
+fn reclaim_all(space: &Space) -> Result<()> {
+    let (since, mut backoff) = (Instant::now(), Backoff::new());
+    while space.retired_len() > 0 {
+        if space.reclaim().is_none() {
+            if since.elapsed() > PATIENCE {
+                return Err(Error::Unusable("a reader of another store does not end".to_owned()));
+            }
+            backoff.wait();
         }
     }
     Ok(())

@@ -216,27 +216,44 @@ fn noise_over_records_costs_what_was_in_it() {
     });
 }
 
-/// Damage of the index costs nothing: the logs have it all.
-#[test]
-fn a_damaged_index_is_made_anew() {
+/// One changed byte in some places of an area costs nothing at all.
+fn costs_nothing(meant: Area, step: usize) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let path = directory.path().join("pool");
+    let step = if is_full_scale() { 1.max(step / 16) } else { step };
     let mut tried = 0;
-    for image in images().into_iter().filter(is_exact) {
+    for image in images() {
         let areas = image.areas();
-        let used = |at: usize| areas[at] == Area::Index && image.bytes[at] != 0;
-        for at in (0..areas.len()).filter(|at| used(*at)).step_by(29) {
+        let used = |at: usize| areas[at] == meant && image.bytes[at / 8 * 8..][..8] != [0; 8];
+        for at in (0..areas.len()).filter(|at| used(*at)).step_by(step) {
             let mut bytes = image.bytes.clone();
-            bytes[at] ^= 4;
+            bytes[at] ^= 0x24 | (at as u8 & 0x41);
             std::fs::write(&path, &bytes).expect("the copy");
-            repair(&path).expect("repair");
+            let findings = repair(&path).expect("repair");
             let store = Scmkv::open(&path, MediaChoice::Auto, options()).expect("open");
-            let expected = live(&image.expected);
-            assert_eq!(contents(&store), expected, "{}, {at:#x}", image.name);
+            let (mut found, mut expected) = (contents(&store), live(&image.expected));
+            // The last record of a log that was open at a kill proves nothing.
+            if let Some(last) = image.last {
+                found.remove(last.as_bytes());
+                expected.remove(last.as_bytes());
+            }
+            assert!(found == expected, "{}, {at:#x}: {findings:#?}", image.name);
             tried += 1;
         }
     }
     assert!(tried > 20, "{tried} tried");
+}
+
+/// The logs have it all.
+#[test]
+fn a_damaged_index_is_made_anew() {
+    costs_nothing(Area::Index, 29);
+}
+
+/// What one word of an element has lost, the others and the page itself tell.
+#[test]
+fn a_damaged_table_is_made_good() {
+    costs_nothing(Area::Table, 5);
 }
 
 fn live(expected: &Expected) -> BTreeMap<Vec<u8>, Vec<u8>> {

@@ -209,10 +209,11 @@ impl Store {
         })
     }
 
-    /// The key of the sound record at which the slot would point, were one of its bits another.
+    /// The key of the sound record at which the slot would point, were one of its bytes another.
     pub(super) fn twin_of(&self, claim: &Claim) -> Option<Vec<u8>> {
-        let twins = (0..64).map(|bit| {
-            let slot = Slot(claim.slot.0 ^ 1 << bit);
+        let changes = (0..64).step_by(8).flat_map(|byte| (1..=255_u64).map(move |it| it << byte));
+        let twins = changes.map(|change| {
+            let slot = Slot(claim.slot.0 ^ change);
             Claim { class: Class { signature: slot.signature(), ..claim.class }, slot }
         });
         let guard = epoch::pin();

@@ -2,7 +2,7 @@
 
 use super::survey::{Gap, Surveyed};
 use super::verdict::Plan;
-use super::{Fate, Finding, PATIENCE, Repair, Tell};
+use super::{Fate, Finding, Repair, Tell};
 use crate::fragments::fragment_offsets;
 use crate::index::Position;
 use crate::log::{Log, Order};
@@ -12,8 +12,6 @@ use crate::record::{HEADER, Header, Kind, View};
 use crate::store::{Root, Store};
 use coreplane_engine::{Error, Result, WriteOptions};
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_pmem::spin::Backoff;
-use std::time::Instant;
 
 impl Store {
     /// Writes it all; durable when it returns.
@@ -105,16 +103,10 @@ impl Store {
     /// Writes a page once more, the same but for its gaps: wherever that ends, what was sound is.
     fn rewrite(&self, page: u32, bytes: &[u8]) -> Result<()> {
         let space = &self.space;
-        let (since, mut backoff) = (Instant::now(), Backoff::new());
         if !space.retire(page) {
             return Err(Error::Unusable(format!("page {page} is in use")));
         }
-        while space.reclaim() != Some(page) {
-            if since.elapsed() > PATIENCE {
-                return Err(Error::Unusable("a reader of another store does not end".to_owned()));
-            }
-            backoff.wait();
-        }
+        super::reclaim_all(space)?;
         let writer = space.claim_log(page);
         let mut writer = writer.ok_or_else(|| Error::Unusable(format!("page {page} is in use")))?;
         writer.append(&[bytes]);

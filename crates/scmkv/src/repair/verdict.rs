@@ -159,15 +159,17 @@ impl Store {
         let mut in_zone: HashMap<u64, u32> = HashMap::new();
         misses.iter().for_each(|miss| *in_zone.entry(miss.zone).or_default() += 1);
         misses.retain(|miss| {
-            let zone = zones.get_mut(&miss.zone);
-            let Some(zone) = zone.filter(|zone| zone.is_tail && in_zone[&miss.zone] == 1) else {
+            let Some(zone) = zones.get_mut(&miss.zone) else { return true };
+            let offset = miss.claim.slot.offset();
+            let is_alone = zone.is_tail && in_zone[&miss.zone] == 1;
+            // Is it the slot that is damaged? In a gap something else is for sure, and so it is
+            // where several slots point, or where the next record would have begun: no record of
+            // the key that is near by chance may take the place of the lost one.
+            if !is_alone || offset == zone.start {
                 return true;
-            };
-            // One slot alone: is it the slot that is damaged? Nobody knows. In a gap something is
-            // damaged for sure, and so it is where several slots point: no record of a key that is
-            // near by chance may take the place of a lost one.
+            }
             let Some(key) = self.twin_of(&miss.claim) else { return true };
-            index.note(miss.claim.slot.offset(), "a slot of the index points at no record");
+            index.note(offset, "a slot of the index points at no record");
             zone.keys.push((key, Fate::Uncertain));
             false
         });
