@@ -7,6 +7,7 @@
 //! ```text
 //!   0   state    kind (4) | log (12) | generation (32)     sealed
 //!   8   length   bytes of records, once the page is full   sealed; 0 while it is open
+//!                (32) | ended by a recovery (1)
 //!   16  birth    number of the opening                     sealed
 //!   24  proof    generation of the page, once a record in it is durable for sure     sealed
 //!                (element of page 0: the clock's high-water mark)
@@ -24,65 +25,20 @@
 //! How much of a page lives changes with every write and is kept in DRAM alone, as in the paper;
 //! it steers the cleaner and no one relies on it.
 
+mod element;
+
+pub(crate) use element::{Element, Kind, NONE_CAN_BE_READ};
+
 use crate::chunked::Chunked;
 use crate::sealed;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::pool::HEADER_LEN;
 use coreplane_pmem::{Claim, Durable, PageWriter, Space, Word};
+use element::{CUT, ELEMENT_LEN};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-
-/// What a page holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    Free = 1,
-    /// The page information table itself.
-    Table = 2,
-    Log = 3,
-    Index = 4,
-    Checkpoint = 5,
-}
-
-impl Kind {
-    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
-        [Self::Free, Self::Table, Self::Log, Self::Index, Self::Checkpoint]
-            .into_iter()
-            .find(|kind| *kind as u64 == bits)
-    }
-}
-
-/// A page as its durable element tells it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Element {
-    pub(crate) kind: Kind,
-    pub(crate) log: u16,
-    pub(crate) generation: u32,
-    /// Bytes of records; none while the page is open.
-    pub(crate) length: Option<u32>,
-    pub(crate) birth: u64,
-    /// Something was durable in it.
-    pub(crate) is_proven: bool,
-}
-
-/// What is wrong with a page that is lost ([`Element::is_lost`]).
-pub(crate) const NONE_CAN_BE_READ: &str =
-    "records were written here before the store stopped, and none can be read";
-
-impl Element {
-    /// Of a page without any sound record: true if there was one.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.is_proven && self.length.is_none()
-    }
-
-    /// That of a page of which nothing need be known.
-    pub(crate) const NONE: Self =
-        Self { kind: Kind::Free, log: 0, generation: 0, length: None, birth: 0, is_proven: false };
-}
-
-const ELEMENT_LEN: u64 = 32;
 
 /// A page in DRAM.
 #[derive(Debug, Default)]
@@ -256,9 +212,9 @@ impl Pages {
         };
         let state = open(offset)?;
         let kind = Kind::from_bits(state & 0xf).ok_or_else(|| damaged(offset))?;
-        let length = match self.word(offset + 8)?.load() {
+        let sealed = match self.word(offset + 8)?.load() {
             0 => None,
-            _ => Some(open(offset + 8)? as u32),
+            _ => Some(open(offset + 8)?),
         };
         let generation = (state >> 16) as u32;
         // In page 0 it is the clock's. One that does not match its check proves nothing.
@@ -267,7 +223,8 @@ impl Pages {
             kind,
             log: (state >> 4 & 0xfff) as u16,
             generation,
-            length,
+            length: sealed.map(|sealed| sealed as u32),
+            is_cut: sealed.is_some_and(|sealed| sealed & CUT != 0),
             birth: open(offset + 16)?,
             is_proven: sealed::open(proof, offset + 24) == Some(u64::from(generation)),
         })
@@ -449,8 +406,17 @@ impl Pages {
     /// Notes durably that `page` is full with `length` bytes of records. Its records are durable
     /// already.
     pub(crate) fn seal(&self, page: u32, length: u32, now_s: u32) -> Result<()> {
-        let offset = self.element_offset(page) + 8;
-        self.word(offset)?.store(sealed::seal(u64::from(length), offset));
+        self.seal_as(page, u64::from(length), now_s)
+    }
+
+    /// As [`Pages::seal`], of a page that a crash has left open.
+    pub(crate) fn seal_cut(&self, page: u32, length: u32) -> Result<()> {
+        self.seal_as(page, u64::from(length) | CUT, 0)
+    }
+
+    fn seal_as(&self, page: u32, content: u64, now_s: u32) -> Result<()> {
+        let (offset, length) = (self.element_offset(page) + 8, content as u32);
+        self.word(offset)?.store(sealed::seal(content, offset));
         let cell = self.cell(page);
         cell.sealed_at.store(now_s, Ordering::Relaxed);
         cell.length.store(length, Ordering::Release);

@@ -120,7 +120,7 @@ impl Store {
         self.space.fence().map_err(crate::page::sync_failed)?;
         for (LogPage { page, element }, tail) in tails.into_inner() {
             if tail > 0 {
-                self.pages.seal(page, tail, 0)?;
+                self.pages.seal_cut(page, tail)?;
                 self.space.cut_log(page, tail);
             } else if is_anew || element.length.is_some() {
                 self.pages.free(page)?;

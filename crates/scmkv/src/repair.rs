@@ -25,9 +25,9 @@
 //!   with a version above all others, so that no older record of it comes back. If what was lost
 //!   was a tombstone, it has got another, and nothing is lost.
 //! - If a later record of the key is sound, what was damaged was dead, and nothing is lost.
-//! - If a single slot points behind the records of a page, not where the next one would begin, and
-//!   would point at a sound record were one of its bytes another, that record is kept, and told as
-//!   *uncertain*.
+//! - If a single slot points behind the records of a page that was open at a crash, and would point
+//!   at a sound record were one of its bytes another, nobody knows which of the two is damaged: the
+//!   sound record is kept, and told as *uncertain*.
 //! - What cannot be named is told as a range of bytes: keys that were last written there are absent
 //!   now, or hold what they held before.
 //!

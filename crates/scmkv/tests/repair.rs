@@ -122,8 +122,9 @@ fn ends_a_log(image: &Image, end: usize) -> bool {
     let length = 2048 + 32 * page + 8;
     let areas = image.areas();
     let is_open = image.bytes[length..length + 8] == [0; 8];
-    let rest = &areas[end..(page + 1) * PAGE as usize];
-    is_open && !is_exact(image) && !rest.contains(&Area::RecordHead)
+    let rest = &areas[end - 1..(page + 1) * PAGE as usize];
+    let begins = |pair: &[Area]| pair[0] != Area::RecordHead && pair[1] == Area::RecordHead;
+    is_open && !is_exact(image) && !rest.windows(2).any(begins)
 }
 
 /// Tries `damage` out at every place of the images that `step` picks among `areas`; it tells where

@@ -88,7 +88,7 @@ impl Store {
             }
         }
         self.rewrite(log.page, &bytes[..tail as usize])?;
-        if log.element.length == Some(tail) { Ok(()) } else { self.pages.seal(log.page, tail, 0) }
+        if log.element.length == Some(tail) { Ok(()) } else { self.pages.seal_cut(log.page, tail) }
     }
 
     /// A `Lost` record in the place of what is in `bytes`; what is behind its header stays, for

@@ -124,7 +124,9 @@ impl Store {
             let start = self.space.start_of(page.log.page);
             let (tail, end) =
                 (start + u64::from(page.tail), start + u64::from(self.geometry.page_size));
-            if tail < end {
+            // Behind a page that was filled there never was anything.
+            let is_cut = page.log.element.length.is_none() || page.log.element.is_cut;
+            if is_cut && tail < end {
                 let zone = Zone { page: page.log.page, start: tail, end, ..Zone::default() };
                 zones.insert(tail, Zone { is_tail: true, ..zone });
             }
@@ -162,10 +164,10 @@ impl Store {
             let Some(zone) = zones.get_mut(&miss.zone) else { return true };
             let offset = miss.claim.slot.offset();
             let is_alone = zone.is_tail && in_zone[&miss.zone] == 1;
-            // Is it the slot that is damaged? In a gap something else is for sure, and so it is
-            // where several slots point, or where the next record would have begun: no record of
-            // the key that is near by chance may take the place of the lost one.
-            if !is_alone || offset == zone.start {
+            // Is it the slot that is damaged, or a record that is lost? In a gap something is lost
+            // for sure, and so it is where several slots point: no record of the key that is near
+            // by chance may take its place.
+            if !is_alone {
                 return true;
             }
             let Some(key) = self.twin_of(&miss.claim) else { return true };
