@@ -1,8 +1,8 @@
 //! Repair: what is damaged is named, what is lost is said, and the rest can be used again.
 //!
 //! One damaged record keeps a store with its index in DRAM from being opened, for nobody can tell
-//! which key it was about; and with the index in the pool every read of it is an error. Both are
-//! right, and neither gets the other records back. That is for a person to decide, who runs
+//! which key it was about; with the index in the pool it stays where it is, and `verify` names it
+//! for ever. Neither makes anything good. What to give up is for a person to decide, who runs
 //! `coreplane verify --repair`. It works on a pool that nobody has open:
 //!
 //! ```text
@@ -11,7 +11,7 @@
 //!   survey    every log page: records ▓ and gaps ░     ▓▓▓▓░░▓▓▓▓▓▓░░░░▓▓▓
 //!   claims    slots that miss their record: which gap, which hash
 //!   verdict   which keys are lost, which were lost already or are there elsewhere
-//!   tell      all of this, before anything else is changed
+//!   tell      all of this, before any record, slot or root is changed
 //!   write     tombstones for the keys, then a `Lost` record over each gap, then the root:
 //!             no checkpoint, index to be made anew
 //!   open      as after any crash; large values that miss a fragment are deleted
@@ -39,6 +39,11 @@
 //! right ([`amend`]), or if the key that they show is one that the log has elsewhere; and then
 //! versions decide. What the bytes show and nothing supports is told, marked as a guess.
 //!
+//! **What nobody can know.** An index that comes from the logs has no slots for what was written
+//! last. If the end of a log that was open at a crash is lost, with nothing sound behind it, that
+//! looks as if the crash had cut it off there, unless nothing of the page is left at all (its
+//! *proof* tells: [`page`](crate::page)).
+//!
 //! A value is never restored from bytes whose checksum is wrong, not even if one byte would do.
 //!
 //! # Batches and large values
@@ -50,7 +55,8 @@
 //! # Interrupted
 //!
 //! Nothing is overwritten but gaps, and the index: what a gap tells is used up only when what it
-//! told is durable elsewhere. So whatever was done when the power went is done, the rest is damage
+//! told is durable elsewhere, in a page of the reserve that the cleaner otherwise has; where there
+//! is none, the repair fails before it has overwritten a gap. So whatever was done when the power went is done, the rest is damage
 //! as before, and the repair can be run again.
 
 mod amend;
