@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 
 const EXIT_CODES: &str = "Exit codes:
   0   done
-  1   verify found damage; get or del found no such key; put did not write, as it was told
+  1   verify found damage, or repaired it; get or del found no such key; put did not write, as it was told
   2   the pool cannot be used: it is not there, is no pool, is locked, or cannot be opened
   3   what was asked for cannot be: over a limit, not in this engine
   4   no space: delete records, grow the pool, or free the file system
@@ -63,7 +63,14 @@ pub(crate) enum Command {
     /// record expires. What is no UTF-8 is in "`key_hex`" or "`value_hex`" instead.
     Dump(Dump),
     /// Check everything in a pool: exit code 0 sound, 1 damaged, 2 unusable.
-    Verify(Pool),
+    ///
+    /// With --repair what is damaged is repaired: exit code 0 if nothing was, 1 if something was
+    /// damaged and is repaired now, 2 if it cannot be. What was lost is told before anything is
+    /// changed: page, offset, bytes, and the keys as far as they can be named. A lost key is
+    /// absent afterwards; where keys cannot be named, those that were last written there are
+    /// absent, or hold what they held before. To keep what there is for others to look at, copy
+    /// the file first.
+    Verify(Verify),
     /// Show the counters of a pool.
     Stats(Pool),
     /// Make a pool larger.
@@ -106,6 +113,15 @@ pub(crate) struct NewPool {
     /// however large) or in DRAM (dram: fewer lines written a put); auto chooses.
     #[arg(long, default_value = "auto", value_parser = terms::placement)]
     pub(crate) index: Placement,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+    /// Give up what is damaged, so that the rest can be used.
+    #[arg(long)]
+    pub(crate) repair: bool,
 }
 
 #[derive(Debug, Args)]

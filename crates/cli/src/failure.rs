@@ -3,7 +3,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | `verify` found damage; `get`, `del` found no such key; `put` did not write, as it was told |
+//! | 1 | `verify` found damage, or repaired it; `get`, `del` found no such key; `put` did not write, as it was told |
 //! | 2 | the pool cannot be used: it is not there, is no pool, or cannot be opened |
 //! | 3 | what was asked for cannot be: over a limit, not in this engine |
 //! | 4 | no space: delete records, `grow` the pool, or free the file system |
@@ -45,7 +45,11 @@ impl Failure {
     /// A failure to open or create a pool: it cannot be used, unless there is only no space.
     pub(crate) fn of_pool(error: &Error, path: &std::path::Path) -> Self {
         let code = if error.remedy() == Remedy::FreeSpace { NO_SPACE } else { UNUSABLE };
-        let message = error.to_string();
+        let mut message = error.to_string();
+        let is_damage = matches!(error, Error::Corrupt { .. } | Error::ChecksumMismatch { .. });
+        if is_damage && !message.contains("--repair") {
+            message += "; `coreplane verify --repair` says whether it can be repaired";
+        }
         let place = path.display().to_string();
         if message.contains(&place) {
             return Self::new(code, message);

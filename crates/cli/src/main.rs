@@ -50,7 +50,7 @@ fn run(command: Command) -> Outcome {
         Command::Info(pool) => command::administer::info(&pool),
         Command::Stats(pool) => command::administer::stats(&pool),
         Command::Grow(grow) => command::administer::grow(&grow),
-        Command::Verify(pool) => command::administer::verify(&pool),
+        Command::Verify(verify) => command::verify::run(&verify),
         Command::Get(get) => command::records::get(&get),
         Command::Put(put) => command::records::put(put),
         Command::Del(del) => command::records::del(&del),

@@ -32,6 +32,12 @@ impl NewPool {
 
 /// Opens what must be there.
 pub(crate) fn open(config: &StoreConfig) -> Result<Store, Failure> {
+    expect_pool(config)?;
+    config.open().map_err(|error| Failure::of_pool(&error, config.path()))
+}
+
+/// Fails if nothing is there.
+pub(crate) fn expect_pool(config: &StoreConfig) -> Result<(), Failure> {
     if !config.path().exists() {
         let message = format!(
             "{}: there is no pool; `coreplane create --pool {0}` makes one",
@@ -39,5 +45,5 @@ pub(crate) fn open(config: &StoreConfig) -> Result<Store, Failure> {
         );
         return Err(Failure::new(crate::failure::UNUSABLE, message));
     }
-    config.open().map_err(|error| Failure::of_pool(&error, config.path()))
+    Ok(())
 }

@@ -221,8 +221,36 @@ fn with_the_index_in_the_pool_what_is_left_is_served() -> Outcome<()> {
         let loss = lose_under_a_server(&pool, is_closed_before)?;
         serves_what_is_left(&pool, &loss)?;
         every_command_says_what_is_lost(&pool, &loss)?;
+        is_repaired(&pool, &loss, 2)?;
         std::fs::remove_file(&pool.path)?;
     }
+    Ok(())
+}
+
+/// After a repair the pool is sound: what was kept is there but for `deleted` keys, and what was
+/// lost is absent.
+fn is_repaired(pool: &Pool, loss: &Loss, deleted: usize) -> Outcome<()> {
+    let (code, said) = pool.ask(&["verify", "--repair"], b"")?;
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("repaired: ") && said.contains("\nsound: "), "{said}");
+    assert!(said.contains("cannot be named"), "{said}");
+    assert!(said.lines().any(|line| line.starts_with("page ")), "{said}");
+    pool.says(0, &["sound: "], &["verify"])?;
+    pool.says(0, &["sound: "], &["verify", "--repair"])?;
+    let served = pool.serve(&[])?;
+    let mut client = served.connect()?;
+    let mut absent = 0;
+    for (number, fate) in loss.fates.iter().enumerate() {
+        let reply = client.call(&[b"GET", key(number).as_bytes()])?;
+        let is_there = reply == Reply::Bulk(Some(value(number)));
+        assert!(is_there || reply == Reply::Bulk(None), "{number}, {fate:?}: {reply:?}");
+        match fate {
+            Fate::Kept => absent += usize::from(!is_there),
+            Fate::Torn | Fate::Lost => assert!(!is_there, "{number}, {fate:?}"),
+        }
+    }
+    assert!(absent <= deleted, "{absent} of what was kept are absent");
+    served.terminate()?;
     Ok(())
 }
 
@@ -234,10 +262,13 @@ fn with_the_index_in_dram_the_pool_is_refused() -> Outcome<()> {
     for is_closed_before in [false, true] {
         let arguments = ["--size", "64MiB", "--index", "dram"];
         let pool = place.created(&format!("pool-{is_closed_before}"), &arguments)?;
-        lose_under_a_server(&pool, is_closed_before)?;
+        let loss = lose_under_a_server(&pool, is_closed_before)?;
         for command in session::NEED_A_POOL {
             pool.says(2, &["at offset 0x"], command)?;
+            let (_, said) = pool.ask(command, b"")?;
+            assert!(said.contains(&pool.name) && said.contains("verify --repair"), "{said}");
         }
+        is_repaired(&pool, &loss, 0)?;
         std::fs::remove_file(&pool.path)?;
     }
     Ok(())

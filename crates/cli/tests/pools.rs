@@ -157,6 +157,88 @@ fn damage_is_told_from_soundness() -> Outcome<()> {
     Ok(())
 }
 
+/// The value of `key` has a changed byte, in a pool that was killed, so that its log must be read.
+fn damaged_pool(index: &str) -> Outcome<(tempfile::TempDir, String)> {
+    let place = tempfile::tempdir_in("/dev/shm")?;
+    let pool = text(&place.path().join("a.pool"))?.to_owned();
+    expect(0, &["create", "--pool", &pool, "--size", "64MiB", "--index", index])?;
+    let served = session::Served::start(&["--pool", &pool])?;
+    let mut client = served.connect()?;
+    for (key, value) in
+        [("key", "old"), ("key", "a value like no other"), ("other", "v"), ("z", "z")]
+    {
+        client.call(&[b"SET", key.as_bytes(), value.as_bytes()])?;
+    }
+    served.kill()?;
+    let mut bytes = std::fs::read(&pool)?;
+    let marker = b"a value like no other";
+    let found = bytes.windows(marker.len()).position(|bytes| bytes == marker);
+    bytes[found.ok_or("the value is not in the file")?] ^= 0x10;
+    std::fs::write(&pool, &bytes)?;
+    Ok((place, pool))
+}
+
+#[test]
+fn what_is_damaged_is_repaired_and_what_is_lost_is_told() -> Outcome<()> {
+    for index in ["pmem", "dram"] {
+        let (_place, pool) = damaged_pool(index)?;
+        let refused = session::coreplane(&["get", "--pool", &pool, "other"], b"")?;
+        let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{complaint}");
+        for word in [&*pool, "log page ", "at offset 0x", "coreplane verify --repair"] {
+            assert!(complaint.contains(word), "{word}: {complaint}");
+        }
+        let said = expect(1, &["verify", "--pool", &pool, "--repair"])?;
+        assert!(
+            said.contains("bytes: a damaged record\n    key: lost; it is absent now\n"),
+            "{said}"
+        );
+        assert!(
+            said.contains("repaired: damage in 1 places, 1 keys named that are lost"),
+            "{said}"
+        );
+        assert!(said.ends_with("checked\n") && said.contains("\nsound: 2 records"), "{said}");
+        assert!(expect(0, &["verify", "--pool", &pool])?.starts_with("sound: 2 records"));
+        assert!(expect(0, &["verify", "--pool", &pool, "--repair"])?.starts_with("sound: "));
+        // Not what it held before.
+        expect(1, &["get", "--pool", &pool, "key"])?;
+        assert_eq!(expect(0, &["get", "--pool", &pool, "other"])?, "v\n");
+
+        let (_place, pool) = damaged_pool(index)?;
+        let said = expect(1, &["verify", "--pool", &pool, "--repair", "--json"])?;
+        let lines: Vec<Value> =
+            said.lines().map(serde_json::from_str).collect::<Result<_, serde_json::Error>>()?;
+        assert_eq!(lines.len(), 2, "{said}");
+        assert_eq!(
+            (&lines[0]["keys"][0]["key"], &lines[0]["keys"][0]["lost"]),
+            (&"key".into(), &true.into())
+        );
+        assert!(lines[0]["page"].as_u64() > Some(0) && lines[0]["bytes"] == 48, "{said}");
+        assert_eq!((&lines[1]["sound"], &lines[1]["records"]), (&true.into(), &2.into()));
+    }
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_repaired_is_refused_and_left_alone() -> Outcome<()> {
+    let (place, pool) = pool()?;
+    pool.expect(0, &["put", "key", "value"])?;
+    let sound = pool.bytes()?;
+    let other = place.pool("other.pool")?;
+    other.expect(2, &["verify", "--repair"])?;
+    // The pool's own header, and what the table says of page 1.
+    for at in [20..24, 2048 + 32..2048 + 64] {
+        let mut bytes = sound.clone();
+        bytes[at].fill(0x99);
+        other.put_bytes(&bytes)?;
+        other.expect(2, &["verify", "--repair"])?;
+        assert!(other.bytes()? == bytes, "it was changed");
+    }
+    other.put_bytes(&sound)?;
+    other.expect(0, &["verify", "--repair"])?;
+    Ok(())
+}
+
 #[test]
 fn bench_speaks_json_and_verifies() -> Outcome<()> {
     let (_place, pool) = pool()?;

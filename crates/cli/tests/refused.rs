@@ -76,6 +76,7 @@ fn a_second_opener_is_told_who_it_is_not() -> Outcome<()> {
     for command in [
         &["serve", "--port", "0"][..],
         &["verify"],
+        &["verify", "--repair"],
         &["get", "key"],
         &["put", "key", "other"],
         &["grow", "--size", "128MiB"],

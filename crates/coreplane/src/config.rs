@@ -3,7 +3,7 @@
 use crate::Store;
 use coreplane_engine::{Durability, Result};
 use coreplane_pmem::MediaChoice;
-use coreplane_scmkv::Placement;
+use coreplane_scmkv::{Placement, Repair, Tell};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -142,6 +142,18 @@ impl StoreConfig {
     /// As [`StoreConfig::create`], and whatever recovery finds.
     pub fn open(&self) -> Result<Store> {
         Store::open(self)
+    }
+
+    /// Repairs the pool, as far as it is damaged, and opens it. `tell` is told of each thing that
+    /// is damaged and what is lost by it, before anything is changed for it. A sound pool is left
+    /// as it is: then there are no findings.
+    ///
+    /// # Errors
+    /// As [`StoreConfig::open`], for damage that cannot be repaired: of the pool's header, of both
+    /// copies of its root, of the table that says what each page is.
+    /// [`coreplane_engine::Error::NoSpace`] if the pool has no page for what must be written.
+    pub fn repair(&self, tell: Tell<'_>) -> Result<(Store, Repair)> {
+        Store::repair(self, tell)
     }
 
     /// Opens the pool if there is one, else creates it.

@@ -32,5 +32,5 @@ pub use coreplane_engine::{
     Record, Remedy, Result, Stats, UnixMillis, Value, VerifyReport, Visibility, WriteOptions,
 };
 pub use coreplane_pmem::{MediaChoice, Medium};
-pub use coreplane_scmkv::Placement;
+pub use coreplane_scmkv::{Fate, Finding, Placement, Repair, Tell};
 pub use store::Store;

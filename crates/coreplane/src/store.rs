@@ -4,7 +4,7 @@ use crate::config::{EngineChoice, StoreConfig};
 use coreplane_engine::model::ModelEngine;
 use coreplane_engine::{Durability, Engine, Error, Result};
 use coreplane_pmem::Medium;
-use coreplane_scmkv::{Options, Placement, Scmkv};
+use coreplane_scmkv::{Options, Placement, Repair, Scmkv, Tell};
 use std::sync::Arc;
 
 /// An open store: the engine, and the facts about what it rests on.
@@ -52,6 +52,15 @@ impl Store {
         }
         let found = Scmkv::open(&config.path, config.media.clone(), options(config))?;
         Ok(Self::pooled(config, found))
+    }
+
+    pub(crate) fn repair(config: &StoreConfig, tell: Tell<'_>) -> Result<(Self, Repair)> {
+        if config.engine == EngineChoice::Model {
+            return Ok((Self::model(config), Repair::default()));
+        }
+        let media = config.media.clone();
+        let (found, repair) = Scmkv::repair(&config.path, media, options(config), tell)?;
+        Ok((Self::pooled(config, found), repair))
     }
 
     fn pooled(config: &StoreConfig, engine: Scmkv) -> Self {

@@ -42,6 +42,36 @@ fn a_lost_page_is_named_before_the_process_ends() {
     }
 }
 
+/// A file that someone has shortened: what is behind its end cannot be read, until it is healed.
+#[test]
+fn what_is_lost_can_be_read_again_as_zeroes() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("p");
+    let options = CreateOptions {
+        size: 4 * u64::from(PAGE),
+        media: MediaChoice::Auto,
+        page_size: PAGE,
+        kind: "test".to_owned(),
+        parameters: [0; 8],
+    };
+    let pool = Pool::create(&path, &options).unwrap();
+    let space = pool.space();
+    let mut writer = space.claim_log(2).unwrap();
+    writer.append(&[&vec![7; PAGE as usize]]).unwrap();
+    writer.publish();
+    assert!(space.heal(2).unwrap().is_empty(), "nothing is lost");
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(2 * u64::from(PAGE) + 0xe000).unwrap();
+    assert_eq!(space.probe(2).unwrap_err().offset, 0x2_e000);
+    assert_eq!(space.probe_loads(2).unwrap_err().offset, 0x2_e000);
+    assert_eq!(space.heal(2).unwrap(), [0x2_e000, 0x2_f000]);
+    space.probe(2).unwrap();
+    let guard = epoch::pin();
+    let bytes = space.bytes(&guard, 2 * u64::from(PAGE), u64::from(PAGE)).unwrap();
+    assert!(bytes[..0xe000].iter().all(|byte| *byte == 7), "what was there is there");
+    assert!(bytes[0xe000..].iter().all(|byte| *byte == 0));
+}
+
 #[test]
 fn the_child() {
     let Ok(way) = std::env::var(LOSE) else {

@@ -90,6 +90,13 @@ impl Run {
     }
     // media-format: end
 
+    /// As a commit record holds it.
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(Self::LEN);
+        self.encode(&mut bytes);
+        bytes
+    }
+
     /// The runs that the value of a commit record names.
     pub(crate) fn decode_all(value: &[u8]) -> impl Iterator<Item = Self> + '_ {
         value.chunks_exact(Self::LEN).map(|bytes| {

@@ -5,6 +5,9 @@
 //! with them; the count is made afterwards, in the background, group by group under its lock.
 //! Until a group is counted its writers leave the counters alone ([`lock`](crate::index)); what
 //! they did is in the state that the census finds.
+//!
+//! It comes by every slot, and so sees which of them have lost their record
+//! ([`quarantine`](crate::quarantine)). Nothing is cleaned before it is done.
 
 use crate::counters::Count;
 use crate::fragments::fragment_offsets;
@@ -33,26 +36,28 @@ impl Store {
             let Some(mut held) = self.index.lock_group(leaf, here.y, group) else { continue };
             if !held.is_counted() {
                 let slots = self.index.slots(leaf, group)?;
-                self.count_group(&slots);
+                self.count_group(&held, &slots);
                 held.set_counted();
             }
             position = next;
             drop::<GroupLock<'_>>(held);
         }
+        self.end_quarantine()?;
         self.census_done.store(true, Ordering::Release);
         Ok(())
     }
 
-    fn count_group(&self, slots: &[SlotRef]) {
+    fn count_group(&self, held: &GroupLock<'_>, slots: &[SlotRef]) {
         let guard = epoch::pin();
-        for held in slots {
-            self.space.prefetch(held.slot.offset());
+        for SlotRef { slot, .. } in slots {
+            self.space.prefetch(slot.offset());
         }
         for SlotRef { slot, .. } in slots {
             if !slot.is_tombstone() {
                 self.counters.add(Count::Records, 1);
             }
-            let Some(view) = self.reader().view(&guard, slot.offset()) else { continue };
+            let view = self.reader().view(&guard, slot.offset());
+            let Some(view) = self.vouched(held, *slot, view) else { continue };
             self.add_live(slot.offset(), i64::from(view.len()));
             if slot.is_tombstone() {
                 self.counters.add(Count::TombstoneBytes, i64::from(view.len()));

@@ -185,6 +185,8 @@ impl Store {
                 Kind::Commit => self.clean_commit(cleaner, &view, moving)?,
                 Kind::Fragment => self.clean_fragment(cleaner, guard, &view, moving)?,
                 Kind::Put | Kind::Delete => self.clean_record(cleaner, guard, &view, moving)?,
+                // What was lost is not kept for ever.
+                Kind::Lost => {}
             }
             at += u64::from(view.len());
         }

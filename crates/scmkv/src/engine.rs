@@ -118,7 +118,7 @@ impl Scmkv {
         Self::start(Store::open(pool, &options, &|_| {})?, &options)
     }
 
-    fn start(store: Store, options: &Options) -> Result<Self> {
+    pub(crate) fn start(store: Store, options: &Options) -> Result<Self> {
         let store = Arc::new(store);
         let weak = Arc::downgrade(&store);
         store.index.waiting.call(move || {
@@ -161,6 +161,7 @@ impl Scmkv {
     pub fn clean(&self) -> Result<bool> {
         let mut cleaner = spin::lock(&self.store.cleaner);
         self.store.check_writable()?;
+        self.store.take_census()?;
         self.store.clean_one(&mut cleaner, 1)
     }
 

@@ -55,6 +55,7 @@ impl Store {
                     found = Some(view);
                     Verdict::Mine
                 }
+                Some(view) if view.header.kind == Kind::Lost => Verdict::Moved,
                 Some(_) => Verdict::Other,
             }
         })?;

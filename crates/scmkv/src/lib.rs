@@ -21,8 +21,10 @@
 //! - `clean`, `victim`, `reserve`: giving space back, and who may take it
 //! - `checkpoint`: a copy of the index that is in DRAM
 //! - `recover`, `census`, `verify`: after a crash
+//! - `quarantine`: pages that may have lost something
 //! - `sweep_expired`: what has expired and nobody looks at
 //! - `scrub`: damage at rest
+//! - `repair`: what to do about damage
 //!
 //! **The log is the truth.** Everything else can be made from it.
 
@@ -48,8 +50,10 @@ mod log;
 mod open;
 mod page;
 mod put;
+mod quarantine;
 mod record;
 mod recover;
+mod repair;
 mod reserve;
 mod scrub;
 mod sealed;
@@ -63,3 +67,4 @@ pub use clock::TimeSource;
 pub use engine::Scmkv;
 pub use geometry::Geometry;
 pub use open::{KIND, Options, Placement};
+pub use repair::{Fate, Finding, Repair, Tell};

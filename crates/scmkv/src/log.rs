@@ -49,6 +49,8 @@ pub(crate) struct Log {
     id: u16,
     writer: Option<PageWriter>,
     generation: u32,
+    /// The table does not know yet that something is durable in the open page.
+    is_unproven: bool,
     /// Bytes appended to the open page that are live, added to its cell when it is full.
     appended: i64,
     /// Where the bytes begin that are to be flushed before the next fence.
@@ -79,6 +81,7 @@ impl Log {
             id,
             writer: None,
             generation: 0,
+            is_unproven: false,
             appended: 0,
             unflushed: None,
             unfenced: Vec::new(),
@@ -146,6 +149,7 @@ impl Log {
         self.seal(store)?;
         self.generation = store.pages.cell(writer.page()).generation();
         self.writer = Some(writer);
+        self.is_unproven = true;
         Ok(true)
     }
 
@@ -234,6 +238,10 @@ impl Log {
         let follows = durable == Some(writer.tail())
             && self.unflushed.is_none()
             && !store.unflushed.load(Ordering::Relaxed);
+        if self.is_unproven && follows && writer.tail() > 0 {
+            store.pages.prove(writer.page())?;
+            self.is_unproven = false;
+        }
         let header = Header { follows, ..*header };
         let encoded = header.encode(store.seed(self.generation, offset), key, value);
         let past_caches =

@@ -12,6 +12,7 @@ use crate::geometry::Geometry;
 use crate::index::{Index, OFFSET_MAX, VERSION_STEP};
 use crate::log::Log;
 use crate::page::{self, Pages};
+use crate::quarantine::Quarantine;
 use crate::recover::LogPage;
 use crate::staging::Staging;
 use crate::store::{Root, Seeds, Store};
@@ -93,15 +94,15 @@ pub(crate) fn create_options(
 }
 
 /// The parts that are made alike for a new pool and an old one.
-struct Parts {
-    pool: Pool,
-    geometry: Geometry,
-    pages: Pages,
-    index: Index,
-    arena: Option<Arena>,
-    checkpoints: Checkpoints,
-    root: Root,
-    counted: bool,
+pub(crate) struct Parts {
+    pub(crate) pool: Pool,
+    pub(crate) geometry: Geometry,
+    pub(crate) pages: Pages,
+    pub(crate) index: Index,
+    pub(crate) arena: Option<Arena>,
+    pub(crate) checkpoints: Checkpoints,
+    pub(crate) root: Root,
+    pub(crate) counted: bool,
 }
 
 impl Store {
@@ -154,10 +155,10 @@ impl Store {
         // A pool that was copied to a medium whose fence is a sync: there a slot could become
         // durable before its record, so that the index goes to DRAM for good.
         let in_pool = old.has(Root::IN_POOL) && space.fences_at_once();
-        let elements = pages.load(formatted, in_pool)?;
-        pages.format(formatted)?;
         let clean = old.has(Root::CLEAN);
         let rebuild = !in_pool || (old.has(Root::LAX) && !clean);
+        let elements = pages.load(formatted, !rebuild)?;
+        pages.format(formatted)?;
         let in_pool_flag = if in_pool { Root::IN_POOL } else { 0 };
         let seeds = Seeds::of(pool.uuid());
         let source = Source { space: &space, geometry, seeds, elements: &elements, progress };
@@ -179,9 +180,10 @@ impl Store {
                 lacking = Some(lacks);
                 (index, Some(arena))
             }
-            None if in_pool => (index_in_pool(&space, geometry, &elements, rebuild)?, None),
-            None => new_index(&space, false, geometry, false, &pages)?,
+            None if !rebuild => (index_in_pool(&space, geometry, &elements)?, None),
+            None => index_anew(&space, in_pool, geometry, &elements, &pages)?,
         };
+        let is_anew = rebuild && lacking.is_none();
         pool.set_root(root.to_words()).map_err(pool_error)?;
         pages.free_all(&stale)?;
         if !in_pool {
@@ -201,20 +203,27 @@ impl Store {
             None => rebuild || log.element.length.is_none(),
         };
         let to_read: Vec<LogPage> = logs.into_iter().filter(is_read).collect();
-        store.replay(&to_read, progress)?;
+        store.replay(&to_read, is_anew, progress)?;
         let lengths =
             to_read.iter().map(|log| store.pages.cell(log.page).length.load(Ordering::Relaxed));
         store.checkpoints.note_replayed(lengths.map(u64::from).sum());
         if rebuild && root.has(Root::LAX) {
-            let _changing = spin::lock(&store.root_change);
-            store.set_root(Root { flags: root.flags & !Root::UNCLEAN, ..store.root() })?;
-            store.unflushed.store(false, Ordering::Release);
-            store.lax.store(false, Ordering::Release);
+            store.note_rebuilt()?;
         }
         Ok(store)
     }
 
-    fn assemble(parts: Parts, options: &Options) -> Result<Self> {
+    /// Notes durably that the index is as the logs have it.
+    fn note_rebuilt(&self) -> Result<()> {
+        let _changing = spin::lock(&self.root_change);
+        let root = self.root();
+        self.set_root(Root { flags: root.flags & !Root::UNCLEAN, ..root })?;
+        self.unflushed.store(false, Ordering::Release);
+        self.lax.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    pub(crate) fn assemble(parts: Parts, options: &Options) -> Result<Self> {
         let Parts { pool, geometry, pages, index, arena, checkpoints, root, counted } = parts;
         let space = Arc::clone(pool.space());
         let source = options.time.clone().unwrap_or_else(|| Arc::new(UnixMillis::now));
@@ -247,6 +256,7 @@ impl Store {
             unflushed: AtomicBool::new(root.has(Root::UNFLUSHED)),
             lax: AtomicBool::new(root.has(Root::LAX)),
             census_done: AtomicBool::new(counted),
+            quarantine: Quarantine::default(),
             windows: Windows::new(),
             wake: (Mutex::new(false), Condvar::new()),
             pool,
@@ -283,31 +293,41 @@ pub(crate) fn check_len(len: u64) -> Result<()> {
     Ok(())
 }
 
-fn pages_max(space: &Space) -> usize {
+pub(crate) fn pages_max(space: &Space) -> usize {
     usize::try_from(space.reserved() / u64::from(space.page_size())).unwrap_or(usize::MAX)
 }
 
-/// The index that is in the pool; emptied if it is to be made anew.
+/// The index that is in the pool.
 fn index_in_pool(
     space: &Arc<Space>,
     geometry: Geometry,
     elements: &[(u32, page::Element)],
-    rebuild: bool,
 ) -> Result<Index> {
     let starts: Vec<u64> = elements
         .iter()
         .filter(|(_, element)| element.kind == page::Kind::Index)
         .map(|(page, _)| space.start_of(*page))
         .collect();
-    let index = Index::load(Arc::clone(space), geometry, &starts, false)?;
-    if rebuild {
-        index.wipe()?;
+    Index::load(Arc::clone(space), geometry, &starts, false)
+}
+
+/// An index to be made from the logs: that of the pool, if there is one, is given up.
+fn index_anew(
+    space: &Arc<Space>,
+    in_pool: bool,
+    geometry: Geometry,
+    elements: &[(u32, page::Element)],
+    pages: &Pages,
+) -> Result<(Index, Option<Arena>)> {
+    if in_pool {
+        // That it is made anew is in the root already, and stays there until it is.
+        pages.free_index(elements)?;
     }
-    Ok(index)
+    new_index(space, in_pool, geometry, false, pages)
 }
 
 /// A new index: in the pool, its pages from `pages`, or in DRAM.
-fn new_index(
+pub(crate) fn new_index(
     space: &Arc<Space>,
     in_pool: bool,
     geometry: Geometry,

@@ -7,8 +7,10 @@
 //! ```text
 //!   0   state    kind (4) | log (12) | generation (32)     sealed
 //!   8   length   bytes of records, once the page is full   sealed; 0 while it is open
+//!                (32) | ended by a recovery (1)
 //!   16  birth    number of the opening                     sealed
-//!   24  spare    (element of page 0: the clock's high-water mark)
+//!   24  proof    generation of the page, once a record in it is durable for sure     sealed
+//!                (element of page 0: the clock's high-water mark)
 //! ```
 //!
 //! The state word is stored last and shares its line with the others, so that whoever sees it
@@ -16,51 +18,27 @@
 //! what an earlier use of the page left behind never passes for a record. A *birth* orders the
 //! openings of all pages (see [`clean`](crate::clean) for what tombstones need of it).
 //!
+//! The *proof* is written with the second append to a page, which finds the first one durable. An
+//! open page with a proof in which nothing can be read was lost, and is not a page that a crash
+//! left empty.
+//!
 //! How much of a page lives changes with every write and is kept in DRAM alone, as in the paper;
 //! it steers the cleaner and no one relies on it.
+
+mod element;
+
+pub(crate) use element::{Element, Kind, NONE_CAN_BE_READ};
 
 use crate::chunked::Chunked;
 use crate::sealed;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::pool::HEADER_LEN;
 use coreplane_pmem::{Claim, Durable, PageWriter, Space, Word};
+use element::{CUT, ELEMENT_LEN};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-
-/// What a page holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    Free = 1,
-    /// The page information table itself.
-    Table = 2,
-    Log = 3,
-    Index = 4,
-    Checkpoint = 5,
-}
-
-impl Kind {
-    fn from_bits(bits: u64) -> Option<Self> {
-        [Self::Free, Self::Table, Self::Log, Self::Index, Self::Checkpoint]
-            .into_iter()
-            .find(|kind| *kind as u64 == bits)
-    }
-}
-
-/// A page as its durable element tells it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Element {
-    pub(crate) kind: Kind,
-    pub(crate) log: u16,
-    pub(crate) generation: u32,
-    /// Bytes of records; none while the page is open.
-    pub(crate) length: Option<u32>,
-    pub(crate) birth: u64,
-}
-
-const ELEMENT_LEN: u64 = 32;
 
 /// A page in DRAM.
 #[derive(Debug, Default)]
@@ -139,13 +117,14 @@ impl Pages {
         page / self.stretch() * self.stretch()
     }
 
-    fn element_offset(&self, page: u32) -> u64 {
+    pub(crate) fn element_offset(&self, page: u32) -> u64 {
         self.space.start_of(self.table_page(page))
             + HEADER_LEN
             + u64::from(page % self.stretch()) * ELEMENT_LEN
     }
 
-    fn word(&self, offset: u64) -> Result<Word<'_, Durable>> {
+    /// A word of the table.
+    pub(crate) fn word(&self, offset: u64) -> Result<Word<'_, Durable>> {
         self.space.word(offset).ok_or_else(|| Error::Corrupt {
             offset,
             what: "no page information table here".to_owned(),
@@ -233,18 +212,36 @@ impl Pages {
         };
         let state = open(offset)?;
         let kind = Kind::from_bits(state & 0xf).ok_or_else(|| damaged(offset))?;
-        let length = match self.word(offset + 8)?.load() {
+        let sealed = match self.word(offset + 8)?.load() {
             0 => None,
-            _ => Some(open(offset + 8)? as u32),
+            _ => Some(open(offset + 8)?),
         };
+        let generation = (state >> 16) as u32;
+        // In page 0 it is the clock's. One that does not match its check proves nothing.
+        let proof = if page == 0 { 0 } else { self.word(offset + 24)?.load() };
         Ok(Element {
             kind,
             log: (state >> 4 & 0xfff) as u16,
-            generation: (state >> 16) as u32,
-            length,
+            generation,
+            length: sealed.map(|sealed| sealed as u32),
+            is_cut: sealed.is_some_and(|sealed| sealed & CUT != 0),
             birth: open(offset + 16)?,
+            is_proven: sealed::open(proof, offset + 24) == Some(u64::from(generation)),
         })
     }
+
+    /// Notes that something is durable in the log page `page`; durable at this thread's next
+    /// fence.
+    // media-format: begin pool
+    #[cold]
+    pub(crate) fn prove(&self, page: u32) -> Result<()> {
+        let offset = self.element_offset(page) + 24;
+        let generation = u64::from(self.cell(page).generation());
+        self.word(offset)?.store(sealed::seal(generation, offset));
+        self.space.flush(offset, 8);
+        Ok(())
+    }
+    // media-format: end
 
     /// Reads the table of an existing pool, whose first `formatted` pages have elements, into
     /// DRAM: claims what is not a log page, and lists the free pages. Log pages are left to
@@ -253,10 +250,8 @@ impl Pages {
     pub(crate) fn load(&self, formatted: u32, uses_index: bool) -> Result<Vec<(u32, Element)>> {
         let mut elements = Vec::with_capacity(formatted as usize);
         let mut birth_max = 0;
+        self.claim_table(formatted)?;
         for page in 0..formatted {
-            if page % self.stretch() == 0 && page != 0 {
-                self.claim(page, Claim::WordsAsStored)?;
-            }
             let mut element = self.element(page)?;
             if element.kind == Kind::Log && element.length == Some(0) {
                 // Nothing was ever written in it.
@@ -275,6 +270,17 @@ impl Pages {
         }
         self.next_birth.store(birth_max + 1, Ordering::Release);
         Ok(elements)
+    }
+
+    /// Lets the table of the first `formatted` pages be read. A repair of the same pool may have
+    /// seen to that before.
+    pub(crate) fn claim_table(&self, formatted: u32) -> Result<()> {
+        for page in (0..formatted).filter(|page| page % self.stretch() == 0) {
+            if self.word(self.element_offset(page)).is_err() {
+                self.claim(page, Claim::WordsAsStored)?;
+            }
+        }
+        Ok(())
     }
 
     fn claim(&self, page: u32, claim: Claim) -> Result<()> {
@@ -400,8 +406,17 @@ impl Pages {
     /// Notes durably that `page` is full with `length` bytes of records. Its records are durable
     /// already.
     pub(crate) fn seal(&self, page: u32, length: u32, now_s: u32) -> Result<()> {
-        let offset = self.element_offset(page) + 8;
-        self.word(offset)?.store(sealed::seal(u64::from(length), offset));
+        self.seal_as(page, u64::from(length), now_s)
+    }
+
+    /// As [`Pages::seal`], of a page that a crash has left open.
+    pub(crate) fn seal_cut(&self, page: u32, length: u32) -> Result<()> {
+        self.seal_as(page, u64::from(length) | CUT, 0)
+    }
+
+    fn seal_as(&self, page: u32, content: u64, now_s: u32) -> Result<()> {
+        let (offset, length) = (self.element_offset(page) + 8, content as u32);
+        self.word(offset)?.store(sealed::seal(content, offset));
         let cell = self.cell(page);
         cell.sealed_at.store(now_s, Ordering::Relaxed);
         cell.length.store(length, Ordering::Release);

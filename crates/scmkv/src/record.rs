@@ -27,6 +27,7 @@
 //! | `Delete` | the birth of the newest page when it was written ([`clean`](crate::clean)) |
 //! | `Fragment` | its index among the fragments, then a piece of the value |
 //! | `Commit` | the runs of records that a batch consists of ([`batch`](crate::batch)) |
+//! | `Lost` | what was left of the records that lay here ([`repair`](crate::repair)) |
 
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::Space;
@@ -45,6 +46,8 @@ pub(crate) enum Kind {
     Delete = 2,
     Fragment = 3,
     Commit = 4,
+    /// What a repair has put over bytes that were lost ([`repair`](crate::repair)).
+    Lost = 5,
 }
 
 impl Kind {
@@ -55,6 +58,7 @@ impl Kind {
             2 => Some(Self::Delete),
             3 => Some(Self::Fragment),
             4 => Some(Self::Commit),
+            5 => Some(Self::Lost),
             _ => None,
         }
     }
@@ -225,6 +229,40 @@ impl<'a> View<'a> {
     }
 }
 
+/// What the first bytes of a record say of its form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub(crate) kind: Kind,
+    flags: u32,
+    /// Bytes before the key.
+    pub(crate) head: usize,
+    pub(crate) key_len: usize,
+    value_len: usize,
+}
+
+impl Form {
+    /// None if no record begins so.
+    #[inline]
+    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() < HEADER {
+            return None;
+        }
+        let lengths = word32(bytes, 4);
+        let kind = Kind::from_bits(lengths >> KEY_BITS & 7)?;
+        let flags = lengths >> (KEY_BITS + 3) & FLAGS;
+        let extras = (flags & (EXPIRES | SEQUENCE)).count_ones() as usize;
+        let key_len = (lengths & ((1 << KEY_BITS) - 1)) as usize;
+        let value_len = word32(bytes, 8) as usize;
+        Some(Self { kind, flags, head: HEADER + 8 * extras, key_len, value_len })
+    }
+
+    /// Bytes of the record, without its padding.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.head + self.key_len + self.value_len
+    }
+}
+
 /// Reads records out of a space.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'s> {
@@ -240,13 +278,9 @@ impl<'s> Reader<'s> {
         's: 'g,
     {
         let head = self.space.bytes(guard, offset, HEADER as u64)?;
-        let lengths = word32(head, 4);
-        let kind = Kind::from_bits(lengths >> KEY_BITS & 7)?;
-        let flags = lengths >> (KEY_BITS + 3) & FLAGS;
-        let key_len = (lengths & ((1 << KEY_BITS) - 1)) as usize;
-        let extras = (flags & (EXPIRES | SEQUENCE)).count_ones() as usize;
-        let len = HEADER + 8 * extras + key_len + word32(head, 8) as usize;
-        let bytes = self.space.bytes(guard, offset, len as u64)?;
+        let form = Form::of(head)?;
+        let Form { kind, flags, key_len, .. } = form;
+        let bytes = self.space.bytes(guard, offset, form.len() as u64)?;
         let mut extra = HEADER;
         let mut next = |present: bool| {
             present.then(|| {

@@ -2,7 +2,9 @@
 //!
 //! A page is *unclean* if it was open at the crash. Its records are read up to the first that is
 //! not sound; there the page is sealed for good, so that what lies stranded behind can never come
-//! back. (Unless what lies behind proves that this is damage: then the open fails and says so.) One thread takes each unclean page, as in the paper.
+//! back. (Unless what lies behind proves that this is damage: then the open fails and says so, and
+//! [`repair`](crate::repair) is the remedy. A page without any sound record is free or in
+//! [`quarantine`](crate::quarantine).) One thread takes each unclean page, as in the paper.
 //!
 //! - Index in the pool: every slot was flushed, and its flush fenced with the log's next write.
 //!   So only records of unclean pages can be missing, and they are put into the index again,
@@ -20,7 +22,7 @@
 
 use crate::batch::Run;
 use crate::index::{Probe, Slot, Verdict};
-use crate::page::Element;
+use crate::page::{self, Element};
 use crate::record::{Kind, View};
 use crate::store::Store;
 use coreplane_engine::{Error, Progress, Result};
@@ -58,9 +60,11 @@ impl Store {
     }
 
     /// Puts the records of `pages` into the index where it lacks them, and seals what was open.
+    /// `is_anew`: the index was empty before, so that no slot knows more than the logs.
     pub(crate) fn replay(
         &self,
         pages: &[LogPage],
+        is_anew: bool,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<()> {
         let next = AtomicUsize::new(0);
@@ -72,8 +76,13 @@ impl Store {
             while let Some(page) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
                 match self.replay_page(page, &foreign) {
                     Ok(tail) if page.element.length == Some(tail) => {}
-                    Ok(tail) => tails.lock().push((page.page, tail)),
-                    Err(error) => *failure.lock() = Some(error),
+                    Ok(0) if page.element.is_lost() && (is_anew || !self.index.in_pool()) => {
+                        let what = page::NONE_CAN_BE_READ.to_owned();
+                        let error = Error::Corrupt { offset: self.space.start_of(page.page), what };
+                        *failure.lock() = Some(in_page(page.page, error));
+                    }
+                    Ok(tail) => tails.lock().push((*page, tail)),
+                    Err(error) => *failure.lock() = Some(in_page(page.page, error)),
                 }
                 let done = done.fetch_add(1, Ordering::Relaxed) + 1;
                 progress(Progress { stage: "reading logs", done, total: pages.len() as u64 });
@@ -109,11 +118,14 @@ impl Store {
         }
         // What was put into the index is durable before the pages count as sealed.
         self.space.fence().map_err(crate::page::sync_failed)?;
-        for (page, tail) in tails.into_inner() {
-            if tail == 0 {
+        for (LogPage { page, element }, tail) in tails.into_inner() {
+            if tail > 0 {
+                self.pages.seal_cut(page, tail)?;
+                self.space.cut_log(page, tail);
+            } else if is_anew || element.length.is_some() {
                 self.pages.free(page)?;
             } else {
-                self.pages.seal(page, tail, 0)?;
+                self.quarantine(page, element.is_lost());
             }
         }
         Ok(())
@@ -123,6 +135,11 @@ impl Store {
     fn replay_page(&self, page: &LogPage, foreign: &Mutex<Vec<Vec<Run>>>) -> Result<u32> {
         let guard = epoch::pin();
         let start = self.space.start_of(page.page);
+        // What cannot be read would end the process.
+        self.space.probe_loads(page.page).map_err(|lost| Error::Corrupt {
+            offset: lost.offset,
+            what: "unreadable (poisoned)".to_owned(),
+        })?;
         let sealed = page.element.length;
         let end = start + u64::from(sealed.unwrap_or(self.geometry.page_size));
         let mut at = start;
@@ -140,7 +157,7 @@ impl Store {
                 Err(_) => break,
             };
             match view.header.kind {
-                Kind::Fragment => {}
+                Kind::Fragment | Kind::Lost => {}
                 Kind::Commit => {
                     let runs: Vec<_> = Run::decode_all(view.value()).collect();
                     let local = runs.iter().all(|run| self.space.page_of(run.start) == page.page);
@@ -165,7 +182,7 @@ impl Store {
 
     /// True if a record behind `at`, up to `end`, was written when all before it was durable: then
     /// what is not sound at `at` is damage, not the end of the log.
-    fn is_followed(&self, guard: &Guard, generation: u32, at: u64, end: u64) -> bool {
+    pub(crate) fn is_followed(&self, guard: &Guard, generation: u32, at: u64, end: u64) -> bool {
         // What lies behind the end is old, and may be made to look like records as one likes.
         let mut checked = 0;
         let mut candidate = at + 8;
@@ -184,7 +201,12 @@ impl Store {
     }
 
     /// The record at `at`, if it is sound.
-    fn sound<'g>(&'g self, guard: &'g Guard, generation: u32, at: u64) -> Result<View<'g>> {
+    pub(crate) fn sound<'g>(
+        &'g self,
+        guard: &'g Guard,
+        generation: u32,
+        at: u64,
+    ) -> Result<View<'g>> {
         let view = self.reader().view(guard, at).ok_or_else(|| Error::Corrupt {
             offset: at,
             what: "no record where the log should have one".to_owned(),
@@ -223,7 +245,7 @@ impl Store {
                 let mut at = run.start;
                 while at < run.start + u64::from(run.len) {
                     let Ok(view) = self.sound(&guard, run.generation, at) else { return Ok(()) };
-                    if apply {
+                    if apply && matches!(view.header.kind, Kind::Put | Kind::Delete) {
                         self.restore(&guard, &view)?;
                     }
                     at += u64::from(view.len());
@@ -294,4 +316,20 @@ impl Store {
             return held.publish_and_flush(at, slot);
         }
     }
+}
+
+/// The error with the page that it is about, and what to do.
+fn in_page(page: u32, error: Error) -> Error {
+    let (offset, what) = match error {
+        Error::Corrupt { offset, what } => (offset, what),
+        Error::ChecksumMismatch { offset, stored, computed } => {
+            let what =
+                format!("checksum mismatch, {stored:#010x} stored, {computed:#010x} computed");
+            (offset, what)
+        }
+        other => return other,
+    };
+    let what =
+        format!("log page {page}: {what}; `coreplane verify --repair` makes the rest usable");
+    Error::Corrupt { offset, what }
 }

@@ -12,6 +12,7 @@ use crate::geometry::Geometry;
 use crate::index::{Index, Slot};
 use crate::log::Log;
 use crate::page::Pages;
+use crate::quarantine::Quarantine;
 use crate::record::{self, Kind, Reader, View};
 use crate::staging::Staging;
 use crate::sweep_expired::Expiries;
@@ -59,6 +60,7 @@ pub(crate) struct Store {
     /// Set, durably, once a write was made whose loss a crash may leave to the index.
     pub(crate) lax: AtomicBool,
     pub(crate) census_done: AtomicBool,
+    pub(crate) quarantine: Quarantine,
     pub(crate) windows: Windows,
     /// Wakes the cleaning thread.
     pub(crate) wake: (Mutex<bool>, Condvar),

@@ -66,6 +66,10 @@ impl Store {
             return;
         }
         let Some((published, _)) = self.space.watermarks(page) else { return };
+        if published == 0 && element.is_lost() {
+            let what = format!("log page {page}: {}", crate::page::NONE_CAN_BE_READ);
+            return report.damages.push(Damage { offset: start, what });
+        }
         let length = match element.length {
             Some(length) => length,
             None => published,

@@ -25,7 +25,8 @@ impl Subject for Costs {
         let store = Scmkv::simulated_create(run.space().clone(), geometry, self.placement, options)
             .expect("create");
         let write = WriteOptions::default();
-        // The first write opens the log's page.
+        // The first write opens the log's page, and the second notes that there is something in it.
+        store.put(b"warm", b"up", &write).expect("put");
         store.put(b"warm", b"up", &write).expect("put");
         let note = |what, operate: &mut dyn FnMut()| {
             let ((), cost) = run.cost_of(operate);

@@ -1,9 +1,8 @@
-//! Pools as a whole: create, info, stats, grow, verify.
+//! Pools as a whole: create, info, stats, grow.
 
 use crate::arguments::{Create, Grow, Pool};
-use crate::failure::{self, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::json;
-use crate::progress::Bar;
 use crate::terms;
 use coreplane::Store;
 use serde_json::{Value, json};
@@ -93,41 +92,6 @@ pub(crate) fn grow(grow: &Grow) -> Outcome {
         "pool_bytes": after,
     });
     tell(&facts, grow.pool.json)
-}
-
-pub(crate) fn verify(pool: &Pool) -> Outcome {
-    let store = pool.open()?;
-    let bar = Bar::new("verify", 0, false);
-    let report = store.engine().verify(&mut |progress| bar.show(progress));
-    drop(bar);
-    let report = report.map_err(|error| Failure::of_pool(&error, &pool.path()))?;
-    // A damaged pool is left as it is.
-    if report.is_sound() {
-        store.close()?;
-    }
-    let mut out = io::stdout().lock();
-    if pool.json {
-        let damages: Vec<_> = report
-            .damages
-            .iter()
-            .map(|damage| json!({"offset": damage.offset, "what": damage.what}))
-            .collect();
-        let verdict = json!({
-            "sound": report.is_sound(),
-            "records": report.records,
-            "bytes": report.bytes,
-            "damages": damages,
-        });
-        json::write_line(&mut out, &verdict)?;
-    } else {
-        for damage in &report.damages {
-            writeln!(out, "damaged at offset {:#x}: {}", damage.offset, damage.what)?;
-        }
-        let verdict = if report.is_sound() { "sound" } else { "DAMAGED" };
-        let bytes = terms::human(report.bytes);
-        writeln!(out, "{verdict}: {} records, {bytes} checked", report.records)?;
-    }
-    Ok(if report.is_sound() { 0 } else { failure::NO })
 }
 
 /// Shows an object: as it is, or a line for each of its members.

@@ -6,3 +6,4 @@ pub(crate) mod manual;
 pub(crate) mod records;
 pub(crate) mod serve;
 pub(crate) mod transfer;
+pub(crate) mod verify;

@@ -398,6 +398,13 @@ impl Space {
         true
     }
 
+    /// Lets no more than the first `published` bytes of a log page be read from now on: what lies
+    /// behind was found to be nobody's. Who holds a slice of it may go on. False if the page has a
+    /// writer, or is no log page.
+    pub fn cut_log(&self, page: u32, published: u32) -> bool {
+        self.roles.lower(page, published)
+    }
+
     /// Retires a log page that has no writer: from now on nobody gets at its bytes, and
     /// [`Space::reclaim`] hands it out once no reader is left that could have. False if the page
     /// is anything else (word pages never retire).

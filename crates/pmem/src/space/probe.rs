@@ -25,6 +25,49 @@ impl Space {
         self.probe_mapping(start, end)
     }
 
+    /// As [`Space::probe`], of what a load would meet alone: the device's own list of bad blocks is
+    /// not asked, so that this is cheap on DAX too.
+    ///
+    /// # Errors
+    /// [`PoisonedAt`] for the first place that cannot be loaded from.
+    pub fn probe_loads(&self, page: u32) -> Result<(), PoisonedAt> {
+        let start = self.start_of(page);
+        if self.backing.is_none() {
+            // Anonymous memory: there is nothing to lose a page of.
+            return Ok(());
+        }
+        self.probe_mapping(start, start + u64::from(self.page_size()))
+    }
+
+    /// Makes what cannot be read of `page` readable again, as zeroes, through the file: a device
+    /// forgets a bad block that is written, and a memory file system a page that is cut out.
+    /// Whatever was there is lost. The places that were filled, each a system page long.
+    ///
+    /// # Errors
+    /// If a place stays unreadable.
+    pub fn heal(&self, page: u32) -> io::Result<Vec<u64>> {
+        const SYSTEM_PAGE: u64 = 4096;
+        let mut healed: Vec<u64> = Vec::new();
+        while let Err(PoisonedAt { offset }) = self.probe(page) {
+            let at = offset / SYSTEM_PAGE * SYSTEM_PAGE;
+            let Some(file) = self.backing.as_ref().filter(|_| healed.last() != Some(&at)) else {
+                let what = format!("offset {offset:#x} stays unreadable");
+                return Err(io::Error::other(what));
+            };
+            let zeroes = [0; SYSTEM_PAGE as usize];
+            let written = file.write_all_at(&zeroes, at);
+            if written.is_err() || self.probe_mapping(at, at + SYSTEM_PAGE).is_err() {
+                let cut =
+                    rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&**file, cut, at, SYSTEM_PAGE)?;
+                file.write_all_at(&zeroes, at)?;
+            }
+            file.sync_data()?;
+            healed.push(at);
+        }
+        Ok(healed)
+    }
+
     fn probe_file(&self, start: u64, end: u64) -> Result<(), PoisonedAt> {
         const SECTOR: usize = 4096;
         let Some(file) = &self.backing else {

@@ -184,6 +184,25 @@ impl Roles {
         }
     }
 
+    /// Lowers both watermarks of a log page without a writer; false if it is anything else.
+    pub(super) fn lower(&self, page: u32, to: u32) -> bool {
+        let Some(word) = self.word(page as usize) else {
+            return false;
+        };
+        let mut current = word.load(Ordering::Relaxed);
+        while let Role::Log { published, durable } = Role::from_word(current)
+            && current & WRITER == 0
+        {
+            let lowered = log_word(published.min(to), durable.min(to));
+            match word.compare_exchange_weak(current, lowered, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) => return true,
+                Err(other) => current = other,
+            }
+        }
+        false
+    }
+
     /// A log page without a writer to RETIRED; false if it is anything else.
     pub(super) fn retire(&self, page: u32) -> bool {
         let Some(word) = self.word(page as usize) else {
@@ -241,10 +260,12 @@ mod tests {
         assert_eq!(roles.role(0), Role::Log { published: 64, durable: 16 });
         roles.raise_both(0, 128);
         assert_eq!(roles.role(0), Role::Log { published: 128, durable: 128 });
-        assert!(!roles.retire(0), "its writer lives");
+        assert!(!roles.retire(0) && !roles.lower(0, 8), "its writer lives");
         roles.drop_writer(0);
         assert_eq!(roles.role(0), Role::Log { published: 128, durable: 128 });
-        assert!(roles.retire(0) && !roles.retire(0));
+        assert!(roles.lower(0, 64) && roles.lower(0, 96));
+        assert_eq!(roles.role(0), Role::Log { published: 64, durable: 64 });
+        assert!(roles.retire(0) && !roles.retire(0) && !roles.lower(0, 8));
         roles.raise_durable(0, 256);
         assert_eq!(roles.role(0), Role::Retired);
         assert!(!roles.claim(0));

@@ -43,7 +43,7 @@ impl SegmentHeader {
     // media-format: end
 
     /// None for a segment that is free.
-    fn from_word(word: u64, offset: u64) -> Result<Option<Self>> {
+    pub(crate) fn from_word(word: u64, offset: u64) -> Result<Option<Self>> {
         if word == 0 {
             return Ok(None);
         }
@@ -232,24 +232,6 @@ impl Index {
         }
         index.growth = Mutex::new(growth);
         Ok(index)
-    }
-
-    /// Empties every slot, durable when it returns: the index will be made anew.
-    ///
-    /// # Errors
-    /// If the medium fails.
-    pub(crate) fn wipe(&self) -> Result<()> {
-        let mut position = Some(super::Position::default());
-        while let Some(here) = position {
-            let (leaf, group, next) = self.step(here);
-            let start = leaf.offset() + u64::from(group) * self.shape.group_bytes();
-            for at in (start..start + self.shape.group_bytes()).step_by(8) {
-                self.word(at)?.store(Slot::EMPTY.0);
-            }
-            self.space.flush(start, self.shape.group_bytes());
-            position = next;
-        }
-        self.space.fence().map_err(sync_failed)
     }
 
     /// Ends the split that a crash cut short: drops the lone half or the parent of two.

@@ -16,6 +16,7 @@ const NOW: u64 = 1_800_000_000_000;
 pub(crate) type Expected = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 /// A pool's bytes, and what they must say.
+#[allow(dead_code, reason = "each test takes what it needs")]
 pub(crate) struct Image {
     pub(crate) name: &'static str,
     pub(crate) bytes: Vec<u8>,
@@ -38,6 +39,7 @@ pub(crate) enum Area {
 }
 
 impl Area {
+    #[allow(dead_code, reason = "of use to one of the tests")]
     pub(crate) fn is_metadata(self) -> bool {
         matches!(self, Self::Header | Self::Table | Self::Index)
     }

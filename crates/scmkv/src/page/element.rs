@@ -1,0 +1,64 @@
+//! An element of the page information table, read.
+
+/// What a page holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Free = 1,
+    /// The page information table itself.
+    Table = 2,
+    Log = 3,
+    Index = 4,
+    Checkpoint = 5,
+}
+
+impl Kind {
+    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
+        [Self::Free, Self::Table, Self::Log, Self::Index, Self::Checkpoint]
+            .into_iter()
+            .find(|kind| *kind as u64 == bits)
+    }
+}
+
+/// A page as its durable element tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Element {
+    pub(crate) kind: Kind,
+    pub(crate) log: u16,
+    pub(crate) generation: u32,
+    /// Bytes of records; none while the page is open.
+    pub(crate) length: Option<u32>,
+    pub(crate) birth: u64,
+    /// It was ended by a recovery: something may have been lost behind its last record.
+    pub(crate) is_cut: bool,
+    /// Something was durable in it.
+    pub(crate) is_proven: bool,
+}
+
+/// What is wrong with a page that is lost ([`Element::is_lost`]).
+pub(crate) const NONE_CAN_BE_READ: &str =
+    "records were written here before the store stopped, and none can be read";
+
+impl Element {
+    /// Of a page without any sound record: true if there was one.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_proven && self.length.is_none()
+    }
+
+    /// That of a page of which nothing need be known.
+    pub(crate) const NONE: Self = Self {
+        kind: Kind::Free,
+        log: 0,
+        generation: 0,
+        length: None,
+        birth: 0,
+        is_cut: false,
+        is_proven: false,
+    };
+}
+
+// media-format: begin pool
+pub(super) const ELEMENT_LEN: u64 = 32;
+/// In the length of a page that was ended by a recovery.
+pub(super) const CUT: u64 = 1 << 32;
+// media-format: end

@@ -1,0 +1,100 @@
+//! Pages that a crash seems to have left empty, and pages that a slot misses a record in.
+//!
+//! A page that was open at a crash and holds no sound record is nearly always one in which nothing
+//! had been acknowledged yet, and is free. It may also be one that the medium has lost. Which it
+//! is, the index knows: no slot points into the former. But to ask the whole index takes as long as
+//! there are records, and an open must not. So such a page is put into *quarantine*: it stays a
+//! log page without a readable byte, so that a slot that points into it leads to an error and never
+//! to an absence, until the [`census`](crate::census), which comes by every slot anyway, has seen
+//! whether there is one. If not, the page is free.
+//!
+//! The census asks the same of every slot: one that points at no record of its kind and hash is
+//! evidence that its page has lost it. That page is pinned, since the cleaner must not free it: in
+//! its next life another record could lie where the slot points, and the lost key would look as if
+//! it had never been there.
+//!
+//! ```text
+//!   open at the crash ─▶ sound up to …  ─ something ─▶ sealed there
+//!                              └─ nothing ─▶ quarantine ─ slot or proof ─▶ stays
+//!                                                └─────── neither ───────▶ free
+//! ```
+//!
+//! The *proof* is in the page information table ([`page`](crate::page)). An index that comes from
+//! the logs, or from a checkpoint, has no slots for what was written last. There the proof is all
+//! that there is, and the open is refused, since nobody could tell which keys are meant.
+
+use crate::counters::Count;
+use crate::index::{GroupLock, Slot};
+use crate::page;
+use crate::record::{Kind, View};
+use crate::store::Store;
+use coreplane_engine::Result;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+
+/// The pages that are kept from being used again.
+#[derive(Debug, Default)]
+pub(crate) struct Quarantine {
+    /// Open at the crash, and empty as it seems.
+    empty: Mutex<Vec<u32>>,
+    /// Slots miss a record in them.
+    lossy: Mutex<BTreeSet<u32>>,
+}
+
+impl Store {
+    /// Puts a page that was open at the crash aside; for good, if it is surely lost.
+    pub(crate) fn quarantine(&self, page: u32, is_lost: bool) {
+        self.space.cut_log(page, 0);
+        let cell = self.pages.cell(page);
+        cell.length.store(0, std::sync::atomic::Ordering::Release);
+        cell.pin();
+        self.quarantine.empty.lock().push(page);
+        if is_lost {
+            self.keep_lossy(page);
+        }
+    }
+
+    /// The record that a slot of a locked group points at; none if it cannot be that of the slot,
+    /// whose page is then kept as it is.
+    pub(crate) fn vouched<'g>(
+        &self,
+        held: &GroupLock<'_>,
+        slot: Slot,
+        view: Option<View<'g>>,
+    ) -> Option<View<'g>> {
+        let expected = if slot.is_tombstone() { Kind::Delete } else { Kind::Put };
+        let view = view.filter(|view| {
+            view.header.kind == expected
+                && held.signature(self.place(view.key())) == slot.signature()
+        });
+        if view.is_none() {
+            self.keep_lossy(self.space.page_of(slot.offset()));
+        }
+        view
+    }
+
+    #[cold]
+    fn keep_lossy(&self, page: u32) {
+        if page >= self.pages.len() || self.pages.cell(page).kind() != Some(page::Kind::Log) {
+            return;
+        }
+        if self.quarantine.lossy.lock().insert(page) {
+            self.pages.cell(page).pin();
+            self.counters.add(Count::DamagedPages, 1);
+        }
+    }
+
+    /// Frees what was put aside and what no slot points into. All slots have been seen.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn end_quarantine(&self) -> Result<()> {
+        let mut empty = std::mem::take(&mut *self.quarantine.empty.lock());
+        let lossy = self.quarantine.lossy.lock();
+        empty.retain(|page| !lossy.contains(page));
+        for page in &empty {
+            self.pages.cell(*page).unpin();
+        }
+        self.pages.free_all(&empty)
+    }
+}
