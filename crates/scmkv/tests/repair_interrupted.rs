@@ -1,6 +1,7 @@
 //! The power goes in the middle of a repair: what is left can be repaired again, and comes to the
 //! same. Every fence of a repair is cut, on persistent memory and on a file.
 
+mod home;
 #[path = "flips/image.rs"]
 mod image;
 
