@@ -4,6 +4,7 @@
 mod home;
 #[path = "flips/image.rs"]
 mod image;
+mod tiny;
 
 use coreplane_engine::{Batch, Engine};
 use coreplane_pmem::MediaChoice;
@@ -315,7 +316,7 @@ fn nothing_older_comes_back() {
             let fates = |key: &[u8]| named.get(key).cloned().unwrap_or_default();
             assert!(fates(b"written twice").contains(Fate::Lost.text()), "{findings:#?}");
             assert!(fates(b"deleted").contains(Fate::Deleted.text()), "{findings:#?}");
-            let store = home.open(options(false));
+            let store = home.open(home::options(false));
             assert_eq!(store.get(b"written twice").expect("get"), None);
             assert_eq!(store.get(b"deleted").expect("get"), None);
             assert_eq!(store.len().expect("len"), 200);
@@ -341,7 +342,7 @@ fn a_batch_outlives_its_commit_record() {
         change(&home.path(), |bytes| bytes[commit + 24] ^= 0x10);
         let findings = repair(&home.path()).expect("repair");
         assert!(findings.iter().any(|it| it.what.contains("commit record")), "{findings:#?}");
-        let store = home.open(options(false));
+        let store = home.open(home::options(false));
         for number in 0..5_u8 {
             let value = store.get(&[b'b', number]).expect("get");
             assert_eq!(value, Some(vec![number; 30]), "{placement:?}");
@@ -366,7 +367,7 @@ fn a_full_pool_is_repaired_too() {
         assert_eq!(findings.len(), 1, "{findings:#?}");
         assert_eq!(findings[0].keys, [(key.clone(), Fate::Lost)]);
         assert_eq!(findings[0].page, (place as u64 / PAGE) as u32);
-        let store = home.open(options(false));
+        let store = home.open(home::options(false));
         assert_eq!(store.get(&key).expect("get"), None);
         assert_eq!(store.len().expect("len"), u64::from(count) - 1);
         // The tombstone has taken a page of the reserve.
