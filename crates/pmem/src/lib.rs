@@ -20,6 +20,7 @@
 //! stores are atomic; a 64-byte line may tear between its words.
 
 pub mod arch;
+pub mod checksum;
 pub mod epoch;
 pub mod media;
 pub mod order;

@@ -68,6 +68,9 @@ pub(crate) struct Log {
     staged: StagedWrites,
 }
 
+/// Of an append for which no room was made.
+const NO_ROOM: Error = Error::NoSpace { needed: 0, reclaimable: 0 };
+
 /// A record that was appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Appended {
@@ -231,8 +234,7 @@ impl Log {
         value: &[&[u8]],
         order: Order,
     ) -> Result<Appended> {
-        let no_room = Error::NoSpace { needed: 0, reclaimable: 0 };
-        let Some(writer) = &mut self.writer else { return Err(no_room) };
+        let Some(writer) = &mut self.writer else { return Err(NO_ROOM) };
         let offset = writer.next_offset();
         let durable = store.space.watermarks(writer.page()).map(|(_, durable)| durable);
         let follows = durable == Some(writer.tail())
@@ -259,7 +261,7 @@ impl Log {
             }
         };
         if appended.is_none() {
-            return Err(no_room);
+            return Err(NO_ROOM);
         }
         if !past_caches && matches!(order, Order::Strict | Order::Staged | Order::Early) {
             self.unflushed.get_or_insert(offset);

@@ -31,6 +31,7 @@
 
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::Space;
+use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
 
 // media-format: begin pool
@@ -130,18 +131,20 @@ impl Header {
         let lengths =
             key.len() as u32 | (self.kind as u32) << KEY_BITS | self.flags() << (KEY_BITS + 3);
         let mut bytes = [0; HEADER + 16];
-        bytes[4..8].copy_from_slice(&lengths.to_le_bytes());
-        bytes[8..12].copy_from_slice(&(value_len as u32).to_le_bytes());
+        // Both at once, as the checksum's words read them: what was stored in parts and is loaded
+        // as a whole is not there before the parts have left the processor's stores.
+        let both = u64::from(lengths) | u64::from(value_len as u32) << 32;
+        bytes[4..12].copy_from_slice(&both.to_le_bytes());
         bytes[12..HEADER].copy_from_slice(&self.version.to_le_bytes());
         let mut len = HEADER;
         for extra in [self.expires_at.map(|at| at.0), self.sequence].into_iter().flatten() {
             bytes[len..len + 8].copy_from_slice(&extra.to_le_bytes());
             len += 8;
         }
-        let mut crc = crc32c::crc32c_append(seed, &bytes[4..len]);
-        crc = crc32c::crc32c_append(crc, key);
+        let mut crc = crc32c_append(seed, &bytes[4..len]);
+        crc = crc32c_append(crc, key);
         for part in value {
-            crc = crc32c::crc32c_append(crc, part);
+            crc = crc32c_append(crc, part);
         }
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
         Encoded { bytes, len }
@@ -209,7 +212,7 @@ impl<'a> View<'a> {
 
     /// Stored and computed checksum.
     pub(crate) fn checksums(&self, seed: u32) -> (u32, u32) {
-        (word32(self.bytes, 0), crc32c::crc32c_append(seed, &self.bytes[4..]))
+        (word32(self.bytes, 0), crc32c_append(seed, &self.bytes[4..]))
     }
 
     /// # Errors

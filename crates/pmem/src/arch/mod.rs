@@ -1,5 +1,6 @@
 //! The instructions that write lines back, one file per architecture behind one face:
-//! `available`, `flush_line`, `fence`, `copy_nt`; and the one that asks for a line.
+//! `available`, `flush_line`, `fence`, `copy_nt`; the ones that make checksums (`crc32c_words`);
+//! and the one that asks for a line.
 //!
 //! `RUSTFLAGS="--cfg coreplane_portable"` builds the twin for unknown processors anywhere, so
 //! that it is tested on the processors that we have.
@@ -13,10 +14,12 @@ mod x86_64;
 
 #[cfg(all(target_arch = "aarch64", not(coreplane_portable)))]
 pub(crate) use aarch64::{available, copy_nt, fence, flush_line};
+#[cfg(any(coreplane_portable, not(target_arch = "x86_64")))]
+pub(crate) use crc32c::crc32c_append as crc32c_words;
 #[cfg(any(coreplane_portable, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub(crate) use portable::{available, copy_nt, fence, flush_line};
 #[cfg(all(target_arch = "x86_64", not(coreplane_portable)))]
-pub(crate) use x86_64::{available, copy_nt, fence, flush_line};
+pub(crate) use x86_64::{available, copy_nt, crc32c_words, fence, flush_line};
 
 /// Asks for the line at an address ahead of its use; of an address where nothing is, for nothing.
 #[inline]

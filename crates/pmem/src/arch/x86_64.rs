@@ -1,11 +1,11 @@
-//! x86-64: clwb, clflushopt, clflush, movnti, sfence. `core::arch` has neither clwb nor
+//! x86-64: clwb, clflushopt, clflush, movnti, sfence, crc32. `core::arch` has neither clwb nor
 //! clflushopt, so they are inline assembly.
 
 use crate::order::{Instruction, LINE};
 use std::arch::asm;
 use std::arch::x86_64::{
-    __cpuid, __cpuid_count, __m512i, _mm_sfence, _mm_stream_si64, _mm512_loadu_si512,
-    _mm512_stream_si512,
+    __cpuid, __cpuid_count, __m512i, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64,
+    _mm_sfence, _mm_stream_si64, _mm512_loadu_si512, _mm512_stream_si512,
 };
 
 /// The instructions that this processor has, by CPUID leaf 7 (and leaf 1 for clflush).
@@ -122,6 +122,40 @@ unsafe fn copy_lines_nt(to: *mut u8, from: *const u8, len: usize) {
             }
         }
     }
+}
+
+/// The CRC-32C of the bytes whose own is `crc`, followed by `bytes`: word by word.
+#[inline]
+pub(crate) fn crc32c_words(crc: u32, bytes: &[u8]) -> u32 {
+    if std::arch::is_x86_feature_detected!("sse4.2") {
+        // SAFETY: the processor has the instructions.
+        unsafe { crc32c_by_instruction(crc, bytes) }
+    } else {
+        crc32c::crc32c_append(crc, bytes)
+    }
+}
+
+#[target_feature(enable = "sse4.2")]
+fn crc32c_by_instruction(crc: u32, bytes: &[u8]) -> u32 {
+    let (words, mut rest) = bytes.as_chunks::<8>();
+    let mut wide = u64::from(!crc);
+    for word in words {
+        wide = _mm_crc32_u64(wide, u64::from_le_bytes(*word));
+    }
+    // The instruction leaves the upper half zero.
+    let mut crc = wide as u32;
+    if let Some((half, after)) = rest.split_first_chunk::<4>() {
+        crc = _mm_crc32_u32(crc, u32::from_le_bytes(*half));
+        rest = after;
+    }
+    if let Some((quarter, after)) = rest.split_first_chunk::<2>() {
+        crc = _mm_crc32_u16(crc, u16::from_le_bytes(*quarter));
+        rest = after;
+    }
+    if let [byte] = rest {
+        crc = _mm_crc32_u8(crc, *byte);
+    }
+    !crc
 }
 
 #[cfg(test)]
