@@ -8,12 +8,18 @@ use std::path::Path;
 
 /// A floor in `directory`, with room for `appends` records.
 pub(crate) fn open(name: &str, directory: &Path, plan: &Plan, appends: u64) -> Result<Floor> {
-    let index = match name {
+    let (placement, is_seen) = match name.strip_suffix("-seen") {
+        Some(placement) => (placement, true),
+        None => (name, false),
+    };
+    let index = match placement {
         "floor-pmem" => FloorIndex::Pmem,
         "floor-dram" => FloorIndex::Dram,
         _ => return Err(Error::Plan(format!("`{name}` is no floor"))),
     };
-    Floor::with_room(&directory.join("floor"), MediaChoice::Auto, plan, index, appends)
+    let file = directory.join("floor");
+    let floor = Floor::with_room(&file, MediaChoice::Auto, plan, index, appends)?;
+    Ok(if is_seen { floor.seen() } else { floor })
 }
 
 impl Peer for Floor {

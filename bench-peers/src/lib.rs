@@ -75,8 +75,18 @@ pub trait Peer: Target {
 }
 
 /// The names of [`open`].
-pub const NAMES: [&str; 8] =
-    ["floor-pmem", "floor-dram", "rocksdb", "leveldb", "lmdb", "lmdb-nomap", "redb", "fjall"];
+pub const NAMES: [&str; 10] = [
+    "floor-pmem",
+    "floor-dram",
+    "floor-pmem-seen",
+    "floor-dram-seen",
+    "rocksdb",
+    "leveldb",
+    "lmdb",
+    "lmdb-nomap",
+    "redb",
+    "fjall",
+];
 
 /// Opens a peer in `directory`, which must be there, with room for `steps`. What it holds already
 /// stays; a floor is always empty.
@@ -97,7 +107,9 @@ pub fn open(
         written: appends * (plan.key_size + plan.value_size + 64) as u64,
     };
     Ok(match name {
-        "floor-pmem" | "floor-dram" => Box::new(floors::open(name, directory, plan, appends)?),
+        name if name.starts_with("floor-") => {
+            Box::new(floors::open(name, directory, plan, appends)?)
+        }
         "rocksdb" => adapted(directory, safety, |at| rocksdb::RocksDb::open(at, safety, room))?,
         "leveldb" => adapted(directory, safety, |at| leveldb::LevelDb::open(at, safety, room))?,
         "lmdb" => adapted(directory, safety, |at| lmdb::Lmdb::open(at, safety, true, room))?,

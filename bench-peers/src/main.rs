@@ -12,7 +12,8 @@ use std::process::ExitCode;
 /// Run the workloads of `coreplane bench` on another store.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// rocksdb, leveldb, lmdb, lmdb-nomap, redb, fjall, floor-pmem, floor-dram.
+    /// rocksdb, leveldb, lmdb, lmdb-nomap, redb, fjall, floor-pmem, floor-dram,
+    /// floor-pmem-seen, floor-dram-seen.
     #[arg(long)]
     peer: String,
     /// A directory that does not exist yet; it is made, and removed at the end.

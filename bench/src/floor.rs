@@ -23,6 +23,15 @@
 //! With [`FloorIndex::Pmem`] the index lies in the pool and its line is flushed with the put
 //! (the next fence covers it); with [`FloorIndex::Dram`] it lies in DRAM.
 //!
+//! # Stored or seen
+//!
+//! The floor of a put stores the index word and goes on: the word may stay in the processor's
+//! store buffer, behind the fence, while the next operations run. So its operations overlap each
+//! other. A store whose readers take no lock cannot do that: when a put has returned, a get on
+//! any thread must find it, so the word must have left the store buffer, which is when the medium
+//! has the record. [`Floor::seen`] is the floor of such a store: the same, with an exchange in
+//! place of the store.
+//!
 //! # Where the floor is kinder or harder than a store's work
 //!
 //! Harder to reach: 8 bytes of index a record and no slot empty but for rounding up to a power of
@@ -69,6 +78,8 @@ pub struct Floor {
     next_page: AtomicU32,
     key_size: usize,
     value_size: usize,
+    /// A put returns when every thread sees it.
+    is_seen: bool,
 }
 
 impl Floor {
@@ -141,8 +152,15 @@ impl Floor {
             next_page: AtomicU32::new(1 + in_pool as u32),
             key_size: plan.key_size,
             value_size: plan.value_size,
+            is_seen: false,
             pool,
         })
+    }
+
+    /// The floor whose puts return when every thread sees them, not before.
+    #[must_use]
+    pub fn seen(self) -> Self {
+        Self { is_seen: true, ..self }
     }
 
     /// What its pool rests on.
@@ -150,7 +168,7 @@ impl Floor {
         self.pool.medium()
     }
 
-    /// Runs every phase of the floor once.
+    /// Runs every phase of the floor once; of the floor whose puts are seen, those that put.
     ///
     /// # Errors
     /// As [`drive::run`].
@@ -162,9 +180,11 @@ impl Floor {
             (Workload::Mget, "floor-mget"),
         ];
         let run = |(workload, name): (Workload, &str)| {
-            Ok(Report { phase: name.to_owned(), ..drive::run(self, plan, workload)? })
+            let phase = format!("{name}{}", if self.is_seen { "-seen" } else { "" });
+            Ok(Report { phase, ..drive::run(self, plan, workload)? })
         };
-        phases.into_iter().map(run).collect()
+        let puts = if self.is_seen { 2 } else { phases.len() };
+        phases.into_iter().take(puts).map(run).collect()
     }
 
     /// Where the word of `key` is. Depends on a hash of the key, as any index does, and hits a
@@ -210,10 +230,11 @@ impl Floor {
 
 impl Target for Floor {
     fn name(&self) -> String {
-        match self.placement {
-            FloorIndex::Pmem => "floor-pmem".to_owned(),
-            FloorIndex::Dram => "floor-dram".to_owned(),
-        }
+        let placement = match self.placement {
+            FloorIndex::Pmem => "floor-pmem",
+            FloorIndex::Dram => "floor-dram",
+        };
+        format!("{placement}{}", if self.is_seen { "-seen" } else { "" })
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {
@@ -294,7 +315,11 @@ impl Session for FloorSession<'_> {
         if old != 0 && !floor.visit(&self.guard, old, key, |_| ()) {
             return Err(Error::Target("the floor's index names another record".to_owned()));
         }
-        word.store(offset);
+        if floor.is_seen {
+            word.store_ahead_of_loads(offset);
+        } else {
+            word.store(offset);
+        }
         word.flush();
         Ok(())
     }

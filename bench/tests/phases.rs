@@ -118,6 +118,13 @@ fn floors_find_every_record_at_one_fence_a_put() -> Result<()> {
             assert_eq!((report.flushes, report.fences), (0, 0), "{report:?}");
         }
         assert!(matches!(run(&floor, &plan, Workload::E), Err(Error::Plan(_))));
+        let file = place.path().join("seen");
+        let reports = Floor::new(&file, MediaChoice::Auto, &plan, index)?.seen().run(&plan)?;
+        let phases: Vec<_> = reports.iter().map(|report| report.phase.as_str()).collect();
+        assert_eq!(phases, ["floor-put-seen", "floor-overwrite-seen"]);
+        for report in &reports {
+            assert_eq!(report.fences, report.operations, "{report:?}");
+        }
     }
     Ok(())
 }

@@ -40,6 +40,8 @@ const OURS: [&str; 2] = ["scmkv-pmem", "scmkv-dram"];
 /// What we do where a write need only survive a kill of the process, as the peers' fastest settings.
 const RELAXED: [&str; 2] = ["scmkv-pmem+relaxed", "scmkv-dram+relaxed"];
 const FLOORS: [&str; 2] = ["floor-pmem", "floor-dram"];
+/// Those whose puts return when every thread sees them, as ours do.
+const SEEN: [&str; 2] = ["floor-pmem-seen", "floor-dram-seen"];
 /// Each at its fastest setting that survives a kill, then with a sync at each write.
 const PEERS: &str = "rocksdb,leveldb,lmdb,redb,fjall,\
                      rocksdb+power,leveldb+power,lmdb+power,lmdb-nomap+power,redb+power,fjall+power";
@@ -89,6 +91,7 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         .iter()
         .zip(OURS)
         .flat_map(|(floor, ours)| [*floor, ours])
+        .chain(SEEN)
         .chain(RELAXED.into_iter().filter(|_| !peers.is_empty()))
         .chain(peers.iter().map(String::as_str))
         .collect();
@@ -320,7 +323,7 @@ fn row(table: &mut Table, name: &str, cell: impl Fn(&str) -> String) {
 /// Us over the floor, us over the best peer of each durability, mget over get.
 fn ratios(rounds: &Rounds, contenders: &[&str]) -> String {
     let mut table = Table::new(headings("ratio"));
-    for (ours, floor) in OURS.into_iter().zip(FLOORS) {
+    for (ours, floor) in OURS.into_iter().zip(FLOORS).chain(OURS.into_iter().zip(SEEN)) {
         row(&mut table, &format!("{ours} / {floor}"), |column| {
             percent(rounds.ratio(column, ours, (column, floor)))
         });

@@ -147,6 +147,11 @@ fn floor(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         for report in floor.run(plan)? {
             show(bench, &report, &context)?;
         }
+        drop(floor);
+        let floor = Floor::new(&path, bench.pool.media.clone(), plan, *placement)?.seen();
+        for report in floor.run(plan)? {
+            show(bench, &report, &context)?;
+        }
     }
     Ok(())
 }
