@@ -146,6 +146,10 @@ pub(crate) struct Serve {
     /// within 10 ms.
     #[arg(long, default_value = "strict", value_parser = terms::durability)]
     pub(crate) durability: Durability,
+    /// Show records without a look at their checksums: some nanoseconds a read less, and damage at
+    /// rest may be shown as a value until the scrubber finds it.
+    #[arg(long)]
+    pub(crate) no_check_reads: bool,
     /// Event loops; 0: one for each core but one, at least one.
     #[arg(long, default_value_t = 0)]
     pub(crate) threads: usize,
@@ -288,6 +292,9 @@ pub(crate) struct Bench {
     /// strict, group, relaxed, or, for comparison alone, noflush.
     #[arg(long, default_value = "strict", value_parser = terms::durability)]
     pub(crate) durability: Durability,
+    /// Check a record's checksum at each read of it.
+    #[arg(long)]
+    pub(crate) check_reads: bool,
     /// scmkv, or model, the reference in DRAM.
     #[arg(long, default_value = "scmkv")]
     pub(crate) engine: EngineChoice,

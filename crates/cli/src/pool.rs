@@ -17,9 +17,9 @@ impl Pool {
         StoreConfig::at(self.path()).media(self.media.clone())
     }
 
-    /// Opens it for a few calls from one thread.
+    /// Opens it for a few calls from one thread, which show nothing that is not sound.
     pub(crate) fn open(&self) -> Result<Store, Failure> {
-        open(&self.config().background(false))
+        open(&self.config().background(false).check_reads(true))
     }
 }
 

@@ -113,3 +113,42 @@ fn what_has_expired_leaves_dbsize_although_nobody_asks_for_it() -> Outcome<()> {
     }
     Ok(())
 }
+
+#[test]
+fn damage_at_rest_is_answered_by_an_error_and_never_shown() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = place.created("a.pool", &["--size", "64MiB"])?;
+    let marker = "a value that is looked for in the file";
+    pool.expect(0, &["put", "key", marker])?;
+    pool.expect(0, &["put", "other", "sound"])?;
+    let mut bytes = pool.bytes()?;
+    let found = bytes.windows(marker.len()).position(|bytes| bytes == marker.as_bytes());
+    bytes[found.ok_or("the value is not in the file")?] ^= 2;
+    pool.put_bytes(&bytes)?;
+    let refused = pool.run(&["get", "key"], b"")?;
+    assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
+
+    let served = pool.serve(&[])?;
+    let mut client = served.connect()?;
+    for command in [&[&b"GET"[..], b"key"][..], &[b"MGET", b"other", b"key"], &[b"STRLEN", b"key"]]
+    {
+        let Reply::Failed(said) = client.call(command)? else {
+            return Err("shown".into());
+        };
+        assert!(said.contains("checksum"), "{said}");
+    }
+    assert!(matches!(client.call(&[b"APPEND", b"key", b"!"])?, Reply::Failed(_)));
+    assert_eq!(client.call(&[b"GET", b"other"])?, Reply::bulk(*b"sound"));
+    served.terminate()?;
+
+    // Who would rather have what is there gets it, but nothing is made of it.
+    let served = pool.serve(&["--no-check-reads"])?;
+    let mut client = served.connect()?;
+    assert_eq!(client.call(&[b"GET", b"key"])?, Reply::bulk(marker.replacen('a', "c", 1)));
+    assert!(matches!(client.call(&[b"APPEND", b"key", b"!"])?, Reply::Failed(_)));
+    // To write it anew is the remedy.
+    assert_eq!(client.call(&[b"SET", b"key", b"again"])?, Reply::ok());
+    served.terminate()?;
+    assert_eq!(pool.expect(0, &["get", "key"])?, "again\n");
+    Ok(())
+}

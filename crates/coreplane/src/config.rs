@@ -62,6 +62,7 @@ pub struct StoreConfig {
     pub(crate) placement: Placement,
     pub(crate) durability: Durability,
     pub(crate) background: bool,
+    pub(crate) check_reads: bool,
 }
 
 impl StoreConfig {
@@ -76,6 +77,7 @@ impl StoreConfig {
             placement: Placement::Auto,
             durability: Durability::Strict,
             background: true,
+            check_reads: false,
         }
     }
 
@@ -119,6 +121,14 @@ impl StoreConfig {
     #[must_use]
     pub fn background(mut self, background: bool) -> Self {
         self.background = background;
+        self
+    }
+
+    /// Whether a read checks the record's checksum before it shows it, so that damage at rest is
+    /// an error and never a wrong value; see [`coreplane_scmkv::Options::check_reads`].
+    #[must_use]
+    pub fn check_reads(mut self, check_reads: bool) -> Self {
+        self.check_reads = check_reads;
         self
     }
 

@@ -152,5 +152,10 @@ impl Store {
 }
 
 fn options(config: &StoreConfig) -> Options {
-    Options { durability: config.durability, background: config.background, ..Options::default() }
+    Options {
+        durability: config.durability,
+        background: config.background,
+        check_reads: config.check_reads,
+        ..Options::default()
+    }
 }

@@ -43,6 +43,7 @@ impl Store {
         place: Place,
     ) -> Result<Option<View<'g>>> {
         let mut found = None;
+        let mut damage = Ok(());
         let slot = self.index.find(place, &mut |slot: Slot| {
             if slot.is_tombstone() {
                 return Verdict::Other;
@@ -56,14 +57,28 @@ impl Store {
                     Verdict::Mine
                 }
                 Some(view) if view.header.kind == Kind::Lost => Verdict::Moved,
-                Some(_) => Verdict::Other,
+                Some(view) => {
+                    // Another key's, unless its key is what is damaged.
+                    damage = std::mem::replace(&mut damage, Ok(())).and(self.check_read(&view));
+                    Verdict::Other
+                }
             }
         })?;
         match (slot, found) {
             (Some(slot), Some(view)) if view.header.kind != Kind::Put => Err(misled(slot)),
-            (Some(_), Some(view)) if !self.is_expired(&view)? => Ok(Some(view)),
-            _ => Ok(None),
+            (Some(_), Some(view)) => {
+                self.check_read(&view)?;
+                Ok((!self.is_expired(&view)?).then_some(view))
+            }
+            _ => damage.map(|()| None),
         }
+    }
+
+    /// # Errors
+    /// If reads are checked, as [`Store::check_record`].
+    #[inline]
+    pub(crate) fn check_read(&self, view: &View<'_>) -> Result<()> {
+        if self.check_reads { self.check_record(view) } else { Ok(()) }
     }
 
     /// True if the record is that of `key`. All of it is asked for before its key is looked at.
@@ -97,8 +112,9 @@ impl Store {
         }
     }
 
-    /// Shows `view` as a record: its value put together, if it is in fragments. The lock of its
-    /// group is held.
+    /// Shows `view`, whose group is locked, to one who makes a new value of it: checked, lest a
+    /// damaged value is written anew with a checksum that says it is sound. Its value is put
+    /// together, if it is in fragments.
     pub(crate) fn show<R>(
         &self,
         guard: &Guard,
@@ -106,30 +122,41 @@ impl Store {
         ticket: Ticket,
         visit: impl FnOnce(Record<'_>) -> R,
     ) -> Result<R> {
+        self.check_record(view)?;
         if !view.header.large {
             return Ok(visit(record_of(view, Value::Whole(view.value()), ticket)));
         }
-        let pieces = self.pieces(guard, view)?;
+        let pieces = self.pieces(guard, view, true)?;
         Ok(visit(record_of(view, Value::Pieces(&pieces), ticket)))
     }
 
-    /// The pieces of a large value.
-    pub(crate) fn pieces<'g>(&'g self, guard: &'g Guard, view: &View<'g>) -> Result<Vec<&'g [u8]>> {
+    /// The pieces of a large value, each checked if `checked`.
+    pub(crate) fn pieces<'g>(
+        &'g self,
+        guard: &'g Guard,
+        view: &View<'g>,
+        checked: bool,
+    ) -> Result<Vec<&'g [u8]>> {
         fragment_offsets(view)
             .enumerate()
             .map(|(at, offset)| {
-                self.reader()
+                let fragment = self
+                    .reader()
                     .view(guard, offset)
                     .filter(|fragment| {
                         fragment.header.kind == Kind::Fragment
                             && fragment.value_word(0) == Some(at as u64)
                             && fragment.key() == view.key()
                     })
-                    .and_then(|fragment| fragment.value().get(8..))
                     .ok_or_else(|| Error::Corrupt {
                         offset,
                         what: format!("no fragment of the value at {:#x} here", view.offset),
-                    })
+                    })?;
+                if checked {
+                    self.check_record(&fragment)?;
+                }
+                // It has a first word, as was just seen.
+                Ok(fragment.value().get(8..).unwrap_or_default())
             })
             .collect()
     }
@@ -148,7 +175,7 @@ impl Store {
             if !view.header.large {
                 return Ok(Some(Whole { view, pieces: Vec::new() }));
             }
-            let lost = match self.pieces(guard, &view) {
+            let lost = match self.pieces(guard, &view, self.check_reads) {
                 Ok(pieces) => return Ok(Some(Whole { view, pieces })),
                 Err(error) => error,
             };
@@ -315,6 +342,7 @@ impl Store {
                         && view.header.kind == Kind::Put
                         && self.is_of(&view, key) =>
                 {
+                    self.check_read(&view)?;
                     (!self.is_expired(&view)?).then_some(view)
                 }
                 _ => self.find(guard, key, *place)?,

@@ -32,9 +32,11 @@ impl Store {
             if held.signature(self.place(view.key())) != slot.signature() {
                 return Err(misled(slot));
             }
+            self.check_read(&view)?;
             let live = !slot.is_tombstone() && !self.is_expired(&view)?;
             let large = live && view.header.large;
-            let pieces = if large { self.pieces(guard, &view)? } else { Vec::new() };
+            let pieces =
+                if large { self.pieces(guard, &view, self.check_reads)? } else { Vec::new() };
             met.push(Met { whole: Whole { view, pieces }, live });
         }
         Ok(met)

@@ -31,6 +31,8 @@ pub(crate) struct Store {
     pub(crate) space: Arc<Space>,
     pub(crate) geometry: Geometry,
     pub(crate) durability: Durability,
+    /// [`Options::check_reads`](crate::Options::check_reads).
+    pub(crate) check_reads: bool,
     pub(crate) pages: Pages,
     pub(crate) index: Index,
     /// The DRAM that the index is in, unless it is in the pool.
@@ -135,6 +137,13 @@ impl Store {
     #[inline]
     pub(crate) fn seed(&self, generation: u32, offset: u64) -> u32 {
         record::seed(self.seeds.crc, generation, offset)
+    }
+
+    /// # Errors
+    /// [`Error::ChecksumMismatch`] if the record is not what was written.
+    pub(crate) fn check_record(&self, view: &View<'_>) -> Result<()> {
+        let generation = self.pages.cell(self.space.page_of(view.offset)).generation();
+        view.check(self.seed(generation, view.offset))
     }
 
     /// The record that a slot points at.

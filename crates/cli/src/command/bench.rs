@@ -61,6 +61,7 @@ fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
         .engine(bench.engine)
         .size(size)
         .placement(bench.index)
+        .check_reads(bench.check_reads)
         .durability(bench.durability);
     config.open_or_create().map_err(|error| Failure::of_pool(&error, config.path()))
 }

@@ -18,7 +18,11 @@ pub(crate) fn run(serve: Serve) -> Outcome {
     }
     let password = serve.requirepass_file.as_deref().map(std::fs::read_to_string).transpose()?;
     let password = password.map(|text| text.trim_end_matches(['\r', '\n']).to_owned());
-    let config = serve.new.config(&serve.pool).durability(serve.durability);
+    let config = serve
+        .new
+        .config(&serve.pool)
+        .durability(serve.durability)
+        .check_reads(!serve.no_check_reads);
     if !config.path().exists() {
         let size = terms::human(serve.new.size);
         eprintln!("coreplane: creating {} ({size})", config.path().display());

@@ -152,7 +152,7 @@ impl Store {
 
     /// True if every piece of a large value is there and sound.
     fn is_whole(&self, guard: &Guard, view: &View<'_>) -> bool {
-        self.pieces(guard, view).is_ok()
+        self.pieces(guard, view, false).is_ok()
             && fragment_offsets(view).all(|offset| {
                 let page = self.space.page_of(offset);
                 self.sound(guard, self.pages.cell(page).generation(), offset).is_ok()
