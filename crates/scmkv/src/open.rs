@@ -276,6 +276,8 @@ impl Store {
         self.space.fence().map_err(page::sync_failed)?;
         self.flush_logs()?;
         self.checkpoint_at_close()?;
+        // One that is being taken for a caller ends soon, and is the last.
+        drop(spin::lock(&self.checkpoints.current));
         let _changing = spin::lock(&self.root_change);
         let root = self.root();
         let records = self.counters.get(Count::Records).max(0) as u64;
