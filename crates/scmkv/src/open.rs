@@ -47,7 +47,7 @@ pub struct Options {
     pub durability: Durability,
     /// Whether threads work in the background. Without them cleaning is done by the writers that
     /// need space, and the window of a `relaxed` write ends by its bytes, by a sync or by closing,
-    /// not by its time.
+    /// not by its time; nor does `max_delay` end the waiting of early writes at `group`.
     pub background: bool,
     /// Tells the time that expiries are held against; none: the system's clock.
     pub time: Option<TimeSource>,
