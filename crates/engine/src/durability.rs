@@ -13,7 +13,8 @@ pub enum Durability {
     Group {
         /// At most so many writes share a fence.
         max_ops: u32,
-        /// No write waits longer than this for others to join it.
+        /// No write waits longer than this for others to join it; nor for its caller to ask, if
+        /// that one does not wait ([`Completion::Early`]).
         max_delay: Duration,
     },
     /// Visible at once, durable within the window; after a crash each key is at its newest
@@ -45,8 +46,8 @@ pub enum Completion {
     #[default]
     Wait,
     /// Visible at once; the caller withholds whatever depends on it until the ticket is durable.
-    /// When that is, is the caller's to say too: no later than its `Engine::commit`, whatever the
-    /// `max_delay` of `Group`.
+    /// That is no later than the caller's `Engine::commit`; under `Group` the engine sees to it
+    /// within `max_delay` even if nobody ever asks.
     Early,
 }
 

@@ -1,11 +1,12 @@
 //! The threads behind an open store. One counts after a crash and cleans ahead of the writers; one
 //! takes checkpoints as they fall due; one turns expired records into tombstones; one ends the
-//! windows of `relaxed` writes, which nothing else may delay.
+//! windows of `relaxed` writes, and of early ones at `group`, which nothing else may delay.
 //!
-//! The last sleeps while nothing is open. The first `relaxed` write after that wakes it, it
-//! waits for half of the least window that any write has asked for, and makes durable what it
-//! finds; so that, but for the time of the flush itself, nothing stays undurable for longer than a
-//! window, wherever in its turn it came.
+//! The last sleeps while nothing is open. The first such write after that wakes it, it waits for
+//! half of the least window that is open, and makes durable what it finds; so that, but for the
+//! time of the flush itself, nothing stays undurable for longer than a window, wherever in its
+//! turn it came. As long as it finds something it goes on like that, and needs no waking: a
+//! writer then stores one word a turn.
 
 use crate::counters::Count;
 use crate::log::Log;
@@ -16,7 +17,7 @@ use crate::sweep_expired::Sweep;
 use coreplane_engine::{Error, Result};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,16 +25,18 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(100);
 /// Cleaning that failed is tried again after so many ticks at most.
 const PAUSE_MAX: u32 = 600;
-/// Windows are not ended more often than this.
-const WINDOW_MIN: Duration = Duration::from_micros(200);
+/// Windows are not ended more often than this, in microseconds.
+const TURN_MIN: u64 = 50;
+/// No window.
+const NONE: u64 = u64::MAX;
 
 /// The open windows.
 #[derive(Debug)]
 pub(crate) struct Windows {
-    /// A `relaxed` write was made since they were ended last.
-    open: AtomicBool,
-    /// The least window asked for, in microseconds.
-    least: AtomicU64,
+    /// The least that was opened since they were ended last, in microseconds.
+    open: AtomicU64,
+    /// So long the thread that ends them sleeps now, in microseconds.
+    turn: AtomicU64,
     sleeping: Mutex<()>,
     changed: Condvar,
 }
@@ -41,30 +44,49 @@ pub(crate) struct Windows {
 impl Windows {
     pub(crate) fn new() -> Self {
         Self {
-            open: AtomicBool::new(false),
-            least: AtomicU64::new(u64::MAX),
+            open: AtomicU64::new(NONE),
+            turn: AtomicU64::new(NONE),
             sleeping: Mutex::new(()),
             changed: Condvar::new(),
         }
     }
 
-    /// A write asks for `window`.
+    /// A write was made that is to be durable within `window`. Whoever ends the windows must find
+    /// it from now on: its log is still locked, or it was noted in a locked instruction.
     #[inline]
-    pub(crate) fn ask(&self, window: Duration) {
+    pub(crate) fn opened(&self, window: Duration) {
         let micros = window.as_secs().saturating_mul(1_000_000) + u64::from(window.subsec_micros());
-        if micros < self.least.load(Ordering::Relaxed) {
-            self.least.fetch_min(micros, Ordering::AcqRel);
+        let micros = micros.min(NONE - 1);
+        // Open already: then whoever ends the windows has yet to come to this log.
+        if micros < self.open.load(Ordering::SeqCst) {
+            self.open_for(micros);
+        }
+    }
+
+    fn open_for(&self, micros: u64) {
+        let before = self.open.fetch_min(micros, Ordering::SeqCst);
+        if micros < before && turn_of(micros) < self.turn.load(Ordering::SeqCst) {
             self.wake();
         }
     }
 
-    /// A write was left unflushed; its log is locked.
-    #[inline]
-    pub(crate) fn opened(&self) {
-        // True already: then whoever ends the windows has yet to come to this log.
-        if !self.open.load(Ordering::Acquire) && !self.open.swap(true, Ordering::AcqRel) {
-            self.wake();
+    /// Sleeps until windows are to be ended; false if it was woken before. `turn`: how long it
+    /// was the last time, [`NONE`] if none was open then.
+    fn sleep(&self, turn: &mut u64, is_closed: impl Fn() -> bool) -> bool {
+        let mut sleeping = self.sleeping.lock();
+        // Said before `open` is looked at, as `open_for` looks here when it has said that.
+        self.turn.store(*turn, Ordering::SeqCst);
+        *turn = turn_of(self.open.load(Ordering::SeqCst)).min(*turn);
+        self.turn.store(*turn, Ordering::SeqCst);
+        // Under the lock, as `wake` takes it: no call to end is slept through.
+        if is_closed() {
+            return false;
         }
+        if *turn == NONE {
+            self.changed.wait(&mut sleeping);
+            return false;
+        }
+        self.changed.wait_for(&mut sleeping, Duration::from_micros(*turn)).timed_out()
     }
 
     #[cold]
@@ -181,25 +203,26 @@ fn clean(store: &Store) {
     }
 }
 
+/// How long to wait with a window of `micros` open: half of it is over when a turn has passed in
+/// which it was opened.
+fn turn_of(micros: u64) -> u64 {
+    if micros == NONE { NONE } else { (micros / 2).max(TURN_MIN) }
+}
+
 fn end_windows_in_time(store: &Store) {
     let windows = &store.windows;
-    loop {
-        {
-            let mut sleeping = windows.sleeping.lock();
-            // Under the lock, as `wake` takes it: no call to end is slept through.
-            if store.closed.load(Ordering::Acquire) {
-                return;
-            }
-            if !windows.open.load(Ordering::Acquire) {
-                windows.changed.wait(&mut sleeping);
-                continue;
-            }
-            let least = Duration::from_micros(windows.least.load(Ordering::Acquire));
-            // A shorter window that is asked for now ends the wait.
-            windows.changed.wait_for(&mut sleeping, (least / 2).max(WINDOW_MIN));
+    let mut turn = NONE;
+    while !store.closed.load(Ordering::Acquire) {
+        if !windows.sleep(&mut turn, || store.closed.load(Ordering::Acquire)) {
+            continue;
         }
         // Before the first log is looked at: a write that comes after opens them again.
-        windows.open.store(false, Ordering::Release);
+        let ended = windows.open.swap(NONE, Ordering::SeqCst);
+        turn = turn_of(ended);
+        if ended == NONE {
+            continue;
+        }
+        store.request_early();
         if store.end_windows().is_err() {
             // The medium has failed; writers are told so.
             store.counters.add(Count::BackgroundFailures, 1);
@@ -229,8 +252,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes durable what `relaxed` writers have left. Logs that are in use come last, so that one
-    /// whose owner is busy delays no other.
+    /// Makes durable what writers have left that do not wait. Logs that are in use come last, so
+    /// that one whose owner is busy delays no other.
     pub(crate) fn end_windows(&self) -> Result<()> {
         let settle = |log: &mut Log| if log.is_unsettled() { log.settle(self) } else { Ok(()) };
         let mut busy = Vec::new();

@@ -168,6 +168,7 @@ impl Store {
             self.wait_durable(&Horizon::from(written.ticket))?;
             return Ok(Written { ticket: Ticket::DURABLE, ..written });
         }
+        self.bound_early(written.ticket, options);
         Ok(written)
     }
 

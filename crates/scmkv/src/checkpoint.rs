@@ -94,7 +94,7 @@ const PATIENCE: u32 = 4096;
 /// The checkpoints of an open store.
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {
-    current: Mutex<Current>,
+    pub(crate) current: Mutex<Current>,
     /// A writer has no page left: whoever takes a checkpoint ends that.
     give_up: AtomicBool,
     /// Number of the current one, for those who do not wait for the lock.
@@ -110,7 +110,7 @@ pub(crate) struct Checkpoints {
 
 /// The checkpoint that the root names.
 #[derive(Debug, Default)]
-struct Current {
+pub(crate) struct Current {
     /// 0: none.
     number: u64,
     pages: Vec<u32>,

@@ -16,11 +16,12 @@
 use crate::log::{Log, Order};
 use crate::page::sync_failed;
 use crate::store::Store;
-use coreplane_engine::{Horizon, Result, Ticket};
+use coreplane_engine::{Durability, Horizon, Result, Ticket, WriteOptions};
 use coreplane_pmem::Space;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What was published before it was durable.
 #[derive(Debug, Default)]
@@ -85,6 +86,37 @@ impl Store {
             return Ticket::DURABLE;
         }
         Ticket::new(0, log.early_generation().max(1))
+    }
+
+    /// The bound of a write's durability on how long it may wait for others, if it has one.
+    #[inline]
+    pub(crate) fn max_delay(&self, options: &WriteOptions) -> Option<Duration> {
+        match options.durability.unwrap_or(self.durability) {
+            Durability::Group { max_delay, .. } => Some(max_delay),
+            _ => None,
+        }
+    }
+
+    /// Where a fence is a sync: sees to it that what an early write rests on is durable within
+    /// its bound, should its caller never ask. (A staged one has been seen to.)
+    #[inline]
+    pub(crate) fn bound_early(&self, ticket: Ticket, options: &WriteOptions) {
+        if !ticket.is_durable()
+            && !self.space.fences_at_once()
+            && let Some(max_delay) = self.max_delay(options)
+        {
+            self.windows.opened(max_delay);
+        }
+    }
+
+    /// Asks for the sync of all that is visible early, without waiting for it.
+    pub(crate) fn request_early(&self) {
+        // A locked instruction: a write that was noted before it opened its window is seen, as its
+        // own note is one.
+        let last = self.early.last.fetch_max(0, Ordering::AcqRel);
+        if last > 0 && !matches!(self.space.sync_is_done(last), Ok(true)) {
+            self.space.sync_request(last);
+        }
     }
 
     /// The ticket of everything that is visible now, absences too.

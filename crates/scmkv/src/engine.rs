@@ -356,7 +356,7 @@ impl Engine for Scmkv {
     }
 
     fn advance_sequence(&self) -> Result<u64> {
-        self.store.raise_version_base()
+        self.store.advance_sequence()
     }
 
     fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()> {

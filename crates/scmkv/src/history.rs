@@ -127,7 +127,7 @@ impl Store {
         }
         self.sync()?;
         // What is written from now on is newer than the whole of it.
-        self.raise_version_base()?;
+        self.advance_sequence()?;
         Ok(())
     }
 }

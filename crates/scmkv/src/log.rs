@@ -20,6 +20,7 @@ use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::{PageWriter, WriteMode, thread_number};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// After so many pages the base of versions is raised: fewer records fit them than versions lie
 /// between two bases.
@@ -38,6 +39,8 @@ pub(crate) enum Order {
     Relaxed {
         /// That many.
         window_bytes: u64,
+        /// And at the latest after so long.
+        window: Duration,
     },
     /// Never flushed.
     NoFlush,
@@ -321,7 +324,7 @@ impl Log {
                 self.early = store.note_early(writer.page(), writer.tail());
                 writer.publish_early();
             }
-            Order::Relaxed { window_bytes } => {
+            Order::Relaxed { window_bytes, window } => {
                 let start = *self.unflushed.get_or_insert(offset);
                 let gathered = writer.next_offset() - start;
                 // An early write may precede it in the page, which no sync has covered yet.
@@ -329,7 +332,7 @@ impl Log {
                 if gathered >= window_bytes {
                     self.settle(store)?;
                 } else {
-                    store.windows.opened();
+                    store.windows.opened(window);
                 }
             }
             Order::NoFlush => writer.publish_early(),

@@ -47,7 +47,7 @@ pub struct Options {
     pub durability: Durability,
     /// Whether threads work in the background. Without them cleaning is done by the writers that
     /// need space, and the window of a `relaxed` write ends by its bytes, by a sync or by closing,
-    /// not by its time.
+    /// not by its time; nor does `max_delay` end the waiting of early writes at `group`.
     pub background: bool,
     /// Whether a read checks the record's checksum before it shows it, so that damage that the
     /// scrubber has not found yet is an error, never a wrong value. It costs some 10 ns for 100
@@ -282,6 +282,8 @@ impl Store {
         self.space.fence().map_err(page::sync_failed)?;
         self.flush_logs()?;
         self.checkpoint_at_close()?;
+        // One that is being taken for a caller ends soon, and is the last.
+        drop(spin::lock(&self.checkpoints.current));
         let _changing = spin::lock(&self.root_change);
         let root = self.root();
         let records = self.counters.get(Count::Records).max(0) as u64;

@@ -85,8 +85,7 @@ impl Store {
             }
             Durability::Relaxed { window_bytes, window } => {
                 self.become_lax(false)?;
-                self.windows.ask(window);
-                Order::Relaxed { window_bytes }
+                Order::Relaxed { window_bytes, window }
             }
             Durability::NoFlush => {
                 self.become_lax(true)?;
@@ -442,6 +441,7 @@ impl Store {
     pub(crate) fn finish(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
         let ticket = outcome.ticket();
         if options.completion == Completion::Early || ticket.is_durable() {
+            self.bound_early(ticket, options);
             return Ok(outcome);
         }
         self.wait_durable(&Horizon::from(ticket))?;

@@ -163,6 +163,8 @@ impl Store {
         if len >= self.staged_max(write) {
             self.commit_staged(log)?;
             ticket = Ticket::DURABLE;
+        } else if let Some(max_delay) = self.max_delay(write.options) {
+            self.windows.opened(max_delay);
         }
         Ok(Outcome::Written(Written {
             sequence: header.sequence.unwrap_or(header.version),

@@ -20,7 +20,7 @@ use coreplane_engine::{Durability, Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{Pool, Space, spin};
 use crossbeam_utils::CachePadded;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -225,13 +225,39 @@ impl Store {
         self.pool.set_root(root.to_words()).map_err(crate::open::pool_error)
     }
 
-    /// Raises the base of versions durably before any greater version is given out.
+    /// The root, to be changed for a write. A close marks the store as closed before it takes this
+    /// lock to write the root of a closed store, so that no change comes behind that one.
+    ///
+    /// # Errors
+    /// If the store is closed, or being closed.
+    fn change_root(&self) -> Result<(MutexGuard<'_, ()>, Root)> {
+        let changing = spin::lock(&self.root_change);
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        Ok((changing, self.root()))
+    }
+
+    /// Raises the base of versions durably before any greater version is given out. For those who
+    /// hold a log, the cleaner's too: a close waits for them.
     ///
     /// # Errors
     /// If it cannot be made durable.
     pub(crate) fn raise_version_base(&self) -> Result<u64> {
         let _changing = spin::lock(&self.root_change);
-        let mut root = self.root();
+        self.raise_version_base_of(self.root())
+    }
+
+    /// As [`Store::raise_version_base`], for those who hold nothing.
+    ///
+    /// # Errors
+    /// If it cannot be made durable, or the store is closed.
+    pub(crate) fn advance_sequence(&self) -> Result<u64> {
+        let (_changing, root) = self.change_root()?;
+        self.raise_version_base_of(root)
+    }
+
+    fn raise_version_base_of(&self, mut root: Root) -> Result<u64> {
         root.version_base += crate::index::VERSION_STEP;
         self.set_root(root)?;
         self.version_base.store(root.version_base, Ordering::SeqCst);
@@ -256,14 +282,13 @@ impl Store {
     /// Notes durably that a lax write is about to be made.
     ///
     /// # Errors
-    /// If it cannot be made durable.
+    /// If it cannot be made durable, or the store is closed.
     pub(crate) fn become_lax(&self, unflushed: bool) -> Result<()> {
         let noted = !unflushed || self.unflushed.load(Ordering::Acquire);
         if noted && self.lax.load(Ordering::Acquire) {
             return Ok(());
         }
-        let _changing = spin::lock(&self.root_change);
-        let mut root = self.root();
+        let (_changing, mut root) = self.change_root()?;
         root.flags |= Root::LAX | if unflushed { Root::UNFLUSHED } else { 0 };
         self.set_root(root)?;
         self.unflushed.fetch_or(unflushed, Ordering::AcqRel);

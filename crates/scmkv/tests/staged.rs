@@ -10,6 +10,7 @@ use home::{Home, New, early, options, write};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 /// What somebody else does, and how it is called.
 type Deed = (&'static str, fn(&Scmkv));
@@ -108,7 +109,7 @@ fn nobody_waits_for_a_writer_who_has_gone_away() {
                     act(store);
                     done.send(()).expect("send");
                 });
-                let ended = ended.recv_timeout(std::time::Duration::from_secs(60));
+                let ended = ended.recv_timeout(Duration::from_secs(60));
                 // Not a failed assertion: the scope would wait for the thread that hangs.
                 if ended.is_err() {
                     eprintln!("{name} waits for ever, {placement:?}");
@@ -126,13 +127,47 @@ fn nobody_waits_for_a_writer_who_has_gone_away() {
 fn a_group_that_is_full_is_fenced_without_a_commit() {
     let home = Home::in_memory();
     let store = home.create(New::tiny(40));
-    let max_delay = std::time::Duration::from_secs(1);
+    let max_delay = Duration::from_secs(1);
     let durability = Some(Durability::Group { max_ops: 4, max_delay });
     let options = WriteOptions { durability, ..early() };
     let tickets: Vec<Ticket> = (0..4)
         .map(|number| store.put(&key(number), b"v", &options).expect("put").ticket())
         .collect();
     assert!(tickets.into_iter().all(|ticket| is_durable(&store, ticket)));
+}
+
+/// Its caller may have gone away; the first of a round finds the thread that sees to it asleep.
+#[test]
+fn an_early_write_at_group_is_durable_though_nobody_asks() {
+    let max_delay = Duration::from_millis(1);
+    let durability = Some(Durability::Group { max_ops: 64, max_delay });
+    let options = WriteOptions { durability, ..early() };
+    let homes = [
+        (Home::in_memory(), Placement::Pool),
+        (Home::in_memory(), Placement::Dram),
+        (Home::on_disk(), Placement::Dram),
+    ];
+    for (home, placement) in homes {
+        let store = home.create(New::tiny(40).placed(placement).with(self::options(true)));
+        for round in 0..30_u32 {
+            let tickets: Vec<Ticket> = (0..round % 5 + 1)
+                .map(|number| store.put(&key(number), b"v", &options).expect("put").ticket())
+                .collect();
+            let mut batch = Batch::new();
+            batch.put(&key(round), b"v");
+            let batched = store.apply(&batch, &options).expect("apply").ticket;
+            let deadline = Instant::now() + Duration::from_secs(60);
+            for ticket in tickets.into_iter().chain([batched]) {
+                while !is_durable(&store, ticket) {
+                    assert!(Instant::now() < deadline, "round {round}, {placement:?}: never");
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            }
+            if round % 10 == 0 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
 }
 
 #[test]
