@@ -119,7 +119,9 @@ fn compare(pool: &Pool, store: &Scmkv, said: &Said, ranges: &[Range<usize>]) -> 
             } else if !said.has(key, Fate::Uncertain) && (is_exact || !said.is_unnamed) {
                 note("an older value");
             }
-        } else if !said.has(key, Fate::Lost) && !said.has(key, Fate::Guessed) && !said.is_unnamed {
+        } else if !said.is_unnamed
+            && ![Fate::Lost, Fate::Guessed, Fate::Uncertain].iter().any(|it| said.has(key, *it))
+        {
             note("lost in silence");
         }
     }
@@ -157,7 +159,7 @@ fn number(name: &str, usual: u64) -> u64 {
 
 #[test]
 fn a_repair_tells_all_that_it_cannot_keep() {
-    let seeds = number("COREPLANE_WRECKS", scale::scaled(60, 3000));
+    let seeds = number("COREPLANE_WRECKS", scale::scaled(200, 4000));
     let first = number("COREPLANE_WRECKS_FROM", 0);
     let next = AtomicU64::new(first);
     let failures = Mutex::new(Vec::new());

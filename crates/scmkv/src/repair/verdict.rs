@@ -455,7 +455,7 @@ impl Plan {
         } else if is_of_keys && zone.keys.is_empty() && zone.is_known {
             what += ", all of them replaced since: nothing is lost";
         }
-        if is_of_keys && !zone.is_known && !zone.is_tail && !zone.is_named() {
+        if is_of_keys && !zone.is_known && !zone.is_named() {
             what += "; keys last written there cannot be named for sure: they are absent now, or \
                      hold what they held before";
         }

@@ -13,7 +13,6 @@ const ELEMENT: usize = 32;
 const STRETCH: usize = (PAGE - HEADER) / ELEMENT;
 const RECORD_HEADER: usize = 20;
 const FOLLOWS: u64 = 16;
-const BATCHED: u64 = 8;
 const NOW: u64 = 1_800_000_000_000;
 
 /// A store whose clock stands still.
@@ -166,7 +165,8 @@ pub(crate) struct Record {
     pub(crate) start: usize,
     pub(crate) end: usize,
     pub(crate) key: Vec<u8>,
-    is_batched: bool,
+    /// What a commit record names.
+    runs: Vec<Range<usize>>,
     follows: bool,
 }
 
@@ -195,23 +195,40 @@ impl Pool {
         (range.start / PAGE..=(range.end - 1) / PAGE).any(|page| page % STRETCH == 0)
     }
 
+    /// What the checksum of a record at `at` in a page of `generation` begins with.
+    fn seed(&self, generation: u32, at: usize) -> u32 {
+        let place = ((at as u64 >> 3) as u32).rotate_left(7) ^ (at as u64 >> 35) as u32;
+        crc32c::crc32c(&self.bytes[16..32]) ^ generation.wrapping_mul(0x9e37_79b1) ^ place
+    }
+
     fn records(&self, page: usize) -> Vec<Record> {
         let (mut at, mut records) = (page * PAGE, Vec::new());
-        let sealed = self.word(self.element(page).start + 8) as u32 as usize;
+        let element = self.element(page).start;
+        let generation = (self.word(element) >> 16) as u32;
+        let sealed = self.word(element + 8) as u32 as usize;
         let end = at + if sealed == 0 { PAGE } else { sealed };
         while at + RECORD_HEADER <= end {
             let lengths = self.word(at) >> 32;
             let (key, kind, flags) = (lengths & 0x1_ffff, lengths >> 17 & 7, lengths >> 20 & 0x1f);
             let head = RECORD_HEADER + 8 * (flags & 3).count_ones() as usize;
-            let len = head + key as usize + self.word(at + 8) as u32 as usize;
-            if !(1..=5).contains(&kind) || at + len > end {
+            let value = head + key as usize;
+            let len = value + self.word(at + 8) as u32 as usize;
+            let Some(bytes) = self.bytes[..end].get(at..at + len) else { break };
+            // What lies behind is of an earlier use of the page.
+            let crc = crc32c::crc32c_append(self.seed(generation, at), &bytes[4..]);
+            if crc.to_le_bytes() != bytes[..4] {
                 break;
             }
+            let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+            let runs = (value..len).step_by(16).filter(|_| kind == 4).map(|run| {
+                let start = word(run) as usize;
+                start..start + word(run + 8) as u32 as usize
+            });
             records.push(Record {
                 start: at,
                 end: at + len,
-                key: self.bytes[at + head..][..key as usize].to_vec(),
-                is_batched: flags & BATCHED != 0,
+                key: bytes[head..value].to_vec(),
+                runs: runs.collect(),
                 follows: flags & FOLLOWS != 0,
             });
             at += len.next_multiple_of(8);
@@ -220,27 +237,28 @@ impl Pool {
     }
 
     /// The keys whose loss nobody can know: those of the records at the end of a page that was
-    /// open when the store was killed, with nothing sound behind them.
+    /// open when the store was killed, with nothing sound behind them, and of the batches that end
+    /// there.
     pub(crate) fn unprovable(&self, wreck: &[Range<usize>]) -> BTreeSet<Vec<u8>> {
-        let mut keys = BTreeSet::new();
         let is_hit = |range: Range<usize>| {
             wreck.iter().any(|it| it.start < range.end && range.start < it.end)
         };
-        for page in (1..self.pages()).filter(|page| self.kind(*page) == 3) {
+        let logs = || (1..self.pages()).filter(|page| self.kind(*page) == 3);
+        let mut lost = Vec::new();
+        for page in logs() {
             let element = self.element(page);
             let is_open = self.word(element.start + 8) == 0 || is_hit(element);
-            if !is_open || !is_hit(page * PAGE..(page + 1) * PAGE) {
-                continue;
-            }
-            let records = self.records(page);
-            let last = records.iter().rposition(|it| it.follows && !is_hit(it.start..it.end));
-            let lost = &records[last.map_or(0, |last| last + 1)..];
-            keys.extend(lost.iter().map(|it| it.key.clone()));
-            if lost.iter().any(|it| it.key.is_empty() || it.is_batched) {
-                let batched = records.iter().filter(|it| it.is_batched);
-                keys.extend(batched.map(|it| it.key.clone()));
+            if is_open && is_hit(page * PAGE..(page + 1) * PAGE) {
+                let records = self.records(page);
+                let last = records.iter().rposition(|it| it.follows && !is_hit(it.start..it.end));
+                lost.extend(records.into_iter().skip(last.map_or(0, |last| last + 1)));
             }
         }
+        let runs: Vec<Range<usize>> = lost.iter().flat_map(|it| it.runs.clone()).collect();
+        let members = logs().flat_map(|page| self.records(page));
+        let members = members.filter(|it| runs.iter().any(|run| run.contains(&it.start)));
+        let mut keys: BTreeSet<Vec<u8>> = members.map(|it| it.key).collect();
+        keys.extend(lost.into_iter().map(|it| it.key));
         keys
     }
 }
