@@ -60,6 +60,7 @@ mod sealed;
 mod staging;
 mod store;
 mod sweep_expired;
+mod unindexed;
 mod verify;
 mod victim;
 

@@ -117,6 +117,11 @@ impl Pages {
         page / self.stretch() * self.stretch()
     }
 
+    /// True for a page that holds elements.
+    pub(crate) fn is_table(&self, page: u32) -> bool {
+        self.table_page(page) == page
+    }
+
     pub(crate) fn element_offset(&self, page: u32) -> u64 {
         self.space.start_of(self.table_page(page))
             + HEADER_LEN
@@ -153,13 +158,13 @@ impl Pages {
     /// when it returns, and adds them to the free ones.
     pub(crate) fn format(&self, from: u32) -> Result<()> {
         let pages = self.len();
-        for page in (from..pages).filter(|page| page % self.stretch() == 0) {
+        for page in (from..pages).filter(|page| self.is_table(*page)) {
             if page != 0 && !self.space.claim_words(page, Claim::Words) {
                 return Err(Error::Unusable(format!("page {page} is in use already")));
             }
         }
         for page in from..pages {
-            let kind = if page % self.stretch() == 0 { Kind::Table } else { Kind::Free };
+            let kind = if self.is_table(page) { Kind::Table } else { Kind::Free };
             self.write_element(page, kind, 0, 0, 0)?;
             if kind == Kind::Free {
                 self.push_free(page);
@@ -275,7 +280,7 @@ impl Pages {
     /// Lets the table of the first `formatted` pages be read. A repair of the same pool may have
     /// seen to that before.
     pub(crate) fn claim_table(&self, formatted: u32) -> Result<()> {
-        for page in (0..formatted).filter(|page| page % self.stretch() == 0) {
+        for page in (0..formatted).filter(|page| self.is_table(*page)) {
             if self.word(self.element_offset(page)).is_err() {
                 self.claim(page, Claim::WordsAsStored)?;
             }

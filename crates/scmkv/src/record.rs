@@ -259,6 +259,11 @@ impl Form {
         Some(Self { kind, flags, head: HEADER + 8 * extras, key_len, value_len })
     }
 
+    /// True for a member of a batch.
+    pub(crate) fn is_batched(&self) -> bool {
+        self.flags & BATCHED != 0
+    }
+
     /// Bytes of the record, without its padding.
     #[inline]
     pub(crate) fn len(&self) -> usize {

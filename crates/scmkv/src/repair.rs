@@ -24,7 +24,11 @@
 //! - A key that can be named and whose newest record is in a gap is *lost*: it gets a tombstone
 //!   with a version above all others, so that no older record of it comes back. If what was lost
 //!   was a tombstone, it has got another, and nothing is lost.
-//! - If a later record of the key is sound, what was damaged was dead, and nothing is lost.
+//! - If a later record of the key is sound, what was damaged was dead, and nothing is lost. Later
+//!   is what has a greater version; a member of a batch without a commit record never counts.
+//! - If the version of what was damaged is not certain, and the index may not have seen the newest
+//!   record (it is in a page that a checkpoint lacks, or one of the last in a log that a crash left
+//!   open, whose slot was not durable yet), that record is kept, and told as *uncertain*.
 //! - If a single slot points behind the records of a page that was open at a crash, and would point
 //!   at a sound record were one of its bytes another, nobody knows which of the two is damaged: the
 //!   sound record is kept, and told as *uncertain*.
@@ -39,6 +43,12 @@
 //! right ([`amend`]), or if the key that they show is one that the log has elsewhere; and then
 //! versions decide. What the bytes show and nothing supports is told, marked as a guess.
 //!
+//! An index in the pool knows what is lost only as long as it is whole itself. Segments without a
+//! header, slots that point at no record, and records that no slot finds
+//! ([`unindexed`](crate::unindexed)) show that it is not. Then the gaps' bytes are asked as well,
+//! and of a gap that does not tell its keys it is said that they cannot be named; so it is for what
+//! was written after a checkpoint.
+//!
 //! **What nobody can know.** An index that comes from the logs has no slots for what was written
 //! last. If the end of a log that was open at a crash is lost, with nothing sound behind it, that
 //! looks as if the crash had cut it off there, unless nothing of the page is left at all (its
@@ -48,18 +58,21 @@
 //!
 //! # Batches and large values
 //!
-//! A batch whose commit record is in a gap gets another, for those of its members that lie before
-//! the gap: something sound was written behind them once, so they were durable. A member of a batch
-//! that is lost does not take the others with it. A large value that has lost a fragment is lost.
+//! A batch whose commit record is in a gap gets another, for those of its members that are left
+//! ([`batches`]): something sound was written behind them once, so they were committed. A member of
+//! a batch that is lost does not take the others with it. A large value that has lost a fragment is
+//! lost.
 //!
 //! # Interrupted
 //!
 //! Nothing is overwritten but gaps, and the index: what a gap tells is used up only when what it
 //! told is durable elsewhere, in a page of the reserve that the cleaner otherwise has; where there
-//! is none, the repair fails before it has overwritten a gap. So whatever was done when the power went is done, the rest is damage
-//! as before, and the repair can be run again.
+//! is none, the repair fails before it has overwritten a gap. A key that has its tombstone gets no
+//! other, so that repairs that are cut again and again do not fill the pool. So whatever was done
+//! when the power went is done, the rest is damage as before, and the repair can be run again.
 
 mod amend;
+mod batches;
 mod claims;
 mod mend;
 mod survey;

@@ -1,13 +1,15 @@
-//! Reading everything, and holding it against every checksum and against the index.
+//! Reading everything, and holding it against every checksum and against the index, and an index in
+//! the pool against the logs ([`unindexed`](crate::unindexed)).
 //!
 //! A page that the medium has lost would end the process with a signal. So the kernel is asked to
 //! read each page first, and of what is lost nothing more is looked at.
 
 use crate::fragments::fragment_offsets;
-use crate::index::{Position, SlotRef, Verdict};
+use crate::index::{Position, Probe, Slot, SlotRef, Verdict};
 use crate::page::Kind as PageKind;
 use crate::record::{Kind, View};
 use crate::store::Store;
+use crate::unindexed::{Seen, unindexed};
 use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
 use std::collections::BTreeSet;
@@ -40,6 +42,10 @@ impl Store {
         }
         if !has_lost(PageKind::Index) {
             self.verify_index(&lost, &mut report, progress)?;
+        }
+        // In DRAM it is made of what has proven itself.
+        if report.is_sound() && self.index.in_pool() {
+            self.verify_indexed(&mut report)?;
         }
         Ok(report)
     }
@@ -114,6 +120,60 @@ impl Store {
             position = next;
         }
         Ok(())
+    }
+
+    /// The index, all of whose slots are sound, must have a slot of each key that has a record.
+    fn verify_indexed(&self, report: &mut VerifyReport) -> Result<()> {
+        let records = |visit: &mut dyn FnMut(&Seen<'_>)| {
+            (0..self.pages.len()).for_each(|page| self.visit_page(page, visit));
+            Ok(())
+        };
+        let is_of = |slot: Slot, view: &View<'_>| {
+            let guard = epoch::pin();
+            let found = self.reader().view(&guard, slot.offset());
+            slot.offset() == view.offset || found.is_some_and(|found| found.key() == view.key())
+        };
+        let has = |view: &View<'_>| {
+            let found = self.index.find(self.place(view.key()), &mut |slot| {
+                if is_of(slot, view) { Verdict::Mine } else { Verdict::Other }
+            });
+            found.map(|found| found.is_some())
+        };
+        for (generation, offset) in unindexed(&records, &has)? {
+            let guard = epoch::pin();
+            let cell = self.pages.cell(self.space.page_of(offset));
+            let Some(view) = self.reader().view(&guard, offset) else { continue };
+            // Its page may have been freed since, and the key written.
+            if cell.kind() != Some(PageKind::Log) || cell.generation() != generation {
+                continue;
+            }
+            let held = self.index.lock(self.place(view.key()));
+            let probe = held.probe(self.place(view.key()), &mut |slot| Ok(is_of(slot, &view)))?;
+            if !matches!(probe, Probe::Found { .. }) {
+                let what = "the index finds no slot of the record's key".to_owned();
+                report.damages.push(Damage { offset, what });
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows the records of a log page.
+    fn visit_page(&self, page: u32, visit: &mut dyn FnMut(&Seen<'_>)) {
+        let cell = self.pages.cell(page);
+        if cell.kind() != Some(PageKind::Log) {
+            return;
+        }
+        let guard = epoch::pin();
+        let Some((published, _)) = self.space.watermarks(page) else { return };
+        let (start, generation) = (self.space.start_of(page), cell.generation());
+        let is_settled = cell.length.load(Ordering::Acquire) > 0;
+        let mut at = start;
+        while at < start + u64::from(published) {
+            // A page may be freed meanwhile.
+            let Some(view) = self.reader().view(&guard, at) else { return };
+            visit(&Seen { view, page, generation, is_settled });
+            at += u64::from(view.len());
+        }
     }
 
     /// Under the lock of its group a slot must point at a sound record whose key finds it.

@@ -7,16 +7,19 @@
 //! header is damaged has nothing to say. It counts only if it was not to be made anew. An index in
 //! DRAM left its last checkpoint; what that says may have been replaced since.
 
+use super::survey::Surveyed;
 use crate::checkpoint::{Found, Loaded, Source};
+use crate::geometry::SLOTS;
 use crate::hash::{Place, window, window_start};
 use crate::index::{Index, Position, SegmentHeader, Slot};
 use crate::page::Element;
-use crate::record::Kind;
+use crate::record::{Kind, View};
 use crate::recover::LogPage;
 use crate::store::{Root, Store};
+use crate::unindexed::{Seen, unindexed};
 use coreplane_engine::Result;
 use coreplane_pmem::epoch;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 /// Where a slot is, and so which keys it can be of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -189,6 +192,80 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Notes the records that the index in the pool should find, and does not.
+    pub(super) fn note_unindexed(
+        &self,
+        surveyed: &[Surveyed],
+        segments: &[(SegmentHeader, u64)],
+        damage: &mut IndexDamage,
+    ) -> Result<()> {
+        let first_y =
+            |header: SegmentHeader| (u64::from(header.prefix) << (32 - header.depth)) as u32;
+        let by_y: BTreeMap<u32, (SegmentHeader, u64)> =
+            segments.iter().map(|segment| (first_y(segment.0), *segment)).collect();
+        let group_of = |view: &View<'_>| {
+            let place = self.place(view.key());
+            let (_, (segment, start)) = by_y.range(..=place.y).next_back()?;
+            let class = self.class_of(place, segment.depth);
+            Some((class, start + u64::from(class.group) * self.geometry.group_bytes()))
+        };
+        // Groups with slots that a crash may have emptied, and that the replay fills.
+        let mut refilled = HashSet::new();
+        self.all_records(surveyed, &mut |page, view| {
+            if page.log.element.length.is_none() {
+                refilled.extend(group_of(view).map(|(_, group)| group));
+            }
+        })?;
+        let has = |view: &View<'_>| {
+            group_of(view).is_some_and(|(class, group)| {
+                self.is_reached(class, group, refilled.contains(&group), view)
+            })
+        };
+        let records = |visit: &mut dyn FnMut(&Seen<'_>)| {
+            self.all_records(surveyed, &mut |page, view| {
+                let element = &page.log.element;
+                let is_settled = element.length.is_some();
+                let (page, generation) = (page.log.page, element.generation);
+                visit(&Seen { view: *view, page, generation, is_settled });
+            })
+        };
+        let missed = unindexed(&records, &|view| Ok(has(view)))?;
+        let what = "the index finds no slot of a record's key";
+        missed.iter().for_each(|(_, at)| damage.note(*at, what));
+        Ok(())
+    }
+
+    /// True if a probe of the group at `group`, to the first empty slot or, if `whole`, all around,
+    /// finds a slot of the key of `view`.
+    fn is_reached(&self, class: Class, group: u64, whole: bool, view: &View<'_>) -> bool {
+        let (guard, buckets) = (epoch::pin(), self.geometry.buckets);
+        let home = self.place(view.key()).home(buckets);
+        let is_its = |slot: Slot| {
+            let found = self.reader().view(&guard, slot.offset());
+            slot.offset() == view.offset
+                || found.is_some_and(|found| found.key() == view.key())
+                // What it misses may have been a record of the key.
+                || !self.is_met(&Claim { class, slot })
+        };
+        for step in 0..buckets {
+            let bucket = u64::from((home + step) & (buckets - 1));
+            let words = (0..SLOTS)
+                .map_while(|at| self.pool_word(&guard, group + (bucket * SLOTS + at) * 8))
+                .map(Slot);
+            let mut has_ended = false;
+            for slot in words {
+                has_ended |= slot == Slot::EMPTY && !whole;
+                if slot.is_used() && slot.signature() == class.signature && is_its(slot) {
+                    return true;
+                }
+            }
+            if has_ended {
+                return false;
+            }
+        }
+        false
     }
 
     /// True if the slot points at the sound record of a key of its class.

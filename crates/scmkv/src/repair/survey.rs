@@ -1,6 +1,6 @@
 //! The log pages: what is sound in them, and the gaps between.
 
-use super::amend;
+use super::amend::{Amended, amend};
 use crate::batch::Run;
 use crate::record::{self, Form, Kind, View};
 use crate::recover::LogPage;
@@ -19,7 +19,12 @@ pub(super) struct Gap {
     pub(super) generation: u32,
     pub(super) start: u64,
     pub(super) end: u64,
+    /// Something sound lies in the block in which it begins: the block was not written elsewhere.
+    is_anchored: bool,
 }
+
+/// What devices write at once.
+const BLOCK: u64 = 4096;
 
 impl Gap {
     /// True if a `Lost` record has room in it.
@@ -34,6 +39,7 @@ pub(super) struct Reading {
     pub(super) kind: Kind,
     pub(super) key: Vec<u8>,
     pub(super) version: u64,
+    pub(super) is_batched: bool,
     /// What a commit record names.
     pub(super) runs: Vec<Run>,
     /// It was told by its checksum, one changed byte corrected.
@@ -49,6 +55,8 @@ pub(super) struct Surveyed {
     pub(super) gaps: Vec<Gap>,
     /// Batched records that end where a gap begins.
     pub(super) orphans: Vec<Run>,
+    /// Batched records at the end of the page.
+    pub(super) trailing: Option<Run>,
     /// It held something when the store stopped, and nothing can be read.
     pub(super) is_gone: bool,
 }
@@ -80,18 +88,42 @@ impl Store {
             if is_open && !self.is_followed(&guard, generation, at, end) {
                 break;
             }
-            orphans.extend(batched.take());
             let next = self.resumes(&guard, generation, at, end);
+            let first = at;
             while at < next {
-                let rest = Gap { page, generation, start: at, end: next };
-                // Several damaged records side by side, each of which can be told.
-                let len = self.amended(&rest).map_or(next - at, |record| record.len() as u64);
-                gaps.push(Gap { end: at + len, ..rest });
-                at += len;
+                let is_behind = at == first && at > start && !at.is_multiple_of(BLOCK);
+                let is_anchored = is_behind || next < end && next / BLOCK == at / BLOCK;
+                let rest = Gap { page, generation, start: at, end: next, is_anchored };
+                let gap = self.first_gap(rest);
+                let len = (gap.end - gap.start) as u32;
+                batched = match batched.take() {
+                    Some(run) if self.is_member(&gap) => Some(Run { len: run.len + len, ..run }),
+                    run => {
+                        orphans.extend(run);
+                        None
+                    }
+                };
+                gaps.push(gap);
+                at = gap.end;
             }
         }
         let is_gone = at == start && element.length.is_none() && element.is_proven;
-        Surveyed { log: *log, tail: (at - start) as u32, gaps, orphans, is_gone }
+        let tail = (at - start) as u32;
+        Surveyed { log: *log, tail, gaps, orphans, trailing: batched, is_gone }
+    }
+
+    /// The first of several damaged records side by side, if it can be told, or all of `gap`.
+    fn first_gap(&self, gap: Gap) -> Gap {
+        let end = self.amended(&gap).map(|record| gap.start + record.bytes.len() as u64);
+        // By chance alone less than a record is left, over which nothing could be put.
+        let end = end.filter(|end| *end == gap.end || gap.end - end >= RECORD_MIN);
+        Gap { end: end.unwrap_or(gap.end), ..gap }
+    }
+
+    /// True if a gap shows itself to have been a member of a batch.
+    fn is_member(&self, gap: &Gap) -> bool {
+        let is_of_key = |reading: &Reading| matches!(reading.kind, Kind::Put | Kind::Delete);
+        self.read_gap(gap).is_some_and(|reading| reading.is_batched && is_of_key(&reading))
     }
 
     /// Where the first sound record behind `at`, where there is none, begins; or `end`.
@@ -104,11 +136,7 @@ impl Store {
     }
 
     /// Shows the sound records of a page that was surveyed.
-    pub(super) fn sound_records(
-        &self,
-        surveyed: &Surveyed,
-        visit: &mut dyn FnMut(&View<'_>) -> Result<()>,
-    ) -> Result<()> {
+    fn sound_records(&self, surveyed: &Surveyed, visit: &mut dyn FnMut(&View<'_>)) -> Result<()> {
         let guard = epoch::pin();
         let start = self.space.start_of(surveyed.log.page);
         let mut gaps = surveyed.gaps.iter();
@@ -121,27 +149,50 @@ impl Store {
                 continue;
             }
             let view = self.sound(&guard, surveyed.log.element.generation, at)?;
-            visit(&view)?;
+            visit(&view);
             at += u64::from(view.len());
         }
         Ok(())
     }
 
+    /// How many records behind `offset` in its page say that all before them was durable.
+    pub(super) fn followers(&self, surveyed: &Surveyed, offset: u64) -> Result<usize> {
+        let mut count = 0;
+        self.sound_records(surveyed, &mut |view| {
+            count += usize::from(view.offset > offset && view.header.follows);
+        })?;
+        Ok(count)
+    }
+
+    /// Shows the sound records of all pages.
+    pub(super) fn all_records(
+        &self,
+        surveyed: &[Surveyed],
+        visit: &mut dyn FnMut(&Surveyed, &View<'_>),
+    ) -> Result<()> {
+        for page in surveyed {
+            self.sound_records(page, &mut |view| visit(page, view))?;
+        }
+        Ok(())
+    }
+
     /// The record at the start of a gap, one changed byte corrected.
-    fn amended(&self, gap: &Gap) -> Option<Vec<u8>> {
+    fn amended(&self, gap: &Gap) -> Option<Amended> {
         let guard = epoch::pin();
         let raw = self.space.bytes(&guard, gap.start, gap.end - gap.start)?;
         let len_of = |bytes: &[u8]| Form::of(bytes).map(|form| form.len());
-        amend::amend(raw, self.seed(gap.generation, gap.start), &len_of)
+        amend(raw, self.seed(gap.generation, gap.start), &len_of)
     }
 
     /// What the bytes of a gap tell, if they were one record.
     pub(super) fn read_gap(&self, gap: &Gap) -> Option<Reading> {
         let guard = epoch::pin();
         let raw = self.space.bytes(&guard, gap.start, gap.end - gap.start)?;
-        let amended = self.amended(gap);
+        let amended = self.amended(gap).filter(|record| {
+            record.bytes.len() == raw.len() && (gap.is_anchored || !record.may_be_of_elsewhere())
+        });
         let is_certain = amended.is_some();
-        let bytes = amended.unwrap_or_else(|| raw.to_vec());
+        let bytes = amended.map_or_else(|| raw.to_vec(), |amended| amended.bytes);
         let form = Form::of(&bytes).filter(|form| form.len().next_multiple_of(8) == raw.len())?;
         let (key, value) = bytes[form.head..form.len()].split_at(form.key_len);
         let runs = match form.kind {
@@ -149,7 +200,8 @@ impl Store {
             _ => Vec::new(),
         };
         let version = u64::from_le_bytes(std::array::from_fn(|at| bytes[12 + at]));
-        Some(Reading { kind: form.kind, key: key.to_vec(), version, runs, is_certain })
+        let (kind, is_batched) = (form.kind, form.is_batched());
+        Some(Reading { kind, key: key.to_vec(), version, is_batched, runs, is_certain })
     }
 
     /// A sound record that stands by itself, for a copy of it.

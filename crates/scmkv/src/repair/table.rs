@@ -9,13 +9,15 @@
 //! | length | as if the page had been open: up to its last sound record |
 //! | birth | the least there can be: tombstones stay longer than they must |
 //!
+//! The element of a page of the table itself is always the same.
+//!
 //! If no state fits, what was in the page is lost, and is told as such. An element with two
 //! damaged words is not made good: it could be that of a free page, in which deleted records lie.
 //! The clock's mark, which is kept in the element of page 0, begins anew at the time of the repair.
 
 use super::{Finding, Repair, Tell};
 use crate::geometry::Geometry;
-use crate::page::{Kind, Pages};
+use crate::page::{Element, Kind, Pages};
 use crate::record::{self, Reader};
 use crate::sealed;
 use crate::store::Seeds;
@@ -25,6 +27,18 @@ use std::sync::Arc;
 
 /// No page has been opened so often.
 const GENERATION_UNKNOWN: u64 = 1 << 31;
+
+/// The bits of a length that say how many bytes.
+const LENGTH_MAX: u64 = u32::MAX as u64;
+
+/// The words of an element of a page of the table itself: they are always the same.
+const TABLE: [(u64, Option<u64>); 3] = [(8, None), (16, Some(0)), (0, Some(Kind::Table as u64))];
+const OF_TABLE: &str = "it is a page of this table, and so its words are known";
+
+/// True if the records of a page can be so long.
+fn is_length(length: u64, geometry: Geometry) -> bool {
+    length <= u64::from(geometry.page_size) && length.is_multiple_of(8)
+}
 
 /// What an element's words hold; none: damaged.
 #[derive(Debug, Clone, Copy)]
@@ -72,10 +86,18 @@ pub(super) fn restore(
     let mut stores = Vec::new();
     pages.claim_table(formatted)?;
     for page in 0..formatted {
-        if pages.element(page).is_ok() {
+        let is_possible = |element: Element| {
+            element.length.is_none_or(|length| is_length(u64::from(length), geometry))
+        };
+        if pages.element(page).is_ok_and(is_possible) {
             continue;
         }
-        let words = Words::read(pages, page)?;
+        if pages.is_table(page) {
+            let offset = pages.element_offset(page);
+            stores.extend(TABLE.map(|(at, content)| (page, offset + at, content, OF_TABLE)));
+            continue;
+        }
+        let words = Words::read(pages, page, geometry)?;
         let (at, content, what) = made_good(space, geometry, seeds, page, &words)?;
         stores.push((page, at, content, what));
     }
@@ -89,24 +111,24 @@ pub(super) fn restore(
     for (page, offset, content, what) in stores {
         let what = format!("the page information of page {page}: {what}");
         repair.add(tell, Finding { page, offset, len: 8, what, keys: Vec::new() });
-        let word = pages.word(offset)?;
-        match content {
-            Some(content) => word.store(sealed::seal(content, offset)),
-            None => word.store(0),
-        }
-        word.flush();
         if content.is_some_and(|content| content >> 16 == GENERATION_UNKNOWN) {
             // Whatever was in it is lost.
             let proof = pages.word(offset + 24)?;
             proof.store(sealed::seal(GENERATION_UNKNOWN, offset + 24));
             proof.flush();
         }
+        let word = pages.word(offset)?;
+        match content {
+            Some(content) => word.store(sealed::seal(content, offset)),
+            None => word.store(0),
+        }
+        word.flush();
     }
     space.fence().map_err(crate::page::sync_failed)
 }
 
 impl Words {
-    fn read(pages: &Pages, page: u32) -> Result<Self> {
+    fn read(pages: &Pages, page: u32, geometry: Geometry) -> Result<Self> {
         let offset = pages.element_offset(page);
         let load = |at: u64| -> Result<u64> { Ok(pages.word(at)?.load()) };
         let length = load(offset + 8)?;
@@ -114,7 +136,11 @@ impl Words {
         Ok(Self {
             offset,
             state: sealed::open(stored, offset).filter(|content| State::of(*content).is_some()),
-            length: if length == 0 { Some(0) } else { sealed::open(length, offset + 8) },
+            length: match length {
+                0 => Some(0),
+                _ => sealed::open(length, offset + 8)
+                    .filter(|content| is_length(content & LENGTH_MAX, geometry)),
+            },
             birth: sealed::open(load(offset + 16)?, offset + 16),
             stored,
         })

@@ -21,6 +21,8 @@ pub(super) struct Zone {
     reading: Option<Reading>,
     /// It lies behind the last record of its page.
     is_tail: bool,
+    /// The slots told all that was current in it.
+    is_known: bool,
     pub(super) keys: Vec<(Vec<u8>, Fate)>,
     /// Slots of keys that cannot be named.
     unnamed: u64,
@@ -33,8 +35,6 @@ pub(super) struct Plan {
     /// By where they start.
     zones: BTreeMap<u64, Zone>,
     index: IndexDamage,
-    /// The slots told what was current.
-    is_exact: bool,
     /// Keys that must not come back, and the greatest version that is left of them.
     pub(super) tombstones: BTreeMap<Vec<u8>, u64>,
     /// Sound records that lie where no log reaches.
@@ -47,7 +47,8 @@ pub(super) struct Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Newest {
     version: u64,
-    page: u32,
+    offset: u64,
+    is_tombstone: bool,
 }
 
 /// A slot that misses its record, and the zone that it points into.
@@ -66,8 +67,35 @@ struct Questions {
     /// class in a segment of that depth.
     classes: HashMap<Class, BTreeMap<Vec<u8>, Newest>>,
     depths: HashSet<u32>,
-    /// Batched records, unless a commit record names them.
-    orphans: Vec<Run>,
+}
+
+impl Questions {
+    /// Learns of a sound record; false if nobody has asked.
+    fn learn(&mut self, store: &Store, key: &[u8], newest: Newest) -> bool {
+        let raise = |known: &mut Newest| {
+            if newest.version > known.version {
+                *known = newest;
+            }
+        };
+        let mut is_asked = false;
+        if let Some(known) = self.keys.get_mut(key) {
+            raise(known.get_or_insert(newest));
+            is_asked = true;
+        }
+        for depth in &self.depths {
+            let class = store.class_of(store.place(key), *depth);
+            if let Some(found) = self.classes.get_mut(&class) {
+                raise(found.entry(key.to_vec()).or_insert(newest));
+                is_asked = true;
+            }
+        }
+        is_asked
+    }
+
+    fn is_asked(&self, store: &Store, key: &[u8]) -> bool {
+        let mut classes = self.depths.iter().map(|depth| store.class_of(store.place(key), *depth));
+        self.keys.contains_key(key) || classes.any(|class| self.classes.contains_key(&class))
+    }
 }
 
 impl Store {
@@ -80,12 +108,17 @@ impl Store {
             zones: self.zones(&surveyed),
             surveyed,
             index,
-            is_exact: matches!(witness, Witness::Pool(_)),
             tombstones: BTreeMap::new(),
             saved: Vec::new(),
             batches: Vec::new(),
         };
         let misses = self.misses(&witness, &mut plan)?;
+        if let Witness::Pool(segments) = &witness
+            && plan.index.count == 0
+        {
+            self.note_unindexed(&plan.surveyed, segments, &mut plan.index)?;
+        }
+        plan.note_what_is_known(&witness);
         let mut questions = Questions::default();
         for miss in &misses {
             match &miss.key {
@@ -96,19 +129,18 @@ impl Store {
                 }
             }
         }
+        let mut named = Vec::new();
         for reading in plan.zones.values().filter_map(|zone| zone.reading.as_ref()) {
             questions.keys.insert(reading.key.clone(), None);
-            questions.orphans.extend(&reading.runs);
+            named.extend(&reading.runs);
         }
-        questions.orphans.extend(plan.surveyed.iter().flat_map(|page| &page.orphans));
-        self.answer(&plan.surveyed, &witness, &mut questions)?;
+        let orphans = self.orphans(&plan.surveyed, &witness, named)?;
+        self.answer(&plan.surveyed, &witness, &orphans, &mut questions)?;
         for miss in &misses {
-            self.judge_slot(&mut plan, &witness, &questions, miss);
+            self.judge_slot(&mut plan, &witness, &questions, miss)?;
         }
-        if !plan.is_exact {
-            self.judge_bytes(&mut plan, &questions);
-        }
-        plan.batches = self.sound_runs(&plan, questions.orphans);
+        self.judge_bytes(&mut plan, &questions);
+        plan.batches = self.sound_runs(&plan, orphans);
         Ok(plan)
     }
 
@@ -196,46 +228,34 @@ impl Store {
         &self,
         surveyed: &[Surveyed],
         witness: &Witness,
+        orphans: &[Run],
         questions: &mut Questions,
     ) -> Result<()> {
-        let Questions { keys, classes, depths, orphans } = questions;
-        for page in surveyed {
-            self.sound_records(page, &mut |view: &View<'_>| {
-                let newest = Newest { version: view.header.version, page: page.log.page };
-                let raise = |known: &mut Newest| {
-                    if newest.version > known.version {
-                        *known = newest;
-                    }
-                };
-                match view.header.kind {
-                    Kind::Fragment | Kind::Lost => return Ok(()),
-                    Kind::Commit => {
-                        for run in Run::decode_all(view.value()) {
-                            orphans.retain(|orphan| !covers(&run, orphan));
-                        }
-                        return Ok(());
-                    }
-                    Kind::Put | Kind::Delete => {}
-                }
-                if let Some(known) = keys.get_mut(view.key()) {
-                    raise(known.get_or_insert(newest));
-                }
-                for depth in &*depths {
-                    let class = self.class_of(self.place(view.key()), *depth);
-                    if let Some(found) = classes.get_mut(&class) {
-                        raise(found.entry(view.key().to_vec()).or_insert(newest));
-                    }
-                }
-                Ok(())
-            })?;
+        let mut members = Vec::new();
+        self.all_records(surveyed, &mut |page, view: &View<'_>| {
+            let is_tombstone = match view.header.kind {
+                Kind::Fragment | Kind::Lost | Kind::Commit => return,
+                Kind::Put => false,
+                Kind::Delete => true,
+            };
+            let newest = Newest { version: view.header.version, offset: view.offset, is_tombstone };
+            if !view.header.batched {
+                questions.learn(self, view.key(), newest);
+            } else if questions.is_asked(self, view.key()) {
+                let generation = page.log.element.generation;
+                members.push((generation, view.offset, (view.key().to_vec(), newest)));
+            }
+        })?;
+        for (key, newest) in self.committed(surveyed, orphans, members)? {
+            questions.learn(self, &key, newest);
         }
-        if classes.is_empty() {
+        if questions.classes.is_empty() {
             return Ok(());
         }
         // A key that another slot finds is not the one that is missed.
         let guard = epoch::pin();
         self.each_slot(witness, &mut |claim, _| {
-            if let Some(found) = classes.get_mut(&claim.class)
+            if let Some(found) = questions.classes.get_mut(&claim.class)
                 && self.is_met(&claim)
                 && let Some(view) = self.reader().view(&guard, claim.slot.offset())
             {
@@ -245,7 +265,13 @@ impl Store {
     }
 
     /// What becomes of the key, or keys, of a slot that misses its record.
-    fn judge_slot(&self, plan: &mut Plan, witness: &Witness, questions: &Questions, miss: &Miss) {
+    fn judge_slot(
+        &self,
+        plan: &mut Plan,
+        witness: &Witness,
+        questions: &Questions,
+        miss: &Miss,
+    ) -> Result<()> {
         let Miss { claim, zone, key } = miss;
         let gone = if claim.slot.is_tombstone() { Fate::Deleted } else { Fate::Lost };
         let found: Vec<(Vec<u8>, Option<Newest>)> = match key {
@@ -255,37 +281,53 @@ impl Store {
                 found.map(|(key, newest)| (key.clone(), Some(*newest))).collect()
             }
         };
-        let Some(zone) = plan.zones.get_mut(zone) else { return };
+        let Plan { zones, surveyed, tombstones, .. } = plan;
+        let Some(zone) = zones.get_mut(zone) else { return Ok(()) };
         if found.is_empty() {
             zone.unnamed += 1;
         }
-        let lost = zone.reading.as_ref().filter(|it| it.is_certain).map(|it| it.version);
         for (key, newest) in found {
-            let is_later = match (witness, newest) {
-                (Witness::Checkpoint(loaded), Some(newest)) => plan
-                    .surveyed
-                    .iter()
-                    .find(|page| page.log.page == newest.page)
-                    .is_some_and(|page| loaded.lacking.has(&page.log.element)),
-                _ => false,
-            };
-            let fate = match (is_later, newest, lost) {
-                (false, _, _) => gone,
-                (true, Some(newest), Some(lost)) if newest.version < lost => gone,
-                (true, Some(_), Some(_)) => Fate::Replaced,
-                (true, _, _) => Fate::Uncertain,
+            let lost = zone.version_of(&key);
+            let fate = match (newest, lost) {
+                (Some(newest), Some(lost)) if newest.version >= lost => Fate::Replaced,
+                (Some(newest), None) if self.may_be_later(surveyed, witness, newest, zone)? => {
+                    Fate::Uncertain
+                }
+                _ => gone,
             };
             if fate == gone {
-                plan.tombstones.insert(key.clone(), newest.map_or(0, |newest| newest.version));
+                entomb(tombstones, &key, newest);
             }
             zone.keys.push((key, fate));
+        }
+        Ok(())
+    }
+
+    /// True if a slot of the witness may point into `zone` although the record `newest` of its key
+    /// is later than what was there: the witness has not seen it.
+    fn may_be_later(
+        &self,
+        surveyed: &[Surveyed],
+        witness: &Witness,
+        newest: Newest,
+        zone: &Zone,
+    ) -> Result<bool> {
+        let page = page_of(surveyed, self.space.page_of(newest.offset));
+        let Some(page) = page else { return Ok(false) };
+        match witness {
+            Witness::Nobody => Ok(false),
+            Witness::Checkpoint(loaded) => Ok(loaded.lacking.has(&page.log.element)),
+            // A slot is durable with the write after its own, at the latest.
+            Witness::Pool(_) => Ok(page.log.element.length.is_none()
+                && !(page.log.page == zone.page && newest.offset < zone.start)
+                && self.followers(page, newest.offset)? < 2),
         }
     }
 
     /// What becomes of the keys that gaps show, where no slot tells.
     fn judge_bytes(&self, plan: &mut Plan, questions: &Questions) {
-        let version_max = self.root().version_base + VERSION_STEP;
-        for zone in plan.zones.values_mut() {
+        let version_max = self.root().version_base.saturating_add(VERSION_STEP);
+        for zone in plan.zones.values_mut().filter(|zone| !zone.is_known) {
             let Some(reading) = &zone.reading else { continue };
             let is_judged = zone.keys.iter().any(|(key, _)| *key == reading.key);
             if is_judged || !matches!(reading.kind, Kind::Put | Kind::Delete) {
@@ -297,52 +339,72 @@ impl Store {
                 None if reading.is_certain => gone,
                 None => Fate::Guessed,
                 Some(_) if !is_version => Fate::Uncertain,
-                Some(newest) if newest.version >= reading.version => Fate::Replaced,
+                Some(newest) if newest.version >= reading.version && reading.is_certain => {
+                    Fate::Replaced
+                }
+                // Very likely replaced; but nothing proves the version.
+                Some(newest) if newest.version >= reading.version => Fate::Uncertain,
                 Some(newest) => {
-                    plan.tombstones.insert(reading.key.clone(), newest.version);
+                    entomb(&mut plan.tombstones, &reading.key, Some(newest));
                     gone
                 }
             };
             zone.keys.push((reading.key.clone(), fate));
         }
     }
+}
 
-    /// The parts of orphaned runs that are sound and outside the gaps.
-    fn sound_runs(&self, plan: &Plan, orphans: Vec<Run>) -> Vec<Run> {
-        let guard = epoch::pin();
-        let mut sound: Vec<Run> = Vec::new();
-        for run in orphans {
-            let page = self.space.page_of(run.start);
-            let is_there = plan.surveyed.iter().any(|surveyed| {
-                surveyed.log.page == page && surveyed.log.element.generation == run.generation
-            });
-            let (mut at, end) = (run.start, run.start + u64::from(run.len));
-            while is_there && at < end {
-                let gap = plan.zones.get(&at).filter(|zone| !zone.is_tail);
-                if let Some(gap) = gap {
-                    at = gap.end;
-                    continue;
-                }
-                let Ok(view) = self.sound(&guard, run.generation, at) else { break };
-                let len = view.len();
-                match sound.last_mut() {
-                    Some(last) if last.start + u64::from(last.len) == at => last.len += len,
-                    _ => sound.push(Run { start: at, len, generation: run.generation }),
-                }
-                at += u64::from(len);
-            }
-        }
-        sound
+/// What was found in a page; pages are in the order of their numbers.
+fn page_of(surveyed: &[Surveyed], page: u32) -> Option<&Surveyed> {
+    let at = surveyed.binary_search_by_key(&page, |surveyed| surveyed.log.page);
+    at.ok().map(|at| &surveyed[at])
+}
+
+/// Notes that a key gets a tombstone, unless it has one already: after a repair that was
+/// interrupted.
+fn entomb(tombstones: &mut BTreeMap<Vec<u8>, u64>, key: &[u8], newest: Option<Newest>) {
+    if !newest.is_some_and(|newest| newest.is_tombstone) {
+        tombstones.insert(key.to_vec(), newest.map_or(0, |newest| newest.version));
     }
 }
 
-/// True if a commit record with `run` names what is in `orphan`.
-fn covers(run: &Run, orphan: &Run) -> bool {
-    run.generation == orphan.generation
-        && (run.start..run.start + u64::from(run.len)).contains(&orphan.start)
+impl Zone {
+    /// The version of the record of `key` that was lost here, if that is certain.
+    fn version_of(&self, key: &[u8]) -> Option<u64> {
+        let reading = self.reading.as_ref()?;
+        (reading.is_certain && reading.key == key).then_some(reading.version)
+    }
+
+    /// True if it is certain which one record was here, and what became of its key.
+    fn is_named(&self) -> bool {
+        let is_of = |reading: &Reading| {
+            let mut fates = self.keys.iter().filter(|(key, _)| *key == reading.key);
+            fates.any(|(_, fate)| *fate != Fate::Guessed)
+        };
+        self.reading.as_ref().filter(|reading| reading.is_certain).is_some_and(is_of)
+    }
 }
 
 impl Plan {
+    /// Notes of which zones the witness knows all that was current in them.
+    fn note_what_is_known(&mut self, witness: &Witness) {
+        let Self { surveyed, zones, index, .. } = self;
+        for zone in zones.values_mut() {
+            zone.is_known = match witness {
+                Witness::Nobody => false,
+                // Where something of the index is lost nobody knows what it was about.
+                Witness::Pool(_) => index.count == 0,
+                Witness::Checkpoint(loaded) => page_of(surveyed, zone.page)
+                    .is_some_and(|page| !loaded.lacking.has(&page.log.element)),
+            };
+        }
+    }
+
+    /// Where the gap that begins at `at` ends.
+    pub(super) fn end_of_gap(&self, at: u64) -> Option<u64> {
+        self.zones.get(&at).filter(|zone| !zone.is_tail).map(|zone| zone.end)
+    }
+
     /// All that is to be said.
     pub(super) fn findings(&self, store: &Store) -> Vec<Finding> {
         let mut findings = Vec::new();
@@ -361,7 +423,7 @@ impl Plan {
         }
         for zone in self.zones.values() {
             if !zone.is_tail || !zone.keys.is_empty() || zone.unnamed > 0 {
-                findings.push(self.finding(zone));
+                findings.push(Self::finding(zone));
             }
         }
         if let Some((offset, what)) = &self.index.first {
@@ -376,7 +438,7 @@ impl Plan {
         findings
     }
 
-    fn finding(&self, zone: &Zone) -> Finding {
+    fn finding(zone: &Zone) -> Finding {
         let mut what = match zone.reading.as_ref().map(|reading| reading.kind) {
             _ if zone.is_tail => "the last records of a page that a crash left open".to_owned(),
             Some(Kind::Put | Kind::Delete) => "a damaged record".to_owned(),
@@ -390,9 +452,10 @@ impl Plan {
         );
         if zone.unnamed > 0 {
             what += &format!("; {} keys are absent now that cannot be named", zone.unnamed);
-        } else if is_of_keys && zone.keys.is_empty() && self.is_exact {
+        } else if is_of_keys && zone.keys.is_empty() && zone.is_known {
             what += ", all of them replaced since: nothing is lost";
-        } else if is_of_keys && zone.keys.iter().all(|(_, fate)| *fate == Fate::Guessed) {
+        }
+        if is_of_keys && !zone.is_known && !zone.is_named() {
             what += "; keys last written there cannot be named for sure: they are absent now, or \
                      hold what they held before";
         }
