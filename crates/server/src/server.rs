@@ -12,8 +12,8 @@ use mio::{Poll, Waker};
 use parking_lot::Mutex;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// The result of a server's call.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -193,6 +193,7 @@ fn port() -> io::Result<(Poll, Port)> {
     let port = Port {
         inbox: Mutex::default(),
         waker: Waker::new(poll.registry(), WAKE)?,
+        thread: OnceLock::new(),
         awaits_durable: AtomicBool::new(false),
         counters: LoopCounters::new(COMMANDS.len()),
     };

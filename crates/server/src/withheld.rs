@@ -50,6 +50,7 @@ impl EventLoop {
         }
         let turn = self.commit_turn();
         let touched = std::mem::take(&mut self.touched);
+        self.note_turn(touched.len());
         for &key in &touched {
             let Some(connection) = self.connections.get_mut(key) else {
                 continue;
