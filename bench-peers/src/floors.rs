@@ -18,8 +18,7 @@ pub(crate) fn open(name: &str, directory: &Path, plan: &Plan, appends: u64) -> R
         _ => return Err(Error::Plan(format!("`{name}` is no floor"))),
     };
     let file = directory.join("floor");
-    let floor = Floor::with_room(&file, MediaChoice::Auto, plan, index, appends)?;
-    Ok(if is_seen { floor.seen() } else { floor })
+    Ok(Floor::with_room(&file, MediaChoice::Auto, plan, index, appends)?.seen(is_seen))
 }
 
 impl Peer for Floor {

@@ -157,10 +157,10 @@ impl Floor {
         })
     }
 
-    /// The floor whose puts return when every thread sees them, not before.
+    /// Whether its puts return when every thread sees them, not before.
     #[must_use]
-    pub fn seen(self) -> Self {
-        Self { is_seen: true, ..self }
+    pub fn seen(self, is_seen: bool) -> Self {
+        Self { is_seen, ..self }
     }
 
     /// What its pool rests on.
@@ -183,8 +183,10 @@ impl Floor {
             let phase = format!("{name}{}", if self.is_seen { "-seen" } else { "" });
             Ok(Report { phase, ..drive::run(self, plan, workload)? })
         };
-        let puts = if self.is_seen { 2 } else { phases.len() };
-        phases.into_iter().take(puts).map(run).collect()
+        let is_meant = |(workload, _): &(Workload, &str)| {
+            !self.is_seen || matches!(workload, Workload::Load | Workload::Overwrite)
+        };
+        phases.into_iter().filter(is_meant).map(run).collect()
     }
 
     /// Where the word of `key` is. Depends on a hash of the key, as any index does, and hits a

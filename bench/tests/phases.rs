@@ -119,7 +119,7 @@ fn floors_find_every_record_at_one_fence_a_put() -> Result<()> {
         }
         assert!(matches!(run(&floor, &plan, Workload::E), Err(Error::Plan(_))));
         let file = place.path().join("seen");
-        let reports = Floor::new(&file, MediaChoice::Auto, &plan, index)?.seen().run(&plan)?;
+        let reports = Floor::new(&file, MediaChoice::Auto, &plan, index)?.seen(true).run(&plan)?;
         let phases: Vec<_> = reports.iter().map(|report| report.phase.as_str()).collect();
         assert_eq!(phases, ["floor-put-seen", "floor-overwrite-seen"]);
         for report in &reports {

@@ -58,13 +58,17 @@ pub(crate) fn count_members<T>(members: &mut Vec<(u32, u64, T)>, run: &Run, coun
     counted.extend(named.map(|(_, _, member)| member));
 }
 
-/// Page generation and offset of the newest records of keys that `has` finds no slot of.
+/// Page generation and offset of the newest records of keys that `has` finds no slot of: of all of
+/// them, or of the first lot of suspects among whom there are some. That an index is not whole is
+/// known then, and each lot costs a reading of the logs.
 pub(crate) fn unindexed(
     records: Records<'_>,
     has: &dyn Fn(&View<'_>) -> Result<bool>,
 ) -> Result<Vec<(u32, u64)>> {
     let (mut missed, mut from) = (Vec::new(), Some(0));
-    while let Some(first) = from.take() {
+    while let Some(first) = from.take()
+        && missed.is_empty()
+    {
         let mut suspects: HashMap<Vec<u8>, Option<Newest>> = HashMap::new();
         let mut failure = Ok(());
         records(&mut |seen| {

@@ -1,13 +1,12 @@
 //! Damage at rest that nobody has looked for yet: whoever checks reads is told of it instead of
 //! being shown it, and nobody makes a new value of it.
 
-use coreplane_engine::{Engine, Error, Expected, Mutation, UnixMillis, Visibility, WriteOptions};
-use coreplane_pmem::MediaChoice;
-use coreplane_scmkv::{Options, Placement, Scmkv};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+mod home;
 
-const POOL_BYTES: u64 = 64 << 20;
+use coreplane_engine::{Engine, Error, Expected, Mutation, UnixMillis, Visibility, WriteOptions};
+use coreplane_scmkv::{Options, Placement, Scmkv};
+use home::{Home, New, write};
+
 const KEY: &[u8] = b"the key of the record";
 const LARGE: &[u8] = b"the key of a large one";
 
@@ -16,39 +15,29 @@ fn large_value() -> Vec<u8> {
 }
 
 /// A closed store with a small and a large value.
-fn store(directory: &Path, placement: Placement) -> PathBuf {
-    let path = directory.join("pool");
-    let options = Options { background: false, ..Options::default() };
-    let store = Scmkv::create(&path, POOL_BYTES, MediaChoice::Auto, placement, options);
-    let store = store.expect("create");
+fn store(placement: Placement) -> Home {
+    let home = Home::in_memory();
+    let store = home.create(New::of_size(64 << 20).placed(placement));
     let expires_at = Some(UnixMillis(u64::MAX >> 8));
-    let lasting = WriteOptions { expires_at, ..WriteOptions::default() };
+    let lasting = WriteOptions { expires_at, ..write() };
     store.put(KEY, b"worth one million", &lasting).expect("put");
-    store.put(LARGE, &large_value(), &WriteOptions::default()).expect("put");
+    store.put(LARGE, &large_value(), &write()).expect("put");
     store.close().expect("close");
-    path
+    home
 }
 
-fn open(path: &Path, check_reads: bool) -> Scmkv {
-    let options = Options { background: false, check_reads, ..Options::default() };
-    Scmkv::open(path, MediaChoice::Auto, options).expect("open")
+fn open(home: &Home, check_reads: bool) -> Scmkv {
+    home.open(Options { check_reads, ..home::options(false) })
 }
 
-/// Flips a bit of the only place in the file where `bytes` are, `at` bytes after their beginning.
-fn flip(path: &Path, bytes: &[u8], at: usize) {
-    let file = std::fs::read(path).expect("read");
-    let found: Vec<usize> = file
-        .windows(bytes.len())
-        .enumerate()
-        .filter(|(_, w)| *w == bytes)
-        .map(|(n, _)| n)
-        .collect();
-    assert_eq!(found.len(), 1, "where it is must be clear");
-    let at = found[0] + at;
-    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("open");
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at as u64).expect("read");
-    file.write_all_at(&[byte[0] ^ 4], at as u64).expect("write");
+/// Flips a bit of the only place in the pool where `part` is, `at` bytes after its beginning.
+fn flip(home: &Home, part: &[u8], at: usize) {
+    let mut bytes = home.bytes();
+    let mut places = bytes.windows(part.len()).enumerate().filter(|(_, here)| *here == part);
+    let place = places.next().expect("it is in the pool").0;
+    assert!(places.next().is_none(), "where it is must be clear");
+    bytes[place + at] ^= 4;
+    home.put_bytes(&bytes);
 }
 
 fn damaged(result: Result<impl std::fmt::Debug, Error>, what: &str) {
@@ -56,18 +45,17 @@ fn damaged(result: Result<impl std::fmt::Debug, Error>, what: &str) {
     assert!(is_told, "{what}: {result:?}");
 }
 
-fn each(check: impl Fn(&Path, Placement)) {
+fn each(check: impl Fn(&Home, Placement)) {
     for placement in [Placement::Pool, Placement::Dram] {
-        let directory = tempfile::tempdir_in("/dev/shm").expect("directory");
-        check(&store(directory.path(), placement), placement);
+        check(&store(placement), placement);
     }
 }
 
 #[test]
 fn a_checked_read_shows_no_damaged_value() {
-    each(|path, placement| {
-        flip(path, b"worth one million", 6);
-        let store = open(path, true);
+    each(|home, placement| {
+        flip(home, b"worth one million", 6);
+        let store = open(home, true);
         let read = store.get_with(KEY, Visibility::Durable, &mut |record| {
             panic!("{placement:?}: shown {:?}", record.value);
         });
@@ -78,16 +66,16 @@ fn a_checked_read_shows_no_damaged_value() {
         damaged(read, "multi_get");
         damaged(store.iterate(0, 100, &mut |_| {}), "iterate");
         // A put needs not know what it replaces, and is the remedy.
-        store.put(KEY, b"again", &WriteOptions::default()).expect("put");
+        store.put(KEY, b"again", &write()).expect("put");
         assert_eq!(store.get(KEY).expect("get").as_deref(), Some(&b"again"[..]));
     });
 }
 
 #[test]
 fn an_unchecked_read_shows_what_is_there() {
-    each(|path, placement| {
-        flip(path, b"worth one million", 6);
-        let store = open(path, false);
+    each(|home, placement| {
+        flip(home, b"worth one million", 6);
+        let store = open(home, false);
         let shown = store.get(KEY).expect("get");
         assert_eq!(shown.as_deref(), Some(&b"worth kne million"[..]), "{placement:?}");
     });
@@ -95,29 +83,29 @@ fn an_unchecked_read_shows_what_is_there() {
 
 #[test]
 fn a_damaged_key_is_no_absence() {
-    each(|path, _| {
-        flip(path, KEY, 3);
-        damaged(open(path, true).get(KEY), "get");
+    each(|home, _| {
+        flip(home, KEY, 3);
+        damaged(open(home, true).get(KEY), "get");
     });
 }
 
 #[test]
 fn a_damaged_expiry_is_no_absence() {
-    each(|path, _| {
+    each(|home, _| {
         // The record's header ends with the expiry, just before its key.
         let mut pattern = (u64::MAX >> 8).to_le_bytes().to_vec();
         pattern.extend_from_slice(KEY);
-        flip(path, &pattern, 6);
-        damaged(open(path, true).get(KEY), "get");
+        flip(home, &pattern, 6);
+        damaged(open(home, true).get(KEY), "get");
     });
 }
 
 #[test]
 fn no_piece_of_a_large_value_is_shown_damaged() {
-    each(|path, _| {
+    each(|home, _| {
         let value = large_value();
-        flip(path, &value[1 << 20..][..64], 40);
-        let store = open(path, true);
+        flip(home, &value[1 << 20..][..64], 40);
+        let store = open(home, true);
         damaged(store.get(LARGE), "get");
         assert!(store.get(KEY).expect("get").is_some());
     });
@@ -125,10 +113,10 @@ fn no_piece_of_a_large_value_is_shown_damaged() {
 
 #[test]
 fn no_value_is_made_of_a_damaged_one() {
-    each(|path, _| {
-        flip(path, b"worth one million", 6);
-        let store = open(path, false);
-        let options = WriteOptions::default();
+    each(|home, _| {
+        flip(home, b"worth one million", 6);
+        let store = open(home, false);
+        let options = write();
         let made = store.modify(KEY, &options, &mut |record| {
             assert!(record.is_none(), "shown");
             Mutation::Keep

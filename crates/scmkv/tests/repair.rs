@@ -28,18 +28,7 @@ fn repair(path: &Path) -> Result<Vec<Finding>, String> {
 
 /// All keys, as `get` and `iterate` show them.
 fn contents(store: &Scmkv) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let (mut found, mut cursor) = (BTreeMap::new(), 0);
-    loop {
-        cursor = store
-            .iterate(cursor, 100, &mut |entry| {
-                let value = entry.record.map(|record| record.value.to_vec());
-                found.insert(entry.key.to_vec(), value.unwrap_or_default());
-            })
-            .expect("iterate");
-        if cursor == 0 {
-            break;
-        }
-    }
+    let found = home::contents(store).expect("iterate");
     for (key, value) in &found {
         assert_eq!(store.get(key).expect("get").as_ref(), Some(value));
     }

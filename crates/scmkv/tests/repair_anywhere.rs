@@ -41,21 +41,6 @@ impl Said {
     }
 }
 
-fn contents(store: &Scmkv) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let (mut found, mut cursor) = (BTreeMap::new(), 0);
-    loop {
-        cursor = store
-            .iterate(cursor, 100, &mut |entry| {
-                let value = entry.record.map(|record| record.value.to_vec());
-                found.insert(entry.key.to_vec(), value.unwrap_or_default());
-            })
-            .expect("iterate");
-        if cursor == 0 {
-            return found;
-        }
-    }
-}
-
 fn repair(path: &Path) -> Result<(Scmkv, Vec<Finding>), String> {
     let repaired = Scmkv::repair(path, MediaChoice::Auto, options(), &mut |_| {});
     let (store, repair) = repaired.map_err(|error| error.to_string())?;
@@ -95,7 +80,7 @@ fn try_out(path: &Path, pool: &Pool, bytes: &[u8], ranges: &[Range<usize>]) -> R
 }
 
 fn compare(pool: &Pool, store: &Scmkv, said: &Said, ranges: &[Range<usize>]) -> Vec<String> {
-    let mut found = contents(store);
+    let mut found = home::contents(store).expect("iterate");
     let mut wrong = Vec::new();
     let hits_index = |range: &Range<usize>| {
         (range.start / wreck::PAGE..=(range.end - 1) / wreck::PAGE).any(|page| pool.kind(page) == 4)

@@ -48,19 +48,7 @@ fn install(space: &Arc<Space>, bytes: &[u8]) {
 }
 
 fn contents_of(store: &Scmkv) -> Result<Map, String> {
-    let (mut map, mut cursor) = (Map::new(), 0);
-    loop {
-        let mut visit = |key: &[u8], value: Vec<u8>| drop(map.insert(key.to_vec(), value));
-        cursor = store
-            .iterate(cursor, 100, &mut |entry| {
-                let value = entry.record.map(|record| record.value.to_vec());
-                visit(entry.key, value.unwrap_or_default());
-            })
-            .map_err(|error| error.to_string())?;
-        if cursor == 0 {
-            break;
-        }
-    }
+    let map = home::contents(store).map_err(|error| error.to_string())?;
     let report = store.verify(&mut |_| {}).map_err(|error| error.to_string())?;
     if report.is_sound() { Ok(map) } else { Err(format!("damages {:?}", report.damages)) }
 }

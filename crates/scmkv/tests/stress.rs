@@ -4,7 +4,7 @@
 mod home;
 
 use coreplane_engine::{Batch, Engine, Error};
-use coreplane_scmkv::{Placement, Scmkv};
+use coreplane_scmkv::{Options, Placement, Scmkv};
 use home::{Home, New, early};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,7 +60,8 @@ fn write(store: &Scmkv, thread: u64, round: u64) {
 
 fn stress(placement: Placement) {
     let home = Home::in_memory();
-    let new = New::tiny(300).placed(placement).with(home::options(true));
+    let options = Options { check_reads: true, ..home::options(true) };
+    let new = New::tiny(300).placed(placement).with(options);
     let store = Arc::new(home.create(new));
     let stop = Arc::new(AtomicBool::new(false));
     let writers: Vec<JoinHandle<()>> = (0..2)
@@ -81,9 +82,19 @@ fn stress(placement: Placement) {
             }
         })
     };
+    let verifier = {
+        let (store, stop) = (Arc::clone(&store), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Acquire) {
+                let report = store.verify(&mut |_| ()).expect("verify");
+                assert!(report.is_sound(), "{:?}", report.damages);
+            }
+        })
+    };
     writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
     stop.store(true, Ordering::Release);
     reader.join().expect("the reader");
+    verifier.join().expect("the verifier");
     assert!(store.verify(&mut |_| ()).expect("verify").is_sound());
     store.close().expect("close");
 }

@@ -140,16 +140,12 @@ fn floor(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         Placement::Pool => &[FloorIndex::Pmem],
         Placement::Dram => &[FloorIndex::Dram],
     };
-    for placement in placements {
-        let floor = Floor::new(&path, bench.pool.media.clone(), plan, *placement)?;
+    let each = placements.iter().flat_map(|placement| [(placement, false), (placement, true)]);
+    for (placement, is_seen) in each {
+        let floor = Floor::new(&path, bench.pool.media.clone(), plan, *placement)?.seen(is_seen);
         let index = if *placement == FloorIndex::Pmem { "pmem" } else { "dram" };
         let context =
             json!({"durability": "strict", "medium": floor.medium().name, "index": index});
-        for report in floor.run(plan)? {
-            show(bench, &report, &context)?;
-        }
-        drop(floor);
-        let floor = Floor::new(&path, bench.pool.media.clone(), plan, *placement)?.seen();
         for report in floor.run(plan)? {
             show(bench, &report, &context)?;
         }

@@ -430,7 +430,9 @@ impl Plan {
             let more = self.index.count - 1;
             let what = match more {
                 0 => format!("{what}; the index is made anew from the logs"),
-                _ => format!("{what}, and {more} more; the index is made anew from the logs"),
+                _ => format!(
+                    "{what}, and at least {more} more; the index is made anew from the logs"
+                ),
             };
             let page = store.space.page_of(*offset);
             findings.push(Finding { page, offset: *offset, len: 8, what, keys: Vec::new() });

@@ -1,9 +1,10 @@
 //! A directory with a pool in it, and how stores are made and opened there.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use coreplane_engine::{Completion, Durability, Error, WriteOptions};
+use coreplane_engine::{Completion, Durability, Engine, Error, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -31,6 +32,20 @@ pub(crate) fn strict() -> WriteOptions {
 
 pub(crate) fn early() -> WriteOptions {
     WriteOptions { completion: Completion::Early, ..write() }
+}
+
+/// All keys and their values, as `iterate` shows them.
+pub(crate) fn contents(store: &Scmkv) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Error> {
+    let (mut found, mut cursor) = (BTreeMap::new(), 0);
+    loop {
+        cursor = store.iterate(cursor, 100, &mut |entry| {
+            let value = entry.record.map(|record| record.value.to_vec());
+            found.insert(entry.key.to_vec(), value.unwrap_or_default());
+        })?;
+        if cursor == 0 {
+            return Ok(found);
+        }
+    }
 }
 
 /// A store that is to be made.
