@@ -1,6 +1,7 @@
 //! The threads behind an open store. One counts after a crash and cleans ahead of the writers; one
 //! takes checkpoints as they fall due; one turns expired records into tombstones; one ends the
-//! windows of `relaxed` writes, and of early ones at `group`, which nothing else may delay.
+//! windows of `relaxed` writes, and of early ones at `group`, which nothing else may delay; and
+//! where a fence is a sync, one makes pages ready for it before they are filled.
 //!
 //! The last sleeps while nothing is open. The first such write after that wakes it, it waits for
 //! half of the least window that is open, and makes durable what it finds; so that, but for the
@@ -108,9 +109,10 @@ pub(crate) fn start(store: &Arc<Store>) -> std::io::Result<Vec<JoinHandle<()>>> 
         spawn("coreplane-checkpoint", take_checkpoints),
         spawn("coreplane-expire", sweep_expired),
     ];
+    let preparing = store.space.is_preparable().then(|| spawn("coreplane-prepare", prepare_pages));
     let mut threads = vec![cleaning];
     let mut failure = None;
-    for thread in others {
+    for thread in others.into_iter().chain(preparing) {
         match thread {
             Ok(thread) => threads.push(thread),
             Err(error) => failure = Some(error),
@@ -151,6 +153,21 @@ fn take_checkpoints(store: &Store) {
                 TICK * PAUSE_MAX
             }
         };
+    }
+}
+
+/// Keeps the next pages ready for small syncs. A file that cannot be written is left to those who
+/// sync it: they say so.
+fn prepare_pages(store: &Store) {
+    loop {
+        if store.prepare_ahead().is_err() {
+            return store.counters.add(Count::BackgroundFailures, 1);
+        }
+        let mut woken = store.wake.0.lock();
+        if store.closed.load(Ordering::Acquire) {
+            return;
+        }
+        store.wake.1.wait_for(&mut woken, TICK);
     }
 }
 
@@ -232,6 +249,18 @@ fn end_windows_in_time(store: &Store) {
 }
 
 impl Store {
+    /// Makes the pages that will be filled next ready for small syncs; how many were not.
+    pub(crate) fn prepare_ahead(&self) -> Result<u64> {
+        let mut prepared = 0;
+        while self.space.is_preparable()
+            && !self.closed.load(Ordering::Acquire)
+            && self.pages.prepare_next()?
+        {
+            prepared += 1;
+        }
+        Ok(prepared)
+    }
+
     /// Keeps some pages free as long as that is cheap.
     fn clean_ahead(&self) -> Result<()> {
         let low = (self.pages.len() / 16).max(self.reserve(Kind::Put) + 2);

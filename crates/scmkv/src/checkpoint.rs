@@ -409,7 +409,7 @@ impl Writing<'_> {
             let mut cleaner = spin::lock(&store.cleaner);
             // Looked at under the lock: a closed store's logs are sealed.
             // Pages on their way back are waited for: the cleaner's reserve is for writers.
-            let awaited = store.space.retired_len() > 0;
+            let awaited = store.pages.free_and_retired().1 > 0;
             let may_clean = store.census_done.load(Ordering::Acquire) && !self.is_ended();
             let is_cleaned = may_clean && !awaited && store.clean_one(&mut cleaner, half)?;
             drop(cleaner);

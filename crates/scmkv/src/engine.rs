@@ -188,6 +188,16 @@ impl Scmkv {
         self.store.take_checkpoint()
     }
 
+    /// Writes the free pages that will be filled next, so that syncs of them write little, where a
+    /// fence is a sync; how many were not ready. In the background that is done anyway.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Io`].
+    pub fn prepare_pages(&self) -> Result<u64> {
+        self.store.check_writable()?;
+        self.store.prepare_ahead()
+    }
+
     fn stop_background(&self) {
         self.store.wake();
         for thread in self.background.lock().drain(..) {

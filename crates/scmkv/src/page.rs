@@ -26,6 +26,7 @@
 //! it steers the cleaner and no one relies on it.
 
 mod element;
+mod free;
 
 pub(crate) use element::{Element, Kind, NONE_CAN_BE_READ};
 
@@ -38,7 +39,7 @@ use element::{CUT, ELEMENT_LEN};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// A page in DRAM.
 #[derive(Debug, Default)]
@@ -57,6 +58,9 @@ pub(crate) struct Cell {
     pub(crate) length: AtomicU32,
     /// Seconds since the store was opened at which the page was filled, for its age.
     pub(crate) sealed_at: AtomicU32,
+    /// It was free and was made ready for small syncs ([`Pages::prepare_next`]) since the store
+    /// was opened.
+    is_prepared: AtomicBool,
 }
 
 impl Cell {
@@ -94,6 +98,8 @@ pub(crate) struct Pages {
     cells: Chunked<Cell>,
     free: Mutex<VecDeque<u32>>,
     free_len: AtomicU32,
+    /// Pages taken off the free ones to be made ready; changed under their lock.
+    preparing: AtomicU32,
     next_birth: AtomicU64,
 }
 
@@ -104,6 +110,7 @@ impl Pages {
             cells: Chunked::new(pages_max, 512, Cell::default),
             free: Mutex::default(),
             free_len: AtomicU32::new(0),
+            preparing: AtomicU32::new(0),
             next_birth: AtomicU64::new(1),
         }
     }
@@ -143,11 +150,6 @@ impl Pages {
     /// Pages of the pool.
     pub(crate) fn len(&self) -> u32 {
         self.space.pages()
-    }
-
-    /// Free pages, not counting retired ones.
-    pub(crate) fn free_len(&self) -> u32 {
-        self.free_len.load(Ordering::Acquire)
     }
 
     pub(crate) fn dram_bytes(&self) -> u64 {
@@ -294,50 +296,6 @@ impl Pages {
         } else {
             Err(Error::Unusable(format!("page {page} cannot be claimed")))
         }
-    }
-
-    fn push_free(&self, page: u32) {
-        let mut free = self.free.lock();
-        free.push_back(page);
-        self.free_len.store(free.len() as u32, Ordering::Release);
-    }
-
-    /// Takes back the retired pages that no reader can hold any more; the free pages then.
-    pub(crate) fn refresh_free(&self) -> u32 {
-        self.free_and_retired().0
-    }
-
-    /// As [`Pages::refresh_free`], and the pages that are still retired. No page is missed on its
-    /// way from these to those.
-    pub(crate) fn free_and_retired(&self) -> (u32, u32) {
-        let mut free = self.free.lock();
-        while let Some(page) = self.space.reclaim() {
-            free.push_back(page);
-        }
-        self.free_len.store(free.len() as u32, Ordering::Release);
-        (free.len() as u32, self.space.retired_len() as u32)
-    }
-
-    fn pop_free(&self, reserve: u32) -> Option<u32> {
-        self.take(1, reserve).and_then(|mut pages| pages.pop())
-    }
-
-    /// Takes `count` pages off the free ones, if `reserve` are left. They are free all the same
-    /// until [`Pages::open_log_in`].
-    pub(crate) fn take(&self, count: u32, reserve: u32) -> Option<Vec<u32>> {
-        self.refresh_free();
-        let mut free = self.free.lock();
-        if free.len() < count as usize + reserve as usize {
-            return None;
-        }
-        let pages = free.drain(..count as usize).collect();
-        self.free_len.store(free.len() as u32, Ordering::Release);
-        Some(pages)
-    }
-
-    /// Gives back pages that were taken and not opened.
-    pub(crate) fn put_back(&self, pages: &mut Vec<u32>) {
-        pages.drain(..).for_each(|page| self.push_free(page));
     }
 
     /// The number that the next opening will get.

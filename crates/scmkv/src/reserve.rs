@@ -196,8 +196,8 @@ impl Store {
 
     fn clean_towards(&self, cleaner: &mut Cleaner, log: &mut Log, goal: u32) -> Result<Step> {
         self.free_emptied(cleaner, Some(log.id()))?;
-        let (free, retired) = self.pages.free_and_retired();
-        let coming = retired + cleaner.emptied_len();
+        let (free, coming) = self.pages.free_and_retired();
+        let coming = coming + cleaner.emptied_len();
         if free >= goal {
             return Ok(Step::Done);
         }
@@ -209,7 +209,7 @@ impl Store {
             Some(victim) => match self.clean_page(cleaner, victim) {
                 Ok(gained) => Ok(Step::Cleaned(gained)),
                 // A delete has taken the page that was there.
-                Err(Error::NoSpace { .. }) if self.space.retired_len() > 0 => Ok(Step::Wait),
+                Err(Error::NoSpace { .. }) if self.pages.free_and_retired().1 > 0 => Ok(Step::Wait),
                 Err(error) => Err(error),
             },
             None => Ok(Step::Nothing),

@@ -25,7 +25,7 @@ fn explored(story: &Story, options: &SimOptions) -> Report {
 /// Explores stories; images in all, and those that a checkpoint was in.
 fn explore_all(model: Model, durable: Durable) -> (u64, u64) {
     let (mut images, mut with) = (0, 0);
-    for seed in 1..=scaled(7, 30) {
+    for seed in 1..=scaled(8, 30) {
         let story = Story::new(seed, durable);
         let options = SimOptions { model, non_temporal: seed % 2 == 0, ..sim_options(seed) };
         images += explored(&story, &options).images;

@@ -189,3 +189,38 @@ fn emptying_a_store_waits_once() {
     // Each early write asks for its generation once; a wait would be a fence more.
     assert!(fences < 450, "{fences} fences for 300 keys");
 }
+
+#[test]
+fn the_pages_that_are_filled_next_are_ready_for_syncs_and_no_others_but_once() {
+    let disk = Disk::with(New::of_size(128 << 20));
+    let prepare = || disk.store.prepare_pages().expect("prepare");
+    assert_eq!((prepare(), prepare()), (8, 0));
+    let value = vec![7; 60_000];
+    let put_all = |round: u64| {
+        for number in 0..300_u64 {
+            let key = (round % 2 * 1000 + number).to_le_bytes();
+            disk.store.put(&key, &value, &WriteOptions::default()).expect("put");
+        }
+    };
+    put_all(0);
+    // Eight pages hold 270 of these: each page that was opened has made room for another.
+    let more = prepare();
+    assert!((7..=8).contains(&more), "{more} more");
+    // The store is filled many times over: what was ready once is ready when it comes round again.
+    let mut prepared = 8 + more;
+    for round in 1..12 {
+        put_all(round);
+        prepared += prepare();
+    }
+    assert!((40..64).contains(&prepared), "{prepared} of 64 pages");
+    for number in 0..300_u64 {
+        let mut len = 0;
+        let key = (1000 + number).to_le_bytes();
+        let mut see = |record: coreplane_engine::Record<'_>| len = record.value.to_vec().len();
+        assert!(disk.store.get_with(&key, Visibility::Early, &mut see).expect("get").hit);
+        assert_eq!(len, value.len());
+    }
+
+    let memory = Home::in_memory().create(New::of_size(64 << 20));
+    assert_eq!(memory.prepare_pages().expect("prepare"), 0, "a fence is an instruction");
+}

@@ -63,7 +63,8 @@ pub(super) fn fill_holes(file: &File, path: &Path, size: u64) -> Result<(), Pool
 /// Allocates by writing. Not done where `fallocate` works: a block that was never written costs a
 /// change of metadata with its first sync, but zeroes cost 3 s a GiB here, and leave the page
 /// cache full of large folios, each of which a later sync of 64 bytes writes whole (measured on
-/// ext4: 2 to 5 times the time of a sync).
+/// ext4: 2 to 5 times the time of a sync). Pages are written shortly before they are filled
+/// ([`Space::prepare`]).
 fn write_zeroes(file: &File, path: &Path, start: u64, end: u64) -> Result<(), PoolError> {
     const CHUNK: u64 = 1 << 20;
     let zeroes = vec![0; CHUNK as usize];

@@ -9,6 +9,7 @@
 
 mod map;
 mod persist;
+mod prepare;
 mod probe;
 mod roles;
 pub(crate) mod rounds;
@@ -359,6 +360,7 @@ impl Space {
         if page >= self.pages() || !self.roles.claim(page) {
             return false;
         }
+        self.keep_folios_small(page);
         if claim == Claim::Words {
             self.zero(page);
         }

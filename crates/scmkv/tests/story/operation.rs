@@ -25,7 +25,7 @@ pub(crate) enum Op {
     Seen(Change),
     /// To so many bytes.
     Grow(u64),
-    /// The cleaner and the sweep of what has expired: change nothing that a reader sees.
+    /// The cleaner, the sweep of what has expired, free pages made ready: change nothing that a reader sees.
     Upkeep,
     Checkpoint,
     Sync,
@@ -102,6 +102,7 @@ impl Op {
             Self::Grow(len) => store.grow(*len),
             Self::Upkeep => {
                 store.clean()?;
+                store.prepare_pages()?;
                 store.sweep_expired().map(drop)
             }
             Self::Checkpoint => store.checkpoint().map(drop),

@@ -1,0 +1,120 @@
+//! Free pages of a file made ready for small syncs.
+//!
+//! A sync of a file writes more than was stored, for two reasons that a log can do without:
+//!
+//! - The kernel keeps the file in *folios*. What it has read ahead, or written in one piece, is a
+//!   folio of up to a huge page, and one byte stored through a mapping makes all of it dirty: each
+//!   sync of 64 bytes then writes 2 MiB. Written 4 KiB at a time the folios are that small.
+//! - A block that was allocated and never written is so marked in the file system's tree. The
+//!   first sync after a store to it has to write that too, one or two blocks more, each behind the
+//!   other.
+//!
+//! So whoever is about to fill a page has it written with zeroes first, in the background: on ext4
+//! that halves the time of a sync, and makes those of large batches a third as long
+//! (`docs/measurements`). The bytes of a free page are nobody's, so that a crash at any moment
+//! loses nothing; and nothing here is ever needed for durability.
+
+use super::Space;
+use crate::media::Behaviour;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+/// What one folio is to be.
+const FOLIO: usize = 4096;
+/// What is written before it is sent to the disk: a sync of others' that comes meanwhile has so
+/// much more to write.
+const CHUNK: u64 = 256 << 10;
+
+impl Space {
+    /// True where [`Space::prepare`] is of use.
+    pub fn is_preparable(&self) -> bool {
+        match &self.behaviour {
+            Behaviour::File => true,
+            Behaviour::Traced(trace) => !trace.fences_at_once(),
+            _ => false,
+        }
+    }
+
+    /// Fills a free page with zeroes in such a way that later syncs of it write little; false if
+    /// it is not free. It may take milliseconds; nobody can claim the page meanwhile. Nothing
+    /// need be durable when it returns.
+    ///
+    /// # Errors
+    /// If the file cannot be written. The page is free all the same.
+    pub fn prepare(&self, page: u32) -> io::Result<bool> {
+        if page >= self.pages() || !self.roles.claim(page) {
+            return Ok(false);
+        }
+        let result = match (&self.behaviour, &self.backing) {
+            (Behaviour::File, Some(file)) => self.write_small_folios(file, page),
+            (Behaviour::Traced(_), _) => {
+                self.zero(page);
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        self.roles.release(page);
+        result.map(|()| true)
+    }
+
+    /// Has the kernel read no more of a page of words than is asked for: of a table, words are
+    /// stored here and there for as long as the pool is open. Best effort.
+    pub(super) fn keep_folios_small(&self, page: u32) {
+        if !matches!(self.behaviour, Behaviour::File) {
+            return;
+        }
+        let at = self.mapping.at(self.start_of(page)).cast();
+        // SAFETY: the page is mapped in full, and the advice changes none of it.
+        let _best_effort = unsafe {
+            rustix::mm::madvise(at, self.page_size() as usize, rustix::mm::Advice::Random)
+        };
+    }
+
+    fn write_small_folios(&self, file: &File, page: u32) -> io::Result<()> {
+        let (start, len) = (self.start_of(page), u64::from(self.page_size()));
+        self.forget_folios(file, start, len);
+        let zeroes = [0; FOLIO];
+        let end = start + len;
+        let mut at = start;
+        while at < end {
+            let chunk = CHUNK.min(end - at);
+            for folio in (at..at + chunk).step_by(FOLIO) {
+                file.write_all_at(&zeroes, folio)?;
+            }
+            begin_writing(file, at, chunk);
+            at += chunk;
+        }
+        Ok(())
+    }
+
+    /// Drops what the kernel keeps of the range, as far as it is clean; best effort.
+    fn forget_folios(&self, file: &File, start: u64, len: u64) {
+        // SAFETY: the range is part of a shared mapping of `file`, in a page that this call has
+        // claimed. What was stored stays in the file: the next access finds it there.
+        let unmapped = unsafe {
+            rustix::mm::madvise(
+                self.mapping.at(start).cast(),
+                len as usize,
+                rustix::mm::Advice::LinuxDontNeed,
+            )
+        };
+        if unmapped.is_ok() {
+            let len = std::num::NonZeroU64::new(len);
+            let _best_effort =
+                rustix::fs::fadvise(file, start, len, rustix::fs::Advice::DontNeed).is_ok();
+        }
+    }
+}
+
+/// Has the range written, and waits until the device has it: where that cannot be had, a later
+/// sync does it.
+fn begin_writing(file: &File, start: u64, len: u64) {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the call takes no memory of ours.
+    let _best_effort =
+        unsafe { libc::sync_file_range(file.as_raw_fd(), start as i64, len as i64, flags) };
+}

@@ -1,0 +1,85 @@
+//! The free pages: a queue, so that each is used as often as the others. Those at its front are
+//! made ready before they are opened, where that is of use.
+
+use super::Pages;
+use coreplane_engine::{Error, Result};
+use std::sync::atomic::Ordering;
+
+/// So many of the pages that will be opened next are kept ready for small syncs.
+const PREPARED: usize = 8;
+
+impl Pages {
+    /// Free pages, not counting retired ones.
+    pub(crate) fn free_len(&self) -> u32 {
+        self.free_len.load(Ordering::Acquire)
+    }
+
+    pub(super) fn push_free(&self, page: u32) {
+        let mut free = self.free.lock();
+        free.push_back(page);
+        self.free_len.store(free.len() as u32, Ordering::Release);
+    }
+
+    /// Takes back the retired pages that no reader can hold any more; the free pages then.
+    pub(crate) fn refresh_free(&self) -> u32 {
+        self.free_and_retired().0
+    }
+
+    /// As [`Pages::refresh_free`], and the pages on their way: those that are still retired, and
+    /// one that is being made ready. No page is missed on its way from these to those.
+    pub(crate) fn free_and_retired(&self) -> (u32, u32) {
+        let mut free = self.free.lock();
+        while let Some(page) = self.space.reclaim() {
+            free.push_back(page);
+        }
+        self.free_len.store(free.len() as u32, Ordering::Release);
+        let preparing = self.preparing.load(Ordering::Relaxed);
+        (free.len() as u32, self.space.retired_len() as u32 + preparing)
+    }
+
+    pub(super) fn pop_free(&self, reserve: u32) -> Option<u32> {
+        self.take(1, reserve).and_then(|mut pages| pages.pop())
+    }
+
+    /// Takes `count` pages off the free ones, if `reserve` are left. They are free all the same
+    /// until [`Pages::open_log_in`].
+    pub(crate) fn take(&self, count: u32, reserve: u32) -> Option<Vec<u32>> {
+        self.refresh_free();
+        let mut free = self.free.lock();
+        if free.len() < count as usize + reserve as usize {
+            return None;
+        }
+        let pages = free.drain(..count as usize).collect();
+        self.free_len.store(free.len() as u32, Ordering::Release);
+        Some(pages)
+    }
+
+    /// Gives back pages that were taken and not opened.
+    pub(crate) fn put_back(&self, pages: &mut Vec<u32>) {
+        pages.drain(..).for_each(|page| self.push_free(page));
+    }
+
+    /// Makes a page ready for small syncs ([`Space::prepare`]), if one of the next [`PREPARED`]
+    /// that will be opened is not; false if all are. No more than a quarter of the free pages are
+    /// kept so; one is on its way meanwhile ([`Pages::free_and_retired`]).
+    pub(crate) fn prepare_next(&self) -> Result<bool> {
+        let page = {
+            let mut free = self.free.lock();
+            let ahead = PREPARED.min(free.len() / 4);
+            let is_due = |page: &u32| !self.cell(*page).is_prepared.load(Ordering::Relaxed);
+            let due = free.iter().take(ahead).position(is_due);
+            let Some(page) = due.and_then(|at| free.remove(at)) else { return Ok(false) };
+            self.free_len.store(free.len() as u32, Ordering::Release);
+            self.preparing.fetch_add(1, Ordering::Relaxed);
+            page
+        };
+        let prepared = self.space.prepare(page);
+        self.cell(page).is_prepared.store(true, Ordering::Relaxed);
+        let mut free = self.free.lock();
+        free.push_front(page);
+        self.preparing.fetch_sub(1, Ordering::Relaxed);
+        self.free_len.store(free.len() as u32, Ordering::Release);
+        let context = || format!("filling page {page} with zeroes");
+        prepared.map_err(|source| Error::Io { context: context(), source })
+    }
+}
