@@ -113,6 +113,8 @@ pub(crate) struct LoopCounters {
     pub commits: Counter,
     /// Of these, turns whose answers had to wait.
     pub waits: Counter,
+    /// Syncs so long that another thread took the loop up.
+    pub handovers: Counter,
     /// From the end of the wait for events to the last answer of the turn.
     pub turn_time: Histogram,
     /// From a turn's end until its answers were durable, where they had to wait.
@@ -142,6 +144,7 @@ impl LoopCounters {
             &self.bytes_out,
             &self.commits,
             &self.waits,
+            &self.handovers,
         ];
         for counter in single {
             counter.reset();

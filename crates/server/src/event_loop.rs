@@ -10,12 +10,10 @@
 //! 4. send, with one write for each connection, whatever is free to go.
 //!
 //! Where durability is an instruction, step 3 is one fence for the whole turn and step 4 sends
-//! everything. Where it is a sync, the answers stay in the output and the loop goes on; when the
-//! engine says that more became durable, the answers are released in order. So a sync never
-//! stops the loop, and the writes of everybody who came meanwhile share the next one. But to be
-//! woken for each of them, a command at a time, costs more than the commands: while answers wait
-//! and connections send little at a time, the loop rests for [`REST`] at most, or until the sync
-//! has ended, and then serves all who came.
+//! everything. Where it is a sync, the answers stay in the output; the thread puts the loop down
+//! and syncs, and if that takes long another takes it up ([`relay`](crate::relay)). As more
+//! becomes durable the answers are released in order. So a sync never stops the loop, and the
+//! writes of everybody who came meanwhile share the next one.
 //!
 //! Nobody can starve the others: a connection is read once in a turn, and when its unsent output
 //! is large it is not read at all until half has gone.
@@ -49,13 +47,6 @@ const SCRATCH_LEN: usize = 64 << 10;
 /// What a loop spends at most on looking for the next request before it sleeps.
 const LINGER: Duration = Duration::from_micros(30);
 
-/// While answers wait for a sync the loop rests for at most so long, instead of being woken for
-/// every request that comes meanwhile: they are read together when the sync has ended.
-const REST: Duration = Duration::from_micros(200);
-
-/// It does not rest if connections send so many commands at a time: those are worth a turn.
-const DENSE: usize = 4;
-
 /// One thread's connections and what it needs to serve them.
 #[derive(Debug)]
 pub(crate) struct EventLoop {
@@ -77,10 +68,6 @@ pub(crate) struct EventLoop {
     last_tick: Instant,
     /// The last wait was short.
     comes_soon: bool,
-    /// Commands of this turn so far.
-    commands: usize,
-    /// The last turn had few commands for each connection.
-    is_sparse: bool,
 }
 
 impl EventLoop {
@@ -107,8 +94,6 @@ impl EventLoop {
             now_unix,
             last_tick: Instant::now(),
             comes_soon: false,
-            commands: 0,
-            is_sparse: false,
         }
     }
 
@@ -116,39 +101,31 @@ impl EventLoop {
         &self.host.ports[self.member]
     }
 
-    /// Serves until the server ends.
-    pub(crate) fn run(&mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(1024);
-        self.port().thread.get_or_init(std::thread::current);
-        while !self.host.is_ending.load(Ordering::SeqCst) {
-            match self.wait(&mut events) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                result => result?,
+    /// A turn.
+    pub(crate) fn turn(&mut self, events: &mut Events) -> io::Result<()> {
+        self.wait(events)?;
+        self.now = Instant::now();
+        self.now_unix = self.host.engine.now();
+        let again = std::mem::take(&mut self.again);
+        for key in again {
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.is_queued = false;
+                self.serve(key);
             }
-            self.now = Instant::now();
-            self.now_unix = self.host.engine.now();
-            let again = std::mem::take(&mut self.again);
-            for key in again {
-                if let Some(connection) = self.connections.get_mut(key) {
-                    connection.is_queued = false;
-                    self.serve(key);
-                }
-            }
-            let mut is_woken = false;
-            for event in &events {
-                match event.token() {
-                    WAKE => is_woken = true,
-                    Token(key) if key < FIRST_LISTENER => self.on_event(key, event),
-                    Token(index) => self.accept(index - FIRST_LISTENER),
-                }
-            }
-            if is_woken {
-                self.read_inbox();
-            }
-            self.end_turn();
-            self.tick();
         }
-        self.end();
+        let mut is_woken = false;
+        for event in events.iter() {
+            match event.token() {
+                WAKE => is_woken = true,
+                Token(key) if key < FIRST_LISTENER => self.on_event(key, event),
+                Token(index) => self.accept(index - FIRST_LISTENER),
+            }
+        }
+        if is_woken {
+            self.read_inbox();
+        }
+        self.end_turn();
+        self.tick();
         Ok(())
     }
 
@@ -159,9 +136,6 @@ impl EventLoop {
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         if !self.again.is_empty() {
             return self.poll.poll(events, Some(Duration::ZERO));
-        }
-        if self.withheld.is_waiting() && self.is_sparse {
-            std::thread::park_timeout(REST);
         }
         let began = Instant::now();
         while self.comes_soon && !self.withheld.is_waiting() {
@@ -338,7 +312,6 @@ impl EventLoop {
             match connection.parser.step(rest, bounds) {
                 Ok(Step::Command(len)) => {
                     consumed += len;
-                    self.commands += 1;
                     let words = connection.parser.words(rest);
                     let out = connection.output.buffer();
                     connection.rests |= command::run(&mut turn, session, words, out);
@@ -366,11 +339,6 @@ impl EventLoop {
         let active = self.now.saturating_duration_since(info.since).as_millis();
         info.active_after.store(u64::try_from(active).unwrap_or(u64::MAX), Ordering::Relaxed);
         consumed
-    }
-
-    /// A turn with `connections` connections ends.
-    pub(crate) fn note_turn(&mut self, connections: usize) {
-        self.is_sparse = std::mem::take(&mut self.commands) < DENSE * connections;
     }
 
     /// Sends what may go.
@@ -441,7 +409,7 @@ impl EventLoop {
     }
 
     /// Sends what can still be sent, when the server ends.
-    fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.wait_for_withheld();
         let keys: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
         for key in keys {

@@ -11,8 +11,7 @@ use coreplane_engine::{Engine, UnixMillis};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::thread::Thread;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// What one loop asks of another.
@@ -31,8 +30,6 @@ pub(crate) struct Port {
     pub inbox: Mutex<Vec<Message>>,
     /// Ends its sleep.
     pub waker: mio::Waker,
-    /// The thread that it runs in, once it does.
-    pub thread: OnceLock<Thread>,
     /// Some of its answers wait for durability.
     pub awaits_durable: AtomicBool,
     /// What it counts.
@@ -50,9 +47,6 @@ impl Port {
     pub(crate) fn wake(&self) {
         // A full counter of wake-ups means that one is on its way.
         drop(self.waker.wake());
-        if let Some(thread) = self.thread.get() {
-            thread.unpark();
-        }
     }
 }
 

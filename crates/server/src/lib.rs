@@ -38,6 +38,7 @@ mod lifetime;
 mod listener;
 mod metrics;
 mod output;
+mod relay;
 mod resp;
 mod server;
 mod session;

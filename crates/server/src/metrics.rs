@@ -128,6 +128,11 @@ fn text(host: &Host) -> String {
             "Turns whose answers waited for it.",
             sum(|counters| &counters.waits),
         ),
+        (
+            "loop_handovers_total",
+            "Syncs so long that another thread took the loop up.",
+            sum(|counters| &counters.handovers),
+        ),
         ("engine_hits_total", "Reads that found a record.", engine.hits),
         ("engine_misses_total", "Reads that found none.", engine.misses),
         ("engine_puts_total", "Records written.", engine.puts),

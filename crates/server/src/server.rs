@@ -7,13 +7,14 @@ use crate::event_loop::{EventLoop, WAKE};
 use crate::host::{Host, Port};
 use crate::listener::Listeners;
 use crate::metrics::Metrics;
+use crate::relay::Relay;
 use coreplane_engine::{Durability, Engine};
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// The result of a server's call.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -148,15 +149,10 @@ impl Server {
         let scraped = self.metrics.map(serve).transpose();
         let scraped = scraped.map_err(|source| Error::Io { context, source })?;
         let mut threads = Vec::new();
-        for mut event_loop in self.loops {
-            let host = self.host.clone();
+        for event_loop in self.loops {
             let thread = std::thread::Builder::new()
                 .name(format!("coreplane-loop-{}", event_loop.member))
-                .spawn(move || {
-                    // However this loop ends, the others end with it.
-                    let _ends = EndsAll(host);
-                    event_loop.run()
-                });
+                .spawn(move || Relay::new(event_loop).run());
             match thread {
                 Ok(thread) => threads.push(thread),
                 Err(source) => {
@@ -180,20 +176,11 @@ impl Server {
     }
 }
 
-struct EndsAll(Arc<Host>);
-
-impl Drop for EndsAll {
-    fn drop(&mut self) {
-        self.0.end();
-    }
-}
-
 fn port() -> io::Result<(Poll, Port)> {
     let poll = Poll::new()?;
     let port = Port {
         inbox: Mutex::default(),
         waker: Waker::new(poll.registry(), WAKE)?,
-        thread: OnceLock::new(),
         awaits_durable: AtomicBool::new(false),
         counters: LoopCounters::new(COMMANDS.len()),
     };

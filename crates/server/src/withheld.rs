@@ -30,6 +30,10 @@ pub(crate) struct Withheld {
     /// The number of the last turn that had to be asked about.
     last: u64,
     turns: VecDeque<WaitingTurn>,
+    /// Nobody has seen to the durability of the last turn yet.
+    is_due: bool,
+    /// The engine has shown that durability is a sync.
+    syncs: bool,
     /// Connections with held answers.
     connections: Vec<usize>,
 }
@@ -50,7 +54,6 @@ impl EventLoop {
         }
         let turn = self.commit_turn();
         let touched = std::mem::take(&mut self.touched);
-        self.note_turn(touched.len());
         for &key in &touched {
             let Some(connection) = self.connections.get_mut(key) else {
                 continue;
@@ -83,18 +86,21 @@ impl EventLoop {
         let port = &self.host.ports[self.member];
         port.counters.commits.add(1);
         let engine = &self.host.engine;
-        let mut state = engine.commit(&self.horizon);
-        if matches!(state, Ok(false)) {
-            // It may become durable before the listener knows that somebody waits.
-            port.awaits_durable.store(true, Ordering::SeqCst);
-            state = engine.is_durable(&self.horizon);
-        }
+        let state = if self.withheld.syncs {
+            engine.is_durable(&self.horizon)
+        } else {
+            engine.commit(&self.horizon)
+        };
         match state {
             Ok(true) => {
                 self.horizon.clear();
                 return None;
             }
-            Ok(false) => port.counters.waits.add(1),
+            Ok(false) => {
+                port.counters.waits.add(1);
+                self.withheld.syncs = true;
+                self.withheld.is_due = true;
+            }
             // What failed fails again when the turn is looked at, and is dealt with there.
             Err(_) => port.wake(),
         }
@@ -106,8 +112,35 @@ impl EventLoop {
         Some(self.withheld.last)
     }
 
+    /// What the last turn waits for, if nobody has seen to that yet: either the caller syncs, or it
+    /// calls [`EventLoop::ask_for_sync`].
+    pub(crate) fn awaited(&mut self) -> Option<Horizon> {
+        let is_due = std::mem::take(&mut self.withheld.is_due);
+        self.withheld.turns.back().filter(|_| is_due).map(|last| last.horizon.clone())
+    }
+
+    /// Asks the engine for the sync that the last turn waits for; it tells the loop.
+    pub(crate) fn ask_for_sync(&mut self) {
+        let port = &self.host.ports[self.member];
+        // It may become durable before the listener knows that somebody waits.
+        port.awaits_durable.store(true, Ordering::SeqCst);
+        let asked = self.withheld.turns.back().map(|last| self.host.engine.commit(&last.horizon));
+        if !matches!(asked, Some(Ok(false))) {
+            port.wake();
+        }
+    }
+
+    /// Another thread syncs for what waits, and will not come back to this one: the loop is to be
+    /// told.
+    pub(crate) fn await_durable(&mut self) {
+        if self.withheld.is_waiting() {
+            self.port().awaits_durable.store(true, Ordering::SeqCst);
+            self.release_durable();
+        }
+    }
+
     /// Releases the answers of turns that are durable by now.
-    fn release_durable(&mut self) {
+    pub(crate) fn release_durable(&mut self) {
         let mut durable = None;
         while let Some(waiting) = self.withheld.turns.front() {
             match self.host.engine.is_durable(&waiting.horizon) {

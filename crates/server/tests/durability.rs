@@ -6,8 +6,9 @@ use coreplane_engine::model::ModelEngine;
 use coreplane_engine::{Durability, Engine};
 use coreplane_server::{Config, Error, Server};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::{Running, Wire, config};
 
 /// A server over a store whose writes become durable only when the test says so.
@@ -86,6 +87,62 @@ fn whoever_reads_it_waits_too_and_nobody_else() {
     engine.make_durable();
     assert_eq!(wire::shown(&writer.reply()), "+OK\\r\\n");
     assert_eq!(writer.say("GET k"), "$1\\r\\nv\\r\\n");
+}
+
+/// Syncs as short as they come, and some so long that a loop changes hands: each client's answers
+/// are its own, in order and complete, and no loop is stopped for as long as a sync lasts.
+#[test]
+fn answers_are_right_however_long_a_sync_lasts() {
+    const CLIENTS: u64 = 6;
+    const COMMANDS: u64 = 300;
+    let started = start();
+    let (engine, server) = (&started.engine, &started.server);
+    let is_over = AtomicBool::new(false);
+    let longest = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut draw = 7_u64;
+            while !is_over.load(Ordering::Relaxed) {
+                draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let micros = if draw >> 60 == 0 { 30_000 } else { draw >> 54 };
+                std::thread::sleep(Duration::from_micros(micros));
+                engine.make_durable();
+            }
+        });
+        let reader = scope.spawn(|| {
+            let mut wire = server.connect();
+            let mut longest = Duration::ZERO;
+            while !is_over.load(Ordering::Relaxed) {
+                let asked = Instant::now();
+                assert_eq!(wire.say("GET elsewhere"), "$-1\\r\\n");
+                longest = longest.max(asked.elapsed());
+            }
+            longest
+        });
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                scope.spawn(move || {
+                    let mut wire = server.connect();
+                    for number in 0..COMMANDS {
+                        let depth = 1 + number % 3;
+                        (0..depth).for_each(|_| wire.send(format!("INCR {client}\r\n").as_bytes()));
+                        let before = number / 3 * 6 + number % 3 * (number % 3 + 1) / 2;
+                        for more in 1..=depth {
+                            let expected = format!(":{}\\r\\n", before + more);
+                            assert_eq!(wire::shown(&wire.reply()), expected);
+                        }
+                    }
+                })
+            })
+            .collect();
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        is_over.store(true, Ordering::Relaxed);
+        reader.join().unwrap()
+    });
+    assert_eq!(engine.after_power_cut().len().unwrap(), CLIENTS);
+    let info = server.connect().say("INFO durability");
+    let handovers = info.split_once("loop_handovers:").unwrap().1.split_once('\\').unwrap().0;
+    eprintln!("{handovers} handovers, no answer later than {longest:?}");
+    assert!(handovers.parse::<u64>().unwrap() > 10, "{info}");
 }
 
 #[test]

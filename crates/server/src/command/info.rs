@@ -231,6 +231,7 @@ fn durability(host: &Host, text: &mut String) {
     line(text, "power_safe", u8::from(config.power_safe));
     line(text, "durable_turns", host.sum(|counters| counters.commits.get()));
     line(text, "withheld_turns", host.sum(|counters| counters.waits.get()));
+    line(text, "loop_handovers", host.sum(|counters| counters.handovers.get()));
 }
 
 fn latency(host: &Host, text: &mut String) {
