@@ -61,7 +61,7 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         "client",
         &format!(
             "redis-benchmark -c 50 -d 100 -r {}, {} requests at -P 1 and four times as many at -P 16, \
-             a tenth of that on the disk; MSET has 10 keys",
+             half of that on the disk; MSET has 10 keys",
             bench.keyspace, bench.requests
         ),
     );
@@ -120,7 +120,7 @@ impl Bench {
             for test in TESTS {
                 let mut requests = self.requests * if pipeline > 1 { 4 } else { 1 };
                 if on_disk {
-                    requests /= 10;
+                    requests /= 2;
                 }
                 if test == "mset" {
                     requests /= 5;
