@@ -66,6 +66,8 @@ pub struct Space {
     syncer: Option<Syncer>,
     /// The file that is mapped: keeps its lock.
     backing: Option<Arc<std::fs::File>>,
+    /// The same file through a description of its own; none if that is not to be had.
+    preparing: OnceLock<Option<std::fs::File>>,
     counters: Box<[CachePadded<Counter>]>,
     retired: Mutex<VecDeque<(u32, u64)>>,
 }
@@ -111,6 +113,7 @@ impl Space {
             syncer: backing.clone().filter(|_| behaviour.syncs_file()).map(Syncer::new),
             behaviour,
             backing,
+            preparing: OnceLock::new(),
             registered: OnceLock::new(),
             counters: (0..Self::COUNTERS).map(|_| CachePadded::default()).collect(),
             retired: Mutex::new(VecDeque::new()),

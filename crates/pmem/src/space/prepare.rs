@@ -13,6 +13,14 @@
 //! that halves the time of a sync, and makes those of large batches a third as long
 //! (`docs/measurements`). The bytes of a free page are nobody's, so that a crash at any moment
 //! loses nothing; and nothing here is ever needed for durability.
+//!
+//! # Whose errors
+//!
+//! When the kernel cannot write what was stored it says so once to each *open file description*,
+//! whatever part of the file it was, by the first call that waits for writing: `fdatasync`, but
+//! `sync_file_range` just as well. Were that called on the description that fences sync, it would
+//! take the error away from the fence behind it, which would then say that all is durable. So pages
+//! are prepared through a description of their own; where none is to be had, they are not.
 
 use super::Space;
 use crate::media::Behaviour;
@@ -47,7 +55,7 @@ impl Space {
         if page >= self.pages() || !self.roles.claim(page) {
             return Ok(false);
         }
-        let result = match (&self.behaviour, &self.backing) {
+        let result = match (&self.behaviour, self.preparing()) {
             (Behaviour::File, Some(file)) => self.write_small_folios(file, page),
             (Behaviour::Traced(_), _) => {
                 self.zero(page);
@@ -57,6 +65,16 @@ impl Space {
         };
         self.roles.release(page);
         result.map(|()| true)
+    }
+
+    /// The mapped file, opened once more: see the module's "Whose errors". The lock on the file is
+    /// that of the other description, and stays as it is.
+    fn preparing(&self) -> Option<&File> {
+        let open = || {
+            let fd = self.backing.as_ref()?.as_raw_fd();
+            File::options().write(true).open(format!("/proc/self/fd/{fd}")).ok()
+        };
+        self.preparing.get_or_init(open).as_ref()
     }
 
     /// Has the kernel read no more of a page of words than is asked for: of a table, words are
@@ -117,4 +135,33 @@ fn begin_writing(file: &File, start: u64, len: u64) {
     // SAFETY: the call takes no memory of ours.
     let _best_effort =
         unsafe { libc::sync_file_range(file.as_raw_fd(), start as i64, len as i64, flags) };
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{CreateOptions, MediaChoice, Pool};
+    use std::io::Seek;
+
+    /// That one has seen an error of the other's is not to be had without a disk that fails; that
+    /// they are two shows in their positions.
+    #[test]
+    fn pages_are_not_prepared_through_what_the_fences_sync() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = CreateOptions {
+            size: 1 << 20,
+            media: MediaChoice::File,
+            page_size: 64 << 10,
+            kind: "test".to_owned(),
+            parameters: [0; 8],
+        };
+        let pool = Pool::create(&directory.path().join("pool"), &options).unwrap();
+        let space = pool.space();
+        assert!(space.prepare(1).unwrap());
+        let (synced, prepared) = (space.backing().unwrap(), space.preparing().unwrap());
+        (&*synced).seek(std::io::SeekFrom::Start(7)).unwrap();
+        assert_eq!({ prepared }.stream_position().unwrap(), 0);
+        // The other is no second opener either: the pool is locked by the first.
+        let again = Pool::open(&directory.path().join("pool"), &crate::OpenOptions::default());
+        assert!(matches!(again, Err(crate::PoolError::Locked { .. })));
+    }
 }
