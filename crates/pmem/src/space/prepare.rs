@@ -28,12 +28,16 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 
 /// What one folio is to be.
 const FOLIO: usize = 4096;
 /// What is written before it is sent to the disk: a sync of others' that comes meanwhile has so
 /// much more to write.
 const CHUNK: u64 = 256 << 10;
+/// For so many pages of words the kernel is told not to read ahead. Each may be two ranges of the
+/// address space more, of which a process has 65,530; pages of a usual size need a few.
+const TOLD_MAX: u32 = 1024;
 
 impl Space {
     /// True where [`Space::prepare`] is of use.
@@ -47,7 +51,8 @@ impl Space {
 
     /// Fills a free page with zeroes in such a way that later syncs of it write little; false if
     /// it is not free. It may take milliseconds; nobody can claim the page meanwhile. Nothing
-    /// need be durable when it returns.
+    /// need be durable when it returns. A page that the process may not write by a system call
+    /// (`RLIMIT_FSIZE`, which kills who tries) is left as it is.
     ///
     /// # Errors
     /// If the file cannot be written. The page is free all the same.
@@ -78,9 +83,11 @@ impl Space {
     }
 
     /// Has the kernel read no more of a page of words than is asked for: of a table, words are
-    /// stored here and there for as long as the pool is open. Best effort.
+    /// stored here and there for as long as the pool is open. Best effort, and for [`TOLD_MAX`].
     pub(super) fn keep_folios_small(&self, page: u32) {
-        if !matches!(self.behaviour, Behaviour::File) {
+        if !matches!(self.behaviour, Behaviour::File)
+            || self.told.fetch_add(1, Ordering::Relaxed) >= TOLD_MAX
+        {
             return;
         }
         let at = self.mapping.at(self.start_of(page)).cast();
@@ -92,6 +99,10 @@ impl Space {
 
     fn write_small_folios(&self, file: &File, page: u32) -> io::Result<()> {
         let (start, len) = (self.start_of(page), u64::from(self.page_size()));
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        if limit.is_some_and(|limit| limit < start + len) {
+            return Ok(());
+        }
         self.forget_folios(file, start, len);
         let zeroes = [0; FOLIO];
         let end = start + len;
