@@ -406,3 +406,49 @@ fn a_store_to_a_prepared_page_or_a_table_dirties_one_system_page() {
         }
     }
 }
+
+/// A store through the mapping is not held against the limit, a write is; and whoever exceeds it
+/// is killed by a signal.
+#[test]
+fn a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left() {
+    const PATH: &str = "COREPLANE_TEST_POOL_BEHIND_LIMIT";
+    let name = "a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left";
+    if let Some(path) = std::env::var_os(PATH) {
+        let media = MediaChoice::File;
+        let pool = Pool::open(&PathBuf::from(path), &OpenOptions { media }).unwrap();
+        assert!(pool.space().prepare(1).unwrap(), "below the limit");
+        assert!(pool.space().prepare(15).unwrap(), "above it: left as it is");
+        return;
+    }
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("p");
+    drop(Pool::create(&path, &CreateOptions { media: MediaChoice::File, ..options(16) }).unwrap());
+    // In units of 512 bytes or of 1 KiB, as the shell has it.
+    let limited = "ulimit -f 512 && exec \"$0\" --exact \"$1\"";
+    let output = std::process::Command::new("sh")
+        .args(["-c", limited])
+        .args([std::env::current_exe().unwrap().as_os_str(), name.as_ref()])
+        .env(PATH, &path)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// The kernel keeps what is advised differently apart, and lets a process have so many ranges.
+#[test]
+fn tables_without_end_do_not_use_up_the_ranges_of_the_address_space() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("p");
+    let media = MediaChoice::File;
+    let options = CreateOptions { size: 24 << 20, page_size: 4096, media, ..options(0) };
+    let pool = Pool::create(&path, &options).unwrap();
+    let ranges = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.ends_with("/p")).count()
+    };
+    for page in (2..pool.space().pages()).step_by(2) {
+        assert!(pool.space().claim_words(page, Claim::WordsAsStored));
+    }
+    let ranges = ranges();
+    assert!((3..2100).contains(&ranges), "{ranges} ranges");
+}

@@ -145,7 +145,8 @@ impl Relay {
                 Some(event_loop) => event_loop,
                 None => return Ok(()),
             };
-            event_loop.release_durable();
+            // To the end: if the sync has failed, those who wait are told so now.
+            event_loop.end_turn();
         }
     }
 

@@ -135,12 +135,12 @@ impl EventLoop {
     pub(crate) fn await_durable(&mut self) {
         if self.withheld.is_waiting() {
             self.port().awaits_durable.store(true, Ordering::SeqCst);
-            self.release_durable();
+            self.end_turn();
         }
     }
 
     /// Releases the answers of turns that are durable by now.
-    pub(crate) fn release_durable(&mut self) {
+    fn release_durable(&mut self) {
         let mut durable = None;
         while let Some(waiting) = self.withheld.turns.front() {
             match self.host.engine.is_durable(&waiting.horizon) {

@@ -32,7 +32,7 @@ use roles::{Role, Roles};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use sync::Syncer;
 
@@ -66,6 +66,10 @@ pub struct Space {
     syncer: Option<Syncer>,
     /// The file that is mapped: keeps its lock.
     backing: Option<Arc<std::fs::File>>,
+    /// The same file through a description of its own; none if that is not to be had.
+    preparing: OnceLock<Option<std::fs::File>>,
+    /// Pages that the kernel was given advice on.
+    told: AtomicU32,
     counters: Box<[CachePadded<Counter>]>,
     retired: Mutex<VecDeque<(u32, u64)>>,
 }
@@ -111,6 +115,8 @@ impl Space {
             syncer: backing.clone().filter(|_| behaviour.syncs_file()).map(Syncer::new),
             behaviour,
             backing,
+            preparing: OnceLock::new(),
+            told: AtomicU32::new(0),
             registered: OnceLock::new(),
             counters: (0..Self::COUNTERS).map(|_| CachePadded::default()).collect(),
             retired: Mutex::new(VecDeque::new()),

@@ -13,6 +13,14 @@
 //! that halves the time of a sync, and makes those of large batches a third as long
 //! (`docs/measurements`). The bytes of a free page are nobody's, so that a crash at any moment
 //! loses nothing; and nothing here is ever needed for durability.
+//!
+//! # Whose errors
+//!
+//! When the kernel cannot write what was stored it says so once to each *open file description*,
+//! whatever part of the file it was, by the first call that waits for writing: `fdatasync`, but
+//! `sync_file_range` just as well. Were that called on the description that fences sync, it would
+//! take the error away from the fence behind it, which would then say that all is durable. So pages
+//! are prepared through a description of their own; where none is to be had, they are not.
 
 use super::Space;
 use crate::media::Behaviour;
@@ -20,12 +28,16 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 
 /// What one folio is to be.
 const FOLIO: usize = 4096;
 /// What is written before it is sent to the disk: a sync of others' that comes meanwhile has so
 /// much more to write.
 const CHUNK: u64 = 256 << 10;
+/// For so many pages of words the kernel is told not to read ahead. Each may be two ranges of the
+/// address space more, of which a process has 65,530; pages of a usual size need a few.
+const TOLD_MAX: u32 = 1024;
 
 impl Space {
     /// True where [`Space::prepare`] is of use.
@@ -39,7 +51,8 @@ impl Space {
 
     /// Fills a free page with zeroes in such a way that later syncs of it write little; false if
     /// it is not free. It may take milliseconds; nobody can claim the page meanwhile. Nothing
-    /// need be durable when it returns.
+    /// need be durable when it returns. A page that the process may not write by a system call
+    /// (`RLIMIT_FSIZE`, which kills who tries) is left as it is.
     ///
     /// # Errors
     /// If the file cannot be written. The page is free all the same.
@@ -47,7 +60,7 @@ impl Space {
         if page >= self.pages() || !self.roles.claim(page) {
             return Ok(false);
         }
-        let result = match (&self.behaviour, &self.backing) {
+        let result = match (&self.behaviour, self.preparing()) {
             (Behaviour::File, Some(file)) => self.write_small_folios(file, page),
             (Behaviour::Traced(_), _) => {
                 self.zero(page);
@@ -59,10 +72,22 @@ impl Space {
         result.map(|()| true)
     }
 
+    /// The mapped file, opened once more: see the module's "Whose errors". The lock on the file is
+    /// that of the other description, and stays as it is.
+    fn preparing(&self) -> Option<&File> {
+        let open = || {
+            let fd = self.backing.as_ref()?.as_raw_fd();
+            File::options().write(true).open(format!("/proc/self/fd/{fd}")).ok()
+        };
+        self.preparing.get_or_init(open).as_ref()
+    }
+
     /// Has the kernel read no more of a page of words than is asked for: of a table, words are
-    /// stored here and there for as long as the pool is open. Best effort.
+    /// stored here and there for as long as the pool is open. Best effort, and for [`TOLD_MAX`].
     pub(super) fn keep_folios_small(&self, page: u32) {
-        if !matches!(self.behaviour, Behaviour::File) {
+        if !matches!(self.behaviour, Behaviour::File)
+            || self.told.fetch_add(1, Ordering::Relaxed) >= TOLD_MAX
+        {
             return;
         }
         let at = self.mapping.at(self.start_of(page)).cast();
@@ -74,6 +99,10 @@ impl Space {
 
     fn write_small_folios(&self, file: &File, page: u32) -> io::Result<()> {
         let (start, len) = (self.start_of(page), u64::from(self.page_size()));
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        if limit.is_some_and(|limit| limit < start + len) {
+            return Ok(());
+        }
         self.forget_folios(file, start, len);
         let zeroes = [0; FOLIO];
         let end = start + len;
@@ -117,4 +146,33 @@ fn begin_writing(file: &File, start: u64, len: u64) {
     // SAFETY: the call takes no memory of ours.
     let _best_effort =
         unsafe { libc::sync_file_range(file.as_raw_fd(), start as i64, len as i64, flags) };
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{CreateOptions, MediaChoice, Pool};
+    use std::io::Seek;
+
+    /// That one has seen an error of the other's is not to be had without a disk that fails; that
+    /// they are two shows in their positions.
+    #[test]
+    fn pages_are_not_prepared_through_what_the_fences_sync() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = CreateOptions {
+            size: 1 << 20,
+            media: MediaChoice::File,
+            page_size: 64 << 10,
+            kind: "test".to_owned(),
+            parameters: [0; 8],
+        };
+        let pool = Pool::create(&directory.path().join("pool"), &options).unwrap();
+        let space = pool.space();
+        assert!(space.prepare(1).unwrap());
+        let (synced, prepared) = (space.backing().unwrap(), space.preparing().unwrap());
+        (&*synced).seek(std::io::SeekFrom::Start(7)).unwrap();
+        assert_eq!({ prepared }.stream_position().unwrap(), 0);
+        // The other is no second opener either: the pool is locked by the first.
+        let again = Pool::open(&directory.path().join("pool"), &crate::OpenOptions::default());
+        assert!(matches!(again, Err(crate::PoolError::Locked { .. })));
+    }
 }
