@@ -130,6 +130,8 @@ impl Store {
         }
         let pages = Pages::new(Arc::clone(&space), pages_max(&space));
         pages.format(0)?;
+        // Nothing in them counts before the root, with which the store begins.
+        pages.offer(0);
         let (index, arena) = new_index(&space, in_pool, geometry, true, &pages)?;
         let flags = if in_pool { Root::IN_POOL } else { 0 };
         let formatted = u64::from(pages.len());
@@ -164,6 +166,8 @@ impl Store {
         let rebuild = !in_pool || (old.has(Root::LAX) && !clean);
         let elements = pages.load(formatted, !rebuild)?;
         pages.format(formatted)?;
+        // What is written in them before the root names them is an index, made anew from the logs.
+        pages.offer(formatted);
         let in_pool_flag = if in_pool { Root::IN_POOL } else { 0 };
         let seeds = Seeds::of(pool.uuid());
         let source = Source { space: &space, geometry, seeds, elements: &elements, progress };

@@ -157,7 +157,7 @@ impl Pages {
     }
 
     /// Writes the elements of the pages `from ..` of a pool that is new or has grown, durable
-    /// when it returns, and adds them to the free ones.
+    /// when it returns. They are in nobody's reach before [`Pages::offer`].
     pub(crate) fn format(&self, from: u32) -> Result<()> {
         let pages = self.len();
         for page in (from..pages).filter(|page| self.is_table(*page)) {
@@ -168,9 +168,6 @@ impl Pages {
         for page in from..pages {
             let kind = if self.is_table(page) { Kind::Table } else { Kind::Free };
             self.write_element(page, kind, 0, 0, 0)?;
-            if kind == Kind::Free {
-                self.push_free(page);
-            }
         }
         let mut start = from;
         while start < pages {

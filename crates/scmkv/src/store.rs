@@ -211,8 +211,12 @@ impl Store {
         let before = self.pages.len();
         self.pool.grow(size).map_err(crate::open::pool_error)?;
         self.pages.format(before)?;
-        let _changing = spin::lock(&self.root_change);
-        self.set_root(Root { formatted: u64::from(self.pages.len()), ..self.root() })
+        {
+            let _changing = spin::lock(&self.root_change);
+            self.set_root(Root { formatted: u64::from(self.pages.len()), ..self.root() })?;
+        }
+        self.pages.offer(before);
+        Ok(())
     }
 
     pub(crate) fn root(&self) -> Root {

@@ -20,6 +20,14 @@ impl Pages {
         self.free_len.store(free.len() as u32, Ordering::Release);
     }
 
+    /// Adds the pages `from ..`, which were formatted, to the free ones. Only when the root says
+    /// durably that they are: an open formats all pages behind those that it names.
+    pub(crate) fn offer(&self, from: u32) {
+        (from..self.len())
+            .filter(|page| !self.is_table(*page))
+            .for_each(|page| self.push_free(page));
+    }
+
     /// Takes back the retired pages that no reader can hold any more; the free pages then.
     pub(crate) fn refresh_free(&self) -> u32 {
         self.free_and_retired().0
