@@ -11,10 +11,10 @@ use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{
     Fault, History, Model, Report, Run, SimOptions, Subject, explore,
 };
-use coreplane_scmkv::{Geometry, Placement, Scmkv};
+use coreplane_scmkv::{Placement, Scmkv};
 use scale::scaled;
 use std::sync::Arc;
-use story::{Draw, Durable, LEN_MAX, Map, Op, options, sim_options};
+use story::{Draw, Durable, LEN_MAX, Map, Op, created, options, sim_options};
 
 /// A workload drawn from a seed.
 struct Workload {
@@ -63,10 +63,7 @@ impl Subject for Workload {
     type Contents = Option<Map>;
 
     fn work(&self, run: &Run<'_, Op>) {
-        let store = run.acknowledged(Op::Create, || {
-            Scmkv::simulated_create(run.space().clone(), Geometry::TINY, self.placement, options())
-                .expect("create")
-        });
+        let store = created(run, self.placement, options());
         let store = &store;
         let work = |thread: u8| {
             let mut draw = Draw(self.seed << 8 | u64::from(thread));

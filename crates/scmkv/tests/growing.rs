@@ -5,10 +5,10 @@ mod story;
 use coreplane_engine::{Engine, Error, Visibility, WriteOptions};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Model, Run, SimOptions, Subject, explore};
-use coreplane_scmkv::{Geometry, Placement, Scmkv};
+use coreplane_scmkv::{Placement, Scmkv};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use story::{Durable, LEN_MAX, Map, Op, key, options, sim_options};
+use story::{Durable, LEN_MAX, Map, Op, created, key, options, sim_options};
 
 /// One thread fills the last pages of a store, another makes it larger.
 struct Filling {
@@ -41,11 +41,7 @@ impl Subject for Filling {
     type Contents = Option<Map>;
 
     fn work(&self, run: &Run<'_, Op>) {
-        let store = run.acknowledged(Op::Create, || {
-            let space = run.space().clone();
-            Scmkv::simulated_create(space, Geometry::TINY, self.placement, options())
-                .expect("create")
-        });
+        let store = created(run, self.placement, options());
         // Until the last page that a writer may open has been opened, and a little more.
         let mut first = 0;
         while store.stats().free_bytes > 2 * 4096 {

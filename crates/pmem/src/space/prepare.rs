@@ -112,7 +112,7 @@ impl Space {
             for folio in (at..at + chunk).step_by(FOLIO) {
                 file.write_all_at(&zeroes, folio)?;
             }
-            begin_writing(file, at, chunk);
+            write_out(file, at, chunk);
             at += chunk;
         }
         Ok(())
@@ -139,7 +139,7 @@ impl Space {
 
 /// Has the range written, and waits until the device has it: where that cannot be had, a later
 /// sync does it.
-fn begin_writing(file: &File, start: u64, len: u64) {
+fn write_out(file: &File, start: u64, len: u64) {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
         | libc::SYNC_FILE_RANGE_WAIT_AFTER;

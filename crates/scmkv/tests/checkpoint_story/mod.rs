@@ -5,7 +5,7 @@ use crate::story::{self, Draw, Durable, Map, Op};
 use coreplane_engine::{Durability, Engine, WriteOptions};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Run, SimOptions, Subject};
-use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
+use coreplane_scmkv::{Options, Placement, Scmkv};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -80,12 +80,7 @@ impl Subject for Story {
     type Contents = Option<Map>;
 
     fn work(&self, run: &Run<'_, Op>) {
-        let store = run.acknowledged(Op::Create, || {
-            let space = run.space().clone();
-            let placement = Placement::Dram;
-            Scmkv::simulated_create(space, Geometry::TINY, placement, self.options())
-                .expect("create")
-        });
+        let store = story::created(run, Placement::Dram, self.options());
         let mut draw = Draw(self.seed);
         for serial in 0..110 {
             let op = self.step(&mut draw, serial);

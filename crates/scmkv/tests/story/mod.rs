@@ -13,7 +13,7 @@
 mod operation;
 mod survivors;
 
-pub(crate) use operation::{Change, Draw, Op, key, options};
+pub(crate) use operation::{Change, Draw, Op, created, key, options};
 pub(crate) use survivors::{Durable, Map, check, contents, recover};
 
 use coreplane_pmem::media::sim::SimOptions;

@@ -3,7 +3,8 @@
 use coreplane_engine::{
     Batch, Completion, Engine, Horizon, Result, Ticket, UnixMillis, WriteOptions,
 };
-use coreplane_scmkv::{Options, Scmkv};
+use coreplane_pmem::media::sim::Run;
+use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -38,6 +39,14 @@ const NOW: UnixMillis = UnixMillis(1_800_000_000_000);
 /// A store whose clock stands still.
 pub(crate) fn options() -> Options {
     Options { background: false, time: Some(Arc::new(|| NOW)), ..Options::default() }
+}
+
+/// A new store of tiny pages: whoever tells a story begins so.
+pub(crate) fn created(run: &Run<'_, Op>, placement: Placement, options: Options) -> Scmkv {
+    run.acknowledged(Op::Create, || {
+        let space = run.space().clone();
+        Scmkv::simulated_create(space, Geometry::TINY, placement, options).expect("create")
+    })
 }
 
 pub(crate) fn key(number: u8) -> Vec<u8> {
