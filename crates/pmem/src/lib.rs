@@ -32,6 +32,6 @@ pub mod spin;
 pub use order::{Instruction, LINE};
 pub use pool::{CreateOptions, MediaChoice, Medium, OpenOptions, Pool, PoolError};
 pub use space::{
-    Claim, Durable, Grade, PageWriter, Space, SpaceOptions, SyncError, Volatile, Word, WriteMode,
-    thread_number,
+    Claim, Durable, Grade, PageWriter, Preparation, Space, SpaceOptions, SyncError, Volatile, Word,
+    WriteMode, thread_number,
 };

@@ -1,7 +1,7 @@
 //! Pools from the outside: what they keep, and what they refuse.
 
 use coreplane_pmem::pool::ROOT_WORDS;
-use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, OpenOptions, Pool, PoolError};
+use coreplane_pmem::{CreateOptions, MediaChoice, OpenOptions, Pool, PoolError};
 use std::path::PathBuf;
 
 const PAGE: u32 = 64 << 10;
@@ -359,96 +359,4 @@ fn an_event_loop_learns_of_its_syncs_without_waiting() {
         }
     }
     assert!(space.syncs() >= 20, "each record was waited for");
-}
-
-/// Bytes that this thread has made dirty in files, as the kernel counts them: whole folios.
-fn dirtied_bytes() -> u64 {
-    let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
-    let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap();
-    line.parse().unwrap()
-}
-
-/// What one store makes dirty.
-fn dirtied_by(store: impl FnOnce()) -> u64 {
-    let before = dirtied_bytes();
-    store();
-    dirtied_bytes() - before
-}
-
-/// Read ahead by the kernel, as it is where nobody says otherwise, such a store makes up to 2 MiB
-/// dirty on ext4.
-#[test]
-fn a_store_to_a_prepared_page_or_a_table_dirties_one_system_page() {
-    const PAGE: u32 = 2 << 20;
-    const MOST: u64 = 8 << 10;
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = directory.path().join("p");
-    let media = MediaChoice::File;
-    let options = CreateOptions { size: 128 << 20, page_size: PAGE, media, ..options(0) };
-    let pool = Pool::create(&path, &options).unwrap();
-    let space = pool.space();
-    assert!(space.is_preparable());
-    for page in 1..24 {
-        assert!(space.prepare(page).unwrap());
-        let mut writer = space.claim_log(page).unwrap();
-        assert!(!space.prepare(page).unwrap(), "it has a writer");
-        for _ in 0..PAGE / 4096 {
-            let bytes = dirtied_by(|| assert!(writer.append(&[&[7; 4096]]).is_some()));
-            assert!(bytes <= MOST, "a log: {bytes} bytes");
-        }
-    }
-    for page in 24..48 {
-        assert!(space.claim_words(page, Claim::WordsAsStored));
-        for at in (space.start_of(page)..).step_by(4096).take(PAGE as usize / 4096) {
-            let word = space.word::<Durable>(at).unwrap();
-            let bytes = dirtied_by(|| word.store(1));
-            assert!(bytes <= MOST, "a table: {bytes} bytes");
-        }
-    }
-}
-
-/// A store through the mapping is not held against the limit, a write is; and whoever exceeds it
-/// is killed by a signal.
-#[test]
-fn a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left() {
-    const PATH: &str = "COREPLANE_TEST_POOL_BEHIND_LIMIT";
-    let name = "a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left";
-    if let Some(path) = std::env::var_os(PATH) {
-        let media = MediaChoice::File;
-        let pool = Pool::open(&PathBuf::from(path), &OpenOptions { media }).unwrap();
-        assert!(pool.space().prepare(1).unwrap(), "below the limit");
-        assert!(pool.space().prepare(15).unwrap(), "above it: left as it is");
-        return;
-    }
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = directory.path().join("p");
-    drop(Pool::create(&path, &CreateOptions { media: MediaChoice::File, ..options(16) }).unwrap());
-    // In units of 512 bytes or of 1 KiB, as the shell has it.
-    let limited = "ulimit -f 512 && exec \"$0\" --exact \"$1\"";
-    let output = std::process::Command::new("sh")
-        .args(["-c", limited])
-        .args([std::env::current_exe().unwrap().as_os_str(), name.as_ref()])
-        .env(PATH, &path)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-}
-
-/// The kernel keeps what is advised differently apart, and lets a process have so many ranges.
-#[test]
-fn tables_without_end_do_not_use_up_the_ranges_of_the_address_space() {
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = directory.path().join("p");
-    let media = MediaChoice::File;
-    let options = CreateOptions { size: 24 << 20, page_size: 4096, media, ..options(0) };
-    let pool = Pool::create(&path, &options).unwrap();
-    let ranges = || {
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        maps.lines().filter(|line| line.ends_with("/p")).count()
-    };
-    for page in (2..pool.space().pages()).step_by(2) {
-        assert!(pool.space().claim_words(page, Claim::WordsAsStored));
-    }
-    let ranges = ranges();
-    assert!((3..2100).contains(&ranges), "{ranges} ranges");
 }

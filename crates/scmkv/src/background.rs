@@ -157,17 +157,27 @@ fn take_checkpoints(store: &Store) {
 }
 
 /// Keeps the next pages ready for small syncs. A file that cannot be written is left to those who
-/// sync it: they say so.
+/// sync it: they say so. Here it is tried again much later.
 fn prepare_pages(store: &Store) {
     loop {
-        if store.prepare_ahead().is_err() {
-            return store.counters.add(Count::BackgroundFailures, 1);
-        }
+        let pause = match store.prepare_ahead() {
+            Ok(_) => TICK,
+            Err(_) => {
+                store.counters.add(Count::BackgroundFailures, 1);
+                TICK * PAUSE_MAX
+            }
+        };
+        let until = Instant::now() + pause;
         let mut woken = store.wake.0.lock();
+        while !store.closed.load(Ordering::Acquire) {
+            let is_late = store.wake.1.wait_until(&mut woken, until).timed_out();
+            if is_late || pause == TICK {
+                break;
+            }
+        }
         if store.closed.load(Ordering::Acquire) {
             return;
         }
-        store.wake.1.wait_for(&mut woken, TICK);
     }
 }
 

@@ -36,10 +36,11 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::pool::HEADER_LEN;
 use coreplane_pmem::{Claim, Durable, PageWriter, Space, Word};
 use element::{CUT, ELEMENT_LEN};
+use free::Readiness;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// A page in DRAM.
 #[derive(Debug, Default)]
@@ -58,9 +59,8 @@ pub(crate) struct Cell {
     pub(crate) length: AtomicU32,
     /// Seconds since the store was opened at which the page was filled, for its age.
     pub(crate) sealed_at: AtomicU32,
-    /// It was free and was made ready for small syncs ([`Pages::prepare_next`]) since the store
-    /// was opened.
-    is_prepared: AtomicBool,
+    /// Whether syncs of it are small: a [`Readiness`].
+    readiness: Readiness,
 }
 
 impl Cell {
@@ -341,6 +341,7 @@ impl Pages {
         let Some(writer) = self.space.claim_log(page) else {
             return Err(Error::Unusable(format!("free page {page} is in use")));
         };
+        self.cell(page).readiness.note_used();
         self.write_element(page, kind, log, generation, birth)?;
         self.space.flush(self.element_offset(page), ELEMENT_LEN);
         Ok(writer)
@@ -350,6 +351,7 @@ impl Pages {
     pub(crate) fn open_index(&self, reserve: u32) -> Result<Option<u32>> {
         let Some(page) = self.pop_free(reserve) else { return Ok(None) };
         self.claim(page, Claim::Words)?;
+        self.cell(page).readiness.note_used();
         let start = self.space.start_of(page);
         self.space.persist(start, u64::from(self.space.page_size())).map_err(sync_failed)?;
         let generation = self.cell(page).generation().wrapping_add(1);

@@ -17,6 +17,7 @@ mod sync;
 mod word;
 mod writer;
 
+pub use prepare::Preparation;
 pub use sync::SyncError;
 pub use word::{Durable, Grade, Volatile, Word};
 pub use writer::{PageWriter, WriteMode};

@@ -14,6 +14,12 @@
 //! (`docs/measurements`). The bytes of a free page are nobody's, so that a crash at any moment
 //! loses nothing; and nothing here is ever needed for durability.
 //!
+//! A page that was filled so once has its blocks written for good, but not its folios: memory may
+//! run short, so that the kernel drops them, and whoever reads a record then has it read ahead in
+//! large ones. Nothing says which they are. So before it is filled again they are all dropped, and
+//! the page is read, which for once is done in folios of 4 KiB: by `posix_fadvise`, whose
+//! read-ahead is not of the kernel's own making.
+//!
 //! # Whose errors
 //!
 //! When the kernel cannot write what was stored it says so once to each *open file description*,
@@ -39,6 +45,15 @@ const CHUNK: u64 = 256 << 10;
 /// address space more, of which a process has 65,530; pages of a usual size need a few.
 const TOLD_MAX: u32 = 1024;
 
+/// What is known of a page that is to be made ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preparation {
+    /// Nothing: its blocks may never have been written.
+    First,
+    /// It was made ready before, and was in use since.
+    Again,
+}
+
 impl Space {
     /// True where [`Space::prepare`] is of use.
     pub fn is_preparable(&self) -> bool {
@@ -49,20 +64,26 @@ impl Space {
         }
     }
 
-    /// Fills a free page with zeroes in such a way that later syncs of it write little; false if
-    /// it is not free. It may take milliseconds; nobody can claim the page meanwhile. Nothing
-    /// need be durable when it returns. A page that the process may not write by a system call
-    /// (`RLIMIT_FSIZE`, which kills who tries) is left as it is.
+    /// Has a free page kept in such a way that later syncs of it write little; false if it is not
+    /// free. The first time it is filled with zeroes. It may take milliseconds; nobody can claim
+    /// the page meanwhile. Nothing need be durable when it returns. A page that the process may
+    /// not write by a system call (`RLIMIT_FSIZE`, which kills who tries) is left as it is.
     ///
     /// # Errors
     /// If the file cannot be written. The page is free all the same.
-    pub fn prepare(&self, page: u32) -> io::Result<bool> {
+    pub fn prepare(&self, page: u32, preparation: Preparation) -> io::Result<bool> {
         if page >= self.pages() || !self.roles.claim(page) {
             return Ok(false);
         }
-        let result = match (&self.behaviour, self.preparing()) {
-            (Behaviour::File, Some(file)) => self.write_small_folios(file, page),
-            (Behaviour::Traced(_), _) => {
+        let result = match (&self.behaviour, preparation, self.preparing()) {
+            (Behaviour::File, Preparation::First, Some(file)) => {
+                self.write_small_folios(file, page)
+            }
+            (Behaviour::File, Preparation::Again, Some(file)) => {
+                self.read_small_folios(file, page);
+                Ok(())
+            }
+            (Behaviour::Traced(_), Preparation::First, _) => {
                 self.zero(page);
                 Ok(())
             }
@@ -118,6 +139,15 @@ impl Space {
         Ok(())
     }
 
+    /// Best effort: a page of which it was not done is as durable.
+    fn read_small_folios(&self, file: &File, page: u32) {
+        let (start, len) = (self.start_of(page), u64::from(self.page_size()));
+        self.forget_folios(file, start, len);
+        let len = std::num::NonZeroU64::new(len);
+        let _best_effort =
+            rustix::fs::fadvise(file, start, len, rustix::fs::Advice::WillNeed).is_ok();
+    }
+
     /// Drops what the kernel keeps of the range, as far as it is clean; best effort.
     fn forget_folios(&self, file: &File, start: u64, len: u64) {
         // SAFETY: the range is part of a shared mapping of `file`, in a page that this call has
@@ -150,6 +180,7 @@ fn write_out(file: &File, start: u64, len: u64) {
 
 #[cfg(test)]
 mod tests {
+    use super::Preparation;
     use crate::{CreateOptions, MediaChoice, Pool};
     use std::io::Seek;
 
@@ -167,7 +198,7 @@ mod tests {
         };
         let pool = Pool::create(&directory.path().join("pool"), &options).unwrap();
         let space = pool.space();
-        assert!(space.prepare(1).unwrap());
+        assert!(space.prepare(1, Preparation::First).unwrap());
         let (synced, prepared) = (space.backing().unwrap(), space.preparing().unwrap());
         (&*synced).seek(std::io::SeekFrom::Start(7)).unwrap();
         assert_eq!({ prepared }.stream_position().unwrap(), 0);

@@ -3,10 +3,44 @@
 
 use super::Pages;
 use coreplane_engine::{Error, Result};
-use std::sync::atomic::Ordering;
+use coreplane_pmem::Preparation;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// So many of the pages that will be opened next are kept ready for small syncs.
 const PREPARED: usize = 8;
+
+/// Whether a page has been made ready for small syncs ([`Pages::prepare_next`]) since the store was
+/// opened, and since it was last in use.
+#[derive(Debug, Default)]
+pub(super) struct Readiness(AtomicU8);
+
+impl Readiness {
+    /// It may never have been written. What a new one is.
+    const UNKNOWN: u8 = 0;
+    const READY: u8 = 1;
+    /// It was ready, and records were appended to it since.
+    const USED: u8 = 2;
+
+    /// What is to be done before the page is filled; none if it is ready.
+    fn due(&self) -> Option<Preparation> {
+        match self.0.load(Ordering::Relaxed) {
+            Self::READY => None,
+            Self::USED => Some(Preparation::Again),
+            Self::UNKNOWN.. => Some(Preparation::First),
+        }
+    }
+
+    fn note_ready(&self) {
+        self.0.store(Self::READY, Ordering::Relaxed);
+    }
+
+    /// The page is opened.
+    pub(super) fn note_used(&self) {
+        let (ready, used) = (Self::READY, Self::USED);
+        let _was_not_ready =
+            self.0.compare_exchange(ready, used, Ordering::Relaxed, Ordering::Relaxed).is_err();
+    }
+}
 
 impl Pages {
     /// Free pages, not counting retired ones.
@@ -74,15 +108,18 @@ impl Pages {
         let page = {
             let mut free = self.free.lock();
             let ahead = PREPARED.min(free.len() / 4);
-            let is_due = |page: &u32| !self.cell(*page).is_prepared.load(Ordering::Relaxed);
+            let is_due = |page: &u32| self.cell(*page).readiness.due().is_some();
             let due = free.iter().take(ahead).position(is_due);
             let Some(page) = due.and_then(|at| free.remove(at)) else { return Ok(false) };
             self.free_len.store(free.len() as u32, Ordering::Release);
             self.preparing.fetch_add(1, Ordering::Relaxed);
             page
         };
-        let prepared = self.space.prepare(page);
-        self.cell(page).is_prepared.store(true, Ordering::Relaxed);
+        let readiness = &self.cell(page).readiness;
+        let prepared = readiness.due().map_or(Ok(true), |due| self.space.prepare(page, due));
+        if prepared.is_ok() {
+            readiness.note_ready();
+        }
         let mut free = self.free.lock();
         free.push_front(page);
         self.preparing.fetch_sub(1, Ordering::Relaxed);

@@ -1,0 +1,145 @@
+//! In what pieces the kernel keeps the file of a pool, and what that asks of it.
+
+use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, OpenOptions, Pool, Preparation};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+fn options() -> CreateOptions {
+    CreateOptions {
+        size: 1 << 20,
+        media: MediaChoice::File,
+        page_size: 64 << 10,
+        kind: "test".to_owned(),
+        parameters: [0; 8],
+    }
+}
+
+/// Bytes that this thread has made dirty in files, as the kernel counts them: whole folios.
+fn dirtied_bytes() -> u64 {
+    let io = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+    let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: ")).unwrap();
+    line.parse().unwrap()
+}
+
+/// What one store makes dirty.
+fn dirtied_by(store: impl FnOnce()) -> u64 {
+    let before = dirtied_bytes();
+    store();
+    dirtied_bytes() - before
+}
+
+/// Read ahead by the kernel, as it is where nobody says otherwise, such a store makes up to 2 MiB
+/// dirty on ext4.
+#[test]
+fn a_store_to_a_prepared_page_or_a_table_dirties_one_system_page() {
+    const PAGE: u32 = 2 << 20;
+    const MOST: u64 = 8 << 10;
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("p");
+    let options = CreateOptions { size: 128 << 20, page_size: PAGE, ..options() };
+    let pool = Pool::create(&path, &options).unwrap();
+    let space = pool.space();
+    assert!(space.is_preparable());
+    for page in 1..24 {
+        assert!(space.prepare(page, Preparation::First).unwrap());
+        let mut writer = space.claim_log(page).unwrap();
+        assert!(!space.prepare(page, Preparation::First).unwrap(), "it has a writer");
+        for _ in 0..PAGE / 4096 {
+            let bytes = dirtied_by(|| assert!(writer.append(&[&[7; 4096]]).is_some()));
+            assert!(bytes <= MOST, "a log: {bytes} bytes");
+        }
+    }
+    for page in 24..48 {
+        assert!(space.claim_words(page, Claim::WordsAsStored));
+        for at in (space.start_of(page)..).step_by(4096).take(PAGE as usize / 4096) {
+            let word = space.word::<Durable>(at).unwrap();
+            let bytes = dirtied_by(|| word.store(1));
+            assert!(bytes <= MOST, "a table: {bytes} bytes");
+        }
+    }
+}
+
+/// Has the kernel drop what it keeps of the file, which nobody maps, and read it in its own way.
+fn read_ahead(path: &Path) {
+    let mut file = std::fs::File::open(path).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    while file.read(&mut bytes).unwrap() > 0 {}
+}
+
+/// Where the file system has large folios, as ext4 has, the first assertion on `again` is what
+/// fails without the preparation: a store then makes 16 KiB to 2 MiB dirty.
+#[test]
+fn a_page_that_is_used_again_is_kept_in_small_folios_again() {
+    const PAGE: u32 = 2 << 20;
+    const MOST: u64 = 8 << 10;
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("p");
+    let options = CreateOptions { size: 64 << 20, page_size: PAGE, ..options() };
+    let pool = Pool::create(&path, &options).unwrap();
+    for page in 1..16 {
+        assert!(pool.space().prepare(page, Preparation::First).unwrap());
+        let mut writer = pool.space().claim_log(page).unwrap();
+        assert!(writer.append(&[&vec![7; PAGE as usize]]).is_some());
+        assert!(pool.space().fence().is_ok());
+    }
+    drop(pool);
+    read_ahead(&path);
+    let pool = Pool::open(&path, &OpenOptions { media: MediaChoice::File }).unwrap();
+    let space = pool.space();
+    for page in 1..16 {
+        let prepared = dirtied_by(|| assert!(space.prepare(page, Preparation::Again).unwrap()));
+        assert_eq!(prepared, 0, "nothing is written to have it so");
+        let mut writer = space.claim_log(page).unwrap();
+        for _ in 0..PAGE / 4096 {
+            let again = dirtied_by(|| assert!(writer.append(&[&[8; 4096]]).is_some()));
+            assert!(again <= MOST, "{again} bytes");
+        }
+    }
+}
+
+/// A store through the mapping is not held against the limit, a write is; and whoever exceeds it
+/// is killed by a signal.
+#[test]
+fn a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left() {
+    const PATH: &str = "COREPLANE_TEST_POOL_BEHIND_LIMIT";
+    let name = "a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left";
+    if let Some(path) = std::env::var_os(PATH) {
+        let media = MediaChoice::File;
+        let pool = Pool::open(&PathBuf::from(path), &OpenOptions { media }).unwrap();
+        assert!(pool.space().prepare(1, Preparation::First).unwrap(), "below the limit");
+        assert!(pool.space().prepare(15, Preparation::First).unwrap(), "above it: left as it is");
+        return;
+    }
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("p");
+    drop(Pool::create(&path, &options()).unwrap());
+    // In units of 512 bytes or of 1 KiB, as the shell has it.
+    let limited = "ulimit -f 512 && exec \"$0\" --exact \"$1\"";
+    let output = std::process::Command::new("sh")
+        .args(["-c", limited])
+        .args([std::env::current_exe().unwrap().as_os_str(), name.as_ref()])
+        .env(PATH, &path)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// The kernel keeps what is advised differently apart, and lets a process have so many ranges.
+#[test]
+fn tables_without_end_do_not_use_up_the_ranges_of_the_address_space() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("p");
+    let options = CreateOptions { size: 24 << 20, page_size: 4096, ..options() };
+    let pool = Pool::create(&path, &options).unwrap();
+    let ranges = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.ends_with("/p")).count()
+    };
+    for page in (2..pool.space().pages()).step_by(2) {
+        assert!(pool.space().claim_words(page, Claim::WordsAsStored));
+    }
+    let ranges = ranges();
+    assert!((3..2100).contains(&ranges), "{ranges} ranges");
+}
