@@ -201,6 +201,10 @@ impl Engine for Broken {
             return Ok(Outcome::Written(Written { sequence, ticket, replaced: true }));
         }
         self.writing.fetch_add(1, Ordering::SeqCst);
+        if self.is(Fault::MissBesideWrite) && self.once_in(31) {
+            // On a busy machine no reader's turn may come otherwise.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         let outcome = self.model.put(key, value, &options);
         self.writing.fetch_sub(1, Ordering::SeqCst);
         if outcome.is_err() && self.is(Fault::FullDropsOne) {

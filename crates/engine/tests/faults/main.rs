@@ -139,7 +139,6 @@ fn reopen(fault: Fault, model: Arc<ModelEngine>, clock: ManualClock) -> Reopen {
         }
         drop(engine);
         let next = match (how, fault) {
-            (Restart::Kill, Fault::KillLoses) => model.after_power_cut(),
             (Restart::PowerCut, Fault::PowerCutTearsBatch) => model.after_kill(),
             (Restart::PowerCut, _) => model.after_power_cut(),
             _ => model.after_kill(),
@@ -161,6 +160,15 @@ fn damage(fault: Fault, how: Restart, model: ModelEngine, clock: &ManualClock) -
         }
         (Fault::PowerCutTearsBatch, Restart::PowerCut) => {
             model.delete(b"key-00502", &wait).unwrap();
+            model
+        }
+        // One record, whether or not it was made durable in time.
+        (Fault::KillLoses, Restart::Kill) => {
+            let mut first = None;
+            model.iterate(0, 1, &mut |entry| first = Some(entry.key.to_vec())).unwrap();
+            if let Some(key) = first {
+                model.delete(&key, &wait).unwrap();
+            }
             model
         }
         (Fault::RestartForgetsSequences, _) => {
