@@ -21,6 +21,7 @@
 
 pub mod arch;
 pub mod checksum;
+pub mod chunked;
 pub mod epoch;
 pub mod media;
 pub mod order;
@@ -32,6 +33,6 @@ pub mod spin;
 pub use order::{Instruction, LINE};
 pub use pool::{CreateOptions, MediaChoice, Medium, OpenOptions, Pool, PoolError};
 pub use space::{
-    Claim, Durable, Grade, PageWriter, Preparation, Space, SpaceOptions, SyncError, Volatile, Word,
+    Claim, Durable, Grade, PageWriter, Pen, Preparation, Space, SpaceOptions, SyncError, Volatile, Word,
     WriteMode, thread_number,
 };

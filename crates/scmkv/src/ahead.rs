@@ -14,7 +14,7 @@
 
 use crate::log::Order;
 use crate::put::{Plan, Write};
-use crate::record::{Header, Kind};
+use coreplane_record::{Header, Kind};
 use crate::store::Store;
 use coreplane_engine::{Outcome, Result, WriteOptions};
 use coreplane_pmem::epoch;

@@ -11,7 +11,7 @@
 
 use crate::counters::Count;
 use crate::log::Log;
-use crate::record::Kind;
+use coreplane_record::Kind;
 use crate::scrub::Scrub;
 use crate::store::Store;
 use crate::sweep_expired::Sweep;

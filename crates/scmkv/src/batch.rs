@@ -22,7 +22,7 @@ use crate::hash::Place;
 use crate::index::{GroupLock, Leaf, Slot};
 use crate::log::{Log, Order};
 use crate::put::Standing;
-use crate::record::{Header, Kind};
+use coreplane_record::{Header, Kind};
 use crate::store::Store;
 use coreplane_engine::{
     Batch, Change, Completion, Error, Horizon, Result, Ticket, WriteOptions, Written,

@@ -75,7 +75,7 @@ pub(crate) use load::{Found, Loaded, Source};
 use crate::counters::Count;
 use crate::log::Log;
 use crate::page::{self, Kind};
-use crate::record;
+use coreplane_record as record;
 use crate::store::{Root, Store};
 use coreplane_engine::{Damage, Result, VerifyReport};
 use coreplane_pmem::spin::{Backoff, Held};

@@ -35,7 +35,7 @@ use crate::fragments::FragmentCopy;
 use crate::index::{GroupLock, Probe, Slot};
 use crate::log::{Appended, Log, Order};
 use crate::page::{self, Element};
-use crate::record::{Header, Kind, View};
+use coreplane_record::{Header, Kind, View};
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};

@@ -13,7 +13,7 @@
 
 use crate::durable::Early;
 use crate::page::sync_failed;
-use crate::sealed;
+use coreplane_record::sealed;
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::{Durable, Space, spin};
 use parking_lot::Mutex;

@@ -21,7 +21,7 @@
 use crate::clean::{Cleaner, Moving};
 use crate::index::{GroupLock, Probe, Slot};
 use crate::log::{Appended, Log, Order};
-use crate::record::{Header, Kind, View};
+use coreplane_record::{Header, Kind, View};
 use crate::store::Store;
 use coreplane_engine::Result;
 use coreplane_pmem::epoch::Guard;

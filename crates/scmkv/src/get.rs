@@ -14,7 +14,7 @@ use crate::counters::Count;
 use crate::fragments::fragment_offsets;
 use crate::hash::Place;
 use crate::index::{Slot, Verdict};
-use crate::record::{Kind, View};
+use coreplane_record::{Kind, View};
 use crate::store::{Store, misled};
 use coreplane_engine::{Error, Found, Horizon, Record, Result, Ticket, Value, Visibility};
 use coreplane_pmem::epoch::{self, Guard};

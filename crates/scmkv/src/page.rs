@@ -30,8 +30,8 @@ mod free;
 
 pub(crate) use element::{Element, Kind, NONE_CAN_BE_READ};
 
-use crate::chunked::Chunked;
-use crate::sealed;
+use coreplane_pmem::chunked::Chunked;
+use coreplane_record::sealed;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::pool::HEADER_LEN;
 use coreplane_pmem::{Claim, Durable, PageWriter, Space, Word};

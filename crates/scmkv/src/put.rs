@@ -10,7 +10,7 @@ use crate::fragments::{Fragments, fragment_offsets};
 use crate::hash::Place;
 use crate::index::{GroupLock, Probe, Slot, VERSION_STEP};
 use crate::log::{Appended, Log, Order};
-use crate::record::{Header, Kind, View};
+use coreplane_record::{Header, Kind, View};
 use crate::store::Store;
 use coreplane_engine::{
     Completion, Durability, Error, Horizon, Outcome, Result, Ticket, UnixMillis, WriteOptions,

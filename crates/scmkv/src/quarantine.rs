@@ -26,7 +26,7 @@
 use crate::counters::Count;
 use crate::index::{GroupLock, Slot};
 use crate::page;
-use crate::record::{Kind, View};
+use coreplane_record::{Kind, View};
 use crate::store::Store;
 use coreplane_engine::Result;
 use parking_lot::Mutex;

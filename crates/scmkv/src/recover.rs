@@ -23,7 +23,7 @@
 use crate::batch::Run;
 use crate::index::{Probe, Slot, Verdict};
 use crate::page::{self, Element};
-use crate::record::{Kind, View};
+use coreplane_record::{Kind, View};
 use crate::store::Store;
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::{self, Guard};

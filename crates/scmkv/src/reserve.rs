@@ -28,7 +28,7 @@ use crate::counters::Count;
 use crate::hash::Place;
 use crate::index::{Leaf, Slot};
 use crate::log::Log;
-use crate::record::Kind;
+use coreplane_record::Kind;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch;

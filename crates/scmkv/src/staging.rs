@@ -28,7 +28,7 @@ use crate::index::{GroupLock, Leaf, Slot, SuspendedLock};
 use crate::log::{Appended, Log, Order};
 use crate::page::sync_failed;
 use crate::put::{Standing, Write};
-use crate::record::{Header, Kind};
+use coreplane_record::{Header, Kind};
 use crate::store::Store;
 use coreplane_engine::{Durability, Horizon, Outcome, Result, Ticket, Written};
 use coreplane_pmem::spin::Backoff;

@@ -13,7 +13,7 @@ use crate::index::{Index, Slot};
 use crate::log::Log;
 use crate::page::Pages;
 use crate::quarantine::Quarantine;
-use crate::record::{self, Kind, Reader, View};
+use coreplane_record::{self as record, Kind, Reader, View};
 use crate::staging::Staging;
 use crate::sweep_expired::Expiries;
 use coreplane_engine::{Durability, Error, Result};

@@ -26,7 +26,7 @@
 use crate::counters::Count;
 use crate::index::{Position, Slot};
 use crate::put::Standing;
-use crate::record::{Header, Kind, View};
+use coreplane_record::{Header, Kind, View};
 use crate::store::Store;
 use coreplane_engine::{Error, Result, UnixMillis, WriteOptions};
 use coreplane_pmem::epoch;

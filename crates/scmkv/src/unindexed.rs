@@ -17,7 +17,7 @@
 //! are looked at. Pages that were open at a crash are left to the replay.
 
 use crate::batch::Run;
-use crate::record::{Kind, View};
+use coreplane_record::{Kind, View};
 use coreplane_engine::Result;
 use std::collections::HashMap;
 

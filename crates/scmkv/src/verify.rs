@@ -7,7 +7,7 @@
 use crate::fragments::fragment_offsets;
 use crate::index::{Position, Probe, Slot, SlotRef, Verdict};
 use crate::page::Kind as PageKind;
-use crate::record::{Kind, View};
+use coreplane_record::{Kind, View};
 use crate::store::Store;
 use crate::unindexed::{Seen, unindexed};
 use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};

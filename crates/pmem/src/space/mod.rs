@@ -20,7 +20,7 @@ mod writer;
 pub use prepare::Preparation;
 pub use sync::SyncError;
 pub use word::{Durable, Grade, Volatile, Word};
-pub use writer::{PageWriter, WriteMode};
+pub use writer::{PageWriter, Pen, WriteMode};
 
 use crate::epoch::{self, Guard};
 use crate::media::{Behaviour, Trace};
@@ -390,11 +390,16 @@ impl Space {
     /// Claims a free page for appending; none if it is not free. Nothing is published yet, the
     /// old bytes stay until they are overwritten.
     pub fn claim_log(self: &Arc<Self>, page: u32) -> Option<PageWriter> {
+        self.claim_for_log(page).then(|| PageWriter::new(Arc::clone(self), page))
+    }
+
+    /// Claims a free page for a writer; false if it is not free.
+    fn claim_for_log(&self, page: u32) -> bool {
         if page >= self.pages() || !self.roles.claim(page) {
-            return None;
+            return false;
         }
         self.roles.become_log(page, 0, 0, true);
-        Some(PageWriter::new(Arc::clone(self), page))
+        true
     }
 
     /// Adopts a free page as a log page that nobody appends to, `published` bytes of it readable:

@@ -132,6 +132,23 @@ impl Roles {
         self.store(page, log_word(published, durable) | writer);
     }
 
+    /// Gives a log page without a writer one, who goes on behind what is published; none if it is
+    /// anything else.
+    pub(super) fn adopt_writer(&self, page: u32) -> Option<u32> {
+        let word = self.word(page as usize)?;
+        let mut current = word.load(Ordering::Relaxed);
+        while let Role::Log { published, .. } = Role::from_word(current)
+            && current & WRITER == 0
+        {
+            let to = current | WRITER;
+            match word.compare_exchange_weak(current, to, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Some(published),
+                Err(other) => current = other,
+            }
+        }
+        None
+    }
+
     /// The writer of the page is gone.
     pub(super) fn drop_writer(&self, page: u32) {
         if let Some(word) = self.word(page as usize) {

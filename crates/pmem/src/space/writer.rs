@@ -1,4 +1,4 @@
-//! The one owner of a log page that is being filled.
+//! The one owner of a log page that is being filled, or of several by turns.
 
 use super::Space;
 use crate::arch;
@@ -23,8 +23,46 @@ pub struct PageWriter {
     start: u64,
     tail: u32,
     published: u32,
-    /// Where a record that goes past the caches is put together.
-    stage: Box<Stage>,
+    /// Where a record that goes past the caches is put together; made when it is first needed.
+    stage: Option<Box<Stage>>,
+}
+
+/// What is needed to write to one page after the other, be they begun or not.
+#[derive(Debug)]
+pub struct Pen {
+    space: Arc<Space>,
+    stage: Option<Box<Stage>>,
+}
+
+impl Pen {
+    /// For the pages of `space`.
+    pub fn new(space: &Arc<Space>) -> Self {
+        Self { space: Arc::clone(space), stage: None }
+    }
+
+    /// A writer that goes on behind what is published in a log page that has none.
+    ///
+    /// # Errors
+    /// The pen, if there is no such page.
+    pub fn take_up(self, page: u32) -> Result<PageWriter, Self> {
+        match self.space.roles.adopt_writer(page) {
+            Some(published) => Ok(self.writer(page, published)),
+            None => Err(self),
+        }
+    }
+
+    /// A writer of a free page, as [`Space::claim_log`] gives it.
+    ///
+    /// # Errors
+    /// The pen, if the page is not free.
+    pub fn begin(self, page: u32) -> Result<PageWriter, Self> {
+        if self.space.claim_for_log(page) { Ok(self.writer(page, 0)) } else { Err(self) }
+    }
+
+    fn writer(self, page: u32, tail: u32) -> PageWriter {
+        let start = self.space.start_of(page);
+        PageWriter { space: self.space, page, start, tail, published: tail, stage: self.stage }
+    }
 }
 
 /// Bytes that are put together before they go past the caches.
@@ -36,9 +74,12 @@ struct Stage([u8; STAGE]);
 
 impl PageWriter {
     pub(super) fn new(space: Arc<Space>, page: u32) -> Self {
-        let start = space.start_of(page);
-        let stage = Box::new(Stage([0; STAGE]));
-        Self { space, page, start, tail: 0, published: 0, stage }
+        Pen { space, stage: None }.writer(page, 0)
+    }
+
+    /// Gives the page up, as if dropped, and keeps what it takes to write to another.
+    pub fn lay_down(mut self) -> Pen {
+        Pen { space: Arc::clone(&self.space), stage: self.stage.take() }
     }
 
     /// The page.
@@ -110,32 +151,34 @@ impl PageWriter {
             return None;
         }
         let offset = self.next_offset();
+        let mut stage = self.stage.take().unwrap_or_else(|| Box::new(Stage([0; STAGE])));
         let mut staged = 0;
         for part in parts {
             let mut rest = *part;
             while !rest.is_empty() {
                 let (piece, after) = rest.split_at(rest.len().min(STAGE - staged));
-                self.stage.0[staged..staged + piece.len()].copy_from_slice(piece);
+                stage.0[staged..staged + piece.len()].copy_from_slice(piece);
                 staged += piece.len();
                 rest = after;
                 if staged == STAGE {
-                    self.stream(STAGE);
+                    self.stream(&stage, STAGE);
                     staged = 0;
                 }
             }
         }
         let whole = staged.next_multiple_of(8);
-        self.stage.0[staged..whole].fill(0);
-        self.stream(whole);
+        stage.0[staged..whole].fill(0);
+        self.stream(&stage, whole);
+        self.stage = Some(stage);
         Some(offset)
     }
 
     /// Stores `len` bytes of the stage (a multiple of 8) past the caches at the tail. The caller
     /// has checked that they fit.
     #[inline]
-    fn stream(&mut self, len: usize) {
+    fn stream(&mut self, stage: &Stage, len: usize) {
         let offset = self.next_offset();
-        let bytes = &self.stage.0[..len];
+        let bytes = &stage.0[..len];
         if let Behaviour::Traced(trace) = &self.space.behaviour {
             trace.store_nt(offset, bytes);
         }

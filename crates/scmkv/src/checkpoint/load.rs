@@ -5,7 +5,7 @@ use crate::arena::Arena;
 use crate::geometry::Geometry;
 use crate::index::{Index, SegmentHeader, Slot};
 use crate::page::{self, Element};
-use crate::record;
+use coreplane_record as record;
 use crate::store::{Root, Seeds};
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::Space;

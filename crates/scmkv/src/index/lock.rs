@@ -21,7 +21,7 @@ use super::group::Probe;
 use super::kernel::{self, LOCKED};
 use super::{Index, Leaf, Slot};
 use crate::hash::Place;
-use crate::record::{Header, Kind};
+use coreplane_record::{Header, Kind};
 use coreplane_engine::Result;
 use coreplane_pmem::LINE;
 use coreplane_pmem::spin::Backoff;

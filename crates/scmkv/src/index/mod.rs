@@ -35,7 +35,7 @@ pub(crate) use lock::{GroupLock, SuspendedLock, VERSION_STEP};
 pub(crate) use slot::{OFFSET_MAX, Slot};
 pub(crate) use sweep::{Position, SlotRef};
 
-use crate::chunked::Chunked;
+use coreplane_pmem::chunked::Chunked;
 use crate::geometry::Geometry;
 use crate::hash::Place;
 use coreplane_engine::{Error, Result};

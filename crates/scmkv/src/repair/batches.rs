@@ -18,7 +18,7 @@ use super::claims::Witness;
 use super::survey::Surveyed;
 use super::verdict::Plan;
 use crate::batch::Run;
-use crate::record::{Kind, View};
+use coreplane_record::{Kind, View};
 use crate::store::Store;
 use crate::unindexed::{count_members, holds};
 use coreplane_engine::Result;

@@ -13,7 +13,7 @@ use crate::geometry::SLOTS;
 use crate::hash::{Place, window, window_start};
 use crate::index::{Index, Position, SegmentHeader, Slot};
 use crate::page::Element;
-use crate::record::{Kind, View};
+use coreplane_record::{Kind, View};
 use crate::recover::LogPage;
 use crate::store::{Root, Store};
 use crate::unindexed::{Seen, unindexed};

@@ -2,7 +2,7 @@
 
 use super::amend::{Amended, amend};
 use crate::batch::Run;
-use crate::record::{self, Form, Kind, View};
+use coreplane_record::{self as record, Form, Kind, View};
 use crate::recover::LogPage;
 use crate::store::Store;
 use coreplane_engine::Result;

@@ -18,8 +18,8 @@
 use super::{Finding, Repair, Tell};
 use crate::geometry::Geometry;
 use crate::page::{Element, Kind, Pages};
-use crate::record::{self, Reader};
-use crate::sealed;
+use coreplane_record::{self as record, Reader};
+use coreplane_record::sealed;
 use crate::store::Seeds;
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::{Space, epoch};

@@ -5,7 +5,7 @@ use super::survey::{Copied, Gap, Reading, Surveyed};
 use super::{Fate, Finding};
 use crate::batch::Run;
 use crate::index::VERSION_STEP;
-use crate::record::{Kind, View};
+use coreplane_record::{Kind, View};
 use crate::recover::LogPage;
 use crate::store::Store;
 use coreplane_engine::Result;

@@ -5,18 +5,18 @@
 const CONTENT_BITS: u32 = 48;
 
 /// The greatest content.
-pub(crate) const CONTENT_MAX: u64 = (1 << CONTENT_BITS) - 1;
+pub const CONTENT_MAX: u64 = (1 << CONTENT_BITS) - 1;
 
 /// `content`, sealed for the word at `offset`.
 // media-format: begin pool
-pub(crate) fn seal(content: u64, offset: u64) -> u64 {
+pub fn seal(content: u64, offset: u64) -> u64 {
     debug_assert!(content <= CONTENT_MAX);
     content | u64::from(check(content, offset)) << CONTENT_BITS
 }
 // media-format: end
 
 /// The content of the sealed `word` at `offset`; none if it was not sealed for there.
-pub(crate) fn open(word: u64, offset: u64) -> Option<u64> {
+pub fn open(word: u64, offset: u64) -> Option<u64> {
     let content = word & CONTENT_MAX;
     (check(content, offset) == (word >> CONTENT_BITS) as u16).then_some(content)
 }

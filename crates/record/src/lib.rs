@@ -13,21 +13,24 @@
 //!
 //! The paper's record also names the one that it replaces (`addr_of_oldobj`), to roll back along.
 //! Here recovery reads the logs and takes the greatest version that is sound, so that nothing has
-//! to be known of the old record when the new one is written ([`ahead`](crate::ahead)). The seed
+//! to be known of the old record when the new one is written. The seed
 //! makes a record valid only where and when
 //! it was written: what an earlier use of the page left is never taken for one.
 //!
 //! *Follows*: a record says whether everything before it in its page was durable when it was
 //! written. So a record that is not sound, with one that follows behind it, is damage and not
-//! where a crash cut the log off ([`recover`](crate::recover)).
+//! where a crash cut the log off.
 //!
 //! | kind | value |
 //! |---|---|
 //! | `Put` | the value, or with `LARGE` its length and the offsets of its fragments |
-//! | `Delete` | the birth of the newest page when it was written ([`clean`](crate::clean)) |
+//! | `Delete` | what the engine has to know to forget it one day |
 //! | `Fragment` | its index among the fragments, then a piece of the value |
-//! | `Commit` | the runs of records that a batch consists of ([`batch`](crate::batch)) |
-//! | `Lost` | what was left of the records that lay here ([`repair`](crate::repair)) |
+//! | `Commit` | the runs of records that a batch consists of |
+//! | `Lost` | what was left of the records that lay here |
+//! | `Moved` | where the records of this page are from now on |
+
+pub mod sealed;
 
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::Space;
@@ -35,20 +38,27 @@ use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
 
 // media-format: begin pool
-pub(crate) const HEADER: usize = 20;
+/// Bytes of a header without expiry and sequence.
+pub const HEADER: usize = 20;
 const KEY_BITS: u32 = 17;
 // media-format: end
 
 /// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// A key and its value.
     Put = 1,
+    /// A tombstone.
     Delete = 2,
+    /// A piece of a large value.
     Fragment = 3,
+    /// What makes a batch valid.
     Commit = 4,
-    /// What a repair has put over bytes that were lost ([`repair`](crate::repair)).
+    /// What a repair has put over bytes that were lost.
     Lost = 5,
+    /// The page is dead: its records were written anew elsewhere.
+    Moved = 6,
 }
 
 impl Kind {
@@ -60,6 +70,7 @@ impl Kind {
             3 => Some(Self::Fragment),
             4 => Some(Self::Commit),
             5 => Some(Self::Lost),
+            6 => Some(Self::Moved),
             _ => None,
         }
     }
@@ -76,21 +87,26 @@ const FLAGS: u32 = 0x1f;
 
 /// What is written before key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) kind: Kind,
+pub struct Header {
+    /// What the record is.
+    pub kind: Kind,
     /// The value is a list of fragments.
-    pub(crate) large: bool,
+    pub large: bool,
     /// Valid only if the commit record of its batch is.
-    pub(crate) batched: bool,
+    pub batched: bool,
     /// All records before it in its page were durable when it was written.
-    pub(crate) follows: bool,
-    pub(crate) version: u64,
-    pub(crate) expires_at: Option<UnixMillis>,
-    pub(crate) sequence: Option<u64>,
+    pub follows: bool,
+    /// Orders all writes of a key.
+    pub version: u64,
+    /// When the record ceases to exist.
+    pub expires_at: Option<UnixMillis>,
+    /// The sequence that the caller gave.
+    pub sequence: Option<u64>,
 }
 
 impl Header {
-    pub(crate) fn put(version: u64) -> Self {
+    /// Of a plain record.
+    pub fn put(version: u64) -> Self {
         Self {
             kind: Kind::Put,
             large: false,
@@ -113,20 +129,20 @@ impl Header {
 
     /// Bytes before the key.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         HEADER + 8 * (usize::from(self.expires_at.is_some()) + usize::from(self.sequence.is_some()))
     }
 
     /// Bytes of the whole record in the log.
     #[inline]
-    pub(crate) fn record_len(&self, key: &[u8], value_len: usize) -> usize {
+    pub fn record_len(&self, key: &[u8], value_len: usize) -> usize {
         (self.len() + key.len() + value_len).next_multiple_of(8)
     }
 
     /// The header's bytes, checksum included.
     #[inline]
     // media-format: begin pool
-    pub(crate) fn encode(&self, seed: u32, key: &[u8], value: &[&[u8]]) -> Encoded {
+    pub fn encode(&self, seed: u32, key: &[u8], value: &[&[u8]]) -> Encoded {
         let value_len: usize = value.iter().map(|part| part.len()).sum();
         let lengths =
             key.len() as u32 | (self.kind as u32) << KEY_BITS | self.flags() << (KEY_BITS + 3);
@@ -154,23 +170,26 @@ impl Header {
 
 /// An encoded header.
 #[derive(Debug)]
-pub(crate) struct Encoded {
+pub struct Encoded {
     bytes: [u8; HEADER + 16],
     len: usize,
 }
 
 impl Encoded {
+    /// The bytes, up to where the key begins.
     #[inline]
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
 /// A record in the log.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct View<'a> {
-    pub(crate) offset: u64,
-    pub(crate) header: Header,
+pub struct View<'a> {
+    /// Where in the pool it begins.
+    pub offset: u64,
+    /// Its header.
+    pub header: Header,
     /// From the header to the end of the value.
     bytes: &'a [u8],
     key_len: usize,
@@ -187,37 +206,41 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl<'a> View<'a> {
+    /// The key.
     #[inline]
-    pub(crate) fn key(&self) -> &'a [u8] {
+    pub fn key(&self) -> &'a [u8] {
         let start = self.header.len();
         &self.bytes[start..start + self.key_len]
     }
 
+    /// The value, as it is stored.
     #[inline]
-    pub(crate) fn value(&self) -> &'a [u8] {
+    pub fn value(&self) -> &'a [u8] {
         &self.bytes[self.header.len() + self.key_len..]
     }
 
     /// Bytes in the log, padding included.
     #[inline]
-    pub(crate) fn len(&self) -> u32 {
+    pub fn len(&self) -> u32 {
         self.bytes.len().next_multiple_of(8) as u32
     }
 
     /// The sequence that callers see.
     #[inline]
-    pub(crate) fn sequence(&self) -> u64 {
+    pub fn sequence(&self) -> u64 {
         self.header.sequence.unwrap_or(self.header.version)
     }
 
     /// Stored and computed checksum.
-    pub(crate) fn checksums(&self, seed: u32) -> (u32, u32) {
+    pub fn checksums(&self, seed: u32) -> (u32, u32) {
         (word32(self.bytes, 0), crc32c_append(seed, &self.bytes[4..]))
     }
 
+    /// Holds the record against its checksum.
+    ///
     /// # Errors
     /// If the bytes are not those that were written here.
-    pub(crate) fn check(&self, seed: u32) -> Result<()> {
+    pub fn check(&self, seed: u32) -> Result<()> {
         let (stored, computed) = self.checksums(seed);
         if stored == computed {
             return Ok(());
@@ -226,7 +249,7 @@ impl<'a> View<'a> {
     }
 
     /// The `n`-th 8-byte word of the value.
-    pub(crate) fn value_word(&self, n: usize) -> Option<u64> {
+    pub fn value_word(&self, n: usize) -> Option<u64> {
         let value = self.value();
         (value.len() >= 8 * n + 8).then(|| word64(value, 8 * n))
     }
@@ -234,19 +257,21 @@ impl<'a> View<'a> {
 
 /// What the first bytes of a record say of its form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Form {
-    pub(crate) kind: Kind,
+pub struct Form {
+    /// What the record is.
+    pub kind: Kind,
     flags: u32,
     /// Bytes before the key.
-    pub(crate) head: usize,
-    pub(crate) key_len: usize,
+    pub head: usize,
+    /// Bytes of the key.
+    pub key_len: usize,
     value_len: usize,
 }
 
 impl Form {
     /// None if no record begins so.
     #[inline]
-    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
+    pub fn of(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < HEADER {
             return None;
         }
@@ -260,28 +285,29 @@ impl Form {
     }
 
     /// True for a member of a batch.
-    pub(crate) fn is_batched(&self) -> bool {
+    pub fn is_batched(&self) -> bool {
         self.flags & BATCHED != 0
     }
 
     /// Bytes of the record, without its padding.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.head + self.key_len + self.value_len
     }
 }
 
 /// Reads records out of a space.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reader<'s> {
-    pub(crate) space: &'s Space,
+pub struct Reader<'s> {
+    /// The space.
+    pub space: &'s Space,
 }
 
 impl<'s> Reader<'s> {
     /// The record at `offset`; none if nothing that could be one is published there. Its checksum
     /// is not looked at.
     #[inline]
-    pub(crate) fn view<'g>(&self, guard: &'g Guard, offset: u64) -> Option<View<'g>>
+    pub fn view<'g>(&self, guard: &'g Guard, offset: u64) -> Option<View<'g>>
     where
         's: 'g,
     {
@@ -313,7 +339,7 @@ impl<'s> Reader<'s> {
 
 /// What the checksum of a record at `offset` begins with.
 #[inline]
-pub(crate) fn seed(pool: u32, generation: u32, offset: u64) -> u32 {
+pub fn seed(pool: u32, generation: u32, offset: u64) -> u32 {
     pool ^ generation.wrapping_mul(0x9e37_79b1)
         ^ ((offset >> 3) as u32).rotate_left(7)
         ^ (offset >> 35) as u32

@@ -3,8 +3,9 @@
 
 use std::sync::OnceLock;
 
+/// A table in DRAM whose entries are made as they are used.
 #[derive(Debug)]
-pub(crate) struct Chunked<T> {
+pub struct Chunked<T> {
     /// Entries in a chunk.
     chunk: usize,
     chunks: Box<[OnceLock<Box<[T]>>]>,
@@ -13,7 +14,7 @@ pub(crate) struct Chunked<T> {
 
 impl<T> Chunked<T> {
     /// A table of `len` entries, `chunk` of which (a power of two) come into being at a time.
-    pub(crate) fn new(len: usize, chunk: usize, initial: fn() -> T) -> Self {
+    pub fn new(len: usize, chunk: usize, initial: fn() -> T) -> Self {
         let chunk = chunk.min(len).next_power_of_two();
         let chunks = (0..len.div_ceil(chunk)).map(|_| OnceLock::new()).collect();
         Self { chunk, chunks, initial }
@@ -21,14 +22,14 @@ impl<T> Chunked<T> {
 
     /// The entry at `index`, made on first use. `index` must be below the length.
     #[inline]
-    pub(crate) fn get(&self, index: usize) -> &T {
+    pub fn get(&self, index: usize) -> &T {
         let chunk = self.chunks[index >> self.chunk.trailing_zeros()]
             .get_or_init(|| (0..self.chunk).map(|_| (self.initial)()).collect());
         &chunk[index & (self.chunk - 1)]
     }
 
     /// Bytes in use.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         let used = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
         (used * self.chunk * size_of::<T>() + size_of_val(&*self.chunks)) as u64
     }

@@ -1,0 +1,91 @@
+//! Cursors of unordered iteration: numbers that stand for keys.
+//!
+//! A cursor of 64 bits cannot say where among keys of any length an iteration is. So the store
+//! remembers that, for the iterations under way that were last asked to go on. One that it has
+//! forgotten begins again, which shows records twice and never leaves one out.
+
+use crate::get::entry_of;
+use crate::store::Store;
+use coreplane_engine::{Entry, Result};
+use coreplane_pmem::{epoch, spin};
+use coreplane_record::Kind;
+use std::collections::VecDeque;
+
+/// Iterations that are remembered.
+const REMEMBERED: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(crate) struct Cursors {
+    last: u64,
+    /// A cursor, and the key where it goes on.
+    places: VecDeque<(u64, Box<[u8]>)>,
+}
+
+impl Cursors {
+    fn remember(&mut self, key: Box<[u8]>) -> u64 {
+        if self.places.len() == REMEMBERED {
+            self.places.pop_front();
+        }
+        self.last += 1;
+        self.places.push_back((self.last, key));
+        self.last
+    }
+
+    /// The place stays known: the same cursor may be asked for twice.
+    fn place_of(&self, cursor: u64) -> Box<[u8]> {
+        let known = self.places.binary_search_by_key(&cursor, |(cursor, _)| *cursor);
+        known.map_or_else(|_| Box::default(), |at| self.places[at].1.clone())
+    }
+}
+
+impl Store {
+    /// Shows the live records of whole leaves from `cursor` on, until `count` were shown.
+    pub(crate) fn iterate(
+        &self,
+        cursor: u64,
+        count: usize,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<u64> {
+        let mut from = spin::lock(&self.cursors).place_of(cursor);
+        let mut shown = 0;
+        loop {
+            let guard = epoch::pin();
+            let (head, records) = self.leaf_of(&guard, Some(&from), false)?;
+            for view in records.iter().filter(|view| view.key() >= &*from) {
+                if view.header.kind == Kind::Put && !self.is_expired(view) {
+                    shown += 1;
+                    visit(entry_of(view));
+                }
+            }
+            match head.bound {
+                None => return Ok(0),
+                Some(bound) if shown >= count.max(1) => {
+                    return Ok(spin::lock(&self.cursors).remember(bound));
+                }
+                Some(bound) => from = bound,
+            }
+        }
+    }
+
+    /// Shows what is newer than `sequence`, tombstones too.
+    pub(crate) fn changes_since(
+        &self,
+        sequence: u64,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<()> {
+        let mut from: Box<[u8]> = Box::default();
+        loop {
+            let guard = epoch::pin();
+            let (head, records) = self.leaf_of(&guard, Some(&from), false)?;
+            for view in records.iter().filter(|view| view.sequence() > sequence) {
+                let live = view.header.kind == Kind::Put && !self.is_expired(view);
+                let entry = entry_of(view);
+                visit(Entry { record: entry.record.filter(|_| live), ..entry });
+            }
+            match head.bound {
+                None => return Ok(()),
+                Some(bound) => from = bound,
+            }
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! The engine's face.
+
+use crate::get::record_of;
+use crate::open::{self, KIND, Options};
+use crate::put::Plan;
+use crate::store::Store;
+use coreplane_engine::{
+    Batch, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits, Mutation,
+    Ordered, Outcome, Progress, Record, Result, Stats, UnixMillis, VerifyReport, Visibility,
+    WriteOptions, Written,
+};
+use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// An open B+-tree. Dropping it without [`Engine::close`] is a crash: nothing that was acknowledged
+/// is lost, and the next open recovers.
+pub struct Bptree {
+    store: Store,
+}
+
+impl std::fmt::Debug for Bptree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bptree").field("pool", &self.store.pool.path()).finish_non_exhaustive()
+    }
+}
+
+impl Bptree {
+    /// Creates a pool of `size` bytes with leaves of `page_size` bytes at `path`, where nothing
+    /// may be yet, and opens it.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Unusable`], [`Error::Io`].
+    pub fn create(
+        path: &Path,
+        size: u64,
+        page_size: u32,
+        media: MediaChoice,
+        options: &Options,
+    ) -> Result<Self> {
+        let create = open::create_options(size, page_size, media);
+        let pool = Pool::create(path, &create).map_err(open::pool_error)?;
+        let made = Store::format(pool, options);
+        if made.is_err() {
+            // A pool that is no store yet. If it cannot be removed, an open says so.
+            let _removed = std::fs::remove_file(path).is_ok();
+        }
+        Ok(Self { store: made? })
+    }
+
+    /// Opens the pool at `path`; recovers it if it was not closed.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`], [`Error::Corrupt`], [`Error::ChecksumMismatch`], [`Error::Io`].
+    pub fn open(
+        path: &Path,
+        media: MediaChoice,
+        options: &Options,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<Self> {
+        let pool = Pool::open(path, &OpenOptions { media }).map_err(open::pool_error)?;
+        Ok(Self { store: Store::open(pool, options, progress)? })
+    }
+
+    /// Creates a store in the simulator's memory.
+    ///
+    /// # Errors
+    /// As [`Bptree::create`].
+    pub fn simulated_create(space: Arc<Space>, options: &Options) -> Result<Self> {
+        let create = open::create_options(space.len(), space.page_size(), MediaChoice::Auto);
+        let pool = Pool::simulated_create(space, &create).map_err(open::pool_error)?;
+        Ok(Self { store: Store::format(pool, options)? })
+    }
+
+    /// Opens a store in the simulator's memory.
+    ///
+    /// # Errors
+    /// As [`Bptree::open`].
+    pub fn simulated_open(space: Arc<Space>, options: &Options) -> Result<Self> {
+        let pool = Pool::simulated_open(space).map_err(open::pool_error)?;
+        Ok(Self { store: Store::open(pool, options, &|_| {})? })
+    }
+
+    /// What the pool rests on.
+    pub fn medium(&self) -> Medium {
+        self.store.pool.medium()
+    }
+}
+
+impl Engine for Bptree {
+    fn name(&self) -> &'static str {
+        KIND
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            key_len_max: self.store.key_max(),
+            value_len_max: self.store.value_max(),
+            batch_len_max: 0,
+        }
+    }
+
+    fn get_with(
+        &self,
+        key: &[u8],
+        _visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        self.store.get_with(key, visit)
+    }
+
+    fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        _visibility: Visibility,
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<Horizon> {
+        for (at, key) in keys.iter().enumerate() {
+            let found = self.store.get_with(key, &mut |record| visit(at, Some(record)))?;
+            if !found.hit {
+                visit(at, None);
+            }
+        }
+        Ok(Horizon::new())
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        self.store.write(key, options, &mut |_| {
+            Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
+        })
+    }
+
+    fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        self.store.write(key, options, &mut |live| {
+            Ok(match live {
+                Some(_) => Plan::Refuse(Outcome::Exists),
+                None => Plan::Put { value: Cow::Borrowed(value), expires_at },
+            })
+        })
+    }
+
+    fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        self.store.write(key, options, &mut |live| {
+            Ok(match live {
+                None => Plan::Refuse(Outcome::Missing),
+                Some(_) => Plan::Put { value: Cow::Borrowed(value), expires_at },
+            })
+        })
+    }
+
+    fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let given = options.sequence.is_some();
+        self.store.write(key, options, &mut |live| {
+            Ok(if live.is_some() || given { Plan::Delete } else { Plan::Refuse(Outcome::Missing) })
+        })
+    }
+
+    fn compare_and_set(
+        &self,
+        key: &[u8],
+        expected: Expected<'_>,
+        value: &[u8],
+        options: &WriteOptions,
+    ) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        self.store.write(key, options, &mut |live| {
+            let as_expected = match (expected, live) {
+                (Expected::Absent, None) => true,
+                (Expected::Sequence(sequence), Some(view)) => view.sequence() == sequence,
+                (Expected::Value(bytes), Some(view)) => view.value() == bytes,
+                _ => false,
+            };
+            Ok(if as_expected {
+                Plan::Put { value: Cow::Borrowed(value), expires_at }
+            } else {
+                Plan::Refuse(Outcome::Mismatch)
+            })
+        })
+    }
+
+    fn modify(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    ) -> Result<Outcome> {
+        let mut decided = None;
+        self.store.write(key, options, &mut |live| {
+            // Decided once, though the write may find no room at first: unless the key was written
+            // in between.
+            let version = live.map(|view| view.header.version);
+            let mutation = match decided.take() {
+                Some((seen, mutation)) if seen == version => mutation,
+                _ => decide(live.map(record_of)),
+            };
+            decided = Some((version, mutation.clone()));
+            Ok(match (mutation, live) {
+                (Mutation::Put { value, expires_at }, _) => {
+                    Plan::Put { value: Cow::Owned(value), expires_at }
+                }
+                (Mutation::Keep, _) | (_, None) => Plan::Refuse(Outcome::Kept),
+                (Mutation::Delete, Some(_)) => Plan::Delete,
+                (Mutation::Expire(expires_at), Some(view)) => {
+                    Plan::Put { value: Cow::Owned(view.value().to_vec()), expires_at }
+                }
+            })
+        })
+    }
+
+    fn apply(&self, _batch: &Batch, _options: &WriteOptions) -> Result<Written> {
+        Err(Error::Unsupported { engine: KIND, operation: "a batch" })
+    }
+
+    fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
+        self.store.iterate(cursor, count, visit)
+    }
+
+    fn advance_sequence(&self) -> Result<u64> {
+        self.store.raise_version_base(0)
+    }
+
+    fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
+        self.store.changes_since(sequence, visit)
+    }
+
+    fn hold_tombstones(&self, _sequence: u64) -> Result<()> {
+        Err(Error::Unsupported { engine: KIND, operation: "holding tombstones" })
+    }
+
+    fn tombstone_horizon(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(self.store.records.load(Ordering::Relaxed).max(0) as u64)
+    }
+
+    fn clear(&self) -> Result<()> {
+        let mut cursor = 0;
+        loop {
+            let mut keys = Vec::new();
+            cursor = self.iterate(cursor, 256, &mut |entry| keys.push(entry.key.to_vec()))?;
+            for key in keys {
+                self.delete(&key, &WriteOptions::default())?;
+            }
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn commit(&self, _horizon: &Horizon) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn now(&self) -> UnixMillis {
+        (self.store.time)()
+    }
+
+    fn is_durable(&self, _horizon: &Horizon) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn wait_durable(&self, _horizon: &Horizon) -> Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn on_durable(&self, _listener: DurableListener) {}
+
+    fn stats(&self) -> Stats {
+        let store = &self.store;
+        let (flushes, fences) = store.space.flushes_and_fences();
+        let page_size = u64::from(store.space.page_size());
+        let mut stats = Stats::default();
+        (stats.flushes, stats.fences) = (flushes, fences);
+        stats.records = store.records.load(Ordering::Relaxed).max(0) as u64;
+        stats.pool_bytes = store.space.len();
+        stats.free_bytes = u64::from(store.pages.free_len()) * page_size;
+        stats.dram_bytes =
+            store.inner.dram_bytes() + store.leaves.bytes() + store.space.dram_bytes();
+        stats
+    }
+
+    fn verify(&self, _progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        Err(Error::Unsupported { engine: KIND, operation: "verify" })
+    }
+
+    fn close(&self) -> Result<()> {
+        self.store.close()
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        Some(self)
+    }
+}
+
+impl Ordered for Bptree {
+    fn scan(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        reverse: bool,
+        limit: usize,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        if reverse {
+            self.store.scan_back(start, end, limit, visit)
+        } else {
+            self.store.scan(start, end, limit, visit)
+        }
+    }
+}

@@ -1,0 +1,533 @@
+//! The inner nodes: from a key to its leaf.
+//!
+//! ```text
+//!                     ┌──────────┐
+//!                     │   node   │ level 1        DRAM; nothing here survives
+//!                     └─┬──────┬─┘
+//!              ┌────────▼─┐  ┌─▼────────┐
+//!              │   node   │  │   node   │ level 0
+//!              └─┬──┬───┬─┘  └─┬──┬───┬─┘
+//!                ▼  ▼   ▼      ▼  ▼   ▼
+//!               leaves: pages of the pool        what the store is
+//! ```
+//!
+//! **Readers** go down without a lock (*optimistic lock coupling*): of each node they load the
+//! version, find the child, load the child's version, and then see that the parent's is what it
+//! was. So when they hold the version of a child it was the right child at that moment. It goes on
+//! with the leaf in the same way: [`Inner::descend`] says which node named it, and
+//! [`Inner::is_current`], asked after the leaf's own version was loaded, that it still did.
+//!
+//! **Changes** come one at a time, under one lock. They are rare: a leaf is split, merged or
+//! written anew once in dozens of writes, and the node's part in it is the shortest.
+//!
+//! A node that is emptied is used again for another; its version goes on counting, so that whoever
+//! comes late is told.
+
+mod node;
+
+use coreplane_pmem::chunked::Chunked;
+use coreplane_pmem::spin;
+use node::{Content, FANOUT, Node};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A leaf, and the node that named it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Descent {
+    /// The leaf's page.
+    pub(crate) leaf: u32,
+    node: u32,
+    version: u64,
+}
+
+/// A separator and the leaf behind it.
+pub(crate) type Bound = (Box<[u8]>, u32);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    nodes: Chunked<Node>,
+    root: AtomicU32,
+    spare: Mutex<Spare>,
+}
+
+/// Nodes that are not in use. Held by whoever changes the tree.
+#[derive(Debug, Default)]
+struct Spare {
+    free: Vec<u32>,
+    /// Nodes from here on were never used.
+    fresh: u32,
+}
+
+/// The path to a child that is about to change: of each level, from the root on, the node and the
+/// child's place in it.
+type Path = Vec<(u32, usize)>;
+
+impl Inner {
+    /// A tree of one leaf, with room for the inner nodes of `leaves_max` leaves.
+    pub(crate) fn new(leaf: u32, leaves_max: usize) -> Self {
+        // Even if each has one child alone.
+        let nodes = Chunked::new(2 * leaves_max + 64, 64, Node::new);
+        let inner = Self { nodes, root: AtomicU32::new(0), spare: Mutex::default() };
+        inner.build(leaf, Vec::new());
+        inner
+    }
+
+    fn node(&self, number: u32) -> &Node {
+        self.nodes.get(number as usize)
+    }
+
+    /// Replaces the whole tree: `first` serves all keys below the first bound, and each bound's
+    /// leaf those from it on. Bounds are sorted. Not beside any reader.
+    pub(crate) fn build(&self, first: u32, bounds: Vec<Bound>) {
+        let mut spare = spin::lock(&self.spare);
+        *spare = Spare::default();
+        let (mut first, mut bounds, mut level) = (first, bounds, 0);
+        loop {
+            let (node, above) = self.build_level(&mut spare, first, bounds, level);
+            if above.is_empty() {
+                self.root.store(node, Ordering::Release);
+                return;
+            }
+            (first, bounds, level) = (node, above, level + 1);
+        }
+    }
+
+    /// One level over the children; the nodes, as children of the next.
+    fn build_level(
+        &self,
+        spare: &mut Spare,
+        first: u32,
+        bounds: Vec<Bound>,
+        level: u8,
+    ) -> (u32, Vec<Bound>) {
+        // Three quarters full, so that what comes first does not split all of them.
+        const FILL: usize = FANOUT * 3 / 4;
+        let mut content = Content { level, separators: Vec::new(), children: vec![first] };
+        let (mut leftmost, mut pending) = (None, None);
+        let mut above = Vec::new();
+        let mut finish = |pending: Option<Box<[u8]>>, content: Content| {
+            let node = spare.take();
+            self.node(node).set(content);
+            match pending {
+                None => leftmost = Some(node),
+                Some(separator) => above.push((separator, node)),
+            }
+        };
+        for (separator, child) in bounds {
+            if content.children.len() == FILL {
+                finish(pending.take(), std::mem::take(&mut content));
+                content = Content { level, separators: Vec::new(), children: vec![child] };
+                pending = Some(separator);
+            } else {
+                content.separators.push(separator);
+                content.children.push(child);
+            }
+        }
+        finish(pending, content);
+        (leftmost.unwrap_or_default(), above)
+    }
+
+    /// The leaf that serves `key`.
+    #[inline]
+    pub(crate) fn descend(&self, key: &[u8]) -> Descent {
+        self.descend_by(|node| node.child_of(key))
+    }
+
+    /// The leaf that serves the greatest keys below `key`; of all keys if there is none.
+    pub(crate) fn descend_before(&self, key: Option<&[u8]>) -> Descent {
+        self.descend_by(|node| match key {
+            Some(key) => node.child_before(key),
+            None => node.last_child(),
+        })
+    }
+
+    #[inline]
+    fn descend_by(&self, choose: impl Fn(&Node) -> (u32, u8)) -> Descent {
+        'again: loop {
+            let mut number = self.root.load(Ordering::Acquire);
+            let mut version = self.node(number).stable();
+            if self.root.load(Ordering::Acquire) != number {
+                continue;
+            }
+            loop {
+                let node = self.node(number);
+                let (child, level) = choose(node);
+                if !node.is_at(version) {
+                    continue 'again;
+                }
+                if level == 0 {
+                    return Descent { leaf: child, node: number, version };
+                }
+                let below = self.node(child).stable();
+                if !node.is_at(version) {
+                    continue 'again;
+                }
+                (number, version) = (child, below);
+            }
+        }
+    }
+
+    /// True if nothing has changed since in the node that named the leaf.
+    #[inline]
+    pub(crate) fn is_current(&self, descent: &Descent) -> bool {
+        self.node(descent.node).is_at(descent.version)
+    }
+
+    /// The path to the child that serves `key`. Under the lock.
+    fn path(&self, key: &[u8]) -> Path {
+        let mut path = Path::new();
+        let mut number = self.root.load(Ordering::Acquire);
+        loop {
+            let content = self.node(number).content();
+            let at = content.separators.partition_point(|separator| &**separator <= key);
+            path.push((number, at));
+            if content.level == 0 {
+                return path;
+            }
+            number = content.children[at];
+        }
+    }
+
+    /// Puts `leaf` in the place of the one that serves `key`, for the same keys.
+    pub(crate) fn replace(&self, key: &[u8], leaf: u32) {
+        let _spare = spin::lock(&self.spare);
+        if let Some((node, at)) = self.path(key).pop() {
+            self.node(node).replace_child(at, leaf);
+        }
+    }
+
+    /// Puts two leaves in the place of the one that serves `separator`: `left` for the keys below
+    /// it, `right` for the others.
+    pub(crate) fn split(&self, left: u32, separator: &[u8], right: u32) {
+        let mut spare = spin::lock(&self.spare);
+        let mut change = Change::default();
+        let mut path = self.path(separator);
+        let (mut left, mut right) = (left, right);
+        let mut separator: Box<[u8]> = separator.into();
+        loop {
+            let Some((number, at)) = path.pop() else {
+                let level = change.nodes.last().map_or(0, |(_, content)| content.level + 1);
+                let (separators, children) = (vec![separator], vec![left, right]);
+                let root = spare.take();
+                change.nodes.push((root, Content { level, separators, children }));
+                change.root = Some(root);
+                break;
+            };
+            let mut content = self.node(number).content();
+            content.children[at] = left;
+            content.children.insert(at + 1, right);
+            content.separators.insert(at, separator);
+            if content.children.len() <= FANOUT {
+                change.nodes.push((number, content));
+                break;
+            }
+            let (middle, upper) = content.split_off();
+            let above = spare.take();
+            change.nodes.extend([(above, upper), (number, content)]);
+            (left, separator, right) = (number, middle, above);
+        }
+        self.apply(change);
+    }
+
+    /// The leaf that serves `key` and one beside it, below the same node: the left one, the
+    /// separator and the right one. None if it is alone there.
+    pub(crate) fn pair_of(&self, key: &[u8]) -> Option<(u32, Box<[u8]>, u32)> {
+        let _spare = spin::lock(&self.spare);
+        let (number, at) = self.path(key).pop()?;
+        let content = self.node(number).content();
+        let left = at.min(content.children.len().checked_sub(2)?);
+        let separator = content.separators[left].clone();
+        Some((content.children[left], separator, content.children[left + 1]))
+    }
+
+    /// Puts `leaf` in the place of the two that `separator` parts, which are below the same node.
+    pub(crate) fn merge(&self, separator: &[u8], leaf: u32) {
+        let mut spare = spin::lock(&self.spare);
+        let mut change = Change::default();
+        let mut path = self.path(separator);
+        let Some((mut number, at)) = path.pop() else { return };
+        let mut content = self.node(number).content();
+        debug_assert_eq!(content.separators.get(at.wrapping_sub(1)).map(|it| &**it), Some(separator));
+        content.separators.remove(at - 1);
+        content.children.remove(at);
+        content.children[at - 1] = leaf;
+        while let Some((parent, at)) = path.pop() {
+            let mut above = self.node(parent).content();
+            if content.children.len() > FANOUT / 4 || above.children.len() == 1 {
+                break;
+            }
+            // With the neighbour on its left, or the first with that on its right.
+            let left = at.saturating_sub(1);
+            let other = above.children[if at == 0 { 1 } else { left }];
+            let beside = self.node(other).content();
+            if content.children.len() + beside.children.len() > FANOUT * 3 / 4 {
+                break;
+            }
+            let (mut lower, upper) = if at == 0 { (content, beside) } else { (beside, content) };
+            let (kept, dropped) = if at == 0 { (number, other) } else { (other, number) };
+            lower.separators.push(above.separators.remove(left));
+            above.children.remove(left + 1);
+            lower.separators.extend(upper.separators);
+            lower.children.extend(upper.children);
+            change.nodes.push((kept, lower));
+            change.dropped.push(dropped);
+            (number, content) = (parent, above);
+        }
+        change.nodes.push((number, content));
+        self.shrink(&mut change);
+        self.apply(change.clone());
+        spare.free.extend(change.dropped);
+    }
+
+    /// A root with one child, which is a node, gives way to it.
+    fn shrink(&self, change: &mut Change) {
+        let mut root = self.root.load(Ordering::Acquire);
+        while let Some(at) = change.nodes.iter().position(|(number, _)| *number == root)
+            && let (_, Content { level: 1.., children, .. }) = &change.nodes[at]
+            && let [only] = children[..]
+        {
+            change.nodes.remove(at);
+            change.dropped.push(root);
+            change.root = Some(only);
+            root = only;
+        }
+    }
+
+    /// Makes a change of several nodes at once: a reader meets all of it, or looks again.
+    fn apply(&self, change: Change) {
+        let touched = change.nodes.iter().map(|(number, _)| number).chain(&change.dropped);
+        touched.clone().for_each(|number| self.node(*number).begin());
+        let numbers: Vec<u32> = touched.copied().collect();
+        for (number, content) in change.nodes {
+            self.node(number).set(content);
+        }
+        if let Some(root) = change.root {
+            self.root.store(root, Ordering::Release);
+        }
+        numbers.into_iter().for_each(|number| self.node(number).end());
+    }
+
+    /// Bytes of DRAM.
+    pub(crate) fn dram_bytes(&self) -> u64 {
+        let used = spin::lock(&self.spare).fresh;
+        let separators: u64 = (0..used).map(|number| self.node(number).separator_bytes()).sum();
+        self.nodes.bytes() + separators
+    }
+}
+
+/// What becomes of the nodes.
+#[derive(Debug, Default, Clone)]
+struct Change {
+    nodes: Vec<(u32, Content)>,
+    /// Nodes that nothing leads to any more.
+    dropped: Vec<u32>,
+    root: Option<u32>,
+}
+
+impl Spare {
+    fn take(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.fresh += 1;
+            self.fresh - 1
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::sync::atomic::AtomicBool;
+
+    /// The leaves by their least keys, as the tree should have them.
+    type Model = BTreeMap<Vec<u8>, u32>;
+
+    fn check(inner: &Inner, model: &Model, keys: impl Iterator<Item = Vec<u8>>) {
+        for key in keys {
+            let (_, leaf) = model.range(..=key.clone()).next_back().unwrap();
+            let descent = inner.descend(&key);
+            assert_eq!((descent.leaf, inner.is_current(&descent)), (*leaf, true), "{key:?}");
+            let before = model.range(..key.clone()).next_back().unwrap_or_else(|| {
+                model.first_key_value().unwrap()
+            });
+            assert_eq!(inner.descend_before(Some(&key)).leaf, *before.1, "before {key:?}");
+        }
+        assert_eq!(inner.descend_before(None).leaf, *model.last_key_value().unwrap().1);
+    }
+
+    fn key_of(number: u16) -> Vec<u8> {
+        // Variable in length; some begin with others.
+        let mut key = number.to_string().into_bytes();
+        key.extend(vec![b'x'; number as usize % 3 * 9]);
+        key
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Split(u16),
+        Merge(u16),
+        Replace(u16),
+        Build,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => any::<u16>().prop_map(Step::Split),
+            5 => any::<u16>().prop_map(Step::Merge),
+            1 => any::<u16>().prop_map(Step::Replace),
+        ]
+    }
+
+    fn run(inner: &Inner, model: &mut Model, next: &mut u32, step: &Step) {
+        let mut leaf = || {
+            *next += 1;
+            *next
+        };
+        match step {
+            Step::Split(number) => {
+                let key = key_of(*number);
+                if model.contains_key(&key) {
+                    return;
+                }
+                let (left, right) = (leaf(), leaf());
+                *model.range_mut(..=key.clone()).next_back().unwrap().1 = left;
+                inner.split(left, &key, right);
+                model.insert(key, right);
+            }
+            Step::Merge(number) => {
+                let Some((left, separator, right)) = inner.pair_of(&key_of(*number)) else {
+                    return;
+                };
+                let new = leaf();
+                assert_eq!(model.remove(&*separator), Some(right));
+                let mine = model.range_mut(..separator.to_vec()).next_back().unwrap().1;
+                assert_eq!(std::mem::replace(mine, new), left);
+                inner.merge(&separator, new);
+            }
+            Step::Replace(number) => {
+                let key = key_of(*number);
+                let new = leaf();
+                *model.range_mut(..=key.clone()).next_back().unwrap().1 = new;
+                inner.replace(&key, new);
+            }
+            Step::Build => {
+                let mut leaves = model.iter().map(|(key, leaf)| (key.as_slice().into(), *leaf));
+                let (_, first) = leaves.next().unwrap();
+                inner.build(first, leaves.collect());
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn the_tree_is_the_one_that_was_asked_for(
+            grow in proptest::collection::vec(any::<u16>(), 0..3000),
+            steps in proptest::collection::vec(step(), 1..3000),
+            looked_up in proptest::collection::vec(any::<u16>(), 300),
+        ) {
+            let inner = Inner::new(0, 10_000);
+            let (mut model, mut next) = (Model::from([(Vec::new(), 0)]), 0);
+            for number in grow {
+                run(&inner, &mut model, &mut next, &Step::Split(number));
+            }
+            check(&inner, &model, looked_up.iter().copied().map(key_of));
+            run(&inner, &mut model, &mut next, &Step::Build);
+            check(&inner, &model, looked_up.iter().copied().map(key_of));
+            for step in &steps {
+                run(&inner, &mut model, &mut next, step);
+            }
+            check(&inner, &model, looked_up.iter().copied().map(key_of));
+            let bounds: Vec<_> = model.keys().cloned().collect();
+            check(&inner, &model, bounds.into_iter());
+        }
+    }
+
+    #[test]
+    fn a_tree_that_is_merged_down_is_one_node_again() {
+        let inner = Inner::new(0, 10_000);
+        let (mut model, mut next) = (Model::from([(Vec::new(), 0)]), 0);
+        for number in 0..5000 {
+            run(&inner, &mut model, &mut next, &Step::Split(number));
+        }
+        let most = inner.spare.lock().fresh;
+        for number in (0..5000).cycle().take(1_000_000) {
+            if model.len() == 1 {
+                break;
+            }
+            run(&inner, &mut model, &mut next, &Step::Merge(number));
+        }
+        let spare = inner.spare.lock();
+        assert_eq!((spare.fresh, spare.free.len() as u32), (most, most - 1));
+    }
+
+    /// Bounds come and go; one of them never does, and the leaf right of it is always the last
+    /// that was put there, or the one that is just being put.
+    #[test]
+    fn readers_beside_changes_find_what_serves_their_key() {
+        let inner = Inner::new(0, 100_000);
+        let stop = AtomicBool::new(false);
+        let newest = AtomicU32::new(1);
+        inner.split(0, b"m", 1);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let before = newest.load(Ordering::Acquire);
+                        let descent = inner.descend(b"m");
+                        let is_current = inner.is_current(&descent);
+                        let after = newest.load(Ordering::Acquire);
+                        assert!(descent.leaf & 1 == 1, "a leaf for other keys");
+                        let known = before..=after + 2;
+                        assert!(!is_current || known.contains(&descent.leaf), "{descent:?}");
+                    }
+                });
+            }
+            let (mut even, mut bounds) = (0, std::collections::BTreeSet::new());
+            for round in 0..40_u32 {
+                let bound = |number: u32| format!("{}{number:05}", ["a", "z"][number as usize % 2]);
+                for number in 0..400 {
+                    even += 2;
+                    let bound = bound(number);
+                    if !bounds.insert(bound.clone().into_bytes()) {
+                        continue;
+                    }
+                    if bound.as_bytes() < b"m".as_slice() {
+                        inner.split(even, bound.as_bytes(), even);
+                    } else {
+                        let odd = inner.descend(bound.as_bytes()).leaf;
+                        if odd & 1 == 1 {
+                            // The keys right behind "m" stay those of the odd leaf.
+                            let next = newest.load(Ordering::Relaxed) + 2;
+                            inner.split(next, bound.as_bytes(), even);
+                            newest.store(next, Ordering::Release);
+                        } else {
+                            inner.split(odd, bound.as_bytes(), even);
+                        }
+                    }
+                }
+                for number in (0..400).rev() {
+                    let bound = bound(number ^ round & 1);
+                    let Some((left, separator, right)) = inner.pair_of(bound.as_bytes()) else {
+                        continue;
+                    };
+                    if &*separator == b"m" {
+                        continue;
+                    }
+                    assert!(bounds.remove(&*separator));
+                    if left & 1 == 1 {
+                        let next = newest.load(Ordering::Relaxed) + 2;
+                        inner.merge(&separator, next);
+                        newest.store(next, Ordering::Release);
+                    } else {
+                        assert_eq!(right & 1, 0);
+                        inner.merge(&separator, left);
+                    }
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

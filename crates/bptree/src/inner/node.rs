@@ -1,0 +1,326 @@
+//! An inner node: which child serves a key.
+//!
+//! ```text
+//!   version   odd while the node is being changed
+//!   shape     children | level | length of the prefix
+//!   prefix    what all separators begin with, up to 32 bytes
+//!   heads     of each separator the 8 bytes behind the prefix, as a number that sorts like them
+//!   children  one more than heads
+//! ```
+//!
+//! A reader takes no lock: it loads the version, reads, and loads the version again. All that it
+//! reads are atomic words, so that what a change has left half done is merely wrong, and seen to
+//! be so by the version. Eight bytes decide nearly always. Where a key's are those of a separator
+//! the whole separators decide, and those are behind a lock that changes alone take for writing.
+//!
+//! Separators are as short as the keys on their sides allow, and what they have in common is left
+//! out, so that a node of long keys that begin alike is as quick as one of short ones.
+
+use parking_lot::RwLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Children at most.
+pub(crate) const FANOUT: usize = 64;
+
+/// Bytes of a common prefix that are left out.
+const PREFIX_MAX: usize = 32;
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    version: AtomicU64,
+    shape: AtomicU64,
+    prefix: [AtomicU64; PREFIX_MAX / 8],
+    heads: [AtomicU64; FANOUT - 1],
+    children: [AtomicU32; FANOUT],
+    separators: RwLock<Vec<Box<[u8]>>>,
+}
+
+/// What a node is changed to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Content {
+    /// 0: its children are leaves.
+    pub(crate) level: u8,
+    /// The least key of each child but the first.
+    pub(crate) separators: Vec<Box<[u8]>>,
+    pub(crate) children: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    children: usize,
+    level: u8,
+    prefix_len: usize,
+}
+
+impl Shape {
+    fn to_word(self) -> u64 {
+        self.children as u64 | u64::from(self.level) << 16 | (self.prefix_len as u64) << 24
+    }
+
+    /// Of any word: what was read while it changed may not send anyone out of bounds.
+    fn from_word(word: u64) -> Self {
+        Self {
+            children: (word as usize & 0xffff).clamp(1, FANOUT),
+            level: (word >> 16) as u8,
+            prefix_len: ((word >> 24) as usize & 0xff).min(PREFIX_MAX),
+        }
+    }
+}
+
+/// The 8 bytes of `key` from `at` on, zeroes behind its end, so that words sort as bytes do.
+#[inline]
+fn word_at(key: &[u8], at: usize) -> u64 {
+    match key.get(at..) {
+        Some([a, b, c, d, e, f, g, h, ..]) => u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h]),
+        Some(rest) => {
+            let mut bytes = [0; 8];
+            bytes[..rest.len()].copy_from_slice(rest);
+            u64::from_be_bytes(bytes)
+        }
+        None => 0,
+    }
+}
+
+/// Bytes that all have in common at the beginning.
+fn common_prefix(separators: &[Box<[u8]>]) -> &[u8] {
+    let [first, .., last] = separators else {
+        return separators.first().map_or(&[], |only| only);
+    };
+    // They are sorted.
+    let len = first.iter().zip(last.iter()).take_while(|(a, b)| a == b).count();
+    &first[..len]
+}
+
+impl Content {
+    /// Takes the upper half off: the least key of it, and the rest.
+    pub(crate) fn split_off(&mut self) -> (Box<[u8]>, Self) {
+        let half = self.children.len() / 2;
+        let children = self.children.split_off(half);
+        let separators = self.separators.split_off(half);
+        let middle = self.separators.pop().unwrap_or_default();
+        (middle, Self { level: self.level, separators, children })
+    }
+}
+
+impl Node {
+    pub(crate) fn new() -> Self {
+        Self {
+            version: AtomicU64::new(0),
+            shape: AtomicU64::new(1),
+            prefix: Default::default(),
+            heads: std::array::from_fn(|_| AtomicU64::new(0)),
+            children: std::array::from_fn(|_| AtomicU32::new(0)),
+            separators: RwLock::default(),
+        }
+    }
+
+    /// A version at which nobody was changing the node.
+    #[inline]
+    pub(crate) fn stable(&self) -> u64 {
+        let mut backoff = coreplane_pmem::spin::Backoff::new();
+        loop {
+            let version = self.version.load(Ordering::Acquire);
+            if version & 1 == 0 {
+                return version;
+            }
+            backoff.wait();
+        }
+    }
+
+    /// True if nothing has changed since `version` was loaded.
+    #[inline]
+    pub(crate) fn is_at(&self, version: u64) -> bool {
+        // What was loaded before this is not loaded after the version.
+        fence(Ordering::Acquire);
+        self.version.load(Ordering::Relaxed) == version
+    }
+
+    /// The child that serves `key`, and the level of the node: true if the version says so.
+    #[inline]
+    pub(crate) fn child_of(&self, key: &[u8]) -> (u32, u8) {
+        let shape = Shape::from_word(self.shape.load(Ordering::Relaxed));
+        let at = self.position(shape, key).unwrap_or_else(|| self.exact_position(key));
+        (self.children[at.min(FANOUT - 1)].load(Ordering::Relaxed), shape.level)
+    }
+
+    /// As [`Node::child_of`], of the child that serves the greatest keys below `key`.
+    pub(crate) fn child_before(&self, key: &[u8]) -> (u32, u8) {
+        let level = Shape::from_word(self.shape.load(Ordering::Relaxed)).level;
+        let at = self.separators.read().partition_point(|separator| &**separator < key);
+        (self.children[at.min(FANOUT - 1)].load(Ordering::Relaxed), level)
+    }
+
+    /// As [`Node::child_of`], of the last child.
+    pub(crate) fn last_child(&self) -> (u32, u8) {
+        let shape = Shape::from_word(self.shape.load(Ordering::Relaxed));
+        (self.children[shape.children - 1].load(Ordering::Relaxed), shape.level)
+    }
+
+    /// How many separators are not above `key`; none if eight bytes do not tell.
+    #[inline]
+    fn position(&self, shape: Shape, key: &[u8]) -> Option<usize> {
+        let separators = shape.children - 1;
+        if key.len() < shape.prefix_len {
+            return None;
+        }
+        for at in (0..shape.prefix_len).step_by(8) {
+            let cut = 8 * (8 - (shape.prefix_len - at).min(8));
+            let prefix = self.prefix[at / 8].load(Ordering::Relaxed);
+            let mine = word_at(key, at) >> cut << cut;
+            if mine != prefix {
+                return Some(if mine < prefix { 0 } else { separators });
+            }
+        }
+        let head = word_at(key, shape.prefix_len);
+        let (mut from, mut len) = (0, separators);
+        while len > 0 {
+            let half = len / 2;
+            let is_above = self.heads[from + half].load(Ordering::Relaxed) > head;
+            from = if is_above { from } else { from + half + 1 };
+            len = if is_above { half } else { len - half - 1 };
+        }
+        let is_tie = from > 0 && self.heads[from - 1].load(Ordering::Relaxed) == head;
+        (!is_tie).then_some(from)
+    }
+
+    #[cold]
+    fn exact_position(&self, key: &[u8]) -> usize {
+        self.separators.read().partition_point(|separator| &**separator <= key)
+    }
+
+    /// What the node holds. Only for whoever may change it.
+    pub(crate) fn content(&self) -> Content {
+        let shape = Shape::from_word(self.shape.load(Ordering::Relaxed));
+        let children = &self.children[..shape.children];
+        Content {
+            level: shape.level,
+            separators: self.separators.read().clone(),
+            children: children.iter().map(|child| child.load(Ordering::Relaxed)).collect(),
+        }
+    }
+
+    /// Changes one child.
+    pub(crate) fn replace_child(&self, at: usize, child: u32) {
+        self.begin();
+        self.children[at].store(child, Ordering::Relaxed);
+        self.end();
+    }
+
+    /// From here to [`Node::end`] readers wait. One thread changes nodes at a time.
+    pub(crate) fn begin(&self) {
+        let version = self.version.load(Ordering::Relaxed);
+        debug_assert!(version & 1 == 0, "two changes at a time");
+        self.version.store(version + 1, Ordering::Relaxed);
+        // No store of the change before this one: who has seen any of it sees an odd version.
+        fence(Ordering::Release);
+    }
+
+    /// Whoever has read in between looks again.
+    pub(crate) fn end(&self) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Release);
+    }
+
+    /// Changes all of a node that a change has begun of. The content fits.
+    pub(crate) fn set(&self, content: Content) {
+        debug_assert!((1..=FANOUT).contains(&content.children.len()));
+        debug_assert_eq!(content.separators.len() + 1, content.children.len());
+        debug_assert!(content.separators.is_sorted());
+        let prefix = common_prefix(&content.separators);
+        let prefix = &prefix[..prefix.len().min(PREFIX_MAX)];
+        let shape = Shape {
+            children: content.children.len(),
+            level: content.level,
+            prefix_len: prefix.len(),
+        };
+        self.shape.store(shape.to_word(), Ordering::Relaxed);
+        for (at, word) in self.prefix.iter().enumerate() {
+            word.store(word_at(prefix, 8 * at), Ordering::Relaxed);
+        }
+        for (head, separator) in self.heads.iter().zip(&content.separators) {
+            head.store(word_at(separator, prefix.len()), Ordering::Relaxed);
+        }
+        for (to, child) in self.children.iter().zip(&content.children) {
+            to.store(*child, Ordering::Relaxed);
+        }
+        *self.separators.write() = content.separators;
+    }
+
+    /// Bytes of DRAM behind the node's own.
+    pub(crate) fn separator_bytes(&self) -> u64 {
+        let separators = self.separators.read();
+        separators.iter().map(|it| (it.len() + size_of::<Box<[u8]>>()) as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn node_of(mut separators: Vec<Vec<u8>>) -> (Node, Vec<Vec<u8>>) {
+        separators.sort_unstable();
+        separators.dedup();
+        separators.truncate(FANOUT - 1);
+        let node = Node::new();
+        node.set(Content {
+            level: 3,
+            separators: separators.iter().map(|it| it.clone().into_boxed_slice()).collect(),
+            children: (100..=100 + separators.len() as u32).collect(),
+        });
+        (node, separators)
+    }
+
+    /// Keys of few different bytes, zero among them, and prefixes of each other.
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![Just(0_u8), Just(1), Just(b'a'), Just(255)];
+        (0_usize..3, proptest::collection::vec(byte, 0..14)).prop_map(|(long, rest)| {
+            let mut key = vec![b'p'; [0, 11, 40][long]];
+            key.extend(rest);
+            key
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_child_is_the_one_between_whose_separators_a_key_is(
+            separators in proptest::collection::vec(key(), 0..63),
+            keys in proptest::collection::vec(key(), 1..200),
+        ) {
+            let (node, separators) = node_of(separators);
+            for key in keys.iter().chain(&separators) {
+                let at = separators.partition_point(|separator| separator <= key);
+                prop_assert_eq!(node.child_of(key), (100 + at as u32, 3));
+                let before = separators.partition_point(|separator| separator < key);
+                prop_assert_eq!(node.child_before(key), (100 + before as u32, 3));
+            }
+            prop_assert_eq!(node.last_child(), (100 + separators.len() as u32, 3));
+            let content = node.content();
+            node.set(content.clone());
+            prop_assert_eq!(node.content(), content);
+        }
+    }
+
+    #[test]
+    fn keys_that_begin_alike_need_no_lock() {
+        let keys = (0..63_u32).map(|number| format!("device/sensor/{number:08}").into_bytes());
+        let (node, separators) = node_of(keys.collect());
+        let _changing = node.separators.write();
+        for (at, separator) in separators.iter().enumerate() {
+            let above = [separator, b"~".as_slice()].concat();
+            assert_eq!(node.child_of(&above), (100 + at as u32 + 1, 3));
+        }
+        assert_eq!(node.child_of(b"device/r without an end"), (100, 3));
+        assert_eq!(node.child_of(b"device/t without an end"), (163, 3));
+    }
+
+    #[test]
+    fn a_change_is_seen_by_the_version() {
+        let (node, _) = node_of(vec![b"m".to_vec()]);
+        let version = node.stable();
+        assert!(node.is_at(version));
+        node.replace_child(1, 7);
+        assert!(!node.is_at(version));
+        assert_eq!(node.child_of(b"z"), (7, 3));
+    }
+}

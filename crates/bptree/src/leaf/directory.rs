@@ -1,0 +1,348 @@
+//! What is known in DRAM of a leaf: which records are its living ones, by a tag of their keys.
+//!
+//! ```text
+//!   word      version | changing | dead | locked
+//!   used      occupancy bitmap: one bit for each of 64 places
+//!   tags      fingerprints: a byte of the key's hash for each place
+//!   offsets   where in the page each record begins, in units of 8 bytes
+//! ```
+//!
+//! The page itself is a log of records that prove themselves, and this is a table of contents that
+//! can be made from it at any time. So a write has one fence: its record. In the paper's trees the
+//! bitmap and the fingerprints are in persistent memory, and a bit of them must be set behind a
+//! second fence, or the entry must certify itself; it does here, and then the bits need not be
+//! there.
+//!
+//! **Readers** take no lock. They load the word, look, and load the word again; what they find in
+//! between was so at a moment in between, if the version is the same and nothing was changing.
+//! A record that was found stays as it is as long as the reader's guard lives.
+//!
+//! **Writers** hold the lock from their look at the old record to the new one's place. Readers go
+//! on meanwhile: they are stopped only while a place is changed, which is a few stores.
+//!
+//! A leaf that is *dead* has been written anew elsewhere. Whoever meets one goes down again.
+
+use coreplane_pmem::spin::Backoff;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Places in a leaf.
+pub(crate) const PLACES: usize = 64;
+
+const LOCKED: u64 = 1;
+const DEAD: u64 = 2;
+const CHANGING: u64 = 4;
+const VERSION: u64 = 8;
+
+#[derive(Debug)]
+pub(crate) struct Directory {
+    word: AtomicU64,
+    used: AtomicU64,
+    tags: [AtomicU64; PLACES / 8],
+    offsets: [AtomicU64; PLACES / 4],
+    /// Bytes of the page that its living records take.
+    live: AtomicU32,
+    /// The greatest version that any key of the leaf was given. Of whoever holds the lock.
+    given: AtomicU64,
+    /// The birth of the page.
+    birth: AtomicU64,
+    /// Set where a crash may have left something behind the last record: nothing is appended.
+    is_sealed: AtomicBool,
+}
+
+/// What a leaf begins with, beside its records.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Begun {
+    /// The birth of its page.
+    pub(crate) birth: u64,
+    /// The greatest version that any of its keys was ever given.
+    pub(crate) given: u64,
+    /// Nothing is to be appended to its page.
+    pub(crate) is_sealed: bool,
+}
+
+/// A version at which nobody was changing the leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Version(u64);
+
+/// A leaf that is locked, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    leaf: &'a Directory,
+    /// The word to store when it is unlocked.
+    word: u64,
+}
+
+/// Sets the high bit of each byte of `word` that equals `tag`, and perhaps of the byte above one
+/// that does.
+#[inline]
+fn matches_of(word: u64, tag: u8) -> u64 {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    let differences = word ^ (LOW * u64::from(tag));
+    differences.wrapping_sub(LOW) & !differences & (LOW << 7)
+}
+
+impl Directory {
+    pub(crate) fn new() -> Self {
+        Self {
+            word: AtomicU64::new(DEAD),
+            used: AtomicU64::new(0),
+            tags: Default::default(),
+            offsets: Default::default(),
+            live: AtomicU32::new(0),
+            given: AtomicU64::new(0),
+            birth: AtomicU64::new(0),
+            is_sealed: AtomicBool::new(false),
+        }
+    }
+
+    /// The version; none if the leaf is dead.
+    #[inline]
+    pub(crate) fn version(&self) -> Option<Version> {
+        let mut backoff = Backoff::new();
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            if word & DEAD != 0 {
+                return None;
+            }
+            if word & CHANGING == 0 {
+                return Some(Version(word & !LOCKED));
+            }
+            backoff.wait();
+        }
+    }
+
+    /// True if what was read since `version` was loaded was so.
+    #[inline]
+    pub(crate) fn is_at(&self, version: Version) -> bool {
+        // What was loaded before this is not loaded after the word.
+        fence(Ordering::Acquire);
+        self.word.load(Ordering::Relaxed) & !LOCKED == version.0
+    }
+
+    /// Locks the leaf if it still has that version and nobody holds the lock.
+    #[inline]
+    pub(crate) fn try_lock(&self, version: Version) -> Option<Held<'_>> {
+        let to = version.0 | LOCKED;
+        let taken = self.word.compare_exchange(version.0, to, Ordering::Acquire, Ordering::Relaxed);
+        // Made only then: a lock that is dropped is given back.
+        taken.is_ok().then(|| Held { leaf: self, word: version.0 })
+    }
+
+    /// Locks the leaf, whatever its version; none if it is dead.
+    pub(crate) fn lock(&self) -> Option<Held<'_>> {
+        let mut backoff = Backoff::new();
+        loop {
+            if let Some(held) = self.try_lock(self.version()?) {
+                return Some(held);
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Makes a dead leaf a living one of these records, unlocked: nobody can find it yet.
+    pub(crate) fn begin(&self, begun: Begun, records: impl Iterator<Item = (u8, u32, u32)>) {
+        let dead = self.word.load(Ordering::Relaxed);
+        self.used.store(0, Ordering::Relaxed);
+        self.live.store(0, Ordering::Relaxed);
+        self.given.store(begun.given, Ordering::Relaxed);
+        self.birth.store(begun.birth, Ordering::Relaxed);
+        self.is_sealed.store(begun.is_sealed, Ordering::Relaxed);
+        for (place, (tag, offset, len)) in records.enumerate() {
+            self.fill(place, tag, offset);
+            self.add_live(len as i32);
+        }
+        self.word.store((dead & !(DEAD | LOCKED | CHANGING)) + VERSION, Ordering::Release);
+    }
+
+    /// Places whose tag is `tag`, and perhaps some others: the record's key decides.
+    #[inline]
+    pub(crate) fn candidates(&self, tag: u8) -> u64 {
+        let mut found = 0;
+        for (at, word) in self.tags.iter().enumerate() {
+            let matches = matches_of(word.load(Ordering::Relaxed), tag) >> 7;
+            // The low bits of the eight bytes, gathered in the topmost one.
+            let gathered = matches.wrapping_mul(0x0102_0408_1020_4080) >> 56;
+            found |= gathered << (8 * at);
+        }
+        found & self.used()
+    }
+
+    /// The places in use.
+    #[inline]
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Where in the page the record of a place begins.
+    #[inline]
+    pub(crate) fn offset(&self, place: usize) -> u32 {
+        let word = self.offsets[place / 4].load(Ordering::Relaxed);
+        u32::from((word >> (16 * (place % 4))) as u16) * 8
+    }
+
+    /// Bytes of the page that its living records take.
+    pub(crate) fn live(&self) -> u32 {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    /// A place that is free; none if all are in use.
+    #[inline]
+    pub(crate) fn vacancy(&self) -> Option<usize> {
+        let place = self.used().trailing_ones() as usize;
+        (place < PLACES).then_some(place)
+    }
+
+    fn fill(&self, place: usize, tag: u8, offset: u32) {
+        debug_assert!(offset % 8 == 0 && offset / 8 <= u32::from(u16::MAX));
+        let put = |word: &AtomicU64, shift: usize, mask: u64, value: u64| {
+            let rest = word.load(Ordering::Relaxed) & !(mask << shift);
+            word.store(rest | value << shift, Ordering::Relaxed);
+        };
+        put(&self.tags[place / 8], 8 * (place % 8), 0xff, u64::from(tag));
+        put(&self.offsets[place / 4], 16 * (place % 4), 0xffff, u64::from(offset / 8));
+        self.used.store(self.used() | 1 << place, Ordering::Relaxed);
+    }
+
+    fn add_live(&self, by: i32) {
+        let live = self.live.load(Ordering::Relaxed).wrapping_add_signed(by);
+        self.live.store(live, Ordering::Relaxed);
+    }
+}
+
+impl Held<'_> {
+    /// The greatest version that any key of the leaf was given.
+    #[inline]
+    pub(crate) fn given(&self) -> u64 {
+        self.leaf.given.load(Ordering::Relaxed)
+    }
+
+    /// A version greater than that, and than `floor`.
+    #[inline]
+    pub(crate) fn give(&self, floor: u64) -> u64 {
+        let version = self.given().max(floor) + 1;
+        self.leaf.given.store(version, Ordering::Relaxed);
+        version
+    }
+
+    /// The birth of the page.
+    #[inline]
+    pub(crate) fn birth(&self) -> u64 {
+        self.leaf.birth.load(Ordering::Relaxed)
+    }
+
+    /// True if nothing may be appended to the page.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.leaf.is_sealed.load(Ordering::Relaxed)
+    }
+
+    /// Lets a place name a record (its tag, offset and length), in the stead of one of `old` bytes
+    /// if it was in use. The record is durable and published.
+    #[inline]
+    pub(crate) fn publish(mut self, place: usize, (tag, offset, len): (u8, u32, u32), old: u32) {
+        self.change(|leaf| {
+            leaf.fill(place, tag, offset);
+            leaf.add_live(len as i32 - old as i32);
+        });
+    }
+
+    /// Frees a place whose record of `old` bytes is gone.
+    pub(crate) fn vacate(mut self, place: usize, old: u32) {
+        self.change(|leaf| {
+            leaf.used.store(leaf.used() & !(1 << place), Ordering::Relaxed);
+            leaf.add_live(-(old as i32));
+        });
+    }
+
+    /// The leaf is dead from now on, and its page someone else's one day.
+    pub(crate) fn bury(mut self) {
+        self.word = (self.word + VERSION) | DEAD;
+    }
+
+    #[inline]
+    fn change(&mut self, store: impl FnOnce(&Directory)) {
+        self.leaf.word.store(self.word | LOCKED | CHANGING, Ordering::Relaxed);
+        // No store of the change before this one: who has seen any of it sees that.
+        fence(Ordering::Release);
+        store(self.leaf);
+        self.word += VERSION;
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.leaf.word.store(self.word, Ordering::Release);
+    }
+}
+
+/// The tag of a key.
+#[inline]
+pub(crate) fn tag_of(key: &[u8]) -> u8 {
+    (coreplane_pmem::checksum::crc32c_append(0, key) >> 11) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_candidates_of_a_tag_are_all_that_have_it(
+            tags in proptest::collection::vec(0_u8..4, 0..PLACES),
+            freed in proptest::collection::vec(0..PLACES, 0..20),
+        ) {
+            let leaf = Directory::new();
+            let records = tags.iter().enumerate().map(|(at, tag)| (*tag, at as u32 * 8, 8));
+            leaf.begin(Begun::default(), records);
+            for place in freed.iter().filter(|place| **place < tags.len()) {
+                if leaf.used() >> place & 1 == 1 {
+                    leaf.lock().unwrap().vacate(*place, 8);
+                }
+            }
+            prop_assert_eq!(leaf.live(), 8 * leaf.used().count_ones());
+            for tag in 0..5_u8 {
+                let candidates = leaf.candidates(tag);
+                for (place, is) in tags.iter().enumerate() {
+                    let is_used = !freed.contains(&place);
+                    let is_named = candidates >> place & 1 == 1;
+                    prop_assert!(!is_used || *is != tag || is_named, "{place} of {tag}");
+                    prop_assert!(is_used || !is_named, "{place} is free");
+                    prop_assert!(!is_used || leaf.offset(place) == 8 * place as u32);
+                }
+                prop_assert_eq!(candidates >> tags.len().min(63) >> 1, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_is_seen_and_a_lock_alone_is_not() {
+        let leaf = Directory::new();
+        assert!(leaf.version().is_none(), "dead until it begins");
+        leaf.begin(Begun::default(), [(1, 64, 16)].into_iter());
+        let version = leaf.version().unwrap();
+        let held = leaf.try_lock(version).unwrap();
+        assert!(leaf.is_at(version) && leaf.try_lock(version).is_none());
+        drop(held);
+        assert!(leaf.is_at(version));
+        leaf.try_lock(version).unwrap().publish(0, (2, 80, 24), 16);
+        assert!(!leaf.is_at(version) && leaf.try_lock(version).is_none());
+        assert_eq!((leaf.candidates(2), leaf.candidates(1), leaf.live()), (1, 0, 24));
+        leaf.lock().unwrap().bury();
+        assert!(leaf.version().is_none() && leaf.lock().is_none());
+        leaf.begin(Begun::default(), std::iter::empty());
+        assert!(leaf.version().is_some_and(|now| now != version) && leaf.used() == 0);
+    }
+
+    #[test]
+    fn places_are_filled_up_to_the_last() {
+        let leaf = Directory::new();
+        leaf.begin(Begun::default(), std::iter::empty());
+        for at in 0..PLACES {
+            let place = leaf.vacancy().unwrap();
+            leaf.lock().unwrap().publish(place, (at as u8, 8 * at as u32, 8), 0);
+        }
+        assert_eq!((leaf.vacancy(), leaf.used()), (None, u64::MAX));
+        assert_eq!(leaf.offset(63), 8 * 63);
+    }
+}

@@ -1,0 +1,141 @@
+//! How a leaf's page begins.
+//!
+//! ```text
+//!   0   crc            CRC-32C of the rest of the head, begun with a seed of pool and page
+//!   4   kind | 1 if no key is too great for it | zeroes
+//!   8   length of the least key | length of the bound
+//!   12  bytes of the page that were written before it became a leaf
+//!   16  birth          of the page; no two pages of a pool, and no two uses of a page, have the same
+//!   24  version        no key of the leaf has had a greater one before
+//!   32  predecessors   page numbers of the leaves whose records these were; all ones: none
+//!   40                 and their births
+//!   56  zeroes
+//!   64  least key, bound, zeroes up to a multiple of 8; then records
+//! ```
+//!
+//! A leaf serves the keys from its least key up to its bound, which is the least key of the next
+//! one. It keeps both for as long as it lives: a split or a merge makes new leaves. So there are no
+//! sibling pointers to keep up to date, and none that dangle: the next leaf is the one that serves
+//! the bound. In recovery the leaves must tile the whole range of keys, which none can be lost
+//! from unnoticed.
+
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::Space;
+use coreplane_pmem::checksum::crc32c_append;
+use coreplane_pmem::epoch::Guard;
+
+// media-format: begin pool
+const FIXED: usize = 64;
+const LEAF: u32 = 0x4c;
+const UNBOUNDED: u32 = 1 << 8;
+const NOBODY: u32 = u32::MAX;
+// media-format: end
+
+/// A page at one time of its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Life {
+    pub(crate) page: u32,
+    pub(crate) birth: u64,
+}
+
+/// What a leaf's page begins with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) birth: u64,
+    /// No key of the leaf had a greater version before.
+    pub(crate) version: u64,
+    /// The leaves whose records these were.
+    pub(crate) predecessors: [Option<Life>; 2],
+    pub(crate) least: Box<[u8]>,
+    /// The least key that is too great for it.
+    pub(crate) bound: Option<Box<[u8]>>,
+    /// Bytes of the page that were written before it became a leaf.
+    pub(crate) image_len: u32,
+}
+
+impl Head {
+    /// Bytes in the page.
+    pub(crate) fn len(&self) -> usize {
+        let bound = self.bound.as_ref().map_or(0, |bound| bound.len());
+        (FIXED + self.least.len() + bound).next_multiple_of(8)
+    }
+
+    /// The bytes of the head of `page`.
+    // media-format: begin pool
+    pub(crate) fn encode(&self, pool_seed: u32, page: u32) -> Vec<u8> {
+        let bound = self.bound.as_deref().unwrap_or_default();
+        let mut bytes = vec![0; self.len()];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        let unbounded = if self.bound.is_none() { UNBOUNDED } else { 0 };
+        put(4, &(LEAF | unbounded).to_le_bytes());
+        put(8, &(self.least.len() as u16).to_le_bytes());
+        put(10, &(bound.len() as u16).to_le_bytes());
+        put(12, &self.image_len.to_le_bytes());
+        put(16, &self.birth.to_le_bytes());
+        put(24, &self.version.to_le_bytes());
+        for (at, predecessor) in self.predecessors.iter().enumerate() {
+            let Life { page, birth } = predecessor.unwrap_or(Life { page: NOBODY, birth: 0 });
+            put(32 + 4 * at, &page.to_le_bytes());
+            put(40 + 8 * at, &birth.to_le_bytes());
+        }
+        put(FIXED, &self.least);
+        put(FIXED + self.least.len(), bound);
+        let crc = crc32c_append(seed(pool_seed, page), &bytes[4..]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+    // media-format: end
+
+    /// The head of `page`, as far as it is published; none if it holds no leaf.
+    ///
+    /// # Errors
+    /// If it begins like one and is damaged.
+    pub(crate) fn read(
+        space: &Space,
+        guard: &Guard,
+        pool_seed: u32,
+        page: u32,
+    ) -> Result<Option<Self>> {
+        let offset = space.start_of(page);
+        let Some(fixed) = space.bytes(guard, offset, FIXED as u64) else { return Ok(None) };
+        if word32(fixed, 4) & 0xff != LEAF {
+            return Ok(None);
+        }
+        let lens = word32(fixed, 8) as usize;
+        let (least_len, bound_len) = (lens & 0xffff, lens >> 16);
+        let len = (FIXED + least_len + bound_len).next_multiple_of(8);
+        let Some(bytes) = space.bytes(guard, offset, len as u64) else { return Ok(None) };
+        let (stored, computed) =
+            (word32(bytes, 0), crc32c_append(seed(pool_seed, page), &bytes[4..]));
+        if stored != computed {
+            return Err(Error::ChecksumMismatch { offset, stored, computed });
+        }
+        let keys = &bytes[FIXED..];
+        let is_bounded = word32(bytes, 4) & UNBOUNDED == 0;
+        let predecessor = |at: usize| {
+            let page = word32(bytes, 32 + 4 * at);
+            (page != NOBODY).then(|| Life { page, birth: word64(bytes, 40 + 8 * at) })
+        };
+        Ok(Some(Self {
+            birth: word64(bytes, 16),
+            version: word64(bytes, 24),
+            predecessors: [predecessor(0), predecessor(1)],
+            least: keys[..least_len].into(),
+            bound: is_bounded.then(|| keys[least_len..least_len + bound_len].into()),
+            image_len: word32(bytes, 12),
+        }))
+    }
+}
+
+fn word32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn word64(bytes: &[u8], at: usize) -> u64 {
+    u64::from(word32(bytes, at)) | u64::from(word32(bytes, at + 4)) << 32
+}
+
+/// What the checksum of a page's head begins with: a head that was copied elsewhere is none.
+fn seed(pool: u32, page: u32) -> u32 {
+    pool.rotate_left(9) ^ page.wrapping_mul(0x9e37_79b1) ^ LEAF
+}

@@ -1,0 +1,32 @@
+//! The ordered engine in each device of the matrix: a B+-tree in persistent memory.
+//!
+//! ```text
+//!   key ─▶ inner nodes (DRAM) ─▶ a leaf's tags (DRAM) ─▶ record in the leaf's page
+//! ```
+//!
+//! A leaf is a small log: records that prove themselves are appended to its page, one fence each,
+//! and a table of contents in DRAM says which of them live. A full leaf is written anew, as one or
+//! as two, and nothing is ever changed in place. So readers take no lock and copy nothing, a crash
+//! finds every leaf whole, and inner nodes are never on the medium at all.
+//!
+//! - `inner`: from a key to its leaf
+//! - `leaf`: what is in a page, and what is known of it
+//! - `put`, `rewrite`: writing, and making room
+//! - `get`, `cursor`: reading
+//! - `recover`: after a crash
+
+mod cursor;
+mod engine;
+mod get;
+mod inner;
+mod leaf;
+mod open;
+mod pages;
+mod put;
+mod recover;
+mod rewrite;
+mod store;
+
+pub use engine::Bptree;
+pub use open::{KIND, Options, PAGE_SIZE};
+pub use store::TimeSource;

@@ -1,0 +1,149 @@
+//! Creating and opening a store.
+
+use crate::inner::Inner;
+use crate::leaf::{Directory, Head};
+use crate::pages::Pages;
+use crate::store::{Root, STEP, Store, TimeSource, sync_failed};
+use coreplane_engine::{Error, Progress, Result, UnixMillis};
+use coreplane_pmem::chunked::Chunked;
+use coreplane_pmem::{CreateOptions, MediaChoice, Pool, PoolError, Space, spin};
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+/// The kind of pool that this engine makes.
+pub const KIND: &str = "bptree";
+
+/// The usual bytes in a page, and so in a leaf.
+pub const PAGE_SIZE: u32 = 8 << 10;
+
+/// Leaves whose directories come into being together.
+const CHUNK: usize = 256;
+
+/// How an open store behaves.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// Tells the time that expiries are held against; none: the system's clock.
+    pub time: Option<TimeSource>,
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").finish_non_exhaustive()
+    }
+}
+
+/// A pool's error as an engine's.
+pub(crate) fn pool_error(error: PoolError) -> Error {
+    match error {
+        PoolError::NoSpace { needed, .. } => Error::NoSpace { needed, reclaimable: 0 },
+        PoolError::Sync(error) => sync_failed(error),
+        PoolError::Io { context, source } => Error::Io { context, source },
+        other => Error::Unusable(other.to_string()),
+    }
+}
+
+/// What a pool of this engine is created with.
+pub(crate) fn create_options(size: u64, page_size: u32, media: MediaChoice) -> CreateOptions {
+    CreateOptions { size, media, page_size, kind: KIND.to_owned(), parameters: [0; 8] }
+}
+
+fn pages_max(space: &Space) -> usize {
+    usize::try_from(space.reserved() / u64::from(space.page_size())).unwrap_or(usize::MAX)
+}
+
+impl Store {
+    /// Makes a fresh pool a store: one leaf for all keys.
+    pub(crate) fn format(pool: Pool, options: &Options) -> Result<Self> {
+        if pool.space().page_size() > 512 << 10 {
+            return Err(Error::Unusable("a leaf has at most 512 KiB".to_owned()));
+        }
+        let root = Root { flags: 0, version_base: STEP, births_end: STEP };
+        let store = Self::assemble(pool, root, options);
+        store.pages.allow_births(1, STEP);
+        store.pages.offer(1..store.space.pages());
+        store.make_first_leaf()?;
+        // With this the store begins.
+        store.set_root(root)?;
+        Ok(store)
+    }
+
+    fn make_first_leaf(&self) -> Result<()> {
+        let head = Head {
+            birth: 0,
+            version: 0,
+            predecessors: [None; 2],
+            least: Box::default(),
+            bound: None,
+            image_len: 0,
+        };
+        let page = self.pages.take(1, 0)?[0];
+        self.write_first(page, head)?;
+        self.inner.build(page, Vec::new());
+        Ok(())
+    }
+
+    /// Opens the store that a pool holds, recovering it if it was not closed.
+    pub(crate) fn open(
+        pool: Pool,
+        options: &Options,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<Self> {
+        pool.expect_kind(KIND).map_err(pool_error)?;
+        let old = Root::from_words(pool.root());
+        if old.version_base == 0 {
+            return Err(Error::Unusable("the store was never wholly created".to_owned()));
+        }
+        let root = Root {
+            flags: old.flags & !Root::CLEAN,
+            version_base: old.version_base + STEP,
+            births_end: old.births_end + STEP,
+        };
+        let store = Self::assemble(pool, root, options);
+        store.pages.allow_births(old.births_end, root.births_end);
+        // From here on a crash finds the store unclean, and versions and births go on above.
+        store.set_root(root)?;
+        store.recover(old.flags & Root::CLEAN != 0, progress)?;
+        Ok(store)
+    }
+
+    fn assemble(pool: Pool, root: Root, options: &Options) -> Self {
+        let space = Arc::clone(pool.space());
+        let pages_max = pages_max(&space);
+        Self {
+            seed: coreplane_pmem::checksum::crc32c_append(0, &pool.uuid()),
+            pages: Pages::new(&space),
+            inner: Inner::new(0, pages_max),
+            leaves: Chunked::new(pages_max, CHUNK, Directory::new),
+            pens: (0..64).map(|_| CachePadded::new(Mutex::new(None))).collect(),
+            version_base: AtomicU64::new(root.version_base),
+            records: AtomicI64::new(0),
+            cursors: Mutex::default(),
+            time: options.time.clone().unwrap_or_else(|| Arc::new(UnixMillis::now)),
+            root_change: Mutex::new(()),
+            closed: AtomicBool::new(false),
+            space,
+            pool,
+        }
+    }
+
+    /// Leaves a clean store behind. Writes fail from now on.
+    pub(crate) fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.wait_for_writers();
+        self.space.fence().map_err(sync_failed)?;
+        let _changing = spin::lock(&self.root_change);
+        let root = Root::from_words(self.pool.root());
+        self.set_root(Root { flags: root.flags | Root::CLEAN, ..root })
+    }
+
+    /// Waits until nobody writes who began before the store was closed.
+    fn wait_for_writers(&self) {
+        for page in 0..self.space.pages() {
+            drop(self.leaves.get(page as usize).lock());
+        }
+    }
+}

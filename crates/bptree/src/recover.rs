@@ -1,0 +1,176 @@
+//! After a crash, or a close: the leaves are found by their heads, read, and led to.
+//!
+//! A page holds a leaf that counts if
+//!
+//! - its head is sound, and its records do not end with a farewell;
+//! - the page that it was made of says farewell, or is something else by now (or it was made of
+//!   none: the first leaf).
+//!
+//! What begins like a leaf and does not count, and says no farewell itself, was being made when the
+//! power went. It is wiped before anything else is written ([`rewrite`](crate::rewrite)).
+//!
+//! The leaves that count must then tile the whole range of keys. If they do not, one is damaged,
+//! and the store says which keys are missing rather than that they are absent.
+
+use crate::leaf::{Begun, Head, Life, tag_of};
+use crate::store::{Store, sync_failed};
+use coreplane_engine::{Error, Progress, Result};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::spin::Backoff;
+use coreplane_record::{self as record, Kind, View};
+use std::collections::HashMap;
+
+/// What was found in a page.
+struct Found {
+    page: u32,
+    head: Head,
+    /// Tag, offset in the page and length of the last record of each key.
+    records: Vec<(u8, u32, u32)>,
+    /// How many of them are not tombstones.
+    live: i64,
+    /// The greatest version.
+    given: u64,
+    /// Where the last sound record ends.
+    end: u32,
+    is_dead: bool,
+}
+
+impl Store {
+    /// Finds and reads the leaves.
+    ///
+    /// # Errors
+    /// If keys are missing, or the medium fails.
+    pub(crate) fn recover(
+        &self,
+        is_clean: bool,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<()> {
+        let found = self.read_pages(progress)?;
+        let lives: HashMap<u32, (u64, bool)> =
+            found.iter().map(|it| (it.page, (it.head.birth, it.is_dead))).collect();
+        let counts = |found: &Found| {
+            found.head.predecessors.iter().flatten().all(|Life { page, birth }| {
+                lives.get(page).is_none_or(|(now, is_dead)| now != birth || *is_dead)
+            })
+        };
+        let (counting, void): (Vec<_>, Vec<_>) =
+            found.into_iter().filter(|found| !found.is_dead).partition(counts);
+        let mut is_leaf = vec![false; self.space.pages() as usize];
+        is_leaf[0] = true;
+        for found in &counting {
+            is_leaf[found.page as usize] = true;
+        }
+        for found in void {
+            self.wipe(found.page)?;
+        }
+        for page in (0..self.space.pages()).filter(|page| !is_leaf[*page as usize]) {
+            self.retire(page)?;
+        }
+        self.lead_to(counting, is_clean)
+    }
+
+    fn read_pages(&self, progress: &(dyn Fn(Progress) + Sync)) -> Result<Vec<Found>> {
+        let pages = self.space.pages();
+        let guard = epoch::pin();
+        let mut found = Vec::new();
+        for page in 1..pages {
+            if page % 4096 == 0 {
+                progress(Progress { stage: "reading leaves", done: u64::from(page), total: u64::from(pages) });
+            }
+            if !self.space.adopt_log(page, self.space.page_size()) {
+                return Err(self.not_a_leaf(page));
+            }
+            // A head that is not sound was being written when the power went, or is none.
+            let head = Head::read(&self.space, &guard, self.seed, page).ok().flatten();
+            if let Some(head) = head {
+                found.push(self.read_leaf_page(&guard, page, head)?);
+            }
+        }
+        Ok(found)
+    }
+
+    fn read_leaf_page(&self, guard: &Guard, page: u32, head: Head) -> Result<Found> {
+        let start = self.space.start_of(page);
+        let mut latest: HashMap<&[u8], View<'_>> = HashMap::new();
+        let mut found = Found {
+            page,
+            records: Vec::new(),
+            live: 0,
+            given: head.version,
+            end: head.len() as u32,
+            is_dead: false,
+            head,
+        };
+        while let Some(view) = self.reader().view(guard, start + u64::from(found.end)) {
+            let seed = record::seed(self.seed, found.head.birth as u32, view.offset);
+            if view.check(seed).is_err() {
+                break;
+            }
+            found.end += view.len();
+            if view.header.kind == Kind::Moved {
+                found.is_dead = true;
+                break;
+            }
+            found.given = found.given.max(view.header.version);
+            latest.insert(view.key(), view);
+        }
+        for (key, view) in latest {
+            found.live += i64::from(view.header.kind == Kind::Put);
+            found.records.push((tag_of(key), (view.offset - start) as u32, view.len()));
+        }
+        Ok(found)
+    }
+
+    /// Makes sure that a page is never taken for a leaf again.
+    fn wipe(&self, page: u32) -> Result<()> {
+        self.retire(page)?;
+        // Readers of other stores of the process may be about; they do not stay.
+        let mut backoff = Backoff::new();
+        while self.space.reclaim().is_none() {
+            backoff.wait();
+        }
+        let mut writer = self.space.claim_log(page).ok_or_else(|| self.not_a_leaf(page))?;
+        let start = writer.next_offset();
+        if writer.append(&[&[0; 64]]).is_none() {
+            return Err(self.not_a_leaf(page));
+        }
+        writer.flush_from(start);
+        self.space.fence().map_err(sync_failed)
+    }
+
+    fn lead_to(&self, mut counting: Vec<Found>, is_clean: bool) -> Result<()> {
+        counting.sort_unstable_by(|a, b| a.head.least.cmp(&b.head.least));
+        let mut expected: Option<Box<[u8]>> = Some(Box::default());
+        let mut bounds = Vec::with_capacity(counting.len());
+        for found in counting {
+            let is_whole = found.end >= found.head.image_len;
+            if expected.as_ref() != Some(&found.head.least) || !is_whole {
+                return Err(Error::Corrupt {
+                    offset: self.space.start_of(found.page),
+                    what: format!(
+                        "keys from {:?} to {:?} are missing",
+                        expected.unwrap_or_default(),
+                        found.head.least
+                    ),
+                });
+            }
+            self.space.cut_log(found.page, found.end);
+            let begun = Begun {
+                birth: found.head.birth,
+                given: found.given,
+                is_sealed: !is_clean,
+            };
+            self.count(found.live);
+            self.leaves.get(found.page as usize).begin(begun, found.records.into_iter());
+            expected = found.head.bound;
+            bounds.push((found.head.least, found.page));
+        }
+        if expected.is_some() || bounds.is_empty() {
+            let what = format!("keys from {expected:?} on are missing");
+            return Err(Error::Corrupt { offset: 0, what });
+        }
+        let (_, first) = bounds.remove(0);
+        self.inner.build(first, bounds);
+        Ok(())
+    }
+}

@@ -1,0 +1,275 @@
+//! What the parts of the engine share: the pool, its pages, the tree.
+
+use crate::cursor::Cursors;
+use crate::inner::Inner;
+use crate::leaf::{Directory, Head, Held, tag_of};
+use crate::pages::Pages;
+use coreplane_engine::{Error, Result, UnixMillis};
+use coreplane_pmem::chunked::Chunked;
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::spin::{self, Backoff};
+use coreplane_pmem::{PageWriter, Pen, Pool, Space, thread_number};
+use coreplane_record::{self as record, Header, Kind, Reader, View};
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+/// Births and versions are raised in steps of this.
+pub(crate) const STEP: u64 = 1 << 24;
+
+/// Bytes of the record that says that a leaf is dead: each leaf has room for it.
+pub(crate) const FAREWELL: usize = 48;
+
+/// Tells the time; tests bring their own.
+pub type TimeSource = Arc<dyn Fn() -> UnixMillis + Send + Sync>;
+
+/// The parts of an open store.
+pub(crate) struct Store {
+    pub(crate) pool: Pool,
+    pub(crate) space: Arc<Space>,
+    /// What checksums begin with.
+    pub(crate) seed: u32,
+    pub(crate) pages: Pages,
+    pub(crate) inner: Inner,
+    /// By the number of the page.
+    pub(crate) leaves: Chunked<Directory>,
+    pub(crate) pens: Box<[CachePadded<Mutex<Option<Pen>>>]>,
+    /// Versions given out are greater than this.
+    pub(crate) version_base: AtomicU64,
+    pub(crate) records: AtomicI64,
+    /// Where iterations go on.
+    pub(crate) cursors: Mutex<Cursors>,
+    pub(crate) time: TimeSource,
+    pub(crate) root_change: Mutex<()>,
+    pub(crate) closed: AtomicBool,
+}
+
+/// The words of the pool's root.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Root {
+    pub(crate) flags: u64,
+    pub(crate) version_base: u64,
+    /// All births that were ever given out are below this.
+    pub(crate) births_end: u64,
+}
+
+impl Root {
+    /// The store was closed.
+    pub(crate) const CLEAN: u64 = 1;
+
+    // media-format: begin pool
+    pub(crate) fn to_words(self) -> [u64; 8] {
+        [self.flags, self.version_base, self.births_end, 0, 0, 0, 0, 0]
+    }
+    // media-format: end
+
+    pub(crate) fn from_words(words: [u64; 8]) -> Self {
+        let [flags, version_base, births_end, ..] = words;
+        Self { flags, version_base, births_end }
+    }
+}
+
+/// What is known of a key in its leaf.
+pub(crate) struct Standing<'g> {
+    pub(crate) place: Option<usize>,
+    /// The record or tombstone of the key.
+    pub(crate) old: Option<View<'g>>,
+    /// It is a record, and has not expired.
+    pub(crate) live: bool,
+}
+
+/// A leaf that is locked for a write.
+pub(crate) struct Locked<'s> {
+    pub(crate) page: u32,
+    pub(crate) leaf: &'s Directory,
+    pub(crate) held: Held<'s>,
+}
+
+impl Store {
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        Reader { space: &self.space }
+    }
+
+    /// # Errors
+    /// If writes have stopped.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Error::Closed);
+        }
+        self.space.check_sync().map_err(sync_failed)
+    }
+
+    /// The longest key.
+    pub(crate) fn key_max(&self) -> usize {
+        self.space.page_size() as usize / 8
+    }
+
+    /// The longest value.
+    pub(crate) fn value_max(&self) -> usize {
+        self.space.page_size() as usize / 8
+    }
+
+    /// # Errors
+    /// If the key is too long.
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<()> {
+        let max = self.key_max();
+        if key.len() > max {
+            return Err(Error::KeyTooLong { len: key.len(), max });
+        }
+        Ok(())
+    }
+
+    /// Locks the leaf that serves `key`.
+    pub(crate) fn lock_leaf(&self, key: &[u8]) -> Locked<'_> {
+        let mut backoff = Backoff::new();
+        loop {
+            let descent = self.inner.descend(key);
+            let leaf = self.leaves.get(descent.leaf as usize);
+            if let Some(version) = leaf.version()
+                && self.inner.is_current(&descent)
+                && let Some(held) = leaf.try_lock(version)
+            {
+                return Locked { page: descent.leaf, leaf, held };
+            }
+            backoff.wait();
+        }
+    }
+
+    /// The record of a place.
+    ///
+    /// # Errors
+    /// If there is none. In a leaf that has not changed since it was looked at that is damage.
+    pub(crate) fn record_at<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        place: usize,
+    ) -> Result<View<'g>> {
+        let offset = self.space.start_of(page) + u64::from(leaf.offset(place));
+        self.reader().view(guard, offset).ok_or_else(|| Error::Corrupt {
+            offset,
+            what: "no record where the leaf has one".to_owned(),
+        })
+    }
+
+    /// Looks a key up in a leaf.
+    ///
+    /// # Errors
+    /// As [`Store::record_at`].
+    #[inline]
+    pub(crate) fn look<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        key: &[u8],
+    ) -> Result<Standing<'g>> {
+        let mut candidates = leaf.candidates(tag_of(key));
+        while candidates != 0 {
+            let place = candidates.trailing_zeros() as usize;
+            let view = self.record_at(guard, page, leaf, place)?;
+            if view.key() == key {
+                let live = view.header.kind == Kind::Put && !self.is_expired(&view);
+                return Ok(Standing { place: Some(place), old: Some(view), live });
+            }
+            candidates &= candidates - 1;
+        }
+        Ok(Standing { place: None, old: None, live: false })
+    }
+
+    /// True if the record has expired.
+    pub(crate) fn is_expired(&self, view: &View<'_>) -> bool {
+        view.header.expires_at.is_some_and(|at| at <= (self.time)())
+    }
+
+    /// Bytes that may still be appended to a leaf.
+    pub(crate) fn room(&self, locked: &Locked<'_>) -> usize {
+        if locked.held.is_sealed() {
+            return 0;
+        }
+        let tail = self.space.watermarks(locked.page).map_or(u32::MAX, |(published, _)| published);
+        (self.space.page_size() as usize).saturating_sub(tail as usize + FAREWELL)
+    }
+
+    /// Has `write` append to a page that is published and has no writer: durable and published
+    /// when it returns.
+    ///
+    /// # Errors
+    /// If the medium fails: nothing more is published then.
+    pub(crate) fn append_to<R>(
+        &self,
+        page: u32,
+        write: impl FnOnce(&mut PageWriter) -> Option<R>,
+    ) -> Result<R> {
+        let mut pen = spin::lock(&self.pens[thread_number() % self.pens.len()]);
+        let taken = pen.take().unwrap_or_else(|| Pen::new(&self.space));
+        let mut writer = taken.take_up(page).map_err(|_| self.not_a_leaf(page))?;
+        let written = write(&mut writer).ok_or_else(|| self.not_a_leaf(page));
+        let fenced = self.space.fence().map_err(sync_failed);
+        if written.is_ok() && fenced.is_ok() {
+            writer.publish();
+        }
+        *pen = Some(writer.lay_down());
+        fenced.and(written)
+    }
+
+    /// The encoded header of a record at `offset` of a page.
+    pub(crate) fn encode(
+        &self,
+        birth: u64,
+        offset: u64,
+        header: &Header,
+        key: &[u8],
+        value: &[u8],
+    ) -> record::Encoded {
+        header.encode(record::seed(self.seed, birth as u32, offset), key, &[value])
+    }
+
+    /// The head of a leaf's page.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub(crate) fn head_of(&self, guard: &Guard, page: u32) -> Result<Head> {
+        Head::read(&self.space, guard, self.seed, page)?.ok_or_else(|| self.not_a_leaf(page))
+    }
+
+    /// A birth for a page that is about to be written.
+    ///
+    /// # Errors
+    /// If the root cannot be raised for it.
+    pub(crate) fn birth(&self) -> Result<u64> {
+        loop {
+            if let Some(birth) = self.pages.birth() {
+                return Ok(birth);
+            }
+            let _changing = spin::lock(&self.root_change);
+            let root = Root::from_words(self.pool.root());
+            let next = Root { births_end: root.births_end + STEP, ..root };
+            self.set_root(next)?;
+            self.pages.allow_births(root.births_end, next.births_end);
+        }
+    }
+
+    /// # Errors
+    /// If it cannot be made durable.
+    pub(crate) fn set_root(&self, root: Root) -> Result<()> {
+        self.pool.set_root(root.to_words()).map_err(crate::open::pool_error)
+    }
+
+    /// A page is not the leaf that it should be.
+    pub(crate) fn not_a_leaf(&self, page: u32) -> Error {
+        let offset = self.space.start_of(page);
+        Error::Corrupt { offset, what: format!("page {page} is not the leaf that it should be") }
+    }
+
+    /// Adds to the number of records.
+    pub(crate) fn count(&self, by: i64) {
+        self.records.fetch_add(by, Ordering::Relaxed);
+    }
+}
+
+pub(crate) fn sync_failed(error: coreplane_pmem::SyncError) -> Error {
+    Error::SyncFailed(error.0)
+}

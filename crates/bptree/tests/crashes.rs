@@ -1,0 +1,189 @@
+//! Power cuts at every fence and every return, and in recovery: what was acknowledged is there.
+
+use coreplane_bptree::{Bptree, Options};
+use coreplane_engine::{Engine, Error, Ordered, Outcome, WriteOptions};
+use coreplane_pmem::Space;
+use coreplane_pmem::media::sim::{History, Model, Run, SimOptions, Standing, Subject, explore};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Create,
+    /// A key's number, and its value or none.
+    Write(u16, Option<Vec<u8>>),
+    Close,
+}
+
+fn key(number: u16) -> Vec<u8> {
+    format!("key-{number:03}").into_bytes()
+}
+
+/// One thread, or two with keys of their own.
+struct Story {
+    seed: u64,
+    threads: u16,
+    keys: u16,
+    operations: u64,
+}
+
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below
+    }
+}
+
+impl Story {
+    fn write(&self, run: &Run<'_, Op>, store: &Bptree, thread: u16) {
+        let mut draw = Draw(self.seed * 64 + u64::from(thread));
+        for serial in 0..self.operations {
+            let number = draw.next(u64::from(self.keys)) as u16 * self.threads + thread;
+            let len = 8 + draw.next(300);
+            let value: Vec<u8> = (0..len).map(|at| (serial * 31 + at) as u8).collect();
+            let value = (draw.next(10) >= 3).then_some(value);
+            let wait = WriteOptions::default();
+            run.acknowledged(Op::Write(number, value.clone()), || match &value {
+                Some(value) => drop(store.put(&key(number), value, &wait).expect("put")),
+                None => {
+                    let outcome = store.delete(&key(number), &wait).expect("delete");
+                    assert!(matches!(outcome, Outcome::Written(_) | Outcome::Missing(_)));
+                }
+            });
+        }
+    }
+}
+
+impl Subject for Story {
+    type Op = Op;
+    type Store = Option<Bptree>;
+    type Contents = Option<Map>;
+
+    fn work(&self, run: &Run<'_, Op>) {
+        let store = run.acknowledged(Op::Create, || {
+            Bptree::simulated_create(Arc::clone(run.space()), &Options::default()).expect("create")
+        });
+        run.threads(|threads| {
+            for thread in 0..self.threads {
+                let store = &store;
+                threads.spawn(move || self.write(run, store, thread));
+            }
+        });
+        if self.seed.is_multiple_of(3) {
+            run.acknowledged(Op::Close, || store.close().expect("close"));
+        }
+    }
+
+    fn recover(&self, space: &Arc<Space>) -> Result<Option<Bptree>, String> {
+        match Bptree::simulated_open(Arc::clone(space), &Options::default()) {
+            Ok(store) => Ok(Some(store)),
+            // Told apart by `check`: only before the creation is acknowledged may there be none.
+            Err(Error::Unusable(_)) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn contents(&self, store: &Option<Bptree>) -> Result<Option<Map>, String> {
+        let Some(store) = store else { return Ok(None) };
+        let mut map = Map::new();
+        let mut take = |entry: coreplane_engine::Entry<'_>| {
+            let value = entry.record.map(|record| record.value.to_vec()).unwrap_or_default();
+            map.insert(entry.key.to_vec(), value);
+            true
+        };
+        store.scan(b"", None, false, usize::MAX, &mut take).map_err(|error| error.to_string())?;
+        for (key, value) in &map {
+            let found = store.get(key).map_err(|error| error.to_string())?;
+            if found.as_ref() != Some(value) {
+                return Err(format!("{key:?} is scanned and not found"));
+            }
+        }
+        let mut backwards = Vec::new();
+        let mut take = |entry: coreplane_engine::Entry<'_>| {
+            backwards.push(entry.key.to_vec());
+            true
+        };
+        store.scan(b"", None, true, usize::MAX, &mut take).map_err(|error| error.to_string())?;
+        backwards.reverse();
+        if !backwards.iter().eq(map.keys()) {
+            return Err("backwards it is not the same".to_owned());
+        }
+        if store.len().map_err(|error| error.to_string())? != map.len() as u64 {
+            return Err(format!("{} records, counted {:?}", map.len(), store.len()));
+        }
+        Ok(Some(map))
+    }
+
+    fn check(&self, contents: &Option<Map>, history: &History<'_, Op>) -> Result<(), String> {
+        let Some(map) = contents else {
+            let is_created = history.acknowledged().next().is_some();
+            return if is_created { Err("the store is lost".to_owned()) } else { Ok(()) };
+        };
+        let mut allowed: BTreeMap<Vec<u8>, Vec<Option<&Vec<u8>>>> = BTreeMap::new();
+        for (op, standing) in history.operations() {
+            if let Op::Write(number, value) = op {
+                let states = allowed.entry(key(*number)).or_insert_with(|| vec![None]);
+                if standing == Standing::Acknowledged {
+                    states.clear();
+                }
+                states.push(value.as_ref());
+            }
+        }
+        let wrong = allowed.iter().find(|(key, states)| !states.contains(&map.get(*key)));
+        if let Some((key, states)) = wrong {
+            let (key, found) = (String::from_utf8_lossy(key), map.get(key).map(Vec::len));
+            let states: Vec<_> = states.iter().map(|value| value.map(Vec::len)).collect();
+            return Err(format!("{key} has {found:?} bytes, not one of {states:?}"));
+        }
+        match map.keys().find(|key| !allowed.contains_key(*key)) {
+            Some(key) => Err(format!("{key:?} was never written")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn options(seed: u64) -> SimOptions {
+    SimOptions {
+        len: 192 << 10,
+        max_len: 192 << 10,
+        page_size: 4096,
+        seed,
+        images_per_cut: 12,
+        recovery_cut_in: 20,
+        images_per_recovery_cut: 2,
+        checkers: 2,
+        non_temporal: seed.is_multiple_of(2),
+        ..SimOptions::default()
+    }
+}
+
+fn explored(story: &Story, options: &SimOptions) -> usize {
+    let report = explore(options, story);
+    let messages: Vec<_> = report.violations.iter().map(|it| &it.message).collect();
+    assert!(messages.is_empty(), "seed {}: {messages:.300?}", story.seed);
+    report.images as usize
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_power_cut() {
+    let mut images = 0;
+    for seed in 1..=12 {
+        let story = Story { seed, threads: 1 + (seed % 2) as u16, keys: 40, operations: 120 };
+        images += explored(&story, &options(seed));
+    }
+    assert!(images > 10_000, "{images} images");
+}
+
+#[test]
+fn where_a_fence_is_a_sync_too() {
+    for seed in 1..=4 {
+        let story = Story { seed, threads: 1, keys: 40, operations: 100 };
+        let options = SimOptions { model: Model::File, images_per_cut: 6, ..options(seed) };
+        explored(&story, &options);
+    }
+}
