@@ -4,12 +4,12 @@
 //! remembers that, for the iterations under way that were last asked to go on. One that it has
 //! forgotten begins again, which shows records twice and never leaves one out.
 
-use crate::get::entry_of;
 use crate::store::Store;
-use coreplane_engine::{Entry, Result};
+use coreplane_engine::{Entry, Error, Result};
 use coreplane_pmem::{epoch, spin};
 use coreplane_record::Kind;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 /// Iterations that are remembered.
 const REMEMBERED: usize = 4096;
@@ -51,10 +51,11 @@ impl Store {
         loop {
             let guard = epoch::pin();
             let (head, records) = self.leaf_of(&guard, Some(&from), false)?;
-            for view in records.iter().filter(|view| view.key() >= &*from) {
-                if view.header.kind == Kind::Put && !self.is_expired(view) {
+            for whole in records.iter().filter(|whole| whole.view.key() >= &*from) {
+                let view = &whole.view;
+                if view.header.kind == Kind::Put && !self.is_expired(view)? {
                     shown += 1;
-                    visit(entry_of(view));
+                    visit(whole.entry());
                 }
             }
             match head.bound {
@@ -73,13 +74,18 @@ impl Store {
         sequence: u64,
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<()> {
+        let horizon = self.forgotten_tombstones.load(Ordering::Acquire);
+        if sequence < horizon {
+            return Err(Error::HistoryGone { asked: sequence, horizon });
+        }
         let mut from: Box<[u8]> = Box::default();
         loop {
             let guard = epoch::pin();
             let (head, records) = self.leaf_of(&guard, Some(&from), false)?;
-            for view in records.iter().filter(|view| view.sequence() > sequence) {
-                let live = view.header.kind == Kind::Put && !self.is_expired(view);
-                let entry = entry_of(view);
+            for whole in records.iter().filter(|whole| whole.view.sequence() > sequence) {
+                let view = &whole.view;
+                let live = view.header.kind == Kind::Put && !self.is_expired(view)?;
+                let entry = whole.entry();
                 visit(Entry { record: entry.record.filter(|_| live), ..entry });
             }
             match head.bound {

@@ -1,6 +1,7 @@
 //! The engine's face.
 
-use crate::get::record_of;
+use crate::counters::Count;
+use crate::get::Whole;
 use crate::open::{self, KIND, Options};
 use crate::put::Plan;
 use crate::store::Store;
@@ -97,7 +98,7 @@ impl Engine for Bptree {
     fn limits(&self) -> Limits {
         Limits {
             key_len_max: self.store.key_max(),
-            value_len_max: self.store.value_max(),
+            value_len_max: coreplane_engine::VALUE_LEN_MAX,
             batch_len_max: 0,
         }
     }
@@ -171,8 +172,8 @@ impl Engine for Bptree {
         self.store.write(key, options, &mut |live| {
             let as_expected = match (expected, live) {
                 (Expected::Absent, None) => true,
-                (Expected::Sequence(sequence), Some(view)) => view.sequence() == sequence,
-                (Expected::Value(bytes), Some(view)) => view.value() == bytes,
+                (Expected::Sequence(sequence), Some(whole)) => whole.view.sequence() == sequence,
+                (Expected::Value(bytes), Some(whole)) => whole.record().value.equals(bytes),
                 _ => false,
             };
             Ok(if as_expected {
@@ -193,10 +194,10 @@ impl Engine for Bptree {
         self.store.write(key, options, &mut |live| {
             // Decided once, though the write may find no room at first: unless the key was written
             // in between.
-            let version = live.map(|view| view.header.version);
+            let version = live.map(|whole| whole.view.header.version);
             let mutation = match decided.take() {
                 Some((seen, mutation)) if seen == version => mutation,
-                _ => decide(live.map(record_of)),
+                _ => decide(live.map(Whole::record)),
             };
             decided = Some((version, mutation.clone()));
             Ok(match (mutation, live) {
@@ -205,8 +206,8 @@ impl Engine for Bptree {
                 }
                 (Mutation::Keep, _) | (_, None) => Plan::Refuse(Outcome::Kept),
                 (Mutation::Delete, Some(_)) => Plan::Delete,
-                (Mutation::Expire(expires_at), Some(view)) => {
-                    Plan::Put { value: Cow::Owned(view.value().to_vec()), expires_at }
+                (Mutation::Expire(expires_at), Some(whole)) => {
+                    Plan::Put { value: Cow::Owned(whole.record().value.to_vec()), expires_at }
                 }
             })
         })
@@ -228,16 +229,17 @@ impl Engine for Bptree {
         self.store.changes_since(sequence, visit)
     }
 
-    fn hold_tombstones(&self, _sequence: u64) -> Result<()> {
-        Err(Error::Unsupported { engine: KIND, operation: "holding tombstones" })
+    fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        self.store.held_tombstones.store(sequence, Ordering::Release);
+        Ok(())
     }
 
     fn tombstone_horizon(&self) -> u64 {
-        u64::MAX
+        self.store.forgotten_tombstones.load(Ordering::Acquire)
     }
 
     fn len(&self) -> Result<u64> {
-        Ok(self.store.records.load(Ordering::Relaxed).max(0) as u64)
+        Ok(self.store.len())
     }
 
     fn clear(&self) -> Result<()> {
@@ -259,7 +261,7 @@ impl Engine for Bptree {
     }
 
     fn now(&self) -> UnixMillis {
-        (self.store.time)()
+        self.store.now()
     }
 
     fn is_durable(&self, _horizon: &Horizon) -> Result<bool> {
@@ -282,7 +284,20 @@ impl Engine for Bptree {
         let page_size = u64::from(store.space.page_size());
         let mut stats = Stats::default();
         (stats.flushes, stats.fences) = (flushes, fences);
-        stats.records = store.records.load(Ordering::Relaxed).max(0) as u64;
+        let count = |count| store.counters.get(count).max(0) as u64;
+        stats.hits = count(Count::Hits);
+        stats.misses = count(Count::Misses);
+        stats.puts = count(Count::Puts);
+        stats.deletes = count(Count::Deletes);
+        stats.user_bytes_written = count(Count::UserBytes);
+        stats.log_bytes_written = count(Count::LogBytes);
+        stats.cleaner_bytes_copied = count(Count::CopiedBytes);
+        stats.records = store.len();
+        stats.more = vec![
+            ("leaves_split", count(Count::Splits)),
+            ("leaves_rewritten", count(Count::Rewrites)),
+            ("leaves_merged", count(Count::Merges)),
+        ];
         stats.pool_bytes = store.space.len();
         stats.free_bytes = u64::from(store.pages.free_len()) * page_size;
         stats.dram_bytes =
@@ -290,8 +305,8 @@ impl Engine for Bptree {
         stats
     }
 
-    fn verify(&self, _progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
-        Err(Error::Unsupported { engine: KIND, operation: "verify" })
+    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        self.store.verify(progress)
     }
 
     fn close(&self) -> Result<()> {

@@ -1,5 +1,7 @@
 //! Reading: down the tree, one line of tags, the record. No lock, no fence, no copy.
 
+use crate::counters::Count;
+use crate::leaf::{Directory, Head};
 use crate::store::Store;
 use coreplane_engine::{Entry, Found, Record, Result, Ticket, Value};
 use coreplane_pmem::epoch::{self, Guard};
@@ -7,24 +9,36 @@ use coreplane_record::{Kind, View};
 
 impl Store {
     /// Looks at the leaf that serves `key` until it has held still meanwhile.
-    fn find<'g>(
-        &'g self,
-        guard: &'g Guard,
-        key: &[u8],
-    ) -> Result<Option<View<'g>>> {
+    fn find<'g>(&'g self, guard: &'g Guard, key: &[u8]) -> Result<Option<Whole<'g>>> {
         loop {
             let descent = self.inner.descend(key);
             let leaf = self.leaves.get(descent.leaf as usize);
+            leaf.prefetch();
+            self.space.prefetch_page(descent.leaf);
             let Some(version) = leaf.version() else { continue };
             if !self.inner.is_current(&descent) {
                 continue;
             }
-            let seen = self.look(guard, descent.leaf, leaf, key);
+            let seen = self.look(guard, descent.leaf, leaf, key).and_then(|standing| {
+                let live = standing.old.filter(|_| standing.live);
+                live.map(|view| self.whole(guard, view)).transpose()
+            });
+            // The pages of a large value are given back only when its record is gone.
             if leaf.is_at(version) {
-                let standing = seen?;
-                return Ok(standing.old.filter(|_| standing.live));
+                return seen;
             }
         }
+    }
+
+    /// A record with its value, as long as the guard lives. The record is still there.
+    pub(crate) fn whole<'g>(&'g self, guard: &'g Guard, view: View<'g>) -> Result<Whole<'g>> {
+        let pieces = if view.header.large && view.header.kind == Kind::Put {
+            let pieces = self.pieces_of(guard, &view, false)?;
+            pieces.into_iter().map(|(_, bytes)| bytes).collect()
+        } else {
+            Vec::new()
+        };
+        Ok(Whole { view, pieces })
     }
 
     pub(crate) fn get_with(
@@ -34,9 +48,10 @@ impl Store {
     ) -> Result<Found> {
         let guard = epoch::pin();
         let found = self.find(&guard, key)?;
-        if let Some(view) = &found {
-            visit(record_of(view));
+        if let Some(whole) = &found {
+            visit(whole.record());
         }
+        self.counters.add(if found.is_some() { Count::Hits } else { Count::Misses }, 1);
         Ok(Found { hit: found.is_some(), ticket: Ticket::DURABLE })
     }
 
@@ -47,13 +62,15 @@ impl Store {
         guard: &'g Guard,
         key: Option<&[u8]>,
         before: bool,
-    ) -> Result<(crate::leaf::Head, Vec<View<'g>>)> {
+    ) -> Result<(Head, Vec<Whole<'g>>)> {
         loop {
             let descent = match key {
                 Some(key) if !before => self.inner.descend(key),
                 key => self.inner.descend_before(key),
             };
             let leaf = self.leaves.get(descent.leaf as usize);
+            leaf.prefetch();
+            self.space.prefetch_page(descent.leaf);
             let Some(version) = leaf.version() else { continue };
             if !self.inner.is_current(&descent) {
                 continue;
@@ -69,16 +86,17 @@ impl Store {
         &'g self,
         guard: &'g Guard,
         page: u32,
-        leaf: &crate::leaf::Directory,
-    ) -> Result<(crate::leaf::Head, Vec<View<'g>>)> {
+        leaf: &Directory,
+    ) -> Result<(Head, Vec<Whole<'g>>)> {
         let head = self.head_of(guard, page)?;
         let mut used = leaf.used();
         let mut records = Vec::with_capacity(used.count_ones() as usize);
         while used != 0 {
-            records.push(self.record_at(guard, page, leaf, used.trailing_zeros() as usize)?);
+            let view = self.record_at(guard, page, leaf, used.trailing_zeros() as usize)?;
+            records.push(self.whole(guard, view)?);
             used &= used - 1;
         }
-        records.sort_unstable_by_key(|view| view.key());
+        records.sort_unstable_by_key(|whole| whole.view.key());
         Ok((head, records))
     }
 
@@ -96,14 +114,15 @@ impl Store {
         while shown < limit {
             let guard = epoch::pin();
             let (head, records) = self.leaf_of(&guard, Some(&from), false)?;
-            let first = records.partition_point(|view| view.key() < &*from);
-            for view in &records[first..] {
+            let first = records.partition_point(|whole| whole.view.key() < &*from);
+            for whole in &records[first..] {
+                let view = &whole.view;
                 if shown >= limit || end.is_some_and(|end| view.key() >= end) {
                     return Ok(());
                 }
-                if view.header.kind == Kind::Put && !self.is_expired(view) {
+                if view.header.kind == Kind::Put && !self.is_expired(view)? {
                     shown += 1;
-                    if !visit(entry_of(view)) {
+                    if !visit(whole.entry()) {
                         return Ok(());
                     }
                 }
@@ -129,15 +148,16 @@ impl Store {
         while shown < limit {
             let guard = epoch::pin();
             let (head, records) = self.leaf_of(&guard, to.as_deref(), true)?;
-            let below = |view: &View<'_>| to.as_ref().is_none_or(|to| view.key() < &**to);
+            let below = |it: &Whole<'_>| to.as_ref().is_none_or(|to| it.view.key() < &**to);
             let last = records.partition_point(below);
-            for view in records[..last].iter().rev() {
+            for whole in records[..last].iter().rev() {
+                let view = &whole.view;
                 if shown >= limit || view.key() < start {
                     return Ok(());
                 }
-                if view.header.kind == Kind::Put && !self.is_expired(view) {
+                if view.header.kind == Kind::Put && !self.is_expired(view)? {
                     shown += 1;
-                    if !visit(entry_of(view)) {
+                    if !visit(whole.entry()) {
                         return Ok(());
                     }
                 }
@@ -151,15 +171,29 @@ impl Store {
     }
 }
 
-pub(crate) fn record_of<'a>(view: &View<'a>) -> Record<'a> {
-    Record {
-        value: Value::Whole(view.value()),
-        sequence: view.sequence(),
-        expires_at: view.header.expires_at,
-        ticket: Ticket::DURABLE,
-    }
+/// A record or tombstone, and its value if that is large.
+pub(crate) struct Whole<'g> {
+    pub(crate) view: View<'g>,
+    pieces: Vec<&'g [u8]>,
 }
 
-pub(crate) fn entry_of<'a>(view: &View<'a>) -> Entry<'a> {
-    Entry { key: view.key(), record: Some(record_of(view)), sequence: view.sequence() }
+impl Whole<'_> {
+    pub(crate) fn record(&self) -> Record<'_> {
+        let is_large = self.view.header.large;
+        Record {
+            value: if is_large {
+                Value::Pieces(&self.pieces)
+            } else {
+                Value::Whole(self.view.value())
+            },
+            sequence: self.view.sequence(),
+            expires_at: self.view.header.expires_at,
+            ticket: Ticket::DURABLE,
+        }
+    }
+
+    pub(crate) fn entry(&self) -> Entry<'_> {
+        let record = Some(self.record());
+        Entry { key: self.view.key(), record, sequence: self.view.sequence() }
+    }
 }

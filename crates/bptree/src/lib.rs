@@ -14,7 +14,9 @@
 //! - `put`, `rewrite`: writing, and making room
 //! - `get`, `cursor`: reading
 //! - `recover`: after a crash
+//! - `verify`: whether all is as it should be
 
+mod counters;
 mod cursor;
 mod engine;
 mod get;
@@ -22,10 +24,12 @@ mod inner;
 mod leaf;
 mod open;
 mod pages;
+mod pieces;
 mod put;
 mod recover;
 mod rewrite;
 mod store;
+mod verify;
 
 pub use engine::Bptree;
 pub use open::{KIND, Options, PAGE_SIZE};

@@ -1,5 +1,6 @@
 //! Creating and opening a store.
 
+use crate::counters::Counters;
 use crate::inner::Inner;
 use crate::leaf::{Directory, Head};
 use crate::pages::Pages;
@@ -10,7 +11,7 @@ use coreplane_pmem::{CreateOptions, MediaChoice, Pool, PoolError, Space, spin};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The kind of pool that this engine makes.
 pub const KIND: &str = "bptree";
@@ -18,8 +19,8 @@ pub const KIND: &str = "bptree";
 /// The usual bytes in a page, and so in a leaf.
 pub const PAGE_SIZE: u32 = 8 << 10;
 
-/// Leaves whose directories come into being together.
-const CHUNK: usize = 256;
+/// Leaves whose directories come into being together: 4 MiB.
+const CHUNK: usize = 16 << 10;
 
 /// How an open store behaves.
 #[derive(Clone, Default)]
@@ -59,7 +60,7 @@ impl Store {
         if pool.space().page_size() > 512 << 10 {
             return Err(Error::Unusable("a leaf has at most 512 KiB".to_owned()));
         }
-        let root = Root { flags: 0, version_base: STEP, births_end: STEP };
+        let root = Root { version_base: STEP, births_end: STEP, ..Root::default() };
         let store = Self::assemble(pool, root, options);
         store.pages.allow_births(1, STEP);
         store.pages.offer(1..store.space.pages());
@@ -99,11 +100,14 @@ impl Store {
             flags: old.flags & !Root::CLEAN,
             version_base: old.version_base + STEP,
             births_end: old.births_end + STEP,
+            ..old
         };
         let store = Self::assemble(pool, root, options);
         store.pages.allow_births(old.births_end, root.births_end);
         // From here on a crash finds the store unclean, and versions and births go on above.
         store.set_root(root)?;
+        // What was forgotten before is not known.
+        store.forgotten_tombstones.store(root.version_base, Ordering::Release);
         store.recover(old.flags & Root::CLEAN != 0, progress)?;
         Ok(store)
     }
@@ -118,9 +122,12 @@ impl Store {
             leaves: Chunked::new(pages_max, CHUNK, Directory::new),
             pens: (0..64).map(|_| CachePadded::new(Mutex::new(None))).collect(),
             version_base: AtomicU64::new(root.version_base),
-            records: AtomicI64::new(0),
+            counters: Counters::default(),
+            held_tombstones: AtomicU64::new(u64::MAX),
+            forgotten_tombstones: AtomicU64::new(0),
             cursors: Mutex::default(),
             time: options.time.clone().unwrap_or_else(|| Arc::new(UnixMillis::now)),
+            told_expired: AtomicU64::new(root.told_expired),
             root_change: Mutex::new(()),
             closed: AtomicBool::new(false),
             space,

@@ -4,7 +4,7 @@
 //!
 //! - its head is sound, and its records do not end with a farewell;
 //! - the page that it was made of says farewell, or is something else by now (or it was made of
-//!   none: the first leaf).
+//!   none: the first leaf). Of two pages the first decides, and the second is dead then too.
 //!
 //! What begins like a leaf and does not count, and says no farewell itself, was being made when the
 //! power went. It is wiped before anything else is written ([`rewrite`](crate::rewrite)).
@@ -12,13 +12,15 @@
 //! The leaves that count must then tile the whole range of keys. If they do not, one is damaged,
 //! and the store says which keys are missing rather than that they are absent.
 
+use crate::counters::Count;
 use crate::leaf::{Begun, Head, Life, tag_of};
+use crate::rewrite::live_len;
 use crate::store::{Store, sync_failed};
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::spin::Backoff;
 use coreplane_record::{self as record, Kind, View};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What was found in a page.
 struct Found {
@@ -26,6 +28,8 @@ struct Found {
     head: Head,
     /// Tag, offset in the page and length of the last record of each key.
     records: Vec<(u8, u32, u32)>,
+    /// Where in the page those are whose values are large.
+    large: Vec<u64>,
     /// How many of them are not tombstones.
     live: i64,
     /// The greatest version.
@@ -48,22 +52,37 @@ impl Store {
         let found = self.read_pages(progress)?;
         let lives: HashMap<u32, (u64, bool)> =
             found.iter().map(|it| (it.page, (it.head.birth, it.is_dead))).collect();
-        let counts = |found: &Found| {
-            found.head.predecessors.iter().flatten().all(|Life { page, birth }| {
-                lives.get(page).is_none_or(|(now, is_dead)| now != birth || *is_dead)
-            })
+        let is_gone = |Life { page, birth }: &Life| {
+            lives.get(page).is_none_or(|(now, is_dead)| now != birth || *is_dead)
         };
+        let counts = |found: &Found| found.head.predecessors[0].as_ref().is_none_or(is_gone);
         let (counting, void): (Vec<_>, Vec<_>) =
             found.into_iter().filter(|found| !found.is_dead).partition(counts);
-        let mut is_leaf = vec![false; self.space.pages() as usize];
-        is_leaf[0] = true;
+        // Second ones of two whose first has said farewell already.
+        let orphans: HashSet<u32> = counting
+            .iter()
+            .filter_map(|found| found.head.predecessors[1].filter(|life| !is_gone(life)))
+            .map(|life| life.page)
+            .collect();
+        let (orphans, counting): (Vec<_>, Vec<_>) =
+            counting.into_iter().partition(|found| orphans.contains(&found.page));
+        let mut is_used = vec![false; self.space.pages() as usize];
+        is_used[0] = true;
+        let guard = epoch::pin();
         for found in &counting {
-            is_leaf[found.page as usize] = true;
+            is_used[found.page as usize] = true;
+            for offset in found.large.iter().map(|within| self.space.start_of(found.page) + within) {
+                let view = self.reader().view(&guard, offset);
+                for (page, _) in view.map_or(Ok(Vec::new()), |it| self.pieces_of(&guard, &it, false))? {
+                    is_used[page as usize] = true;
+                }
+            }
         }
-        for found in void {
+        drop(guard);
+        for found in void.into_iter().chain(orphans) {
             self.wipe(found.page)?;
         }
-        for page in (0..self.space.pages()).filter(|page| !is_leaf[*page as usize]) {
+        for page in (0..self.space.pages()).filter(|page| !is_used[*page as usize]) {
             self.retire(page)?;
         }
         self.lead_to(counting, is_clean)
@@ -95,6 +114,7 @@ impl Store {
         let mut found = Found {
             page,
             records: Vec::new(),
+            large: Vec::new(),
             live: 0,
             given: head.version,
             end: head.len() as u32,
@@ -116,7 +136,10 @@ impl Store {
         }
         for (key, view) in latest {
             found.live += i64::from(view.header.kind == Kind::Put);
-            found.records.push((tag_of(key), (view.offset - start) as u32, view.len()));
+            if view.header.large {
+                found.large.push(view.offset - start);
+            }
+            found.records.push((tag_of(key), (view.offset - start) as u32, live_len(&view)));
         }
         Ok(found)
     }
@@ -160,7 +183,7 @@ impl Store {
                 given: found.given,
                 is_sealed: !is_clean,
             };
-            self.count(found.live);
+            self.counters.add(Count::Records, found.live);
             self.leaves.get(found.page as usize).begin(begun, found.records.into_iter());
             expected = found.head.bound;
             bounds.push((found.head.least, found.page));

@@ -12,9 +12,10 @@
 //! is wiped in recovery, before the old leaf can be written anew once more: else its page could be
 //! used again, and this were taken for its heir.
 //!
-//! Two leaves become one in the same way; the farewell of the left one decides, the right one's
-//! follows.
+//! Two leaves become one in the same way. The farewell of the left one decides, the right one's
+//! follows; if a crash comes in between, recovery wipes the right one.
 
+use crate::counters::Count;
 use crate::leaf::{Begun, Head, Life, PLACES, tag_of};
 use crate::pages::RESERVE;
 use crate::store::{FAREWELL, Locked, Store, sync_failed};
@@ -22,6 +23,7 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::WriteMode;
 use coreplane_record::{Header, Kind, View};
+use std::sync::atomic::Ordering;
 
 /// A new leaf that is durable and counts for nothing yet.
 struct Image {
@@ -61,14 +63,68 @@ impl Store {
         }
     }
 
-    /// What a locked leaf has, in the order of keys, without tombstones.
+    /// Makes one leaf of the one that serves `key` and one beside it, if they are small enough and
+    /// nobody else is about to. None of it is needed now: where there is no page for it, it is left.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn merge_at(&self, key: &[u8]) -> Result<()> {
+        let guard = epoch::pin();
+        let Some((left, separator, right)) = self.inner.pair_of(key) else { return Ok(()) };
+        // The left one first, whoever comes: so that no two wait for each other.
+        let Some(left) = self.lock_page(left) else { return Ok(()) };
+        let Some(right) = self.lock_page(right) else { return Ok(()) };
+        // Both are locked, so that what the tree says of them now stays so.
+        let is_pair = self.inner.descend(&separator).leaf == right.page
+            && self.inner.descend_before(Some(&separator)).leaf == left.page;
+        let live = left.leaf.live() + right.leaf.live();
+        if !is_pair || live > self.space.page_size() / 2 {
+            return Ok(());
+        }
+        let mut records = self.records_of(&guard, &left)?;
+        records.extend(self.records_of(&guard, &right)?);
+        if records.len() > PLACES / 2 {
+            return Ok(());
+        }
+        let (lower, upper) = (self.head_of(&guard, left.page)?, self.head_of(&guard, right.page)?);
+        let life = |page: u32, head: &Head| Some(Life { page, birth: head.birth });
+        let head = Head {
+            version: left.held.given().max(right.held.given()),
+            predecessors: [life(left.page, &lower), life(right.page, &upper)],
+            least: lower.least,
+            bound: upper.bound,
+            ..upper
+        };
+        let page = match self.pages.take(1, 0) {
+            Ok(pages) => pages[0],
+            Err(_) => return Ok(()),
+        };
+        let image = self.write_image(page, head, &records)?;
+        self.space.fence().map_err(sync_failed)?;
+        self.say_farewell(&left, &[&image])?;
+        self.say_farewell(&right, &[&image])?;
+        let old = [left.page, right.page];
+        self.begin(image);
+        left.held.bury();
+        right.held.bury();
+        self.inner.merge(&separator, page);
+        self.counters.add(Count::Merges, 1);
+        old.into_iter().try_for_each(|page| self.retire(page))
+    }
+
+    fn lock_page(&self, page: u32) -> Option<Locked<'_>> {
+        let leaf = self.leaves.get(page as usize);
+        leaf.lock().map(|held| Locked { page, leaf, held })
+    }
+
+    /// What a locked leaf has, in the order of keys, without the tombstones that nobody holds.
     fn records_of<'g>(&'g self, guard: &'g Guard, locked: &Locked<'_>) -> Result<Vec<View<'g>>> {
         let mut records = Vec::with_capacity(PLACES);
         let mut used = locked.leaf.used();
         while used != 0 {
             let place = used.trailing_zeros() as usize;
             let view = self.record_at(guard, locked.page, locked.leaf, place)?;
-            if view.header.kind == Kind::Put {
+            if view.header.kind == Kind::Put || self.holds_tombstone(view.sequence()) {
                 records.push(view);
             }
             used &= used - 1;
@@ -93,6 +149,7 @@ impl Store {
         self.begin(image);
         locked.held.bury();
         self.inner.replace(key, leaf);
+        self.counters.add(Count::Rewrites, 1);
         self.retire(old)
     }
 
@@ -124,6 +181,7 @@ impl Store {
         self.begin(right);
         locked.held.bury();
         self.inner.split(pages[0], &separator, pages[1]);
+        self.counters.add(Count::Splits, 1);
         self.retire(old)
     }
 
@@ -156,13 +214,14 @@ impl Store {
             let header = Header { follows: false, ..view.header };
             let encoded = self.encode(birth, next, &header, view.key(), view.value());
             write(&[encoded.bytes(), view.key(), view.value()])?;
-            places.push((tag_of(view.key()), (next - start) as u32, view.len()));
+            places.push((tag_of(view.key()), (next - start) as u32, live_len(view)));
             next += u64::from(view.len());
         }
         if !past_caches {
             writer.flush_from(start);
         }
         writer.publish_early();
+        self.counters.add(Count::CopiedBytes, i64::from(image_len));
         let begun = Begun { birth, given: head.version, is_sealed: false };
         Ok(Image { life: Life { page, birth }, begun, records: places })
     }
@@ -190,6 +249,15 @@ impl Store {
         Ok(())
     }
 
+    /// True if a tombstone is to be kept. One that is not is noted as forgotten.
+    fn holds_tombstone(&self, sequence: u64) -> bool {
+        if sequence > self.held_tombstones.load(Ordering::Acquire) {
+            return true;
+        }
+        self.forgotten_tombstones.fetch_max(sequence, Ordering::AcqRel);
+        false
+    }
+
     fn begin(&self, image: Image) {
         let leaf = self.leaves.get(image.life.page as usize);
         leaf.begin(image.begun, image.records.into_iter());
@@ -202,6 +270,11 @@ impl Store {
         }
         Err(Error::Unusable(format!("page {page} has a writer, and should be dead")))
     }
+}
+
+/// Bytes of a record that live: none of a tombstone, which may be forgotten.
+pub(crate) fn live_len(view: &View<'_>) -> u32 {
+    if view.header.kind == Kind::Put { view.len() } else { 0 }
 }
 
 /// The shortest key that is above `lower` and not above `upper`, which is greater than that.

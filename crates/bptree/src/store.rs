@@ -1,5 +1,6 @@
 //! What the parts of the engine share: the pool, its pages, the tree.
 
+use crate::counters::{Count, Counters};
 use crate::cursor::Cursors;
 use crate::inner::Inner;
 use crate::leaf::{Directory, Head, Held, tag_of};
@@ -13,7 +14,7 @@ use coreplane_record::{self as record, Header, Kind, Reader, View};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Births and versions are raised in steps of this.
 pub(crate) const STEP: u64 = 1 << 24;
@@ -37,10 +38,15 @@ pub(crate) struct Store {
     pub(crate) pens: Box<[CachePadded<Mutex<Option<Pen>>>]>,
     /// Versions given out are greater than this.
     pub(crate) version_base: AtomicU64,
-    pub(crate) records: AtomicI64,
+    pub(crate) counters: Counters,
+    /// Tombstones with a sequence above this are kept.
+    pub(crate) held_tombstones: AtomicU64,
+    /// The greatest sequence of a tombstone that was forgotten.
+    pub(crate) forgotten_tombstones: AtomicU64,
     /// Where iterations go on.
     pub(crate) cursors: Mutex<Cursors>,
     pub(crate) time: TimeSource,
+    pub(crate) told_expired: AtomicU64,
     pub(crate) root_change: Mutex<()>,
     pub(crate) closed: AtomicBool,
 }
@@ -52,6 +58,8 @@ pub(crate) struct Root {
     pub(crate) version_base: u64,
     /// All births that were ever given out are below this.
     pub(crate) births_end: u64,
+    /// The greatest expiry that anyone was told has passed, in milliseconds since 1970.
+    pub(crate) told_expired: u64,
 }
 
 impl Root {
@@ -60,13 +68,13 @@ impl Root {
 
     // media-format: begin pool
     pub(crate) fn to_words(self) -> [u64; 8] {
-        [self.flags, self.version_base, self.births_end, 0, 0, 0, 0, 0]
+        [self.flags, self.version_base, self.births_end, self.told_expired, 0, 0, 0, 0]
     }
     // media-format: end
 
     pub(crate) fn from_words(words: [u64; 8]) -> Self {
-        let [flags, version_base, births_end, ..] = words;
-        Self { flags, version_base, births_end }
+        let [flags, version_base, births_end, told_expired, ..] = words;
+        Self { flags, version_base, births_end, told_expired }
     }
 }
 
@@ -105,9 +113,19 @@ impl Store {
         self.space.page_size() as usize / 8
     }
 
-    /// The longest value.
-    pub(crate) fn value_max(&self) -> usize {
+    /// The longest value that is in its record.
+    pub(crate) fn inline_max(&self) -> usize {
         self.space.page_size() as usize / 8
+    }
+
+    /// # Errors
+    /// If the value is too long.
+    pub(crate) fn check_value(&self, len: usize) -> Result<()> {
+        let max = coreplane_engine::VALUE_LEN_MAX;
+        if len > max {
+            return Err(Error::ValueTooLong { len, max });
+        }
+        Ok(())
     }
 
     /// # Errors
@@ -126,6 +144,8 @@ impl Store {
         loop {
             let descent = self.inner.descend(key);
             let leaf = self.leaves.get(descent.leaf as usize);
+            leaf.prefetch();
+            self.space.prefetch_page(descent.leaf);
             if let Some(version) = leaf.version()
                 && self.inner.is_current(&descent)
                 && let Some(held) = leaf.try_lock(version)
@@ -171,7 +191,7 @@ impl Store {
             let place = candidates.trailing_zeros() as usize;
             let view = self.record_at(guard, page, leaf, place)?;
             if view.key() == key {
-                let live = view.header.kind == Kind::Put && !self.is_expired(&view);
+                let live = view.header.kind == Kind::Put && !self.is_expired(&view)?;
                 return Ok(Standing { place: Some(place), old: Some(view), live });
             }
             candidates &= candidates - 1;
@@ -179,9 +199,39 @@ impl Store {
         Ok(Standing { place: None, old: None, live: false })
     }
 
-    /// True if the record has expired.
-    pub(crate) fn is_expired(&self, view: &View<'_>) -> bool {
-        view.header.expires_at.is_some_and(|at| at <= (self.time)())
+    /// True if the record has expired: durably so, for one that was told that it is gone must not
+    /// be told otherwise after a restart with a clock that was set back. What is kept is the
+    /// greatest expiry that was told, never the time of the look.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    #[inline]
+    pub(crate) fn is_expired(&self, view: &View<'_>) -> Result<bool> {
+        match view.header.expires_at {
+            Some(at) => self.has_passed(at),
+            None => Ok(false),
+        }
+    }
+
+    fn has_passed(&self, at: UnixMillis) -> Result<bool> {
+        if at.0 <= self.told_expired.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        if at > (self.time)() {
+            return Ok(false);
+        }
+        let _changing = spin::lock(&self.root_change);
+        if at.0 > self.told_expired.load(Ordering::Acquire) {
+            let root = Root::from_words(self.pool.root());
+            self.set_root(Root { told_expired: at.0, ..root })?;
+            self.told_expired.store(at.0, Ordering::Release);
+        }
+        Ok(true)
+    }
+
+    /// The time, which never goes back behind an expiry that was told.
+    pub(crate) fn now(&self) -> UnixMillis {
+        (self.time)().max(UnixMillis(self.told_expired.load(Ordering::Acquire)))
     }
 
     /// Bytes that may still be appended to a leaf.
@@ -208,10 +258,8 @@ impl Store {
         let mut writer = taken.take_up(page).map_err(|_| self.not_a_leaf(page))?;
         let written = write(&mut writer).ok_or_else(|| self.not_a_leaf(page));
         let fenced = self.space.fence().map_err(sync_failed);
-        if written.is_ok() && fenced.is_ok() {
-            writer.publish();
-        }
-        *pen = Some(writer.lay_down());
+        let is_durable = written.is_ok() && fenced.is_ok();
+        *pen = Some(if is_durable { writer.finish() } else { writer.lay_down() });
         fenced.and(written)
     }
 
@@ -264,9 +312,9 @@ impl Store {
         Error::Corrupt { offset, what: format!("page {page} is not the leaf that it should be") }
     }
 
-    /// Adds to the number of records.
-    pub(crate) fn count(&self, by: i64) {
-        self.records.fetch_add(by, Ordering::Relaxed);
+    /// The number of records.
+    pub(crate) fn len(&self) -> u64 {
+        self.counters.get(Count::Records).max(0) as u64
     }
 }
 

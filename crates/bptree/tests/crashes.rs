@@ -6,6 +6,7 @@ use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Model, Run, SimOptions, Standing, Subject, explore};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -27,6 +28,8 @@ struct Story {
     threads: u16,
     keys: u16,
     operations: u64,
+    splits: AtomicU64,
+    merges: AtomicU64,
 }
 
 struct Draw(u64);
@@ -40,13 +43,21 @@ impl Draw {
 }
 
 impl Story {
+    fn new(seed: u64, threads: u16, operations: u64) -> Self {
+        let (splits, merges) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { seed, threads, keys: 40, operations, splits, merges }
+    }
+
     fn write(&self, run: &Run<'_, Op>, store: &Bptree, thread: u16) {
         let mut draw = Draw(self.seed * 64 + u64::from(thread));
         for serial in 0..self.operations {
             let number = draw.next(u64::from(self.keys)) as u16 * self.threads + thread;
-            let len = 8 + draw.next(300);
+            // Some are large enough to have pages of their own, one or several.
+            let len = if draw.next(12) == 0 { 500 + draw.next(9000) } else { 8 + draw.next(300) };
             let value: Vec<u8> = (0..len).map(|at| (serial * 31 + at) as u8).collect();
-            let value = (draw.next(10) >= 3).then_some(value);
+            // Times of growth and times of decay.
+            let deletes = if serial / 60 % 2 == 0 { 1 } else { 9 };
+            let value = (draw.next(10) >= deletes).then_some(value);
             let wait = WriteOptions::default();
             run.acknowledged(Op::Write(number, value.clone()), || match &value {
                 Some(value) => drop(store.put(&key(number), value, &wait).expect("put")),
@@ -74,6 +85,9 @@ impl Subject for Story {
                 threads.spawn(move || self.write(run, store, thread));
             }
         });
+        let figure = |name| store.stats().figure(name).unwrap_or(0);
+        self.splits.fetch_add(figure("leaves_split"), Ordering::Relaxed);
+        self.merges.fetch_add(figure("leaves_merged"), Ordering::Relaxed);
         if self.seed.is_multiple_of(3) {
             run.acknowledged(Op::Close, || store.close().expect("close"));
         }
@@ -113,6 +127,10 @@ impl Subject for Story {
         if !backwards.iter().eq(map.keys()) {
             return Err("backwards it is not the same".to_owned());
         }
+        let report = store.verify(&mut |_| {}).map_err(|error| error.to_string())?;
+        if !report.is_sound() || report.records != map.len() as u64 {
+            return Err(format!("{} records, verified {report:?}", map.len()));
+        }
         if store.len().map_err(|error| error.to_string())? != map.len() as u64 {
             return Err(format!("{} records, counted {:?}", map.len(), store.len()));
         }
@@ -149,8 +167,8 @@ impl Subject for Story {
 
 fn options(seed: u64) -> SimOptions {
     SimOptions {
-        len: 192 << 10,
-        max_len: 192 << 10,
+        len: 512 << 10,
+        max_len: 512 << 10,
         page_size: 4096,
         seed,
         images_per_cut: 12,
@@ -171,18 +189,20 @@ fn explored(story: &Story, options: &SimOptions) -> usize {
 
 #[test]
 fn what_was_acknowledged_is_there_after_a_power_cut() {
-    let mut images = 0;
+    let (mut images, mut splits, mut merges) = (0, 0, 0);
     for seed in 1..=12 {
-        let story = Story { seed, threads: 1 + (seed % 2) as u16, keys: 40, operations: 120 };
+        let story = Story::new(seed, 1 + (seed % 2) as u16, 240);
         images += explored(&story, &options(seed));
+        splits += story.splits.into_inner();
+        merges += story.merges.into_inner();
     }
-    assert!(images > 10_000, "{images} images");
+    assert!(images > 10_000 && splits > 50 && merges > 20, "{images} {splits} {merges}");
 }
 
 #[test]
 fn where_a_fence_is_a_sync_too() {
     for seed in 1..=4 {
-        let story = Story { seed, threads: 1, keys: 40, operations: 100 };
+        let story = Story::new(seed, 1, 120);
         let options = SimOptions { model: Model::File, images_per_cut: 6, ..options(seed) };
         explored(&story, &options);
     }

@@ -3,6 +3,9 @@
 
 use std::sync::OnceLock;
 
+/// Bytes in a huge page.
+const HUGE: usize = 2 << 20;
+
 /// A table in DRAM whose entries are made as they are used.
 #[derive(Debug)]
 pub struct Chunked<T> {
@@ -24,8 +27,30 @@ impl<T> Chunked<T> {
     #[inline]
     pub fn get(&self, index: usize) -> &T {
         let chunk = self.chunks[index >> self.chunk.trailing_zeros()]
-            .get_or_init(|| (0..self.chunk).map(|_| (self.initial)()).collect());
+            .get_or_init(|| self.make_chunk());
         &chunk[index & (self.chunk - 1)]
+    }
+
+    /// A chunk, in huge pages where it is large enough for some.
+    #[cold]
+    fn make_chunk(&self) -> Box<[T]> {
+        let mut chunk = Vec::with_capacity(self.chunk);
+        let len = self.chunk * size_of::<T>();
+        let start = (chunk.as_ptr() as usize).next_multiple_of(HUGE);
+        let end = (chunk.as_ptr() as usize + len) / HUGE * HUGE;
+        if start < end {
+            // SAFETY: the range is within what the vector has allocated, which nobody has touched,
+            // and the advice changes no byte of it.
+            let _best_effort = unsafe {
+                rustix::mm::madvise(
+                    start as *mut std::ffi::c_void,
+                    end - start,
+                    rustix::mm::Advice::LinuxHugepage,
+                )
+            };
+        }
+        chunk.extend((0..self.chunk).map(|_| (self.initial)()));
+        chunk.into_boxed_slice()
     }
 
     /// Bytes in use.

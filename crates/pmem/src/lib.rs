@@ -29,6 +29,7 @@ pub mod poison;
 pub mod pool;
 mod space;
 pub mod spin;
+pub mod stripes;
 
 pub use order::{Instruction, LINE};
 pub use pool::{CreateOptions, MediaChoice, Medium, OpenOptions, Pool, PoolError};

@@ -31,6 +31,9 @@ use node::{Content, FANOUT, Node};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Nodes that come into being together: some MiB.
+const CHUNK: usize = 4096;
+
 /// A leaf, and the node that named it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Descent {
@@ -66,7 +69,7 @@ impl Inner {
     /// A tree of one leaf, with room for the inner nodes of `leaves_max` leaves.
     pub(crate) fn new(leaf: u32, leaves_max: usize) -> Self {
         // Even if each has one child alone.
-        let nodes = Chunked::new(2 * leaves_max + 64, 64, Node::new);
+        let nodes = Chunked::new(2 * leaves_max + 64, CHUNK, Node::new);
         let inner = Self { nodes, root: AtomicU32::new(0), spare: Mutex::default() };
         inner.build(leaf, Vec::new());
         inner
@@ -158,6 +161,7 @@ impl Inner {
                 if level == 0 {
                     return Descent { leaf: child, node: number, version };
                 }
+                self.node(child).prefetch();
                 let below = self.node(child).stable();
                 if !node.is_at(version) {
                     continue 'again;
@@ -178,13 +182,12 @@ impl Inner {
         let mut path = Path::new();
         let mut number = self.root.load(Ordering::Acquire);
         loop {
-            let content = self.node(number).content();
-            let at = content.separators.partition_point(|separator| &**separator <= key);
+            let (at, child, level) = self.node(number).step(key);
             path.push((number, at));
-            if content.level == 0 {
+            if level == 0 {
                 return path;
             }
-            number = content.children[at];
+            number = child;
         }
     }
 
@@ -204,6 +207,12 @@ impl Inner {
         let mut path = self.path(separator);
         let (mut left, mut right) = (left, right);
         let mut separator: Box<[u8]> = separator.into();
+        if let Some((number, at)) = path.last() {
+            match self.node(*number).insert(*at, left, separator, right) {
+                Ok(()) => return,
+                Err(unused) => separator = unused,
+            }
+        }
         loop {
             let Some((number, at)) = path.pop() else {
                 let level = change.nodes.last().map_or(0, |(_, content)| content.level + 1);

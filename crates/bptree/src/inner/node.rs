@@ -4,9 +4,13 @@
 //!   version   odd while the node is being changed
 //!   shape     children | level | length of the prefix
 //!   prefix    what all separators begin with, up to 32 bytes
+//!   guides    every eighth head once more
 //!   heads     of each separator the 8 bytes behind the prefix, as a number that sorts like them
 //!   children  one more than heads
 //! ```
+//!
+//! Each is a line, or several: the guides say which line of heads to look at, so that a node of 64
+//! children costs four lines, of which three can be asked for at once.
 //!
 //! A reader takes no lock: it loads the version, reads, and loads the version again. All that it
 //! reads are atomic words, so that what a change has left half done is merely wrong, and seen to
@@ -22,15 +26,23 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 /// Children at most.
 pub(crate) const FANOUT: usize = 64;
 
+/// Lines of heads, and heads in each.
+const LINES: usize = 8;
+const IN_LINE: usize = FANOUT / LINES;
+
 /// Bytes of a common prefix that are left out.
 const PREFIX_MAX: usize = 32;
 
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Node {
     version: AtomicU64,
     shape: AtomicU64,
     prefix: [AtomicU64; PREFIX_MAX / 8],
-    heads: [AtomicU64; FANOUT - 1],
+    _rest_of_line: [u64; 2],
+    guides: [AtomicU64; LINES],
+    /// The last is never used.
+    heads: [AtomicU64; FANOUT],
     children: [AtomicU32; FANOUT],
     separators: RwLock<Vec<Box<[u8]>>>,
 }
@@ -108,6 +120,8 @@ impl Node {
             version: AtomicU64::new(0),
             shape: AtomicU64::new(1),
             prefix: Default::default(),
+            _rest_of_line: [0; 2],
+            guides: Default::default(),
             heads: std::array::from_fn(|_| AtomicU64::new(0)),
             children: std::array::from_fn(|_| AtomicU32::new(0)),
             separators: RwLock::default(),
@@ -172,13 +186,14 @@ impl Node {
             }
         }
         let head = word_at(key, shape.prefix_len);
-        let (mut from, mut len) = (0, separators);
-        while len > 0 {
-            let half = len / 2;
-            let is_above = self.heads[from + half].load(Ordering::Relaxed) > head;
-            from = if is_above { from } else { from + half + 1 };
-            len = if is_above { half } else { len - half - 1 };
-        }
+        // Lines that end with a head that is not above it, and then the heads of one line.
+        let above = |word: &AtomicU64| word.load(Ordering::Relaxed) > head;
+        let lines = separators / IN_LINE;
+        let line = self.guides[..lines].iter().filter(|guide| !above(guide)).count();
+        let first = line * IN_LINE;
+        coreplane_pmem::arch::prefetch(&self.children[first]);
+        let rest = &self.heads[first..(first + IN_LINE).min(separators)];
+        let from = first + rest.iter().filter(|head| !above(head)).count();
         let is_tie = from > 0 && self.heads[from - 1].load(Ordering::Relaxed) == head;
         (!is_tie).then_some(from)
     }
@@ -186,6 +201,55 @@ impl Node {
     #[cold]
     fn exact_position(&self, key: &[u8]) -> usize {
         self.separators.read().partition_point(|separator| &**separator <= key)
+    }
+
+    /// The place of the child that serves `key`, that child, and the level of the node. Only for
+    /// whoever may change it.
+    pub(crate) fn step(&self, key: &[u8]) -> (usize, u32, u8) {
+        let shape = Shape::from_word(self.shape.load(Ordering::Relaxed));
+        let at = self.position(shape, key).unwrap_or_else(|| self.exact_position(key));
+        (at, self.children[at].load(Ordering::Relaxed), shape.level)
+    }
+
+    /// Puts two children in the place of one, if there is room; gives the separator back if not.
+    pub(crate) fn insert(
+        &self,
+        at: usize,
+        left: u32,
+        separator: Box<[u8]>,
+        right: u32,
+    ) -> Result<(), Box<[u8]>> {
+        let shape = Shape::from_word(self.shape.load(Ordering::Relaxed));
+        if shape.children == FANOUT {
+            return Err(separator);
+        }
+        self.begin();
+        let mut separators = self.separators.write();
+        separators.insert(at, separator);
+        let prefix = common_prefix(&separators);
+        let prefix_len = prefix.len().min(PREFIX_MAX);
+        let prefix = &prefix[..prefix_len];
+        // The heads before it are as they were, unless less is in common now.
+        let from = if prefix_len == shape.prefix_len { at } else { 0 };
+        for (head, separator) in self.heads.iter().zip(separators.iter()).skip(from) {
+            head.store(word_at(separator, prefix_len), Ordering::Relaxed);
+        }
+        self.set_guides();
+        for (word, at) in self.prefix.iter().zip((0..).step_by(8)) {
+            word.store(word_at(prefix, at), Ordering::Relaxed);
+        }
+        for child in (at + 1..shape.children).rev() {
+            let moved = self.children[child].load(Ordering::Relaxed);
+            self.children[child + 1].store(moved, Ordering::Relaxed);
+        }
+        self.children[at].store(left, Ordering::Relaxed);
+        self.children[at + 1].store(right, Ordering::Relaxed);
+        let children = shape.children + 1;
+        let shape = Shape { children, level: shape.level, prefix_len };
+        self.shape.store(shape.to_word(), Ordering::Relaxed);
+        drop(separators);
+        self.end();
+        Ok(())
     }
 
     /// What the node holds. Only for whoever may change it.
@@ -240,10 +304,24 @@ impl Node {
         for (head, separator) in self.heads.iter().zip(&content.separators) {
             head.store(word_at(separator, prefix.len()), Ordering::Relaxed);
         }
+        self.set_guides();
         for (to, child) in self.children.iter().zip(&content.children) {
             to.store(*child, Ordering::Relaxed);
         }
         *self.separators.write() = content.separators;
+    }
+
+    fn set_guides(&self) {
+        for (guide, line) in self.guides.iter().zip(self.heads.chunks(IN_LINE)) {
+            guide.store(line[IN_LINE - 1].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Asks for what every look at the node begins with.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        coreplane_pmem::arch::prefetch(&self.version);
+        coreplane_pmem::arch::prefetch(&self.guides);
     }
 
     /// Bytes of DRAM behind the node's own.

@@ -305,6 +305,13 @@ impl Space {
         unsafe { AtomicU64::from_ptr(self.mapping.at(offset).cast()) }
     }
 
+    /// Asks for what is known of a page ahead of its use: where there are many pages, that is as
+    /// far away as what is in them.
+    #[inline]
+    pub fn prefetch_page(&self, page: u32) {
+        self.roles.prefetch(page);
+    }
+
     /// The published bytes at `offset`; none if any of them is not in a log page below its
     /// watermark (the page was retired, or the offset is wrong). The slice stays as it is while
     /// the guard lives.

@@ -177,6 +177,22 @@ impl Roles {
         self.store(page, log_word(to, to) | WRITER);
     }
 
+    /// As [`Roles::raise_both`], and the writer is gone. Where others raise watermarks meanwhile
+    /// what they raised could be lost.
+    #[inline]
+    pub(super) fn finish(&self, page: u32, to: u32) {
+        debug_assert!(self.has_writer(page));
+        self.store(page, log_word(to, to));
+    }
+
+    /// Asks for the word of a page ahead of its use.
+    #[inline]
+    pub(super) fn prefetch(&self, page: u32) {
+        if let Some(word) = self.word(page as usize) {
+            crate::arch::prefetch(word);
+        }
+    }
+
     fn has_writer(&self, page: u32) -> bool {
         let word = self.word(page as usize).map_or(FREE, |word| word.load(Ordering::Relaxed));
         matches!(Role::from_word(word), Role::Log { .. }) && word & WRITER != 0

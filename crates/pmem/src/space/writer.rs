@@ -77,6 +77,19 @@ impl PageWriter {
         Pen { space, stage: None }.writer(page, 0)
     }
 
+    /// Lets readers see everything appended so far, which the caller has made durable, and gives
+    /// the page up.
+    pub fn finish(mut self) -> Pen {
+        if self.space.fences_at_once() {
+            self.space.roles.finish(self.page, self.tail);
+            // There is nothing left to give up when this is dropped.
+            self.page = u32::MAX;
+        } else {
+            self.publish();
+        }
+        self.lay_down()
+    }
+
     /// Gives the page up, as if dropped, and keeps what it takes to write to another.
     pub fn lay_down(mut self) -> Pen {
         Pen { space: Arc::clone(&self.space), stage: self.stage.take() }

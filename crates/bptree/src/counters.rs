@@ -1,0 +1,40 @@
+//! What the engine counts.
+
+use coreplane_pmem::stripes::Stripes;
+
+/// What is counted.
+#[derive(Debug, Clone, Copy)]
+#[repr(usize)]
+pub(crate) enum Count {
+    Hits,
+    Misses,
+    Puts,
+    Deletes,
+    UserBytes,
+    /// Bytes of records that were appended to leaves.
+    LogBytes,
+    /// Bytes of records that were written anew with their leaf.
+    CopiedBytes,
+    Records,
+    Splits,
+    Rewrites,
+    Merges,
+}
+
+const COUNTS: usize = Count::Merges as usize + 1;
+
+/// The counters: exact, and without a locked instruction each ([`Stripes`]).
+#[derive(Debug, Default)]
+pub(crate) struct Counters(Stripes<COUNTS>);
+
+impl Counters {
+    /// Adds `by`, which may be negative.
+    #[inline]
+    pub(crate) fn add(&self, count: Count, by: i64) {
+        self.0.add(count as usize, by);
+    }
+
+    pub(crate) fn get(&self, count: Count) -> i64 {
+        self.0.get(count as usize)
+    }
+}

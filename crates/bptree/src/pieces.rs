@@ -1,0 +1,181 @@
+//! Large values: in pages of their own, which the record names.
+//!
+//! ```text
+//!   record ─▶ length, first page, its birth
+//!                     │
+//!                     ▼ page: crc | kind | birth | next page | bytes in this one | the bytes
+//!                       page: …
+//! ```
+//!
+//! The pages are durable before the record is written, so that a record that is sound has its
+//! value. Nothing says on the medium that a page of this kind is in use but the record: what no
+//! record leads to is free after a crash.
+
+use crate::store::{Store, sync_failed};
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::WriteMode;
+use coreplane_pmem::checksum::crc32c_append;
+use coreplane_pmem::epoch::Guard;
+use coreplane_record::View;
+
+// media-format: begin pool
+const HEAD: usize = 32;
+const PIECE: u32 = 0x50;
+const LAST: u32 = u32::MAX;
+// media-format: end
+
+/// The pages of a value that no record names yet. They are given back unless one does.
+pub(crate) struct Pieces<'s> {
+    store: &'s Store,
+    pages: Vec<u32>,
+    /// What the record says instead of the value.
+    name: [u8; 24],
+}
+
+impl Pieces<'_> {
+    /// What the record says instead of the value.
+    pub(crate) fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// A record names them, durably.
+    pub(crate) fn own(mut self) {
+        self.pages.clear();
+    }
+}
+
+impl Drop for Pieces<'_> {
+    fn drop(&mut self) {
+        for page in self.pages.drain(..) {
+            // If it is not given back now, the next open does it.
+            let _given_back = self.store.retire(page).is_ok();
+        }
+    }
+}
+
+impl Store {
+    /// Bytes of a value in one page.
+    fn piece_max(&self) -> usize {
+        self.space.page_size() as usize - HEAD
+    }
+
+    /// Writes a value to pages of its own; durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
+    pub(crate) fn write_pieces(&self, value: &[u8], reserve: u32) -> Result<Pieces<'_>> {
+        let pieces: Vec<&[u8]> = value.chunks(self.piece_max()).collect();
+        let pages = self.pages.take(pieces.len() as u32, reserve)?;
+        let mut written = Pieces { store: self, pages: Vec::new(), name: [0; 24] };
+        let mut next = LAST;
+        let mut birth = 0;
+        for (page, piece) in pages.iter().zip(pieces).rev() {
+            birth = self.birth()?;
+            self.write_piece(*page, birth, next, piece)?;
+            written.pages.push(*page);
+            next = *page;
+        }
+        self.space.fence().map_err(sync_failed)?;
+        written.name[..8].copy_from_slice(&(value.len() as u64).to_le_bytes());
+        written.name[8..16].copy_from_slice(&birth.to_le_bytes());
+        written.name[16..20].copy_from_slice(&next.to_le_bytes());
+        Ok(written)
+    }
+
+    // media-format: begin pool
+    fn write_piece(&self, page: u32, birth: u64, next: u32, bytes: &[u8]) -> Result<()> {
+        let mut head = [0; HEAD];
+        head[4..8].copy_from_slice(&PIECE.to_le_bytes());
+        head[8..16].copy_from_slice(&birth.to_le_bytes());
+        head[16..20].copy_from_slice(&next.to_le_bytes());
+        head[20..24].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
+        let crc = crc32c_append(self.piece_seed(page), &head[4..]);
+        let crc = crc32c_append(crc, bytes);
+        head[..4].copy_from_slice(&crc.to_le_bytes());
+        let mut writer = self.space.claim_log(page).ok_or_else(|| self.not_a_leaf(page))?;
+        let start = writer.next_offset();
+        let parts = [head.as_slice(), bytes];
+        if self.space.append_mode() == WriteMode::NonTemporal {
+            writer.append_nt(&parts).ok_or_else(|| self.not_a_leaf(page))?;
+        } else {
+            writer.append(&parts).ok_or_else(|| self.not_a_leaf(page))?;
+            writer.flush_from(start);
+        }
+        writer.publish_early();
+        Ok(())
+    }
+    // media-format: end
+
+    fn piece_seed(&self, page: u32) -> u32 {
+        self.seed.rotate_left(5) ^ page.wrapping_mul(0x85eb_ca6b) ^ PIECE
+    }
+
+    /// The pages of a large value and the bytes in each. Checked against their checksums if
+    /// `checked`.
+    ///
+    /// # Errors
+    /// If a page is not the one that was written.
+    pub(crate) fn pieces_of<'g>(
+        &'g self,
+        guard: &'g Guard,
+        view: &View<'_>,
+        checked: bool,
+    ) -> Result<Vec<(u32, &'g [u8])>> {
+        let corrupt = |what: &str| Error::Corrupt { offset: view.offset, what: what.to_owned() };
+        let (Some(len), Some(first), Some(page)) =
+            (view.value_word(0), view.value_word(1), view.value_word(2))
+        else {
+            return Err(corrupt("a large value without a name"));
+        };
+        let mut pieces = Vec::new();
+        let (mut page, mut left) = (page as u32, len);
+        while left > 0 {
+            let piece = self.piece(guard, page, checked)?;
+            if pieces.is_empty() && piece.birth != first || piece.bytes.len() as u64 > left {
+                return Err(corrupt("a large value whose pages are not its own"));
+            }
+            left -= piece.bytes.len() as u64;
+            pieces.push((page, piece.bytes));
+            page = piece.next;
+        }
+        Ok(pieces)
+    }
+
+    fn piece<'g>(&'g self, guard: &'g Guard, page: u32, checked: bool) -> Result<Piece<'g>> {
+        let offset = self.space.start_of(page);
+        let corrupt = || Error::Corrupt {
+            offset,
+            what: format!("page {page} is no part of a large value"),
+        };
+        let head = self.space.bytes(guard, offset, HEAD as u64).ok_or_else(corrupt)?;
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let len = word(20) as usize;
+        if word(4) != PIECE || len == 0 || len > self.piece_max() {
+            return Err(corrupt());
+        }
+        let bytes = self.space.bytes(guard, offset + HEAD as u64, len as u64).ok_or_else(corrupt)?;
+        if checked {
+            let computed = crc32c_append(self.piece_seed(page), &head[4..]);
+            let computed = crc32c_append(computed, bytes);
+            if computed != word(0) {
+                return Err(Error::ChecksumMismatch { offset, stored: word(0), computed });
+            }
+        }
+        let birth = u64::from(word(8)) | u64::from(word(12)) << 32;
+        Ok(Piece { birth, next: word(16), bytes })
+    }
+
+    /// Gives back the pages of a large value whose record is gone.
+    pub(crate) fn retire_pieces(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
+        for (page, _) in self.pieces_of(guard, view, false)? {
+            self.retire(page)?;
+        }
+        Ok(())
+    }
+}
+
+struct Piece<'g> {
+    birth: u64,
+    next: u32,
+    bytes: &'g [u8],
+}

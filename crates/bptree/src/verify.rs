@@ -1,0 +1,65 @@
+//! Whether the leaves are as they should be: beside writers, leaf by leaf.
+
+use crate::store::Store;
+use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::{self as record, Kind, View};
+
+impl Store {
+    /// Reads every record against its checksum, its leaf's bounds, and its way there.
+    ///
+    /// # Errors
+    /// If the way from one leaf to the next is lost.
+    pub(crate) fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        let mut report = VerifyReport::default();
+        let mut from: Box<[u8]> = Box::default();
+        loop {
+            let guard = epoch::pin();
+            let (head, records) = self.leaf_of(&guard, Some(&from), false)?;
+            if head.least > from {
+                let what = format!("keys from {from:?} to {:?} are missing", head.least);
+                report.damages.push(Damage { offset: 0, what });
+            }
+            for view in records.iter().map(|whole| &whole.view) {
+                self.verify_record(&guard, view, head.birth, &mut report);
+                let bound = head.bound.as_deref();
+                if view.key() < &*head.least || bound.is_some_and(|bound| view.key() >= bound) {
+                    let what = "a key that is not of its leaf".to_owned();
+                    report.damages.push(Damage { offset: view.offset, what });
+                }
+            }
+            let done = report.records;
+            let total = self.len();
+            progress(Progress { stage: "reading records", done, total });
+            match head.bound {
+                None => return Ok(report),
+                Some(bound) => from = bound,
+            }
+        }
+    }
+
+    fn verify_record(
+        &self,
+        guard: &Guard,
+        view: &View<'_>,
+        birth: u64,
+        report: &mut VerifyReport,
+    ) {
+        let checked = view.check(record::seed(self.seed, birth as u32, view.offset));
+        if let Err(Error::ChecksumMismatch { stored, computed, .. }) = checked {
+            let what = format!("a record's checksum is {stored:#010x}, not {computed:#010x}");
+            report.damages.push(Damage { offset: view.offset, what });
+            return;
+        }
+        if view.header.kind == Kind::Put {
+            report.records += 1;
+            report.bytes += (view.key().len() + view.value().len()) as u64;
+            if view.header.large
+                && let Err(error) = self.pieces_of(guard, view, true)
+            {
+                let what = format!("a large value: {error}");
+                report.damages.push(Damage { offset: view.offset, what });
+            }
+        }
+    }
+}

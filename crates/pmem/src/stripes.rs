@@ -1,0 +1,42 @@
+//! Counters in stripes, one a thread, so that counting needs no locked instruction: such a one
+//! would wait until all that the thread has flushed has left the processor. Threads beyond the
+//! stripes share the last, and there additions are atomic: no count is ever lost.
+
+use crate::thread_number;
+use crossbeam_utils::CachePadded;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Stripes that are one thread's own; there is one more.
+const OWN: usize = 64;
+
+/// `N` counters.
+#[derive(Debug)]
+pub struct Stripes<const N: usize> {
+    stripes: Box<[CachePadded<[AtomicI64; N]>]>,
+}
+
+impl<const N: usize> Default for Stripes<N> {
+    fn default() -> Self {
+        let stripe = |_| CachePadded::new(std::array::from_fn(|_| AtomicI64::new(0)));
+        Self { stripes: (0..=OWN).map(stripe).collect() }
+    }
+}
+
+impl<const N: usize> Stripes<N> {
+    /// Adds `by`, which may be negative, to counter `at`.
+    #[inline]
+    pub fn add(&self, at: usize, by: i64) {
+        let number = thread_number();
+        let counter = &self.stripes[number.min(OWN)][at];
+        if number < OWN {
+            counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+        } else {
+            counter.fetch_add(by, Ordering::Relaxed);
+        }
+    }
+
+    /// What counter `at` has come to.
+    pub fn get(&self, at: usize) -> i64 {
+        self.stripes.iter().map(|stripe| stripe[at].load(Ordering::Relaxed)).sum()
+    }
+}
