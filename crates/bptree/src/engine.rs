@@ -128,10 +128,7 @@ impl Engine for Bptree {
     }
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        let expires_at = options.expires_at;
-        self.store.write(key, options, &mut |_| {
-            Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
-        })
+        self.store.put(key, value, options)
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {

@@ -12,7 +12,7 @@
 //! - `inner`: from a key to its leaf
 //! - `leaf`: what is in a page, and what is known of it
 //! - `put`, `rewrite`: writing, and making room
-//! - `get`, `cursor`: reading
+//! - `get`, `scan`, `cursor`: reading
 //! - `recover`: after a crash
 //! - `verify`: whether all is as it should be
 
@@ -28,6 +28,7 @@ mod pieces;
 mod put;
 mod recover;
 mod rewrite;
+mod scan;
 mod store;
 mod verify;
 

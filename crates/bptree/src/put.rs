@@ -14,7 +14,7 @@ use crate::store::{Locked, Root, STEP, Standing, Store};
 use coreplane_engine::{
     Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written,
 };
-use coreplane_pmem::{WriteMode, epoch, spin};
+use coreplane_pmem::{PageWriter, WriteMode, epoch, spin};
 use coreplane_record::{Header, Kind};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
@@ -55,6 +55,23 @@ enum Attempt {
 }
 
 impl Store {
+    /// Puts `key`, whatever was there.
+    pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.check_writable()?;
+        self.check_key(key)?;
+        let expires_at = options.expires_at;
+        if options.sequence.is_none()
+            && value.len() <= self.inline_max()
+            && let Some(outcome) = self.put_ahead(key, value, expires_at)?
+        {
+            return Ok(outcome);
+        }
+        let mut plan = |_: Option<&Whole<'_>>| {
+            Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
+        };
+        self.write(key, options, &mut plan)
+    }
+
     /// Writes `key` as `decide` says.
     pub(crate) fn write(
         &self,
@@ -149,7 +166,40 @@ impl Store {
         Ok(attempt)
     }
 
-    /// Appends the record, makes it durable, publishes it.
+    /// Puts a value that is not large, whatever was there: the record goes ahead of the look at what
+    /// it replaces, so that the medium and the look take their time side by side. None if the leaf
+    /// has no room, or no place for one key more.
+    fn put_ahead(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expires_at: Option<UnixMillis>,
+    ) -> Result<Option<Outcome>> {
+        let guard = epoch::pin();
+        let locked = self.lock_leaf(key);
+        let mut header = Header { expires_at, ..Header::put(0) };
+        let has_room = header.record_len(key, value.len()) <= self.room(&locked);
+        let Some(vacancy) = locked.leaf.vacancy().filter(|_| has_room) else { return Ok(None) };
+        header.version = self.draw_version(&locked, 0)?;
+        let (page, leaf, birth) = (locked.page, locked.leaf, locked.held.birth());
+        let mut seen = None;
+        let appended = self.append_to(page, |writer| {
+            let appended = self.write_record(writer, birth, &header, key, value)?;
+            let standing = seen.insert(self.look(&guard, page, leaf, key));
+            // With damage in sight nothing is published.
+            standing.is_ok().then_some(appended)
+        });
+        let Some(standing) = seen.transpose()? else { return appended.map(|_| None) };
+        let appended = appended?;
+        let place = standing.place.unwrap_or(vacancy);
+        let outcome = self.publish(locked, (key, value), &header, &standing, (place, appended));
+        if let Some(old) = standing.old.filter(|old| old.header.large) {
+            self.retire_pieces(&guard, &old)?;
+        }
+        Ok(Some(outcome))
+    }
+
+    /// Appends the record in sight of what it replaces, makes it durable, publishes it.
     fn append(
         &self,
         locked: Locked<'_>,
@@ -160,35 +210,59 @@ impl Store {
     ) -> Result<Attempt> {
         let floor = header.sequence.map_or(0, |given| given.saturating_sub(1));
         header.version = self.draw_version(&locked, floor)?;
-        let (page, leaf, held) = (locked.page, locked.leaf, locked.held);
-        let birth = held.birth();
-        let past_caches = self.space.append_mode() == WriteMode::NonTemporal;
-        let (offset, len) = self.append_to(page, |writer| {
-            let offset = writer.next_offset();
-            let encoded = self.encode(birth, offset, &header, key, value);
-            let parts = [encoded.bytes(), key, value];
-            if past_caches {
-                writer.append_nt(&parts)?;
-            } else {
-                writer.append(&parts)?;
-                writer.flush_from(offset);
-            }
-            Some((offset - self.space.start_of(page), writer.next_offset() - offset))
+        let (leaf, birth) = (locked.leaf, locked.held.birth());
+        let appended = self.append_to(locked.page, |writer| {
+            self.write_record(writer, birth, &header, key, value)
         })?;
-        let replaced = standing.live;
+        let outcome = self.publish(locked, (key, value), &header, standing, (place, appended));
+        let leaves_little =
+            header.kind == Kind::Delete && leaf.live() < self.space.page_size() / 4;
+        Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })
+    }
+
+    /// Writes a record behind the others of a page; where in the page, and its length.
+    fn write_record(
+        &self,
+        writer: &mut PageWriter,
+        birth: u64,
+        header: &Header,
+        key: &[u8],
+        value: &[u8],
+    ) -> Option<(u32, u32)> {
+        let offset = writer.next_offset();
+        let encoded = self.encode(birth, offset, header, key, value);
+        let parts = [encoded.bytes(), key, value];
+        if self.space.append_mode() == WriteMode::NonTemporal {
+            writer.append_nt(&parts)?;
+        } else {
+            writer.append(&parts)?;
+            writer.flush_from(offset);
+        }
+        let within = offset - self.space.start_of(writer.page());
+        Some((within as u32, (writer.next_offset() - offset) as u32))
+    }
+
+    /// Lets readers find a record that is durable.
+    fn publish(
+        &self,
+        locked: Locked<'_>,
+        (key, value): (&[u8], &[u8]),
+        header: &Header,
+        standing: &Standing<'_>,
+        (place, (offset, len)): (usize, (u32, u32)),
+    ) -> Outcome {
         let old_len = standing.old.as_ref().map_or(0, live_len);
         let is_record = header.kind == Kind::Put;
+        let live_len = if is_record { len } else { 0 };
+        locked.held.publish(place, (tag_of(key), offset, live_len), old_len);
         let counters = &self.counters;
         counters.add(Count::Records, i64::from(is_record) - i64::from(old_len > 0));
         counters.add(if is_record { Count::Puts } else { Count::Deletes }, 1);
         counters.add(Count::UserBytes, (key.len() + value.len()) as i64);
-        counters.add(Count::LogBytes, len as i64);
-        let live_len = if is_record { len as u32 } else { 0 };
-        held.publish(place, (tag_of(key), offset as u32, live_len), old_len);
+        counters.add(Count::LogBytes, i64::from(len));
         let sequence = header.sequence.unwrap_or(header.version);
-        let outcome = Outcome::Written(Written { sequence, ticket: Ticket::DURABLE, replaced });
-        let leaves_little = !is_record && leaf.live() < self.space.page_size() / 4;
-        Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })
+        let replaced = standing.live;
+        Outcome::Written(Written { sequence, ticket: Ticket::DURABLE, replaced })
     }
 
     /// The version of a write: above all that its leaf has given out.

@@ -13,14 +13,19 @@
 //! and the store says which keys are missing rather than that they are absent.
 
 use crate::counters::Count;
-use crate::leaf::{Begun, Head, Life, tag_of};
+use crate::leaf::{Begun, Head, Life, PLACES, tag_of};
 use crate::rewrite::live_len;
 use crate::store::{Store, sync_failed};
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::spin::{self, Backoff};
 use coreplane_record::{self as record, Kind, View};
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Pages that a thread reads before it looks for more.
+const AT_A_TIME: u32 = 1024;
 
 /// What was found in a page.
 struct Found {
@@ -88,14 +93,45 @@ impl Store {
         self.lead_to(counting, is_clean)
     }
 
+    /// Reads all pages, on as many threads as there are processors.
     fn read_pages(&self, progress: &(dyn Fn(Progress) + Sync)) -> Result<Vec<Found>> {
         let pages = self.space.pages();
+        let next = AtomicU32::new(1);
+        let all = Mutex::new(Ok(Vec::new()));
+        let work = || loop {
+            let from = next.fetch_add(AT_A_TIME, Ordering::Relaxed);
+            if from >= pages {
+                return;
+            }
+            let done = u64::from(from);
+            progress(Progress { stage: "reading leaves", done, total: u64::from(pages) });
+            let read = self.read_range(from..pages.min(from + AT_A_TIME));
+            let mut all = spin::lock(&all);
+            match (&mut *all, read) {
+                (Ok(found), Ok(more)) => found.extend(more),
+                (Ok(_), Err(error)) => *all = Err(error),
+                (Err(_), _) => {}
+            }
+        };
+        let processors = std::thread::available_parallelism().map_or(1, usize::from).min(16);
+        let threads = if pages > 4 * AT_A_TIME { processors } else { 1 };
+        std::thread::scope(|scope| {
+            // This thread works too: where no other can be had, it does it all.
+            for _ in 1..threads {
+                let builder = std::thread::Builder::new().name("coreplane-leaves".to_owned());
+                if builder.spawn_scoped(scope, work).is_err() {
+                    break;
+                }
+            }
+            work();
+        });
+        all.into_inner()
+    }
+
+    fn read_range(&self, pages: std::ops::Range<u32>) -> Result<Vec<Found>> {
         let guard = epoch::pin();
         let mut found = Vec::new();
-        for page in 1..pages {
-            if page % 4096 == 0 {
-                progress(Progress { stage: "reading leaves", done: u64::from(page), total: u64::from(pages) });
-            }
+        for page in pages {
             if !self.space.adopt_log(page, self.space.page_size()) {
                 return Err(self.not_a_leaf(page));
             }
@@ -110,7 +146,7 @@ impl Store {
 
     fn read_leaf_page(&self, guard: &Guard, page: u32, head: Head) -> Result<Found> {
         let start = self.space.start_of(page);
-        let mut latest: HashMap<&[u8], View<'_>> = HashMap::new();
+        let mut views: Vec<View<'_>> = Vec::with_capacity(2 * PLACES);
         let mut found = Found {
             page,
             records: Vec::new(),
@@ -132,14 +168,17 @@ impl Store {
                 break;
             }
             found.given = found.given.max(view.header.version);
-            latest.insert(view.key(), view);
+            views.push(view);
         }
-        for (key, view) in latest {
+        // Of each key the last, which is the newest: the sort leaves them in their order.
+        views.sort_by_key(View::key);
+        let latest = views.chunk_by(|a, b| a.key() == b.key()).filter_map(<[_]>::last);
+        for view in latest {
             found.live += i64::from(view.header.kind == Kind::Put);
             if view.header.large {
                 found.large.push(view.offset - start);
             }
-            found.records.push((tag_of(key), (view.offset - start) as u32, live_len(&view)));
+            found.records.push((tag_of(view.key()), (view.offset - start) as u32, live_len(view)));
         }
         Ok(found)
     }

@@ -33,7 +33,7 @@ const DEAD: u64 = 2;
 const CHANGING: u64 = 4;
 const VERSION: u64 = 8;
 
-/// Four lines: one of what changes, one of tags, two of offsets.
+/// Five lines: one of tags, two of offsets, one of what changes, one of the order.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Directory {
@@ -49,6 +49,11 @@ pub(crate) struct Directory {
     birth: AtomicU64,
     /// Set where a crash may have left something behind the last record: nothing is appended.
     is_sealed: AtomicBool,
+    /// The version at which `order` was right.
+    ordered_at: AtomicU64,
+    /// The places in use, a byte each, in the order of their keys: for scans, made by the first
+    /// that comes after a change.
+    order: [AtomicU64; PLACES / 8],
 }
 
 /// What a leaf begins with, beside its records.
@@ -94,6 +99,8 @@ impl Directory {
             given: AtomicU64::new(0),
             birth: AtomicU64::new(0),
             is_sealed: AtomicBool::new(false),
+            ordered_at: AtomicU64::new(u64::MAX),
+            order: Default::default(),
         }
     }
 
@@ -191,6 +198,31 @@ impl Directory {
         u32::from((word >> (16 * (place % 4))) as u16) * 8
     }
 
+    /// The places in use in the order of their keys, if somebody has made it at `version`. Right if
+    /// the leaf is still at that version afterwards.
+    pub(crate) fn order_at(&self, version: Version, places: &mut [u8; PLACES]) -> Option<usize> {
+        if self.ordered_at.load(Ordering::Acquire) != version.0 {
+            return None;
+        }
+        for (bytes, word) in places.chunks_exact_mut(8).zip(&self.order) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        Some(self.used().count_ones() as usize)
+    }
+
+    /// Keeps the order of the places for other scans, if nobody is writing to the leaf.
+    pub(crate) fn keep_order(&self, version: Version, places: &[u8; PLACES]) {
+        let Some(_held) = self.try_lock(version) else { return };
+        // Nobody reads it before `ordered_at` says so: that is of another version until then.
+        if self.ordered_at.load(Ordering::Relaxed) != version.0 {
+            for (bytes, word) in places.chunks_exact(8).zip(&self.order) {
+                let bytes = bytes.try_into().unwrap_or_default();
+                word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+            }
+            self.ordered_at.store(version.0, Ordering::Release);
+        }
+    }
+
     /// Bytes of the page that its living records take.
     pub(crate) fn live(&self) -> u32 {
         self.live.load(Ordering::Relaxed)
@@ -256,14 +288,6 @@ impl Held<'_> {
         });
     }
 
-    /// Frees a place whose record of `old` bytes is gone.
-    pub(crate) fn vacate(mut self, place: usize, old: u32) {
-        self.change(|leaf| {
-            leaf.used.store(leaf.used() & !(1 << place), Ordering::Relaxed);
-            leaf.add_live(-(old as i32));
-        });
-    }
-
     /// The leaf is dead from now on, and its page someone else's one day.
     pub(crate) fn bury(mut self) {
         self.word = (self.word + VERSION) | DEAD;
@@ -292,7 +316,7 @@ pub(crate) fn tag_of(key: &[u8]) -> u8 {
     (coreplane_pmem::checksum::crc32c_append(0, key) >> 11) as u8
 }
 
-const _: () = assert!(size_of::<Directory>() == 256);
+const _: () = assert!(size_of::<Directory>() == 320);
 
 #[cfg(test)]
 mod tests {
@@ -303,25 +327,17 @@ mod tests {
         #[test]
         fn the_candidates_of_a_tag_are_all_that_have_it(
             tags in proptest::collection::vec(0_u8..4, 0..PLACES),
-            freed in proptest::collection::vec(0..PLACES, 0..20),
         ) {
             let leaf = Directory::new();
             let records = tags.iter().enumerate().map(|(at, tag)| (*tag, at as u32 * 8, 8));
             leaf.begin(Begun::default(), records);
-            for place in freed.iter().filter(|place| **place < tags.len()) {
-                if leaf.used() >> place & 1 == 1 {
-                    leaf.lock().unwrap().vacate(*place, 8);
-                }
-            }
             prop_assert_eq!(leaf.live(), 8 * leaf.used().count_ones());
             for tag in 0..5_u8 {
                 let candidates = leaf.candidates(tag);
                 for (place, is) in tags.iter().enumerate() {
-                    let is_used = !freed.contains(&place);
                     let is_named = candidates >> place & 1 == 1;
-                    prop_assert!(!is_used || *is != tag || is_named, "{place} of {tag}");
-                    prop_assert!(is_used || !is_named, "{place} is free");
-                    prop_assert!(!is_used || leaf.offset(place) == 8 * place as u32);
+                    prop_assert!(*is != tag || is_named, "{place} of {tag}");
+                    prop_assert_eq!(leaf.offset(place), 8 * place as u32);
                 }
                 prop_assert_eq!(candidates >> tags.len().min(63) >> 1, 0);
             }

@@ -60,6 +60,22 @@ impl Head {
         (FIXED + self.least.len() + bound).next_multiple_of(8)
     }
 
+    /// The least key of a leaf and its bound, where they lie, unchecked; none if the page is no
+    /// leaf any more.
+    pub(crate) fn bounds<'g>(
+        space: &'g Space,
+        guard: &'g Guard,
+        page: u32,
+    ) -> Option<(&'g [u8], Option<&'g [u8]>)> {
+        let offset = space.start_of(page);
+        let fixed = space.bytes(guard, offset, FIXED as u64)?;
+        let lens = word32(fixed, 8) as usize;
+        let (least_len, bound_len) = (lens & 0xffff, lens >> 16);
+        let keys = space.bytes(guard, offset + FIXED as u64, (least_len + bound_len) as u64)?;
+        let (least, bound) = keys.split_at(least_len);
+        Some((least, (word32(fixed, 4) & UNBOUNDED == 0).then_some(bound)))
+    }
+
     /// The bytes of the head of `page`.
     // media-format: begin pool
     pub(crate) fn encode(&self, pool_seed: u32, page: u32) -> Vec<u8> {
