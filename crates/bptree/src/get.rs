@@ -41,11 +41,7 @@ impl Store {
         Ok(Whole { view, pieces })
     }
 
-    pub(crate) fn get_with(
-        &self,
-        key: &[u8],
-        visit: &mut dyn FnMut(Record<'_>),
-    ) -> Result<Found> {
+    pub(crate) fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<Found> {
         let guard = epoch::pin();
         let found = self.find(&guard, key)?;
         if let Some(whole) = &found {

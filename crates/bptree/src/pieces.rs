@@ -143,17 +143,17 @@ impl Store {
 
     fn piece<'g>(&'g self, guard: &'g Guard, page: u32, checked: bool) -> Result<Piece<'g>> {
         let offset = self.space.start_of(page);
-        let corrupt = || Error::Corrupt {
-            offset,
-            what: format!("page {page} is no part of a large value"),
-        };
+        let corrupt =
+            || Error::Corrupt { offset, what: format!("page {page} is no part of a large value") };
         let head = self.space.bytes(guard, offset, HEAD as u64).ok_or_else(corrupt)?;
-        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let word =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let len = word(20) as usize;
         if word(4) != PIECE || len == 0 || len > self.piece_max() {
             return Err(corrupt());
         }
-        let bytes = self.space.bytes(guard, offset + HEAD as u64, len as u64).ok_or_else(corrupt)?;
+        let bytes =
+            self.space.bytes(guard, offset + HEAD as u64, len as u64).ok_or_else(corrupt)?;
         if checked {
             let computed = crc32c_append(self.piece_seed(page), &head[4..]);
             let computed = crc32c_append(computed, bytes);

@@ -5,15 +5,13 @@
 //! without room is written anew first ([`rewrite`](crate::rewrite)), and the look repeated.
 
 use crate::counters::Count;
-use crate::pages::RESERVE;
-use crate::pieces::Pieces;
 use crate::get::Whole;
 use crate::leaf::tag_of;
+use crate::pages::RESERVE;
+use crate::pieces::Pieces;
 use crate::rewrite::live_len;
 use crate::store::{Locked, Root, STEP, Standing, Store};
-use coreplane_engine::{
-    Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written,
-};
+use coreplane_engine::{Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written};
 use coreplane_pmem::{PageWriter, WriteMode, epoch, spin};
 use coreplane_record::{Header, Kind};
 use std::borrow::Cow;
@@ -66,9 +64,8 @@ impl Store {
         {
             return Ok(outcome);
         }
-        let mut plan = |_: Option<&Whole<'_>>| {
-            Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
-        };
+        let mut plan =
+            |_: Option<&Whole<'_>>| Ok(Plan::Put { value: Cow::Borrowed(value), expires_at });
         self.write(key, options, &mut plan)
     }
 
@@ -215,8 +212,7 @@ impl Store {
             self.write_record(writer, birth, &header, key, value)
         })?;
         let outcome = self.publish(locked, (key, value), &header, standing, (place, appended));
-        let leaves_little =
-            header.kind == Kind::Delete && leaf.live() < self.space.page_size() / 4;
+        let leaves_little = header.kind == Kind::Delete && leaf.live() < self.space.page_size() / 4;
         Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })
     }
 

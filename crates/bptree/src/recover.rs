@@ -76,9 +76,12 @@ impl Store {
         let guard = epoch::pin();
         for found in &counting {
             is_used[found.page as usize] = true;
-            for offset in found.large.iter().map(|within| self.space.start_of(found.page) + within) {
+            for offset in found.large.iter().map(|within| self.space.start_of(found.page) + within)
+            {
                 let view = self.reader().view(&guard, offset);
-                for (page, _) in view.map_or(Ok(Vec::new()), |it| self.pieces_of(&guard, &it, false))? {
+                for (page, _) in
+                    view.map_or(Ok(Vec::new()), |it| self.pieces_of(&guard, &it, false))?
+                {
                     is_used[page as usize] = true;
                 }
             }
@@ -163,7 +166,7 @@ impl Store {
                 break;
             }
             found.end += view.len();
-            if view.header.kind == Kind::Moved {
+            if view.header.kind == Kind::Commit {
                 found.is_dead = true;
                 break;
             }
@@ -217,11 +220,7 @@ impl Store {
                 });
             }
             self.space.cut_log(found.page, found.end);
-            let begun = Begun {
-                birth: found.head.birth,
-                given: found.given,
-                is_sealed: !is_clean,
-            };
+            let begun = Begun { birth: found.head.birth, given: found.given, is_sealed: !is_clean };
             self.counters.add(Count::Records, found.live);
             self.leaves.get(found.page as usize).begin(begun, found.records.into_iter());
             expected = found.head.bound;

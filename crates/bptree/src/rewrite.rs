@@ -20,8 +20,8 @@ use crate::leaf::{Begun, Head, Life, PLACES, tag_of};
 use crate::pages::RESERVE;
 use crate::store::{FAREWELL, Locked, Store, sync_failed};
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::WriteMode;
+use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
 
@@ -233,7 +233,7 @@ impl Store {
             value.extend_from_slice(&life.birth.to_le_bytes());
             value.extend_from_slice(&life.page.to_le_bytes());
         }
-        let header = Header { kind: Kind::Moved, ..Header::put(0) };
+        let header = Header { kind: Kind::Commit, ..Header::put(0) };
         let birth = locked.held.birth();
         self.append_to(locked.page, |writer| {
             let offset = writer.next_offset();

@@ -50,8 +50,7 @@ fn in_memory() -> tempfile::TempDir {
 
 #[test]
 fn what_holds_already() {
-    let fresh =
-        || fixture(in_memory(), 64 << 20, 8192, MediaChoice::Auto, Scale::USUAL);
+    let fresh = || fixture(in_memory(), 64 << 20, 8192, MediaChoice::Auto, Scale::USUAL);
     let mut missing: Vec<_> = coreplane_engine::conformance::violations(&fresh);
     for (name, what) in &mut missing {
         what.truncate(150);

@@ -26,8 +26,8 @@ impl<T> Chunked<T> {
     /// The entry at `index`, made on first use. `index` must be below the length.
     #[inline]
     pub fn get(&self, index: usize) -> &T {
-        let chunk = self.chunks[index >> self.chunk.trailing_zeros()]
-            .get_or_init(|| self.make_chunk());
+        let chunk =
+            self.chunks[index >> self.chunk.trailing_zeros()].get_or_init(|| self.make_chunk());
         &chunk[index & (self.chunk - 1)]
     }
 

@@ -34,6 +34,6 @@ pub mod stripes;
 pub use order::{Instruction, LINE};
 pub use pool::{CreateOptions, MediaChoice, Medium, OpenOptions, Pool, PoolError};
 pub use space::{
-    Claim, Durable, Grade, PageWriter, Pen, Preparation, Space, SpaceOptions, SyncError, Volatile, Word,
-    WriteMode, thread_number,
+    Claim, Durable, Grade, PageWriter, Pen, Preparation, Space, SpaceOptions, SyncError, Volatile,
+    Word, WriteMode, thread_number,
 };

@@ -26,9 +26,8 @@
 //! | `Put` | the value, or with `LARGE` its length and the offsets of its fragments |
 //! | `Delete` | what the engine has to know to forget it one day |
 //! | `Fragment` | its index among the fragments, then a piece of the value |
-//! | `Commit` | the runs of records that a batch consists of |
+//! | `Commit` | what counts from now on: the runs of a batch, the leaves in the place of another |
 //! | `Lost` | what was left of the records that lay here |
-//! | `Moved` | where the records of this page are from now on |
 
 pub mod sealed;
 
@@ -53,12 +52,10 @@ pub enum Kind {
     Delete = 2,
     /// A piece of a large value.
     Fragment = 3,
-    /// What makes a batch valid.
+    /// What makes other records count.
     Commit = 4,
     /// What a repair has put over bytes that were lost.
     Lost = 5,
-    /// The page is dead: its records were written anew elsewhere.
-    Moved = 6,
 }
 
 impl Kind {
@@ -70,7 +67,6 @@ impl Kind {
             3 => Some(Self::Fragment),
             4 => Some(Self::Commit),
             5 => Some(Self::Lost),
-            6 => Some(Self::Moved),
             _ => None,
         }
     }
@@ -104,6 +100,7 @@ pub struct Header {
     pub sequence: Option<u64>,
 }
 
+#[allow(clippy::len_without_is_empty, reason = "there is no empty one")]
 impl Header {
     /// Of a plain record.
     pub fn put(version: u64) -> Self {
@@ -205,6 +202,7 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
     u64::from(word32(bytes, at)) | u64::from(word32(bytes, at + 4)) << 32
 }
 
+#[allow(clippy::len_without_is_empty, reason = "there is no empty one")]
 impl<'a> View<'a> {
     /// The key.
     #[inline]
@@ -268,6 +266,7 @@ pub struct Form {
     value_len: usize,
 }
 
+#[allow(clippy::len_without_is_empty, reason = "there is no empty one")]
 impl Form {
     /// None if no record begins so.
     #[inline]

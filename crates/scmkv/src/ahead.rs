@@ -14,10 +14,10 @@
 
 use crate::log::Order;
 use crate::put::{Plan, Write};
-use coreplane_record::{Header, Kind};
 use crate::store::Store;
 use coreplane_engine::{Outcome, Result, WriteOptions};
 use coreplane_pmem::epoch;
+use coreplane_record::{Header, Kind};
 use std::borrow::Cow;
 
 impl Store {

@@ -11,11 +11,11 @@
 
 use crate::counters::Count;
 use crate::log::Log;
-use coreplane_record::Kind;
 use crate::scrub::Scrub;
 use crate::store::Store;
 use crate::sweep_expired::Sweep;
 use coreplane_engine::{Error, Result};
+use coreplane_record::Kind;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

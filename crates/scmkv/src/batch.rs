@@ -22,13 +22,13 @@ use crate::hash::Place;
 use crate::index::{GroupLock, Leaf, Slot};
 use crate::log::{Log, Order};
 use crate::put::Standing;
-use coreplane_record::{Header, Kind};
 use crate::store::Store;
 use coreplane_engine::{
     Batch, Change, Completion, Error, Horizon, Result, Ticket, WriteOptions, Written,
 };
 use coreplane_pmem::epoch;
 use coreplane_pmem::spin::Backoff;
+use coreplane_record::{Header, Kind};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

@@ -35,10 +35,10 @@ use crate::fragments::FragmentCopy;
 use crate::index::{GroupLock, Probe, Slot};
 use crate::log::{Appended, Log, Order};
 use crate::page::{self, Element};
-use coreplane_record::{Header, Kind, View};
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
 
 /// The cleaner's own state; whoever holds its mutex cleans.

@@ -13,9 +13,9 @@
 
 use crate::durable::Early;
 use crate::page::sync_failed;
-use coreplane_record::sealed;
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::{Durable, Space, spin};
+use coreplane_record::sealed;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

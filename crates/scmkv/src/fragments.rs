@@ -21,10 +21,10 @@
 use crate::clean::{Cleaner, Moving};
 use crate::index::{GroupLock, Probe, Slot};
 use crate::log::{Appended, Log, Order};
-use coreplane_record::{Header, Kind, View};
 use crate::store::Store;
 use coreplane_engine::Result;
 use coreplane_pmem::epoch::Guard;
+use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
 
 /// The offsets of the fragments of a large value, in order.

@@ -14,10 +14,10 @@ use crate::counters::Count;
 use crate::fragments::fragment_offsets;
 use crate::hash::Place;
 use crate::index::{Slot, Verdict};
-use coreplane_record::{Kind, View};
 use crate::store::{Store, misled};
 use coreplane_engine::{Error, Found, Horizon, Record, Result, Ticket, Value, Visibility};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::{Kind, View};
 
 /// Keys that are looked up side by side.
 const LANE: usize = 16;

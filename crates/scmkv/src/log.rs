@@ -14,11 +14,11 @@
 
 use crate::counters::Count;
 use crate::page::{Kind, sync_failed};
-use coreplane_record::Header;
 use crate::staging::StagedWrites;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::{PageWriter, WriteMode, thread_number};
+use coreplane_record::Header;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 

@@ -30,11 +30,11 @@ mod free;
 
 pub(crate) use element::{Element, Kind, NONE_CAN_BE_READ};
 
-use coreplane_pmem::chunked::Chunked;
-use coreplane_record::sealed;
 use coreplane_engine::{Error, Result};
+use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::pool::HEADER_LEN;
 use coreplane_pmem::{Claim, Durable, PageWriter, Space, Word};
+use coreplane_record::sealed;
 use element::{CUT, ELEMENT_LEN};
 use free::Readiness;
 use parking_lot::Mutex;

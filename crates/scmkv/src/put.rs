@@ -10,7 +10,6 @@ use crate::fragments::{Fragments, fragment_offsets};
 use crate::hash::Place;
 use crate::index::{GroupLock, Probe, Slot, VERSION_STEP};
 use crate::log::{Appended, Log, Order};
-use coreplane_record::{Header, Kind, View};
 use crate::store::Store;
 use coreplane_engine::{
     Completion, Durability, Error, Horizon, Outcome, Result, Ticket, UnixMillis, WriteOptions,
@@ -18,6 +17,7 @@ use coreplane_engine::{
 };
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::{spin, thread_number};
+use coreplane_record::{Header, Kind, View};
 use std::borrow::Cow;
 
 /// Sequences that callers give are below this.

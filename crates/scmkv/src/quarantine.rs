@@ -26,9 +26,9 @@
 use crate::counters::Count;
 use crate::index::{GroupLock, Slot};
 use crate::page;
-use coreplane_record::{Kind, View};
 use crate::store::Store;
 use coreplane_engine::Result;
+use coreplane_record::{Kind, View};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 

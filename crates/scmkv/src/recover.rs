@@ -23,10 +23,10 @@
 use crate::batch::Run;
 use crate::index::{Probe, Slot, Verdict};
 use crate::page::{self, Element};
-use coreplane_record::{Kind, View};
 use crate::store::Store;
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::{Kind, View};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

@@ -28,11 +28,11 @@ use crate::counters::Count;
 use crate::hash::Place;
 use crate::index::{Leaf, Slot};
 use crate::log::Log;
-use coreplane_record::Kind;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch;
 use coreplane_pmem::spin::{self, Backoff};
+use coreplane_record::Kind;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 

@@ -26,10 +26,10 @@
 use crate::counters::Count;
 use crate::index::{Position, Slot};
 use crate::put::Standing;
-use coreplane_record::{Header, Kind, View};
 use crate::store::Store;
 use coreplane_engine::{Error, Result, UnixMillis, WriteOptions};
 use coreplane_pmem::epoch;
+use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 

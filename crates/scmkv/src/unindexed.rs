@@ -17,8 +17,8 @@
 //! are looked at. Pages that were open at a crash are left to the replay.
 
 use crate::batch::Run;
-use coreplane_record::{Kind, View};
 use coreplane_engine::Result;
+use coreplane_record::{Kind, View};
 use std::collections::HashMap;
 
 /// Suspects that are looked into at a time.

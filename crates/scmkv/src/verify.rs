@@ -7,11 +7,11 @@
 use crate::fragments::fragment_offsets;
 use crate::index::{Position, Probe, Slot, SlotRef, Verdict};
 use crate::page::Kind as PageKind;
-use coreplane_record::{Kind, View};
 use crate::store::Store;
 use crate::unindexed::{Seen, unindexed};
 use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::{Kind, View};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 

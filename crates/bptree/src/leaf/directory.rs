@@ -236,7 +236,7 @@ impl Directory {
     }
 
     fn fill(&self, place: usize, tag: u8, offset: u32) {
-        debug_assert!(offset % 8 == 0 && offset / 8 <= u32::from(u16::MAX));
+        debug_assert!(offset.is_multiple_of(8) && offset / 8 <= u32::from(u16::MAX));
         let put = |word: &AtomicU64, shift: usize, mask: u64, value: u64| {
             let rest = word.load(Ordering::Relaxed) & !(mask << shift);
             word.store(rest | value << shift, Ordering::Relaxed);

@@ -17,13 +17,13 @@
 use super::directory::{DEPTH_MAX, Directory, Leaf, prefix};
 use super::lock::Lock;
 use super::{GroupLock, Index, Slot};
-use coreplane_pmem::chunked::Chunked;
 use crate::geometry::{Geometry, SLOTS};
 use crate::hash::{home_of, window, window_start};
 use crate::page::sync_failed;
-use coreplane_record::sealed;
 use coreplane_engine::{Error, Result};
+use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::{LINE, Space};
+use coreplane_record::sealed;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;

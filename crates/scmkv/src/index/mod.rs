@@ -35,10 +35,10 @@ pub(crate) use lock::{GroupLock, SuspendedLock, VERSION_STEP};
 pub(crate) use slot::{OFFSET_MAX, Slot};
 pub(crate) use sweep::{Position, SlotRef};
 
-use coreplane_pmem::chunked::Chunked;
 use crate::geometry::Geometry;
 use crate::hash::Place;
 use coreplane_engine::{Error, Result};
+use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::{Durable, Space, Word, arch};
 use directory::Directory;
 use group::Glance;

@@ -18,11 +18,11 @@ use super::claims::Witness;
 use super::survey::Surveyed;
 use super::verdict::Plan;
 use crate::batch::Run;
-use coreplane_record::{Kind, View};
 use crate::store::Store;
 use crate::unindexed::{count_members, holds};
 use coreplane_engine::Result;
 use coreplane_pmem::epoch;
+use coreplane_record::{Kind, View};
 use std::collections::BTreeMap;
 
 /// True if a commit record with `run` names what is in `orphan`.

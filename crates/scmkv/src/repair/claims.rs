@@ -13,12 +13,12 @@ use crate::geometry::SLOTS;
 use crate::hash::{Place, window, window_start};
 use crate::index::{Index, Position, SegmentHeader, Slot};
 use crate::page::Element;
-use coreplane_record::{Kind, View};
 use crate::recover::LogPage;
 use crate::store::{Root, Store};
 use crate::unindexed::{Seen, unindexed};
 use coreplane_engine::Result;
 use coreplane_pmem::epoch;
+use coreplane_record::{Kind, View};
 use std::collections::{BTreeMap, HashSet};
 
 /// Where a slot is, and so which keys it can be of.

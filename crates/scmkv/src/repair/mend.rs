@@ -8,10 +8,10 @@ use crate::index::Position;
 use crate::log::{Log, Order};
 use crate::page::sync_failed;
 use crate::put::Plan as WritePlan;
-use coreplane_record::{HEADER, Header, Kind, View};
 use crate::store::{Root, Store};
 use coreplane_engine::{Error, Result, WriteOptions};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::{HEADER, Header, Kind, View};
 
 impl Store {
     /// Writes it all; durable when it returns.

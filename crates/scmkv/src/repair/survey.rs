@@ -2,11 +2,11 @@
 
 use super::amend::{Amended, amend};
 use crate::batch::Run;
-use coreplane_record::{self as record, Form, Kind, View};
 use crate::recover::LogPage;
 use crate::store::Store;
 use coreplane_engine::Result;
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::{self as record, Form, Kind, View};
 use std::sync::atomic::Ordering;
 
 /// The shortest record there can be, padding included.

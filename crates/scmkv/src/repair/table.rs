@@ -18,11 +18,11 @@
 use super::{Finding, Repair, Tell};
 use crate::geometry::Geometry;
 use crate::page::{Element, Kind, Pages};
-use coreplane_record::{self as record, Reader};
-use coreplane_record::sealed;
 use crate::store::Seeds;
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::{Space, epoch};
+use coreplane_record::sealed;
+use coreplane_record::{self as record, Reader};
 use std::sync::Arc;
 
 /// No page has been opened so often.

@@ -5,11 +5,11 @@ use super::survey::{Copied, Gap, Reading, Surveyed};
 use super::{Fate, Finding};
 use crate::batch::Run;
 use crate::index::VERSION_STEP;
-use coreplane_record::{Kind, View};
 use crate::recover::LogPage;
 use crate::store::Store;
 use coreplane_engine::Result;
 use coreplane_pmem::epoch;
+use coreplane_record::{Kind, View};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Bytes that something was lost from: a gap, or what lies behind the records of a page.
