@@ -14,6 +14,9 @@ use coreplane_engine::{Entry, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::Kind;
 
+/// Lines of a record that are asked for before its length is known.
+const AHEAD: u64 = 3;
+
 /// Where a scan is.
 #[derive(Clone, Copy)]
 enum Reach<'k> {
@@ -142,12 +145,23 @@ impl Store {
         let view = |place: u8| self.record_at(guard, page, leaf, usize::from(place));
         // How many are below the key where the scan is.
         let below = |key: &[u8]| {
+            if key == least {
+                return Ok(0);
+            }
             let (mut from, mut to) = (0, places.len());
             while from < to {
                 let middle = from.midpoint(to);
                 if view(places[middle])?.key() < key { from = middle + 1 } else { to = middle }
             }
             Ok(from)
+        };
+        // All that will be shown, before the first of it has arrived.
+        let prefetch = |places: &mut dyn Iterator<Item = &u8>| {
+            for place in places.take(limit) {
+                let offset =
+                    self.space.start_of(page) + u64::from(leaf.offset(usize::from(*place)));
+                (0..AHEAD).for_each(|line| self.space.prefetch(offset + 64 * line));
+            }
         };
         let mut records = Vec::with_capacity(limit.min(places.len()));
         let mut take = |place: u8| {
@@ -159,15 +173,18 @@ impl Store {
         };
         match reach {
             Reach::From(key) => {
-                for place in &places[below(key)?..] {
+                let places = &places[below(key)?..];
+                prefetch(&mut places.iter());
+                for place in places {
                     if !take(*place)? {
                         break;
                     }
                 }
             }
             Reach::Below(key) => {
-                let last = key.map_or(Ok(places.len()), below)?;
-                for place in places[..last].iter().rev() {
+                let places = &places[..key.map_or(Ok(places.len()), below)?];
+                prefetch(&mut places.iter().rev());
+                for place in places.iter().rev() {
                     if !take(*place)? {
                         break;
                     }
