@@ -121,7 +121,10 @@ impl Pages {
             readiness.note_ready();
         }
         let mut free = self.free.lock();
-        free.push_front(page);
+        // Behind those that are ready, each of which has its turn.
+        let is_ready = |page: &u32| self.cell(*page).readiness.due().is_none();
+        let at = free.iter().take_while(|page| is_ready(page)).count();
+        free.insert(at, page);
         self.preparing.fetch_sub(1, Ordering::Relaxed);
         self.free_len.store(free.len() as u32, Ordering::Release);
         let context = || format!("filling page {page} with zeroes");
