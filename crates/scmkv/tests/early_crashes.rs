@@ -260,7 +260,7 @@ fn event_loops(seed: u64, placement: Placement, loops: u8) -> EventLoops {
 
 fn sim_options(seed: u64) -> SimOptions {
     // Reading early is what is tried.
-    SimOptions { images_per_cut: 20, early_reads: false, ..story::sim_options(seed) }
+    SimOptions { images_per_cut: 24, early_reads: false, ..story::sim_options(seed) }
 }
 
 fn on_a_file(seed: u64) -> SimOptions {
@@ -284,7 +284,7 @@ fn explore_all(
         sum.merge(report);
     }
     eprintln!("{} crash images, {late} turns answered late, {:?}", sum.images, sum.sync_cuts);
-    assert!(sum.images > 800 * seeds, "only {} images", sum.images);
+    assert!(sum.images > 1000 * seeds, "only {} images", sum.images);
     let on_a_file = options(first).model == Model::File;
     assert_eq!(late > 0, on_a_file, "{late} turns were answered late");
     assert_eq!(sum.sync_cuts.are_all_there(), on_a_file, "{:?}", sum.sync_cuts);

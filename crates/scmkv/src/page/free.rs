@@ -34,11 +34,11 @@ impl Readiness {
         self.0.store(Self::READY, Ordering::Relaxed);
     }
 
-    /// The page is opened.
+    /// The page is opened, by the one who has taken it.
     pub(super) fn note_used(&self) {
-        let (ready, used) = (Self::READY, Self::USED);
-        let _was_not_ready =
-            self.0.compare_exchange(ready, used, Ordering::Relaxed, Ordering::Relaxed).is_err();
+        if self.0.load(Ordering::Relaxed) == Self::READY {
+            self.0.store(Self::USED, Ordering::Relaxed);
+        }
     }
 }
 
