@@ -4,14 +4,19 @@ use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, OpenOptions, Po
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-fn options() -> CreateOptions {
-    CreateOptions {
-        size: 1 << 20,
-        media: MediaChoice::File,
-        page_size: 64 << 10,
-        kind: "test".to_owned(),
-        parameters: [0; 8],
-    }
+/// Bytes in a page of the usual size.
+const PAGE: u32 = 2 << 20;
+
+/// What a store may make dirty: a system page, and one of the file system's.
+const MOST: u64 = 8 << 10;
+
+/// A pool on a file system, its path, and what keeps it.
+fn create(size: u64, page_size: u32) -> (Pool, PathBuf, tempfile::TempDir) {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = directory.path().join("p");
+    let (kind, media) = ("test".to_owned(), MediaChoice::File);
+    let options = CreateOptions { size, media, page_size, kind, parameters: [0; 8] };
+    (Pool::create(&path, &options).unwrap(), path, directory)
 }
 
 /// Bytes that this thread has made dirty in files, as the kernel counts them: whole folios.
@@ -32,12 +37,7 @@ fn dirtied_by(store: impl FnOnce()) -> u64 {
 /// dirty on ext4.
 #[test]
 fn a_store_to_a_prepared_page_or_a_table_dirties_one_system_page() {
-    const PAGE: u32 = 2 << 20;
-    const MOST: u64 = 8 << 10;
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = directory.path().join("p");
-    let options = CreateOptions { size: 128 << 20, page_size: PAGE, ..options() };
-    let pool = Pool::create(&path, &options).unwrap();
+    let (pool, _, _directory) = create(128 << 20, PAGE);
     let space = pool.space();
     assert!(space.is_preparable());
     for page in 1..24 {
@@ -68,16 +68,11 @@ fn read_ahead(path: &Path) {
     while file.read(&mut bytes).unwrap() > 0 {}
 }
 
-/// Where the file system has large folios, as ext4 has, the first assertion on `again` is what
+/// Where the file system has large folios, as ext4 has, the assertion on `again` is what
 /// fails without the preparation: a store then makes 16 KiB to 2 MiB dirty.
 #[test]
 fn a_page_that_is_used_again_is_kept_in_small_folios_again() {
-    const PAGE: u32 = 2 << 20;
-    const MOST: u64 = 8 << 10;
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = directory.path().join("p");
-    let options = CreateOptions { size: 64 << 20, page_size: PAGE, ..options() };
-    let pool = Pool::create(&path, &options).unwrap();
+    let (pool, path, _directory) = create(64 << 20, PAGE);
     for page in 1..16 {
         assert!(pool.space().prepare(page, Preparation::First).unwrap());
         let mut writer = pool.space().claim_log(page).unwrap();
@@ -112,9 +107,8 @@ fn a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left() {
         assert!(pool.space().prepare(15, Preparation::First).unwrap(), "above it: left as it is");
         return;
     }
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = directory.path().join("p");
-    drop(Pool::create(&path, &options()).unwrap());
+    let (pool, path, _directory) = create(1 << 20, 64 << 10);
+    drop(pool);
     // In units of 512 bytes or of 1 KiB, as the shell has it.
     let limited = "ulimit -f 512 && exec \"$0\" --exact \"$1\"";
     let output = std::process::Command::new("sh")
@@ -129,10 +123,7 @@ fn a_limit_on_the_size_of_files_is_not_exceeded_by_what_can_be_left() {
 /// The kernel keeps what is advised differently apart, and lets a process have so many ranges.
 #[test]
 fn tables_without_end_do_not_use_up_the_ranges_of_the_address_space() {
-    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = directory.path().join("p");
-    let options = CreateOptions { size: 24 << 20, page_size: 4096, ..options() };
-    let pool = Pool::create(&path, &options).unwrap();
+    let (pool, _, _directory) = create(24 << 20, 4096);
     let ranges = || {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         maps.lines().filter(|line| line.ends_with("/p")).count()

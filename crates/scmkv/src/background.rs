@@ -167,18 +167,22 @@ fn prepare_pages(store: &Store) {
                 TICK * PAUSE_MAX
             }
         };
-        let until = Instant::now() + pause;
-        let mut woken = store.wake.0.lock();
-        while !store.closed.load(Ordering::Acquire) {
-            let is_late = store.wake.1.wait_until(&mut woken, until).timed_out();
-            if is_late || pause == TICK {
-                break;
-            }
-        }
-        if store.closed.load(Ordering::Acquire) {
+        if !rest(store, Instant::now() + pause) {
             return;
         }
     }
+}
+
+/// Waits until then; false if the store is closed before.
+fn rest(store: &Store, until: Instant) -> bool {
+    let mut woken = store.wake.0.lock();
+    // Others are woken by the same means, to which this one does not listen.
+    while !store.closed.load(Ordering::Acquire) {
+        if store.wake.1.wait_until(&mut woken, until).timed_out() {
+            return !store.closed.load(Ordering::Acquire);
+        }
+    }
+    false
 }
 
 /// Goes on with the sweep of expired records, and rests as long as it says.
@@ -186,14 +190,7 @@ fn sweep_expired(store: &Store) {
     let mut sweep = Sweep::default();
     loop {
         let until = Instant::now() + store.sweep_on(&mut sweep);
-        let mut woken = store.wake.0.lock();
-        // Others are woken by the same means, to which this one does not listen.
-        while !store.closed.load(Ordering::Acquire) {
-            if store.wake.1.wait_until(&mut woken, until).timed_out() {
-                break;
-            }
-        }
-        if store.closed.load(Ordering::Acquire) {
+        if !rest(store, until) {
             return;
         }
     }

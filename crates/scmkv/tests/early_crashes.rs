@@ -260,7 +260,7 @@ fn event_loops(seed: u64, placement: Placement, loops: u8) -> EventLoops {
 
 fn sim_options(seed: u64) -> SimOptions {
     // Reading early is what is tried.
-    SimOptions { images_per_cut: 20, early_reads: false, ..story::sim_options(seed) }
+    SimOptions { images_per_cut: 24, early_reads: false, ..story::sim_options(seed) }
 }
 
 fn on_a_file(seed: u64) -> SimOptions {

@@ -41,6 +41,9 @@ const FOLIO: usize = 4096;
 /// What is written before it is sent to the disk: a sync of others' that comes meanwhile has so
 /// much more to write.
 const CHUNK: u64 = 256 << 10;
+/// What is asked for to be read at a time: of more than the device takes in one request, or the
+/// system reads ahead, the kernel leaves out the rest and does not say so.
+const ASKED: u64 = 64 << 10;
 /// For so many pages of words the kernel is told not to read ahead. Each may be two ranges of the
 /// address space more, of which a process has 65,530; pages of a usual size need a few.
 const TOLD_MAX: u32 = 1024;
@@ -81,7 +84,11 @@ impl Space {
             }
             (Behaviour::File, Preparation::Again, Some(file)) => {
                 self.read_small_folios(file, page);
-                Ok(())
+                // What cannot be read must not be read by whoever stores to a part of it.
+                match self.probe(page) {
+                    Ok(()) => Ok(()),
+                    Err(_) => self.write_small_folios(file, page),
+                }
             }
             (Behaviour::Traced(_), Preparation::First, _) => {
                 self.zero(page);
@@ -143,9 +150,11 @@ impl Space {
     fn read_small_folios(&self, file: &File, page: u32) {
         let (start, len) = (self.start_of(page), u64::from(self.page_size()));
         self.forget_folios(file, start, len);
-        let len = std::num::NonZeroU64::new(len);
-        let _best_effort =
-            rustix::fs::fadvise(file, start, len, rustix::fs::Advice::WillNeed).is_ok();
+        for at in (start..start + len).step_by(ASKED as usize) {
+            let len = std::num::NonZeroU64::new(ASKED.min(start + len - at));
+            let _best_effort =
+                rustix::fs::fadvise(file, at, len, rustix::fs::Advice::WillNeed).is_ok();
+        }
     }
 
     /// Drops what the kernel keeps of the range, as far as it is clean; best effort.

@@ -34,11 +34,11 @@ impl Readiness {
         self.0.store(Self::READY, Ordering::Relaxed);
     }
 
-    /// The page is opened.
+    /// The page is opened, by the one who has taken it.
     pub(super) fn note_used(&self) {
-        let (ready, used) = (Self::READY, Self::USED);
-        let _was_not_ready =
-            self.0.compare_exchange(ready, used, Ordering::Relaxed, Ordering::Relaxed).is_err();
+        if self.0.load(Ordering::Relaxed) == Self::READY {
+            self.0.store(Self::USED, Ordering::Relaxed);
+        }
     }
 }
 
@@ -121,7 +121,10 @@ impl Pages {
             readiness.note_ready();
         }
         let mut free = self.free.lock();
-        free.push_front(page);
+        // Behind those that are ready, each of which has its turn.
+        let is_ready = |page: &u32| self.cell(*page).readiness.due().is_none();
+        let at = free.iter().take_while(|page| is_ready(page)).count();
+        free.insert(at, page);
         self.preparing.fetch_sub(1, Ordering::Relaxed);
         self.free_len.store(free.len() as u32, Ordering::Release);
         let context = || format!("filling page {page} with zeroes");
