@@ -10,12 +10,14 @@ pub(crate) enum Count {
     Misses,
     Puts,
     Deletes,
+    Batches,
     UserBytes,
     /// Bytes of records that were appended to leaves.
     LogBytes,
     /// Bytes of records that were written anew with their leaf.
     CopiedBytes,
     Records,
+    LiveBytes,
     Splits,
     Rewrites,
     Merges,

@@ -16,6 +16,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Changes in a batch at most.
+const BATCH_LEN_MAX: usize = 1 << 20;
+
 /// An open B+-tree. Dropping it without [`Engine::close`] is a crash: nothing that was acknowledged
 /// is lost, and the next open recovers.
 pub struct Bptree {
@@ -99,7 +102,7 @@ impl Engine for Bptree {
         Limits {
             key_len_max: self.store.key_max(),
             value_len_max: coreplane_engine::VALUE_LEN_MAX,
-            batch_len_max: 0,
+            batch_len_max: BATCH_LEN_MAX,
         }
     }
 
@@ -118,12 +121,7 @@ impl Engine for Bptree {
         _visibility: Visibility,
         visit: &mut dyn FnMut(usize, Option<Record<'_>>),
     ) -> Result<Horizon> {
-        for (at, key) in keys.iter().enumerate() {
-            let found = self.store.get_with(key, &mut |record| visit(at, Some(record)))?;
-            if !found.hit {
-                visit(at, None);
-            }
-        }
+        self.store.multi_get(keys, visit)?;
         Ok(Horizon::new())
     }
 
@@ -210,8 +208,12 @@ impl Engine for Bptree {
         })
     }
 
-    fn apply(&self, _batch: &Batch, _options: &WriteOptions) -> Result<Written> {
-        Err(Error::Unsupported { engine: KIND, operation: "a batch" })
+    fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        let (len, max) = (batch.len(), BATCH_LEN_MAX);
+        if len > max {
+            return Err(Error::BatchTooLarge { len, max });
+        }
+        self.store.apply(batch, options)
     }
 
     fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
@@ -240,17 +242,7 @@ impl Engine for Bptree {
     }
 
     fn clear(&self) -> Result<()> {
-        let mut cursor = 0;
-        loop {
-            let mut keys = Vec::new();
-            cursor = self.iterate(cursor, 256, &mut |entry| keys.push(entry.key.to_vec()))?;
-            for key in keys {
-                self.delete(&key, &WriteOptions::default())?;
-            }
-            if cursor == 0 {
-                return Ok(());
-            }
-        }
+        self.store.clear()
     }
 
     fn commit(&self, _horizon: &Horizon) -> Result<bool> {
@@ -286,6 +278,7 @@ impl Engine for Bptree {
         stats.misses = count(Count::Misses);
         stats.puts = count(Count::Puts);
         stats.deletes = count(Count::Deletes);
+        stats.batches = count(Count::Batches);
         stats.user_bytes_written = count(Count::UserBytes);
         stats.log_bytes_written = count(Count::LogBytes);
         stats.cleaner_bytes_copied = count(Count::CopiedBytes);
@@ -295,6 +288,7 @@ impl Engine for Bptree {
             ("leaves_rewritten", count(Count::Rewrites)),
             ("leaves_merged", count(Count::Merges)),
         ];
+        stats.live_bytes = count(Count::LiveBytes);
         stats.pool_bytes = store.space.len();
         stats.free_bytes = u64::from(store.pages.free_len()) * page_size;
         stats.dram_bytes =

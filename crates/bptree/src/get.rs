@@ -2,10 +2,14 @@
 
 use crate::counters::Count;
 use crate::leaf::{Directory, Head};
-use crate::store::Store;
+use crate::store::{Locked, Store};
 use coreplane_engine::{Entry, Found, Record, Result, Ticket, Value};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::spin::Backoff;
 use coreplane_record::{Kind, View};
+
+/// Looks at several keys before their leaves are locked.
+const TRIES: usize = 8;
 
 impl Store {
     /// Looks at the leaf that serves `key` until it has held still meanwhile.
@@ -49,6 +53,80 @@ impl Store {
         }
         self.counters.add(if found.is_some() { Count::Hits } else { Count::Misses }, 1);
         Ok(Found { hit: found.is_some(), ticket: Ticket::DURABLE })
+    }
+
+    /// Shows the record of each key, or that there is none, as they were at one moment as far as
+    /// batches go.
+    ///
+    /// # Errors
+    /// If a leaf is damaged.
+    pub(crate) fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<()> {
+        let guard = epoch::pin();
+        let found = match self.find_all(&guard, keys)? {
+            Some(found) => found,
+            None => self.find_all_locked(&guard, keys)?,
+        };
+        let hits = found.iter().flatten().count();
+        self.counters.add(Count::Hits, hits as i64);
+        self.counters.add(Count::Misses, (keys.len() - hits) as i64);
+        for (at, whole) in found.iter().enumerate() {
+            visit(at, whole.as_ref().map(Whole::record));
+        }
+        Ok(())
+    }
+
+    /// None if there is no moment without a batch.
+    fn find_all<'g>(
+        &'g self,
+        guard: &'g Guard,
+        keys: &[&[u8]],
+    ) -> Result<Option<Vec<Option<Whole<'g>>>>> {
+        let mut backoff = Backoff::new();
+        for _ in 0..TRIES {
+            let Some(quiet) = self.isolation.quiet() else {
+                backoff.wait();
+                continue;
+            };
+            let found = keys.iter().map(|key| self.find(guard, key)).collect::<Result<_>>()?;
+            if self.isolation.is_quiet_since(quiet) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn find_all_locked<'g>(
+        &'g self,
+        guard: &'g Guard,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<Whole<'g>>>> {
+        // In the order in which everybody locks leaves.
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_unstable_by_key(|at| keys[*at]);
+        let mut locks: Vec<(Locked<'_>, Option<&[u8]>)> = Vec::new();
+        let mut found: Vec<Option<Whole<'g>>> = Vec::new();
+        found.resize_with(keys.len(), || None);
+        for at in order {
+            let key = keys[at];
+            let is_mine =
+                |(_, bound): &(Locked<'_>, Option<&[u8]>)| bound.is_none_or(|bound| key < bound);
+            if !locks.last().is_some_and(is_mine) {
+                let locked = self.lock_leaf(key);
+                let (_, bound) = Head::bounds(&self.space, guard, locked.page)
+                    .ok_or_else(|| self.not_a_leaf(locked.page))?;
+                locks.push((locked, bound));
+            }
+            if let Some((locked, _)) = locks.last() {
+                let standing = self.look(guard, locked.page, locked.leaf, key)?;
+                let live = standing.old.filter(|_| standing.live);
+                found[at] = live.map(|view| self.whole(guard, view)).transpose()?;
+            }
+        }
+        Ok(found)
     }
 
     /// All records and tombstones of the leaf that serves `key` (or, if `before`, of the one that

@@ -11,15 +11,18 @@
 //!
 //! - `inner`: from a key to its leaf
 //! - `leaf`: what is in a page, and what is known of it
-//! - `put`, `rewrite`: writing, and making room
+//! - `put`, `batch`, `ring`: writing
+//! - `image`, `rewrite`: making room
 //! - `get`, `scan`, `cursor`: reading
 //! - `recover`: after a crash
 //! - `verify`: whether all is as it should be
 
+mod batch;
 mod counters;
 mod cursor;
 mod engine;
 mod get;
+mod image;
 mod inner;
 mod leaf;
 mod open;
@@ -28,6 +31,7 @@ mod pieces;
 mod put;
 mod recover;
 mod rewrite;
+mod ring;
 mod scan;
 mod store;
 mod verify;

@@ -1,5 +1,6 @@
 //! Creating and opening a store.
 
+use crate::batch::Isolation;
 use crate::counters::Counters;
 use crate::inner::Inner;
 use crate::leaf::{Directory, Head};
@@ -96,8 +97,10 @@ impl Store {
         if old.version_base == 0 {
             return Err(Error::Unusable("the store was never wholly created".to_owned()));
         }
+        let is_clean = old.flags & Root::CLEAN != 0;
         let root = Root {
             flags: old.flags & !Root::CLEAN,
+            sealed_births: if is_clean { old.sealed_births } else { old.births_end },
             version_base: old.version_base + STEP,
             births_end: old.births_end + STEP,
             ..old
@@ -108,7 +111,7 @@ impl Store {
         store.set_root(root)?;
         // What was forgotten before is not known.
         store.forgotten_tombstones.store(root.version_base, Ordering::Release);
-        store.recover(old.flags & Root::CLEAN != 0, progress)?;
+        store.recover(root.sealed_births, progress)?;
         Ok(store)
     }
 
@@ -126,6 +129,7 @@ impl Store {
             held_tombstones: AtomicU64::new(u64::MAX),
             forgotten_tombstones: AtomicU64::new(0),
             cursors: Mutex::default(),
+            isolation: Isolation::default(),
             time: options.time.clone().unwrap_or_else(|| Arc::new(UnixMillis::now)),
             told_expired: AtomicU64::new(root.told_expired),
             root_change: Mutex::new(()),

@@ -5,23 +5,50 @@
 //! no other use of the page, has ever had; it is in the seed of every checksum in the page, so that
 //! what an earlier use has left there is never taken for a record. Births are drawn from a base in
 //! the pool's root, which is raised durably before it is reached.
+//!
+//! A page is *blanked* before it is used again: the first word of what it was is struck out, durably,
+//! before anything else of it is written over. Else a crash in the middle of that could leave a head
+//! from before, without the farewell behind it, and a dead leaf would come to life. Pages are
+//! blanked some at a time, with one fence.
 
+use crate::store::sync_failed;
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::{Space, spin};
+use coreplane_pmem::Space;
+use coreplane_pmem::spin::{self, Backoff};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Pages that only what gives pages back may take: two new leaves, and one for each large value
 /// on its way.
 pub(crate) const RESERVE: u32 = 4;
 
+/// Pages that are blanked with one fence.
+const BLANKED: usize = 16;
+
+/// Pages that nobody uses.
+#[derive(Debug, Default)]
+struct Free {
+    /// What they were is still in them.
+    used: VecDeque<u32>,
+    blank: Vec<u32>,
+}
+
+impl Free {
+    fn len(&self) -> usize {
+        self.used.len() + self.blank.len()
+    }
+}
+
+/// A reader that stays longer than this is not waited for.
+const READERS_MAX: Duration = Duration::from_secs(2);
+
 #[derive(Debug)]
 pub(crate) struct Pages {
     space: Arc<Space>,
-    free: Mutex<VecDeque<u32>>,
-    free_len: AtomicU32,
+    free: Mutex<Free>,
     next_birth: AtomicU64,
     /// Births up to here may be given out: the root says so durably.
     births_end: AtomicU64,
@@ -32,7 +59,6 @@ impl Pages {
         Self {
             space: Arc::clone(space),
             free: Mutex::default(),
-            free_len: AtomicU32::new(0),
             next_birth: AtomicU64::new(1),
             births_end: AtomicU64::new(1),
         }
@@ -40,9 +66,7 @@ impl Pages {
 
     /// Adds pages that nobody uses.
     pub(crate) fn offer(&self, pages: impl Iterator<Item = u32>) {
-        let mut free = spin::lock(&self.free);
-        free.extend(pages);
-        self.free_len.store(free.len() as u32, Ordering::Release);
+        spin::lock(&self.free).used.extend(pages);
     }
 
     /// Pages that are free, after those that no reader can hold any more have come back.
@@ -52,29 +76,64 @@ impl Pages {
         free.len() as u32
     }
 
-    fn reclaim(&self, free: &mut VecDeque<u32>) {
+    fn reclaim(&self, free: &mut Free) {
         while let Some(page) = self.space.reclaim() {
-            free.push_back(page);
+            free.used.push_back(page);
         }
-        self.free_len.store(free.len() as u32, Ordering::Release);
     }
 
-    /// Takes `count` pages, if `reserve` are left.
+    /// Takes `count` pages, if `reserve` are left. They are free, and blank.
     ///
     /// # Errors
-    /// [`Error::NoSpace`].
-    pub(crate) fn take(&self, count: u32, reserve: u32) -> Result<Vec<u32>> {
+    /// [`Error::NoSpace`], and if the medium fails.
+    pub(crate) fn take(&self, count: usize, reserve: u32) -> Result<Vec<u32>> {
         let mut free = spin::lock(&self.free);
         self.reclaim(&mut free);
-        if (free.len() as u32) < count + reserve {
+        if free.len() < count + reserve as usize {
             return Err(Error::NoSpace {
-                needed: u64::from(count) * u64::from(self.space.page_size()),
+                needed: count as u64 * u64::from(self.space.page_size()),
                 reclaimable: 0,
             });
         }
-        let pages = free.drain(..count as usize).collect();
-        self.free_len.store(free.len() as u32, Ordering::Release);
-        Ok(pages)
+        if free.blank.len() < count {
+            let missing = count - free.blank.len();
+            let len = free.used.len().min(missing.max(BLANKED));
+            let pages: Vec<u32> = free.used.drain(..len).collect();
+            self.blank(&pages)?;
+            // The one that was freed first is taken first.
+            free.blank.splice(0..0, pages.into_iter().rev());
+        }
+        let left = free.blank.len() - count;
+        let mut taken = free.blank.split_off(left);
+        taken.reverse();
+        Ok(taken)
+    }
+
+    fn blank(&self, pages: &[u32]) -> Result<()> {
+        for page in pages {
+            let in_use = || Error::Unusable(format!("free page {page} is in use"));
+            let mut writer = self.space.claim_log(*page).ok_or_else(in_use)?;
+            let start = writer.next_offset();
+            writer.append(&[&[0; 8]]).ok_or_else(in_use)?;
+            writer.flush_from(start);
+            writer.abandon();
+        }
+        self.space.fence().map_err(sync_failed)
+    }
+
+    /// Waits until a page comes back that was given back already, but may still be read; false if
+    /// there is none, or its readers do not go. Not to be called with a guard or a lock.
+    pub(crate) fn wait_for_retired(&self) -> bool {
+        let begun = Instant::now();
+        let mut backoff = Backoff::new();
+        while self.space.retired_len() > 0 && begun.elapsed() < READERS_MAX {
+            if let Some(page) = self.space.reclaim() {
+                self.offer(std::iter::once(page));
+                return true;
+            }
+            backoff.wait();
+        }
+        false
     }
 
     /// From here on births are `from` and above, below `end`.

@@ -65,7 +65,7 @@ impl Store {
     /// [`Error::NoSpace`], and if the medium fails.
     pub(crate) fn write_pieces(&self, value: &[u8], reserve: u32) -> Result<Pieces<'_>> {
         let pieces: Vec<&[u8]> = value.chunks(self.piece_max()).collect();
-        let pages = self.pages.take(pieces.len() as u32, reserve)?;
+        let pages = self.pages.take(pieces.len(), reserve)?;
         let mut written = Pieces { store: self, pages: Vec::new(), name: [0; 24] };
         let mut next = LAST;
         let mut birth = 0;

@@ -4,21 +4,17 @@
 //! that a read-modify-write is one step and versions follow the order of publication. A leaf
 //! without room is written anew first ([`rewrite`](crate::rewrite)), and the look repeated.
 
-use crate::counters::Count;
 use crate::get::Whole;
+use crate::image::{Item, live_len};
 use crate::leaf::tag_of;
 use crate::pages::RESERVE;
 use crate::pieces::Pieces;
-use crate::rewrite::live_len;
 use crate::store::{Locked, Root, STEP, Standing, Store};
 use coreplane_engine::{Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written};
 use coreplane_pmem::{PageWriter, WriteMode, epoch, spin};
 use coreplane_record::{Header, Kind};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
-
-/// Sequences that callers give are below this.
-const SEQUENCE_MAX: u64 = 1 << 61;
 
 /// What to do with a key, decided in sight of its record.
 pub(crate) enum Plan<'v> {
@@ -78,27 +74,40 @@ impl Store {
     ) -> Result<Outcome> {
         self.check_writable()?;
         self.check_key(key)?;
-        if let Some(given) = options.sequence
-            && given >= SEQUENCE_MAX
-        {
-            let operation = "a given sequence of 2^61 or more";
-            return Err(Error::Unsupported { engine: crate::KIND, operation });
-        }
+        self.check_sequence(options.sequence)?;
         let mut prepared = None;
         loop {
-            match self.attempt(key, options, &mut prepared, decide)? {
-                Attempt::Done(outcome) => return Ok(outcome),
-                Attempt::LeftLittle(outcome) => {
-                    self.merge_at(key)?;
-                    return Ok(outcome);
-                }
-                Attempt::NeedPieces(value, seen, expires_at) => {
-                    let pieces = self.write_pieces(&value, RESERVE)?;
-                    prepared = Some(Prepared { pieces, seen, expires_at });
-                }
-                Attempt::NeedRoom(len, kind) => self.make_room(key, len, kind)?,
+            match self.step(key, options, &mut prepared, decide) {
+                Ok(Some(outcome)) => return Ok(outcome),
+                Ok(None) => {}
+                // Pages that somebody may still read come back soon.
+                Err(Error::NoSpace { .. }) if self.pages.wait_for_retired() => {}
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Tries to write, or sees to it that the next try has what it needs.
+    fn step<'s>(
+        &'s self,
+        key: &[u8],
+        options: &WriteOptions,
+        prepared: &mut Option<Prepared<'s>>,
+        decide: Decide<'_, '_>,
+    ) -> Result<Option<Outcome>> {
+        match self.attempt(key, options, prepared, decide)? {
+            Attempt::Done(outcome) => return Ok(Some(outcome)),
+            Attempt::LeftLittle(outcome) => {
+                self.merge_at(key)?;
+                return Ok(Some(outcome));
+            }
+            Attempt::NeedPieces(value, seen, expires_at) => {
+                let pieces = self.write_pieces(&value, RESERVE)?;
+                *prepared = Some(Prepared { pieces, seen, expires_at });
+            }
+            Attempt::NeedRoom(len, kind) => self.make_room(key, len, kind)?,
+        }
+        Ok(None)
     }
 
     fn attempt<'s>(
@@ -251,11 +260,7 @@ impl Store {
         let is_record = header.kind == Kind::Put;
         let live_len = if is_record { len } else { 0 };
         locked.held.publish(place, (tag_of(key), offset, live_len), old_len);
-        let counters = &self.counters;
-        counters.add(Count::Records, i64::from(is_record) - i64::from(old_len > 0));
-        counters.add(if is_record { Count::Puts } else { Count::Deletes }, 1);
-        counters.add(Count::UserBytes, (key.len() + value.len()) as i64);
-        counters.add(Count::LogBytes, i64::from(len));
+        self.count_write(&Item { header: *header, key, value }, standing.old.as_ref());
         let sequence = header.sequence.unwrap_or(header.version);
         let replaced = standing.live;
         Outcome::Written(Written { sequence, ticket: Ticket::DURABLE, replaced })

@@ -9,14 +9,19 @@
 //! What begins like a leaf and does not count, and says no farewell itself, was being made when the
 //! power went. It is wiped before anything else is written ([`rewrite`](crate::rewrite)).
 //!
+//! A batch of which a leaf has a part counts if all of its ring is there ([`ring`](crate::ring)); so
+//! does a farewell that is such a part. What does not count is struck out in the same way.
+//!
 //! The leaves that count must then tile the whole range of keys. If they do not, one is damaged,
 //! and the store says which keys are missing rather than that they are absent.
 
 use crate::counters::Count;
+use crate::image::{Item, live_len};
 use crate::leaf::{Begun, Head, Life, PLACES, tag_of};
-use crate::rewrite::live_len;
+use crate::ring::{self, Closing, Part, Rings};
 use crate::store::{Store, sync_failed};
 use coreplane_engine::{Error, Progress, Result};
+use coreplane_pmem::Pen;
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::spin::{self, Backoff};
 use coreplane_record::{self as record, Kind, View};
@@ -37,11 +42,20 @@ struct Found {
     large: Vec<u64>,
     /// How many of them are not tombstones.
     live: i64,
+    live_bytes: i64,
     /// The greatest version.
     given: u64,
     /// Where the last sound record ends.
     end: u32,
     is_dead: bool,
+    /// What it has of batches.
+    parts: Vec<Part>,
+}
+
+impl Found {
+    fn life(&self) -> Life {
+        Life { page: self.page, birth: self.head.birth }
+    }
 }
 
 impl Store {
@@ -51,10 +65,11 @@ impl Store {
     /// If keys are missing, or the medium fails.
     pub(crate) fn recover(
         &self,
-        is_clean: bool,
+        sealed_births: u64,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<()> {
-        let found = self.read_pages(progress)?;
+        let mut found = self.read_pages(progress)?;
+        self.strike_out_parts(&mut found)?;
         let lives: HashMap<u32, (u64, bool)> =
             found.iter().map(|it| (it.page, (it.head.birth, it.is_dead))).collect();
         let is_gone = |Life { page, birth }: &Life| {
@@ -93,7 +108,40 @@ impl Store {
         for page in (0..self.space.pages()).filter(|page| !is_used[*page as usize]) {
             self.retire(page)?;
         }
-        self.lead_to(counting, is_clean)
+        self.lead_to(counting, sealed_births)
+    }
+
+    /// Strikes out what there is of batches that are not whole.
+    fn strike_out_parts(&self, found: &mut [Found]) -> Result<()> {
+        let mut rings = Rings::default();
+        found.iter().for_each(|found| rings.add(found.life(), &found.parts));
+        let is_struck = |found: &&mut Found| {
+            // Only the last one can be: behind another one the leaf was written to since.
+            let last = found.parts.last().filter(|part| part.at + ring::LEN as u32 == found.end);
+            last.is_some_and(|part| !rings.is_whole(found.life(), part))
+        };
+        let guard = epoch::pin();
+        let mut is_any = false;
+        for found in found.iter_mut().filter(is_struck) {
+            let start = found.parts.pop().map_or(found.end, |part| part.start);
+            let head = found.head.clone();
+            *found = self.read_leaf_page(&guard, found.page, head, start)?;
+            self.space.cut_log(found.page, start);
+            self.strike_out(found.page)?;
+            is_any = true;
+        }
+        if is_any { self.space.fence().map_err(sync_failed) } else { Ok(()) }
+    }
+
+    /// Sees to it that there is no record behind what is published of a page; after a fence.
+    fn strike_out(&self, page: u32) -> Result<()> {
+        let pen = Pen::new(&self.space);
+        let mut writer = pen.take_up(page).map_err(|_| self.not_a_leaf(page))?;
+        let start = writer.next_offset();
+        writer.append(&[&[0; 8]]).ok_or_else(|| self.not_a_leaf(page))?;
+        writer.flush_from(start);
+        // It is not published: what comes next is written over it.
+        Ok(())
     }
 
     /// Reads all pages, on as many threads as there are processors.
@@ -141,13 +189,14 @@ impl Store {
             // A head that is not sound was being written when the power went, or is none.
             let head = Head::read(&self.space, &guard, self.seed, page).ok().flatten();
             if let Some(head) = head {
-                found.push(self.read_leaf_page(&guard, page, head)?);
+                found.push(self.read_leaf_page(&guard, page, head, u32::MAX)?);
             }
         }
         Ok(found)
     }
 
-    fn read_leaf_page(&self, guard: &Guard, page: u32, head: Head) -> Result<Found> {
+    /// Reads the records of a leaf, up to `limit` within its page.
+    fn read_leaf_page(&self, guard: &Guard, page: u32, head: Head, limit: u32) -> Result<Found> {
         let start = self.space.start_of(page);
         let mut views: Vec<View<'_>> = Vec::with_capacity(2 * PLACES);
         let mut found = Found {
@@ -155,29 +204,56 @@ impl Store {
             records: Vec::new(),
             large: Vec::new(),
             live: 0,
+            live_bytes: 0,
             given: head.version,
             end: head.len() as u32,
             is_dead: false,
+            parts: Vec::new(),
             head,
         };
-        while let Some(view) = self.reader().view(guard, start + u64::from(found.end)) {
+        // Where the batch began to which the last records belong, and how many there were before.
+        let mut open: Option<(u32, usize)> = None;
+        while found.end < limit
+            && let Some(view) = self.reader().view(guard, start + u64::from(found.end))
+        {
             let seed = record::seed(self.seed, found.head.birth as u32, view.offset);
-            if view.check(seed).is_err() {
+            let header = &view.header;
+            if view.check(seed).is_err() || open.is_some() && !header.batched {
                 break;
             }
+            let at = found.end;
             found.end += view.len();
-            if view.header.kind == Kind::Commit {
+            found.given = found.given.max(header.version);
+            if header.kind != Kind::Commit {
+                if header.batched {
+                    open = open.or(Some((at, views.len())));
+                }
+                views.push(view);
+                continue;
+            }
+            if header.batched {
+                let Some(closing) = Closing::of(&view) else { break };
+                let start = open.take().map_or(at, |(start, _)| start);
+                found.parts.push(Part { start, at, closing });
+                found.is_dead = closing.is_farewell;
+            } else {
                 found.is_dead = true;
+            }
+            if found.is_dead {
                 break;
             }
-            found.given = found.given.max(view.header.version);
-            views.push(view);
+        }
+        if let Some((start, before)) = open {
+            // The power went before the closing came.
+            found.end = start;
+            views.truncate(before);
         }
         // Of each key the last, which is the newest: the sort leaves them in their order.
         views.sort_by_key(View::key);
         let latest = views.chunk_by(|a, b| a.key() == b.key()).filter_map(<[_]>::last);
         for view in latest {
             found.live += i64::from(view.header.kind == Kind::Put);
+            found.live_bytes += Item::from(view).live_bytes();
             if view.header.large {
                 found.large.push(view.offset - start);
             }
@@ -203,7 +279,7 @@ impl Store {
         self.space.fence().map_err(sync_failed)
     }
 
-    fn lead_to(&self, mut counting: Vec<Found>, is_clean: bool) -> Result<()> {
+    fn lead_to(&self, mut counting: Vec<Found>, sealed_births: u64) -> Result<()> {
         counting.sort_unstable_by(|a, b| a.head.least.cmp(&b.head.least));
         let mut expected: Option<Box<[u8]>> = Some(Box::default());
         let mut bounds = Vec::with_capacity(counting.len());
@@ -220,8 +296,10 @@ impl Store {
                 });
             }
             self.space.cut_log(found.page, found.end);
-            let begun = Begun { birth: found.head.birth, given: found.given, is_sealed: !is_clean };
+            let birth = found.head.birth;
+            let begun = Begun { birth, given: found.given, is_sealed: birth < sealed_births };
             self.counters.add(Count::Records, found.live);
+            self.counters.add(Count::LiveBytes, found.live_bytes);
             self.leaves.get(found.page as usize).begin(begun, found.records.into_iter());
             expected = found.head.bound;
             bounds.push((found.head.least, found.page));

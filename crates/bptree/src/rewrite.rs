@@ -16,22 +16,15 @@
 //! follows; if a crash comes in between, recovery wipes the right one.
 
 use crate::counters::Count;
-use crate::leaf::{Begun, Head, Life, PLACES, tag_of};
+use crate::image::{Image, Item};
+use crate::inner::Bound;
+use crate::leaf::{Head, Life, PLACES};
 use crate::pages::RESERVE;
 use crate::store::{FAREWELL, Locked, Store, sync_failed};
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::WriteMode;
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
-
-/// A new leaf that is durable and counts for nothing yet.
-struct Image {
-    life: Life,
-    begun: Begun,
-    /// Tag, offset in the page and length of each record.
-    records: Vec<(u8, u32, u32)>,
-}
 
 impl Store {
     /// Sees to it that the leaf that serves `key` has room for a record of `len` bytes. For a
@@ -47,20 +40,28 @@ impl Store {
         }
         let head = self.head_of(&guard, locked.page)?;
         let records = self.records_of(&guard, &locked)?;
-        let total: usize = records.iter().map(|view| view.len() as usize).sum();
-        let page_size = self.space.page_size() as usize;
-        let capacity = page_size - head.len() - FAREWELL;
-        let is_one = records.len() < 2
-            || (total + len <= capacity * 3 / 4 && records.len() <= PLACES * 3 / 4);
-        let predecessor = Life { page: locked.page, birth: head.birth };
-        let version = locked.held.given();
-        let head = Head { version, predecessors: [Some(predecessor), None], ..head };
+        let items: Vec<Item<'_>> = records.iter().map(Item::from).collect();
+        let total: usize = items.iter().map(Item::len).sum();
+        let capacity = self.space.page_size() as usize - head.len() - FAREWELL;
+        let is_one =
+            items.len() < 2 || (total + len <= capacity * 3 / 4 && items.len() <= PLACES * 3 / 4);
         let reserve = if kind == Kind::Delete { 0 } else { RESERVE };
-        if is_one {
-            self.rewrite_as_one(key, locked, head, &records, reserve / 2)
+        let (lens, reserve, count) = if is_one {
+            (vec![items.len()], reserve / 2, Count::Rewrites)
         } else {
-            self.rewrite_as_two(locked, head, &records, total / 2, reserve)
-        }
+            let lower = lower_half(&items, total / 2);
+            (vec![lower, items.len() - lower], reserve, Count::Splits)
+        };
+        let pages = self.pages.take(lens.len(), reserve)?;
+        let images = self.write_images(&locked, &head, (&items, &lens), &pages)?;
+        self.space.fence().map_err(sync_failed)?;
+        self.say_farewell(&locked, &images)?;
+        let old = locked.page;
+        let heirs = self.begin_all(images);
+        locked.held.bury();
+        self.lead_to_heirs(key, &heirs);
+        self.counters.add(count, 1);
+        self.retire(old)
     }
 
     /// Makes one leaf of the one that serves `key` and one beside it, if they are small enough and
@@ -99,10 +100,12 @@ impl Store {
             Ok(pages) => pages[0],
             Err(_) => return Ok(()),
         };
-        let image = self.write_image(page, head, &records)?;
+        let items: Vec<Item<'_>> = records.iter().map(Item::from).collect();
+        let image = self.write_image(page, head, &items)?;
         self.space.fence().map_err(sync_failed)?;
-        self.say_farewell(&left, &[&image])?;
-        self.say_farewell(&right, &[&image])?;
+        let heirs = std::slice::from_ref(&image);
+        self.say_farewell(&left, heirs)?;
+        self.say_farewell(&right, heirs)?;
         let old = [left.page, right.page];
         self.begin(image);
         left.held.bury();
@@ -118,7 +121,11 @@ impl Store {
     }
 
     /// What a locked leaf has, in the order of keys, without the tombstones that nobody holds.
-    fn records_of<'g>(&'g self, guard: &'g Guard, locked: &Locked<'_>) -> Result<Vec<View<'g>>> {
+    pub(crate) fn records_of<'g>(
+        &'g self,
+        guard: &'g Guard,
+        locked: &Locked<'_>,
+    ) -> Result<Vec<View<'g>>> {
         let mut records = Vec::with_capacity(PLACES);
         let mut used = locked.leaf.used();
         while used != 0 {
@@ -133,56 +140,55 @@ impl Store {
         Ok(records)
     }
 
-    fn rewrite_as_one(
+    /// Writes the heirs of a locked leaf to free pages: records that are sorted, and how many of
+    /// them are in each heir. Durable after a fence.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn write_images(
         &self,
-        key: &[u8],
-        locked: Locked<'_>,
-        head: Head,
-        records: &[View<'_>],
-        reserve: u32,
-    ) -> Result<()> {
-        let page = self.pages.take(1, reserve)?[0];
-        let image = self.write_image(page, head, records)?;
-        self.space.fence().map_err(sync_failed)?;
-        self.say_farewell(&locked, &[&image])?;
-        let (old, leaf) = (locked.page, image.life.page);
-        self.begin(image);
-        locked.held.bury();
-        self.inner.replace(key, leaf);
-        self.counters.add(Count::Rewrites, 1);
-        self.retire(old)
+        locked: &Locked<'_>,
+        head: &Head,
+        (items, lens): (&[Item<'_>], &[usize]),
+        pages: &[u32],
+    ) -> Result<Vec<Image>> {
+        let predecessor = Life { page: locked.page, birth: head.birth };
+        let version = locked.held.given();
+        let mut head = Head { version, predecessors: [Some(predecessor), None], ..head.clone() };
+        let last_bound = head.bound.take();
+        let mut images = Vec::with_capacity(lens.len());
+        let mut rest = items;
+        for (len, page) in lens.iter().zip(pages) {
+            let (mine, others) = rest.split_at(*len);
+            head.bound = match (mine.last(), others.first()) {
+                (Some(lower), Some(upper)) => Some(separator(lower.key, upper.key)),
+                _ => last_bound.clone(),
+            };
+            images.push(self.write_image(*page, head.clone(), mine)?);
+            head.least = head.bound.clone().unwrap_or_default();
+            rest = others;
+        }
+        Ok(images)
     }
 
-    fn rewrite_as_two(
-        &self,
-        locked: Locked<'_>,
-        head: Head,
-        records: &[View<'_>],
-        half: usize,
-        reserve: u32,
-    ) -> Result<()> {
-        let mut bytes = 0;
-        let middle = records.iter().take_while(|view| {
-            bytes += view.len() as usize;
-            bytes <= half
-        });
-        let middle = middle.count().clamp(1, records.len() - 1);
-        let (lower, upper) = records.split_at(middle);
-        let separator = separator(lower[middle - 1].key(), upper[0].key());
-        let pages = self.pages.take(2, reserve)?;
-        let left = Head { bound: Some(separator.clone()), ..head.clone() };
-        let right = Head { least: separator.clone(), ..head };
-        let left = self.write_image(pages[0], left, lower)?;
-        let right = self.write_image(pages[1], right, upper)?;
-        self.space.fence().map_err(sync_failed)?;
-        self.say_farewell(&locked, &[&left, &right])?;
-        let old = locked.page;
-        self.begin(left);
-        self.begin(right);
-        locked.held.bury();
-        self.inner.split(pages[0], &separator, pages[1]);
-        self.counters.add(Count::Splits, 1);
-        self.retire(old)
+    /// Lets durable images be leaves that nothing leads to yet: of each the least key, and the page.
+    pub(crate) fn begin_all(&self, images: Vec<Image>) -> Vec<Bound> {
+        let begin = |image: Image| {
+            let bound = (image.least.clone(), image.life.page);
+            self.begin(image);
+            bound
+        };
+        images.into_iter().map(begin).collect()
+    }
+
+    /// Puts leaves in the place of the one that serves `key`.
+    pub(crate) fn lead_to_heirs(&self, key: &[u8], heirs: &[Bound]) {
+        if let [(_, only)] = heirs {
+            self.inner.replace(key, *only);
+        }
+        for pair in heirs.windows(2) {
+            self.inner.split(pair[0].1, &pair[1].0, pair[1].1);
+        }
     }
 
     /// Makes the leaf that a new store begins with; durable when it returns.
@@ -193,41 +199,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a leaf to a free page; durable after a fence.
-    fn write_image(&self, page: u32, head: Head, records: &[View<'_>]) -> Result<Image> {
-        let birth = self.birth()?;
-        let Some(mut writer) = self.space.claim_log(page) else {
-            return Err(Error::Unusable(format!("free page {page} is in use")));
-        };
-        let past_caches = self.space.append_mode() == WriteMode::NonTemporal;
-        let image_len = head.len() as u32 + records.iter().map(View::len).sum::<u32>();
-        let head = Head { birth, image_len, ..head };
-        let mut places = Vec::with_capacity(records.len());
-        let start = writer.next_offset();
-        let mut write = |parts: &[&[u8]]| {
-            let written = if past_caches { writer.append_nt(parts) } else { writer.append(parts) };
-            written.ok_or_else(|| Error::Unusable(format!("page {page} is too short")))
-        };
-        write(&[&head.encode(self.seed, page)])?;
-        let mut next = start + head.len() as u64;
-        for view in records {
-            let header = Header { follows: false, ..view.header };
-            let encoded = self.encode(birth, next, &header, view.key(), view.value());
-            write(&[encoded.bytes(), view.key(), view.value()])?;
-            places.push((tag_of(view.key()), (next - start) as u32, live_len(view)));
-            next += u64::from(view.len());
-        }
-        if !past_caches {
-            writer.flush_from(start);
-        }
-        writer.publish_early();
-        self.counters.add(Count::CopiedBytes, i64::from(image_len));
-        let begun = Begun { birth, given: head.version, is_sealed: false };
-        Ok(Image { life: Life { page, birth }, begun, records: places })
-    }
-
     /// Says durably that a leaf is dead, and which ones are in its place.
-    fn say_farewell(&self, locked: &Locked<'_>, heirs: &[&Image]) -> Result<()> {
+    fn say_farewell(&self, locked: &Locked<'_>, heirs: &[Image]) -> Result<()> {
         let mut value = Vec::with_capacity(24);
         for Image { life, .. } in heirs {
             value.extend_from_slice(&life.birth.to_le_bytes());
@@ -242,25 +215,17 @@ impl Store {
             writer.flush_from(offset);
             Some(())
         })?;
-        for Image { life, .. } in heirs {
-            let tail = self.space.watermarks(life.page).map_or(0, |(published, _)| published);
-            self.space.mark_durable(life.page, tail);
-        }
+        heirs.iter().for_each(|image| self.mark_durable(image));
         Ok(())
     }
 
     /// True if a tombstone is to be kept. One that is not is noted as forgotten.
-    fn holds_tombstone(&self, sequence: u64) -> bool {
+    pub(crate) fn holds_tombstone(&self, sequence: u64) -> bool {
         if sequence > self.held_tombstones.load(Ordering::Acquire) {
             return true;
         }
         self.forgotten_tombstones.fetch_max(sequence, Ordering::AcqRel);
         false
-    }
-
-    fn begin(&self, image: Image) {
-        let leaf = self.leaves.get(image.life.page as usize);
-        leaf.begin(image.begun, image.records.into_iter());
     }
 
     /// Gives a page back, once no reader can hold it any more.
@@ -272,9 +237,16 @@ impl Store {
     }
 }
 
-/// Bytes of a record that live: none of a tombstone, which may be forgotten.
-pub(crate) fn live_len(view: &View<'_>) -> u32 {
-    if view.header.kind == Kind::Put { view.len() } else { 0 }
+/// How many of two or more records are to be in the lower one of two leaves: as near to `half` of the
+/// bytes as can be, so that neither has more than half and half of the longest record.
+fn lower_half(items: &[Item<'_>], half: usize) -> usize {
+    let mut bytes = 0;
+    let upper = items.iter().take_while(|item| {
+        let middle = bytes + item.len() / 2;
+        bytes += item.len();
+        middle < half
+    });
+    upper.count().clamp(1, items.len() - 1)
 }
 
 /// The shortest key that is above `lower` and not above `upper`, which is greater than that.

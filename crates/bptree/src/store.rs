@@ -1,5 +1,6 @@
 //! What the parts of the engine share: the pool, its pages, the tree.
 
+use crate::batch::Isolation;
 use crate::counters::{Count, Counters};
 use crate::cursor::Cursors;
 use crate::inner::Inner;
@@ -18,6 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Births and versions are raised in steps of this.
 pub(crate) const STEP: u64 = 1 << 24;
+
+/// Sequences that callers give are below this.
+const SEQUENCE_MAX: u64 = 1 << 61;
 
 /// Bytes of the record that says that a leaf is dead: each leaf has room for it.
 pub(crate) const FAREWELL: usize = 48;
@@ -45,6 +49,7 @@ pub(crate) struct Store {
     pub(crate) forgotten_tombstones: AtomicU64,
     /// Where iterations go on.
     pub(crate) cursors: Mutex<Cursors>,
+    pub(crate) isolation: Isolation,
     pub(crate) time: TimeSource,
     pub(crate) told_expired: AtomicU64,
     pub(crate) root_change: Mutex<()>,
@@ -60,6 +65,9 @@ pub(crate) struct Root {
     pub(crate) births_end: u64,
     /// The greatest expiry that anyone was told has passed, in milliseconds since 1970.
     pub(crate) told_expired: u64,
+    /// Leaves with a birth below this are sealed: a crash may have left something behind their last
+    /// records, which would be taken for a record if it came to be behind another one.
+    pub(crate) sealed_births: u64,
 }
 
 impl Root {
@@ -68,17 +76,19 @@ impl Root {
 
     // media-format: begin pool
     pub(crate) fn to_words(self) -> [u64; 8] {
-        [self.flags, self.version_base, self.births_end, self.told_expired, 0, 0, 0, 0]
+        let Self { flags, version_base, births_end, told_expired, sealed_births } = self;
+        [flags, version_base, births_end, told_expired, sealed_births, 0, 0, 0]
     }
     // media-format: end
 
     pub(crate) fn from_words(words: [u64; 8]) -> Self {
-        let [flags, version_base, births_end, told_expired, ..] = words;
-        Self { flags, version_base, births_end, told_expired }
+        let [flags, version_base, births_end, told_expired, sealed_births, ..] = words;
+        Self { flags, version_base, births_end, told_expired, sealed_births }
     }
 }
 
 /// What is known of a key in its leaf.
+#[derive(Clone, Copy)]
 pub(crate) struct Standing<'g> {
     pub(crate) place: Option<usize>,
     /// The record or tombstone of the key.
@@ -115,7 +125,7 @@ impl Store {
 
     /// The longest value that is in its record.
     pub(crate) fn inline_max(&self) -> usize {
-        self.space.page_size() as usize / 8
+        self.space.page_size() as usize / 4
     }
 
     /// # Errors
@@ -134,6 +144,16 @@ impl Store {
         let max = self.key_max();
         if key.len() > max {
             return Err(Error::KeyTooLong { len: key.len(), max });
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// If a sequence is given that is too great.
+    pub(crate) fn check_sequence(&self, given: Option<u64>) -> Result<()> {
+        if given.is_some_and(|given| given >= SEQUENCE_MAX) {
+            let operation = "a given sequence of 2^61 or more";
+            return Err(Error::Unsupported { engine: crate::KIND, operation });
         }
         Ok(())
     }

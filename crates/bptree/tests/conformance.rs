@@ -48,13 +48,33 @@ fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
 }
 
-#[test]
-fn what_holds_already() {
-    let fresh = || fixture(in_memory(), 64 << 20, 8192, MediaChoice::Auto, Scale::USUAL);
-    let mut missing: Vec<_> = coreplane_engine::conformance::violations(&fresh);
-    for (name, what) in &mut missing {
-        what.truncate(150);
-        eprintln!("{name}: {what}");
+/// As large as the suite likes it.
+mod in_memory {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        fixture(in_memory(), 64 << 20, 8192, MediaChoice::Auto, Scale::USUAL)
     }
-    assert!(missing.is_empty());
+    coreplane_engine::conformance_suite!(fresh);
+}
+
+/// Leaves of the smallest kind, and a pool that can be filled.
+mod tiny {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        fixture(in_memory(), 1 << 20, 4096, MediaChoice::Auto, Scale::TINY).filled_by(1 << 20)
+    }
+    coreplane_engine::conformance_suite!(fresh);
+}
+
+/// On a disk every fence is a sync.
+mod on_disk {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        let directory = tempfile::tempdir().expect("a directory");
+        fixture(directory, 64 << 20, 8192, MediaChoice::Auto, Scale::SYNCED)
+    }
+    coreplane_engine::conformance_suite!(fresh);
 }

@@ -282,24 +282,29 @@ impl Held<'_> {
     /// if it was in use. The record is durable and published.
     #[inline]
     pub(crate) fn publish(mut self, place: usize, (tag, offset, len): (u8, u32, u32), old: u32) {
-        self.change(|leaf| {
-            leaf.fill(place, tag, offset);
-            leaf.add_live(len as i32 - old as i32);
-        });
+        self.begin();
+        self.set(place, (tag, offset, len), old);
+    }
+
+    /// Readers wait from here on, until the leaf is unlocked.
+    #[inline]
+    pub(crate) fn begin(&mut self) {
+        self.leaf.word.store(self.word | LOCKED | CHANGING, Ordering::Relaxed);
+        // No store of the change before this one: who has seen any of it sees that.
+        fence(Ordering::Release);
+        self.word += VERSION;
+    }
+
+    /// As [`Held::publish`], of one of several records, once the change has begun.
+    #[inline]
+    pub(crate) fn set(&self, place: usize, (tag, offset, len): (u8, u32, u32), old: u32) {
+        self.leaf.fill(place, tag, offset);
+        self.leaf.add_live(len as i32 - old as i32);
     }
 
     /// The leaf is dead from now on, and its page someone else's one day.
     pub(crate) fn bury(mut self) {
         self.word = (self.word + VERSION) | DEAD;
-    }
-
-    #[inline]
-    fn change(&mut self, store: impl FnOnce(&Directory)) {
-        self.leaf.word.store(self.word | LOCKED | CHANGING, Ordering::Relaxed);
-        // No store of the change before this one: who has seen any of it sees that.
-        fence(Ordering::Release);
-        store(self.leaf);
-        self.word += VERSION;
     }
 }
 

@@ -157,6 +157,16 @@ impl Space {
         Ok(Self::new(mapping, options.page_size, Behaviour::Traced(trace), None))
     }
 
+    /// All bytes as they are now, of a space that nobody writes to any more.
+    pub(crate) fn all_bytes(&self) -> Vec<u8> {
+        let word = |at: u64| {
+            // SAFETY: an aligned word within the mapping, which lives as long as `self`. Nobody
+            // writes; if somebody did, it would be a race with whoever does not write atomically.
+            unsafe { AtomicU64::from_ptr(self.mapping.at(at).cast()) }.load(Ordering::Acquire)
+        };
+        (0..self.len()).step_by(8).flat_map(|at| word(at).to_ne_bytes()).collect()
+    }
+
     /// A mapped file. `behaviour` says how its stores become durable.
     ///
     /// # Errors

@@ -95,6 +95,15 @@ impl PageWriter {
         Pen { space: Arc::clone(&self.space), stage: self.stage.take() }
     }
 
+    /// Makes a page of which nothing was published free again.
+    pub fn abandon(mut self) {
+        if self.published == 0 {
+            self.space.roles.release(self.page);
+            // There is nothing left to give up when this is dropped.
+            self.page = u32::MAX;
+        }
+    }
+
     /// The page.
     pub fn page(&self) -> u32 {
         self.page

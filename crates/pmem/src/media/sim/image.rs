@@ -63,6 +63,15 @@ impl Sim {
         Ok(Self { space, recorder, before, options: options.clone() })
     }
 
+    /// The machine that goes on after the program over `space` has ended: what it stored is there.
+    ///
+    /// # Errors
+    /// If the memory cannot be had.
+    pub fn after(space: &Space, options: &SimOptions) -> io::Result<Self> {
+        let rules = Rules { fault: None, failing_sync: None, ..Rules::of_run(options) };
+        Self::over(space.all_bytes(), options, rules, false)
+    }
+
     /// The space on which the program runs.
     pub fn space(&self) -> &Arc<Space> {
         &self.space

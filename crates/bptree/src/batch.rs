@@ -1,0 +1,409 @@
+//! Batches: changes in any number of leaves, with one fence, all of them or none.
+//!
+//! 1. Of several changes of a key the last counts. Large values are written to pages of their own.
+//! 2. The leaves are locked, in the order of their keys, which is the order in which everybody locks
+//!    leaves. All changes have one version, greater than any that one of the leaves has given out.
+//! 3. Leaves without the room for their part are written anew with it, as many as it takes.
+//! 4. Every leaf is appended its part, and one fence makes all of it durable ([`ring`](crate::ring)).
+//! 5. The places of all leaves are changed while all of them say that they are changing: whoever has
+//!    seen one change sees the others, or waits for them.
+//!
+//! Reads of several keys want more than that: they look again if a batch has been published since
+//! they began ([`Isolation`]), and lock the leaves themselves if that goes on.
+
+use crate::counters::Count;
+use crate::image::{Image, Item, live_len};
+use crate::leaf::{Head, Life, tag_of};
+use crate::pages::RESERVE;
+use crate::pieces::Pieces;
+use crate::ring::{self, Closing};
+use crate::store::{Locked, STEP, Standing, Store, sync_failed};
+use coreplane_engine::{Batch, Change, Error, Result, Ticket, WriteOptions, Written};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::{Pen, WriteMode, spin, thread_number};
+use coreplane_record::{Header, Kind};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Tells reads of several keys whether a batch came in between.
+#[derive(Debug, Default)]
+pub(crate) struct Isolation {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Isolation {
+    /// The number of batches so far, if none is being published.
+    pub(crate) fn quiet(&self) -> Option<u64> {
+        let ended = self.ended.load(Ordering::Acquire);
+        (self.begun.load(Ordering::Acquire) == ended).then_some(ended)
+    }
+
+    /// True if none has begun to be published since.
+    pub(crate) fn is_quiet_since(&self, quiet: u64) -> bool {
+        // What was loaded before this is not loaded after the number.
+        fence(Ordering::Acquire);
+        self.begun.load(Ordering::Relaxed) == quiet
+    }
+
+    fn publish(&self, publish: impl FnOnce()) {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+        // Whoever sees anything of it sees that it has begun.
+        fence(Ordering::Release);
+        publish();
+        self.ended.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The last change of a key.
+struct Step<'b> {
+    key: &'b [u8],
+    value: &'b [u8],
+    header: Header,
+    pieces: Option<Pieces<'b>>,
+}
+
+impl Step<'_> {
+    fn item(&self, version: u64) -> Item<'_> {
+        let value = self.pieces.as_ref().map_or(self.value, Pieces::name);
+        Item { header: Header { version, ..self.header }, key: self.key, value }
+    }
+
+    /// True if nothing is written for it: a delete of nothing, or a change that is not newer than
+    /// what is there.
+    fn is_idle(&self, standing: &Standing<'_>) -> bool {
+        match self.header.sequence {
+            Some(given) => standing.old.as_ref().is_some_and(|old| old.sequence() >= given),
+            None => self.header.kind == Kind::Delete && !standing.live,
+        }
+    }
+}
+
+/// What a batch does in one leaf.
+struct Share<'s> {
+    locked: Locked<'s>,
+    /// The steps that are written, by their numbers, each with what it finds.
+    steps: Vec<(usize, Standing<'s>)>,
+    /// The leaves in the place of this one, if it has no room.
+    heirs: Option<Vec<Image>>,
+    /// Where in the page the closing will be.
+    closing_at: u32,
+    /// Where in the page the records are, and their lengths; none if it has heirs.
+    records: Vec<(u32, u32)>,
+}
+
+impl Share<'_> {
+    fn is_idle(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    fn life(&self) -> Life {
+        Life { page: self.locked.page, birth: self.locked.held.birth() }
+    }
+}
+
+impl Store {
+    /// Makes all changes of a batch or none; durable when it returns.
+    ///
+    /// # Errors
+    /// As a write of each.
+    pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        self.check_writable()?;
+        self.check_sequence(options.sequence)?;
+        let apply = || {
+            let mut steps = self.steps(batch, options.sequence)?;
+            self.apply_steps(&mut steps, options.sequence)
+        };
+        let (written, sparse) = loop {
+            match apply() {
+                // Pages that somebody may still read come back soon.
+                Err(Error::NoSpace { .. }) if self.pages.wait_for_retired() => {}
+                other => break other?,
+            }
+        };
+        self.counters.add(Count::Batches, 1);
+        for key in sparse {
+            self.merge_at(&key)?;
+        }
+        Ok(written)
+    }
+
+    /// The last change of each key, in the order of keys, large values written.
+    fn steps<'b>(&'b self, batch: &'b Batch, sequence: Option<u64>) -> Result<Vec<Step<'b>>> {
+        for change in batch.changes() {
+            self.check_key(change.key())?;
+            if let Change::Put { value, .. } = change {
+                self.check_value(value.len())?;
+            }
+        }
+        let mut changes: Vec<&Change> = batch.changes().iter().collect();
+        // The sort leaves those of one key in their order.
+        changes.sort_by_key(|change| change.key());
+        let last = changes.chunk_by(|a, b| a.key() == b.key()).filter_map(<[_]>::last);
+        let step = |change: &&'b Change| {
+            let mut header = Header { sequence, batched: true, ..Header::put(0) };
+            let mut pieces = None;
+            let value: &[u8] = match change {
+                Change::Put { value, expires_at, .. } => {
+                    header.expires_at = *expires_at;
+                    if value.len() > self.inline_max() {
+                        header.large = true;
+                        pieces = Some(self.write_pieces(value, RESERVE)?);
+                    }
+                    value
+                }
+                Change::Delete { .. } => {
+                    header.kind = Kind::Delete;
+                    &[]
+                }
+            };
+            Ok(Step { key: change.key(), value, header, pieces })
+        };
+        last.map(step).collect()
+    }
+
+    /// What was written, and keys of leaves in which it has left little.
+    fn apply_steps(
+        &self,
+        steps: &mut [Step<'_>],
+        sequence: Option<u64>,
+    ) -> Result<(Written, Vec<Vec<u8>>)> {
+        let guard = epoch::pin();
+        let mut shares = self.shares(&guard, steps)?;
+        let mut written = Written {
+            sequence: sequence.unwrap_or_else(|| self.version_base.load(Ordering::Acquire)),
+            ticket: Ticket::DURABLE,
+            replaced: false,
+        };
+        if shares.iter().all(Share::is_idle) {
+            return Ok((written, Vec::new()));
+        }
+        let version = self.batch_version(&shares, sequence)?;
+        written.sequence = sequence.unwrap_or(version);
+        self.write_heirs(&guard, &mut shares, steps, version)?;
+        self.write_shares(&mut shares, steps, version)?;
+        self.space.fence().map_err(sync_failed)?;
+        for share in &shares {
+            let page = share.locked.page;
+            let tail = self.space.watermarks(page).map_or(0, |(published, _)| published);
+            self.space.mark_durable(page, tail);
+            share.heirs.iter().flatten().for_each(|image| self.mark_durable(image));
+        }
+        let done = shares.iter().flat_map(|share| &share.steps);
+        let done: Vec<(usize, Standing<'_>)> = done.copied().collect();
+        written.replaced = done.iter().any(|(_, standing)| standing.live);
+        let (dead, sparse) = self.publish_shares(shares, steps);
+        for (at, standing) in done {
+            self.count_write(&steps[at].item(0), standing.old.as_ref());
+            if let Some(pieces) = steps[at].pieces.take() {
+                pieces.own();
+            }
+            if let Some(old) = standing.old.filter(|old| old.header.large) {
+                self.retire_pieces(&guard, &old)?;
+            }
+        }
+        dead.into_iter().try_for_each(|page| self.retire(page))?;
+        Ok((written, sparse))
+    }
+
+    /// Locks all leaves that a batch looks at, and looks.
+    fn shares<'g>(&'g self, guard: &'g Guard, steps: &[Step<'_>]) -> Result<Vec<Share<'g>>> {
+        let mut shares = Vec::new();
+        let mut next = 0;
+        while next < steps.len() {
+            let locked = self.lock_leaf(steps[next].key);
+            let (_, bound) = Head::bounds(&self.space, guard, locked.page)
+                .ok_or_else(|| self.not_a_leaf(locked.page))?;
+            let mut mine = Vec::new();
+            while let Some(step) = steps.get(next)
+                && bound.is_none_or(|bound| step.key < bound)
+            {
+                let standing = self.look(guard, locked.page, locked.leaf, step.key)?;
+                if !step.is_idle(&standing) {
+                    mine.push((next, standing));
+                }
+                next += 1;
+            }
+            // A leaf in which nothing is done stays locked too, so that all happens at one moment.
+            let records = Vec::with_capacity(mine.len());
+            shares.push(Share { locked, steps: mine, heirs: None, closing_at: 0, records });
+        }
+        Ok(shares)
+    }
+
+    /// A version above all that the leaves have given out, and above a sequence that was given.
+    fn batch_version(&self, shares: &[Share<'_>], sequence: Option<u64>) -> Result<u64> {
+        let base = self.version_base.load(Ordering::Acquire);
+        let given = shares.iter().map(|share| share.locked.held.given()).max().unwrap_or(0);
+        let floor = given.max(base).max(sequence.map_or(0, |given| given.saturating_sub(1)));
+        for share in shares {
+            share.locked.held.give(floor);
+        }
+        let version = floor + 1;
+        if version >= base + STEP / 2 {
+            self.raise_version_base(version)?;
+        }
+        Ok(version)
+    }
+
+    /// Writes those leaves anew that have no room for their shares; durable when it returns.
+    fn write_heirs(
+        &self,
+        guard: &Guard,
+        shares: &mut [Share<'_>],
+        steps: &[Step<'_>],
+        version: u64,
+    ) -> Result<()> {
+        let mut plans = Vec::new();
+        for (number, share) in shares.iter().enumerate() {
+            let lens: usize = share.steps.iter().map(|(at, _)| steps[*at].item(0).len()).sum();
+            let places = share.steps.iter().filter(|(_, it)| it.place.is_none()).count();
+            let vacant = share.locked.leaf.used().count_zeros() as usize;
+            let fits = lens + ring::LEN <= self.room(&share.locked) && places <= vacant;
+            if share.is_idle() || fits {
+                continue;
+            }
+            let mut items = Vec::new();
+            for view in self.records_of(guard, &share.locked)? {
+                let replaced = share.steps.binary_search_by_key(&view.key(), |it| steps[it.0].key);
+                if replaced.is_err() {
+                    items.push(Item::from(&view));
+                }
+            }
+            for (at, _) in &share.steps {
+                let item = steps[*at].item(version);
+                let header = Header { batched: false, ..item.header };
+                let sequence = header.sequence.unwrap_or(version);
+                if header.kind == Kind::Put || self.holds_tombstone(sequence) {
+                    items.push(Item { header, ..item });
+                }
+            }
+            items.sort_unstable_by_key(|item| item.key);
+            let lens = self.stretches(&items);
+            plans.push((number, items, lens));
+        }
+        if plans.is_empty() {
+            return Ok(());
+        }
+        // All pages before anything is written: what nobody says farewell for must not be there.
+        let count: usize = plans.iter().map(|(_, _, lens)| lens.len()).sum();
+        let is_delete = |step: &Step<'_>| step.header.kind == Kind::Delete;
+        let reserve = if steps.iter().all(is_delete) { 0 } else { RESERVE };
+        let pages = self.pages.take(count, reserve)?;
+        let mut rest = &pages[..];
+        for (number, items, lens) in plans {
+            let (mine, others) = rest.split_at(lens.len());
+            let locked = &shares[number].locked;
+            let head = self.head_of(guard, locked.page)?;
+            let images = self.write_images(locked, &head, (&items, &lens), mine)?;
+            self.counters.add(if mine.len() > 1 { Count::Splits } else { Count::Rewrites }, 1);
+            shares[number].heirs = Some(images);
+            rest = others;
+        }
+        self.space.fence().map_err(sync_failed)
+    }
+
+    /// Appends its part to each leaf; durable after a fence.
+    fn write_shares(
+        &self,
+        shares: &mut [Share<'_>],
+        steps: &[Step<'_>],
+        version: u64,
+    ) -> Result<()> {
+        for share in shares.iter_mut() {
+            let page = share.locked.page;
+            let (published, _) =
+                self.space.watermarks(page).ok_or_else(|| self.not_a_leaf(page))?;
+            let lens = share.steps.iter().map(|(at, _)| steps[*at].item(0).len() as u32);
+            let records = if share.heirs.is_none() { lens.sum() } else { 0 };
+            share.closing_at = published + records;
+        }
+        let busy: Vec<&mut Share<'_>> = shares.iter_mut().filter(|it| !it.is_idle()).collect();
+        let named: Vec<(Life, u32)> = busy.iter().map(|it| (it.life(), it.closing_at)).collect();
+        let mut kept = spin::lock(&self.pens[thread_number() % self.pens.len()]);
+        let mut pen = kept.take().unwrap_or_else(|| Pen::new(&self.space));
+        for (share, (next, next_at)) in busy.into_iter().zip(named.iter().cycle().skip(1)) {
+            let is_farewell = share.heirs.is_some();
+            let closing = Closing { next: *next, next_at: *next_at, is_farewell };
+            pen = self.write_share(share, (pen, steps), version, closing)?;
+        }
+        *kept = Some(pen);
+        Ok(())
+    }
+
+    fn write_share(
+        &self,
+        share: &mut Share<'_>,
+        (pen, steps): (Pen, &[Step<'_>]),
+        version: u64,
+        closing: Closing,
+    ) -> Result<Pen> {
+        let Life { page, birth } = share.life();
+        let mut writer = pen.take_up(page).map_err(|_| self.not_a_leaf(page))?;
+        let past_caches = self.space.append_mode() == WriteMode::NonTemporal;
+        let (start, from) = (self.space.start_of(page), writer.next_offset());
+        let mut append = |item: &Item<'_>| {
+            let offset = writer.next_offset();
+            let encoded = self.encode(birth, offset, &item.header, item.key, item.value);
+            let parts = [encoded.bytes(), item.key, item.value];
+            let appended =
+                if past_caches { writer.append_nt(&parts) } else { writer.append(&parts) };
+            appended.map(|_| (offset - start) as u32).ok_or_else(|| self.not_a_leaf(page))
+        };
+        if share.heirs.is_none() {
+            for (at, _) in &share.steps {
+                let item = steps[*at].item(version);
+                share.records.push((append(&item)?, item.len() as u32));
+            }
+        }
+        let kind = Kind::Commit;
+        let header = Header { kind, batched: true, ..Header::put(version) };
+        let at = append(&Item { header, key: &[], value: &closing.to_value() })?;
+        debug_assert_eq!(at, share.closing_at);
+        if !past_caches {
+            writer.flush_from(from);
+        }
+        writer.publish_early();
+        Ok(writer.lay_down())
+    }
+
+    /// Lets readers find all of a batch that is durable: the pages of the leaves that were written
+    /// anew, and keys of those in which it has left little.
+    fn publish_shares(
+        &self,
+        mut shares: Vec<Share<'_>>,
+        steps: &[Step<'_>],
+    ) -> (Vec<u32>, Vec<Vec<u8>>) {
+        let (mut dead, mut sparse) = (Vec::new(), Vec::new());
+        shares.retain(|share| !share.is_idle());
+        self.isolation.publish(|| {
+            for share in &mut shares {
+                share.locked.held.begin();
+            }
+            for share in &mut shares {
+                let key = steps[share.steps[0].0].key;
+                if let Some(images) = share.heirs.take() {
+                    let heirs = self.begin_all(images);
+                    self.lead_to_heirs(key, &heirs);
+                    dead.push(share.locked.page);
+                    continue;
+                }
+                for ((at, standing), (offset, len)) in share.steps.iter().zip(&share.records) {
+                    let step = &steps[*at];
+                    let is_record = step.header.kind == Kind::Put;
+                    let named = (tag_of(step.key), *offset, if is_record { *len } else { 0 });
+                    let old_len = standing.old.as_ref().map_or(0, live_len);
+                    // There is one: it was counted.
+                    let place = standing.place.or_else(|| share.locked.leaf.vacancy());
+                    share.locked.held.set(place.unwrap_or_default(), named, old_len);
+                }
+                if share.locked.leaf.live() < self.space.page_size() / 4 {
+                    sparse.push(key.to_vec());
+                }
+            }
+            for Share { locked, records, .. } in shares {
+                if records.is_empty() { locked.held.bury() } else { drop(locked) }
+            }
+        });
+        (dead, sparse)
+    }
+}

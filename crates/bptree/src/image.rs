@@ -1,0 +1,170 @@
+//! A leaf as it is written to a free page: a head, and records in the order of their keys.
+//!
+//! An image is durable after a fence and counts for nothing yet. What makes it count is the farewell
+//! of the leaf whose records these were ([`rewrite`](crate::rewrite)).
+
+use crate::counters::Count;
+use crate::leaf::{Begun, Head, Life, PLACES, tag_of};
+use crate::store::{FAREWELL, Store};
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::WriteMode;
+use coreplane_record::{Header, Kind, View};
+
+/// A record that is to be in a leaf.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Item<'a> {
+    pub(crate) header: Header,
+    pub(crate) key: &'a [u8],
+    /// The value, or the name of one that is large.
+    pub(crate) value: &'a [u8],
+}
+
+impl<'a> From<&View<'a>> for Item<'a> {
+    fn from(view: &View<'a>) -> Self {
+        let header = Header { follows: false, batched: false, ..view.header };
+        Self { header, key: view.key(), value: view.value() }
+    }
+}
+
+impl Item<'_> {
+    /// Bytes in the page.
+    pub(crate) fn len(&self) -> usize {
+        self.header.record_len(self.key, self.value.len())
+    }
+
+    /// Bytes that live: none of a tombstone, which may be forgotten.
+    pub(crate) fn live_len(&self) -> u32 {
+        if self.header.kind == Kind::Put { self.len() as u32 } else { 0 }
+    }
+
+    /// Bytes of the value, wherever it is.
+    #[inline]
+    pub(crate) fn value_len(&self) -> i64 {
+        match self.value.first_chunk() {
+            Some(len) if self.header.large => u64::from_le_bytes(*len) as i64,
+            _ => self.value.len() as i64,
+        }
+    }
+
+    /// Bytes that live, with those of a large value.
+    #[inline]
+    pub(crate) fn live_bytes(&self) -> i64 {
+        let large = if self.header.large { self.value_len() } else { 0 };
+        i64::from(self.live_len()) + large
+    }
+}
+
+/// A new leaf that is durable after a fence and counts for nothing yet.
+pub(crate) struct Image {
+    pub(crate) life: Life,
+    /// The least key that it serves.
+    pub(crate) least: Box<[u8]>,
+    begun: Begun,
+    /// Tag, offset in the page and length of each record.
+    records: Vec<(u8, u32, u32)>,
+}
+
+impl Store {
+    /// Counts a write over what was there before.
+    #[inline]
+    pub(crate) fn count_write(&self, item: &Item<'_>, old: Option<&View<'_>>) {
+        let is_record = item.header.kind == Kind::Put;
+        let was_record = old.is_some_and(|old| old.header.kind == Kind::Put);
+        let old_bytes = old.map_or(0, |old| Item::from(old).live_bytes());
+        let counters = &self.counters;
+        counters.add(if is_record { Count::Puts } else { Count::Deletes }, 1);
+        counters.add(Count::Records, i64::from(is_record) - i64::from(was_record));
+        counters.add(Count::LiveBytes, item.live_bytes() - old_bytes);
+        counters.add(Count::UserBytes, item.key.len() as i64 + item.value_len());
+        counters.add(Count::LogBytes, item.len() as i64);
+    }
+
+    /// Writes a leaf to a free page; durable after a fence.
+    pub(crate) fn write_image(&self, page: u32, head: Head, items: &[Item<'_>]) -> Result<Image> {
+        let birth = self.birth()?;
+        let Some(mut writer) = self.space.claim_log(page) else {
+            return Err(Error::Unusable(format!("free page {page} is in use")));
+        };
+        let past_caches = self.space.append_mode() == WriteMode::NonTemporal;
+        let image_len = (head.len() + items.iter().map(Item::len).sum::<usize>()) as u32;
+        let head = Head { birth, image_len, ..head };
+        let mut records = Vec::with_capacity(items.len());
+        let start = writer.next_offset();
+        let mut write = |parts: &[&[u8]]| {
+            let written = if past_caches { writer.append_nt(parts) } else { writer.append(parts) };
+            written.ok_or_else(|| Error::Unusable(format!("page {page} is too short")))
+        };
+        write(&[&head.encode(self.seed, page)])?;
+        let mut next = start + head.len() as u64;
+        for item in items {
+            let encoded = self.encode(birth, next, &item.header, item.key, item.value);
+            write(&[encoded.bytes(), item.key, item.value])?;
+            records.push((tag_of(item.key), (next - start) as u32, item.live_len()));
+            next += item.len() as u64;
+        }
+        if !past_caches {
+            writer.flush_from(start);
+        }
+        writer.publish_early();
+        self.counters.add(Count::CopiedBytes, i64::from(image_len));
+        let begun = Begun { birth, given: head.version, is_sealed: false };
+        Ok(Image { life: Life { page, birth }, least: head.least, begun, records })
+    }
+
+    /// Lets an image be a leaf that is ready for whoever is led to it.
+    pub(crate) fn begin(&self, image: Image) {
+        let leaf = self.leaves.get(image.life.page as usize);
+        leaf.begin(image.begun, image.records.into_iter());
+    }
+
+    /// An image is durable.
+    pub(crate) fn mark_durable(&self, image: &Image) {
+        let page = image.life.page;
+        let tail = self.space.watermarks(page).map_or(0, |(published, _)| published);
+        self.space.mark_durable(page, tail);
+    }
+
+    /// Where to cut the records of a leaf so that each stretch is a leaf with room to spare: the
+    /// number of records in each, of at least one stretch.
+    pub(crate) fn stretches(&self, items: &[Item<'_>]) -> Vec<usize> {
+        // The longest head there can be, since what the bounds will be is not known yet.
+        let head = 2 * self.key_max() + 64;
+        let capacity = (self.space.page_size() as usize - head - FAREWELL) * 3 / 4;
+        let places = PLACES * 3 / 4;
+        let total: usize = items.iter().map(Item::len).sum();
+        let count = total.div_ceil(capacity).max(items.len().div_ceil(places)).max(1);
+        let (fair_len, fair_count) = (total.div_ceil(count), items.len().div_ceil(count));
+        let mut stretches = vec![0];
+        let mut len = 0;
+        for item in items {
+            let is_cut = len >= fair_len
+                || len + item.len() > capacity
+                || stretches.last() >= Some(&fair_count);
+            if is_cut && len > 0 {
+                stretches.push(0);
+                len = 0;
+            }
+            len += item.len();
+            *stretches.last_mut().unwrap_or(&mut 0) += 1;
+        }
+        stretches
+    }
+}
+
+/// Bytes of a record that live: none of a tombstone, which may be forgotten.
+pub(crate) fn live_len(view: &View<'_>) -> u32 {
+    if view.header.kind == Kind::Put { view.len() } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_an_item_lives_unless_it_is_a_tombstone() {
+        let item = |header| Item { header, key: b"key", value: b"value" };
+        assert_eq!((item(Header::put(1)).len(), item(Header::put(1)).live_len()), (32, 32));
+        let tombstone = Header { kind: Kind::Delete, ..Header::put(1) };
+        assert_eq!((item(tombstone).len(), item(tombstone).live_len()), (32, 0));
+    }
+}
