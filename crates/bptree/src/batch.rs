@@ -16,12 +16,13 @@ use crate::image::{Image, Item, live_len};
 use crate::leaf::{Head, Life, tag_of};
 use crate::pages::RESERVE;
 use crate::pieces::Pieces;
+use crate::rewrite::Contents;
 use crate::ring::{self, Closing};
 use crate::store::{Locked, STEP, Standing, Store, sync_failed};
 use coreplane_engine::{Batch, Change, Error, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::{Pen, WriteMode, spin, thread_number};
-use coreplane_record::{Header, Kind};
+use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Tells reads of several keys whether a batch came in between.
@@ -179,7 +180,7 @@ impl Store {
         }
         let version = self.batch_version(&shares, sequence)?;
         written.sequence = sequence.unwrap_or(version);
-        self.write_heirs(&guard, &mut shares, steps, version)?;
+        let expired = self.write_heirs(&guard, &mut shares, steps, version)?;
         self.write_shares(&mut shares, steps, version)?;
         self.space.fence().map_err(sync_failed)?;
         for share in &shares {
@@ -201,6 +202,7 @@ impl Store {
                 self.retire_pieces(&guard, &old)?;
             }
         }
+        self.forget(&guard, &expired)?;
         dead.into_iter().try_for_each(|page| self.retire(page))?;
         Ok((written, sparse))
     }
@@ -245,15 +247,17 @@ impl Store {
         Ok(version)
     }
 
-    /// Writes those leaves anew that have no room for their shares; durable when it returns.
-    fn write_heirs(
-        &self,
-        guard: &Guard,
+    /// Writes those leaves anew that have no room for their shares; durable when it returns. Shows
+    /// the records that have expired and are not in them.
+    fn write_heirs<'g>(
+        &'g self,
+        guard: &'g Guard,
         shares: &mut [Share<'_>],
         steps: &[Step<'_>],
         version: u64,
-    ) -> Result<()> {
+    ) -> Result<Vec<View<'g>>> {
         let mut plans = Vec::new();
+        let mut forgotten = Vec::new();
         for (number, share) in shares.iter().enumerate() {
             let lens: usize = share.steps.iter().map(|(at, _)| steps[*at].item(0).len()).sum();
             let places = share.steps.iter().filter(|(_, it)| it.place.is_none()).count();
@@ -263,12 +267,13 @@ impl Store {
                 continue;
             }
             let mut items = Vec::new();
-            for view in self.records_of(guard, &share.locked)? {
-                let replaced = share.steps.binary_search_by_key(&view.key(), |it| steps[it.0].key);
-                if replaced.is_err() {
-                    items.push(Item::from(&view));
-                }
-            }
+            let Contents { kept, expired } = self.records_of(guard, &share.locked)?;
+            let is_kept = |view: &View<'_>| {
+                share.steps.binary_search_by_key(&view.key(), |it| steps[it.0].key).is_err()
+            };
+            items.extend(kept.iter().filter(|view| is_kept(view)).map(Item::from));
+            // Those that are written over are counted with what is written.
+            forgotten.extend(expired.into_iter().filter(is_kept));
             for (at, _) in &share.steps {
                 let item = steps[*at].item(version);
                 let header = Header { batched: false, ..item.header };
@@ -282,7 +287,7 @@ impl Store {
             plans.push((number, items, lens));
         }
         if plans.is_empty() {
-            return Ok(());
+            return Ok(forgotten);
         }
         // All pages before anything is written: what nobody says farewell for must not be there.
         let count: usize = plans.iter().map(|(_, _, lens)| lens.len()).sum();
@@ -299,7 +304,8 @@ impl Store {
             shares[number].heirs = Some(images);
             rest = others;
         }
-        self.space.fence().map_err(sync_failed)
+        self.space.fence().map_err(sync_failed)?;
+        Ok(forgotten)
     }
 
     /// Appends its part to each leaf; durable after a fence.

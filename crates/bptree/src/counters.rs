@@ -11,6 +11,7 @@ pub(crate) enum Count {
     Puts,
     Deletes,
     Batches,
+    Expired,
     UserBytes,
     /// Bytes of records that were appended to leaves.
     LogBytes,

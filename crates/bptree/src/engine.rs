@@ -87,6 +87,14 @@ impl Bptree {
         Ok(Self { store: Store::open(pool, options, &|_| {})? })
     }
 
+    /// Grows the pool to `size` bytes while it is in use; durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Unusable`], [`Error::Io`].
+    pub fn grow(&self, size: u64) -> Result<()> {
+        self.store.grow(size)
+    }
+
     /// What the pool rests on.
     pub fn medium(&self) -> Medium {
         self.store.pool.medium()
@@ -279,6 +287,7 @@ impl Engine for Bptree {
         stats.puts = count(Count::Puts);
         stats.deletes = count(Count::Deletes);
         stats.batches = count(Count::Batches);
+        stats.expired = count(Count::Expired);
         stats.user_bytes_written = count(Count::UserBytes);
         stats.log_bytes_written = count(Count::LogBytes);
         stats.cleaner_bytes_copied = count(Count::CopiedBytes);

@@ -27,11 +27,27 @@ impl Store {
                 let live = standing.old.filter(|_| standing.live);
                 live.map(|view| self.whole(guard, view)).transpose()
             });
+            let birth = leaf.birth();
             // The pages of a large value are given back only when its record is gone.
             if leaf.is_at(version) {
+                if let (true, Ok(Some(whole))) = (self.check_reads, &seen) {
+                    self.check(guard, &whole.view, birth)?;
+                }
                 return seen;
             }
         }
+    }
+
+    /// Holds a record, and the pages of a large value, against their checksums.
+    ///
+    /// # Errors
+    /// If they are not what was written.
+    pub(crate) fn check(&self, guard: &Guard, view: &View<'_>, birth: u64) -> Result<()> {
+        view.check(coreplane_record::seed(self.seed, birth as u32, view.offset))?;
+        if view.header.large {
+            self.pieces_of(guard, view, true)?;
+        }
+        Ok(())
     }
 
     /// A record with its value, as long as the guard lives. The record is still there.

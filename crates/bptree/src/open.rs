@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub const KIND: &str = "bptree";
 
 /// The usual bytes in a page, and so in a leaf.
-pub const PAGE_SIZE: u32 = 8 << 10;
+pub const PAGE_SIZE: u32 = 16 << 10;
 
 /// Leaves whose directories come into being together: 4 MiB.
 const CHUNK: usize = 16 << 10;
@@ -26,13 +26,16 @@ const CHUNK: usize = 16 << 10;
 /// How an open store behaves.
 #[derive(Clone, Default)]
 pub struct Options {
+    /// Whether a read checks the record's checksum before it shows it, so that damage at rest is
+    /// an error and never a wrong value. Scans and whatever makes a new value of an old one do not.
+    pub check_reads: bool,
     /// Tells the time that expiries are held against; none: the system's clock.
     pub time: Option<TimeSource>,
 }
 
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options").finish_non_exhaustive()
+        f.debug_struct("Options").field("check_reads", &self.check_reads).finish_non_exhaustive()
     }
 }
 
@@ -131,6 +134,7 @@ impl Store {
             cursors: Mutex::default(),
             isolation: Isolation::default(),
             time: options.time.clone().unwrap_or_else(|| Arc::new(UnixMillis::now)),
+            check_reads: options.check_reads,
             told_expired: AtomicU64::new(root.told_expired),
             root_change: Mutex::new(()),
             closed: AtomicBool::new(false),

@@ -26,6 +26,14 @@ use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
 
+/// What is in a leaf.
+pub(crate) struct Contents<'g> {
+    /// In the order of keys.
+    pub(crate) kept: Vec<View<'g>>,
+    /// Records that are not kept.
+    pub(crate) expired: Vec<View<'g>>,
+}
+
 impl Store {
     /// Sees to it that the leaf that serves `key` has room for a record of `len` bytes. For a
     /// tombstone it takes the last pages.
@@ -39,8 +47,8 @@ impl Store {
             return Ok(());
         }
         let head = self.head_of(&guard, locked.page)?;
-        let records = self.records_of(&guard, &locked)?;
-        let items: Vec<Item<'_>> = records.iter().map(Item::from).collect();
+        let Contents { kept, expired } = self.records_of(&guard, &locked)?;
+        let items: Vec<Item<'_>> = kept.iter().map(Item::from).collect();
         let total: usize = items.iter().map(Item::len).sum();
         let capacity = self.space.page_size() as usize - head.len() - FAREWELL;
         let is_one =
@@ -61,6 +69,7 @@ impl Store {
         locked.held.bury();
         self.lead_to_heirs(key, &heirs);
         self.counters.add(count, 1);
+        self.forget(&guard, &expired)?;
         self.retire(old)
     }
 
@@ -82,9 +91,11 @@ impl Store {
         if !is_pair || live > self.space.page_size() / 2 {
             return Ok(());
         }
-        let mut records = self.records_of(&guard, &left)?;
-        records.extend(self.records_of(&guard, &right)?);
-        if records.len() > PLACES / 2 {
+        let Contents { mut kept, mut expired } = self.records_of(&guard, &left)?;
+        let others = self.records_of(&guard, &right)?;
+        kept.extend(others.kept);
+        expired.extend(others.expired);
+        if kept.len() > PLACES / 2 {
             return Ok(());
         }
         let (lower, upper) = (self.head_of(&guard, left.page)?, self.head_of(&guard, right.page)?);
@@ -100,7 +111,7 @@ impl Store {
             Ok(pages) => pages[0],
             Err(_) => return Ok(()),
         };
-        let items: Vec<Item<'_>> = records.iter().map(Item::from).collect();
+        let items: Vec<Item<'_>> = kept.iter().map(Item::from).collect();
         let image = self.write_image(page, head, &items)?;
         self.space.fence().map_err(sync_failed)?;
         let heirs = std::slice::from_ref(&image);
@@ -112,6 +123,7 @@ impl Store {
         right.held.bury();
         self.inner.merge(&separator, page);
         self.counters.add(Count::Merges, 1);
+        self.forget(&guard, &expired)?;
         old.into_iter().try_for_each(|page| self.retire(page))
     }
 
@@ -120,24 +132,41 @@ impl Store {
         leaf.lock().map(|held| Locked { page, leaf, held })
     }
 
-    /// What a locked leaf has, in the order of keys, without the tombstones that nobody holds.
+    /// What a locked leaf has, in the order of keys: what is kept, and what has expired and can be
+    /// forgotten when that is there no more. Tombstones that nobody holds are in neither.
     pub(crate) fn records_of<'g>(
         &'g self,
         guard: &'g Guard,
         locked: &Locked<'_>,
-    ) -> Result<Vec<View<'g>>> {
-        let mut records = Vec::with_capacity(PLACES);
+    ) -> Result<Contents<'g>> {
+        let mut contents = Contents { kept: Vec::with_capacity(PLACES), expired: Vec::new() };
         let mut used = locked.leaf.used();
         while used != 0 {
             let place = used.trailing_zeros() as usize;
-            let view = self.record_at(guard, locked.page, locked.leaf, place)?;
-            if view.header.kind == Kind::Put || self.holds_tombstone(view.sequence()) {
-                records.push(view);
-            }
             used &= used - 1;
+            let view = self.record_at(guard, locked.page, locked.leaf, place)?;
+            let is_record = view.header.kind == Kind::Put;
+            if is_record && !self.is_expired(&view)? || self.holds_tombstone(view.sequence()) {
+                contents.kept.push(view);
+            } else if is_record {
+                contents.expired.push(view);
+            }
         }
-        records.sort_unstable_by_key(|view| view.key());
-        Ok(records)
+        contents.kept.sort_unstable_by_key(|view| view.key());
+        Ok(contents)
+    }
+
+    /// Records that had expired are there no more.
+    pub(crate) fn forget(&self, guard: &Guard, expired: &[View<'_>]) -> Result<()> {
+        for view in expired {
+            self.counters.add(Count::Records, -1);
+            self.counters.add(Count::Expired, 1);
+            self.counters.add(Count::LiveBytes, -Item::from(view).live_bytes());
+            if view.header.large {
+                self.retire_pieces(guard, view)?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes the heirs of a locked leaf to free pages: records that are sorted, and how many of

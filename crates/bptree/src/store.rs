@@ -51,6 +51,7 @@ pub(crate) struct Store {
     pub(crate) cursors: Mutex<Cursors>,
     pub(crate) isolation: Isolation,
     pub(crate) time: TimeSource,
+    pub(crate) check_reads: bool,
     pub(crate) told_expired: AtomicU64,
     pub(crate) root_change: Mutex<()>,
     pub(crate) closed: AtomicBool,
@@ -330,6 +331,19 @@ impl Store {
     pub(crate) fn not_a_leaf(&self, page: u32) -> Error {
         let offset = self.space.start_of(page);
         Error::Corrupt { offset, what: format!("page {page} is not the leaf that it should be") }
+    }
+
+    /// Grows the pool to `size` bytes while it is in use.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
+    pub(crate) fn grow(&self, size: u64) -> Result<()> {
+        self.check_writable()?;
+        let _changing = spin::lock(&self.root_change);
+        let before = self.space.pages();
+        self.pool.grow(size).map_err(crate::open::pool_error)?;
+        self.pages.offer(before..self.space.pages());
+        Ok(())
     }
 
     /// The number of records.

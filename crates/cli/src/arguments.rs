@@ -109,7 +109,12 @@ pub(crate) struct NewPool {
     /// nothing can run out later.
     #[arg(long, default_value = "1GiB", value_parser = terms::size)]
     pub(crate) size: u64,
-    /// Where the index of a pool that is created lies, for good: in the pool (pmem: opens at once,
+    /// The engine of a pool that is created: scmkv (a hash, for point reads and writes) or bptree
+    /// (a B+-tree, which scans in the order of keys). A pool that exists keeps its own
+    /// [default: scmkv].
+    #[arg(long)]
+    pub(crate) engine: Option<EngineChoice>,
+    /// Where the index of a pool of scmkv that is created lies, for good: in the pool (pmem: opens at once,
     /// however large) or in DRAM (dram: fewer lines written a put); auto chooses.
     #[arg(long, default_value = "auto", value_parser = terms::placement)]
     pub(crate) index: Placement,
@@ -295,9 +300,9 @@ pub(crate) struct Bench {
     /// Check a record's checksum at each read of it.
     #[arg(long)]
     pub(crate) check_reads: bool,
-    /// scmkv, or model, the reference in DRAM.
-    #[arg(long, default_value = "scmkv")]
-    pub(crate) engine: EngineChoice,
+    /// scmkv, bptree, or model, the reference in DRAM [default: what is in the pool, else scmkv].
+    #[arg(long)]
+    pub(crate) engine: Option<EngineChoice>,
     /// Where the index of a pool that is created lies: auto, pmem, dram (floor: auto is both).
     #[arg(long, default_value = "auto", value_parser = terms::placement)]
     pub(crate) index: Placement,

@@ -26,7 +26,11 @@ impl Pool {
 impl NewPool {
     /// How `pool` is opened, or created if it is not there.
     pub(crate) fn config(&self, pool: &Pool) -> StoreConfig {
-        pool.config().size(self.size).placement(self.index)
+        let config = pool.config().size(self.size).placement(self.index);
+        match self.engine {
+            Some(engine) => config.engine(engine),
+            None => config,
+        }
     }
 }
 

@@ -191,8 +191,13 @@ fn rounds() -> Outcome<u64> {
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_is_half_there() -> Outcome<()> {
     let place = Place::in_memory()?;
-    for index in ["pmem", "dram"] {
-        let pool = place.created(index, &["--size", "512MiB", "--index", index])?;
+    let stores: [(&str, &[&str]); 3] = [
+        ("pmem", &["--index", "pmem"]),
+        ("dram", &["--index", "dram"]),
+        ("bptree", &["--engine", "bptree"]),
+    ];
+    for (name, arguments) in stores {
+        let pool = place.created(name, &[&["--size", "512MiB"], arguments].concat())?;
         let mut ledgers: Vec<_> = (0..CONNECTIONS).map(|_| Ledger::default()).collect();
         for round in 0..rounds()?.div_ceil(2) {
             one_round(&pool, round, &mut ledgers)?;

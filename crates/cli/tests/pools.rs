@@ -240,6 +240,32 @@ fn what_cannot_be_repaired_is_refused_and_left_alone() -> Outcome<()> {
 }
 
 #[test]
+fn an_ordered_pool_is_opened_as_what_it_is() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = place.created("pool", &["--engine", "bptree", "--size", "64MiB"])?;
+    for name in ["cherry", "apple", "banana"] {
+        pool.expect(0, &["put", name, "a fruit"])?;
+    }
+    let info = pool.expect(0, &["info", "--json"])?;
+    assert!(info.contains("\"engine\":\"bptree\""), "{info}");
+    let scan = pool.expect(0, &["scan"])?;
+    let names: Vec<&str> =
+        scan.lines().map(|line| line.split_whitespace().next().unwrap_or("")).collect();
+    assert_eq!(names, ["apple", "banana", "cherry"], "in order: {scan}");
+    pool.expect(0, &["grow", "--size", "128MiB"])?;
+    pool.is_sound()?;
+    let bench =
+        ["bench", "--workload", "load,e", "--records", "2000", "--operations", "200", "--json"];
+    let measured = place.created("measured", &["--engine", "bptree", "--size", "64MiB"])?;
+    let lines = measured.expect(0, &bench)?;
+    assert!(lines.lines().count() == 2 && lines.contains("\"phase\":\"e\""), "{lines}");
+    // What is in the pool is not what was asked for.
+    pool.expect(2, &["bench", "--engine", "scmkv", "--workload", "c"])?;
+    pool.expect(3, &["verify", "--repair"])?;
+    Ok(())
+}
+
+#[test]
 fn bench_speaks_json_and_verifies() -> Outcome<()> {
     let (_place, pool) = pool()?;
     let scale = ["--records", "5000", "--operations", "5000", "--threads", "2", "--json"];

@@ -16,6 +16,8 @@ pub enum EngineChoice {
     /// The log-structured hash engine, in a pool.
     #[default]
     Scmkv,
+    /// The ordered engine, a B+-tree in a pool: scans in the order of keys.
+    Bptree,
     /// The reference engine: a sorted map in DRAM, which has no pool and forgets everything when
     /// it is dropped. For tests, and to compare with.
     Model,
@@ -26,6 +28,7 @@ impl EngineChoice {
     pub fn name(self) -> &'static str {
         match self {
             Self::Scmkv => "scmkv",
+            Self::Bptree => "bptree",
             Self::Model => "model",
         }
     }
@@ -34,20 +37,21 @@ impl EngineChoice {
     pub fn is_ordered(self) -> bool {
         match self {
             Self::Scmkv => false,
-            Self::Model => true,
+            Self::Bptree | Self::Model => true,
         }
     }
 }
 
-/// `scmkv` or `model`.
+/// `scmkv`, `bptree` or `model`.
 impl FromStr for EngineChoice {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
         match text {
             "scmkv" => Ok(Self::Scmkv),
+            "bptree" => Ok(Self::Bptree),
             "model" => Ok(Self::Model),
-            _ => Err(format!("`{text}` is none of scmkv, model")),
+            _ => Err(format!("`{text}` is none of scmkv, bptree, model")),
         }
     }
 }
@@ -57,7 +61,7 @@ impl FromStr for EngineChoice {
 pub struct StoreConfig {
     pub(crate) path: PathBuf,
     pub(crate) size: u64,
-    pub(crate) engine: EngineChoice,
+    pub(crate) engine: Option<EngineChoice>,
     pub(crate) media: MediaChoice,
     pub(crate) placement: Placement,
     pub(crate) durability: Durability,
@@ -66,13 +70,13 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// The store in the pool at `path`: scmkv, the medium found out, the index where the engine
-    /// finds it best, [`Durability::Strict`], and 1 GiB if the pool must be created.
+    /// The store in the pool at `path`: the engine that is there (scmkv if the pool must be
+    /// created), the medium found out, the index where the engine finds it best, [`Durability::Strict`], and 1 GiB if the pool must be created.
     pub fn at(path: impl AsRef<Path>) -> Self {
         Self {
             path: path.as_ref().to_owned(),
             size: SIZE_DEFAULT,
-            engine: EngineChoice::default(),
+            engine: None,
             media: MediaChoice::Auto,
             placement: Placement::Auto,
             durability: Durability::Strict,
@@ -88,10 +92,10 @@ impl StoreConfig {
         self
     }
 
-    /// The engine.
+    /// The engine. A pool that exists must hold it.
     #[must_use]
     pub fn engine(mut self, engine: EngineChoice) -> Self {
-        self.engine = engine;
+        self.engine = Some(engine);
         self
     }
 
@@ -102,7 +106,8 @@ impl StoreConfig {
         self
     }
 
-    /// Where the index of a pool that is created lies; it stays there for good.
+    /// Where the index of a pool that is created lies; it stays there for good. Of scmkv alone:
+    /// the inner nodes of bptree are in DRAM.
     #[must_use]
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
@@ -171,7 +176,7 @@ impl StoreConfig {
     /// # Errors
     /// As [`StoreConfig::create`] and [`StoreConfig::open`].
     pub fn open_or_create(&self) -> Result<Store> {
-        if self.engine == EngineChoice::Scmkv && self.path.exists() {
+        if self.engine != Some(EngineChoice::Model) && self.path.exists() {
             return self.open();
         }
         self.create()

@@ -1,18 +1,26 @@
 //! What comes back.
 
 use crate::config::{EngineChoice, StoreConfig};
+use coreplane_bptree::Bptree;
 use coreplane_engine::model::ModelEngine;
 use coreplane_engine::{Durability, Engine, Error, Result};
-use coreplane_pmem::Medium;
-use coreplane_scmkv::{Options, Placement, Repair, Scmkv, Tell};
+use coreplane_pmem::{Medium, Pool};
+use coreplane_scmkv::{Placement, Repair, Scmkv, Tell};
 use std::sync::Arc;
 
 /// An open store: the engine, and the facts about what it rests on.
 pub struct Store {
     engine: Arc<dyn Engine>,
-    pooled: Option<Arc<Scmkv>>,
+    pooled: Option<Pooled>,
     medium: Medium,
     durability: Durability,
+}
+
+/// An engine that has a pool.
+#[derive(Clone)]
+enum Pooled {
+    Scmkv(Arc<Scmkv>),
+    Bptree(Arc<Bptree>),
 }
 
 impl std::fmt::Debug for Store {
@@ -27,50 +35,74 @@ impl std::fmt::Debug for Store {
 
 impl Store {
     pub(crate) fn create(config: &StoreConfig) -> Result<Self> {
-        if config.engine == EngineChoice::Model {
-            return Ok(Self::model(config));
-        }
-        if let Some(above) = config.path.parent() {
+        let engine = config.engine.unwrap_or_default();
+        if let (Some(above), true) = (config.path.parent(), engine != EngineChoice::Model) {
             std::fs::create_dir_all(above).map_err(|source| Error::Io {
                 context: format!("make the directory {}", above.display()),
                 source,
             })?;
         }
-        let made = Scmkv::create(
-            &config.path,
-            config.size,
-            config.media.clone(),
-            config.placement,
-            options(config),
-        )?;
-        Ok(Self::pooled(config, made))
+        let (path, size, media) = (&config.path, config.size, config.media.clone());
+        let pooled = match engine {
+            EngineChoice::Scmkv => {
+                let placement = config.placement;
+                let made = Scmkv::create(path, size, media, placement, scmkv_options(config))?;
+                Pooled::Scmkv(Arc::new(made))
+            }
+            EngineChoice::Bptree => {
+                let page_size = coreplane_bptree::PAGE_SIZE;
+                let made = Bptree::create(path, size, page_size, media, &bptree_options(config))?;
+                Pooled::Bptree(Arc::new(made))
+            }
+            EngineChoice::Model => return Ok(Self::model(config)),
+        };
+        Ok(Self::pooled(config, pooled))
     }
 
     pub(crate) fn open(config: &StoreConfig) -> Result<Self> {
-        if config.engine == EngineChoice::Model {
-            return Ok(Self::model(config));
-        }
-        let found = Scmkv::open(&config.path, config.media.clone(), options(config))?;
-        Ok(Self::pooled(config, found))
+        let (path, media) = (&config.path, config.media.clone());
+        let pooled = match Self::engine_at(config) {
+            EngineChoice::Scmkv => {
+                Pooled::Scmkv(Arc::new(Scmkv::open(path, media, scmkv_options(config))?))
+            }
+            EngineChoice::Bptree => {
+                let found = Bptree::open(path, media, &bptree_options(config), &|_| {})?;
+                Pooled::Bptree(Arc::new(found))
+            }
+            EngineChoice::Model => return Ok(Self::model(config)),
+        };
+        Ok(Self::pooled(config, pooled))
+    }
+
+    /// The engine to open a pool with: the one that was asked for, else the one that is in it. If
+    /// that cannot be told the usual one says why.
+    fn engine_at(config: &StoreConfig) -> EngineChoice {
+        let found = || Pool::kind_at(&config.path).ok()?.parse().ok();
+        config.engine.or_else(found).unwrap_or_default()
     }
 
     pub(crate) fn repair(config: &StoreConfig, tell: Tell<'_>) -> Result<(Self, Repair)> {
-        if config.engine == EngineChoice::Model {
-            return Ok((Self::model(config), Repair::default()));
-        }
         let media = config.media.clone();
-        let (found, repair) = Scmkv::repair(&config.path, media, options(config), tell)?;
-        Ok((Self::pooled(config, found), repair))
+        match Self::engine_at(config) {
+            EngineChoice::Scmkv => {
+                let options = scmkv_options(config);
+                let (found, repair) = Scmkv::repair(&config.path, media, options, tell)?;
+                Ok((Self::pooled(config, Pooled::Scmkv(Arc::new(found))), repair))
+            }
+            EngineChoice::Bptree => {
+                let operation = "repairing a pool: what is damaged is only told";
+                Err(Error::Unsupported { engine: coreplane_bptree::KIND, operation })
+            }
+            EngineChoice::Model => Ok((Self::model(config), Repair::default())),
+        }
     }
 
-    fn pooled(config: &StoreConfig, engine: Scmkv) -> Self {
-        let engine = Arc::new(engine);
-        Self {
-            engine: engine.clone(),
-            medium: engine.medium(),
-            pooled: Some(engine),
-            durability: config.durability,
-        }
+    fn pooled(config: &StoreConfig, pooled: Pooled) -> Self {
+        let (engine, medium): (Arc<dyn Engine>, _) = match &pooled {
+            Pooled::Scmkv(engine) => (engine.clone(), engine.medium()),
+            Pooled::Bptree(engine) => (engine.clone(), engine.medium()),
+        };
+        Self { engine, medium, pooled: Some(pooled), durability: config.durability }
     }
 
     fn model(config: &StoreConfig) -> Self {
@@ -104,9 +136,9 @@ impl Store {
 
     /// Where its index lies: `pmem` or `dram`.
     pub fn index(&self) -> &'static str {
-        match self.pooled.as_ref().map(|engine| engine.placement()) {
-            Some(Placement::Pool) => "pmem",
-            Some(Placement::Auto | Placement::Dram) | None => "dram",
+        match &self.pooled {
+            Some(Pooled::Scmkv(engine)) if engine.placement() == Placement::Pool => "pmem",
+            _ => "dram",
         }
     }
 
@@ -135,7 +167,8 @@ impl Store {
     /// [`Error::NoSpace`], [`Error::Io`]; [`Error::Unsupported`] of an engine without a pool.
     pub fn grow(&self, size: u64) -> Result<()> {
         match &self.pooled {
-            Some(engine) => engine.grow(size),
+            Some(Pooled::Scmkv(engine)) => engine.grow(size),
+            Some(Pooled::Bptree(engine)) => engine.grow(size),
             None => {
                 Err(Error::Unsupported { engine: self.engine.name(), operation: "growing a pool" })
             }
@@ -151,11 +184,15 @@ impl Store {
     }
 }
 
-fn options(config: &StoreConfig) -> Options {
-    Options {
+fn scmkv_options(config: &StoreConfig) -> coreplane_scmkv::Options {
+    coreplane_scmkv::Options {
         durability: config.durability,
         background: config.background,
         check_reads: config.check_reads,
-        ..Options::default()
+        ..coreplane_scmkv::Options::default()
     }
+}
+
+fn bptree_options(config: &StoreConfig) -> coreplane_bptree::Options {
+    coreplane_bptree::Options { check_reads: config.check_reads, ..Default::default() }
 }

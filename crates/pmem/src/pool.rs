@@ -222,6 +222,16 @@ impl Pool {
         roots.replace(&self.space, Root { unsafe_shutdowns: now, ..root })
     }
 
+    /// What the pool at `path` holds, for example `scmkv`; it may be open elsewhere.
+    ///
+    /// # Errors
+    /// [`PoolError::NotAPool`], [`PoolError::WrongVersion`], [`PoolError::ChecksumMismatch`],
+    /// [`PoolError::Io`].
+    pub fn kind_at(path: &Path) -> Result<String, PoolError> {
+        let file = File::open(path).io(format!("open {}", path.display()))?;
+        header::kind_of_file(&file, path)
+    }
+
     /// Restores what [`Pool::open`] refuses but the header holds twice: a damaged copy of the
     /// root beside a sound one. Returns what it repaired, in words; nothing if nothing is wrong.
     ///

@@ -223,6 +223,12 @@ impl Directory {
         }
     }
 
+    /// The birth of the page.
+    #[inline]
+    pub(crate) fn birth(&self) -> u64 {
+        self.birth.load(Ordering::Relaxed)
+    }
+
     /// Bytes of the page that its living records take.
     pub(crate) fn live(&self) -> u32 {
         self.live.load(Ordering::Relaxed)
@@ -270,7 +276,7 @@ impl Held<'_> {
     /// The birth of the page.
     #[inline]
     pub(crate) fn birth(&self) -> u64 {
-        self.leaf.birth.load(Ordering::Relaxed)
+        self.leaf.birth()
     }
 
     /// True if nothing may be appended to the page.

@@ -29,13 +29,6 @@ pub(crate) fn run(bench: Bench) -> Outcome {
             }
         }
     }
-    if steps.iter().any(|step| step.workload == Workload::E) && !bench.engine.is_ordered() {
-        let engine = bench.engine.name();
-        return Err(Error::Plan(format!(
-            "workload e scans records in order of their keys; engine {engine} has no order"
-        ))
-        .into());
-    }
     if !steps.is_empty() {
         let store = open(&bench, &plan, &steps)?;
         let measured = measure(&bench, &plan, &steps, &store);
@@ -46,7 +39,7 @@ pub(crate) fn run(bench: Bench) -> Outcome {
 }
 
 fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
-    if bench.pool.pool.is_none() && bench.engine != EngineChoice::Model {
+    if bench.pool.pool.is_none() && bench.engine != Some(EngineChoice::Model) {
         // Not the default pool: that one is for data.
         let message = "bench needs --pool, a pool to write to, such as /dev/shm/bench.pool";
         return Err(Failure::new(failure::USAGE, message));
@@ -58,12 +51,23 @@ fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
     let config = bench
         .pool
         .config()
-        .engine(bench.engine)
         .size(size)
         .placement(bench.index)
         .check_reads(bench.check_reads)
         .durability(bench.durability);
-    config.open_or_create().map_err(|error| Failure::of_pool(&error, config.path()))
+    let config = bench.engine.map_or(config.clone(), |engine| config.engine(engine));
+    let store = config.open_or_create();
+    let store = store.map_err(|error| Failure::of_pool(&error, config.path()))?;
+    let engine = store.engine();
+    if steps.iter().any(|step| step.workload == Workload::E) && engine.ordered().is_none() {
+        let engine = engine.name();
+        store.close()?;
+        return Err(Error::Plan(format!(
+            "workload e scans records in order of their keys; engine {engine} has no order"
+        ))
+        .into());
+    }
+    Ok(store)
 }
 
 fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<(), Failure> {

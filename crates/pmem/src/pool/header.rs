@@ -244,6 +244,11 @@ pub(super) fn read_file(file: &File, path: &Path) -> Result<(Static, Root), Pool
     Ok((header, root))
 }
 
+/// What a pool holds; somebody may be changing its root meanwhile.
+pub(super) fn kind_of_file(file: &File, path: &Path) -> Result<String, PoolError> {
+    Static::decode(&read_words(file, path)?).map(|header| header.kind)
+}
+
 /// Writes whatever can be restored; says what it was.
 pub(super) fn repair_file(file: &File, path: &Path) -> Result<Vec<String>, PoolError> {
     let words = read_words(file, path)?;

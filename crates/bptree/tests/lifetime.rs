@@ -1,0 +1,98 @@
+//! What becomes of a store over time: expired records, and a pool that grows.
+
+use coreplane_bptree::{Bptree, Options};
+use coreplane_engine::model::ManualClock;
+use coreplane_engine::{Engine, Error, UnixMillis, WriteOptions};
+use coreplane_pmem::MediaChoice;
+use std::path::Path;
+
+const PAGE: u32 = 8 << 10;
+
+fn created(directory: &Path, size: u64, options: &Options) -> Bptree {
+    let path = directory.join("pool");
+    Bptree::create(&path, size, PAGE, MediaChoice::Auto, options).expect("create")
+}
+
+fn opened(directory: &Path) -> Bptree {
+    let path = directory.join("pool");
+    Bptree::open(&path, MediaChoice::Auto, &Options::default(), &|_| {}).expect("open")
+}
+
+fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
+}
+
+#[test]
+fn what_has_expired_goes_when_its_leaf_is_written_anew() {
+    let clock = ManualClock::starting_at(UnixMillis(1_800_000_000_000));
+    let options = Options { time: Some(clock.as_clock()), ..Options::default() };
+    let directory = in_memory();
+    let store = created(directory.path(), 16 << 20, &options);
+    let key = |number: u32| format!("key {number:05}").into_bytes();
+    let brief =
+        WriteOptions { expires_at: Some(UnixMillis(1_800_000_000_500)), ..WriteOptions::default() };
+    // Every third is large and has pages of its own.
+    let value = |number: u32| vec![7; if number.is_multiple_of(3) { 9000 } else { 90 }];
+    for number in 0..600 {
+        let options = if number < 400 { brief } else { WriteOptions::default() };
+        store.put(&key(number), &value(number), &options).expect("put");
+    }
+    let before = store.stats();
+    assert_eq!((before.records, before.expired), (600, 0));
+    clock.set(UnixMillis(1_800_000_001_000));
+    for _ in 0..4 {
+        (350..600).for_each(|number| {
+            store.put(&key(number), b"new", &WriteOptions::default()).expect("put");
+        });
+    }
+    // Some in each leaf that is written to, so that each of them is written anew.
+    for number in (0..350).step_by(5) {
+        for round in 0..80_u8 {
+            store.put(&key(number), &[round; 90], &WriteOptions::default()).expect("put");
+        }
+    }
+    let after = store.stats();
+    assert!(after.expired > 250, "{after:?}");
+    assert!(after.records <= 600 - after.expired + 70, "{after:?}");
+    assert!(after.free_bytes > before.free_bytes && after.live_bytes < before.live_bytes);
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+    drop(store);
+    let store = opened(directory.path());
+    let again = store.stats();
+    assert_eq!((again.records, again.live_bytes), (after.records, after.live_bytes));
+}
+
+#[test]
+fn a_full_store_takes_more_when_its_pool_has_grown() {
+    let directory = in_memory();
+    let store = created(directory.path(), 1 << 20, &Options::default());
+    let fill = |store: &Bptree, from: u32| {
+        let mut number = from;
+        let write = WriteOptions::default();
+        loop {
+            match store.put(&number.to_be_bytes(), &[number as u8; 300], &write) {
+                Ok(_) => number += 1,
+                Err(Error::NoSpace { .. }) => return number,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    let first = fill(&store, 0);
+    store.grow(4 << 20).expect("grow");
+    let second = fill(&store, first);
+    assert!(second > 3 * first, "{first} records, then {second}");
+    let check = |store: &Bptree| {
+        for number in 0..second {
+            let value = store.get(&number.to_be_bytes()).expect("get");
+            assert_eq!(value, Some(vec![number as u8; 300]), "{number}");
+        }
+        assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+    };
+    check(&store);
+    // Killed: what lies in the new pages is found again.
+    drop(store);
+    let store = opened(directory.path());
+    check(&store);
+    store.close().expect("close");
+    assert!(matches!(store.grow(8 << 20), Err(Error::Closed)));
+}
