@@ -12,16 +12,16 @@
 //! they began ([`Isolation`]), and lock the leaves themselves if that goes on.
 
 use crate::counters::Count;
+use crate::durable::Level;
 use crate::image::{Image, Item, live_len};
-use crate::leaf::{Head, Life, tag_of};
+use crate::leaf::{Head, tag_of};
 use crate::pages::RESERVE;
 use crate::pieces::Pieces;
 use crate::rewrite::Contents;
-use crate::ring::{self, Closing};
-use crate::store::{Locked, STEP, Standing, Store, sync_failed};
+use crate::ring::{self, NewPart, Place};
+use crate::store::{Locked, STEP, Standing, Store};
 use coreplane_engine::{Batch, Change, Error, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_pmem::{Pen, WriteMode, spin, thread_number};
 use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -70,11 +70,12 @@ impl Step<'_> {
     }
 
     /// True if nothing is written for it: a delete of nothing, or a change that is not newer than
-    /// what is there.
-    fn is_idle(&self, standing: &Standing<'_>) -> bool {
+    /// what is there. What is deleted already, but not durably, is deleted again: else a power cut
+    /// could leave it beside the rest of the batch.
+    fn is_idle(&self, standing: &Standing<'_>, is_durable: bool) -> bool {
         match self.header.sequence {
             Some(given) => standing.old.as_ref().is_some_and(|old| old.sequence() >= given),
-            None => self.header.kind == Kind::Delete && !standing.live,
+            None => self.header.kind == Kind::Delete && !standing.live && is_durable,
         }
     }
 }
@@ -86,24 +87,18 @@ struct Share<'s> {
     steps: Vec<(usize, Standing<'s>)>,
     /// The leaves in the place of this one, if it has no room.
     heirs: Option<Vec<Image>>,
-    /// Where in the page the closing will be.
-    closing_at: u32,
-    /// Where in the page the records are, and their lengths; none if it has heirs.
-    records: Vec<(u32, u32)>,
+    /// Where the records are; none if it has heirs.
+    places: Vec<Place>,
 }
 
 impl Share<'_> {
     fn is_idle(&self) -> bool {
         self.steps.is_empty()
     }
-
-    fn life(&self) -> Life {
-        Life { page: self.locked.page, birth: self.locked.held.birth() }
-    }
 }
 
 impl Store {
-    /// Makes all changes of a batch or none; durable when it returns.
+    /// Makes all changes of a batch or none; as durable when it returns as its options say.
     ///
     /// # Errors
     /// As a write of each.
@@ -112,7 +107,7 @@ impl Store {
         self.check_sequence(options.sequence)?;
         let apply = || {
             let mut steps = self.steps(batch, options.sequence)?;
-            self.apply_steps(&mut steps, options.sequence)
+            self.apply_steps(&mut steps, options)
         };
         let (written, sparse) = loop {
             match apply() {
@@ -125,7 +120,8 @@ impl Store {
         for key in sparse {
             self.merge_at(&key)?;
         }
-        Ok(written)
+        let ticket = self.wait_if_asked(written.ticket, options)?;
+        Ok(Written { ticket, ..written })
     }
 
     /// The last change of each key, in the order of keys, large values written.
@@ -166,35 +162,35 @@ impl Store {
     fn apply_steps(
         &self,
         steps: &mut [Step<'_>],
-        sequence: Option<u64>,
+        options: &WriteOptions,
     ) -> Result<(Written, Vec<Vec<u8>>)> {
         let guard = epoch::pin();
         let mut shares = self.shares(&guard, steps)?;
+        let sequence = options.sequence;
         let mut written = Written {
             sequence: sequence.unwrap_or_else(|| self.version_base.load(Ordering::Acquire)),
             ticket: Ticket::DURABLE,
             replaced: false,
         };
         if shares.iter().all(Share::is_idle) {
+            // What was found may not be durable.
+            written.ticket = self.visible_ticket();
             return Ok((written, Vec::new()));
         }
         let version = self.batch_version(&shares, sequence)?;
         written.sequence = sequence.unwrap_or(version);
         let expired = self.write_heirs(&guard, &mut shares, steps, version)?;
         self.write_shares(&mut shares, steps, version)?;
-        self.space.fence().map_err(sync_failed)?;
-        for share in &shares {
-            let page = share.locked.page;
-            let tail = self.space.watermarks(page).map_or(0, |(published, _)| published);
-            self.space.mark_durable(page, tail);
-            share.heirs.iter().flatten().for_each(|image| self.mark_durable(image));
-        }
+        let generation = self.cover();
         let done = shares.iter().flat_map(|share| &share.steps);
         let done: Vec<(usize, Standing<'_>)> = done.copied().collect();
         written.replaced = done.iter().any(|(_, standing)| standing.live);
-        let (dead, sparse) = self.publish_shares(shares, steps);
+        let (dead, sparse) = self.publish_shares(shares, steps, (generation, self.level(options)));
+        let mut len = 0;
         for (at, standing) in done {
-            self.count_write(&steps[at].item(0), standing.old.as_ref());
+            let item = steps[at].item(0);
+            len += item.len();
+            self.count_write(&item, standing.old.as_ref());
             if let Some(pieces) = steps[at].pieces.take() {
                 pieces.own();
             }
@@ -202,6 +198,7 @@ impl Store {
                 self.retire_pieces(&guard, &old)?;
             }
         }
+        written.ticket = self.written_ticket(generation, len, options);
         self.forget(&guard, &expired)?;
         dead.into_iter().try_for_each(|page| self.retire(page))?;
         Ok((written, sparse))
@@ -220,14 +217,15 @@ impl Store {
                 && bound.is_none_or(|bound| step.key < bound)
             {
                 let standing = self.look(guard, locked.page, locked.leaf, step.key)?;
-                if !step.is_idle(&standing) {
+                let rests_on = |old: &View<'_>| self.rests_on(locked.page, old.offset);
+                let is_durable = standing.old.as_ref().is_none_or(|old| rests_on(old).is_durable());
+                if !step.is_idle(&standing, is_durable) {
                     mine.push((next, standing));
                 }
                 next += 1;
             }
             // A leaf in which nothing is done stays locked too, so that all happens at one moment.
-            let records = Vec::with_capacity(mine.len());
-            shares.push(Share { locked, steps: mine, heirs: None, closing_at: 0, records });
+            shares.push(Share { locked, steps: mine, heirs: None, places: Vec::new() });
         }
         Ok(shares)
     }
@@ -304,80 +302,41 @@ impl Store {
             shares[number].heirs = Some(images);
             rest = others;
         }
-        self.space.fence().map_err(sync_failed)?;
+        self.fence()?;
         Ok(forgotten)
     }
 
-    /// Appends its part to each leaf; durable after a fence.
+    /// Appends its part to each leaf.
     fn write_shares(
         &self,
         shares: &mut [Share<'_>],
         steps: &[Step<'_>],
         version: u64,
     ) -> Result<()> {
-        for share in shares.iter_mut() {
-            let page = share.locked.page;
-            let (published, _) =
-                self.space.watermarks(page).ok_or_else(|| self.not_a_leaf(page))?;
-            let lens = share.steps.iter().map(|(at, _)| steps[*at].item(0).len() as u32);
-            let records = if share.heirs.is_none() { lens.sum() } else { 0 };
-            share.closing_at = published + records;
-        }
-        let busy: Vec<&mut Share<'_>> = shares.iter_mut().filter(|it| !it.is_idle()).collect();
-        let named: Vec<(Life, u32)> = busy.iter().map(|it| (it.life(), it.closing_at)).collect();
-        let mut kept = spin::lock(&self.pens[thread_number() % self.pens.len()]);
-        let mut pen = kept.take().unwrap_or_else(|| Pen::new(&self.space));
-        for (share, (next, next_at)) in busy.into_iter().zip(named.iter().cycle().skip(1)) {
+        let busy = || shares.iter().filter(|share| !share.is_idle());
+        let part = |share: &Share<'_>| {
             let is_farewell = share.heirs.is_some();
-            let closing = Closing { next: *next, next_at: *next_at, is_farewell };
-            pen = self.write_share(share, (pen, steps), version, closing)?;
+            let items = share.steps.iter().filter(|_| !is_farewell);
+            let items = items.map(|(at, _)| steps[*at].item(version)).collect();
+            NewPart { life: share.locked.life(), items, is_farewell }
+        };
+        let parts: Vec<NewPart<'_>> = busy().map(part).collect();
+        let places = self.append_ring(&parts, version)?;
+        drop(parts);
+        let busy = shares.iter_mut().filter(|share| !share.is_idle());
+        for (share, places) in busy.zip(places) {
+            share.places = places;
         }
-        *kept = Some(pen);
         Ok(())
     }
 
-    fn write_share(
-        &self,
-        share: &mut Share<'_>,
-        (pen, steps): (Pen, &[Step<'_>]),
-        version: u64,
-        closing: Closing,
-    ) -> Result<Pen> {
-        let Life { page, birth } = share.life();
-        let mut writer = pen.take_up(page).map_err(|_| self.not_a_leaf(page))?;
-        let past_caches = self.space.append_mode() == WriteMode::NonTemporal;
-        let (start, from) = (self.space.start_of(page), writer.next_offset());
-        let mut append = |item: &Item<'_>| {
-            let offset = writer.next_offset();
-            let encoded = self.encode(birth, offset, &item.header, item.key, item.value);
-            let parts = [encoded.bytes(), item.key, item.value];
-            let appended =
-                if past_caches { writer.append_nt(&parts) } else { writer.append(&parts) };
-            appended.map(|_| (offset - start) as u32).ok_or_else(|| self.not_a_leaf(page))
-        };
-        if share.heirs.is_none() {
-            for (at, _) in &share.steps {
-                let item = steps[*at].item(version);
-                share.records.push((append(&item)?, item.len() as u32));
-            }
-        }
-        let kind = Kind::Commit;
-        let header = Header { kind, batched: true, ..Header::put(version) };
-        let at = append(&Item { header, key: &[], value: &closing.to_value() })?;
-        debug_assert_eq!(at, share.closing_at);
-        if !past_caches {
-            writer.flush_from(from);
-        }
-        writer.publish_early();
-        Ok(writer.lay_down())
-    }
-
-    /// Lets readers find all of a batch that is durable: the pages of the leaves that were written
+    /// Lets readers find all of a batch: the pages of the leaves that were written
     /// anew, and keys of those in which it has left little.
     fn publish_shares(
         &self,
         mut shares: Vec<Share<'_>>,
         steps: &[Step<'_>],
+        (generation, level): (u64, Level),
     ) -> (Vec<u32>, Vec<Vec<u8>>) {
         let (mut dead, mut sparse) = (Vec::new(), Vec::new());
         shares.retain(|share| !share.is_idle());
@@ -387,13 +346,19 @@ impl Store {
             }
             for share in &mut shares {
                 let key = steps[share.steps[0].0].key;
+                let page = share.locked.page;
                 if let Some(images) = share.heirs.take() {
                     let heirs = self.begin_all(images);
+                    for (_, heir) in &heirs {
+                        // What is new in them counts when the farewell does.
+                        self.note(*heir, 0, generation, level);
+                    }
                     self.lead_to_heirs(key, &heirs);
-                    dead.push(share.locked.page);
+                    dead.push(page);
                     continue;
                 }
-                for ((at, standing), (offset, len)) in share.steps.iter().zip(&share.records) {
+                for ((at, standing), (offset, len)) in share.steps.iter().zip(&share.places) {
+                    self.note(page, *offset, generation, level);
                     let step = &steps[*at];
                     let is_record = step.header.kind == Kind::Put;
                     let named = (tag_of(step.key), *offset, if is_record { *len } else { 0 });
@@ -406,8 +371,8 @@ impl Store {
                     sparse.push(key.to_vec());
                 }
             }
-            for Share { locked, records, .. } in shares {
-                if records.is_empty() { locked.held.bury() } else { drop(locked) }
+            for Share { locked, places, .. } in shares {
+                if places.is_empty() { locked.held.bury() } else { drop(locked) }
             }
         });
         (dead, sparse)

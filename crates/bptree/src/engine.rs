@@ -7,14 +7,16 @@ use crate::put::Plan;
 use crate::store::Store;
 use coreplane_engine::{
     Batch, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits, Mutation,
-    Ordered, Outcome, Progress, Record, Result, Stats, UnixMillis, VerifyReport, Visibility,
-    WriteOptions, Written,
+    Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
+    Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
+use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 
 /// Changes in a batch at most.
 const BATCH_LEN_MAX: usize = 1 << 20;
@@ -22,7 +24,9 @@ const BATCH_LEN_MAX: usize = 1 << 20;
 /// An open B+-tree. Dropping it without [`Engine::close`] is a crash: nothing that was acknowledged
 /// is lost, and the next open recovers.
 pub struct Bptree {
-    store: Store,
+    store: Arc<Store>,
+    /// The thread in the background.
+    background: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for Bptree {
@@ -51,7 +55,7 @@ impl Bptree {
             // A pool that is no store yet. If it cannot be removed, an open says so.
             let _removed = std::fs::remove_file(path).is_ok();
         }
-        Ok(Self { store: made? })
+        Self::start(made?, options)
     }
 
     /// Opens the pool at `path`; recovers it if it was not closed.
@@ -65,7 +69,7 @@ impl Bptree {
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
         let pool = Pool::open(path, &OpenOptions { media }).map_err(open::pool_error)?;
-        Ok(Self { store: Store::open(pool, options, progress)? })
+        Self::start(Store::open(pool, options, progress)?, options)
     }
 
     /// Creates a store in the simulator's memory.
@@ -75,7 +79,7 @@ impl Bptree {
     pub fn simulated_create(space: Arc<Space>, options: &Options) -> Result<Self> {
         let create = open::create_options(space.len(), space.page_size(), MediaChoice::Auto);
         let pool = Pool::simulated_create(space, &create).map_err(open::pool_error)?;
-        Ok(Self { store: Store::format(pool, options)? })
+        Self::start(Store::format(pool, options)?, options)
     }
 
     /// Opens a store in the simulator's memory.
@@ -84,7 +88,36 @@ impl Bptree {
     /// As [`Bptree::open`].
     pub fn simulated_open(space: Arc<Space>, options: &Options) -> Result<Self> {
         let pool = Pool::simulated_open(space).map_err(open::pool_error)?;
-        Ok(Self { store: Store::open(pool, options, &|_| {})? })
+        Self::start(Store::open(pool, options, &|_| {})?, options)
+    }
+
+    fn start(store: Store, options: &Options) -> Result<Self> {
+        let store = Arc::new(store);
+        let is_needed = options.background && store.early.is_some();
+        let background = is_needed.then(|| {
+            let store = Arc::clone(&store);
+            let run = move || {
+                let is_closed = || store.closed.load(Ordering::Acquire);
+                store.windows.end_in_time(is_closed, || {
+                    store.request_visible();
+                    // If the medium has failed, writers are told so.
+                    store.space.check_sync().is_ok()
+                });
+            };
+            std::thread::Builder::new().name("coreplane-windows".to_owned()).spawn(run)
+        });
+        let context = "a background thread".to_owned();
+        let background = background.transpose();
+        let background = background.map_err(|source| Error::Io { context, source })?;
+        Ok(Self { store, background: Mutex::new(background) })
+    }
+
+    fn stop_background(&self) {
+        self.store.windows.wake();
+        if let Some(thread) = self.background.lock().take() {
+            // A panic there has been reported by its thread; what is durable is so anyway.
+            let _ended = thread.join().is_ok();
+        }
     }
 
     /// Grows the pool to `size` bytes while it is in use; durable when it returns.
@@ -98,6 +131,13 @@ impl Bptree {
     /// What the pool rests on.
     pub fn medium(&self) -> Medium {
         self.store.pool.medium()
+    }
+}
+
+impl Drop for Bptree {
+    fn drop(&mut self) {
+        self.store.closed.store(true, Ordering::SeqCst);
+        self.stop_background();
     }
 }
 
@@ -117,20 +157,19 @@ impl Engine for Bptree {
     fn get_with(
         &self,
         key: &[u8],
-        _visibility: Visibility,
+        visibility: Visibility,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
-        self.store.get_with(key, visit)
+        self.store.get_with(key, visibility, visit)
     }
 
     fn multi_get(
         &self,
         keys: &[&[u8]],
-        _visibility: Visibility,
+        visibility: Visibility,
         visit: &mut dyn FnMut(usize, Option<Record<'_>>),
     ) -> Result<Horizon> {
-        self.store.multi_get(keys, visit)?;
-        Ok(Horizon::new())
+        self.store.multi_get(keys, visibility, visit)
     }
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
@@ -253,27 +292,33 @@ impl Engine for Bptree {
         self.store.clear()
     }
 
-    fn commit(&self, _horizon: &Horizon) -> Result<bool> {
-        Ok(true)
+    fn commit(&self, horizon: &Horizon) -> Result<bool> {
+        self.store.commit(horizon)
+    }
+
+    fn visible_ticket(&self) -> Ticket {
+        self.store.visible_ticket()
     }
 
     fn now(&self) -> UnixMillis {
         self.store.now()
     }
 
-    fn is_durable(&self, _horizon: &Horizon) -> Result<bool> {
-        Ok(true)
+    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+        self.store.is_durable(horizon)
     }
 
-    fn wait_durable(&self, _horizon: &Horizon) -> Result<()> {
-        Ok(())
+    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        self.store.wait_durable(horizon)
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(())
+        self.store.fence()
     }
 
-    fn on_durable(&self, _listener: DurableListener) {}
+    fn on_durable(&self, listener: DurableListener) {
+        self.store.space.on_synced(listener);
+    }
 
     fn stats(&self) -> Stats {
         let store = &self.store;
@@ -310,7 +355,9 @@ impl Engine for Bptree {
     }
 
     fn close(&self) -> Result<()> {
-        self.store.close()
+        let closed = self.store.close();
+        self.stop_background();
+        closed
     }
 
     fn ordered(&self) -> Option<&dyn Ordered> {

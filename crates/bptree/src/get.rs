@@ -3,17 +3,21 @@
 use crate::counters::Count;
 use crate::leaf::{Directory, Head};
 use crate::store::{Locked, Store};
-use coreplane_engine::{Entry, Found, Record, Result, Ticket, Value};
+use coreplane_engine::{Entry, Found, Horizon, Record, Result, Ticket, Value, Visibility};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::spin::Backoff;
 use coreplane_record::{Kind, View};
+
+/// A record or none, and what that rests on.
+type Answer<'g> = (Option<Whole<'g>>, Ticket);
 
 /// Looks at several keys before their leaves are locked.
 const TRIES: usize = 8;
 
 impl Store {
-    /// Looks at the leaf that serves `key` until it has held still meanwhile.
-    fn find<'g>(&'g self, guard: &'g Guard, key: &[u8]) -> Result<Option<Whole<'g>>> {
+    /// Looks at the leaf that serves `key` until it has held still meanwhile. What the answer rests
+    /// on comes with it, be it a record or none.
+    fn find<'g>(&'g self, guard: &'g Guard, key: &[u8]) -> Result<Answer<'g>> {
         loop {
             let descent = self.inner.descend(key);
             let leaf = self.leaves.get(descent.leaf as usize);
@@ -23,19 +27,33 @@ impl Store {
             if !self.inner.is_current(&descent) {
                 continue;
             }
-            let seen = self.look(guard, descent.leaf, leaf, key).and_then(|standing| {
-                let live = standing.old.filter(|_| standing.live);
-                live.map(|view| self.whole(guard, view)).transpose()
-            });
+            let seen = self.seen(guard, descent.leaf, leaf, key);
             let birth = leaf.birth();
             // The pages of a large value are given back only when its record is gone.
             if leaf.is_at(version) {
-                if let (true, Ok(Some(whole))) = (self.check_reads, &seen) {
+                if let (true, Ok((Some(whole), _))) = (self.check_reads, &seen) {
                     self.check(guard, &whole.view, birth)?;
                 }
                 return seen;
             }
         }
+    }
+
+    fn seen<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        key: &[u8],
+    ) -> Result<Answer<'g>> {
+        let standing = self.look(guard, page, leaf, key)?;
+        let Some(view) = standing.old else { return Ok((None, Ticket::DURABLE)) };
+        let ticket = self.rests_on(page, view.offset);
+        if !standing.live {
+            return Ok((None, ticket));
+        }
+        let whole = self.whole(guard, view)?;
+        Ok((Some(Whole { ticket, ..whole }), ticket))
     }
 
     /// Holds a record, and the pages of a large value, against their checksums.
@@ -58,17 +76,27 @@ impl Store {
         } else {
             Vec::new()
         };
-        Ok(Whole { view, pieces })
+        Ok(Whole { view, pieces, ticket: Ticket::DURABLE })
     }
 
-    pub(crate) fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<Found> {
+    pub(crate) fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
         let guard = epoch::pin();
-        let found = self.find(&guard, key)?;
-        if let Some(whole) = &found {
+        let (mut found, mut ticket) = self.find(&guard, key)?;
+        if !ticket.is_durable() && visibility == Visibility::Durable {
+            self.wait_durable(&Horizon::from(ticket))?;
+            ticket = Ticket::DURABLE;
+        }
+        if let Some(whole) = &mut found {
+            whole.ticket = ticket;
             visit(whole.record());
         }
         self.counters.add(if found.is_some() { Count::Hits } else { Count::Misses }, 1);
-        Ok(Found { hit: found.is_some(), ticket: Ticket::DURABLE })
+        Ok(Found { hit: found.is_some(), ticket })
     }
 
     /// Shows the record of each key, or that there is none, as they were at one moment as far as
@@ -79,28 +107,32 @@ impl Store {
     pub(crate) fn multi_get(
         &self,
         keys: &[&[u8]],
+        visibility: Visibility,
         visit: &mut dyn FnMut(usize, Option<Record<'_>>),
-    ) -> Result<()> {
+    ) -> Result<Horizon> {
         let guard = epoch::pin();
-        let found = match self.find_all(&guard, keys)? {
+        let mut found = match self.find_all(&guard, keys)? {
             Some(found) => found,
             None => self.find_all_locked(&guard, keys)?,
         };
-        let hits = found.iter().flatten().count();
+        let mut horizon = Horizon::new();
+        found.iter().for_each(|(_, ticket)| horizon.include(*ticket));
+        if visibility == Visibility::Durable && !horizon.is_empty() {
+            self.wait_durable(&horizon)?;
+            horizon.clear();
+            found.iter_mut().flat_map(|it| &mut it.0).for_each(|it| it.ticket = Ticket::DURABLE);
+        }
+        let hits = found.iter().filter(|(whole, _)| whole.is_some()).count();
         self.counters.add(Count::Hits, hits as i64);
         self.counters.add(Count::Misses, (keys.len() - hits) as i64);
-        for (at, whole) in found.iter().enumerate() {
+        for (at, (whole, _)) in found.iter().enumerate() {
             visit(at, whole.as_ref().map(Whole::record));
         }
-        Ok(())
+        Ok(horizon)
     }
 
     /// None if there is no moment without a batch.
-    fn find_all<'g>(
-        &'g self,
-        guard: &'g Guard,
-        keys: &[&[u8]],
-    ) -> Result<Option<Vec<Option<Whole<'g>>>>> {
+    fn find_all<'g>(&'g self, guard: &'g Guard, keys: &[&[u8]]) -> Result<Option<Vec<Answer<'g>>>> {
         let mut backoff = Backoff::new();
         for _ in 0..TRIES {
             let Some(quiet) = self.isolation.quiet() else {
@@ -115,17 +147,13 @@ impl Store {
         Ok(None)
     }
 
-    fn find_all_locked<'g>(
-        &'g self,
-        guard: &'g Guard,
-        keys: &[&[u8]],
-    ) -> Result<Vec<Option<Whole<'g>>>> {
+    fn find_all_locked<'g>(&'g self, guard: &'g Guard, keys: &[&[u8]]) -> Result<Vec<Answer<'g>>> {
         // In the order in which everybody locks leaves.
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|at| keys[*at]);
         let mut locks: Vec<(Locked<'_>, Option<&[u8]>)> = Vec::new();
-        let mut found: Vec<Option<Whole<'g>>> = Vec::new();
-        found.resize_with(keys.len(), || None);
+        let mut found: Vec<Answer<'g>> = Vec::new();
+        found.resize_with(keys.len(), || (None, Ticket::DURABLE));
         for at in order {
             let key = keys[at];
             let is_mine =
@@ -137,9 +165,7 @@ impl Store {
                 locks.push((locked, bound));
             }
             if let Some((locked, _)) = locks.last() {
-                let standing = self.look(guard, locked.page, locked.leaf, key)?;
-                let live = standing.old.filter(|_| standing.live);
-                found[at] = live.map(|view| self.whole(guard, view)).transpose()?;
+                found[at] = self.seen(guard, locked.page, locked.leaf, key)?;
             }
         }
         Ok(found)
@@ -183,7 +209,8 @@ impl Store {
         let mut records = Vec::with_capacity(used.count_ones() as usize);
         while used != 0 {
             let view = self.record_at(guard, page, leaf, used.trailing_zeros() as usize)?;
-            records.push(self.whole(guard, view)?);
+            let ticket = self.rests_on(page, view.offset);
+            records.push(Whole { ticket, ..self.whole(guard, view)? });
             used &= used - 1;
         }
         records.sort_unstable_by_key(|whole| whole.view.key());
@@ -195,6 +222,7 @@ impl Store {
 pub(crate) struct Whole<'g> {
     pub(crate) view: View<'g>,
     pieces: Vec<&'g [u8]>,
+    pub(crate) ticket: Ticket,
 }
 
 impl Whole<'_> {
@@ -208,7 +236,7 @@ impl Whole<'_> {
             },
             sequence: self.view.sequence(),
             expires_at: self.view.header.expires_at,
-            ticket: Ticket::DURABLE,
+            ticket: self.ticket,
         }
     }
 

@@ -113,15 +113,14 @@ impl Store {
 
     /// Lets an image be a leaf that is ready for whoever is led to it.
     pub(crate) fn begin(&self, image: Image) {
-        let leaf = self.leaves.get(image.life.page as usize);
-        leaf.begin(image.begun, image.records.into_iter());
-    }
-
-    /// An image is durable.
-    pub(crate) fn mark_durable(&self, image: &Image) {
         let page = image.life.page;
         let tail = self.space.watermarks(page).map_or(0, |(published, _)| published);
         self.space.mark_durable(page, tail);
+        if let Some(early) = &self.early {
+            early.begin(page);
+        }
+        let leaf = self.leaves.get(page as usize);
+        leaf.begin(image.begun, image.records.into_iter());
     }
 
     /// Where to cut the records of a leaf so that each stretch is a leaf with room to spare: the

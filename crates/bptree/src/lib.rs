@@ -13,6 +13,7 @@
 //! - `leaf`: what is in a page, and what is known of it
 //! - `put`, `batch`, `ring`: writing
 //! - `image`, `rewrite`: making room
+//! - `durable`: what may be lost yet
 //! - `get`, `scan`, `cursor`: reading
 //! - `recover`: after a crash
 //! - `verify`: whether all is as it should be
@@ -20,6 +21,7 @@
 mod batch;
 mod counters;
 mod cursor;
+mod durable;
 mod engine;
 mod get;
 mod image;

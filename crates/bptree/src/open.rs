@@ -2,12 +2,14 @@
 
 use crate::batch::Isolation;
 use crate::counters::Counters;
+use crate::durable::Early;
 use crate::inner::Inner;
 use crate::leaf::{Directory, Head};
 use crate::pages::Pages;
 use crate::store::{Root, STEP, Store, TimeSource, sync_failed};
-use coreplane_engine::{Error, Progress, Result, UnixMillis};
+use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
+use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{CreateOptions, MediaChoice, Pool, PoolError, Space, spin};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
@@ -24,8 +26,14 @@ pub const PAGE_SIZE: u32 = 16 << 10;
 const CHUNK: usize = 16 << 10;
 
 /// How an open store behaves.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Options {
+    /// The durability of writes that do not say otherwise.
+    pub durability: Durability,
+    /// Whether a thread works in the background. Without it the window of a `relaxed` write ends by
+    /// its bytes, by a sync or by closing, not by its time; nor does `max_delay` end the waiting of
+    /// early writes at `group`. Where a fence is an instruction there is none anyway.
+    pub background: bool,
     /// Whether a read checks the record's checksum before it shows it, so that damage at rest is
     /// an error and never a wrong value. Scans and whatever makes a new value of an old one do not.
     pub check_reads: bool,
@@ -33,9 +41,19 @@ pub struct Options {
     pub time: Option<TimeSource>,
 }
 
+impl Default for Options {
+    fn default() -> Self {
+        Self { durability: Durability::Strict, background: true, check_reads: false, time: None }
+    }
+}
+
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options").field("check_reads", &self.check_reads).finish_non_exhaustive()
+        f.debug_struct("Options")
+            .field("durability", &self.durability)
+            .field("background", &self.background)
+            .field("check_reads", &self.check_reads)
+            .finish_non_exhaustive()
     }
 }
 
@@ -78,7 +96,7 @@ impl Store {
         let head = Head {
             birth: 0,
             version: 0,
-            predecessors: [None; 2],
+            predecessor: None,
             least: Box::default(),
             bound: None,
             image_len: 0,
@@ -133,6 +151,9 @@ impl Store {
             forgotten_tombstones: AtomicU64::new(0),
             cursors: Mutex::default(),
             isolation: Isolation::default(),
+            early: Early::new(&space, pages_max),
+            windows: Windows::new(),
+            durability: options.durability,
             time: options.time.clone().unwrap_or_else(|| Arc::new(UnixMillis::now)),
             check_reads: options.check_reads,
             told_expired: AtomicU64::new(root.told_expired),
@@ -149,7 +170,7 @@ impl Store {
             return Ok(());
         }
         self.wait_for_writers();
-        self.space.fence().map_err(sync_failed)?;
+        self.fence()?;
         let _changing = spin::lock(&self.root_change);
         let root = Root::from_words(self.pool.root());
         self.set_root(Root { flags: root.flags | Root::CLEAN, ..root })

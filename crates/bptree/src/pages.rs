@@ -31,6 +31,9 @@ const BLANKED: usize = 16;
 /// Pages that nobody uses.
 #[derive(Debug, Default)]
 struct Free {
+    /// Given back, each with the generation of the sync that must have ended before they may be
+    /// written over.
+    waiting: VecDeque<(u64, u32)>,
     /// What they were is still in them.
     used: VecDeque<u32>,
     blank: Vec<u32>,
@@ -76,7 +79,28 @@ impl Pages {
         free.len() as u32
     }
 
+    /// Gives back a page that nothing leads to any more; false if somebody writes to it. It is
+    /// used again when no reader can hold it, and when all that was flushed until now is durable:
+    /// should that be lost, what is in the page counts again.
+    pub(crate) fn give_back(&self, page: u32) -> bool {
+        if self.space.fences_at_once() {
+            return self.space.retire(page);
+        }
+        let generation = self.space.sync_generation();
+        spin::lock(&self.free).waiting.push_back((generation, page));
+        true
+    }
+
     fn reclaim(&self, free: &mut Free) {
+        while let Some((generation, page)) = free.waiting.front()
+            && matches!(self.space.sync_is_done(*generation), Ok(true))
+        {
+            // Nobody appends to what nothing leads to. If somebody did, the page were lost until
+            // the next open.
+            let is_retired = self.space.retire(*page);
+            debug_assert!(is_retired, "page {page} has a writer");
+            free.waiting.pop_front();
+        }
         while let Some(page) = self.space.reclaim() {
             free.used.push_back(page);
         }
@@ -125,15 +149,23 @@ impl Pages {
     /// there is none, or its readers do not go. Not to be called with a guard or a lock.
     pub(crate) fn wait_for_retired(&self) -> bool {
         let begun = Instant::now();
+        let (before, waiting) = {
+            let free = spin::lock(&self.free);
+            (free.len(), free.waiting.back().map(|(generation, _)| *generation))
+        };
+        if waiting.is_some_and(|generation| self.space.sync_wait(generation).is_err()) {
+            return false;
+        }
         let mut backoff = Backoff::new();
-        while self.space.retired_len() > 0 && begun.elapsed() < READERS_MAX {
-            if let Some(page) = self.space.reclaim() {
-                self.offer(std::iter::once(page));
+        loop {
+            if self.free_len() as usize > before {
                 return true;
+            }
+            if self.space.retired_len() == 0 || begun.elapsed() > READERS_MAX {
+                return false;
             }
             backoff.wait();
         }
-        false
     }
 
     /// From here on births are `from` and above, below `end`.

@@ -11,7 +11,7 @@
 //! value. Nothing says on the medium that a page of this kind is in use but the record: what no
 //! record leads to is free after a crash.
 
-use crate::store::{Store, sync_failed};
+use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::WriteMode;
 use coreplane_pmem::checksum::crc32c_append;
@@ -75,7 +75,7 @@ impl Store {
             written.pages.push(*page);
             next = *page;
         }
-        self.space.fence().map_err(sync_failed)?;
+        self.fence()?;
         written.name[..8].copy_from_slice(&(value.len() as u64).to_le_bytes());
         written.name[8..16].copy_from_slice(&birth.to_le_bytes());
         written.name[16..20].copy_from_slice(&next.to_le_bytes());

@@ -1,4 +1,5 @@
-//! Writing: the record behind the others of its leaf, one fence, then its place.
+//! Writing: the record behind the others of its leaf, one fence, then its place. (Where a fence is a
+//! sync it is waited for last of all: see [`durable`](crate::durable).)
 //!
 //! The writer holds the lock of the leaf from the look at the old record to the new one's place, so
 //! that a read-modify-write is one step and versions follow the order of publication. A leaf
@@ -12,7 +13,7 @@ use crate::pieces::Pieces;
 use crate::store::{Locked, Root, STEP, Standing, Store};
 use coreplane_engine::{Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written};
 use coreplane_pmem::{PageWriter, WriteMode, epoch, spin};
-use coreplane_record::{Header, Kind};
+use coreplane_record::{Header, Kind, View};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
@@ -56,9 +57,9 @@ impl Store {
         let expires_at = options.expires_at;
         if options.sequence.is_none()
             && value.len() <= self.inline_max()
-            && let Some(outcome) = self.put_ahead(key, value, expires_at)?
+            && let Some(outcome) = self.put_ahead(key, value, options)?
         {
-            return Ok(outcome);
+            return self.finish(outcome, options);
         }
         let mut plan =
             |_: Option<&Whole<'_>>| Ok(Plan::Put { value: Cow::Borrowed(value), expires_at });
@@ -78,7 +79,7 @@ impl Store {
         let mut prepared = None;
         loop {
             match self.step(key, options, &mut prepared, decide) {
-                Ok(Some(outcome)) => return Ok(outcome),
+                Ok(Some(outcome)) => return self.finish(outcome, options),
                 Ok(None) => {}
                 // Pages that somebody may still read come back soon.
                 Err(Error::NoSpace { .. }) if self.pages.wait_for_retired() => {}
@@ -123,7 +124,8 @@ impl Store {
         if let (Some(given), Some(old)) = (options.sequence, &standing.old)
             && given <= old.sequence()
         {
-            return Ok(Attempt::Done(Outcome::NotNewer(old.sequence(), Ticket::DURABLE)));
+            let ticket = self.rests_on(locked.page, old.offset);
+            return Ok(Attempt::Done(Outcome::NotNewer(old.sequence(), ticket)));
         }
         let live = standing.old.filter(|_| standing.live);
         let seen = live.map(|view| view.header.version);
@@ -138,7 +140,12 @@ impl Store {
             None => {
                 let live = live.map(|view| self.whole(&guard, view)).transpose()?;
                 match decide(live.as_ref())? {
-                    Plan::Refuse(outcome) => return Ok(Attempt::Done(outcome(Ticket::DURABLE))),
+                    Plan::Refuse(outcome) => {
+                        let old = standing.old.as_ref();
+                        let rests_on = |old: &View<'_>| self.rests_on(locked.page, old.offset);
+                        let ticket = old.map_or(Ticket::DURABLE, rests_on);
+                        return Ok(Attempt::Done(outcome(ticket)));
+                    }
                     Plan::Put { value, expires_at } => {
                         header.expires_at = expires_at;
                         value
@@ -161,7 +168,7 @@ impl Store {
             *prepared = ready;
             return Ok(Attempt::NeedRoom(len, header.kind));
         };
-        let attempt = self.append(locked, (key, &value), header, &standing, place)?;
+        let attempt = self.append(locked, (key, &value), (header, options), &standing, place)?;
         drop(value);
         if let Some(ready) = ready {
             ready.pieces.own();
@@ -179,11 +186,11 @@ impl Store {
         &self,
         key: &[u8],
         value: &[u8],
-        expires_at: Option<UnixMillis>,
+        options: &WriteOptions,
     ) -> Result<Option<Outcome>> {
         let guard = epoch::pin();
         let locked = self.lock_leaf(key);
-        let mut header = Header { expires_at, ..Header::put(0) };
+        let mut header = Header { expires_at: options.expires_at, ..Header::put(0) };
         let has_room = header.record_len(key, value.len()) <= self.room(&locked);
         let Some(vacancy) = locked.leaf.vacancy().filter(|_| has_room) else { return Ok(None) };
         header.version = self.draw_version(&locked, 0)?;
@@ -198,7 +205,8 @@ impl Store {
         let Some(standing) = seen.transpose()? else { return appended.map(|_| None) };
         let appended = appended?;
         let place = standing.place.unwrap_or(vacancy);
-        let outcome = self.publish(locked, (key, value), &header, &standing, (place, appended));
+        let item = Item { header, key, value };
+        let outcome = self.publish(locked, &item, options, &standing, (place, appended));
         if let Some(old) = standing.old.filter(|old| old.header.large) {
             self.retire_pieces(&guard, &old)?;
         }
@@ -210,7 +218,7 @@ impl Store {
         &self,
         locked: Locked<'_>,
         (key, value): (&[u8], &[u8]),
-        mut header: Header,
+        (mut header, options): (Header, &WriteOptions),
         standing: &Standing<'_>,
         place: usize,
     ) -> Result<Attempt> {
@@ -220,7 +228,8 @@ impl Store {
         let appended = self.append_to(locked.page, |writer| {
             self.write_record(writer, birth, &header, key, value)
         })?;
-        let outcome = self.publish(locked, (key, value), &header, standing, (place, appended));
+        let item = Item { header, key, value };
+        let outcome = self.publish(locked, &item, options, standing, (place, appended));
         let leaves_little = header.kind == Kind::Delete && leaf.live() < self.space.page_size() / 4;
         Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })
     }
@@ -247,23 +256,26 @@ impl Store {
         Some((within as u32, (writer.next_offset() - offset) as u32))
     }
 
-    /// Lets readers find a record that is durable.
+    /// Lets readers find a record that was appended.
+    #[inline]
     fn publish(
         &self,
-        locked: Locked<'_>,
-        (key, value): (&[u8], &[u8]),
-        header: &Header,
+        mut locked: Locked<'_>,
+        item: &Item<'_>,
+        options: &WriteOptions,
         standing: &Standing<'_>,
-        (place, (offset, len)): (usize, (u32, u32)),
+        (place, (offset, _)): (usize, (u32, u32)),
     ) -> Outcome {
+        let generation = self.cover();
         let old_len = standing.old.as_ref().map_or(0, live_len);
-        let is_record = header.kind == Kind::Put;
-        let live_len = if is_record { len } else { 0 };
-        locked.held.publish(place, (tag_of(key), offset, live_len), old_len);
-        self.count_write(&Item { header: *header, key, value }, standing.old.as_ref());
-        let sequence = header.sequence.unwrap_or(header.version);
-        let replaced = standing.live;
-        Outcome::Written(Written { sequence, ticket: Ticket::DURABLE, replaced })
+        locked.held.begin();
+        self.note(locked.page, offset, generation, self.level(options));
+        locked.held.set(place, (tag_of(item.key), offset, item.live_len()), old_len);
+        drop(locked);
+        self.count_write(item, standing.old.as_ref());
+        let sequence = item.header.sequence.unwrap_or(item.header.version);
+        let ticket = self.written_ticket(generation, item.len(), options);
+        Outcome::Written(Written { sequence, ticket, replaced: standing.live })
     }
 
     /// The version of a write: above all that its leaf has given out.

@@ -4,13 +4,13 @@
 //!
 //! - its head is sound, and its records do not end with a farewell;
 //! - the page that it was made of says farewell, or is something else by now (or it was made of
-//!   none: the first leaf). Of two pages the first decides, and the second is dead then too.
+//!   none: the first leaf). Of two pages it names the first: both say farewell, or none does.
 //!
 //! What begins like a leaf and does not count, and says no farewell itself, was being made when the
 //! power went. It is wiped before anything else is written ([`rewrite`](crate::rewrite)).
 //!
 //! A batch of which a leaf has a part counts if all of its ring is there ([`ring`](crate::ring)); so
-//! does a farewell that is such a part. What does not count is struck out in the same way.
+//! does a farewell, which is such a part. What does not count is struck out in the same way.
 //!
 //! The leaves that count must then tile the whole range of keys. If they do not, one is damaged,
 //! and the store says which keys are missing rather than that they are absent.
@@ -18,12 +18,12 @@
 use crate::counters::Count;
 use crate::image::{Item, live_len};
 use crate::leaf::{Begun, Head, Life, PLACES, tag_of};
-use crate::ring::{self, Closing, Part, Rings};
-use crate::store::{Store, sync_failed};
+use crate::ring::{Closing, Part, Rings};
+use crate::store::Store;
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::Pen;
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_pmem::spin::{self, Backoff};
+use coreplane_pmem::spin;
 use coreplane_record::{self as record, Kind, View};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -75,17 +75,9 @@ impl Store {
         let is_gone = |Life { page, birth }: &Life| {
             lives.get(page).is_none_or(|(now, is_dead)| now != birth || *is_dead)
         };
-        let counts = |found: &Found| found.head.predecessors[0].as_ref().is_none_or(is_gone);
+        let counts = |found: &Found| found.head.predecessor.as_ref().is_none_or(is_gone);
         let (counting, void): (Vec<_>, Vec<_>) =
             found.into_iter().filter(|found| !found.is_dead).partition(counts);
-        // Second ones of two whose first has said farewell already.
-        let orphans: HashSet<u32> = counting
-            .iter()
-            .filter_map(|found| found.head.predecessors[1].filter(|life| !is_gone(life)))
-            .map(|life| life.page)
-            .collect();
-        let (orphans, counting): (Vec<_>, Vec<_>) =
-            counting.into_iter().partition(|found| orphans.contains(&found.page));
         let mut is_used = vec![false; self.space.pages() as usize];
         is_used[0] = true;
         let guard = epoch::pin();
@@ -102,11 +94,11 @@ impl Store {
             }
         }
         drop(guard);
-        for found in void.into_iter().chain(orphans) {
-            self.wipe(found.page)?;
-        }
+        self.strike_out_void(void)?;
         for page in (0..self.space.pages()).filter(|page| !is_used[*page as usize]) {
-            self.retire(page)?;
+            if !self.space.retire(page) {
+                return Err(self.not_a_leaf(page));
+            }
         }
         self.lead_to(counting, sealed_births)
     }
@@ -114,23 +106,45 @@ impl Store {
     /// Strikes out what there is of batches that are not whole.
     fn strike_out_parts(&self, found: &mut [Found]) -> Result<()> {
         let mut rings = Rings::default();
-        found.iter().for_each(|found| rings.add(found.life(), &found.parts));
-        let is_struck = |found: &&mut Found| {
-            // Only the last one can be: behind another one the leaf was written to since.
-            let last = found.parts.last().filter(|part| part.at + ring::LEN as u32 == found.end);
-            last.is_some_and(|part| !rings.is_whole(found.life(), part))
-        };
-        let guard = epoch::pin();
-        let mut is_any = false;
-        for found in found.iter_mut().filter(is_struck) {
-            let start = found.parts.pop().map_or(found.end, |part| part.start);
-            let head = found.head.clone();
-            *found = self.read_leaf_page(&guard, found.page, head, start)?;
-            self.space.cut_log(found.page, start);
-            self.strike_out(found.page)?;
-            is_any = true;
+        for it in found.iter() {
+            rings.add(it.life(), it.head.predecessor, &it.parts);
         }
-        if is_any { self.space.fence().map_err(sync_failed) } else { Ok(()) }
+        let broken = rings.broken();
+        if broken.is_empty() {
+            return Ok(());
+        }
+        let guard = epoch::pin();
+        for found in found.iter_mut() {
+            let Some(part) = broken.get(&found.page) else { continue };
+            let head = found.head.clone();
+            *found = self.read_leaf_page(&guard, found.page, head, part.start)?;
+            self.space.cut_log(found.page, part.start);
+            self.strike_out(found.page)?;
+        }
+        self.fence()
+    }
+
+    /// Strikes out leaves that do not count. One that was made of another goes first, durably: with
+    /// that one gone it would count. And all of them go after the parts of batches: what was in a
+    /// leaf that is gone is taken to have been whole.
+    fn strike_out_void(&self, mut void: Vec<Found>) -> Result<()> {
+        while !void.is_empty() {
+            let made_of: HashSet<Life> =
+                void.iter().filter_map(|found| found.head.predecessor).collect();
+            let (later, now): (Vec<_>, Vec<_>) =
+                void.into_iter().partition(|found| made_of.contains(&found.life()));
+            for found in &now {
+                self.space.cut_log(found.page, 0);
+                self.strike_out(found.page)?;
+            }
+            self.fence()?;
+            if now.is_empty() {
+                let page = later.first().map_or(0, |found| found.page);
+                return Err(self.not_a_leaf(page));
+            }
+            void = later;
+        }
+        Ok(())
     }
 
     /// Sees to it that there is no record behind what is published of a page; after a fence.
@@ -231,14 +245,10 @@ impl Store {
                 views.push(view);
                 continue;
             }
-            if header.batched {
-                let Some(closing) = Closing::of(&view) else { break };
-                let start = open.take().map_or(at, |(start, _)| start);
-                found.parts.push(Part { start, at, closing });
-                found.is_dead = closing.is_farewell;
-            } else {
-                found.is_dead = true;
-            }
+            let Some(closing) = Closing::of(&view) else { break };
+            let start = open.take().map_or(at, |(start, _)| start);
+            found.parts.push(Part { start, at, closing });
+            found.is_dead = closing.is_farewell;
             if found.is_dead {
                 break;
             }
@@ -260,23 +270,6 @@ impl Store {
             found.records.push((tag_of(view.key()), (view.offset - start) as u32, live_len(view)));
         }
         Ok(found)
-    }
-
-    /// Makes sure that a page is never taken for a leaf again.
-    fn wipe(&self, page: u32) -> Result<()> {
-        self.retire(page)?;
-        // Readers of other stores of the process may be about; they do not stay.
-        let mut backoff = Backoff::new();
-        while self.space.reclaim().is_none() {
-            backoff.wait();
-        }
-        let mut writer = self.space.claim_log(page).ok_or_else(|| self.not_a_leaf(page))?;
-        let start = writer.next_offset();
-        if writer.append(&[&[0; 64]]).is_none() {
-            return Err(self.not_a_leaf(page));
-        }
-        writer.flush_from(start);
-        self.space.fence().map_err(sync_failed)
     }
 
     fn lead_to(&self, mut counting: Vec<Found>, sealed_births: u64) -> Result<()> {

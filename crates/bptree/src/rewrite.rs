@@ -12,18 +12,23 @@
 //! is wiped in recovery, before the old leaf can be written anew once more: else its page could be
 //! used again, and this were taken for its heir.
 //!
-//! Two leaves become one in the same way. The farewell of the left one decides, the right one's
-//! follows; if a crash comes in between, recovery wipes the right one.
+//! Two leaves become one in the same way: their farewells count together or not at all
+//! ([`ring`](crate::ring)), as every farewell is a part of a ring, mostly of its own.
+//!
+//! Where a fence is a sync, the third step does not wait for the second: what is written to the new
+//! leaves is covered by no earlier sync than the farewell, and until that has ended the old page
+//! is kept.
 
 use crate::counters::Count;
 use crate::image::{Image, Item};
 use crate::inner::Bound;
 use crate::leaf::{Head, Life, PLACES};
 use crate::pages::RESERVE;
-use crate::store::{FAREWELL, Locked, Store, sync_failed};
+use crate::ring::NewPart;
+use crate::store::{FAREWELL, Locked, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_record::{Header, Kind, View};
+use coreplane_record::{Kind, View};
 use std::sync::atomic::Ordering;
 
 /// What is in a leaf.
@@ -62,8 +67,9 @@ impl Store {
         };
         let pages = self.pages.take(lens.len(), reserve)?;
         let images = self.write_images(&locked, &head, (&items, &lens), &pages)?;
-        self.space.fence().map_err(sync_failed)?;
-        self.say_farewell(&locked, &images)?;
+        self.fence()?;
+        self.say_farewell(&[&locked], locked.held.given())?;
+        self.cover();
         let old = locked.page;
         let heirs = self.begin_all(images);
         locked.held.bury();
@@ -99,10 +105,10 @@ impl Store {
             return Ok(());
         }
         let (lower, upper) = (self.head_of(&guard, left.page)?, self.head_of(&guard, right.page)?);
-        let life = |page: u32, head: &Head| Some(Life { page, birth: head.birth });
+        let version = left.held.given().max(right.held.given());
         let head = Head {
-            version: left.held.given().max(right.held.given()),
-            predecessors: [life(left.page, &lower), life(right.page, &upper)],
+            version,
+            predecessor: Some(left.life()),
             least: lower.least,
             bound: upper.bound,
             ..upper
@@ -113,10 +119,9 @@ impl Store {
         };
         let items: Vec<Item<'_>> = kept.iter().map(Item::from).collect();
         let image = self.write_image(page, head, &items)?;
-        self.space.fence().map_err(sync_failed)?;
-        let heirs = std::slice::from_ref(&image);
-        self.say_farewell(&left, heirs)?;
-        self.say_farewell(&right, heirs)?;
+        self.fence()?;
+        self.say_farewell(&[&left, &right], version)?;
+        self.cover();
         let old = [left.page, right.page];
         self.begin(image);
         left.held.bury();
@@ -183,7 +188,7 @@ impl Store {
     ) -> Result<Vec<Image>> {
         let predecessor = Life { page: locked.page, birth: head.birth };
         let version = locked.held.given();
-        let mut head = Head { version, predecessors: [Some(predecessor), None], ..head.clone() };
+        let mut head = Head { version, predecessor: Some(predecessor), ..head.clone() };
         let last_bound = head.bound.take();
         let mut images = Vec::with_capacity(lens.len());
         let mut rest = items;
@@ -223,29 +228,20 @@ impl Store {
     /// Makes the leaf that a new store begins with; durable when it returns.
     pub(crate) fn write_first(&self, page: u32, head: Head) -> Result<()> {
         let image = self.write_image(page, head, &[])?;
-        self.space.fence().map_err(sync_failed)?;
+        self.fence()?;
         self.begin(image);
         Ok(())
     }
 
-    /// Says durably that a leaf is dead, and which ones are in its place.
-    fn say_farewell(&self, locked: &Locked<'_>, heirs: &[Image]) -> Result<()> {
-        let mut value = Vec::with_capacity(24);
-        for Image { life, .. } in heirs {
-            value.extend_from_slice(&life.birth.to_le_bytes());
-            value.extend_from_slice(&life.page.to_le_bytes());
-        }
-        let header = Header { kind: Kind::Commit, ..Header::put(0) };
-        let birth = locked.held.birth();
-        self.append_to(locked.page, |writer| {
-            let offset = writer.next_offset();
-            let encoded = self.encode(birth, offset, &header, &[], &value);
-            writer.append(&[encoded.bytes(), &value])?;
-            writer.flush_from(offset);
-            Some(())
-        })?;
-        heirs.iter().for_each(|image| self.mark_durable(image));
-        Ok(())
+    /// Says that leaves are dead, all of them or none.
+    fn say_farewell(&self, leaves: &[&Locked<'_>], version: u64) -> Result<()> {
+        let part = |locked: &&Locked<'_>| NewPart {
+            life: locked.life(),
+            items: Vec::new(),
+            is_farewell: true,
+        };
+        let parts: Vec<NewPart<'_>> = leaves.iter().map(part).collect();
+        self.append_ring(&parts, version).map(drop)
     }
 
     /// True if a tombstone is to be kept. One that is not is noted as forgotten.
@@ -257,9 +253,9 @@ impl Store {
         false
     }
 
-    /// Gives a page back, once no reader can hold it any more.
+    /// Gives a page back, once no reader can hold it any more, and what it was is needed no more.
     pub(crate) fn retire(&self, page: u32) -> Result<()> {
-        if self.space.retire(page) {
+        if self.pages.give_back(page) {
             return Ok(());
         }
         Err(Error::Unusable(format!("page {page} has a writer, and should be dead")))

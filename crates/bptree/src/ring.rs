@@ -18,15 +18,22 @@
 //! - back to where it began: the batch is whole;
 //! - to a page that is no longer the leaf that was named: it was written anew since. That can only
 //!   have come after the fence, so that the batch is whole;
-//! - to a leaf that is the one named, and has no closing there: the power went before the fence,
-//!   and nobody was told of the batch. What there is of it is struck out durably before anything
+//! - to a leaf that is the one named, and has no closing there, or does not count itself: the power
+//!   went before the fence, and nobody was told of the batch. What there is of it is struck out durably before anything
 //!   else is written, for the next walk would find the leaves that lack it written anew.
 //!
-//! A closing behind which there is another record needs no walk: the leaf was unlocked since.
+//! Where a fence is an instruction the leaves stay locked until it is made, and only the last
+//! closing of a leaf can fail to count. Where it is a sync they do not, and what was written behind
+//! a part that does not count is struck out with it: nobody was told of that either, since the
+//! sync that covers it covers the part too.
 
+use crate::image::Item;
 use crate::leaf::Life;
-use coreplane_record::{HEADER, View};
-use std::collections::HashMap;
+use crate::store::Store;
+use coreplane_engine::Result;
+use coreplane_pmem::{Pen, WriteMode, spin, thread_number};
+use coreplane_record::{HEADER, Header, Kind, View};
+use std::collections::{HashMap, HashSet};
 
 /// Bytes of the record of a closing.
 pub(crate) const LEN: usize = (HEADER + VALUE).next_multiple_of(8);
@@ -81,34 +88,170 @@ pub(crate) struct Part {
 /// What was found of batches in all leaves.
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
-    /// By page: the birth, and the parts in the order of their places.
-    leaves: HashMap<u32, (u64, Vec<Part>)>,
+    /// By page.
+    leaves: HashMap<u32, Leaf>,
+    /// Page and place of closings whose rings are known to be whole.
+    whole: HashSet<(u32, u32)>,
+}
+
+#[derive(Debug)]
+struct Leaf {
+    birth: u64,
+    /// What it was made of.
+    predecessor: Option<Life>,
+    /// In the order of their places.
+    parts: Vec<Part>,
 }
 
 impl Rings {
     /// Adds a leaf, be there a part in it or not.
-    pub(crate) fn add(&mut self, life: Life, parts: &[Part]) {
-        self.leaves.insert(life.page, (life.birth, parts.to_vec()));
+    pub(crate) fn add(&mut self, life: Life, predecessor: Option<Life>, parts: &[Part]) {
+        let leaf = Leaf { birth: life.birth, predecessor, parts: parts.to_vec() };
+        self.leaves.insert(life.page, leaf);
+    }
+
+    /// Finds out which parts do not count: pages, and the first such part of each.
+    pub(crate) fn broken(mut self) -> HashMap<u32, Part> {
+        let mut broken = HashMap::new();
+        let mut pages: Vec<u32> = self.leaves.keys().copied().collect();
+        pages.sort_unstable();
+        loop {
+            let mut is_any = false;
+            // What was whole may have had a part behind one that was struck out.
+            self.whole.clear();
+            for page in &pages {
+                if let Some((at, part)) = self.first_broken(*page) {
+                    broken.insert(*page, part);
+                    if let Some(leaf) = self.leaves.get_mut(page) {
+                        leaf.parts.truncate(at);
+                    }
+                    is_any = true;
+                }
+            }
+            if !is_any {
+                return broken;
+            }
+        }
+    }
+
+    fn first_broken(&mut self, page: u32) -> Option<(usize, Part)> {
+        let leaf = self.leaves.get(&page)?;
+        let (birth, len) = (leaf.birth, leaf.parts.len());
+        if !self.counts(leaf) {
+            return leaf.parts.first().map(|part| (0, *part));
+        }
+        (0..len).find_map(|at| {
+            let part = self.leaves.get(&page)?.parts[at];
+            (!self.is_whole(Life { page, birth }, &part)).then_some((at, part))
+        })
+    }
+
+    /// True if what the leaf was made of is there no more, or has said farewell.
+    fn counts(&self, leaf: &Leaf) -> bool {
+        let Some(Life { page, birth }) = leaf.predecessor else { return true };
+        let before = self.leaves.get(&page).filter(|before| before.birth == birth);
+        before.is_none_or(|it| it.parts.last().is_some_and(|part| part.closing.is_farewell))
     }
 
     /// True if the batch of which a leaf has `part` is whole.
-    pub(crate) fn is_whole(&self, life: Life, part: &Part) -> bool {
+    fn is_whole(&mut self, life: Life, part: &Part) -> bool {
         let mut closing = part.closing;
+        let mut walked = vec![(life.page, part.at)];
         loop {
             let Closing { next, next_at, .. } = closing;
-            if (next, next_at) == (life, part.at) {
-                return true;
-            }
-            let Some((_, parts)) =
-                self.leaves.get(&next.page).filter(|(birth, _)| *birth == next.birth)
-            else {
+            let place = (next.page, next_at);
+            let leaf = self.leaves.get(&next.page).filter(|leaf| leaf.birth == next.birth);
+            let is_known = (next, next_at) == (life, part.at) || self.whole.contains(&place);
+            let Some(Leaf { parts, .. }) = leaf.filter(|_| !is_known) else {
+                self.whole.extend(walked);
                 return true;
             };
             match parts.binary_search_by_key(&next_at, |part| part.at) {
                 Ok(at) => closing = parts[at].closing,
                 Err(_) => return false,
             }
+            walked.push(place);
         }
+    }
+}
+
+/// What is to be appended to a leaf that is locked.
+pub(crate) struct NewPart<'a> {
+    pub(crate) life: Life,
+    pub(crate) items: Vec<Item<'a>>,
+    /// The leaf ends with it.
+    pub(crate) is_farewell: bool,
+}
+
+/// Where in the page a record is, and its length.
+pub(crate) type Place = (u32, u32);
+
+impl Store {
+    /// Appends to each leaf its part, with a closing: all of them count, or none. Durable when it
+    /// returns if a fence is an instruction; else [`Store::cover`] says when. Where the records of
+    /// each part are.
+    ///
+    /// # Errors
+    /// If the medium fails: nothing counts then.
+    pub(crate) fn append_ring(
+        &self,
+        parts: &[NewPart<'_>],
+        version: u64,
+    ) -> Result<Vec<Vec<Place>>> {
+        let mut names = Vec::with_capacity(parts.len());
+        for part in parts {
+            let page = part.life.page;
+            let (published, _) =
+                self.space.watermarks(page).ok_or_else(|| self.not_a_leaf(page))?;
+            let len: usize = part.items.iter().map(Item::len).sum();
+            names.push((part.life, published + len as u32));
+        }
+        let mut places = Vec::with_capacity(parts.len());
+        let mut kept = spin::lock(&self.pens[thread_number() % self.pens.len()]);
+        let mut pen = kept.take().unwrap_or_else(|| Pen::new(&self.space));
+        for (part, (next, next_at)) in parts.iter().zip(names.iter().cycle().skip(1)) {
+            let (next, next_at, is_farewell) = (*next, *next_at, part.is_farewell);
+            let closing = Closing { next, next_at, is_farewell };
+            let (after, written) = self.append_part(pen, part, closing, version)?;
+            pen = after;
+            places.push(written);
+        }
+        *kept = Some(pen);
+        if self.early.is_none() {
+            self.fence()?;
+        }
+        Ok(places)
+    }
+
+    fn append_part(
+        &self,
+        pen: Pen,
+        part: &NewPart<'_>,
+        closing: Closing,
+        version: u64,
+    ) -> Result<(Pen, Vec<Place>)> {
+        let Life { page, birth } = part.life;
+        let mut writer = pen.take_up(page).map_err(|_| self.not_a_leaf(page))?;
+        let past_caches = self.space.append_mode() == WriteMode::NonTemporal;
+        let (start, from) = (self.space.start_of(page), writer.next_offset());
+        let mut append = |item: &Item<'_>| {
+            let offset = writer.next_offset();
+            let header = Header { batched: true, ..item.header };
+            let encoded = self.encode(birth, offset, &header, item.key, item.value);
+            let parts = [encoded.bytes(), item.key, item.value];
+            let appended =
+                if past_caches { writer.append_nt(&parts) } else { writer.append(&parts) };
+            let place = ((offset - start) as u32, item.len() as u32);
+            appended.map(|_| place).ok_or_else(|| self.not_a_leaf(page))
+        };
+        let places = part.items.iter().map(&mut append).collect::<Result<_>>()?;
+        let header = Header { kind: Kind::Commit, ..Header::put(version) };
+        append(&Item { header, key: &[], value: &closing.to_value() })?;
+        if !past_caches {
+            writer.flush_from(from);
+        }
+        writer.publish_early();
+        Ok((writer.lay_down(), places))
     }
 }
 
@@ -134,23 +277,63 @@ mod tests {
     #[test]
     fn a_ring_is_whole_if_nobody_in_it_lacks_a_part() {
         let ring = ring(&[3, 1, 2]);
-        let all = |missing: Option<u32>, reborn: Option<u32>| {
+        let count = |missing: Option<u32>, reborn: Option<u32>| {
             let mut rings = Rings::default();
             for (life, part) in &ring {
                 let parts = if Some(life.page) == missing { vec![] } else { vec![*part] };
                 let birth = life.birth + u64::from(Some(life.page) == reborn);
-                rings.add(Life { birth, ..*life }, &parts);
+                rings.add(Life { birth, ..*life }, None, &parts);
             }
-            let whole = |(life, part): &&(Life, Part)| rings.is_whole(*life, part);
-            ring.iter().filter(|(life, _)| Some(life.page) != missing).filter(whole).count()
+            let broken = rings.broken().len();
+            3 - usize::from(missing.is_some()) - broken
         };
-        assert_eq!(all(None, None), 3);
+        assert_eq!(count(None, None), 3);
         for page in 1..=3 {
-            assert_eq!(all(Some(page), None), 0, "{page} lacks its part");
+            assert_eq!(count(Some(page), None), 0, "{page} lacks its part");
         }
-        assert_eq!(all(None, Some(2)), 3, "one was written anew since");
-        let (only, part) = self::ring(&[7])[0];
-        assert!(Rings::default().is_whole(only, &part), "a ring of one names itself");
+        assert_eq!(count(None, Some(2)), 3, "one was written anew since");
+        let mut only = Rings::default();
+        let (life, part) = self::ring(&[7])[0];
+        only.add(life, None, &[part]);
+        assert!(only.broken().is_empty(), "a ring of one names itself");
+    }
+
+    #[test]
+    fn what_is_behind_a_broken_part_is_broken_too() {
+        let mut rings = Rings::default();
+        // A batch in 1 and 2, of which 2 has nothing; behind it in 1 one in 1 and 3.
+        let (first, _) = (self::ring(&[1, 2])[0], ());
+        let behind: Vec<_> = self::ring(&[1, 3])
+            .into_iter()
+            .map(|(life, part)| {
+                let shift = |at: u32| at + 1000;
+                let closing = Closing { next_at: shift(part.closing.next_at), ..part.closing };
+                (life, Part { at: shift(part.at), start: 1500, closing })
+            })
+            .collect();
+        rings.add(life(1), None, &[first.1, behind[0].1]);
+        rings.add(life(2), None, &[]);
+        rings.add(life(3), None, &[behind[1].1]);
+        let broken = rings.broken();
+        assert_eq!(broken.get(&1), Some(&first.1));
+        assert_eq!(broken.get(&3), Some(&behind[1].1));
+    }
+
+    #[test]
+    fn a_part_in_a_leaf_that_does_not_count_is_broken() {
+        let parts = ring(&[1, 2]);
+        let add_all = |predecessor_says_farewell: bool| {
+            let mut rings = Rings::default();
+            let (_, mut farewell) = ring(&[9])[0];
+            farewell.closing.is_farewell = true;
+            let of_nine: &[Part] = if predecessor_says_farewell { &[farewell] } else { &[] };
+            rings.add(life(9), None, of_nine);
+            rings.add(life(1), Some(life(9)), &[parts[0].1]);
+            rings.add(life(2), None, &[parts[1].1]);
+            rings.broken().len()
+        };
+        assert_eq!(add_all(true), 0);
+        assert_eq!(add_all(false), 2, "neither it nor the others");
     }
 
     #[test]

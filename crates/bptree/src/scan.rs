@@ -10,7 +10,7 @@
 use crate::get::Whole;
 use crate::leaf::{Directory, Head, PLACES, Version};
 use crate::store::Store;
-use coreplane_engine::{Entry, Result};
+use coreplane_engine::{Entry, Horizon, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::Kind;
 
@@ -120,7 +120,11 @@ impl Store {
                 continue;
             }
             let stretch = self.read_stretch(guard, descent.leaf, (leaf, version), reach, limit);
+            let rests_on = self.rests_on_leaf(descent.leaf);
             if leaf.is_at(version) {
+                if !rests_on.is_durable() {
+                    self.wait_durable(&Horizon::from(rests_on))?;
+                }
                 return stretch;
             }
         }

@@ -3,13 +3,15 @@
 use crate::batch::Isolation;
 use crate::counters::{Count, Counters};
 use crate::cursor::Cursors;
+use crate::durable::Early;
 use crate::inner::Inner;
-use crate::leaf::{Directory, Head, Held, tag_of};
+use crate::leaf::{Directory, Head, Held, Life, tag_of};
 use crate::pages::Pages;
-use coreplane_engine::{Error, Result, UnixMillis};
+use coreplane_engine::{Durability, Error, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::spin::{self, Backoff};
+use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{PageWriter, Pen, Pool, Space, thread_number};
 use coreplane_record::{self as record, Header, Kind, Reader, View};
 use crossbeam_utils::CachePadded;
@@ -24,7 +26,7 @@ pub(crate) const STEP: u64 = 1 << 24;
 const SEQUENCE_MAX: u64 = 1 << 61;
 
 /// Bytes of the record that says that a leaf is dead: each leaf has room for it.
-pub(crate) const FAREWELL: usize = 48;
+pub(crate) const FAREWELL: usize = crate::ring::LEN;
 
 /// Tells the time; tests bring their own.
 pub type TimeSource = Arc<dyn Fn() -> UnixMillis + Send + Sync>;
@@ -50,6 +52,10 @@ pub(crate) struct Store {
     /// Where iterations go on.
     pub(crate) cursors: Mutex<Cursors>,
     pub(crate) isolation: Isolation,
+    /// None where a fence is an instruction.
+    pub(crate) early: Option<Early>,
+    pub(crate) windows: Windows,
+    pub(crate) durability: Durability,
     pub(crate) time: TimeSource,
     pub(crate) check_reads: bool,
     pub(crate) told_expired: AtomicU64,
@@ -103,6 +109,12 @@ pub(crate) struct Locked<'s> {
     pub(crate) page: u32,
     pub(crate) leaf: &'s Directory,
     pub(crate) held: Held<'s>,
+}
+
+impl Locked<'_> {
+    pub(crate) fn life(&self) -> Life {
+        Life { page: self.page, birth: self.held.birth() }
+    }
 }
 
 impl Store {
@@ -264,8 +276,8 @@ impl Store {
         (self.space.page_size() as usize).saturating_sub(tail as usize + FAREWELL)
     }
 
-    /// Has `write` append to a page that is published and has no writer: durable and published
-    /// when it returns.
+    /// Has `write` append to a page that is published and has no writer: published when it returns,
+    /// and durable where a fence is an instruction. Where it is a sync, [`Store::cover`] says which.
     ///
     /// # Errors
     /// If the medium fails: nothing more is published then.
@@ -278,10 +290,25 @@ impl Store {
         let taken = pen.take().unwrap_or_else(|| Pen::new(&self.space));
         let mut writer = taken.take_up(page).map_err(|_| self.not_a_leaf(page))?;
         let written = write(&mut writer).ok_or_else(|| self.not_a_leaf(page));
-        let fenced = self.space.fence().map_err(sync_failed);
-        let is_durable = written.is_ok() && fenced.is_ok();
-        *pen = Some(if is_durable { writer.finish() } else { writer.lay_down() });
+        let fenced = if self.early.is_none() { self.fence() } else { Ok(()) };
+        let is_made = written.is_ok() && fenced.is_ok();
+        *pen = Some(if is_made && self.early.is_none() {
+            writer.finish()
+        } else {
+            if is_made {
+                writer.publish_early();
+            }
+            writer.lay_down()
+        });
         fenced.and(written)
+    }
+
+    /// Everything that this thread flushed before is durable when it returns.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn fence(&self) -> Result<()> {
+        self.space.fence().map_err(sync_failed)
     }
 
     /// The encoded header of a record at `offset` of a page.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 fn options(clock: &ManualClock) -> Options {
-    Options { time: Some(clock.as_clock()), check_reads: true }
+    Options { time: Some(clock.as_clock()), check_reads: true, ..Options::default() }
 }
 
 /// Closes (or, for a kill, just drops) the store and opens its pool again.

@@ -54,7 +54,13 @@ fn what_has_expired_goes_when_its_leaf_is_written_anew() {
     let after = store.stats();
     assert!(after.expired > 250, "{after:?}");
     assert!(after.records <= 600 - after.expired + 70, "{after:?}");
-    assert!(after.free_bytes > before.free_bytes && after.live_bytes < before.live_bytes);
+    assert!(after.live_bytes < before.live_bytes);
+    // Readers of other tests may hold pages for a while.
+    let begun = std::time::Instant::now();
+    while store.stats().free_bytes <= before.free_bytes {
+        assert!(begun.elapsed().as_secs() < 20, "no page came back");
+        std::thread::yield_now();
+    }
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
     drop(store);
     let store = opened(directory.path());

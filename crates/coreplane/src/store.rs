@@ -194,5 +194,10 @@ fn scmkv_options(config: &StoreConfig) -> coreplane_scmkv::Options {
 }
 
 fn bptree_options(config: &StoreConfig) -> coreplane_bptree::Options {
-    coreplane_bptree::Options { check_reads: config.check_reads, ..Default::default() }
+    coreplane_bptree::Options {
+        durability: config.durability,
+        background: config.background,
+        check_reads: config.check_reads,
+        ..Default::default()
+    }
 }

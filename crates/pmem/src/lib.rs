@@ -30,6 +30,7 @@ pub mod pool;
 mod space;
 pub mod spin;
 pub mod stripes;
+pub mod windows;
 
 pub use order::{Instruction, LINE};
 pub use pool::{CreateOptions, MediaChoice, Medium, OpenOptions, Pool, PoolError};

@@ -2,12 +2,6 @@
 //! takes checkpoints as they fall due; one turns expired records into tombstones; one ends the
 //! windows of `relaxed` writes, and of early ones at `group`, which nothing else may delay; and
 //! where a fence is a sync, one makes pages ready for it before they are filled.
-//!
-//! The last sleeps while nothing is open. The first such write after that wakes it, it waits for
-//! half of the least window that is open, and makes durable what it finds; so that, but for the
-//! time of the flush itself, nothing stays undurable for longer than a window, wherever in its
-//! turn it came. As long as it finds something it goes on like that, and needs no waking: a
-//! writer then stores one word a turn.
 
 use crate::counters::Count;
 use crate::log::Log;
@@ -16,9 +10,8 @@ use crate::store::Store;
 use crate::sweep_expired::Sweep;
 use coreplane_engine::{Error, Result};
 use coreplane_record::Kind;
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -26,76 +19,6 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(100);
 /// Cleaning that failed is tried again after so many ticks at most.
 const PAUSE_MAX: u32 = 600;
-/// Windows are not ended more often than this, in microseconds.
-const TURN_MIN: u64 = 50;
-/// No window.
-const NONE: u64 = u64::MAX;
-
-/// The open windows.
-#[derive(Debug)]
-pub(crate) struct Windows {
-    /// The least that was opened since they were ended last, in microseconds.
-    open: AtomicU64,
-    /// So long the thread that ends them sleeps now, in microseconds.
-    turn: AtomicU64,
-    sleeping: Mutex<()>,
-    changed: Condvar,
-}
-
-impl Windows {
-    pub(crate) fn new() -> Self {
-        Self {
-            open: AtomicU64::new(NONE),
-            turn: AtomicU64::new(NONE),
-            sleeping: Mutex::new(()),
-            changed: Condvar::new(),
-        }
-    }
-
-    /// A write was made that is to be durable within `window`. Whoever ends the windows must find
-    /// it from now on: its log is still locked, or it was noted in a locked instruction.
-    #[inline]
-    pub(crate) fn opened(&self, window: Duration) {
-        let micros = window.as_secs().saturating_mul(1_000_000) + u64::from(window.subsec_micros());
-        let micros = micros.min(NONE - 1);
-        // Open already: then whoever ends the windows has yet to come to this log.
-        if micros < self.open.load(Ordering::SeqCst) {
-            self.open_for(micros);
-        }
-    }
-
-    fn open_for(&self, micros: u64) {
-        let before = self.open.fetch_min(micros, Ordering::SeqCst);
-        if micros < before && turn_of(micros) < self.turn.load(Ordering::SeqCst) {
-            self.wake();
-        }
-    }
-
-    /// Sleeps until windows are to be ended; false if it was woken before. `turn`: how long it
-    /// was the last time, [`NONE`] if none was open then.
-    fn sleep(&self, turn: &mut u64, is_closed: impl Fn() -> bool) -> bool {
-        let mut sleeping = self.sleeping.lock();
-        // Said before `open` is looked at, as `open_for` looks here when it has said that.
-        self.turn.store(*turn, Ordering::SeqCst);
-        *turn = turn_of(self.open.load(Ordering::SeqCst)).min(*turn);
-        self.turn.store(*turn, Ordering::SeqCst);
-        // Under the lock, as `wake` takes it: no call to end is slept through.
-        if is_closed() {
-            return false;
-        }
-        if *turn == NONE {
-            self.changed.wait(&mut sleeping);
-            return false;
-        }
-        self.changed.wait_for(&mut sleeping, Duration::from_micros(*turn)).timed_out()
-    }
-
-    #[cold]
-    fn wake(&self) {
-        drop(self.sleeping.lock());
-        self.changed.notify_all();
-    }
-}
 
 /// Starts the threads. They end when the store is closed.
 pub(crate) fn start(store: &Arc<Store>) -> std::io::Result<Vec<JoinHandle<()>>> {
@@ -227,32 +150,19 @@ fn clean(store: &Store) {
     }
 }
 
-/// How long to wait with a window of `micros` open: half of it is over when a turn has passed in
-/// which it was opened.
-fn turn_of(micros: u64) -> u64 {
-    if micros == NONE { NONE } else { (micros / 2).max(TURN_MIN) }
-}
-
 fn end_windows_in_time(store: &Store) {
-    let windows = &store.windows;
-    let mut turn = NONE;
-    while !store.closed.load(Ordering::Acquire) {
-        if !windows.sleep(&mut turn, || store.closed.load(Ordering::Acquire)) {
-            continue;
-        }
-        // Before the first log is looked at: a write that comes after opens them again.
-        let ended = windows.open.swap(NONE, Ordering::SeqCst);
-        turn = turn_of(ended);
-        if ended == NONE {
-            continue;
-        }
-        store.request_early();
-        if store.end_windows().is_err() {
-            // The medium has failed; writers are told so.
-            store.counters.add(Count::BackgroundFailures, 1);
-            return;
-        }
-    }
+    store.windows.end_in_time(
+        || store.closed.load(Ordering::Acquire),
+        || {
+            store.request_early();
+            let ended = store.end_windows();
+            if ended.is_err() {
+                // The medium has failed; writers are told so.
+                store.counters.add(Count::BackgroundFailures, 1);
+            }
+            ended.is_ok()
+        },
+    );
 }
 
 impl Store {

@@ -1,7 +1,6 @@
 //! Creating and opening a store.
 
 use crate::arena::Arena;
-use crate::background::Windows;
 use crate::batch::Gate;
 use crate::checkpoint::{Checkpoints, Found, Loaded, Source};
 use crate::clean::Cleaner;
@@ -18,6 +17,7 @@ use crate::staging::Staging;
 use crate::store::{Root, Seeds, Store};
 use crate::sweep_expired::Expiries;
 use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
+use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{CreateOptions, Pool, PoolError, Space, spin};
 use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};

@@ -1,7 +1,6 @@
 //! What the parts of the engine share: the pool, its pages, the index, the logs.
 
 use crate::arena::Arena;
-use crate::background::Windows;
 use crate::batch::Gate;
 use crate::checkpoint::Checkpoints;
 use crate::clean::Cleaner;
@@ -17,6 +16,7 @@ use crate::staging::Staging;
 use crate::sweep_expired::Expiries;
 use coreplane_engine::{Durability, Error, Result};
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{Pool, Space, spin};
 use coreplane_record::{self as record, Kind, Reader, View};
 use crossbeam_utils::CachePadded;

@@ -284,14 +284,6 @@ impl Held<'_> {
         self.leaf.is_sealed.load(Ordering::Relaxed)
     }
 
-    /// Lets a place name a record (its tag, offset and length), in the stead of one of `old` bytes
-    /// if it was in use. The record is durable and published.
-    #[inline]
-    pub(crate) fn publish(mut self, place: usize, (tag, offset, len): (u8, u32, u32), old: u32) {
-        self.begin();
-        self.set(place, (tag, offset, len), old);
-    }
-
     /// Readers wait from here on, until the leaf is unlocked.
     #[inline]
     pub(crate) fn begin(&mut self) {
@@ -301,7 +293,8 @@ impl Held<'_> {
         self.word += VERSION;
     }
 
-    /// As [`Held::publish`], of one of several records, once the change has begun.
+    /// Lets a place name a record (its tag, offset and length), in the stead of one of `old` bytes
+    /// if it was in use. The record is published, and the change has begun.
     #[inline]
     pub(crate) fn set(&self, place: usize, (tag, offset, len): (u8, u32, u32), old: u32) {
         self.leaf.fill(place, tag, offset);
@@ -365,7 +358,10 @@ mod tests {
         assert!(leaf.is_at(version) && leaf.try_lock(version).is_none());
         drop(held);
         assert!(leaf.is_at(version));
-        leaf.try_lock(version).unwrap().publish(0, (2, 80, 24), 16);
+        let mut held = leaf.try_lock(version).unwrap();
+        held.begin();
+        held.set(0, (2, 80, 24), 16);
+        drop(held);
         assert!(!leaf.is_at(version) && leaf.try_lock(version).is_none());
         assert_eq!((leaf.candidates(2), leaf.candidates(1), leaf.live()), (1, 0, 24));
         leaf.lock().unwrap().bury();
@@ -380,7 +376,9 @@ mod tests {
         leaf.begin(Begun::default(), std::iter::empty());
         for at in 0..PLACES {
             let place = leaf.vacancy().unwrap();
-            leaf.lock().unwrap().publish(place, (at as u8, 8 * at as u32, 8), 0);
+            let mut held = leaf.lock().unwrap();
+            held.begin();
+            held.set(place, (at as u8, 8 * at as u32, 8), 0);
         }
         assert_eq!((leaf.vacancy(), leaf.used()), (None, u64::MAX));
         assert_eq!(leaf.offset(63), 8 * 63);

@@ -7,9 +7,11 @@
 //!   12  bytes of the page that were written before it became a leaf
 //!   16  birth          of the page; no two pages of a pool, and no two uses of a page, have the same
 //!   24  version        no key of the leaf has had a greater one before
-//!   32  predecessors   page numbers of the leaves whose records these were; all ones: none
-//!   40                 and their births
-//!   56  zeroes
+//!   32  predecessor    page number of the leaf whose records these were (of two, that of the lower
+//!                      keys); all ones: none
+//!   36  zeroes
+//!   40                 and its birth
+//!   48  zeroes
 //!   64  least key, bound, zeroes up to a multiple of 8; then records
 //! ```
 //!
@@ -44,8 +46,8 @@ pub(crate) struct Head {
     pub(crate) birth: u64,
     /// No key of the leaf had a greater version before.
     pub(crate) version: u64,
-    /// The leaves whose records these were.
-    pub(crate) predecessors: [Option<Life>; 2],
+    /// The leaf whose records these were; of two the one with the lower keys.
+    pub(crate) predecessor: Option<Life>,
     pub(crate) least: Box<[u8]>,
     /// The least key that is too great for it.
     pub(crate) bound: Option<Box<[u8]>>,
@@ -89,11 +91,9 @@ impl Head {
         put(12, &self.image_len.to_le_bytes());
         put(16, &self.birth.to_le_bytes());
         put(24, &self.version.to_le_bytes());
-        for (at, predecessor) in self.predecessors.iter().enumerate() {
-            let Life { page, birth } = predecessor.unwrap_or(Life { page: NOBODY, birth: 0 });
-            put(32 + 4 * at, &page.to_le_bytes());
-            put(40 + 8 * at, &birth.to_le_bytes());
-        }
+        let Life { page: of, birth } = self.predecessor.unwrap_or(Life { page: NOBODY, birth: 0 });
+        put(32, &of.to_le_bytes());
+        put(40, &birth.to_le_bytes());
         put(FIXED, &self.least);
         put(FIXED + self.least.len(), bound);
         let crc = crc32c_append(seed(pool_seed, page), &bytes[4..]);
@@ -128,14 +128,11 @@ impl Head {
         }
         let keys = &bytes[FIXED..];
         let is_bounded = word32(bytes, 4) & UNBOUNDED == 0;
-        let predecessor = |at: usize| {
-            let page = word32(bytes, 32 + 4 * at);
-            (page != NOBODY).then(|| Life { page, birth: word64(bytes, 40 + 8 * at) })
-        };
+        let of = word32(bytes, 32);
         Ok(Some(Self {
             birth: word64(bytes, 16),
             version: word64(bytes, 24),
-            predecessors: [predecessor(0), predecessor(1)],
+            predecessor: (of != NOBODY).then(|| Life { page: of, birth: word64(bytes, 40) }),
             least: keys[..least_len].into(),
             bound: is_bounded.then(|| keys[least_len..least_len + bound_len].into()),
             image_len: word32(bytes, 12),

@@ -109,9 +109,13 @@ impl Syncer {
 
     /// Returns once all that was flushed before the call is durable.
     pub(super) fn sync(&self) -> Result<(), SyncError> {
+        self.sync_to(self.draw())
+    }
+
+    /// Returns once the round `wanted` has ended, which it leads if nobody does.
+    fn sync_to(&self, wanted: u64) -> Result<(), SyncError> {
         let shared = &self.shared;
         let mut state = shared.state.lock();
-        let wanted = shared.generation(&state);
         loop {
             if shared.ended.load(Ordering::Acquire) >= wanted {
                 return Ok(());
@@ -131,7 +135,8 @@ impl Syncer {
     /// The generation that covers all that was flushed before the call. Whoever needs it asks for
     /// it ([`Syncer::request`]) or waits.
     fn draw(&self) -> u64 {
-        self.shared.generation(&self.shared.state.lock())
+        let state = self.shared.state.lock();
+        state.rounds.covering(self.shared.dirty.load(Ordering::Acquire))
     }
 
     /// Sees to it that the rounds up to `wanted` are run, without waiting for them. A thread that
@@ -200,11 +205,6 @@ impl Drop for Syncer {
 }
 
 impl Shared {
-    /// The round that covers everything flushed so far.
-    fn generation(&self, state: &State) -> u64 {
-        state.rounds.covering(self.dirty.load(Ordering::Acquire))
-    }
-
     /// Runs one round. The caller has seen that none is running.
     fn round(&self, mut state: parking_lot::MutexGuard<'_, State>) {
         let number = state.rounds.begin();
@@ -291,6 +291,23 @@ impl Space {
                 trace.sync_is_done(generation)
             }
             _ => self.check_sync().map(|()| true),
+        }
+    }
+
+    /// Returns once everything that `generation` covers is durable.
+    ///
+    /// # Errors
+    /// [`SyncError`] if that can no longer happen.
+    pub fn sync_wait(&self, generation: u64) -> Result<(), SyncError> {
+        match (&self.behaviour, &self.syncer) {
+            (Behaviour::File, Some(syncer)) => {
+                self.count_fence();
+                syncer.sync_to(generation)
+            }
+            (Behaviour::Traced(trace), _) if !trace.fences_at_once() => {
+                if trace.sync_is_done(generation)? { Ok(()) } else { self.fence() }
+            }
+            _ => self.check_sync(),
         }
     }
 
