@@ -5,7 +5,7 @@
 //! forgotten begins again, which shows records twice and never leaves one out.
 
 use crate::put::Plan;
-use crate::store::Store;
+use crate::store::{Root, Store};
 use coreplane_engine::{Entry, Error, Result, WriteOptions};
 use coreplane_pmem::{epoch, spin};
 use coreplane_record::Kind;
@@ -92,6 +92,25 @@ impl Store {
                 Some(bound) => from = bound,
             }
         }
+    }
+
+    /// Keeps the tombstones above `sequence`, after a restart too.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    pub(crate) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        self.check_writable()?;
+        let before = self.held_tombstones.swap(sequence, Ordering::AcqRel);
+        if before == sequence {
+            return Ok(());
+        }
+        // Whoever forgets some still has said so by then.
+        self.wait_for_writers();
+        let forgotten = self.forgotten_tombstones.load(Ordering::Acquire);
+        let held = if sequence == u64::MAX { 0 } else { sequence.max(forgotten) + 1 };
+        let _changing = spin::lock(&self.root_change);
+        let root = Root::from_words(self.pool.root());
+        self.set_root(Root { held, ..root })
     }
 
     /// Shows what is newer than `sequence`, tombstones too.

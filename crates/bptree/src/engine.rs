@@ -276,8 +276,7 @@ impl Engine for Bptree {
     }
 
     fn hold_tombstones(&self, sequence: u64) -> Result<()> {
-        self.store.held_tombstones.store(sequence, Ordering::Release);
-        Ok(())
+        self.store.hold_tombstones(sequence)
     }
 
     fn tombstone_horizon(&self) -> u64 {

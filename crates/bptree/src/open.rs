@@ -130,8 +130,9 @@ impl Store {
         store.pages.allow_births(old.births_end, root.births_end);
         // From here on a crash finds the store unclean, and versions and births go on above.
         store.set_root(root)?;
-        // What was forgotten before is not known.
-        store.forgotten_tombstones.store(root.version_base, Ordering::Release);
+        // What was forgotten before is not known, unless they were held.
+        let forgotten = if root.held > 0 { root.held - 1 } else { root.version_base };
+        store.forgotten_tombstones.store(forgotten, Ordering::Release);
         store.recover(root.sealed_births, progress)?;
         Ok(store)
     }
@@ -147,7 +148,7 @@ impl Store {
             pens: (0..64).map(|_| CachePadded::new(Mutex::new(None))).collect(),
             version_base: AtomicU64::new(root.version_base),
             counters: Counters::default(),
-            held_tombstones: AtomicU64::new(u64::MAX),
+            held_tombstones: AtomicU64::new(root.held.wrapping_sub(1)),
             forgotten_tombstones: AtomicU64::new(0),
             cursors: Mutex::default(),
             isolation: Isolation::default(),
@@ -176,8 +177,8 @@ impl Store {
         self.set_root(Root { flags: root.flags | Root::CLEAN, ..root })
     }
 
-    /// Waits until nobody writes who began before the store was closed.
-    fn wait_for_writers(&self) {
+    /// Waits until nobody writes who began before the call.
+    pub(crate) fn wait_for_writers(&self) {
         for page in 0..self.space.pages() {
             drop(self.leaves.get(page as usize).lock());
         }

@@ -75,6 +75,8 @@ pub(crate) struct Root {
     /// Leaves with a birth below this are sealed: a crash may have left something behind their last
     /// records, which would be taken for a record if it came to be behind another one.
     pub(crate) sealed_births: u64,
+    /// One more than the sequence above which all tombstones are kept; 0: they are not.
+    pub(crate) held: u64,
 }
 
 impl Root {
@@ -83,14 +85,14 @@ impl Root {
 
     // media-format: begin pool
     pub(crate) fn to_words(self) -> [u64; 8] {
-        let Self { flags, version_base, births_end, told_expired, sealed_births } = self;
-        [flags, version_base, births_end, told_expired, sealed_births, 0, 0, 0]
+        let Self { flags, version_base, births_end, told_expired, sealed_births, held } = self;
+        [flags, version_base, births_end, told_expired, sealed_births, held, 0, 0]
     }
     // media-format: end
 
     pub(crate) fn from_words(words: [u64; 8]) -> Self {
-        let [flags, version_base, births_end, told_expired, sealed_births, ..] = words;
-        Self { flags, version_base, births_end, told_expired, sealed_births }
+        let [flags, version_base, births_end, told_expired, sealed_births, held, ..] = words;
+        Self { flags, version_base, births_end, told_expired, sealed_births, held }
     }
 }
 

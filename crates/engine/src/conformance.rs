@@ -213,7 +213,8 @@ macro_rules! __conformance_properties {
                 a_batch_with_a_given_sequence;
             cursor: iterates_over_everything, any_number_is_a_cursor,
                 what_stays_is_shown_beside_changes, what_stays_is_shown_beside_threads;
-            changes: changes_are_complete, tombstones_are_held, history_gone_is_said,
+            changes: changes_are_complete, tombstones_are_held,
+                tombstones_are_held_across_a_restart, history_gone_is_said,
                 clear_is_a_change;
             durable: waiting_writes_are_durable, early_writes_get_tickets,
                 answers_carry_what_they_rest_on, every_level_and_completion,

@@ -307,8 +307,8 @@ pub trait Engine: Send + Sync {
     /// [`Error::HistoryGone`] if `sequence` is below the tombstone horizon.
     fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()>;
 
-    /// Keep every tombstone with a sequence above `sequence`, until called again. It starts at
-    /// `u64::MAX`: none is kept for the caller's sake.
+    /// Keep every tombstone with a sequence above `sequence`, until called again, restarts
+    /// included. It starts at `u64::MAX`: none is kept for the caller's sake.
     ///
     /// # Errors
     /// As the trait's.

@@ -374,9 +374,7 @@ impl Engine for Scmkv {
     }
 
     fn hold_tombstones(&self, sequence: u64) -> Result<()> {
-        let _cleaning = self.store.cleaner.lock();
-        self.store.held_tombstones.store(sequence, Ordering::Release);
-        Ok(())
+        self.store.hold_tombstones(sequence)
     }
 
     fn tombstone_horizon(&self) -> u64 {

@@ -3,9 +3,10 @@
 use crate::get::Whole;
 use crate::index::{GroupLock, Position, Slot};
 use crate::put::Plan;
-use crate::store::{Store, misled};
+use crate::store::{Root, Store, misled};
 use coreplane_engine::{Completion, Entry, Error, Result, WriteOptions};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::spin;
 use std::sync::atomic::Ordering;
 
 /// A record or tombstone that was met.
@@ -71,6 +72,21 @@ impl Store {
                 Some(next) => position = next,
             }
         }
+    }
+
+    /// Keeps the tombstones above `sequence`, after a restart too.
+    pub(crate) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        // Nothing is dropped meanwhile.
+        let _cleaning = spin::lock(&self.cleaner);
+        self.check_writable()?;
+        let before = self.held_tombstones.swap(sequence, Ordering::AcqRel);
+        if before == sequence {
+            return Ok(());
+        }
+        let dropped = self.dropped_tombstones.load(Ordering::Acquire);
+        let held = if sequence == u64::MAX { 0 } else { sequence.max(dropped) + 1 };
+        let _changing = spin::lock(&self.root_change);
+        self.set_root(Root { held, ..self.root() })
     }
 
     /// Shows what is newer than `sequence`, tombstones too.

@@ -259,8 +259,13 @@ impl Store {
             clock,
             expiries: if counted { Expiries::none() } else { Expiries::unknown() },
             opened: Instant::now(),
-            held_tombstones: AtomicU64::new(u64::MAX),
-            dropped_tombstones: AtomicU64::new(if counted { 0 } else { root.version_base }),
+            held_tombstones: AtomicU64::new(root.held.wrapping_sub(1)),
+            dropped_tombstones: AtomicU64::new(match root.held {
+                0 if counted => 0,
+                // What was dropped before is not known.
+                0 => root.version_base,
+                held => held - 1,
+            }),
             closed: AtomicBool::new(false),
             root_change: Mutex::new(()),
             unflushed: AtomicBool::new(root.has(Root::UNFLUSHED)),

@@ -95,6 +95,8 @@ pub(crate) struct Root {
     pub(crate) replay_birth: u64,
     /// Pages whose elements are written: fewer than the pool has after a crash in a growth.
     pub(crate) formatted: u64,
+    /// One more than the sequence above which all tombstones are kept; 0: they are not.
+    pub(crate) held: u64,
 }
 
 impl Root {
@@ -112,14 +114,14 @@ impl Root {
 
     // media-format: begin pool
     pub(crate) fn to_words(self) -> [u64; 8] {
-        let Self { flags, version_base, records, checkpoint, replay_birth, formatted } = self;
-        [flags, version_base, records, checkpoint, replay_birth, formatted, 0, 0]
+        let Self { flags, version_base, records, checkpoint, replay_birth, formatted, held } = self;
+        [flags, version_base, records, checkpoint, replay_birth, formatted, held, 0]
     }
     // media-format: end
 
     pub(crate) fn from_words(words: [u64; 8]) -> Self {
-        let [flags, version_base, records, checkpoint, replay_birth, formatted, ..] = words;
-        Self { flags, version_base, records, checkpoint, replay_birth, formatted }
+        let [flags, version_base, records, checkpoint, replay_birth, formatted, held, _] = words;
+        Self { flags, version_base, records, checkpoint, replay_birth, formatted, held }
     }
 
     pub(crate) fn has(self, flag: u64) -> bool {

@@ -1,8 +1,8 @@
 //! What has changed since a sequence, tombstones included.
 
-use super::Factory;
 use super::probe::{WAIT, all, changes, given, key, put, written};
 use super::rng::Rng;
+use super::{Factory, Fixture, Restart};
 use crate::{Batch, Engine, Error};
 use std::collections::BTreeMap;
 
@@ -77,6 +77,31 @@ pub(super) fn tombstones_are_held(factory: Factory<'_>) {
     let found = changes(engine, middle).unwrap();
     for (key, sequence) in gone.iter().filter(|(_, sequence)| **sequence > middle) {
         assert_eq!(found.get(key), Some(&(*sequence, None)), "still held: {key:?}");
+    }
+}
+
+pub(super) fn tombstones_are_held_across_a_restart(factory: Factory<'_>) {
+    for how in [Restart::Clean, Restart::Kill] {
+        let fixture = factory();
+        for number in 0..40 {
+            put(&*fixture.engine, &key(number), b"1");
+        }
+        let line = fixture.engine.advance_sequence().unwrap();
+        fixture.engine.hold_tombstones(line).unwrap();
+        let delete = |fixture: &Fixture, number| {
+            written(fixture.engine.delete(&key(number), &WAIT).unwrap());
+        };
+        (0..20).for_each(|number| delete(&fixture, number));
+        let Some(fixture) = fixture.restart(how) else { return };
+        (20..30).for_each(|number| delete(&fixture, number));
+        let engine = &*fixture.engine;
+        churn(engine, fixture.scale.operations);
+        assert!(engine.tombstone_horizon() <= line, "the hold was forgotten in a restart");
+        let found = changes(engine, line).unwrap();
+        for number in 0..30 {
+            let found = found.get(&key(number));
+            assert!(matches!(found, Some((_, None))), "{found:?}: the tombstone of {number}");
+        }
     }
 }
 
