@@ -23,6 +23,7 @@ pub mod arch;
 pub mod checksum;
 pub mod chunked;
 pub mod epoch;
+pub mod huge;
 pub mod media;
 pub mod order;
 pub mod poison;
