@@ -24,8 +24,9 @@ const MODELS: &str = "kernel::tests";
 
 /// Parts of the engine whose threads share memory without locks: a package, and which of its tests
 /// have truly concurrent threads ([`MODELS`] do not).
-const KERNELS: [(&str, &[&str]); 3] = [
-    ("coreplane-pmem", &["--lib", "--", "epoch::tests"]),
+const KERNELS: [(&str, &[&str]); 4] = [
+    ("coreplane-mkvs", &["--test", "rebuilds"]),
+    ("coreplane-pmem", &["--lib", "--", "epoch::tests", "epoch::published"]),
     ("coreplane-pmem", &["--lib", "--", "spin::tests"]),
     ("coreplane-scmkv", &["--test", "stress"]),
 ];

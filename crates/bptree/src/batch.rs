@@ -9,7 +9,7 @@
 //!    seen one change sees the others, or waits for them.
 //!
 //! Reads of several keys want more than that: they look again if a batch has been published since
-//! they began ([`Isolation`]), and lock the leaves themselves if that goes on.
+//! they began ([`Isolation`](coreplane_pmem::isolation::Isolation)), and lock the leaves themselves if that goes on.
 
 use crate::counters::Count;
 use crate::durable::Level;
@@ -23,37 +23,7 @@ use crate::store::{Locked, STEP, Standing, Store};
 use coreplane_engine::{Batch, Change, Error, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Header, Kind, View};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-
-/// Tells reads of several keys whether a batch came in between.
-#[derive(Debug, Default)]
-pub(crate) struct Isolation {
-    begun: AtomicU64,
-    ended: AtomicU64,
-}
-
-impl Isolation {
-    /// The number of batches so far, if none is being published.
-    pub(crate) fn quiet(&self) -> Option<u64> {
-        let ended = self.ended.load(Ordering::Acquire);
-        (self.begun.load(Ordering::Acquire) == ended).then_some(ended)
-    }
-
-    /// True if none has begun to be published since.
-    pub(crate) fn is_quiet_since(&self, quiet: u64) -> bool {
-        // What was loaded before this is not loaded after the number.
-        fence(Ordering::Acquire);
-        self.begun.load(Ordering::Relaxed) == quiet
-    }
-
-    fn publish(&self, publish: impl FnOnce()) {
-        self.begun.fetch_add(1, Ordering::AcqRel);
-        // Whoever sees anything of it sees that it has begun.
-        fence(Ordering::Release);
-        publish();
-        self.ended.fetch_add(1, Ordering::Release);
-    }
-}
+use std::sync::atomic::Ordering;
 
 /// The last change of a key.
 struct Step<'b> {
@@ -340,7 +310,8 @@ impl Store {
     ) -> (Vec<u32>, Vec<Vec<u8>>) {
         let (mut dead, mut sparse) = (Vec::new(), Vec::new());
         shares.retain(|share| !share.is_idle());
-        self.isolation.publish(|| {
+        {
+            let _publishing = self.isolation.begin();
             for share in &mut shares {
                 share.locked.held.begin();
             }
@@ -374,7 +345,7 @@ impl Store {
             for Share { locked, places, .. } in shares {
                 if places.is_empty() { locked.held.bury() } else { drop(locked) }
             }
-        });
+        }
         (dead, sparse)
     }
 }

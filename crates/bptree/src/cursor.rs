@@ -1,43 +1,13 @@
-//! Cursors of unordered iteration: numbers that stand for keys.
+//! Going through the records in no particular order: iterations, changes, and emptying the store.
 //!
-//! A cursor of 64 bits cannot say where among keys of any length an iteration is. So the store
-//! remembers that, for the iterations under way that were last asked to go on. One that it has
-//! forgotten begins again, which shows records twice and never leaves one out.
+//! Where an iteration goes on is a key, for which a number stands ([`Cursors`](coreplane_engine::Cursors)).
 
 use crate::put::Plan;
 use crate::store::{Root, Store};
 use coreplane_engine::{Entry, Error, Result, WriteOptions};
 use coreplane_pmem::{epoch, spin};
 use coreplane_record::Kind;
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-
-/// Iterations that are remembered.
-const REMEMBERED: usize = 4096;
-
-#[derive(Debug, Default)]
-pub(crate) struct Cursors {
-    last: u64,
-    /// A cursor, and the key where it goes on.
-    places: VecDeque<(u64, Box<[u8]>)>,
-}
-
-impl Cursors {
-    fn remember(&mut self, key: Box<[u8]>) -> u64 {
-        if self.places.len() == REMEMBERED {
-            self.places.pop_front();
-        }
-        self.last += 1;
-        self.places.push_back((self.last, key));
-        self.last
-    }
-
-    /// The place stays known: the same cursor may be asked for twice.
-    fn place_of(&self, cursor: u64) -> Box<[u8]> {
-        let known = self.places.binary_search_by_key(&cursor, |(cursor, _)| *cursor);
-        known.map_or_else(|_| Box::default(), |at| self.places[at].1.clone())
-    }
-}
 
 impl Store {
     /// Shows the live records of whole leaves from `cursor` on, until `count` were shown.

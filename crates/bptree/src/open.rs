@@ -1,6 +1,5 @@
 //! Creating and opening a store.
 
-use crate::batch::Isolation;
 use crate::counters::Counters;
 use crate::durable::Early;
 use crate::inner::Inner;
@@ -9,6 +8,7 @@ use crate::pages::Pages;
 use crate::store::{Root, STEP, Store, TimeSource, sync_failed};
 use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
+use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{CreateOptions, MediaChoice, Pool, PoolError, Space, spin};
 use crossbeam_utils::CachePadded;

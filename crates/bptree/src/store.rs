@@ -1,15 +1,14 @@
 //! What the parts of the engine share: the pool, its pages, the tree.
 
-use crate::batch::Isolation;
 use crate::counters::{Count, Counters};
-use crate::cursor::Cursors;
 use crate::durable::Early;
 use crate::inner::Inner;
 use crate::leaf::{Directory, Head, Held, Life, tag_of};
 use crate::pages::Pages;
-use coreplane_engine::{Durability, Error, Result, UnixMillis};
+use coreplane_engine::{Cursors, Durability, Error, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::spin::{self, Backoff};
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{PageWriter, Pen, Pool, Space, thread_number};
@@ -50,7 +49,7 @@ pub(crate) struct Store {
     /// The greatest sequence of a tombstone that was forgotten.
     pub(crate) forgotten_tombstones: AtomicU64,
     /// Where iterations go on.
-    pub(crate) cursors: Mutex<Cursors>,
+    pub(crate) cursors: Mutex<Cursors<Box<[u8]>>>,
     pub(crate) isolation: Isolation,
     /// None where a fence is an instruction.
     pub(crate) early: Option<Early>,

@@ -29,6 +29,7 @@
 
 mod batch;
 pub mod conformance;
+mod cursors;
 mod durability;
 mod error;
 pub mod model;
@@ -36,6 +37,7 @@ mod record;
 mod stats;
 
 pub use batch::{Batch, Change};
+pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
 pub use record::{Record, UnixMillis, Value};

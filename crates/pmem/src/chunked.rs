@@ -1,10 +1,8 @@
 //! A table that comes into being a chunk at a time, so that a small store in a large reserve
 //! costs no memory and every open of it is quick.
 
+use crate::huge;
 use std::sync::OnceLock;
-
-/// Bytes in a huge page.
-const HUGE: usize = 2 << 20;
 
 /// A table in DRAM whose entries are made as they are used.
 #[derive(Debug)]
@@ -34,23 +32,10 @@ impl<T> Chunked<T> {
     /// A chunk, in huge pages where it is large enough for some.
     #[cold]
     fn make_chunk(&self) -> Box<[T]> {
-        let mut chunk = Vec::with_capacity(self.chunk);
-        let len = self.chunk * size_of::<T>();
-        let start = (chunk.as_ptr() as usize).next_multiple_of(HUGE);
-        let end = (chunk.as_ptr() as usize + len) / HUGE * HUGE;
-        if start < end {
-            // SAFETY: the range is within what the vector has allocated, which nobody has touched,
-            // and the advice changes no byte of it.
-            let _best_effort = unsafe {
-                rustix::mm::madvise(
-                    start as *mut std::ffi::c_void,
-                    end - start,
-                    rustix::mm::Advice::LinuxHugepage,
-                )
-            };
-        }
-        chunk.extend((0..self.chunk).map(|_| (self.initial)()));
-        chunk.into_boxed_slice()
+        huge::boxed(self.chunk, self.initial).unwrap_or_else(|_| {
+            // What every other collection does without memory. The layout is only for the message.
+            std::alloc::handle_alloc_error(std::alloc::Layout::new::<T>())
+        })
     }
 
     /// Bytes in use.

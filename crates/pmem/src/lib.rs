@@ -23,6 +23,8 @@ pub mod arch;
 pub mod checksum;
 pub mod chunked;
 pub mod epoch;
+pub mod huge;
+pub mod isolation;
 pub mod media;
 pub mod order;
 pub mod poison;

@@ -1,0 +1,61 @@
+//! The accesses on which the filter rests, over any kind of atomic and any place for what is
+//! replaced, so that a model checker runs the very code that probes, writers and rebuilds run.
+//!
+//! - `table`: lines of counters
+//! - `gate`: which writers began before something, and when they are gone
+//! - `switch`: from one table to the next
+
+mod gate;
+mod switch;
+mod table;
+
+pub(super) use gate::{Gate, Stay};
+pub(super) use switch::{Phase, Place, Switch};
+pub use table::KEYS_PER_LINE;
+pub(super) use table::Table;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An atomic word.
+pub(super) trait Atomic {
+    fn new(value: u64) -> Self;
+    fn load(&self, order: Ordering) -> u64;
+    /// Replaces `current` by `new` (relaxed), or says what is there; may fail without a reason.
+    fn replace(&self, current: u64, new: u64) -> Result<u64, u64>;
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64;
+    fn fetch_sub(&self, value: u64, order: Ordering) -> u64;
+    /// Between a change and a load that must not come before it, both sequentially consistent:
+    /// that is all it takes. The model checker takes such accesses for acquire and release ones,
+    /// and has a fence here.
+    #[inline]
+    fn meet() {}
+}
+
+impl Atomic for AtomicU64 {
+    fn new(value: u64) -> Self {
+        Self::new(value)
+    }
+
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+
+    #[inline]
+    fn replace(&self, current: u64, new: u64) -> Result<u64, u64> {
+        self.compare_exchange_weak(current, new, Ordering::Relaxed, Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.fetch_add(value, order)
+    }
+
+    #[inline]
+    fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+        self.fetch_sub(value, order)
+    }
+}
+
+#[cfg(test)]
+mod tests;

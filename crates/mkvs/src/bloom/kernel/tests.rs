@@ -1,0 +1,362 @@
+//! Interleavings of writers, rebuilds and probes, up to a number of preemptions: loom. The engine is
+//! a word for each key.
+//!
+//! Each model runs twice. Of the accesses to a word loom keeps only the last, to find what has to be
+//! tried in the other order; so a store after a load of the same thread hides another thread's load
+//! from it, and interleavings are left out. Where every load and store is a change that depends on
+//! the one before (`LATEST`), none are; but then a load sees the latest value, as a plain one need
+//! not.
+
+use super::{Atomic, Gate, Phase, Place, Stay, Switch, Table};
+use loom::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What is broken in a model that is to fail.
+const CAS: u8 = 1;
+const MEET: u8 = 2;
+/// Loads and stores are read-modify-writes.
+const LATEST: u8 = 4;
+
+/// loom's atomic, in its way.
+#[derive(Debug)]
+struct Word<const WAY: u8>(loom::sync::atomic::AtomicU64);
+
+impl<const WAY: u8> Word<WAY> {
+    fn store(&self, value: u64, order: Ordering) {
+        if WAY & LATEST == 0 {
+            self.0.store(value, order);
+        } else {
+            self.0.swap(value, Ordering::AcqRel);
+        }
+    }
+}
+
+impl<const WAY: u8> Atomic for Word<WAY> {
+    fn new(value: u64) -> Self {
+        Self(loom::sync::atomic::AtomicU64::new(value))
+    }
+
+    fn load(&self, order: Ordering) -> u64 {
+        if WAY & LATEST == 0 { self.0.load(order) } else { self.0.fetch_add(0, Ordering::AcqRel) }
+    }
+
+    fn replace(&self, current: u64, new: u64) -> Result<u64, u64> {
+        if WAY & CAS != 0 {
+            self.0.store(new, Ordering::Relaxed);
+            return Ok(current);
+        }
+        self.0.compare_exchange(current, new, Ordering::Relaxed, Ordering::Relaxed)
+    }
+
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_add(value, order)
+    }
+
+    fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_sub(value, order)
+    }
+
+    fn meet() {
+        if WAY & MEET == 0 {
+            loom::sync::atomic::fence(Ordering::SeqCst);
+        }
+    }
+}
+
+/// A pointer that is published: which of the values that ever were.
+struct Shelf<T, const WAY: u8> {
+    at: Word<WAY>,
+    values: Mutex<Vec<std::sync::Arc<T>>>,
+}
+
+impl<T, const WAY: u8> Place<T> for Shelf<T, WAY> {
+    fn new(value: T) -> Self {
+        let values = Mutex::new(vec![std::sync::Arc::new(value)]);
+        Self { at: Word::new(0), values }
+    }
+
+    fn look<R>(&self, with: impl FnOnce(&T) -> R) -> R {
+        let at = self.at.load(Ordering::Acquire);
+        let value = self.values.lock().unwrap()[at as usize].clone();
+        with(&value)
+    }
+
+    fn replace(&self, value: T) {
+        // Not locked where loom may let another thread run.
+        let last = {
+            let mut values = self.values.lock().unwrap();
+            values.push(std::sync::Arc::new(value));
+            values.len() - 1
+        };
+        self.at.store(last as u64, Ordering::Release);
+    }
+}
+
+fn table<const WAY: u8>() -> std::sync::Arc<Table<Word<WAY>>> {
+    std::sync::Arc::new(Table::new(1, &std::sync::Arc::new(AtomicU64::new(0))).unwrap())
+}
+
+/// Two keys that share all counters.
+const TWIN: u64 = 0;
+/// One that has words of its own.
+const OTHER: u64 = 2;
+
+/// The hashes of three keys, and for each whether the engine has it.
+const KEYS: [u64; 3] = [TWIN, TWIN, OTHER];
+
+struct World<const WAY: u8> {
+    engine: [Word<WAY>; 3],
+    switch: Switch<Word<WAY>, Shelf<Phase<Word<WAY>>, WAY>>,
+}
+
+impl<const WAY: u8> World<WAY> {
+    /// The engine and the filter have both keys of `TWIN`.
+    fn new() -> Self {
+        let engine = [1, 1, 0].map(Word::new);
+        let world = Self { engine, switch: Switch::new(table(), Gate::new(1)) };
+        world.change(|stay| {
+            world.switch.insert(stay, TWIN);
+            world.switch.insert(stay, TWIN);
+        });
+        world
+    }
+
+    fn change<R>(&self, change: impl FnOnce(&Stay) -> R) -> R {
+        let stay = self.switch.enter(0);
+        let changed = change(&stay);
+        self.switch.leave(&stay);
+        changed
+    }
+
+    fn put(&self, key: usize) {
+        self.engine[key].store(1, Ordering::Relaxed);
+    }
+
+    fn delete(&self, key: usize) {
+        self.engine[key].store(0, Ordering::Relaxed);
+    }
+
+    fn fill(&self) {
+        let next = table();
+        self.switch.start(next.clone(), loom::thread::yield_now);
+        for (key, hash) in KEYS.into_iter().enumerate() {
+            if self.engine[key].load(Ordering::Relaxed) == 1 {
+                next.add(hash);
+            }
+        }
+    }
+
+    fn rebuild(&self) {
+        self.fill();
+        self.switch.finish(loom::thread::yield_now);
+    }
+
+    fn assert_has(&self, hash: u64) {
+        assert!(self.switch.may_contain(hash), "a key that is there was denied");
+    }
+}
+
+/// A thread of a model.
+type Act<const WAY: u8> = fn(&World<WAY>);
+
+/// Runs `others` beside `main` in every way of so many preemptions.
+fn run<const WAY: u8>(
+    preemptions: usize,
+    others: &'static [Act<WAY>],
+    main: Act<WAY>,
+    after: Act<WAY>,
+) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(move || {
+        let world = Arc::new(World::<WAY>::new());
+        let threads: Vec<_> = others
+            .iter()
+            .map(|act| {
+                let world = world.clone();
+                loom::thread::spawn(move || act(&world))
+            })
+            .collect();
+        main(&world);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        after(&world);
+    });
+}
+
+/// Runs them in both ways of loading.
+macro_rules! explore {
+    ($preemptions:expr, [$($other:ident),+], $main:ident, $after:ident) => {
+        run::<0>($preemptions, &[$($other),+], $main, $after);
+        run::<LATEST>($preemptions, &[$($other),+], $main, $after);
+    };
+}
+
+fn is_caught(model: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(model)).is_err()
+}
+
+/// Deletes one of two keys that share their counters.
+fn delete_a_twin<const WAY: u8>(world: &World<WAY>) {
+    world.change(|stay| {
+        world.delete(1);
+        world.switch.remove(stay, TWIN);
+    });
+    world.assert_has(TWIN);
+}
+
+fn insert_first<const WAY: u8>(world: &World<WAY>) {
+    world.change(|stay| {
+        world.switch.insert(stay, OTHER);
+        world.put(2);
+    });
+    world.assert_has(OTHER);
+}
+
+fn put_first<const WAY: u8>(world: &World<WAY>) {
+    world.change(|stay| {
+        world.put(2);
+        world.switch.insert(stay, OTHER);
+        world.assert_has(OTHER);
+    });
+}
+
+fn rebuild<const WAY: u8>(world: &World<WAY>) {
+    world.rebuild();
+    world.assert_has(TWIN);
+}
+
+fn has_twin<const WAY: u8>(world: &World<WAY>) {
+    world.assert_has(TWIN);
+}
+
+fn has_both<const WAY: u8>(world: &World<WAY>) {
+    world.assert_has(TWIN);
+    world.assert_has(OTHER);
+}
+
+#[test]
+fn a_removal_in_a_rebuild_denies_no_other_key() {
+    explore!(4, [delete_a_twin], rebuild, has_twin);
+    explore!(2, [delete_a_twin, has_twin], rebuild, has_twin);
+}
+
+#[test]
+fn a_removal_whose_change_began_after_the_delete_does() {
+    fn delete(world: &World<0>) {
+        world.delete(1);
+        world.change(|stay| world.switch.remove(stay, TWIN));
+    }
+    assert!(is_caught(|| run(3, &[delete], rebuild, has_twin)));
+}
+
+#[test]
+fn an_insertion_in_a_rebuild_is_in_the_new_table() {
+    explore!(4, [insert_first], rebuild, has_both);
+    explore!(4, [put_first], rebuild, has_both);
+    explore!(2, [insert_first, delete_a_twin], rebuild, has_both);
+}
+
+#[test]
+fn an_insertion_whose_change_ended_before_the_put_is_not() {
+    fn insert(world: &World<0>) {
+        world.change(|stay| world.switch.insert(stay, OTHER));
+        world.put(2);
+    }
+    assert!(is_caught(|| run(3, &[insert], rebuild, has_both)));
+}
+
+fn rebuild_twice<const WAY: u8>(world: &World<WAY>) {
+    world.rebuild();
+    world.rebuild();
+}
+
+#[test]
+fn a_change_that_outlives_a_rebuild_is_waited_for_by_the_next() {
+    explore!(3, [insert_first], rebuild_twice, has_both);
+    explore!(3, [delete_a_twin], rebuild_twice, has_twin);
+}
+
+#[test]
+fn without_the_fences_a_change_is_not_waited_for() {
+    assert!(is_caught(|| run::<MEET>(3, &[insert_first], rebuild, has_both)));
+}
+
+fn give_up<const WAY: u8>(world: &World<WAY>) {
+    world.fill();
+    world.switch.abandon();
+    world.assert_has(TWIN);
+}
+
+fn give_up_and_rebuild<const WAY: u8>(world: &World<WAY>) {
+    give_up(world);
+    rebuild(world);
+}
+
+/// The counts of `TWIN` are exact.
+fn has_one_twin<const WAY: u8>(world: &World<WAY>) {
+    world.assert_has(TWIN);
+    world.change(|stay| world.switch.remove(stay, TWIN));
+    assert!(!world.switch.may_contain(TWIN), "a count was left");
+}
+
+fn has_two_twins<const WAY: u8>(world: &World<WAY>) {
+    world.assert_has(TWIN);
+    world.change(|stay| world.switch.remove(stay, TWIN));
+    has_one_twin(world);
+}
+
+#[test]
+fn a_rebuild_that_is_given_up_leaves_all_counts_exact() {
+    explore!(4, [delete_a_twin], give_up, has_one_twin);
+}
+
+/// Counts a key that is there already, and takes it back.
+fn overwrite<const WAY: u8>(world: &World<WAY>) {
+    world.change(|stay| {
+        let youngest = world.switch.insert(stay, TWIN);
+        world.assert_has(TWIN);
+        world.switch.undo(stay, TWIN, youngest);
+    });
+}
+
+#[test]
+fn what_is_undone_was_never_there() {
+    explore!(3, [overwrite], rebuild, has_two_twins);
+    explore!(2, [overwrite], give_up_and_rebuild, has_two_twins);
+}
+
+/// A key that shares both words with `TWIN`, and no counter.
+const NEIGHBOUR: u64 = 0x76_5321 << 11;
+
+fn change_neighbours<const WAY: u8>() {
+    fn insert_and_remove<const WAY: u8>(world: &World<WAY>) {
+        world.change(|stay| {
+            world.switch.insert(stay, NEIGHBOUR);
+            world.switch.remove(stay, TWIN);
+        });
+    }
+    fn insert<const WAY: u8>(world: &World<WAY>) {
+        world.change(|stay| world.switch.insert(stay, TWIN));
+        world.assert_has(TWIN);
+    }
+    run::<WAY>(4, &[insert_and_remove::<WAY>], insert, |world| {
+        world.assert_has(NEIGHBOUR);
+        world.change(|stay| world.switch.remove(stay, NEIGHBOUR));
+        has_two_twins(world);
+        assert!(!world.switch.may_contain(NEIGHBOUR), "a count was left");
+    });
+}
+
+#[test]
+fn counters_of_one_word_are_changed_exactly_by_two_threads() {
+    change_neighbours::<0>();
+    change_neighbours::<LATEST>();
+}
+
+#[test]
+fn by_a_load_and_a_store_they_are_not() {
+    assert!(is_caught(change_neighbours::<CAS>));
+}
