@@ -236,12 +236,11 @@ impl Store {
             }
             let mut items = Vec::new();
             let Contents { kept, expired } = self.records_of(guard, &share.locked)?;
-            let is_kept = |view: &View<'_>| {
-                share.steps.binary_search_by_key(&view.key(), |it| steps[it.0].key).is_err()
-            };
-            items.extend(kept.iter().filter(|view| is_kept(view)).map(Item::from));
+            let is_kept =
+                |key: &[u8]| share.steps.binary_search_by_key(&key, |it| steps[it.0].key).is_err();
+            items.extend(kept.into_iter().filter(|item| is_kept(item.key)));
             // Those that are written over are counted with what is written.
-            forgotten.extend(expired.into_iter().filter(is_kept));
+            forgotten.extend(expired.into_iter().filter(|view| is_kept(view.key())));
             for (at, _) in &share.steps {
                 let item = steps[*at].item(version);
                 let header = Header { batched: false, ..item.header };

@@ -2,6 +2,7 @@
 //!
 //! Where an iteration goes on is a key, for which a number stands ([`Cursors`](coreplane_engine::Cursors)).
 
+use crate::counters::Count;
 use crate::put::Plan;
 use crate::store::{Root, Store};
 use coreplane_engine::{Entry, Error, Result, WriteOptions};
@@ -62,6 +63,26 @@ impl Store {
                 Some(bound) => from = bound,
             }
         }
+    }
+
+    /// Removes what has expired; how many records it was.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
+    pub(crate) fn sweep_expired(&self) -> Result<u64> {
+        self.check_writable()?;
+        let before = self.counters.get(Count::Expired);
+        let mut from: Box<[u8]> = Box::default();
+        loop {
+            self.sweep_at(&from)?;
+            let guard = epoch::pin();
+            let (head, _) = self.leaf_of(&guard, Some(&from), false)?;
+            match head.bound {
+                None => break,
+                Some(bound) => from = bound,
+            }
+        }
+        Ok((self.counters.get(Count::Expired) - before).max(0) as u64)
     }
 
     /// Keeps the tombstones above `sequence`, after a restart too.

@@ -291,6 +291,10 @@ impl Engine for Bptree {
         self.store.clear()
     }
 
+    fn sweep_expired(&self) -> Result<u64> {
+        self.store.sweep_expired()
+    }
+
     fn commit(&self, horizon: &Horizon) -> Result<bool> {
         self.store.commit(horizon)
     }

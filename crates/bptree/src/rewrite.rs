@@ -28,14 +28,14 @@ use crate::ring::NewPart;
 use crate::store::{FAREWELL, Locked, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_record::{Kind, View};
+use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
 
 /// What is in a leaf.
 pub(crate) struct Contents<'g> {
-    /// In the order of keys.
-    pub(crate) kept: Vec<View<'g>>,
-    /// Records that are not kept.
+    /// In the order of keys. What has expired is a tombstone, if those are held.
+    pub(crate) kept: Vec<Item<'g>>,
+    /// Records that are kept no more.
     pub(crate) expired: Vec<View<'g>>,
 }
 
@@ -51,14 +51,37 @@ impl Store {
         if self.room(&locked) >= len && locked.leaf.vacancy().is_some() {
             return Ok(());
         }
-        let head = self.head_of(&guard, locked.page)?;
-        let Contents { kept, expired } = self.records_of(&guard, &locked)?;
-        let items: Vec<Item<'_>> = kept.iter().map(Item::from).collect();
+        let reserve = if kind == Kind::Delete { 0 } else { RESERVE };
+        self.rewrite(&guard, locked, (key, len), reserve)
+    }
+
+    /// Writes the leaf anew that serves `key`, if anything in it has expired.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
+    pub(crate) fn sweep_at(&self, key: &[u8]) -> Result<()> {
+        let guard = epoch::pin();
+        let locked = self.lock_leaf(key);
+        if self.records_of(&guard, &locked)?.expired.is_empty() {
+            return Ok(());
+        }
+        self.rewrite(&guard, locked, (key, 0), 0)
+    }
+
+    /// Writes a leaf anew, as one or as two, so that each has room for `len` bytes.
+    fn rewrite(
+        &self,
+        guard: &Guard,
+        locked: Locked<'_>,
+        (key, len): (&[u8], usize),
+        reserve: u32,
+    ) -> Result<()> {
+        let head = self.head_of(guard, locked.page)?;
+        let Contents { kept: items, expired } = self.records_of(guard, &locked)?;
         let total: usize = items.iter().map(Item::len).sum();
         let capacity = self.space.page_size() as usize - head.len() - FAREWELL;
         let is_one =
             items.len() < 2 || (total + len <= capacity * 3 / 4 && items.len() <= PLACES * 3 / 4);
-        let reserve = if kind == Kind::Delete { 0 } else { RESERVE };
         let (lens, reserve, count) = if is_one {
             (vec![items.len()], reserve / 2, Count::Rewrites)
         } else {
@@ -75,7 +98,7 @@ impl Store {
         locked.held.bury();
         self.lead_to_heirs(key, &heirs);
         self.counters.add(count, 1);
-        self.forget(&guard, &expired)?;
+        self.forget(guard, &expired)?;
         self.retire(old)
     }
 
@@ -117,8 +140,7 @@ impl Store {
             Ok(pages) => pages[0],
             Err(_) => return Ok(()),
         };
-        let items: Vec<Item<'_>> = kept.iter().map(Item::from).collect();
-        let image = self.write_image(page, head, &items)?;
+        let image = self.write_image(page, head, &kept)?;
         self.fence()?;
         self.say_farewell(&[&left, &right], version)?;
         self.cover();
@@ -150,14 +172,21 @@ impl Store {
             let place = used.trailing_zeros() as usize;
             used &= used - 1;
             let view = self.record_at(guard, locked.page, locked.leaf, place)?;
-            let is_record = view.header.kind == Kind::Put;
-            if is_record && !self.is_expired(&view)? || self.holds_tombstone(view.sequence()) {
-                contents.kept.push(view);
-            } else if is_record {
+            let item = Item::from(&view);
+            if item.header.kind == Kind::Put && !self.is_expired(&view)? {
+                contents.kept.push(item);
+                continue;
+            }
+            if item.header.kind == Kind::Put {
                 contents.expired.push(view);
             }
+            if self.holds_tombstone(view.sequence()) {
+                let header =
+                    Header { kind: Kind::Delete, large: false, expires_at: None, ..item.header };
+                contents.kept.push(Item { header, value: &[], ..item });
+            }
         }
-        contents.kept.sort_unstable_by_key(|view| view.key());
+        contents.kept.sort_unstable_by_key(|item| item.key);
         Ok(contents)
     }
 

@@ -340,6 +340,14 @@ pub trait Engine: Send + Sync {
     /// As [`Engine::put`].
     fn clear(&self) -> Result<()>;
 
+    /// Removes every record that has expired by now, so that it is counted no more; how many it
+    /// was. Readers see no difference, and what stays of a record has its sequence. Engines do
+    /// it by themselves too, sooner or later.
+    ///
+    /// # Errors
+    /// As [`Engine::put`].
+    fn sweep_expired(&self) -> Result<u64>;
+
     /// Starts to make all of `horizon` durable and says whether it already is. On media whose
     /// fence is an instruction it makes the one fence of all early writes of the horizon's logs
     /// here and returns true; on `file` it asks for a sync.

@@ -6,9 +6,46 @@
 //!              └─ filter ─▶ group: device, device, …     groups hold different ones
 //! ```
 //!
-//! The processor knows for each group which keys it may have (section 4.2: a counting Bloom
-//! filter), so that a device is asked only for what it probably has.
+//! A device is a pool and the engine in it, any engine: the matrix is an engine over engines, and
+//! knows of a device nothing but that. Which group has a key follows from its hash
+//! ([`place`]); whether it has the key at all a filter in DRAM mostly knows ([`bloom`]); and which
+//! of the group's devices is asked follows from what each of them has got already (`pending`).
 //!
-//! What is here so far is that filter, [`bloom`]. There are no groups and no devices yet.
+//! - [`place`]: from a key to its group
+//! - [`bloom`]: which keys a group may have
+//! - `label`: who belongs to the matrix, and who is current
+//! - `device`, `group`: writing to several, reading from one
+//! - `pending`: which devices have the newest of a key
+//! - `batch`: over several groups, all or nothing
+//! - `open`, `upkeep`: creating, opening, bringing members level; and what is done meanwhile
+//!
+//! # Departures from the paper
+//!
+//! The paper acknowledges at the first device and lets the others lag: one durable copy, and stale
+//! reads after. Here a write has a sequence, waits for as many copies as its matrix was made with
+//! ([`Ack`]), and a read asks only devices that have what was acknowledged.
 
+mod batch;
 pub mod bloom;
+mod clock;
+mod counters;
+mod cursor;
+mod device;
+mod engine;
+mod group;
+mod label;
+mod matrix;
+mod open;
+mod pending;
+pub mod place;
+mod upkeep;
+
+pub use clock::TimeSource;
+pub use engine::Matrix;
+pub use group::DEVICES_MAX;
+pub use label::{Ack, Position, Standing};
+pub use open::{Options, Rack, Shape};
+pub use place::SLOTS;
+
+/// The engine's name.
+pub const NAME: &str = "mkvs";

@@ -165,16 +165,6 @@ impl Scmkv {
         self.store.clean_one(&mut cleaner, 1)
     }
 
-    /// Turns every record that has expired by now into a tombstone, so that it is counted no more;
-    /// how many it was. In the background that is done bit by bit.
-    ///
-    /// # Errors
-    /// [`Error::Closed`], and as [`Engine`]'s.
-    pub fn sweep_expired(&self) -> Result<u64> {
-        self.store.check_writable()?;
-        self.store.sweep_all()
-    }
-
     /// Takes a checkpoint of the index that is in DRAM, durable when it returns: an open reads
     /// the log from here on alone. False if none was taken, which changes nothing but the time of
     /// an open: the index is in the pool, or too few pages are free, or nothing is ever flushed.
@@ -387,6 +377,11 @@ impl Engine for Scmkv {
 
     fn clear(&self) -> Result<()> {
         self.store.clear()
+    }
+
+    fn sweep_expired(&self) -> Result<u64> {
+        self.store.check_writable()?;
+        self.store.sweep_all()
     }
 
     fn commit(&self, horizon: &Horizon) -> Result<bool> {

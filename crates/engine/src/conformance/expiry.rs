@@ -1,9 +1,11 @@
 //! The time at which a record ceases to exist.
 
-use super::probe::{FAR, PAST, WAIT, all, change, put, record, records, until, value, written};
+use super::probe::{
+    FAR, PAST, WAIT, all, change, key, put, record, records, until, value, written,
+};
 use super::{Factory, Fixture};
 use crate::model::ManualClock;
-use crate::{Batch, Engine, Expected, Mutation, Outcome, UnixMillis, Visibility};
+use crate::{Batch, Engine, Expected, Mutation, Outcome, UnixMillis, Visibility, WriteOptions};
 
 /// A store with a clock that can be set, and the clock; none if it has none.
 fn with_clock(factory: Factory<'_>) -> Option<(Fixture, ManualClock)> {
@@ -141,4 +143,37 @@ pub(super) fn a_clock_set_back_revives_nothing(factory: Factory<'_>) {
     assert_eq!(value(engine, b"a"), None);
     clock.set(start);
     assert_eq!(value(engine, b"a"), None, "a clock set back revived an expired record");
+}
+
+pub(super) fn a_sweep_removes_what_has_expired(factory: Factory<'_>) {
+    let Some((fixture, clock)) = with_clock(factory) else { return };
+    let engine = &*fixture.engine;
+    let soon = UnixMillis(clock.now().0 + 1000);
+    let count = fixture.scale.keys_of(128, 200);
+    engine.hold_tombstones(engine.advance_sequence().unwrap()).unwrap();
+    let line = engine.advance_sequence().unwrap();
+    for number in 0..count {
+        let expires_at = (number % 2 == 0).then_some(soon);
+        let options = WriteOptions { expires_at, ..WAIT };
+        written(engine.put(&key(number), b"1", &options).unwrap());
+    }
+    let expired = count.div_ceil(2);
+    assert_eq!(engine.sweep_expired().unwrap(), 0, "nothing has expired yet");
+    assert_eq!(engine.len().unwrap(), count as u64);
+    clock.set(soon);
+    assert!(engine.sweep_expired().unwrap() <= expired as u64);
+    assert_eq!(engine.len().unwrap(), (count - expired) as u64, "len after a sweep");
+    assert_eq!(engine.sweep_expired().unwrap(), 0, "a second sweep");
+    for number in 0..count {
+        let expected = (number % 2 == 1).then_some(&b"1"[..]);
+        assert_eq!(value(engine, &key(number)).as_deref(), expected, "{number} after a sweep");
+    }
+    // Whoever follows the changes is told, with the sequence that the record had.
+    let mut gone = 0;
+    engine.changes_since(line, &mut |entry| gone += usize::from(entry.record.is_none())).unwrap();
+    assert_eq!(gone, expired, "tombstones of what was swept, which are held");
+    // What was swept can be written again.
+    assert!(!put(engine, &key(0), b"2").replaced);
+    assert_eq!(value(engine, &key(0)).as_deref(), Some(&b"2"[..]));
+    assert!(engine.verify(&mut |_| ()).unwrap().is_sound());
 }

@@ -328,6 +328,12 @@ impl Engine for ModelEngine {
         Ok(())
     }
 
+    fn sweep_expired(&self) -> Result<u64> {
+        let mut state = self.lock();
+        state.check_writable()?;
+        Ok(state.sweep_expired())
+    }
+
     fn commit(&self, horizon: &Horizon) -> Result<bool> {
         self.is_durable(horizon)
     }

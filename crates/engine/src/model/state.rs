@@ -298,6 +298,14 @@ impl State {
         Ok(())
     }
 
+    /// Turns what has expired into tombstones; how many records it was.
+    pub(super) fn sweep_expired(&mut self) -> u64 {
+        let before = self.stats.expired;
+        let keys: Vec<Arc<[u8]>> = self.cells.keys().cloned().collect();
+        keys.iter().for_each(|key| self.settle(key));
+        self.stats.expired - before
+    }
+
     /// Takes back every write that is not durable.
     pub(super) fn lose_undurable(&mut self) {
         while let Some((_, key, before)) = self.undo.pop() {

@@ -391,6 +391,10 @@ impl Engine for Broken {
         Ok(if self.is(Fault::LenCountsWrites) { stats.puts - stats.deletes } else { stats.records })
     }
 
+    fn sweep_expired(&self) -> Result<u64> {
+        self.model.sweep_expired()
+    }
+
     fn clear(&self) -> Result<()> {
         let kept = self.early(b"key-00000");
         self.model.clear()?;

@@ -1,0 +1,272 @@
+//! The matrix's face.
+
+use crate::matrix::{Answer, Shared};
+use coreplane_engine::{
+    Batch, Damage, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits, Mutation,
+    Ordered, Outcome, Progress, Record, Result, Stats, UnixMillis, Value, VerifyReport, Visibility,
+    WriteOptions, Written,
+};
+use coreplane_pmem::spin::Backoff;
+use std::sync::Arc;
+
+/// Looks at several keys before their turns are taken.
+const TRIES: usize = 8;
+
+/// An open matrix. Dropping it without [`Engine::close`] is a crash of its devices: nothing that was
+/// acknowledged is lost.
+pub struct Matrix {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Matrix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Matrix").field("groups", &self.shared.groups).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// The records of keys, as they were at one moment as far as batches go.
+    fn answers(&self, keys: &[&[u8]], visibility: Visibility) -> Result<Vec<Option<Answer>>> {
+        let read = || keys.iter().map(|key| self.answer(key, visibility)).collect();
+        let mut backoff = Backoff::new();
+        for _ in 0..TRIES {
+            let Some(quiet) = self.isolation.quiet() else {
+                backoff.wait();
+                continue;
+            };
+            let answers: Result<Vec<Option<Answer>>> = read();
+            if self.isolation.is_quiet_since(quiet) {
+                return answers;
+            }
+        }
+        let _turns = self.turns(keys.iter().map(|key| crate::bloom::hash_of(key)));
+        read()
+    }
+}
+
+impl Engine for Matrix {
+    fn name(&self) -> &'static str {
+        crate::NAME
+    }
+
+    fn limits(&self) -> Limits {
+        self.shared.limits
+    }
+
+    fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        self.shared.get_with(key, visibility, visit)
+    }
+
+    fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<Horizon> {
+        for (at, answer) in self.shared.answers(keys, visibility)?.iter().enumerate() {
+            visit(at, answer.as_ref().map(Answer::record));
+        }
+        Ok(Horizon::new())
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.shared
+            .write_value((key, value), options, |engine, options| engine.put(key, value, options))
+    }
+
+    fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.shared.write_value((key, value), options, |engine, options| {
+            engine.insert(key, value, options)
+        })
+    }
+
+    fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.shared.write_value((key, value), options, |engine, options| {
+            engine.update(key, value, options)
+        })
+    }
+
+    fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.shared.delete(key, options)
+    }
+
+    fn compare_and_set(
+        &self,
+        key: &[u8],
+        expected: Expected<'_>,
+        value: &[u8],
+        options: &WriteOptions,
+    ) -> Result<Outcome> {
+        self.shared.compare_and_set((key, value), expected, options)
+    }
+
+    fn modify(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    ) -> Result<Outcome> {
+        self.shared.modify(key, options, decide)
+    }
+
+    fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        self.shared.apply(batch, options)
+    }
+
+    fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
+        self.shared.iterate(cursor, count, visit)
+    }
+
+    fn advance_sequence(&self) -> Result<u64> {
+        Ok(self.shared.groups[0].draw(None))
+    }
+
+    fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
+        self.shared.changes_since(sequence, visit)
+    }
+
+    fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        self.shared.hold_tombstones(sequence)
+    }
+
+    fn tombstone_horizon(&self) -> u64 {
+        self.shared.tombstone_horizon()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.shared.len()
+    }
+
+    fn clear(&self) -> Result<()> {
+        self.shared.clear()
+    }
+
+    fn sweep_expired(&self) -> Result<u64> {
+        self.shared.sweep_expired()
+    }
+
+    fn commit(&self, _horizon: &Horizon) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.shared.clock.now()
+    }
+
+    fn is_durable(&self, _horizon: &Horizon) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn wait_durable(&self, _horizon: &Horizon) -> Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        let members = self.shared.groups.iter().flat_map(|group| group.of(group.members()));
+        members.into_iter().try_for_each(|device| {
+            device.drain();
+            device.engine.sync()
+        })
+    }
+
+    fn on_durable(&self, _listener: DurableListener) {}
+
+    fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+
+    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        self.shared.verify(progress)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.shared.close()
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        self.shared.is_ordered().then_some(&*self.shared as &dyn Ordered)
+    }
+}
+
+impl Drop for Matrix {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+impl Shared {
+    /// The counters of all devices, and of the records the sum over the groups.
+    fn stats(&self) -> Stats {
+        let mut sum = Stats::default();
+        for group in &self.groups {
+            for device in group.of(group.members()) {
+                let stats = device.engine.stats();
+                for (to, from) in [
+                    (&mut sum.user_bytes_written, stats.user_bytes_written),
+                    (&mut sum.log_bytes_written, stats.log_bytes_written),
+                    (&mut sum.cleaner_bytes_copied, stats.cleaner_bytes_copied),
+                    (&mut sum.cleaner_pages_freed, stats.cleaner_pages_freed),
+                    (&mut sum.flushes, stats.flushes),
+                    (&mut sum.fences, stats.fences),
+                    (&mut sum.live_bytes, stats.live_bytes),
+                    (&mut sum.pool_bytes, stats.pool_bytes),
+                    (&mut sum.free_bytes, stats.free_bytes),
+                    (&mut sum.dram_bytes, stats.dram_bytes),
+                    (&mut sum.expired, stats.expired),
+                ] {
+                    *to += from;
+                }
+            }
+            sum.dram_bytes += group.filter.dram_bytes();
+        }
+        sum.dram_bytes += self.pending.dram_bytes();
+        sum.records = self.len().unwrap_or(0);
+        self.counters.add_to(&mut sum);
+        sum
+    }
+
+    /// Verifies every device, and holds the members of each group against each other.
+    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        let mut report = VerifyReport::default();
+        for group in &self.groups {
+            let mut counts = Vec::new();
+            for device in group.of(group.members()) {
+                device.drain();
+                let of_device = device.engine.verify(progress)?;
+                let own = crate::open::own_records(&*device.engine)?;
+                counts.push(of_device.records.saturating_sub(own));
+                if counts.len() == 1 {
+                    report.bytes += of_device.bytes;
+                }
+                let name = format!("g{}d{}", group.number, device.number);
+                let named = of_device
+                    .damages
+                    .into_iter()
+                    .map(|damage| Damage { what: format!("{name}: {}", damage.what), ..damage });
+                report.damages.extend(named);
+            }
+            report.records += counts.first().copied().unwrap_or(0);
+            if counts.iter().any(|count| Some(count) != counts.first()) {
+                let what = format!("group {}: members have {counts:?} records", group.number);
+                report.damages.push(Damage { offset: 0, what });
+            }
+        }
+        Ok(report)
+    }
+}
+
+impl Answer {
+    fn record(&self) -> Record<'_> {
+        Record {
+            value: Value::Whole(&self.value),
+            sequence: self.sequence,
+            expires_at: self.expires_at,
+            ticket: coreplane_engine::Ticket::DURABLE,
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! A group: devices that hold the same keys.
+//!
+//! A write is decided by one device and made on the others as it was decided there: to put this
+//! value, or to delete, with a sequence. Devices keep what is newest, so that copies may come in any
+//! order. [`pending`](crate::pending) says which devices have it meanwhile, and where to read.
+//!
+//! ```text
+//!   turn ─▶ entry ─▶ decide on the first ─▶ copies that the write waits for ─▶ acknowledge
+//!                                           the others: through their rings, afterwards
+//! ```
+//!
+//! A device that fails is dropped from the membership, durably, before the write is acknowledged
+//! without it. A device without space is another matter: the write is taken back where it was made,
+//! before any reader has seen it, and refused.
+
+use crate::bloom::Filter;
+use crate::device::{Device, Job, make};
+use crate::label::{Ack, Position};
+use crate::pending::{Current, Devices, Entry, Pending};
+use coreplane_engine::{
+    Batch, Change, Completion, Engine, Error, Outcome, Record, Remedy, Result, Ticket, UnixMillis,
+    Visibility, WriteOptions, Written,
+};
+use coreplane_pmem::spin::Backoff;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Who is told that a device has failed: makes that durable, or says why it cannot.
+pub(crate) type Demote = Box<dyn Fn(Position) -> Result<()> + Send + Sync>;
+
+/// Devices of a group at most.
+pub const DEVICES_MAX: usize = 8;
+
+/// A group of devices.
+pub(crate) struct Group {
+    pub(crate) number: u16,
+    /// By their numbers.
+    places: [Option<Arc<Device>>; DEVICES_MAX],
+    /// Devices that are current members.
+    members: AtomicU32,
+    pub(crate) filter: Filter,
+    pub(crate) pending: Arc<Pending>,
+    pub(crate) sequence: Arc<AtomicU64>,
+    ack: Ack,
+    demote: Demote,
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group")
+            .field("number", &self.number)
+            .field("devices", &self.places)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What makes a group.
+pub(crate) struct Parts {
+    pub(crate) number: u16,
+    pub(crate) devices: Vec<Arc<Device>>,
+    pub(crate) members: Devices,
+    pub(crate) filter: Filter,
+    pub(crate) pending: Arc<Pending>,
+    pub(crate) sequence: Arc<AtomicU64>,
+    pub(crate) ack: Ack,
+    pub(crate) demote: Demote,
+}
+
+/// A write of one key: decided on one device, made on the others.
+pub(crate) trait Write {
+    /// Makes it on the device that decides, with these options.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome>;
+
+    /// What was decided, once it was made.
+    fn decided(&self) -> Decided<'_>;
+}
+
+/// What is to be made on the other devices.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Decided<'a> {
+    pub(crate) key: &'a [u8],
+    /// The value and its expiry; none: it is deleted.
+    pub(crate) put: Option<(&'a [u8], Option<UnixMillis>)>,
+}
+
+impl Decided<'_> {
+    pub(crate) fn make(&self, engine: &dyn Engine, options: &WriteOptions) -> Result<()> {
+        // Written, or not newer than what is there: both will do.
+        match self.put {
+            Some((value, expires_at)) => {
+                engine.put(self.key, value, &WriteOptions { expires_at, ..*options }).map(|_| ())
+            }
+            None => engine.delete(self.key, options).map(|_| ()),
+        }
+    }
+
+    fn to_change(self) -> Change {
+        let key = self.key.to_vec();
+        match self.put {
+            Some((value, expires_at)) => Change::Put { key, value: value.to_vec(), expires_at },
+            None => Change::Delete { key },
+        }
+    }
+}
+
+/// The members in the order in which a write comes to them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Order {
+    devices: [u8; DEVICES_MAX],
+    len: usize,
+    /// Those that the write waits for come first, so many.
+    copies: usize,
+}
+
+impl Order {
+    /// Those that are waited for.
+    pub(crate) fn awaited(&self) -> &[u8] {
+        &self.devices[..self.copies]
+    }
+
+    /// Those that follow.
+    pub(crate) fn others(&self) -> &[u8] {
+        &self.devices[self.copies..self.len]
+    }
+
+    /// The last of those that are waited for: what it has, all of them have.
+    pub(crate) fn asked(&self) -> u8 {
+        self.devices[self.copies - 1]
+    }
+}
+
+/// What became of a try.
+enum Tried {
+    Made(Outcome),
+    /// On this device; nothing of it is visible.
+    Failed(u8, Error),
+}
+
+/// A device failed, so that the matrix goes on without it: not what the caller has done wrong, and
+/// not a lack of space.
+pub(crate) fn is_failure(error: &Error) -> bool {
+    !matches!(error.remedy(), Remedy::FixInput | Remedy::FreeSpace)
+}
+
+impl Group {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { number, devices, members, filter, pending, sequence, ack, demote } = parts;
+        let members = AtomicU32::new(members);
+        let mut places = [const { None }; DEVICES_MAX];
+        for device in devices {
+            let number = usize::from(device.number);
+            places[number] = Some(device);
+        }
+        Self { number, places, members, filter, pending, sequence, ack, demote }
+    }
+
+    /// The current members.
+    #[inline]
+    pub(crate) fn members(&self) -> Devices {
+        self.members.load(Ordering::Acquire)
+    }
+
+    /// The devices that are there, members or not.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = &Arc<Device>> {
+        self.places.iter().flatten()
+    }
+
+    /// The devices of a set.
+    pub(crate) fn of(&self, set: Devices) -> impl Iterator<Item = &Arc<Device>> {
+        self.devices().filter(move |device| set & 1 << device.number != 0)
+    }
+
+    fn lost(&self) -> Error {
+        Error::Unusable(format!("group {} has no current device left", self.number))
+    }
+
+    /// The device to read a key on.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    #[inline]
+    pub(crate) fn reader(&self, hash: u64) -> Result<&Arc<Device>> {
+        let mut backoff = Backoff::new();
+        loop {
+            let members = self.members();
+            let choice = match self.pending.current(hash, members) {
+                Current::All => choose(hash, members),
+                Current::Some(devices) => choose(hash, devices),
+                Current::Ask(device) => Some(device),
+                Current::Wait if members == 0 => None,
+                Current::Wait => {
+                    backoff.wait();
+                    continue;
+                }
+            };
+            return choice.map_or_else(|| Err(self.lost()), |number| self.device(number));
+        }
+    }
+
+    /// True if no member has the key, as far as the filter can tell.
+    #[inline]
+    pub(crate) fn denies(&self, hash: u64) -> bool {
+        self.pending.is_quiet(hash) && !self.filter.may_contain(hash)
+    }
+
+    /// A read or a write on a device failed: if the device has, the group goes on without it, and
+    /// it can be made again.
+    ///
+    /// # Errors
+    /// The error, if it is no failure of the device, or there is no other.
+    pub(crate) fn go_on_without(&self, device: u8, error: Error) -> Result<()> {
+        if !is_failure(&error) {
+            return Err(error);
+        }
+        let members = self.members();
+        if members & 1 << device == 0 {
+            // Somebody else has found it out.
+            return Ok(());
+        }
+        if members.count_ones() < 2 {
+            return Err(error);
+        }
+        self.drop_member(device)
+    }
+
+    /// The group goes on without a device: durably so, when it returns.
+    ///
+    /// # Errors
+    /// If that cannot be made durable, or it was the last one.
+    pub(crate) fn drop_member(&self, device: u8) -> Result<()> {
+        (self.demote)(Position { group: self.number, device })
+    }
+
+    /// The membership is durable: from here on these are the members.
+    pub(crate) fn set_members(&self, members: Devices, of_group: impl Fn(u64) -> bool) {
+        self.members.store(members, Ordering::Release);
+        self.pending.settle(members, of_group);
+    }
+
+    /// Writes a key, of which the caller has the turn.
+    ///
+    /// # Errors
+    /// As the engine; then nothing of it is visible.
+    pub(crate) fn write(
+        self: &Arc<Self>,
+        hash: u64,
+        options: &WriteOptions,
+        write: &mut dyn Write,
+    ) -> Result<Outcome> {
+        let sequence = Some(self.draw(options.sequence));
+        let options = WriteOptions { sequence, completion: Completion::Wait, ..*options };
+        loop {
+            match self.try_write(hash, &options, write)? {
+                Tried::Made(outcome) => return Ok(outcome),
+                Tried::Failed(device, error) => self.go_on_without(device, error)?,
+            }
+        }
+    }
+
+    fn try_write(
+        self: &Arc<Self>,
+        hash: u64,
+        options: &WriteOptions,
+        write: &mut dyn Write,
+    ) -> Result<Tried> {
+        let members = self.members();
+        let before = self.pending.entry(hash);
+        let order = self.order(hash, members)?;
+        let sequence = options.sequence.unwrap_or_default();
+        let asked = order.asked();
+        self.pending.begin(Entry { hash, sequence, asked, done: 0, is_held: false });
+        let change = self.filter.change();
+        let inserted = change.insert(hash);
+        let first = self.device(order.awaited()[0])?;
+        let written = match write.decide(&*first.engine, options) {
+            Ok(Outcome::Written(written)) => written,
+            refused => {
+                inserted.undo();
+                self.pending.refuse(hash, before);
+                return Ok(match refused {
+                    Ok(outcome) => Tried::Made(outcome),
+                    Err(error) => Tried::Failed(first.number, error),
+                });
+            }
+        };
+        let decided = write.decided();
+        for (at, number) in order.awaited().iter().enumerate().skip(1) {
+            let Err(error) = decided.make(&*self.device(*number)?.engine, options) else {
+                continue;
+            };
+            if is_failure(&error) {
+                if let Err(error) = self.go_on_without(*number, error) {
+                    inserted.undo();
+                    self.pending.refuse(hash, before);
+                    return Err(error);
+                }
+                continue;
+            }
+            inserted.undo();
+            self.take_back(&order.awaited()[..at], asked, decided.key)?;
+            self.pending.refuse(hash, before);
+            return Ok(Tried::Failed(*number, error));
+        }
+        let members = self.members();
+        match (decided.put.is_some(), written.replaced) {
+            (true, false) => {}
+            (true, true) | (false, false) => inserted.undo(),
+            (false, true) => {
+                inserted.undo();
+                change.remove(hash);
+            }
+        }
+        for number in order.awaited() {
+            self.pending.done(hash, sequence, *number, members);
+        }
+        drop(change);
+        for number in order.others() {
+            let mut batch = Batch::new();
+            batch.push(decided.to_change());
+            self.hand_over(*number, Job { batch, options: *options, hashes: vec![hash] })?;
+        }
+        let written = Written { sequence, ticket: Ticket::DURABLE, ..written };
+        Ok(Tried::Made(Outcome::Written(written)))
+    }
+
+    /// Has a device follow: through its ring, or at once if that is full.
+    pub(crate) fn hand_over(self: &Arc<Self>, device: u8, job: Job) -> Result<()> {
+        let device = self.device(device)?;
+        if let Some(job) = device.submit(self, job) {
+            self.catch_up(device, &job);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn device(&self, number: u8) -> Result<&Arc<Device>> {
+        let place = self.places.get(usize::from(number)).and_then(Option::as_ref);
+        place.ok_or_else(|| self.lost())
+    }
+
+    /// A sequence above all others, or the one that was given.
+    pub(crate) fn draw(&self, given: Option<u64>) -> u64 {
+        match given {
+            Some(given) => {
+                self.sequence.fetch_max(given, Ordering::AcqRel);
+                given
+            }
+            None => self.sequence.fetch_add(1, Ordering::AcqRel) + 1,
+        }
+    }
+
+    /// The members in the order in which a write of a key comes to them. Those that are waited for
+    /// have the newest of the key: who has not is waited for before.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn order(&self, hash: u64, members: Devices) -> Result<Order> {
+        let copies = self.ack.copies(members.count_ones()) as usize;
+        let mut backoff = Backoff::new();
+        let current = loop {
+            let current = match self.pending.entry(hash) {
+                None => members,
+                Some(Entry { done: 0, asked, .. }) => members & 1 << asked,
+                Some(Entry { done, .. }) => members & done,
+            };
+            if current.count_ones() as usize >= copies {
+                break current;
+            }
+            if self.members() != members {
+                return Err(self.lost());
+            }
+            backoff.wait();
+        };
+        let first = choose(hash, current).ok_or_else(|| self.lost())?;
+        let mut order = Order { devices: [first; DEVICES_MAX], len: 1, copies };
+        let others = current & !(1 << first);
+        for number in numbers(others).chain(numbers(members & !current)) {
+            order.devices[order.len] = number;
+            order.len += 1;
+        }
+        Ok(order)
+    }
+
+    /// Takes a write back on devices where it was made: they get what `source` has, on which it was
+    /// not.
+    ///
+    /// # Errors
+    /// If that one cannot be read.
+    pub(crate) fn take_back(&self, made: &[u8], source: u8, key: &[u8]) -> Result<()> {
+        let mut old = None;
+        let visit =
+            &mut |record: Record<'_>| old = Some((record.value.to_vec(), record.expires_at));
+        self.device(source)?.engine.get_with(key, Visibility::Durable, visit)?;
+        let put = old.as_ref().map(|(value, expires_at)| (value.as_slice(), *expires_at));
+        let sequence = Some(self.draw(None));
+        let options = WriteOptions { sequence, ..WriteOptions::default() };
+        for number in made {
+            let restored = Decided { key, put }.make(&*self.device(*number)?.engine, &options);
+            // It has what nobody else has: then it is no member any more.
+            if restored.is_err() {
+                self.drop_member(*number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes on a device what the others have already; false if it is no member (any more).
+    pub(crate) fn catch_up(&self, device: &Device, job: &Job) -> bool {
+        if self.members() & 1 << device.number == 0 {
+            return false;
+        }
+        if make(&*device.engine, &job.batch, &job.options).is_err() {
+            // Without space, too: it cannot have what the others have. If that cannot be made
+            // durable the entry stays, and nobody is told that the device has it.
+            let _dropped = self.drop_member(device.number).is_ok();
+            return false;
+        }
+        let (sequence, members) = (job.options.sequence.unwrap_or(0), self.members());
+        for hash in &job.hashes {
+            self.pending.done(*hash, sequence, device.number, members);
+        }
+        true
+    }
+
+    /// Waits until every device has what it was given before the call.
+    pub(crate) fn settle_all(&self) {
+        self.of(self.members()).for_each(|device| device.drain());
+    }
+
+    /// This device, with all that was acknowledged before the call; none if it is no member.
+    pub(crate) fn settled_on(&self, number: u8) -> Option<&Arc<Device>> {
+        let device = self.of(self.members()).find(|device| device.number == number)?;
+        device.drain();
+        (self.members() & 1 << number != 0).then_some(device)
+    }
+
+    /// A device that has all that was acknowledged before the call.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    pub(crate) fn settled(&self) -> Result<&Arc<Device>> {
+        loop {
+            let least = self.of(self.members()).min_by_key(|device| device.queued());
+            let device = least.ok_or_else(|| self.lost())?;
+            device.drain();
+            if self.members() & 1 << device.number != 0 {
+                return Ok(device);
+            }
+        }
+    }
+}
+
+/// The numbers in a set.
+pub(crate) fn numbers(set: Devices) -> impl Iterator<Item = u8> {
+    (0..Devices::BITS as u8).filter(move |number| set & 1 << number != 0)
+}
+
+/// One of a set: for one key mostly the same, so that each device's caches have their share of the
+/// keys.
+#[inline]
+fn choose(hash: u64, set: Devices) -> Option<u8> {
+    let count = set.count_ones();
+    if count == 0 {
+        return None;
+    }
+    let mut rest = set;
+    for _ in 0..(hash >> 32) as u32 % count {
+        rest &= rest - 1;
+    }
+    Some(rest.trailing_zeros() as u8)
+}

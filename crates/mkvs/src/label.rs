@@ -1,0 +1,243 @@
+//! What every device knows of the matrix: who belongs to it, and who is current.
+//!
+//! A label is a record in the device's own engine, under a key that no user can write. All devices
+//! have the same, but for their own places. It has an *epoch*, which is raised with every change
+//! of the membership, and before a write is acknowledged without a member the new label is durable
+//! on every device that can be reached.
+//!
+//! **Opening** reads the labels of all devices that are there and believes the highest epoch. A
+//! device that is not a current member by that one is out of date. But is there a higher one, which
+//! none of those that are there has seen? It would have been made without any of them, so that every
+//! group would have had a member that is not here now. If one group has all its members here, there
+//! is none. If no group has, it cannot be told, and the matrix is refused.
+//!
+//! What was written at `first` or `majority` may be on fewer members than there are: then a missing
+//! member may have been the only holder of what was acknowledged, unless the matrix was closed.
+
+use coreplane_engine::{Engine, Error, Result, WriteOptions};
+use serde::{Deserialize, Serialize};
+
+/// The version of this format.
+const VERSION: u32 = 1;
+
+/// What keys begin with that are the matrix's own.
+pub(crate) const RESERVED: &[u8] = b"\0coreplane matrix\0";
+
+/// How many copies a write waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ack {
+    /// One: the others follow.
+    First,
+    /// More than half of the current members.
+    Majority,
+    /// All current members.
+    #[default]
+    All,
+}
+
+impl Ack {
+    /// Copies that a write waits for, of so many current members.
+    pub(crate) fn copies(self, members: u32) -> u32 {
+        match self {
+            Self::First => members.min(1),
+            Self::Majority if members > 0 => members / 2 + 1,
+            Self::Majority | Self::All => members,
+        }
+    }
+}
+
+impl std::str::FromStr for Ack {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "first" => Ok(Self::First),
+            "majority" => Ok(Self::Majority),
+            "all" => Ok(Self::All),
+            _ => Err(format!("`{text}` is none of first, majority, all")),
+        }
+    }
+}
+
+/// The place of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Position {
+    /// The group.
+    pub group: u16,
+    /// The device in it.
+    pub device: u8,
+}
+
+impl std::fmt::Display for Position {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "g{}d{}", self.group, self.device)
+    }
+}
+
+/// What a member is to its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// It has all that was acknowledged.
+    Current,
+    /// It is out of date, or not there.
+    Absent,
+}
+
+/// A device as a member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Member {
+    /// Who it is: drawn at random when it became one.
+    pub(crate) identity: String,
+    pub(crate) standing: Standing,
+}
+
+/// What a device knows of the matrix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Label {
+    version: u32,
+    /// Which matrix.
+    pub(crate) matrix: String,
+    /// Where in it this device is.
+    pub(crate) position: Position,
+    pub(crate) identity: String,
+    pub(crate) epoch: u64,
+    pub(crate) ack: Ack,
+    /// By group and device.
+    pub(crate) members: Vec<Vec<Member>>,
+    /// The group that owns each slot.
+    pub(crate) owners: Vec<u16>,
+    /// The matrix was closed: each current member has all.
+    pub(crate) is_clean: bool,
+    /// Every write up to this sequence is on all current members.
+    pub(crate) mark: u64,
+}
+
+/// The key of the label.
+fn key() -> Vec<u8> {
+    [RESERVED, b"label"].concat()
+}
+
+impl Label {
+    /// Of a device of a new matrix.
+    pub(crate) fn new(matrix: String, ack: Ack, identities: &[Vec<String>]) -> Self {
+        let member =
+            |identity: &String| Member { identity: identity.clone(), standing: Standing::Current };
+        let members: Vec<Vec<Member>> =
+            identities.iter().map(|group| group.iter().map(member).collect()).collect();
+        let groups = members.len() as u16;
+        let owners = (0..crate::SLOTS).map(|slot| crate::place::rendezvous(slot, groups));
+        Self {
+            version: VERSION,
+            matrix,
+            position: Position { group: 0, device: 0 },
+            identity: String::new(),
+            epoch: 1,
+            ack,
+            members,
+            owners: owners.collect(),
+            is_clean: false,
+            mark: 0,
+        }
+    }
+
+    /// As the device at `position` has it.
+    pub(crate) fn at(&self, position: Position) -> Self {
+        let member = self.member(position);
+        let identity = member.map_or_else(String::new, |member| member.identity.clone());
+        Self { position, identity, ..self.clone() }
+    }
+
+    pub(crate) fn member(&self, position: Position) -> Option<&Member> {
+        self.members.get(usize::from(position.group))?.get(usize::from(position.device))
+    }
+
+    /// Every place of the matrix.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = Position> + '_ {
+        self.members.iter().enumerate().flat_map(|(group, members)| {
+            let group = group as u16;
+            (0..members.len() as u8).map(move |device| Position { group, device })
+        })
+    }
+
+    /// Writes it to its device; durable when it returns.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub(crate) fn write(&self, engine: &dyn Engine) -> Result<()> {
+        let text = serde_json::to_vec(self).map_err(|error| Error::Unusable(error.to_string()))?;
+        let options = WriteOptions {
+            durability: Some(coreplane_engine::Durability::Strict),
+            ..WriteOptions::default()
+        };
+        engine.put(&key(), &text, &options).map(|_| ())
+    }
+
+    /// The label of a device; none if it has none.
+    ///
+    /// # Errors
+    /// As the engine, and [`Error::Unusable`] if it is of another version, or none at all.
+    pub(crate) fn read(engine: &dyn Engine) -> Result<Option<Self>> {
+        let Some(text) = engine.get(&key())? else { return Ok(None) };
+        let label: Self = serde_json::from_slice(&text)
+            .map_err(|error| Error::Unusable(format!("the label of a device: {error}")))?;
+        if label.version != VERSION {
+            return Err(Error::Unusable(format!(
+                "the label of a device has version {}, and {VERSION} is understood",
+                label.version
+            )));
+        }
+        Ok(Some(label))
+    }
+
+    /// True if no later label can exist than this one, the highest of the devices `present`.
+    pub(crate) fn is_latest(&self, present: impl Fn(Position) -> bool) -> bool {
+        let mut groups = self.members.iter().enumerate();
+        groups.any(|(group, members)| {
+            let group = group as u16;
+            (0..).zip(members).all(|(device, member)| {
+                member.standing != Standing::Current || present(Position { group, device })
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label(groups: usize, devices: usize) -> Label {
+        let identities: Vec<Vec<String>> = (0..groups)
+            .map(|group| (0..devices).map(|device| format!("{group}-{device}")).collect())
+            .collect();
+        Label::new("matrix".to_owned(), Ack::All, &identities)
+    }
+
+    fn latest(label: &Label, missing: &[(u16, u8)]) -> bool {
+        label.is_latest(|Position { group, device }| !missing.contains(&(group, device)))
+    }
+
+    #[test]
+    fn a_group_that_is_all_there_proves_the_label() {
+        let two_by_two = label(2, 2);
+        assert!(latest(&two_by_two, &[]));
+        assert!(latest(&two_by_two, &[(0, 1)]), "one is missing, the other group is whole");
+        assert!(!latest(&two_by_two, &[(0, 1), (1, 0)]), "neither group is whole");
+        assert!(!latest(&label(1, 2), &[(0, 0)]));
+        let mut degraded = label(1, 2);
+        degraded.members[0][0].standing = Standing::Absent;
+        assert!(latest(&degraded, &[(0, 0)]), "who is missing is no member any more");
+    }
+
+    #[test]
+    fn copies_are_counted_of_those_that_are_there() {
+        for (members, first, majority, all) in
+            [(1, 1, 1, 1), (2, 1, 2, 2), (3, 1, 2, 3), (0, 0, 0, 0)]
+        {
+            assert_eq!(Ack::First.copies(members), first);
+            assert_eq!(Ack::Majority.copies(members), majority);
+            assert_eq!(Ack::All.copies(members), all);
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The matrix as an engine.
+
+use crate::batch::Intents;
+use crate::bloom::hash_of;
+use crate::counters::{Count, Counters};
+use crate::cursor::Place;
+use crate::group::{Decided, Group, Write};
+use crate::label::{Label, RESERVED};
+use crate::pending::Pending;
+use crate::place::slot_of;
+use coreplane_engine::{
+    Cursors, Engine, Error, Expected, Found, Limits, Mutation, Outcome, Record, Result, Ticket,
+    UnixMillis, Visibility, WriteOptions,
+};
+use coreplane_pmem::isolation::Isolation;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What the parts of an open matrix share.
+pub(crate) struct Shared {
+    pub(crate) groups: Vec<Arc<Group>>,
+    /// The group that owns each slot.
+    pub(crate) owners: Box<[u16]>,
+    pub(crate) pending: Arc<Pending>,
+    pub(crate) sequence: Arc<AtomicU64>,
+    pub(crate) isolation: Isolation,
+    pub(crate) cursors: Mutex<Cursors<Place>>,
+    pub(crate) intents: Intents,
+    pub(crate) label: Arc<Mutex<Label>>,
+    /// Tombstones above this are held for the caller's sake.
+    pub(crate) held: AtomicU64,
+    pub(crate) clock: Arc<crate::clock::Clock>,
+    pub(crate) closed: AtomicBool,
+    pub(crate) limits: Limits,
+    pub(crate) counters: Counters,
+    /// Why it could not be put together.
+    pub(crate) failure: Mutex<Option<Error>>,
+}
+
+/// A record that was copied.
+pub(crate) struct Answer {
+    pub(crate) value: Vec<u8>,
+    pub(crate) sequence: u64,
+    pub(crate) expires_at: Option<UnixMillis>,
+}
+
+/// True for a key that is the matrix's own.
+#[inline]
+pub(crate) fn is_reserved(key: &[u8]) -> bool {
+    key.first() == Some(&0) && key.starts_with(RESERVED)
+}
+
+/// A write whose value the caller has given.
+struct Given<'a, F> {
+    key: &'a [u8],
+    value: &'a [u8],
+    expires_at: Option<UnixMillis>,
+    decide: F,
+}
+
+impl<F: FnMut(&dyn Engine, &WriteOptions) -> Result<Outcome>> Write for Given<'_, F> {
+    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome> {
+        (self.decide)(engine, options)
+    }
+
+    fn decided(&self) -> Decided<'_> {
+        Decided { key: self.key, put: Some((self.value, self.expires_at)) }
+    }
+}
+
+/// A write that is decided in sight of the record.
+struct Modified<'a, 'd> {
+    key: &'a [u8],
+    decide: &'d mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    /// The value that was decided on; none: a delete.
+    value: Option<(Vec<u8>, Option<UnixMillis>)>,
+}
+
+impl Write for Modified<'_, '_> {
+    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome> {
+        let (decide, value) = (&mut self.decide, &mut self.value);
+        engine.modify(self.key, options, &mut |record| {
+            let old = record.as_ref().map(|record| record.value);
+            let mutation = decide(record);
+            *value = match &mutation {
+                Mutation::Put { value, expires_at } => Some((value.clone(), *expires_at)),
+                Mutation::Expire(expires_at) => old.map(|value| (value.to_vec(), *expires_at)),
+                Mutation::Keep | Mutation::Delete => None,
+            };
+            mutation
+        })
+    }
+
+    fn decided(&self) -> Decided<'_> {
+        let put = self.value.as_ref().map(|(value, expires_at)| (value.as_slice(), *expires_at));
+        Decided { key: self.key, put }
+    }
+}
+
+/// A delete with a sequence that the caller has given: made whatever is there.
+struct Erased<'a> {
+    key: &'a [u8],
+}
+
+impl Write for Erased<'_> {
+    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome> {
+        engine.delete(self.key, options)
+    }
+
+    fn decided(&self) -> Decided<'_> {
+        Decided { key: self.key, put: None }
+    }
+}
+
+impl Shared {
+    pub(crate) fn group_of(&self, hash: u64) -> &Arc<Group> {
+        // Owners are numbers of groups.
+        &self.groups[usize::from(self.owners[slot_of(hash)])]
+    }
+
+    /// # Errors
+    /// If the key is one of the matrix's own, or the matrix is closed.
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<()> {
+        if is_reserved(key) {
+            let operation = "a key that begins with the matrix's own name";
+            return Err(Error::Unsupported { engine: crate::NAME, operation });
+        }
+        let max = self.limits.key_len_max;
+        if key.len() > max {
+            return Err(Error::KeyTooLong { len: key.len(), max });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    fn write(&self, key: &[u8], options: &WriteOptions, write: &mut dyn Write) -> Result<Outcome> {
+        self.check_writable()?;
+        self.check_key(key)?;
+        let hash = hash_of(key);
+        let outcome = {
+            let _turn = self.pending.turn(Pending::stripe_of(hash));
+            self.group_of(hash).write(hash, options, write)?
+        };
+        if let Outcome::Written(written) = &outcome {
+            let is_put = write.decided().put.is_some();
+            self.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
+            self.look_after(hash, written.sequence);
+        }
+        Ok(outcome)
+    }
+
+    /// A write with a value: `decide` makes it on a device.
+    pub(crate) fn write_value(
+        &self,
+        (key, value): (&[u8], &[u8]),
+        options: &WriteOptions,
+        decide: impl FnMut(&dyn Engine, &WriteOptions) -> Result<Outcome>,
+    ) -> Result<Outcome> {
+        self.write(key, options, &mut Given { key, value, expires_at: options.expires_at, decide })
+    }
+
+    pub(crate) fn modify(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    ) -> Result<Outcome> {
+        self.write(key, options, &mut Modified { key, decide, value: None })
+    }
+
+    pub(crate) fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        if options.sequence.is_some() {
+            return self.write(key, options, &mut Erased { key });
+        }
+        // A device is given a sequence, and would leave a tombstone for what was not there.
+        let mut delete = |record: Option<Record<'_>>| match record {
+            Some(_) => Mutation::Delete,
+            None => Mutation::Keep,
+        };
+        let outcome = self.modify(key, options, &mut delete)?;
+        Ok(match outcome {
+            Outcome::Kept(ticket) => Outcome::Missing(ticket),
+            other => other,
+        })
+    }
+
+    pub(crate) fn compare_and_set(
+        &self,
+        (key, value): (&[u8], &[u8]),
+        expected: Expected<'_>,
+        options: &WriteOptions,
+    ) -> Result<Outcome> {
+        self.write_value((key, value), options, |engine, options| {
+            engine.compare_and_set(key, expected, value, options)
+        })
+    }
+
+    pub(crate) fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        let hash = hash_of(key);
+        let is_denied = self.group_of(hash).denies(hash) || is_reserved(key);
+        let found = if is_denied {
+            Found { hit: false, ticket: Ticket::DURABLE }
+        } else {
+            self.find(hash, key, visibility, visit)?
+        };
+        self.counters.add(if found.hit { Count::Hits } else { Count::Misses }, 1);
+        if !found.hit {
+            self.counters.add(if is_denied { Count::Denied } else { Count::FalseHits }, 1);
+        }
+        Ok(found)
+    }
+
+    /// Reads a key on a device that has the newest of it.
+    pub(crate) fn find(
+        &self,
+        hash: u64,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        let group = self.group_of(hash);
+        loop {
+            let device = group.reader(hash)?;
+            match device.engine.get_with(key, visibility, visit) {
+                Ok(found) => return Ok(found),
+                Err(error) => group.go_on_without(device.number, error)?,
+            }
+        }
+    }
+
+    /// As [`Shared::get_with`], copied.
+    pub(crate) fn answer(&self, key: &[u8], visibility: Visibility) -> Result<Option<Answer>> {
+        let mut answer = None;
+        self.get_with(key, visibility, &mut |record| {
+            let (value, sequence) = (record.value.to_vec(), record.sequence);
+            answer = Some(Answer { value, sequence, expires_at: record.expires_at });
+        })?;
+        Ok(answer)
+    }
+}

@@ -1,0 +1,186 @@
+//! What is done beside reading and writing: members that fail, filters that grow, the mark, the close.
+
+use crate::bloom::hash_of;
+use crate::group::Group;
+use crate::label::{Label, Position, Standing};
+use crate::matrix::{Shared, is_reserved};
+use crate::open::FILTER_MIN;
+use crate::pending::Pending;
+use crate::place::slot_of;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::spin;
+use std::sync::atomic::Ordering;
+
+/// True if the device's group has another current member.
+fn has_others(label: &Label, position: Position) -> bool {
+    let members = label.members.get(usize::from(position.group)).into_iter().flatten();
+    members.filter(|member| member.standing == Standing::Current).count() > 1
+}
+
+impl Shared {
+    /// Fills the filter of a group from a device's keys.
+    ///
+    /// # Errors
+    /// As the engine, and if there is no memory.
+    pub(crate) fn fill_filter(&self, group: &Group) -> Result<()> {
+        let engine = &group.settled()?.engine;
+        let capacity = (2 * engine.len()?).max(FILTER_MIN);
+        let unusable = |error: crate::bloom::FilterError| Error::Unusable(error.to_string());
+        let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
+        let mut cursor = 0;
+        loop {
+            cursor = engine.iterate(cursor, 1024, &mut |entry| {
+                if !is_reserved(entry.key) {
+                    rebuild.add(hash_of(entry.key));
+                }
+            })?;
+            if cursor == 0 {
+                rebuild.finish();
+                return Ok(());
+            }
+        }
+    }
+
+    /// A device is a member no more: durably so on all that can be reached, when it returns.
+    ///
+    /// # Errors
+    /// If it was the last of its group.
+    pub(crate) fn demote(&self, position: Position) -> Result<()> {
+        let mut label = spin::lock(&self.label);
+        let Some(group) = self.groups.iter().find(|group| group.number == position.group) else {
+            return Err(Error::Unusable(format!("there is no device {position}")));
+        };
+        let members = group.members();
+        if members & 1 << position.device == 0 {
+            return Ok(());
+        }
+        let left = members & !(1 << position.device);
+        if left == 0 {
+            let what = format!("{position} has failed, the last current device of its group");
+            return Err(Error::Unusable(what));
+        }
+        let mut gone = vec![position];
+        loop {
+            for Position { group, device } in &gone {
+                let member = &mut label.members[usize::from(*group)][usize::from(*device)];
+                member.standing = Standing::Absent;
+            }
+            label.epoch += 1;
+            // Who cannot be told has failed too. The last of a group stays: without it the group
+            // is lost, and says so itself.
+            let failed = self.write_label(&label);
+            let failed: Vec<Position> =
+                failed.into_iter().filter(|failed| has_others(&label, *failed)).collect();
+            if failed.is_empty() {
+                break;
+            }
+            gone.extend(failed);
+        }
+        for Position { group, .. } in &gone {
+            let members = label.members[usize::from(*group)].iter();
+            let current = members.enumerate().filter(|it| it.1.standing == Standing::Current);
+            let left = current.fold(0, |set, (device, _)| set | 1 << device);
+            let of_group = |hash: u64| self.owners[slot_of(hash)] == *group;
+            self.groups.iter().filter(|it| it.number == *group).for_each(|group| {
+                group.set_members(left, of_group);
+            });
+        }
+        Ok(())
+    }
+
+    /// Writes the label to all current members; those that it cannot be written to.
+    fn write_label(&self, label: &Label) -> Vec<Position> {
+        let mut failed = Vec::new();
+        for group in &self.groups {
+            for device in group.devices() {
+                let position = Position { group: group.number, device: device.number };
+                let is_member =
+                    label.member(position).is_some_and(|it| it.standing == Standing::Current);
+                if is_member && label.at(position).write(&*device.engine).is_err() {
+                    failed.push(position);
+                }
+            }
+        }
+        failed
+    }
+
+    /// Looks after what grows with writes, now and then: the filter of the key's group, and the
+    /// mark.
+    pub(crate) fn look_after(&self, hash: u64, sequence: u64) {
+        const FILTERS: u64 = 1 << 10;
+        const MARKS: u64 = 1 << 20;
+        if sequence.is_multiple_of(FILTERS) && self.group_of(hash).filter.needs_growth() {
+            // Without it, it is fuller and says "perhaps" more often.
+            let _grown = self.fill_filter(self.group_of(hash)).is_ok();
+        }
+        if sequence.is_multiple_of(MARKS) {
+            // Without it, more is compared after a crash.
+            let _marked = self.raise_mark().is_ok();
+        }
+    }
+
+    /// Notes durably up to which sequence all members have all, and lets go of older tombstones.
+    pub(crate) fn raise_mark(&self) -> Result<()> {
+        let newest = self.sequence.load(Ordering::Acquire);
+        // Whoever had drawn a sequence by then has made its entry when the turns have gone round.
+        self.wait_for_writers();
+        let members = || self.groups.iter().flat_map(|group| group.of(group.members()));
+        members().for_each(|device| device.drain());
+        let mut label = spin::lock(&self.label);
+        label.mark = label.mark.max(newest);
+        let held = self.held.load(Ordering::Acquire).min(label.mark);
+        for group in &self.groups {
+            for device in group.of(group.members()) {
+                let position = Position { group: group.number, device: device.number };
+                label.at(position).write(&*device.engine)?;
+                device.engine.hold_tombstones(held)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until nobody writes who began before the call.
+    fn wait_for_writers(&self) {
+        for stripe in 0..Pending::stripes() {
+            drop(self.pending.turn(stripe));
+        }
+    }
+
+    /// Leaves a clean matrix behind. Writes fail from now on.
+    pub(crate) fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.wait_for_writers();
+        self.raise_mark()?;
+        {
+            let mut label = spin::lock(&self.label);
+            label.is_clean = true;
+            for group in &self.groups {
+                for device in group.of(group.members()) {
+                    let position = Position { group: group.number, device: device.number };
+                    label.at(position).write(&*device.engine)?;
+                }
+            }
+        }
+        self.stop();
+        let mut devices = self.groups.iter().flat_map(|group| group.devices());
+        devices.try_for_each(|device| device.engine.close())
+    }
+
+    /// Ends the processors.
+    pub(crate) fn stop(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.groups.iter().flat_map(|group| group.devices()).for_each(|device| device.stop());
+    }
+
+    /// Which devices are current members, and which are not.
+    pub(crate) fn standings(&self) -> Vec<(Position, Standing)> {
+        let label = spin::lock(&self.label);
+        let standing = |position: Position| {
+            let member = label.member(position);
+            (position, member.map_or(Standing::Absent, |member| member.standing))
+        };
+        label.positions().map(standing).collect()
+    }
+}

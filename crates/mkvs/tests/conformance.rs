@@ -1,0 +1,90 @@
+//! The conformance suite over matrices of both engines.
+
+mod shelf;
+
+use coreplane_engine::conformance::{Fixture, Reopen, Restart, Scale};
+use coreplane_engine::model::ManualClock;
+use coreplane_engine::{Engine, UnixMillis};
+use coreplane_mkvs::{Ack, Matrix, Options, Shape};
+use shelf::{Kind, Shelf};
+use std::sync::Arc;
+
+fn options(clock: &ManualClock) -> Options {
+    Options { time: clock.as_clock(), ..Options::default() }
+}
+
+/// Closes (or, for a kill, just drops) the matrix and opens its devices again.
+fn reopen(shelf: Arc<Shelf>, clock: ManualClock) -> Reopen {
+    Box::new(move |engine: Arc<dyn Engine>, how| {
+        match how {
+            Restart::Clean => engine.close().expect("close"),
+            Restart::Kill => {}
+            // A power cut is the simulator's business.
+            Restart::PowerCut => return None,
+        }
+        drop(engine);
+        let opened = Matrix::open(&*shelf, &options(&clock), &|_| {}).expect("open");
+        Some(Arc::new(opened) as Arc<dyn Engine>)
+    })
+}
+
+fn fixture(kind: Kind, shape: Shape, size: u64, scale: Scale) -> Fixture {
+    let clock = ManualClock::starting_at(UnixMillis(1_800_000_000_000));
+    let shelf = Arc::new(Shelf::new(kind, size));
+    let matrix = Matrix::create(&*shelf, shape, &options(&clock)).expect("create");
+    Fixture::new(Arc::new(matrix))
+        .with_clock(clock.clone())
+        .with_reopen(reopen(Arc::clone(&shelf), clock))
+        .with_scale(scale)
+        .keeping(Box::new(shelf))
+}
+
+mod two_by_two_of_bptree {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        let shape = Shape { groups: 2, devices: 2, ack: Ack::All };
+        fixture(Kind::Bptree, shape, 64 << 20, Scale::USUAL)
+    }
+    coreplane_engine::conformance_suite!(fresh);
+}
+
+mod two_by_two_of_scmkv {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        let shape = Shape { groups: 2, devices: 2, ack: Ack::All };
+        fixture(Kind::Scmkv, shape, 128 << 20, Scale::USUAL)
+    }
+    coreplane_engine::conformance_suite!(fresh);
+}
+
+mod three_by_two_that_waits_for_the_first {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        let shape = Shape { groups: 3, devices: 2, ack: Ack::First };
+        fixture(Kind::Bptree, shape, 64 << 20, Scale::USUAL)
+    }
+    coreplane_engine::conformance_suite!(fresh);
+}
+
+mod one_by_three_that_waits_for_most {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        let shape = Shape { groups: 1, devices: 3, ack: Ack::Majority };
+        fixture(Kind::Bptree, shape, 64 << 20, Scale::USUAL)
+    }
+    coreplane_engine::conformance_suite!(fresh);
+}
+
+mod tiny {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        let shape = Shape { groups: 2, devices: 2, ack: Ack::All };
+        fixture(Kind::Bptree, shape, 1 << 20, Scale::TINY).filled_by(2 << 20)
+    }
+    coreplane_engine::conformance_suite!(fresh);
+}

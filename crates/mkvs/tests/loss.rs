@@ -1,0 +1,208 @@
+//! Devices that are pulled out, are missing, come back, or are not the matrix's.
+
+mod shelf;
+
+use coreplane_engine::{Engine, Error, WriteOptions};
+use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use shelf::{Kind, Shelf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const KEYS: u64 = 500;
+
+fn at(group: u16, device: u8) -> Position {
+    Position { group, device }
+}
+
+fn key(thread: u64, number: u64) -> Vec<u8> {
+    format!("thread-{thread} key-{number:04}").into_bytes()
+}
+
+fn opened(shelf: &Shelf) -> Result<Matrix, Error> {
+    Matrix::open(shelf, &Options::default(), &|_| {})
+}
+
+fn refused(shelf: &Shelf, words: &str) {
+    match opened(shelf) {
+        Err(Error::Unusable(what)) => assert!(what.contains(words), "{what}"),
+        other => panic!("{other:?}, and not refused since {words}"),
+    }
+}
+
+fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
+    matrix.put(key, value, &WriteOptions::default()).expect("put");
+}
+
+fn standing(matrix: &Matrix, position: Position) -> Standing {
+    matrix.standings().into_iter().find(|(at, _)| *at == position).expect("a device").1
+}
+
+/// Four writers and four readers; a device is pulled out in the middle. What was acknowledged is
+/// there, no read has failed or gone back.
+fn pulled_under_load(kind: Kind, ack: Ack) {
+    let shelf = Shelf::new(kind, 128 << 20);
+    let shape = Shape { groups: 2, devices: 2, ack };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let written: Vec<Vec<AtomicU64>> =
+        (0..4).map(|_| (0..KEYS).map(|_| AtomicU64::new(0)).collect()).collect();
+    let (stop, total) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for (thread, mine) in (0..).zip(&written) {
+            let (matrix, stop, total) = (&matrix, &stop, &total);
+            scope.spawn(move || {
+                for serial in 1.. {
+                    let number = serial * 7919 % KEYS;
+                    put(matrix, &key(thread, number), &u64::to_le_bytes(serial));
+                    mine[number as usize].store(serial, Ordering::SeqCst);
+                    total.fetch_add(1, Ordering::Relaxed);
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+        }
+        for reader in 0..4_u64 {
+            let (matrix, stop, written) = (&matrix, &stop, &written);
+            scope.spawn(move || {
+                for serial in reader.. {
+                    let (thread, number) = (serial % 4, serial * 31 % KEYS);
+                    let least = written[thread as usize][number as usize].load(Ordering::SeqCst);
+                    let value = matrix.get(&key(thread, number)).expect("no read fails");
+                    let found = value.map_or(0, |it| u64::from_le_bytes(it.try_into().unwrap()));
+                    assert!(found >= least, "{found} was read after {least} was acknowledged");
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            });
+        }
+        let wait_for = |count| {
+            while total.load(Ordering::Relaxed) < count {
+                std::thread::yield_now();
+            }
+        };
+        wait_for(4_000);
+        shelf.pull(at(0, 1));
+        wait_for(12_000);
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent);
+    assert_eq!(standing(&matrix, at(0, 0)), Standing::Current);
+    let check = |matrix: &Matrix| {
+        for (thread, mine) in (0..).zip(&written) {
+            for (number, serial) in (0..).zip(mine) {
+                let serial = serial.load(Ordering::SeqCst);
+                let value = matrix.get(&key(thread, number)).expect("get");
+                let expected = (serial > 0).then(|| serial.to_le_bytes().to_vec());
+                assert_eq!(value, expected, "{thread} {number}");
+            }
+        }
+        assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+    };
+    check(&matrix);
+    // Killed; the device that was pulled out is back, and must not be believed.
+    drop(matrix);
+    let matrix = opened(&shelf).expect("open");
+    assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent);
+    check(&matrix);
+}
+
+#[test]
+fn a_device_of_bptree_is_pulled_out_under_load() {
+    pulled_under_load(Kind::Bptree, Ack::All);
+}
+
+#[test]
+fn a_device_of_scmkv_is_pulled_out_under_load() {
+    pulled_under_load(Kind::Scmkv, Ack::All);
+}
+
+#[test]
+fn a_device_is_pulled_out_where_writes_wait_for_the_first() {
+    pulled_under_load(Kind::Bptree, Ack::First);
+}
+
+fn two_by_two(ack: Ack) -> Shelf {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 2, devices: 2, ack };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    (0..100).for_each(|number| put(&matrix, &key(0, number), b"value"));
+    shelf
+}
+
+fn take_out(shelf: &Shelf, place: Position) {
+    std::fs::rename(shelf.path(place), shelf.path(place).with_extension("out")).expect("rename");
+}
+
+fn put_back(shelf: &Shelf, place: Position) {
+    std::fs::rename(shelf.path(place).with_extension("out"), shelf.path(place)).expect("rename");
+}
+
+#[test]
+fn one_that_is_missing_is_gone_without() {
+    let shelf = two_by_two(Ack::All);
+    take_out(&shelf, at(0, 1));
+    let matrix = opened(&shelf).expect("one group is whole");
+    assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent);
+    (0..100).for_each(|number| assert!(matrix.get(&key(0, number)).expect("get").is_some()));
+    put(&matrix, &key(0, 0), b"written without it");
+    drop(matrix);
+    // It comes back, out of date: nobody asks it.
+    put_back(&shelf, at(0, 1));
+    let matrix = opened(&shelf).expect("open");
+    assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent);
+    let value = matrix.get(&key(0, 0)).expect("get");
+    assert_eq!(value.as_deref(), Some(&b"written without it"[..]));
+    drop(matrix);
+    // Alone it cannot stand for its group.
+    take_out(&shelf, at(0, 0));
+    refused(&shelf, "group 0 has no current device");
+}
+
+#[test]
+fn what_cannot_be_proven_current_is_refused() {
+    let shelf = two_by_two(Ack::All);
+    take_out(&shelf, at(0, 1));
+    take_out(&shelf, at(1, 0));
+    refused(&shelf, "no group is whole");
+    let accept = Options { accept_loss: true, ..Options::default() };
+    let matrix = Matrix::open(&shelf, &accept, &|_| {}).expect("accepted");
+    (0..100).for_each(|number| assert!(matrix.get(&key(0, number)).expect("get").is_some()));
+}
+
+#[test]
+fn at_first_a_missing_member_may_be_the_only_holder() {
+    let shelf = two_by_two(Ack::First);
+    // It was killed, so that what d1 has may be nowhere else.
+    take_out(&shelf, at(0, 1));
+    refused(&shelf, "was not closed");
+    put_back(&shelf, at(0, 1));
+    opened(&shelf).expect("all are here").close().expect("close");
+    take_out(&shelf, at(0, 1));
+    drop(opened(&shelf).expect("it was closed, and each member has all"));
+}
+
+#[test]
+fn foreign_devices_are_refused() {
+    let (shelf, other) = (two_by_two(Ack::All), two_by_two(Ack::All));
+    std::fs::copy(other.path(at(1, 1)), shelf.path(at(1, 1))).expect("copy");
+    refused(&shelf, "belongs to another matrix");
+    std::fs::remove_file(shelf.path(at(1, 1))).expect("remove");
+    std::fs::copy(shelf.path(at(1, 0)), shelf.path(at(1, 1))).expect("copy");
+    refused(&shelf, "two devices");
+}
+
+/// Devices may be put anywhere: each knows where it belongs.
+#[test]
+fn the_order_of_devices_does_not_matter() {
+    let shelf = two_by_two(Ack::All);
+    let swap = |one, other| {
+        take_out(&shelf, one);
+        std::fs::rename(shelf.path(other), shelf.path(one)).expect("rename");
+        std::fs::rename(shelf.path(one).with_extension("out"), shelf.path(other)).expect("rename");
+    };
+    swap(at(0, 0), at(1, 1));
+    swap(at(0, 1), at(1, 0));
+    let matrix = opened(&shelf).expect("open");
+    (0..100).for_each(|number| assert!(matrix.get(&key(0, number)).expect("get").is_some()));
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+}

@@ -1,0 +1,163 @@
+//! A device that can be pulled out while it is in use: every call fails from then on.
+
+use coreplane_engine::{
+    Batch, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits, Mutation,
+    Ordered, Outcome, Progress, Record, Result, Stats, UnixMillis, VerifyReport, Visibility,
+    WriteOptions, Written,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(crate) struct Pulled {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) is_out: Arc<AtomicBool>,
+}
+
+impl Pulled {
+    fn there(&self) -> Result<&dyn Engine> {
+        if self.is_out.load(Ordering::SeqCst) {
+            let source = std::io::Error::other("the device was pulled out");
+            return Err(Error::Io { context: "a device".to_owned(), source });
+        }
+        Ok(&*self.engine)
+    }
+}
+
+impl Engine for Pulled {
+    fn name(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    fn limits(&self) -> Limits {
+        self.engine.limits()
+    }
+
+    fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        self.there()?.get_with(key, visibility, visit)
+    }
+
+    fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<Horizon> {
+        self.there()?.multi_get(keys, visibility, visit)
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.there()?.put(key, value, options)
+    }
+
+    fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.there()?.insert(key, value, options)
+    }
+
+    fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.there()?.update(key, value, options)
+    }
+
+    fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.there()?.delete(key, options)
+    }
+
+    fn compare_and_set(
+        &self,
+        key: &[u8],
+        expected: Expected<'_>,
+        value: &[u8],
+        options: &WriteOptions,
+    ) -> Result<Outcome> {
+        self.there()?.compare_and_set(key, expected, value, options)
+    }
+
+    fn modify(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    ) -> Result<Outcome> {
+        self.there()?.modify(key, options, decide)
+    }
+
+    fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        self.there()?.apply(batch, options)
+    }
+
+    fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
+        self.there()?.iterate(cursor, count, visit)
+    }
+
+    fn advance_sequence(&self) -> Result<u64> {
+        self.there()?.advance_sequence()
+    }
+
+    fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
+        self.there()?.changes_since(sequence, visit)
+    }
+
+    fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        self.there()?.hold_tombstones(sequence)
+    }
+
+    fn tombstone_horizon(&self) -> u64 {
+        self.engine.tombstone_horizon()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.there()?.len()
+    }
+
+    fn clear(&self) -> Result<()> {
+        self.there()?.clear()
+    }
+
+    fn sweep_expired(&self) -> Result<u64> {
+        self.there()?.sweep_expired()
+    }
+
+    fn commit(&self, horizon: &Horizon) -> Result<bool> {
+        self.there()?.commit(horizon)
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.engine.now()
+    }
+
+    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+        self.there()?.is_durable(horizon)
+    }
+
+    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        self.there()?.wait_durable(horizon)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.there()?.sync()
+    }
+
+    fn on_durable(&self, listener: DurableListener) {
+        self.engine.on_durable(listener);
+    }
+
+    fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        self.there()?.verify(progress)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.there()?.close()
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        self.engine.ordered()
+    }
+}
