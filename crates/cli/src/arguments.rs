@@ -2,7 +2,7 @@
 
 use crate::terms;
 use clap::{Args, Parser, Subcommand};
-use coreplane::{Durability, EngineChoice, MediaChoice, Placement};
+use coreplane::{Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement};
 use coreplane_bench::Plan;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -75,6 +75,9 @@ pub(crate) enum Command {
     Stats(Pool),
     /// Make a pool larger.
     Grow(Grow),
+    /// Look after a matrix.
+    #[command(subcommand)]
+    Matrix(Matrix),
     /// Measure: YCSB workloads, and the floors that physics sets.
     Bench(Bench),
     /// Print a script that completes this command's arguments in a shell.
@@ -89,14 +92,25 @@ pub(crate) enum Command {
     },
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum Matrix {
+    /// Say which devices are current, and which are absent or out of date.
+    Status(Pool),
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Pool {
-    /// The file of the pool [default: coreplane/default.pool in the user's data directory].
+    /// The file of the pool, or the directory of a matrix [default: coreplane/default.pool in the
+    /// user's data directory].
     #[arg(long, value_name = "PATH")]
     pub(crate) pool: Option<PathBuf>,
     /// The medium: auto, file, dax, emulated:PROFILE (none, optane, pcm, stt-ram, nv-cmm).
     #[arg(long, default_value = "auto")]
     pub(crate) media: MediaChoice,
+    /// Open a matrix although devices are missing that may be the only ones to have what was
+    /// acknowledged: that is lost then.
+    #[arg(long)]
+    pub(crate) accept_loss: bool,
     /// Answer in JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -109,9 +123,16 @@ pub(crate) struct NewPool {
     /// nothing can run out later.
     #[arg(long, default_value = "1GiB", value_parser = terms::size)]
     pub(crate) size: u64,
+    /// Create a matrix, in a directory: 2x2 is two groups of two devices, a pool of --size bytes
+    /// each. Keys are spread over the groups; devices of a group have the same.
+    #[arg(long, value_name = "GROUPSxDEVICES")]
+    pub(crate) matrix: Option<MatrixShape>,
+    /// How many copies a write to a matrix that is created waits for: first, majority, all.
+    #[arg(long, default_value = "all")]
+    pub(crate) ack: Ack,
     /// The engine of a pool that is created: scmkv (a hash, for point reads and writes) or bptree
     /// (a B+-tree, which scans in the order of keys). A pool that exists keeps its own
-    /// [default: scmkv].
+    /// [default: scmkv; in a matrix bptree].
     #[arg(long)]
     pub(crate) engine: Option<EngineChoice>,
     /// Where the index of a pool of scmkv that is created lies, for good: in the pool (pmem: opens at once,

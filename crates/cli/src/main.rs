@@ -57,6 +57,7 @@ fn run(command: Command) -> Outcome {
         Command::Scan(scan) => command::records::scan(&scan),
         Command::Load(load) => command::transfer::load(&load),
         Command::Dump(dump) => command::transfer::dump(&dump),
+        Command::Matrix(matrix) => command::matrix::run(&matrix),
         Command::Bench(bench) => command::bench::run(bench),
         Command::Completions { shell } => command::manual::completions(shell),
         Command::Man { directory } => command::manual::man(directory.as_deref()),

@@ -14,7 +14,7 @@ impl Pool {
 
     /// How it is opened or created.
     pub(crate) fn config(&self) -> StoreConfig {
-        StoreConfig::at(self.path()).media(self.media.clone())
+        StoreConfig::at(self.path()).media(self.media.clone()).accept_loss(self.accept_loss)
     }
 
     /// Opens it for a few calls from one thread, which show nothing that is not sound.
@@ -27,8 +27,12 @@ impl NewPool {
     /// How `pool` is opened, or created if it is not there.
     pub(crate) fn config(&self, pool: &Pool) -> StoreConfig {
         let config = pool.config().size(self.size).placement(self.index);
-        match self.engine {
+        let config = match self.engine {
             Some(engine) => config.engine(engine),
+            None => config,
+        };
+        match self.matrix {
+            Some(shape) => config.matrix(shape).ack(self.ack),
             None => config,
         }
     }

@@ -191,13 +191,14 @@ fn rounds() -> Outcome<u64> {
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_is_half_there() -> Outcome<()> {
     let place = Place::in_memory()?;
-    let stores: [(&str, &[&str]); 3] = [
-        ("pmem", &["--index", "pmem"]),
-        ("dram", &["--index", "dram"]),
-        ("bptree", &["--engine", "bptree"]),
+    let stores: [(&str, &[&str]); 4] = [
+        ("pmem", &["--size", "512MiB", "--index", "pmem"]),
+        ("dram", &["--size", "512MiB", "--index", "dram"]),
+        ("bptree", &["--size", "512MiB", "--engine", "bptree"]),
+        ("matrix", &["--size", "128MiB", "--matrix", "2x2"]),
     ];
     for (name, arguments) in stores {
-        let pool = place.created(name, &[&["--size", "512MiB"], arguments].concat())?;
+        let pool = place.created(name, arguments)?;
         let mut ledgers: Vec<_> = (0..CONNECTIONS).map(|_| Ledger::default()).collect();
         for round in 0..rounds()?.div_ceil(2) {
             one_round(&pool, round, &mut ledgers)?;
@@ -206,7 +207,7 @@ fn nothing_acknowledged_is_lost_and_nothing_is_half_there() -> Outcome<()> {
         check_all(&served, &mut ledgers)?;
         served.terminate()?;
         pool.is_sound()?;
-        std::fs::remove_file(&pool.path)?;
+        pool.remove()?;
     }
     Ok(())
 }

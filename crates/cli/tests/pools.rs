@@ -266,6 +266,41 @@ fn an_ordered_pool_is_opened_as_what_it_is() -> Outcome<()> {
 }
 
 #[test]
+fn a_matrix_is_a_directory_of_devices() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    for engine in ["bptree", "scmkv"] {
+        let arguments = ["--matrix", "2x2", "--engine", engine, "--size", "32MiB"];
+        let matrix = place.created(engine, &arguments)?;
+        for name in ["cherry", "apple", "banana"] {
+            matrix.expect(0, &["put", name, "a fruit"])?;
+        }
+        assert!(matrix.expect(0, &["get", "apple"])?.contains("a fruit"));
+        let info = matrix.expect(0, &["info", "--json"])?;
+        assert!(info.contains("\"engine\":\"mkvs\"") && info.contains("\"records\":3"), "{info}");
+        let status = matrix.expect(0, &["matrix", "status", "--json"])?;
+        assert!(status.contains("\"degraded\":false"), "{status}");
+        matrix.is_sound()?;
+        // One device is taken out, while nobody looks: the other group is whole.
+        std::fs::remove_file(matrix.path.join("g0d1"))?;
+        let status = matrix.expect(0, &["matrix", "status"])?;
+        assert!(status.contains("g0d1     absent") && status.contains("(degraded)"), "{status}");
+        for name in ["cherry", "apple", "banana"] {
+            assert!(matrix.expect(0, &["get", name])?.contains("a fruit"), "{name}");
+        }
+        matrix.is_sound()?;
+        // And one of the other group: what is left may be out of date.
+        std::fs::remove_file(matrix.path.join("g1d0"))?;
+        matrix.expect(0, &["get", "apple"])?;
+        std::fs::remove_file(matrix.path.join("g1d1"))?;
+        matrix.says(2, &["group 1 has no current device"], &["get", "apple"])?;
+        matrix.says(2, &["holds a matrix already"], &[&["create"], &arguments[..]].concat())?;
+    }
+    let pool = place.created("pool", &["--size", "32MiB"])?;
+    pool.expect(64, &["matrix", "status"])?;
+    Ok(())
+}
+
+#[test]
 fn bench_speaks_json_and_verifies() -> Outcome<()> {
     let (_place, pool) = pool()?;
     let scale = ["--records", "5000", "--operations", "5000", "--threads", "2", "--json"];

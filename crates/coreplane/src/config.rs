@@ -1,7 +1,9 @@
 //! What is asked for.
 
 use crate::Store;
+use crate::matrix::MatrixShape;
 use coreplane_engine::{Durability, Result};
+use coreplane_mkvs::Ack;
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Placement, Repair, Tell};
 use std::path::{Path, PathBuf};
@@ -67,6 +69,9 @@ pub struct StoreConfig {
     pub(crate) durability: Durability,
     pub(crate) background: bool,
     pub(crate) check_reads: bool,
+    pub(crate) matrix: Option<MatrixShape>,
+    pub(crate) ack: Ack,
+    pub(crate) accept_loss: bool,
 }
 
 impl StoreConfig {
@@ -82,6 +87,9 @@ impl StoreConfig {
             durability: Durability::Strict,
             background: true,
             check_reads: false,
+            matrix: None,
+            ack: Ack::All,
+            accept_loss: false,
         }
     }
 
@@ -137,6 +145,30 @@ impl StoreConfig {
         self
     }
 
+    /// Makes a matrix of devices: the path is a directory with a pool for each, `g0d0` and so on,
+    /// of [`StoreConfig::size`] bytes each, with the engine bptree unless another is asked for. A
+    /// directory that holds one is opened as what it is.
+    #[must_use]
+    pub fn matrix(mut self, shape: MatrixShape) -> Self {
+        self.matrix = Some(shape);
+        self
+    }
+
+    /// How many copies a write to a matrix waits for; without meaning for one that exists.
+    #[must_use]
+    pub fn ack(mut self, ack: Ack) -> Self {
+        self.ack = ack;
+        self
+    }
+
+    /// Opens a matrix although devices that are missing may be the only ones that have what was
+    /// acknowledged: that is lost then.
+    #[must_use]
+    pub fn accept_loss(mut self, accept_loss: bool) -> Self {
+        self.accept_loss = accept_loss;
+        self
+    }
+
     /// The path of the pool.
     pub fn path(&self) -> &Path {
         &self.path
@@ -176,7 +208,11 @@ impl StoreConfig {
     /// # Errors
     /// As [`StoreConfig::create`] and [`StoreConfig::open`].
     pub fn open_or_create(&self) -> Result<Store> {
-        if self.engine != Some(EngineChoice::Model) && self.path.exists() {
+        let is_there = match self.matrix {
+            Some(_) => crate::matrix::is_matrix(&self.path),
+            None => self.path.exists(),
+        };
+        if self.engine != Some(EngineChoice::Model) && is_there {
             return self.open();
         }
         self.create()

@@ -24,6 +24,7 @@
 //! - A store that is dropped without [`Store::close`] loses nothing; its next open recovers.
 
 mod config;
+mod matrix;
 mod store;
 
 pub use config::{EngineChoice, SIZE_DEFAULT, StoreConfig};
@@ -31,6 +32,8 @@ pub use coreplane_engine::{
     Batch, Completion, Durability, Engine, Entry, Error, Expected, Mutation, Outcome, Progress,
     Record, Remedy, Result, Stats, UnixMillis, Value, VerifyReport, Visibility, WriteOptions,
 };
+pub use coreplane_mkvs::{Ack, Position, Standing};
 pub use coreplane_pmem::{MediaChoice, Medium};
 pub use coreplane_scmkv::{Fate, Finding, Placement, Repair, Tell};
+pub use matrix::MatrixShape;
 pub use store::Store;

@@ -1,17 +1,21 @@
 //! What comes back.
 
 use crate::config::{EngineChoice, StoreConfig};
+use crate::matrix::{self, Directory, MatrixShape};
 use coreplane_bptree::Bptree;
 use coreplane_engine::model::ModelEngine;
 use coreplane_engine::{Durability, Engine, Error, Result};
+use coreplane_mkvs::{Matrix, Options, Position, Shape, Standing};
 use coreplane_pmem::{Medium, Pool};
 use coreplane_scmkv::{Placement, Repair, Scmkv, Tell};
+use std::path::Path;
 use std::sync::Arc;
 
 /// An open store: the engine, and the facts about what it rests on.
 pub struct Store {
     engine: Arc<dyn Engine>,
     pooled: Option<Pooled>,
+    matrix: Option<Arc<Matrix>>,
     medium: Medium,
     durability: Durability,
 }
@@ -35,6 +39,9 @@ impl std::fmt::Debug for Store {
 
 impl Store {
     pub(crate) fn create(config: &StoreConfig) -> Result<Self> {
+        if let Some(shape) = config.matrix {
+            return Self::create_matrix(config, shape);
+        }
         let engine = config.engine.unwrap_or_default();
         if let (Some(above), true) = (config.path.parent(), engine != EngineChoice::Model) {
             std::fs::create_dir_all(above).map_err(|source| Error::Io {
@@ -60,6 +67,12 @@ impl Store {
     }
 
     pub(crate) fn open(config: &StoreConfig) -> Result<Self> {
+        if config.path.is_dir() {
+            let rack = Directory::new(config);
+            let options = Options { accept_loss: config.accept_loss, ..Options::default() };
+            let matrix = Matrix::open(&rack, &options, &|_| {})?;
+            return Ok(Self::of_matrix(config, matrix, rack.medium()));
+        }
         let (path, media) = (&config.path, config.media.clone());
         let pooled = match Self::engine_at(config) {
             EngineChoice::Scmkv => {
@@ -74,14 +87,46 @@ impl Store {
         Ok(Self::pooled(config, pooled))
     }
 
+    fn create_matrix(config: &StoreConfig, shape: MatrixShape) -> Result<Self> {
+        let context = || format!("make the directory {}", config.path.display());
+        if matrix::is_matrix(&config.path) {
+            let what = format!("{} holds a matrix already", config.path.display());
+            return Err(Error::Unusable(what));
+        }
+        std::fs::create_dir_all(&config.path)
+            .map_err(|source| Error::Io { context: context(), source })?;
+        let rack = Directory::new(config);
+        let MatrixShape { groups, devices } = shape;
+        let shape = Shape { groups, devices, ack: config.ack };
+        let made = Matrix::create(&rack, shape, &Options::default());
+        if made.is_err() {
+            rack.remove_created();
+        }
+        Ok(Self::of_matrix(config, made?, rack.medium()))
+    }
+
+    fn of_matrix(config: &StoreConfig, matrix: Matrix, medium: Option<Medium>) -> Self {
+        let matrix = Arc::new(matrix);
+        Self {
+            engine: matrix.clone(),
+            pooled: None,
+            matrix: Some(matrix),
+            medium: medium.unwrap_or_else(dram),
+            durability: config.durability,
+        }
+    }
+
     /// The engine to open a pool with: the one that was asked for, else the one that is in it. If
     /// that cannot be told the usual one says why.
     fn engine_at(config: &StoreConfig) -> EngineChoice {
-        let found = || Pool::kind_at(&config.path).ok()?.parse().ok();
-        config.engine.or_else(found).unwrap_or_default()
+        config.engine.or_else(|| pool_engine(&config.path)).unwrap_or_default()
     }
 
     pub(crate) fn repair(config: &StoreConfig, tell: Tell<'_>) -> Result<(Self, Repair)> {
+        if config.path.is_dir() {
+            let operation = "repairing a matrix: a device that is damaged is left out";
+            return Err(Error::Unsupported { engine: coreplane_mkvs::NAME, operation });
+        }
         let media = config.media.clone();
         match Self::engine_at(config) {
             EngineChoice::Scmkv => {
@@ -102,19 +147,16 @@ impl Store {
             Pooled::Scmkv(engine) => (engine.clone(), engine.medium()),
             Pooled::Bptree(engine) => (engine.clone(), engine.medium()),
         };
-        Self { engine, medium, pooled: Some(pooled), durability: config.durability }
+        let durability = config.durability;
+        Self { engine, medium, pooled: Some(pooled), matrix: None, durability }
     }
 
     fn model(config: &StoreConfig) -> Self {
         Self {
             engine: Arc::new(ModelEngine::new()),
             pooled: None,
-            medium: Medium {
-                name: "dram".to_owned(),
-                power_safe: false,
-                power_cut_loses: "everything".to_owned(),
-                persists_by: "nothing".to_owned(),
-            },
+            matrix: None,
+            medium: dram(),
             durability: config.durability,
         }
     }
@@ -122,6 +164,11 @@ impl Store {
     /// The engine.
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
+    }
+
+    /// The devices of a matrix, each current or not; none of any other store.
+    pub fn devices(&self) -> Vec<(Position, Standing)> {
+        self.matrix.as_ref().map(|matrix| matrix.standings()).unwrap_or_default()
     }
 
     /// What the store rests on.
@@ -184,7 +231,22 @@ impl Store {
     }
 }
 
-fn scmkv_options(config: &StoreConfig) -> coreplane_scmkv::Options {
+/// What a store rests on that has no pool.
+fn dram() -> Medium {
+    Medium {
+        name: "dram".to_owned(),
+        power_safe: false,
+        power_cut_loses: "everything".to_owned(),
+        persists_by: "nothing".to_owned(),
+    }
+}
+
+/// The engine of the pool at `path`, if that can be told.
+pub(crate) fn pool_engine(path: &Path) -> Option<EngineChoice> {
+    Pool::kind_at(path).ok()?.parse().ok()
+}
+
+pub(crate) fn scmkv_options(config: &StoreConfig) -> coreplane_scmkv::Options {
     coreplane_scmkv::Options {
         durability: config.durability,
         background: config.background,
@@ -193,7 +255,7 @@ fn scmkv_options(config: &StoreConfig) -> coreplane_scmkv::Options {
     }
 }
 
-fn bptree_options(config: &StoreConfig) -> coreplane_bptree::Options {
+pub(crate) fn bptree_options(config: &StoreConfig) -> coreplane_bptree::Options {
     coreplane_bptree::Options {
         durability: config.durability,
         background: config.background,

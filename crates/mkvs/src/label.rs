@@ -71,7 +71,7 @@ pub struct Position {
 
 impl std::fmt::Display for Position {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "g{}d{}", self.group, self.device)
+        f.pad(&format!("g{}d{}", self.group, self.device))
     }
 }
 

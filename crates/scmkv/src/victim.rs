@@ -62,7 +62,15 @@ impl Store {
         if length == 0 || cell.is_pinned() {
             return None;
         }
-        Some(u64::from(length).saturating_sub(copied_bytes(cell)))
+        Some((u64::from(length) + self.unused(length)).saturating_sub(copied_bytes(cell)))
+    }
+
+    /// Bytes of a sealed page of this length that nothing was written to, if it was sealed early: a
+    /// store that is opened, written to a little and closed again has many such pages. What is
+    /// left in any other is not worth the copying.
+    fn unused(&self, length: u32) -> u64 {
+        let unused = u64::from(self.geometry.page_size.saturating_sub(length));
+        if unused >= u64::from(self.geometry.page_size) / 8 { unused } else { 0 }
     }
 
     /// Dead bytes in the page that a log is filling.
@@ -85,7 +93,7 @@ impl Store {
             .map(|(page, gain, cell)| {
                 let length = f64::from(cell.length.load(Ordering::Acquire));
                 let age = f64::from(now.saturating_sub(cell.sealed_at.load(Ordering::Relaxed)) + 1);
-                let dead_part = gain as f64 / length;
+                let dead_part = gain as f64 / (length + self.unused(length as u32) as f64);
                 (page, dead_part * age / (2.0 - dead_part))
             })
             .max_by(|a, b| a.1.total_cmp(&b.1))

@@ -192,3 +192,24 @@ fn the_scrub_finds_what_nobody_reads() {
     file.write_all_at(&[0xa4], at as u64 + 50).expect("flip");
     wait_for("damage found", &|| count("damaged_pages") == 1);
 }
+
+/// As a command line uses it: every opening begins a page, and leaves it nearly empty.
+#[test]
+fn a_store_that_is_opened_for_each_write_is_not_full_of_empty_pages() {
+    let home = Home::in_memory();
+    drop(home.create(New::of_size(32 << 20).with(options(false))));
+    for number in 0..60 {
+        let store = home.open(options(false));
+        store.put(&key(number), b"value", &write()).expect("put");
+        if number % 3 == 0 {
+            // Killed.
+            continue;
+        }
+        store.close().expect("close");
+    }
+    let store = home.open(options(false));
+    for number in 0..60 {
+        assert!(store.get(&key(number)).expect("get").is_some(), "{number}");
+    }
+    assert!(store.verify(&mut |_| ()).expect("verify").is_sound());
+}

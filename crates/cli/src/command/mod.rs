@@ -3,6 +3,7 @@
 pub(crate) mod administer;
 pub(crate) mod bench;
 pub(crate) mod manual;
+pub(crate) mod matrix;
 pub(crate) mod records;
 pub(crate) mod serve;
 pub(crate) mod transfer;

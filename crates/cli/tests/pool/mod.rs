@@ -103,6 +103,14 @@ impl Pool {
         Ok(())
     }
 
+    /// Removes it.
+    pub(crate) fn remove(&self) -> Outcome<()> {
+        if self.path.is_dir() {
+            return Ok(std::fs::remove_dir_all(&self.path)?);
+        }
+        Ok(std::fs::remove_file(&self.path)?)
+    }
+
     /// A server of it.
     pub(crate) fn serve(&self, arguments: &[&str]) -> Outcome<Served> {
         Served::start(&self.with(arguments))

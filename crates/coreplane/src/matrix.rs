@@ -1,0 +1,166 @@
+//! A matrix in a directory: one file for each device, `g0d0` and so on.
+
+use crate::config::{EngineChoice, StoreConfig};
+use crate::store::{bptree_options, pool_engine, scmkv_options};
+use coreplane_bptree::Bptree;
+use coreplane_engine::{Engine, Error, Result};
+use coreplane_mkvs::{Position, Rack, TimeSource};
+use coreplane_pmem::Medium;
+use coreplane_scmkv::Scmkv;
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// How many groups a matrix has, and how many devices each: `2x2`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatrixShape {
+    /// Groups.
+    pub groups: u16,
+    /// Devices in each.
+    pub devices: u8,
+}
+
+/// `GROUPSxDEVICES`.
+impl FromStr for MatrixShape {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        let shape = || {
+            let (groups, devices) = text.split_once('x')?;
+            Some(Self { groups: groups.parse().ok()?, devices: devices.parse().ok()? })
+        };
+        shape().ok_or_else(|| format!("`{text}` is no matrix; 2x2 is one"))
+    }
+}
+
+/// The files of a directory as devices.
+pub(crate) struct Directory<'a> {
+    config: &'a StoreConfig,
+    /// What the devices rest on: the least of it.
+    medium: Mutex<Option<Medium>>,
+    created: Mutex<Vec<PathBuf>>,
+}
+
+impl<'a> Directory<'a> {
+    pub(crate) fn new(config: &'a StoreConfig) -> Self {
+        Self { config, medium: Mutex::new(None), created: Mutex::default() }
+    }
+
+    /// What the devices rest on.
+    pub(crate) fn medium(&self) -> Option<Medium> {
+        self.medium.lock().clone()
+    }
+
+    /// Removes what was created: it is no matrix yet.
+    pub(crate) fn remove_created(&self) {
+        for path in self.created.lock().drain(..) {
+            // If it cannot be removed, an open says what it is.
+            let _removed = std::fs::remove_file(path).is_ok();
+        }
+    }
+
+    fn path(&self, place: Position) -> PathBuf {
+        self.config.path.join(place.to_string())
+    }
+
+    /// The medium of the whole is that of the device that promises least.
+    fn note(&self, medium: Medium) {
+        let mut known = self.medium.lock();
+        if known.as_ref().is_none_or(|known| known.power_safe && !medium.power_safe) {
+            *known = Some(medium);
+        }
+    }
+}
+
+/// The place that a file's name says.
+fn place_of(name: &str) -> Option<Position> {
+    let (group, device) = name.strip_prefix('g')?.split_once('d')?;
+    Some(Position { group: group.parse().ok()?, device: device.parse().ok()? })
+}
+
+/// True if there are devices in the directory.
+pub(crate) fn is_matrix(path: &Path) -> bool {
+    places(path).is_ok_and(|places| !places.is_empty())
+}
+
+fn places(path: &Path) -> std::io::Result<Vec<Position>> {
+    let mut places = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        places.extend(entry?.file_name().to_str().and_then(place_of));
+    }
+    Ok(places)
+}
+
+impl Rack for Directory<'_> {
+    fn present(&self) -> Result<Vec<Position>> {
+        places(&self.config.path).map_err(|source| Error::Io {
+            context: format!("read the directory {}", self.config.path.display()),
+            source,
+        })
+    }
+
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+        let (path, config) = (self.path(place), self.config);
+        let (size, media, time) = (config.size, config.media.clone(), Some(Arc::clone(time)));
+        let engine: Arc<dyn Engine> = match config.engine.unwrap_or(EngineChoice::Bptree) {
+            EngineChoice::Scmkv => {
+                let options = coreplane_scmkv::Options { time, ..scmkv_options(config) };
+                let made = Scmkv::create(&path, size, media, config.placement, options)?;
+                self.note(made.medium());
+                Arc::new(made)
+            }
+            EngineChoice::Bptree => {
+                let options = coreplane_bptree::Options { time, ..bptree_options(config) };
+                let page_size = coreplane_bptree::PAGE_SIZE;
+                let made = Bptree::create(&path, size, page_size, media, &options)?;
+                self.note(made.medium());
+                Arc::new(made)
+            }
+            EngineChoice::Model => {
+                let operation = "being a device: it has no pool";
+                return Err(Error::Unsupported { engine: "model", operation });
+            }
+        };
+        self.created.lock().push(path);
+        Ok(engine)
+    }
+
+    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+        let (path, config) = (self.path(place), self.config);
+        let (media, time) = (config.media.clone(), Some(Arc::clone(time)));
+        // Each device is what it is.
+        Ok(match pool_engine(&path).unwrap_or_default() {
+            EngineChoice::Bptree => {
+                let options = coreplane_bptree::Options { time, ..bptree_options(config) };
+                let found = Bptree::open(&path, media, &options, &|_| {})?;
+                self.note(found.medium());
+                Arc::new(found)
+            }
+            EngineChoice::Scmkv | EngineChoice::Model => {
+                let options = coreplane_scmkv::Options { time, ..scmkv_options(config) };
+                let found = Scmkv::open(&path, media, options)?;
+                self.note(found.medium());
+                Arc::new(found)
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_places() {
+        let place = Position { group: 12, device: 3 };
+        assert_eq!(place_of(&place.to_string()), Some(place));
+        for name in ["", "g1", "d1", "g1d", "gd", "g1d999", "x1d1", "g1d1.old"] {
+            assert_eq!(place_of(name), None, "{name}");
+        }
+        assert_eq!("3x2".parse(), Ok(MatrixShape { groups: 3, devices: 2 }));
+        for text in ["", "2", "x", "2x", "2x-1", "2x2x2"] {
+            assert!(text.parse::<MatrixShape>().is_err(), "{text}");
+        }
+    }
+}
