@@ -167,6 +167,15 @@ impl Shared {
     pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         self.check_writable()?;
         self.check_batch(batch)?;
+        let written = self.apply_in_turn(batch, options)?;
+        // Without the turns, for which it waits.
+        if let Some(change) = batch.changes().first() {
+            self.look_after(hash_of(change.key()), written.sequence);
+        }
+        Ok(written)
+    }
+
+    fn apply_in_turn(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         let mut changes: BTreeMap<&[u8], &Change> = BTreeMap::new();
         // Of several of one key the last counts.
         changes.extend(batch.changes().iter().map(|change| (change.key(), change)));
@@ -194,7 +203,6 @@ impl Shared {
                         let is_put = matches!(step.change, Change::Put { .. });
                         self.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
                     }
-                    self.look_after(shares[0].steps[0].hash, sequence);
                     return Ok(Written { replaced, ..nothing });
                 }
                 Some((group, device, error)) => {
@@ -276,8 +284,8 @@ impl Shared {
         let is_held = shares.len() > 1;
         // Before any device is touched, as the filters want it.
         let changes: Vec<_> = shares.iter().map(|share| share.group.filter.change()).collect();
-        for share in shares.iter_mut() {
-            share.choose_devices()?;
+        shares.iter_mut().try_for_each(Share::choose_devices)?;
+        for share in shares.iter() {
             let asked = share.awaited.last().copied().unwrap_or_default();
             for step in &share.steps {
                 let hash = step.hash;
@@ -290,8 +298,9 @@ impl Shared {
             Ok(intent) => (intent, self.make_on_devices(shares, options)),
             Err(failed) => (None, Some(failed)),
         };
+        let mut taken_back = Ok(());
         if failed.is_some() {
-            self.take_back(shares)?;
+            taken_back = self.take_back(shares);
         } else {
             for (share, change) in shares.iter().zip(&changes) {
                 for step in &share.steps {
@@ -314,7 +323,7 @@ impl Shared {
             for step in shares.iter().flat_map(|share| &share.steps) {
                 self.pending.refuse(step.hash, step.before);
             }
-            return Ok(failed);
+            return taken_back.map(|()| failed);
         }
         shares.iter().for_each(|share| self.release(share, options));
         Ok(None)
@@ -417,24 +426,23 @@ fn share_members<'a>(share: &'a Share<'_>) -> impl Iterator<Item = &'a Arc<crate
 impl Share<'_> {
     /// The devices that are waited for, all of which have the newest of all keys, and the others.
     fn choose_devices(&mut self) -> Result<()> {
-        let members = self.group.members();
         let mut order = None;
         for step in &self.steps {
             // Waits until enough of them have it.
-            order = Some(self.group.order(step.hash, members)?);
+            order = Some(self.group.order(step.hash)?);
         }
-        // One that is first for a key need not be current for another: with all of them settled it
-        // is, and otherwise those are taken that are current for all.
+        let Some(order) = order else { return Ok(()) };
+        let (members, copies) = (order.members(), order.awaited().len());
+        // One that is first for a key need not be current for another: those are taken that are
+        // current for all.
         let mut current = members;
         for step in &self.steps {
             if let Some(entry) = self.group.pending.entry(step.hash) {
                 current &= if entry.done == 0 { 1 << entry.asked } else { entry.done };
             }
         }
-        let copies = order.map_or(0, |order| order.awaited().len());
-        let ordered = numbers(current).chain(numbers(members & !current));
-        let ordered: Vec<u8> = ordered.collect();
-        if (current.count_ones() as usize) < copies {
+        let ordered: Vec<u8> = numbers(current).chain(numbers(members & !current)).collect();
+        if (current.count_ones() as usize) < copies || self.group.members() != members {
             // Every write that is under way ends soon.
             self.group.settle_all();
             return self.choose_devices();

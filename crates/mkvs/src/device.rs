@@ -143,6 +143,8 @@ impl Device {
                     let goes_on = make(job);
                     self.completed.fetch_add(1, Ordering::AcqRel);
                     if !goes_on {
+                        // Nobody waits for the rest.
+                        self.is_closed.store(true, Ordering::SeqCst);
                         return;
                     }
                 }

@@ -1,6 +1,8 @@
 //! The matrix's face.
 
-use crate::matrix::{Answer, Shared};
+use crate::bloom::hash_of;
+use crate::group::Group;
+use crate::matrix::{Answer, Shared, is_reserved};
 use coreplane_engine::{
     Batch, Damage, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits, Mutation,
     Ordered, Outcome, Progress, Record, Result, Stats, UnixMillis, Value, VerifyReport, Visibility,
@@ -8,6 +10,7 @@ use coreplane_engine::{
 };
 use coreplane_pmem::spin::Backoff;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Looks at several keys before their turns are taken.
 const TRIES: usize = 8;
@@ -39,7 +42,7 @@ impl Shared {
                 return answers;
             }
         }
-        let _turns = self.turns(keys.iter().map(|key| crate::bloom::hash_of(key)));
+        let _turns = self.turns(keys.iter().map(|key| hash_of(key)));
         read()
     }
 }
@@ -234,15 +237,15 @@ impl Shared {
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         for group in &self.groups {
-            let mut counts = Vec::new();
+            let mut is_first = true;
             for device in group.of(group.members()) {
-                device.drain();
                 let of_device = device.engine.verify(progress)?;
-                let own = crate::open::own_records(&*device.engine)?;
-                counts.push(of_device.records.saturating_sub(own));
-                if counts.len() == 1 {
+                if is_first {
+                    let own = crate::open::own_records(&*device.engine)?;
+                    report.records += of_device.records.saturating_sub(own);
                     report.bytes += of_device.bytes;
                 }
+                is_first = false;
                 let name = format!("g{}d{}", group.number, device.number);
                 let named = of_device
                     .damages
@@ -250,13 +253,55 @@ impl Shared {
                     .map(|damage| Damage { what: format!("{name}: {}", damage.what), ..damage });
                 report.damages.extend(named);
             }
-            report.records += counts.first().copied().unwrap_or(0);
-            if counts.iter().any(|count| Some(count) != counts.first()) {
-                let what = format!("group {}: members have {counts:?} records", group.number);
+            if let Some(what) = self.difference(group)? {
                 report.damages.push(Damage { offset: 0, what });
             }
         }
         Ok(report)
+    }
+
+    /// How the members of a group differ, if they do; none if it was written to all the time.
+    fn difference(&self, group: &Group) -> Result<Option<String>> {
+        for _ in 0..TRIES {
+            let before = self.sequence.load(Ordering::Acquire);
+            self.wait_for_writers();
+            // What will have expired when the last one is read is in some and not in others.
+            let lasting = UnixMillis(self.clock.now().0 + HOUR_MS);
+            let mut digests = Vec::new();
+            for device in group.of(group.members()) {
+                device.drain();
+                digests.push(digest(&*device.engine, lasting)?);
+            }
+            if self.sequence.load(Ordering::Acquire) == before {
+                let is_same = digests.iter().all(|digest| digest == &digests[0]);
+                let differ = || format!("members of group {} differ: {digests:x?}", group.number);
+                return Ok((!is_same).then(differ));
+            }
+        }
+        Ok(None)
+    }
+}
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// How many records a device has that last until then, and what they are with their sequences, as
+/// a number.
+fn digest(engine: &dyn Engine, lasting: UnixMillis) -> Result<(u64, u64)> {
+    let (mut count, mut sum, mut cursor) = (0_u64, 0_u64, 0);
+    loop {
+        cursor = engine.iterate(cursor, 1024, &mut |entry| {
+            let expires_at = entry.record.as_ref().and_then(|record| record.expires_at);
+            if is_reserved(entry.key) || expires_at.is_some_and(|at| at <= lasting) {
+                return;
+            }
+            count += 1;
+            let value = entry.record.as_ref().map(|record| hash_of(&record.value.to_cow()));
+            let mixed = hash_of(entry.key) ^ entry.sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            sum = sum.wrapping_add(mixed.rotate_left(17) ^ value.unwrap_or(0));
+        })?;
+        if cursor == 0 {
+            return Ok((count, sum));
+        }
     }
 }
 

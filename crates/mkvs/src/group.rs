@@ -111,6 +111,7 @@ impl Decided<'_> {
 pub(crate) struct Order {
     devices: [u8; DEVICES_MAX],
     len: usize,
+    members: Devices,
     /// Those that the write waits for come first, so many.
     copies: usize,
 }
@@ -124,6 +125,11 @@ impl Order {
     /// Those that follow.
     pub(crate) fn others(&self) -> &[u8] {
         &self.devices[self.copies..self.len]
+    }
+
+    /// The members when it was made.
+    pub(crate) fn members(&self) -> Devices {
+        self.members
     }
 
     /// The last of those that are waited for: what it has, all of them have.
@@ -266,9 +272,8 @@ impl Group {
         options: &WriteOptions,
         write: &mut dyn Write,
     ) -> Result<Tried> {
-        let members = self.members();
         let before = self.pending.entry(hash);
-        let order = self.order(hash, members)?;
+        let order = self.order(hash)?;
         let sequence = options.sequence.unwrap_or_default();
         let asked = order.asked();
         self.pending.begin(Entry { hash, sequence, asked, done: 0, is_held: false });
@@ -300,9 +305,9 @@ impl Group {
                 continue;
             }
             inserted.undo();
-            self.take_back(&order.awaited()[..at], asked, decided.key)?;
+            let taken_back = self.take_back(&order.awaited()[..at], asked, decided.key);
             self.pending.refuse(hash, before);
-            return Ok(Tried::Failed(*number, error));
+            return taken_back.map(|()| Tried::Failed(*number, error));
         }
         let members = self.members();
         match (decided.put.is_some(), written.replaced) {
@@ -356,25 +361,23 @@ impl Group {
     ///
     /// # Errors
     /// If there is none.
-    pub(crate) fn order(&self, hash: u64, members: Devices) -> Result<Order> {
-        let copies = self.ack.copies(members.count_ones()) as usize;
+    pub(crate) fn order(&self, hash: u64) -> Result<Order> {
         let mut backoff = Backoff::new();
-        let current = loop {
+        let (members, copies, current) = loop {
+            let members = self.members();
+            let copies = self.ack.copies(members.count_ones()) as usize;
             let current = match self.pending.entry(hash) {
                 None => members,
                 Some(Entry { done: 0, asked, .. }) => members & 1 << asked,
                 Some(Entry { done, .. }) => members & done,
             };
             if current.count_ones() as usize >= copies {
-                break current;
-            }
-            if self.members() != members {
-                return Err(self.lost());
+                break (members, copies, current);
             }
             backoff.wait();
         };
         let first = choose(hash, current).ok_or_else(|| self.lost())?;
-        let mut order = Order { devices: [first; DEVICES_MAX], len: 1, copies };
+        let mut order = Order { devices: [first; DEVICES_MAX], len: 1, members, copies };
         let others = current & !(1 << first);
         for number in numbers(others).chain(numbers(members & !current)) {
             order.devices[order.len] = number;

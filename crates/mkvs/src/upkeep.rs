@@ -23,10 +23,11 @@ impl Shared {
     /// # Errors
     /// As the engine, and if there is no memory.
     pub(crate) fn fill_filter(&self, group: &Group) -> Result<()> {
-        let engine = &group.settled()?.engine;
-        let capacity = (2 * engine.len()?).max(FILTER_MIN);
+        let capacity = (2 * group.settled()?.engine.len()?).max(FILTER_MIN);
         let unusable = |error: crate::bloom::FilterError| Error::Unusable(error.to_string());
         let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
+        // Only now: what was counted in the old table alone is on this device when it is listed.
+        let engine = &group.settled()?.engine;
         let mut cursor = 0;
         loop {
             cursor = engine.iterate(cursor, 1024, &mut |entry| {
@@ -140,7 +141,7 @@ impl Shared {
     }
 
     /// Waits until nobody writes who began before the call.
-    fn wait_for_writers(&self) {
+    pub(crate) fn wait_for_writers(&self) {
         for stripe in 0..Pending::stripes() {
             drop(self.pending.turn(stripe));
         }

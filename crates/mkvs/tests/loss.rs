@@ -206,3 +206,24 @@ fn the_order_of_devices_does_not_matter() {
     (0..100).for_each(|number| assert!(matrix.get(&key(0, number)).expect("get").is_some()));
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }
+
+/// Members that differ are told apart, though each is sound by itself.
+#[test]
+fn members_that_differ_are_told() {
+    let shelf = two_by_two(Ack::All);
+    opened(&shelf).expect("open").close().expect("close");
+    let path = shelf.path(at(1, 0));
+    let options = coreplane_bptree::Options::default();
+    let media = coreplane_pmem::MediaChoice::Auto;
+    let device = coreplane_bptree::Bptree::open(&path, media, &options, &|_| {}).expect("open");
+    let mut keys = Vec::new();
+    device.iterate(0, 1000, &mut |entry| keys.push(entry.key.to_vec())).expect("iterate");
+    let victim = keys.iter().find(|key| key.starts_with(b"thread")).expect("a key of group 1");
+    device.put(victim, b"tampered", &WriteOptions::default()).expect("put");
+    device.close().expect("close");
+    drop(device);
+    let matrix = opened(&shelf).expect("open");
+    let report = matrix.verify(&mut |_| {}).expect("verify");
+    assert!(report.damages.iter().any(|it| it.what.contains("group 1 differ")), "{report:?}");
+    assert_eq!(report.damages.len(), 1);
+}
