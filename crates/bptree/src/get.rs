@@ -47,7 +47,10 @@ impl Store {
         key: &[u8],
     ) -> Result<Answer<'g>> {
         let standing = self.look(guard, page, leaf, key)?;
-        let Some(view) = standing.old else { return Ok((None, Ticket::DURABLE)) };
+        let Some(view) = standing.old else {
+            // A leaf that is new as a whole may lack a record because it was deleted just now.
+            return Ok((None, self.rests_on(page, self.space.start_of(page))));
+        };
         let ticket = self.rests_on(page, view.offset);
         if !standing.live {
             return Ok((None, ticket));

@@ -11,11 +11,12 @@
 
 use crate::bloom::hash_of;
 use crate::counters::Count;
+use crate::decided::Decided;
 use crate::device::{Job, make};
-use crate::group::{Decided, Group, is_failure, numbers};
+use crate::group::{Group, NotMade, Order, numbers};
 use crate::label::RESERVED;
 use crate::matrix::Shared;
-use crate::pending::{Entry, Pending, Turn};
+use crate::pending::{Devices, Entry, Pending, Turn};
 use coreplane_engine::{
     Batch, Change, Completion, Durability, Engine, Error, Record, Result, Ticket, UnixMillis,
     Visibility, WriteOptions, Written,
@@ -138,7 +139,6 @@ struct Step<'b> {
     change: &'b Change,
     hash: u64,
     old: Old,
-    before: Option<Entry>,
 }
 
 /// What a batch does in one group.
@@ -146,11 +146,10 @@ struct Share<'b> {
     group: &'b Arc<Group>,
     steps: Vec<Step<'b>>,
     batch: Batch,
-    /// Devices that are waited for, in their order; the others follow.
-    awaited: Vec<u8>,
-    others: Vec<u8>,
+    /// The devices in their order, once that is known.
+    order: Option<Order>,
     /// Devices that it was made on.
-    made: Vec<u8>,
+    made: Devices,
 }
 
 impl Share<'_> {
@@ -190,13 +189,16 @@ impl Shared {
             ..*options
         };
         let nothing = Written { sequence, ticket: Ticket::DURABLE, replaced: false };
+        // Before anything is looked at, as the filters want it.
+        let counting: Vec<_> = self.groups.iter().map(|group| group.filter.change()).collect();
+        self.check_writable()?;
         loop {
             let mut shares = self.shares(&changes, given)?;
             if shares.is_empty() {
                 return Ok(nothing);
             }
             let replaced = shares.iter().flat_map(|it| &it.steps).any(|step| step.old.is_some());
-            match self.make_shares(&mut shares, &options)? {
+            match self.make_shares(&mut shares, &options, &counting)? {
                 None => {
                     self.counters.add(Count::Batches, 1);
                     for step in shares.iter().flat_map(|share| &share.steps) {
@@ -259,7 +261,7 @@ impl Shared {
             if is_idle {
                 continue;
             }
-            let step = Step { change, hash, old, before: self.pending.entry(hash) };
+            let step = Step { change, hash, old };
             by_group.entry(self.group_of(hash).number).or_default().push(step);
         }
         let share = |(number, steps): (u16, Vec<Step<'b>>)| {
@@ -268,8 +270,7 @@ impl Shared {
                 batch.push(step.change.clone());
             }
             let group = &self.groups[usize::from(number)];
-            let (awaited, others, made) = (Vec::new(), Vec::new(), Vec::new());
-            Share { group, steps, batch, awaited, others, made }
+            Share { group, steps, batch, order: None, made: 0 }
         };
         Ok(by_group.into_iter().map(share).collect())
     }
@@ -279,17 +280,17 @@ impl Shared {
         &self,
         shares: &mut [Share<'_>],
         options: &WriteOptions,
+        counting: &[crate::bloom::Change<'_>],
     ) -> Result<Option<(u16, u8, Error)>> {
         let sequence = options.sequence.unwrap_or_default();
         let is_held = shares.len() > 1;
-        // Before any device is touched, as the filters want it.
-        let changes: Vec<_> = shares.iter().map(|share| share.group.filter.change()).collect();
         shares.iter_mut().try_for_each(Share::choose_devices)?;
         for share in shares.iter() {
-            let asked = share.awaited.last().copied().unwrap_or_default();
+            let asked = share.order.as_ref().map_or(0, Order::asked);
             for step in &share.steps {
                 let hash = step.hash;
-                self.pending.begin(Entry { hash, sequence, asked, done: 0, is_held });
+                let entry = Entry { hash, sequence, asked, done: 0, is_held, before: None };
+                self.pending.begin(entry);
             }
         }
         let _publishing = self.isolation.begin();
@@ -302,7 +303,8 @@ impl Shared {
         if failed.is_some() {
             taken_back = self.take_back(shares);
         } else {
-            for (share, change) in shares.iter().zip(&changes) {
+            for share in shares.iter() {
+                let change = &counting[usize::from(share.group.number)];
                 for step in &share.steps {
                     match (step.change, &step.old) {
                         (Change::Put { .. }, None) => drop(change.insert(step.hash)),
@@ -320,8 +322,9 @@ impl Shared {
             self.intents.give_back(number);
         }
         if failed.is_some() {
-            for step in shares.iter().flat_map(|share| &share.steps) {
-                self.pending.refuse(step.hash, step.before);
+            for share in shares.iter() {
+                let members = share.group.members();
+                share.steps.iter().for_each(|step| self.pending.refuse(step.hash, members));
             }
             return taken_back.map(|()| failed);
         }
@@ -331,21 +334,17 @@ impl Shared {
 
     fn release(&self, share: &Share<'_>, options: &WriteOptions) {
         let sequence = options.sequence.unwrap_or_default();
-        let members = share.group.members();
-        for step in &share.steps {
-            let asked = share.awaited.last().copied().unwrap_or_default();
-            let (hash, is_held) = (step.hash, false);
-            let done = share.made.iter().fold(0, |done, number| done | 1 << number);
-            self.pending.begin(Entry { hash, sequence, asked, done, is_held });
-            if let Some(last) = share.made.last() {
-                self.pending.done(hash, sequence, *last, members);
-            }
-        }
-        for number in &share.others {
+        for device in share.group.of(share.group.members() & !share.made) {
             let (batch, hashes) = (share.batch.clone(), share.hashes());
+            let job = Job { batch, options: *options, hashes };
             // If there is no such device nobody waits for it.
-            let _follows =
-                share.group.hand_over(*number, Job { batch, options: *options, hashes }).is_ok();
+            let _follows = share.group.hand_over(device.number, job).is_ok();
+        }
+        for step in &share.steps {
+            self.pending.let_go(step.hash);
+            for number in numbers(share.made) {
+                self.pending.done(step.hash, sequence, number, share.group.members());
+            }
         }
     }
 
@@ -356,20 +355,17 @@ impl Shared {
         options: &WriteOptions,
     ) -> Option<(u16, u8, Error)> {
         for share in shares {
-            for number in share.awaited.clone() {
-                let made = share
-                    .group
-                    .device(number)
-                    .and_then(|device| make(&*device.engine, &share.batch, options));
-                match made {
-                    Ok(()) => share.made.push(number),
-                    Err(error) if is_failure(&error) => {
-                        // The others go on without it.
-                        if let Err(error) = share.group.go_on_without(number, error) {
-                            return Some((share.group.number, number, error));
-                        }
-                    }
-                    Err(error) => return Some((share.group.number, number, error)),
+            let group = share.group;
+            let make_on = |number: u8| {
+                let device = group.device(number)?;
+                make(&*device.engine, &share.batch, options)
+            };
+            let Some(order) = &share.order else { continue };
+            match group.copy(order, 0, make_on) {
+                Ok(made) => share.made = made,
+                Err(NotMade { made, device, error }) => {
+                    share.made = made;
+                    return Some((group.number, device, error));
                 }
             }
         }
@@ -381,15 +377,15 @@ impl Shared {
         for share in shares {
             let sequence = Some(share.group.draw(None));
             let options = WriteOptions { sequence, ..WriteOptions::default() };
-            for number in &share.made {
-                let engine = &*share.group.device(*number)?.engine;
+            for number in numbers(share.made) {
+                let engine = &*share.group.device(number)?.engine;
                 let restored = share.steps.iter().try_for_each(|step| {
                     let put = step.old.as_ref().map(|(value, at)| (value.as_slice(), *at));
                     Decided { key: step.change.key(), put }.make(engine, &options)
                 });
                 // It has what nobody else has: then it is no member any more.
                 if restored.is_err() {
-                    share.group.drop_member(*number)?;
+                    share.group.drop_member(number)?;
                 }
             }
         }
@@ -441,14 +437,12 @@ impl Share<'_> {
                 current &= if entry.done == 0 { 1 << entry.asked } else { entry.done };
             }
         }
-        let ordered: Vec<u8> = numbers(current).chain(numbers(members & !current)).collect();
         if (current.count_ones() as usize) < copies || self.group.members() != members {
             // Every write that is under way ends soon.
             self.group.settle_all();
             return self.choose_devices();
         }
-        let (awaited, others) = ordered.split_at(copies);
-        (self.awaited, self.others) = (awaited.to_vec(), others.to_vec());
+        self.order = Some(order.with_first(current));
         Ok(())
     }
 }

@@ -121,9 +121,10 @@ impl Device {
             let (device, group) = (Arc::clone(self), Arc::downgrade(group));
             let name = format!("coreplane-d{}", self.number);
             let run = move || {
-                device.run(&|job| match group.upgrade() {
-                    Some(group) => group.catch_up(&device, &job),
-                    None => true,
+                device.run(&|job| {
+                    if let Some(group) = group.upgrade() {
+                        group.catch_up(&device, &job);
+                    }
                 })
             };
             if let Ok(handle) = std::thread::Builder::new().name(name).spawn(run) {
@@ -133,20 +134,15 @@ impl Device {
         processor.is_some()
     }
 
-    /// The processor: makes writes as they come, until `make` says that the device is no more.
-    fn run(&self, make: &dyn Fn(Job) -> bool) {
+    /// The processor: makes writes as they come. Those of a device that is no member any more go by.
+    fn run(&self, make: &dyn Fn(Job)) {
         let mut idle = 0;
         loop {
             match self.ring.pop() {
                 Some(job) => {
                     idle = 0;
-                    let goes_on = make(job);
+                    make(job);
                     self.completed.fetch_add(1, Ordering::AcqRel);
-                    if !goes_on {
-                        // Nobody waits for the rest.
-                        self.is_closed.store(true, Ordering::SeqCst);
-                        return;
-                    }
                 }
                 None if self.is_closed.load(Ordering::Acquire) => return,
                 None if idle < SPINS => {
@@ -170,7 +166,9 @@ impl Device {
     pub(crate) fn drain(&self) {
         let submitted = self.submitted.load(Ordering::Acquire);
         let mut backoff = coreplane_pmem::spin::Backoff::new();
-        while self.completed.load(Ordering::Acquire) < submitted
+        // One that did not fit into the ring is counted for a moment.
+        let goal = || submitted.min(self.submitted.load(Ordering::Acquire));
+        while self.completed.load(Ordering::Acquire) < goal()
             && !self.is_closed.load(Ordering::Acquire)
         {
             backoff.wait();

@@ -239,6 +239,7 @@ impl Shared {
         for group in &self.groups {
             let mut is_first = true;
             for device in group.of(group.members()) {
+                device.drain();
                 let of_device = device.engine.verify(progress)?;
                 if is_first {
                     let own = crate::open::own_records(&*device.engine)?;

@@ -14,12 +14,13 @@
 //! before any reader has seen it, and refused.
 
 use crate::bloom::Filter;
+use crate::decided::{Decided, Write};
 use crate::device::{Device, Job, make};
 use crate::label::{Ack, Position};
 use crate::pending::{Current, Devices, Entry, Pending};
 use coreplane_engine::{
-    Batch, Change, Completion, Engine, Error, Outcome, Record, Remedy, Result, Ticket, UnixMillis,
-    Visibility, WriteOptions, Written,
+    Batch, Completion, Error, Outcome, Record, Remedy, Result, Ticket, Visibility, WriteOptions,
+    Written,
 };
 use coreplane_pmem::spin::Backoff;
 use std::sync::Arc;
@@ -66,46 +67,6 @@ pub(crate) struct Parts {
     pub(crate) demote: Demote,
 }
 
-/// A write of one key: decided on one device, made on the others.
-pub(crate) trait Write {
-    /// Makes it on the device that decides, with these options.
-    ///
-    /// # Errors
-    /// As the engine.
-    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome>;
-
-    /// What was decided, once it was made.
-    fn decided(&self) -> Decided<'_>;
-}
-
-/// What is to be made on the other devices.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Decided<'a> {
-    pub(crate) key: &'a [u8],
-    /// The value and its expiry; none: it is deleted.
-    pub(crate) put: Option<(&'a [u8], Option<UnixMillis>)>,
-}
-
-impl Decided<'_> {
-    pub(crate) fn make(&self, engine: &dyn Engine, options: &WriteOptions) -> Result<()> {
-        // Written, or not newer than what is there: both will do.
-        match self.put {
-            Some((value, expires_at)) => {
-                engine.put(self.key, value, &WriteOptions { expires_at, ..*options }).map(|_| ())
-            }
-            None => engine.delete(self.key, options).map(|_| ()),
-        }
-    }
-
-    fn to_change(self) -> Change {
-        let key = self.key.to_vec();
-        match self.put {
-            Some((value, expires_at)) => Change::Put { key, value: value.to_vec(), expires_at },
-            None => Change::Delete { key },
-        }
-    }
-}
-
 /// The members in the order in which a write comes to them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Order {
@@ -127,6 +88,16 @@ impl Order {
         &self.devices[self.copies..self.len]
     }
 
+    /// The same devices, those of a set before the others.
+    pub(crate) fn with_first(self, set: Devices) -> Self {
+        let mut order = Self { len: 0, ..self };
+        for number in numbers(self.members & set).chain(numbers(self.members & !set)) {
+            order.devices[order.len] = number;
+            order.len += 1;
+        }
+        order
+    }
+
     /// The members when it was made.
     pub(crate) fn members(&self) -> Devices {
         self.members
@@ -136,6 +107,15 @@ impl Order {
     pub(crate) fn asked(&self) -> u8 {
         self.devices[self.copies - 1]
     }
+}
+
+/// A write that was not made on as many devices as it waits for.
+pub(crate) struct NotMade {
+    /// Where it was.
+    pub(crate) made: Devices,
+    /// Where it was not, and why.
+    pub(crate) device: u8,
+    pub(crate) error: Error,
 }
 
 /// What became of a try.
@@ -149,6 +129,7 @@ enum Tried {
 /// not a lack of space.
 pub(crate) fn is_failure(error: &Error) -> bool {
     !matches!(error.remedy(), Remedy::FixInput | Remedy::FreeSpace)
+        && !matches!(error, Error::Closed)
 }
 
 impl Group {
@@ -192,7 +173,12 @@ impl Group {
         let mut backoff = Backoff::new();
         loop {
             let members = self.members();
-            let choice = match self.pending.current(hash, members) {
+            let current = self.pending.current(hash, members);
+            if self.members() != members {
+                // Who is no member any more may lack what was acknowledged since.
+                continue;
+            }
+            let choice = match current {
                 Current::All => choose(hash, members),
                 Current::Some(devices) => choose(hash, devices),
                 Current::Ask(device) => Some(device),
@@ -272,11 +258,11 @@ impl Group {
         options: &WriteOptions,
         write: &mut dyn Write,
     ) -> Result<Tried> {
-        let before = self.pending.entry(hash);
         let order = self.order(hash)?;
         let sequence = options.sequence.unwrap_or_default();
         let asked = order.asked();
-        self.pending.begin(Entry { hash, sequence, asked, done: 0, is_held: false });
+        let entry = Entry { hash, sequence, asked, done: 0, is_held: false, before: None };
+        self.pending.begin(entry);
         let change = self.filter.change();
         let inserted = change.insert(hash);
         let first = self.device(order.awaited()[0])?;
@@ -284,7 +270,7 @@ impl Group {
             Ok(Outcome::Written(written)) => written,
             refused => {
                 inserted.undo();
-                self.pending.refuse(hash, before);
+                self.pending.refuse(hash, self.members());
                 return Ok(match refused {
                     Ok(outcome) => Tried::Made(outcome),
                     Err(error) => Tried::Failed(first.number, error),
@@ -292,24 +278,17 @@ impl Group {
             }
         };
         let decided = write.decided();
-        for (at, number) in order.awaited().iter().enumerate().skip(1) {
-            let Err(error) = decided.make(&*self.device(*number)?.engine, options) else {
-                continue;
-            };
-            if is_failure(&error) {
-                if let Err(error) = self.go_on_without(*number, error) {
-                    inserted.undo();
-                    self.pending.refuse(hash, before);
-                    return Err(error);
-                }
-                continue;
+        let make = |number: u8| decided.make(&*self.device(number)?.engine, options);
+        let copied = match self.copy(&order, 1 << first.number, make) {
+            Ok(made) => made,
+            Err(NotMade { made, device, error }) => {
+                inserted.undo();
+                let made: Vec<u8> = numbers(made).collect();
+                let taken_back = self.take_back(&made, asked, decided.key);
+                self.pending.refuse(hash, self.members());
+                return taken_back.map(|()| Tried::Failed(device, error));
             }
-            inserted.undo();
-            let taken_back = self.take_back(&order.awaited()[..at], asked, decided.key);
-            self.pending.refuse(hash, before);
-            return taken_back.map(|()| Tried::Failed(*number, error));
-        }
-        let members = self.members();
+        };
         match (decided.put.is_some(), written.replaced) {
             (true, false) => {}
             (true, true) | (false, false) => inserted.undo(),
@@ -318,17 +297,55 @@ impl Group {
                 change.remove(hash);
             }
         }
-        for number in order.awaited() {
-            self.pending.done(hash, sequence, *number, members);
-        }
-        drop(change);
-        for number in order.others() {
+        // In their rings before anybody is told, so that who drains a ring has it all.
+        for device in self.of(self.members() & !copied) {
             let mut batch = Batch::new();
             batch.push(decided.to_change());
-            self.hand_over(*number, Job { batch, options: *options, hashes: vec![hash] })?;
+            self.hand_over(device.number, Job { batch, options: *options, hashes: vec![hash] })?;
         }
+        for number in numbers(copied) {
+            self.pending.done(hash, sequence, number, self.members());
+        }
+        drop(change);
         let written = Written { sequence, ticket: Ticket::DURABLE, ..written };
         Ok(Tried::Made(Outcome::Written(written)))
+    }
+
+    /// Makes on further devices what was made on some, until so many current members have it as a
+    /// write waits for, devices that fail meanwhile being left out. Who has it then.
+    pub(crate) fn copy(
+        &self,
+        order: &Order,
+        made: Devices,
+        make: impl Fn(u8) -> Result<()>,
+    ) -> std::result::Result<Devices, NotMade> {
+        let mut made = made;
+        let rest = order.awaited().iter().chain(order.others()).copied();
+        for number in rest.filter(|number| made & 1 << number == 0).collect::<Vec<u8>>() {
+            let members = self.members();
+            let has = (made & members).count_ones();
+            if has > 0 && has >= self.ack.copies(members.count_ones()) {
+                break;
+            }
+            if members & 1 << number == 0 {
+                continue;
+            }
+            match make(number) {
+                Ok(()) => made |= 1 << number,
+                Err(error) if is_failure(&error) => {
+                    if let Err(error) = self.go_on_without(number, error) {
+                        return Err(NotMade { made, device: number, error });
+                    }
+                }
+                Err(error) => return Err(NotMade { made, device: number, error }),
+            }
+        }
+        let members = self.members();
+        let has = (made & members).count_ones();
+        if has == 0 || has < self.ack.copies(members.count_ones()) {
+            return Err(NotMade { made, device: order.asked(), error: self.lost() });
+        }
+        Ok(made)
     }
 
     /// Has a device follow: through its ring, or at once if that is full.
@@ -409,22 +426,21 @@ impl Group {
         Ok(())
     }
 
-    /// Makes on a device what the others have already; false if it is no member (any more).
-    pub(crate) fn catch_up(&self, device: &Device, job: &Job) -> bool {
+    /// Makes on a device what the others have already, if it is a member.
+    pub(crate) fn catch_up(&self, device: &Device, job: &Job) {
         if self.members() & 1 << device.number == 0 {
-            return false;
+            return;
         }
         if make(&*device.engine, &job.batch, &job.options).is_err() {
             // Without space, too: it cannot have what the others have. If that cannot be made
             // durable the entry stays, and nobody is told that the device has it.
             let _dropped = self.drop_member(device.number).is_ok();
-            return false;
+            return;
         }
-        let (sequence, members) = (job.options.sequence.unwrap_or(0), self.members());
+        let sequence = job.options.sequence.unwrap_or(0);
         for hash in &job.hashes {
-            self.pending.done(*hash, sequence, device.number, members);
+            self.pending.done(*hash, sequence, device.number, self.members());
         }
-        true
     }
 
     /// Waits until every device has what it was given before the call.

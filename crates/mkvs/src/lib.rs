@@ -14,7 +14,7 @@
 //! - [`place`]: from a key to its group
 //! - [`bloom`]: which keys a group may have
 //! - `label`: who belongs to the matrix, and who is current
-//! - `device`, `group`: writing to several, reading from one
+//! - `device`, `decided`, `group`: writing to several, reading from one
 //! - `pending`: which devices have the newest of a key
 //! - `batch`: over several groups, all or nothing
 //! - `open`, `upkeep`: creating, opening, bringing members level; and what is done meanwhile
@@ -30,6 +30,7 @@ pub mod bloom;
 mod clock;
 mod counters;
 mod cursor;
+mod decided;
 mod device;
 mod engine;
 mod group;

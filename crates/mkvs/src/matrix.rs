@@ -4,7 +4,8 @@ use crate::batch::Intents;
 use crate::bloom::hash_of;
 use crate::counters::{Count, Counters};
 use crate::cursor::Place;
-use crate::group::{Decided, Group, Write};
+use crate::decided::{Decided, Write};
+use crate::group::Group;
 use crate::label::{Label, RESERVED};
 use crate::pending::Pending;
 use crate::place::slot_of;
@@ -146,6 +147,8 @@ impl Shared {
         let hash = hash_of(key);
         let outcome = {
             let _turn = self.pending.turn(Pending::stripe_of(hash));
+            // Whoever closes goes round the turns: what is made in one that comes after is not made.
+            self.check_writable()?;
             self.group_of(hash).write(hash, options, write)?
         };
         if let Outcome::Written(written) = &outcome {

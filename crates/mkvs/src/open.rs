@@ -254,7 +254,7 @@ fn limits(groups: &[Arc<Group>]) -> Limits {
 /// The label of the highest epoch, if all are of one matrix.
 fn newest(found: &BTreeMap<Position, Found>) -> Result<Label> {
     let labels = || found.values().map(|device| &device.label);
-    let newest = labels().max_by_key(|label| label.epoch);
+    let newest = labels().max_by_key(|label| (label.epoch, label.mark));
     let newest = newest.ok_or_else(|| Error::Unusable("there is no device".to_owned()))?;
     if let Some(foreign) = labels().find(|label| label.matrix != newest.matrix) {
         return Err(Error::Unusable(format!(

@@ -52,6 +52,8 @@ pub(crate) struct Entry {
     pub(crate) done: Devices,
     /// Readers wait until it is over: it is a part of a batch in several groups.
     pub(crate) is_held: bool,
+    /// The write before it and who has that, as long as this one may be refused.
+    pub(crate) before: Option<(u64, Devices)>,
 }
 
 #[derive(Debug, Default)]
@@ -138,7 +140,11 @@ impl Pending {
         let stripe = &self.stripes[Self::stripe_of(entry.hash)];
         let mut entries = spin::lock(&stripe.entries);
         match entries.iter_mut().find(|known| known.hash == entry.hash) {
-            Some(known) => *known = entry,
+            Some(known) => {
+                let before =
+                    if known.done == 0 { known.before } else { Some((known.sequence, known.done)) };
+                *known = Entry { before, ..entry };
+            }
             None => {
                 entries.push(entry);
                 stripe.open.store(entries.len() as u32, Ordering::Release);
@@ -146,12 +152,23 @@ impl Pending {
         }
     }
 
-    /// A write was not made: what there was before is so again.
-    pub(crate) fn refuse(&self, hash: u64, before: Option<Entry>) {
-        match before {
-            Some(before) => self.begin(before),
-            None => self.end(hash, |_| true),
-        }
+    /// A write was not made: what there was before is so again, with what has become of it since.
+    pub(crate) fn refuse(&self, hash: u64, members: Devices) {
+        self.end(hash, |entry| match entry.before {
+            Some((sequence, done)) if done & members != members => {
+                *entry = Entry { sequence, done, is_held: false, before: None, ..*entry };
+                false
+            }
+            _ => true,
+        });
+    }
+
+    /// Readers need not wait any more.
+    pub(crate) fn let_go(&self, hash: u64) {
+        self.end(hash, |entry| {
+            entry.is_held = false;
+            false
+        });
     }
 
     /// A device has the write of this sequence. The entry goes when all `members` have it.
@@ -160,7 +177,12 @@ impl Pending {
             if entry.sequence == sequence {
                 entry.done |= 1 << device;
             }
-            entry.done & members == members
+            if let Some((before, done)) = &mut entry.before
+                && *before == sequence
+            {
+                *done |= 1 << device;
+            }
+            entry.done != 0 && !entry.is_held && entry.done & members == members
         });
     }
 
@@ -182,7 +204,8 @@ impl Pending {
         for stripe in &self.stripes {
             let mut entries = spin::lock(&stripe.entries);
             entries.retain(|entry| {
-                !of_group(entry.hash) || entry.done == 0 || entry.done & members != members
+                let is_over = entry.done != 0 && entry.done & members == members;
+                !of_group(entry.hash) || entry.is_held || !is_over
             });
             stripe.open.store(entries.len() as u32, Ordering::Release);
         }
@@ -201,7 +224,7 @@ mod tests {
     const MEMBERS: Devices = 0b111;
 
     fn entry(sequence: u64, asked: u8) -> Entry {
-        Entry { hash: 7, sequence, asked, done: 0, is_held: false }
+        Entry { hash: 7, sequence, asked, done: 0, is_held: false, before: None }
     }
 
     #[test]
@@ -229,12 +252,17 @@ mod tests {
         let pending = Pending::new();
         pending.begin(entry(1, 2));
         pending.done(7, 1, 2, MEMBERS);
-        let before = pending.entry(7);
         pending.begin(entry(2, 2));
-        pending.refuse(7, before);
+        pending.refuse(7, MEMBERS);
         assert_eq!(pending.current(7, MEMBERS), Current::Some(0b100));
+        // What came of the one before meanwhile is not forgotten.
+        pending.begin(entry(3, 2));
+        pending.done(7, 1, 0, MEMBERS);
+        pending.done(7, 1, 1, MEMBERS);
+        pending.refuse(7, MEMBERS);
+        assert_eq!(pending.current(7, MEMBERS), Current::All);
         pending.begin(Entry { hash: 9, ..entry(3, 1) });
-        pending.refuse(9, None);
+        pending.refuse(9, MEMBERS);
         assert_eq!(pending.current(9, MEMBERS), Current::All);
     }
 

@@ -67,11 +67,15 @@ impl Shared {
                 member.standing = Standing::Absent;
             }
             label.epoch += 1;
-            // Who cannot be told has failed too. The last of a group stays: without it the group
-            // is lost, and says so itself.
+            // Who cannot be told has failed too. The last of a group must be told: else it would
+            // prove the old membership.
             let failed = self.write_label(&label);
-            let failed: Vec<Position> =
-                failed.into_iter().filter(|failed| has_others(&label, *failed)).collect();
+            if let Some(last) = failed.iter().find(|failed| !has_others(&label, **failed)) {
+                let what = format!(
+                    "{last}, the last of its group, cannot be told that {position} has failed"
+                );
+                return Err(Error::Unusable(what));
+            }
             if failed.is_empty() {
                 break;
             }
@@ -130,14 +134,14 @@ impl Shared {
         let mut label = spin::lock(&self.label);
         label.mark = label.mark.max(newest);
         let held = self.held.load(Ordering::Acquire).min(label.mark);
+        // All labels first: where a device has let tombstones go, every label that is found says so.
         for group in &self.groups {
             for device in group.of(group.members()) {
                 let position = Position { group: group.number, device: device.number };
                 label.at(position).write(&*device.engine)?;
-                device.engine.hold_tombstones(held)?;
             }
         }
-        Ok(())
+        members().try_for_each(|device| device.engine.hold_tombstones(held))
     }
 
     /// Waits until nobody writes who began before the call.

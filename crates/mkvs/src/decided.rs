@@ -1,0 +1,47 @@
+//! A write, as one device decides it and the others make it.
+//!
+//! Conditions (is the key there, is its value this one) are decided once, on a device that has the
+//! newest of the key. What the others get is not the question but the answer: this value, or none,
+//! with a sequence.
+
+use coreplane_engine::{Change, Engine, Outcome, Result, UnixMillis, WriteOptions};
+
+/// A write of one key: decided on one device, made on the others.
+pub(crate) trait Write {
+    /// Makes it on the device that decides, with these options.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome>;
+
+    /// What was decided, once it was made.
+    fn decided(&self) -> Decided<'_>;
+}
+
+/// What is to be made on the other devices.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Decided<'a> {
+    pub(crate) key: &'a [u8],
+    /// The value and its expiry; none: it is deleted.
+    pub(crate) put: Option<(&'a [u8], Option<UnixMillis>)>,
+}
+
+impl Decided<'_> {
+    pub(crate) fn make(&self, engine: &dyn Engine, options: &WriteOptions) -> Result<()> {
+        // Written, or not newer than what is there: both will do.
+        match self.put {
+            Some((value, expires_at)) => {
+                engine.put(self.key, value, &WriteOptions { expires_at, ..*options }).map(|_| ())
+            }
+            None => engine.delete(self.key, options).map(|_| ()),
+        }
+    }
+
+    pub(crate) fn to_change(self) -> Change {
+        let key = self.key.to_vec();
+        match self.put {
+            Some((value, expires_at)) => Change::Put { key, value: value.to_vec(), expires_at },
+            None => Change::Delete { key },
+        }
+    }
+}
