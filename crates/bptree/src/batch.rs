@@ -187,9 +187,8 @@ impl Store {
                 && bound.is_none_or(|bound| step.key < bound)
             {
                 let standing = self.look(guard, locked.page, locked.leaf, step.key)?;
-                let rests_on = |old: &View<'_>| self.rests_on(locked.page, old.offset);
-                let is_durable = standing.old.as_ref().is_none_or(|old| rests_on(old).is_durable());
-                if !step.is_idle(&standing, is_durable) {
+                let rests_on = self.rests_on_old(locked.page, standing.old.as_ref());
+                if !step.is_idle(&standing, rests_on.is_durable()) {
                     mine.push((next, standing));
                 }
                 next += 1;

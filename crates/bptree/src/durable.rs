@@ -24,6 +24,7 @@ use coreplane_engine::{
 };
 use coreplane_pmem::Space;
 use coreplane_pmem::chunked::Chunked;
+use coreplane_record::View;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What is visible and may not be durable.
@@ -141,6 +142,13 @@ impl Store {
             return Ticket::DURABLE;
         }
         Ticket::new(0, generation)
+    }
+
+    /// What an answer rests on that was made of what a key has in its leaf, or has not: a leaf that
+    /// is new as a whole may lack a record because it was deleted just now.
+    #[inline]
+    pub(crate) fn rests_on_old(&self, page: u32, old: Option<&View<'_>>) -> Ticket {
+        self.rests_on(page, old.map_or(self.space.start_of(page), |old| old.offset))
     }
 
     /// What covers all of a leaf.

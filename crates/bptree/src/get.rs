@@ -47,11 +47,8 @@ impl Store {
         key: &[u8],
     ) -> Result<Answer<'g>> {
         let standing = self.look(guard, page, leaf, key)?;
-        let Some(view) = standing.old else {
-            // A leaf that is new as a whole may lack a record because it was deleted just now.
-            return Ok((None, self.rests_on(page, self.space.start_of(page))));
-        };
-        let ticket = self.rests_on(page, view.offset);
+        let ticket = self.rests_on_old(page, standing.old.as_ref());
+        let Some(view) = standing.old else { return Ok((None, ticket)) };
         if !standing.live {
             return Ok((None, ticket));
         }

@@ -13,7 +13,7 @@ use crate::pieces::Pieces;
 use crate::store::{Locked, Root, STEP, Standing, Store};
 use coreplane_engine::{Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written};
 use coreplane_pmem::{PageWriter, WriteMode, epoch, spin};
-use coreplane_record::{Header, Kind, View};
+use coreplane_record::{Header, Kind};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
@@ -141,9 +141,7 @@ impl Store {
                 let live = live.map(|view| self.whole(&guard, view)).transpose()?;
                 match decide(live.as_ref())? {
                     Plan::Refuse(outcome) => {
-                        let old = standing.old.as_ref();
-                        let rests_on = |old: &View<'_>| self.rests_on(locked.page, old.offset);
-                        let ticket = old.map_or(Ticket::DURABLE, rests_on);
+                        let ticket = self.rests_on_old(locked.page, standing.old.as_ref());
                         return Ok(Attempt::Done(outcome(ticket)));
                     }
                     Plan::Put { value, expires_at } => {

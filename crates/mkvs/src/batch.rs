@@ -207,7 +207,8 @@ impl Shared {
                     }
                     return Ok(Written { replaced, ..nothing });
                 }
-                Some((group, device, error)) => {
+                Some((_, None, error)) => return Err(error),
+                Some((group, Some(device), error)) => {
                     self.groups[usize::from(group)].go_on_without(device, error)?;
                 }
             }
@@ -281,7 +282,7 @@ impl Shared {
         shares: &mut [Share<'_>],
         options: &WriteOptions,
         counting: &[crate::bloom::Change<'_>],
-    ) -> Result<Option<(u16, u8, Error)>> {
+    ) -> Result<Option<(u16, Option<u8>, Error)>> {
         let sequence = options.sequence.unwrap_or_default();
         let is_held = shares.len() > 1;
         shares.iter_mut().try_for_each(Share::choose_devices)?;
@@ -353,7 +354,7 @@ impl Shared {
         &self,
         shares: &mut [Share<'_>],
         options: &WriteOptions,
-    ) -> Option<(u16, u8, Error)> {
+    ) -> Option<(u16, Option<u8>, Error)> {
         for share in shares {
             let group = share.group;
             let make_on = |number: u8| {
@@ -397,7 +398,7 @@ impl Shared {
         &self,
         shares: &[Share<'_>],
         sequence: u64,
-    ) -> std::result::Result<u32, (u16, u8, Error)> {
+    ) -> std::result::Result<u32, (u16, Option<u8>, Error)> {
         let number = self.intents.take();
         let changes: Vec<&Change> =
             shares.iter().flat_map(|share| &share.steps).map(|step| step.change).collect();
@@ -408,7 +409,7 @@ impl Shared {
                     let _dropped = drop_intent(&*device.engine, number).is_ok();
                 }
                 self.intents.give_back(number);
-                return Err((shares[0].group.number, device.number, error));
+                return Err((shares[0].group.number, Some(device.number), error));
             }
         }
         Ok(number)

@@ -113,16 +113,16 @@ impl Order {
 pub(crate) struct NotMade {
     /// Where it was.
     pub(crate) made: Devices,
-    /// Where it was not, and why.
-    pub(crate) device: u8,
+    /// Where it was refused; none if there was nobody left to ask.
+    pub(crate) device: Option<u8>,
     pub(crate) error: Error,
 }
 
 /// What became of a try.
 enum Tried {
     Made(Outcome),
-    /// On this device; nothing of it is visible.
-    Failed(u8, Error),
+    /// On this device, if it was one; nothing of it is visible.
+    Failed(Option<u8>, Error),
 }
 
 /// A device failed, so that the matrix goes on without it: not what the caller has done wrong, and
@@ -247,7 +247,8 @@ impl Group {
         loop {
             match self.try_write(hash, &options, write)? {
                 Tried::Made(outcome) => return Ok(outcome),
-                Tried::Failed(device, error) => self.go_on_without(device, error)?,
+                Tried::Failed(Some(device), error) => self.go_on_without(device, error)?,
+                Tried::Failed(None, error) => return Err(error),
             }
         }
     }
@@ -273,7 +274,7 @@ impl Group {
                 self.pending.refuse(hash, self.members());
                 return Ok(match refused {
                     Ok(outcome) => Tried::Made(outcome),
-                    Err(error) => Tried::Failed(first.number, error),
+                    Err(error) => Tried::Failed(Some(first.number), error),
                 });
             }
         };
@@ -334,16 +335,23 @@ impl Group {
                 Ok(()) => made |= 1 << number,
                 Err(error) if is_failure(&error) => {
                     if let Err(error) = self.go_on_without(number, error) {
-                        return Err(NotMade { made, device: number, error });
+                        return Err(NotMade { made, device: Some(number), error });
                     }
                 }
-                Err(error) => return Err(NotMade { made, device: number, error }),
+                // The one that is read has it, so that it cannot be taken back unseen: this device
+                // cannot follow, as one that has no space for what is in its ring.
+                Err(error) if made & 1 << order.asked() != 0 => {
+                    if self.drop_member(number).is_err() {
+                        return Err(NotMade { made, device: Some(number), error });
+                    }
+                }
+                Err(error) => return Err(NotMade { made, device: Some(number), error }),
             }
         }
         let members = self.members();
         let has = (made & members).count_ones();
         if has == 0 || has < self.ack.copies(members.count_ones()) {
-            return Err(NotMade { made, device: order.asked(), error: self.lost() });
+            return Err(NotMade { made, device: None, error: self.lost() });
         }
         Ok(made)
     }
