@@ -5,7 +5,6 @@ use crate::matrix::{Shared, is_reserved};
 use crate::place::slot_of;
 use coreplane_engine::{Entry, Error, Ordered, Result, WriteOptions};
 use coreplane_pmem::spin;
-use std::sync::atomic::Ordering;
 
 /// Where an iteration goes on: a group, one of its devices, and the cursor of that one's engine.
 #[derive(Debug, Clone, Copy, Default)]
@@ -81,16 +80,6 @@ impl Shared {
     pub(crate) fn tombstone_horizon(&self) -> u64 {
         let devices = self.groups.iter().flat_map(|group| group.of(group.members()));
         devices.map(|device| device.engine.tombstone_horizon()).max().unwrap_or(0)
-    }
-
-    /// Keeps tombstones for the caller, and those that the matrix needs itself.
-    pub(crate) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
-        self.held.store(sequence, Ordering::Release);
-        let mark = spin::lock(&self.label).mark;
-        for device in self.groups.iter().flat_map(|group| group.of(group.members())) {
-            device.engine.hold_tombstones(sequence.min(mark))?;
-        }
-        Ok(())
     }
 
     pub(crate) fn len(&self) -> Result<u64> {

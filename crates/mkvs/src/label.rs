@@ -112,6 +112,11 @@ pub(crate) struct Label {
     pub(crate) is_clean: bool,
     /// Every write up to this sequence is on all current members.
     pub(crate) mark: u64,
+    /// False from when a member was dropped, where writes wait for some members only, until those
+    /// that are left have all that was acknowledged.
+    pub(crate) is_level: bool,
+    /// Tombstones above this are held for the caller's sake.
+    pub(crate) held: u64,
 }
 
 /// The key of the label.
@@ -139,6 +144,8 @@ impl Label {
             owners: owners.collect(),
             is_clean: false,
             mark: 0,
+            is_level: true,
+            held: u64::MAX,
         }
     }
 

@@ -29,8 +29,8 @@ pub(crate) struct Shared {
     pub(crate) cursors: Mutex<Cursors<Place>>,
     pub(crate) intents: Intents,
     pub(crate) label: Arc<Mutex<Label>>,
-    /// Tombstones above this are held for the caller's sake.
-    pub(crate) held: AtomicU64,
+    /// As the label says.
+    pub(crate) is_level: AtomicBool,
     pub(crate) clock: Arc<crate::clock::Clock>,
     pub(crate) closed: AtomicBool,
     pub(crate) limits: Limits,

@@ -177,6 +177,8 @@ impl Matrix {
         }
         let mut label = label;
         label.is_clean = false;
+        // By now they are, or the loss was accepted.
+        label.is_level = true;
         label.epoch += 1;
         for (position, device) in &found {
             label.at(*position).write(&*device.engine)?;
@@ -222,7 +224,7 @@ impl Matrix {
                 cursors: Mutex::new(Cursors::default()),
                 intents: Intents::new(),
                 label,
-                held: AtomicU64::new(u64::MAX),
+                is_level: AtomicBool::new(true),
                 clock,
                 closed: AtomicBool::new(false),
                 counters: Counters::default(),
@@ -309,6 +311,11 @@ fn admit(
             )));
         }
     }
+    if !label.is_level && !label.is_clean && !accept_loss {
+        let what = "the matrix was not closed after a device had failed, and a write waited for some \
+                    members only: what none but that one had would be lost (accept loss to open it)";
+        return Err(Error::Unusable(what.to_owned()));
+    }
     for Position { group, device } in missing {
         label.members[usize::from(group)][usize::from(device)].standing = Standing::Absent;
     }
@@ -387,4 +394,28 @@ fn level(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coreplane_engine::model::ModelEngine;
+
+    #[test]
+    fn a_matrix_whose_survivors_were_not_level_is_refused() {
+        let identities = vec![vec!["one".to_owned(), "other".to_owned()]];
+        let mut label = Label::new("matrix".to_owned(), Ack::First, &identities);
+        label.members[0][1].standing = Standing::Absent;
+        let admitted = |label: &Label, accept_loss| {
+            let position = Position { group: 0, device: 0 };
+            let engine: Arc<dyn Engine> = Arc::new(ModelEngine::new());
+            let found = Found { engine, label: label.at(position) };
+            admit(&mut BTreeMap::from([(position, found)]), label.clone(), accept_loss).is_ok()
+        };
+        assert!(admitted(&label, false), "they were level");
+        label.is_level = false;
+        assert!(!admitted(&label, false) && admitted(&label, true));
+        label.is_clean = true;
+        assert!(admitted(&label, false), "it was closed, for which they were made level");
+    }
 }

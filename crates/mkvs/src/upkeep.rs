@@ -2,7 +2,7 @@
 
 use crate::bloom::hash_of;
 use crate::group::Group;
-use crate::label::{Label, Position, Standing};
+use crate::label::{Ack, Label, Position, Standing};
 use crate::matrix::{Shared, is_reserved};
 use crate::open::FILTER_MIN;
 use crate::pending::Pending;
@@ -67,6 +67,8 @@ impl Shared {
                 member.standing = Standing::Absent;
             }
             label.epoch += 1;
+            // The others may not have got yet what the one that is gone had acknowledged.
+            label.is_level &= label.ack == Ack::All;
             // Who cannot be told has failed too. The last of a group must be told: else it would
             // prove the old membership.
             let failed = self.write_label(&label);
@@ -90,6 +92,7 @@ impl Shared {
                 group.set_members(left, of_group);
             });
         }
+        self.is_level.store(label.is_level, Ordering::Release);
         Ok(())
     }
 
@@ -118,22 +121,29 @@ impl Shared {
             // Without it, it is fuller and says "perhaps" more often.
             let _grown = self.fill_filter(self.group_of(hash)).is_ok();
         }
-        if sequence.is_multiple_of(MARKS) {
+        if sequence.is_multiple_of(MARKS) || !self.is_level.load(Ordering::Relaxed) {
             // Without it, more is compared after a crash.
             let _marked = self.raise_mark().is_ok();
         }
     }
 
-    /// Notes durably up to which sequence all members have all, and lets go of older tombstones.
-    pub(crate) fn raise_mark(&self) -> Result<()> {
+    /// Notes durably up to which sequence all members have all, and lets go of older tombstones; false
+    /// if a member was dropped meanwhile.
+    pub(crate) fn raise_mark(&self) -> Result<bool> {
         let newest = self.sequence.load(Ordering::Acquire);
+        let epoch = spin::lock(&self.label).epoch;
         // Whoever had drawn a sequence by then has made its entry when the turns have gone round.
         self.wait_for_writers();
         let members = || self.groups.iter().flat_map(|group| group.of(group.members()));
         members().for_each(|device| device.drain());
         let mut label = spin::lock(&self.label);
+        if label.epoch != epoch {
+            // The others may not have got yet what that one had acknowledged.
+            return Ok(false);
+        }
         label.mark = label.mark.max(newest);
-        let held = self.held.load(Ordering::Acquire).min(label.mark);
+        label.is_level = true;
+        let held = label.held.min(label.mark);
         // All labels first: where a device has let tombstones go, every label that is found says so.
         for group in &self.groups {
             for device in group.of(group.members()) {
@@ -141,7 +151,24 @@ impl Shared {
                 label.at(position).write(&*device.engine)?;
             }
         }
-        members().try_for_each(|device| device.engine.hold_tombstones(held))
+        members().try_for_each(|device| device.engine.hold_tombstones(held))?;
+        self.is_level.store(true, Ordering::Release);
+        Ok(true)
+    }
+
+    /// Keeps tombstones for the caller, after a restart too, and those that the matrix needs itself.
+    pub(crate) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        let mut label = spin::lock(&self.label);
+        label.held = sequence;
+        let held = sequence.min(label.mark);
+        for group in &self.groups {
+            for device in group.of(group.members()) {
+                let position = Position { group: group.number, device: device.number };
+                label.at(position).write(&*device.engine)?;
+                device.engine.hold_tombstones(held)?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits until nobody writes who began before the call.
@@ -157,7 +184,7 @@ impl Shared {
             return Ok(());
         }
         self.wait_for_writers();
-        self.raise_mark()?;
+        while !self.raise_mark()? {}
         {
             let mut label = spin::lock(&self.label);
             label.is_clean = true;
