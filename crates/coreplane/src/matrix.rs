@@ -145,6 +145,16 @@ impl Rack for Directory<'_> {
             }
         })
     }
+
+    fn remove(&self, place: Position) -> Result<()> {
+        let path = self.path(place);
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::Io { context: format!("remove {}", path.display()), source })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]

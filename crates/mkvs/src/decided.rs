@@ -26,6 +26,17 @@ pub(crate) struct Decided<'a> {
     pub(crate) put: Option<(&'a [u8], Option<UnixMillis>)>,
 }
 
+impl<'a> Decided<'a> {
+    /// The change of a batch.
+    pub(crate) fn of(change: &'a Change) -> Self {
+        let put = match change {
+            Change::Put { value, expires_at, .. } => Some((value.as_slice(), *expires_at)),
+            Change::Delete { .. } => None,
+        };
+        Self { key: change.key(), put }
+    }
+}
+
 impl Decided<'_> {
     pub(crate) fn make(&self, engine: &dyn Engine, options: &WriteOptions) -> Result<()> {
         // Written, or not newer than what is there: both will do.

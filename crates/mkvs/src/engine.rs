@@ -206,7 +206,7 @@ impl Shared {
     /// The counters of all devices, and of the records the sum over the groups.
     fn stats(&self) -> Stats {
         let mut sum = Stats::default();
-        for group in &self.groups {
+        for group in self.groups.iter() {
             for device in group.of(group.members()) {
                 let stats = device.engine.stats();
                 for (to, from) in [
@@ -236,7 +236,7 @@ impl Shared {
     /// Verifies every device, and holds the members of each group against each other.
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
-        for group in &self.groups {
+        for group in self.groups.iter() {
             let mut is_first = true;
             for device in group.of(group.members()) {
                 device.drain();

@@ -16,7 +16,8 @@
 //! - `label`: who belongs to the matrix, and who is current
 //! - `device`, `decided`, `group`: writing to several, reading from one
 //! - `pending`: which devices have the newest of a key
-//! - `batch`: over several groups, all or nothing
+//! - `batch`, `intent`: over several groups, all or nothing
+//! - `filling`, `join`, `moving`: a device that is replaced, a group that is added
 //! - `open`, `upkeep`: creating, opening, bringing members level; and what is done meanwhile
 //!
 //! # Departures from the paper
@@ -33,16 +34,26 @@ mod cursor;
 mod decided;
 mod device;
 mod engine;
+mod filling;
 mod group;
+mod groups;
+mod intent;
+mod join;
 mod label;
+mod level;
 mod matrix;
+mod moving;
 mod open;
+mod order;
+mod owners;
 mod pending;
 pub mod place;
+mod standings;
 mod upkeep;
 
 pub use clock::TimeSource;
 pub use engine::Matrix;
+pub use filling::{FillOptions, Filled};
 pub use group::DEVICES_MAX;
 pub use label::{Ack, Position, Standing};
 pub use open::{Options, Rack, Shape};

@@ -1,28 +1,38 @@
 //! The matrix as an engine.
 
-use crate::batch::Intents;
 use crate::bloom::hash_of;
 use crate::counters::{Count, Counters};
 use crate::cursor::Place;
 use crate::decided::{Decided, Write};
 use crate::group::Group;
+use crate::groups::Groups;
+use crate::intent::Intents;
 use crate::label::{Label, RESERVED};
+use crate::owners::Owners;
 use crate::pending::Pending;
-use crate::place::slot_of;
 use coreplane_engine::{
     Cursors, Engine, Error, Expected, Found, Limits, Mutation, Outcome, Record, Result, Ticket,
     UnixMillis, Visibility, WriteOptions,
 };
 use coreplane_pmem::isolation::Isolation;
-use parking_lot::Mutex;
-use std::sync::Arc;
+use coreplane_pmem::spin::Backoff;
+use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// What the parts of an open matrix share.
 pub(crate) struct Shared {
-    pub(crate) groups: Vec<Arc<Group>>,
+    /// Itself, for groups that come later.
+    pub(crate) weak: Weak<Self>,
+    pub(crate) groups: Groups,
     /// The group that owns each slot.
-    pub(crate) owners: Box<[u16]>,
+    pub(crate) owners: Owners,
+    /// Held by whoever goes through many keys, so that no slot changes hands meanwhile.
+    pub(crate) moves: RwLock<()>,
+    /// Groups may have records of slots that are not theirs: on the way here, or not yet removed.
+    pub(crate) has_guests: AtomicBool,
+    /// Held by whoever fills a device or a group: one at a time.
+    pub(crate) filling: Mutex<()>,
     pub(crate) pending: Arc<Pending>,
     pub(crate) sequence: Arc<AtomicU64>,
     pub(crate) isolation: Isolation,
@@ -116,8 +126,7 @@ impl Write for Erased<'_> {
 
 impl Shared {
     pub(crate) fn group_of(&self, hash: u64) -> &Arc<Group> {
-        // Owners are numbers of groups.
-        &self.groups[usize::from(self.owners[slot_of(hash)])]
+        &self.groups[self.owners.of(hash).owner()]
     }
 
     /// # Errors
@@ -145,11 +154,21 @@ impl Shared {
         self.check_writable()?;
         self.check_key(key)?;
         let hash = hash_of(key);
-        let outcome = {
+        let mut backoff = Backoff::new();
+        let outcome = loop {
             let _turn = self.pending.turn(Pending::stripe_of(hash));
             // Whoever closes goes round the turns: what is made in one that comes after is not made.
             self.check_writable()?;
-            self.group_of(hash).write(hash, options, write)?
+            let route = self.owners.of(hash);
+            if !route.is_frozen() {
+                let outcome = self.groups[route.owner()].write(hash, options, write)?;
+                if let (Some(to), Outcome::Written(written)) = (route.to(), &outcome) {
+                    self.write_ahead(to, hash, &write.decided(), written.sequence);
+                }
+                break outcome;
+            }
+            drop(_turn);
+            backoff.wait();
         };
         if let Outcome::Written(written) = &outcome {
             let is_put = write.decided().put.is_some();
@@ -212,11 +231,19 @@ impl Shared {
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
         let hash = hash_of(key);
-        let is_denied = self.group_of(hash).denies(hash) || is_reserved(key);
-        let found = if is_denied {
-            Found { hit: false, ticket: Ticket::DURABLE }
-        } else {
-            self.find(hash, key, visibility, visit)?
+        let (found, is_denied) = loop {
+            let owner = self.owners.of(hash).owner();
+            let is_denied = self.groups[owner].denies(hash) || is_reserved(key);
+            let found = if is_denied {
+                Found { hit: false, ticket: Ticket::DURABLE }
+            } else {
+                self.find_in(&self.groups[owner], (hash, key), visibility, visit)?
+            };
+            // What was found there was there while it was asked for. But a group that the key has
+            // moved away from does not say where it is.
+            if found.hit || self.owners.of(hash).owner() == owner {
+                break (found, is_denied);
+            }
         };
         self.counters.add(if found.hit { Count::Hits } else { Count::Misses }, 1);
         if !found.hit {
@@ -225,7 +252,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// Reads a key on a device that has the newest of it.
+    /// Reads a key, of which the caller has the turn, on a device that has the newest of it.
     pub(crate) fn find(
         &self,
         hash: u64,
@@ -233,7 +260,16 @@ impl Shared {
         visibility: Visibility,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
-        let group = self.group_of(hash);
+        self.find_in(self.group_of(hash), (hash, key), visibility, visit)
+    }
+
+    fn find_in(
+        &self,
+        group: &Group,
+        (hash, key): (u64, &[u8]),
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
         loop {
             let device = group.reader(hash)?;
             match device.engine.get_with(key, visibility, visit) {
