@@ -4,7 +4,7 @@
 //! newest of the key. What the others get is not the question but the answer: this value, or none,
 //! with a sequence.
 
-use coreplane_engine::{Change, Engine, Outcome, Result, UnixMillis, WriteOptions};
+use coreplane_engine::{Change, Engine, Error, Outcome, Remedy, Result, UnixMillis, WriteOptions};
 
 /// A write of one key: decided on one device, made on the others.
 pub(crate) trait Write {
@@ -55,4 +55,11 @@ impl Decided<'_> {
             None => Change::Delete { key },
         }
     }
+}
+
+/// A device failed, so that the matrix goes on without it: not what the caller has done wrong, and
+/// not a lack of space.
+pub(crate) fn is_failure(error: &Error) -> bool {
+    !matches!(error.remedy(), Remedy::FixInput | Remedy::FreeSpace)
+        && !matches!(error, Error::Closed)
 }

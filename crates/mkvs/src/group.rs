@@ -18,15 +18,14 @@
 //! before any reader has seen it, and refused.
 
 use crate::bloom::Filter;
-use crate::decided::{Decided, Write};
+use crate::decided::{Decided, Write, is_failure};
 use crate::device::{Device, Job, make};
 use crate::label::{Ack, Position};
 use crate::order::{Order, anchor_of, choose, numbers};
 use crate::pending::{Current, Devices, Entry, Pending};
 use crate::standings::Standings;
 use coreplane_engine::{
-    Batch, Completion, Error, Outcome, Record, Remedy, Result, Ticket, Visibility, WriteOptions,
-    Written,
+    Batch, Completion, Error, Outcome, Record, Result, Ticket, Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::spin::Backoff;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -96,13 +95,6 @@ enum Tried {
     Made(Outcome),
     /// On this device, if it was one; nothing of it is visible.
     Failed(Option<u8>, Error),
-}
-
-/// A device failed, so that the matrix goes on without it: not what the caller has done wrong, and
-/// not a lack of space.
-pub(crate) fn is_failure(error: &Error) -> bool {
-    !matches!(error.remedy(), Remedy::FixInput | Remedy::FreeSpace)
-        && !matches!(error, Error::Closed)
 }
 
 impl Group {

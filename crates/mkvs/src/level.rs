@@ -1,9 +1,8 @@
 //! Bringing devices level when a matrix is opened that was not closed.
 
 use crate::bloom::hash_of;
-use crate::decided::Decided;
+use crate::decided::{Decided, is_failure};
 use crate::device::make;
-use crate::group::is_failure;
 use crate::intent::{Intent, Step};
 use crate::label::{Label, Position};
 use crate::matrix::is_reserved;

@@ -16,11 +16,11 @@
 //! it: the owner is the old group, which has everything.
 
 use crate::bloom::hash_of;
-use crate::decided::Decided;
+use crate::decided::{Decided, is_failure};
 use crate::device::Device;
 use crate::engine::Matrix;
 use crate::filling::{FillOptions, Filled, Item, Pace};
-use crate::group::{Group, is_failure};
+use crate::group::Group;
 use crate::label::{Label, Member, Position, Standing};
 use crate::matrix::{Shared, is_reserved};
 use crate::open::{Rack, assemble_group, drawn};
