@@ -162,16 +162,16 @@ impl Group {
         Error::Unusable(format!("group {} has no current device left", self.number))
     }
 
-    /// The device to read a key on.
+    /// The device to read a key on, but for some that were asked in vain.
     ///
     /// # Errors
     /// If the group has no member left.
     #[inline]
-    pub(crate) fn reader(&self, hash: u64) -> Result<&Arc<Device>> {
+    pub(crate) fn reader(&self, hash: u64, but: Devices) -> Result<&Arc<Device>> {
         let mut backoff = Backoff::new();
         loop {
             let before = self.standings.now();
-            let members = before.members();
+            let members = before.members() & !but;
             let current = self.pending.current(hash, members);
             let choice = match current {
                 Current::All => choose(hash, members),

@@ -18,7 +18,8 @@
 //! - `pending`: which devices have the newest of a key
 //! - `batch`, `intent`: over several groups, all or nothing
 //! - `filling`, `join`, `moving`: a device that is replaced, a group that is added
-//! - `open`, `upkeep`: creating, opening, bringing members level; and what is done meanwhile
+//! - `scrub`: damage at rest, healed from a peer
+//! - `open`, `level`, `upkeep`: creating, opening, bringing members level; and what is done meanwhile
 //!
 //! # Departures from the paper
 //!
@@ -48,6 +49,7 @@ mod order;
 mod owners;
 mod pending;
 pub mod place;
+mod scrub;
 mod standings;
 mod upkeep;
 
@@ -58,6 +60,7 @@ pub use group::DEVICES_MAX;
 pub use label::{Ack, Position, Standing};
 pub use open::{Options, Rack, Shape};
 pub use place::SLOTS;
+pub use scrub::Scrubbed;
 
 /// The engine's name.
 pub const NAME: &str = "mkvs";

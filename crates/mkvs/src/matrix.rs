@@ -270,10 +270,19 @@ impl Shared {
         visibility: Visibility,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
+        let mut damaged = 0;
         loop {
-            let device = group.reader(hash)?;
+            let device = group.reader(hash, damaged)?;
             match device.engine.get_with(key, visibility, visit) {
                 Ok(found) => return Ok(found),
+                // One record, of which a peer has another copy; the scrub heals it.
+                Err(error @ (Error::ChecksumMismatch { .. } | Error::Corrupt { .. })) => {
+                    self.counters.add(Count::DamagedReads, 1);
+                    damaged |= 1 << device.number;
+                    if group.members() & !damaged == 0 {
+                        return Err(error);
+                    }
+                }
                 Err(error) => group.go_on_without(device.number, error)?,
             }
         }
