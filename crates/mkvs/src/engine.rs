@@ -196,6 +196,14 @@ impl Engine for Matrix {
     }
 }
 
+impl Matrix {
+    /// Ends whatever is filled or moved, as dropping the matrix would: writes fail from then on.
+    /// Nothing that was acknowledged is lost.
+    pub fn abandon(&self) {
+        self.shared.stop();
+    }
+}
+
 impl Drop for Matrix {
     fn drop(&mut self) {
         self.shared.stop();

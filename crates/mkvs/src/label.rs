@@ -76,6 +76,19 @@ impl std::fmt::Display for Position {
     }
 }
 
+/// As it is shown.
+impl std::str::FromStr for Position {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let place = || {
+            let (group, device) = text.strip_prefix('g')?.split_once('d')?;
+            Some(Self { group: group.parse().ok()?, device: device.parse().ok()? })
+        };
+        place().ok_or_else(|| format!("`{text}` is no place of a matrix; g0d1 is one"))
+    }
+}
+
 /// What a member is to its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
