@@ -90,8 +90,11 @@ pub(crate) fn status(status: &MatrixStatus) -> Value {
             json!({"device": position.to_string(), "standing": standing_name(*standing)})
         })
         .collect();
+    let damaged: Vec<String> =
+        status.damaged.iter().map(|(place, how)| format!("{place}: {how}")).collect();
     json!({
         "devices": devices,
+        "damaged": damaged,
         "degraded": status.is_degraded,
         "slots": status.slots,
         "slots_moving": status.slots_moving,

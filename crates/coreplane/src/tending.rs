@@ -64,6 +64,8 @@ pub struct MatrixStatus {
     pub slots: Vec<usize>,
     /// How many of them are still to move to a group that was added.
     pub slots_moving: usize,
+    /// Devices that could not be opened, since they are damaged, and how: they count as absent.
+    pub damaged: Vec<(Position, String)>,
     /// Not all devices are current.
     pub is_degraded: bool,
     /// What was begun last by [`MatrixStore::begin`].
@@ -94,7 +96,8 @@ impl MatrixStore {
         let (slots, slots_moving) = self.matrix.slots();
         let is_degraded = devices.iter().any(|(_, standing)| *standing != Standing::Current);
         let doing = self.doing.lock().clone();
-        MatrixStatus { devices, slots, slots_moving, is_degraded, doing }
+        let damaged = self.matrix.damaged();
+        MatrixStatus { devices, slots, slots_moving, damaged, is_degraded, doing }
     }
 
     /// True if keys are still to move to a group that was added: [`Work::FinishMoves`] goes on.

@@ -63,3 +63,8 @@ pub(crate) fn is_failure(error: &Error) -> bool {
     !matches!(error.remedy(), Remedy::FixInput | Remedy::FreeSpace)
         && !matches!(error, Error::Closed)
 }
+
+/// Bytes of a device are not what was written: a peer has them.
+pub(crate) fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::ChecksumMismatch { .. } | Error::Corrupt { .. })
+}

@@ -56,6 +56,7 @@ impl Matrix {
         shared.clock.raise(engine.now());
         engine.hold_tombstones(0)?;
         Intent::drop_all(&*engine)?;
+        shared.damaged.lock().retain(|(damaged, _)| *damaged != place);
         let device = Arc::new(Device::new(place.device, engine));
         group.place(Arc::clone(&device))?;
         group.standings.join(place.device);

@@ -3,11 +3,11 @@
 use crate::bloom::hash_of;
 use crate::counters::{Count, Counters};
 use crate::cursor::Place;
-use crate::decided::{Decided, Write};
+use crate::decided::{Decided, Write, is_damage};
 use crate::group::Group;
 use crate::groups::Groups;
 use crate::intent::Intents;
-use crate::label::{Label, RESERVED};
+use crate::label::{Label, Position, RESERVED};
 use crate::owners::Owners;
 use crate::pending::Pending;
 use coreplane_engine::{
@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) closed: AtomicBool,
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
+    /// Places whose devices could not be opened, and why.
+    pub(crate) damaged: Mutex<Vec<(Position, String)>>,
     /// Why it could not be put together.
     pub(crate) failure: Mutex<Option<Error>>,
 }
@@ -276,7 +278,7 @@ impl Shared {
             match device.engine.get_with(key, visibility, visit) {
                 Ok(found) => return Ok(found),
                 // One record, of which a peer has another copy; the scrub heals it.
-                Err(error @ (Error::ChecksumMismatch { .. } | Error::Corrupt { .. })) => {
+                Err(error) if is_damage(&error) => {
                     self.counters.add(Count::DamagedReads, 1);
                     damaged |= 1 << device.number;
                     if group.members() & !damaged == 0 {

@@ -11,6 +11,7 @@
 use crate::bloom::Filter;
 use crate::clock::{Clock, TimeSource};
 use crate::counters::Counters;
+use crate::decided::is_damage;
 use crate::device::Device;
 use crate::engine::Matrix;
 use crate::group::{DEVICES_MAX, Demote, Group, Parts};
@@ -158,9 +159,17 @@ impl Matrix {
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
         let clock = Arc::new(Clock::new(Arc::clone(&options.time)));
+        let mut damaged = Vec::new();
         let (mut found, mut blank) = (BTreeMap::new(), Vec::new());
         for place in rack.present()? {
-            let engine = rack.open(place, &clock.source())?;
+            let engine = match rack.open(place, &clock.source()) {
+                // As if it were not there: its peers have what it had, or the matrix is refused.
+                Err(error) if is_damage(&error) => {
+                    damaged.push((place, error.to_string()));
+                    continue;
+                }
+                other => other?,
+            };
             let Some(label) = Label::read(&*engine)? else {
                 blank.push(place);
                 continue;
@@ -171,19 +180,28 @@ impl Matrix {
                 return Err(Error::Unusable(format!("there are two devices {position}")));
             }
         }
-        let label = newest(&found)?;
+        let label = newest(&found).map_err(|error| damaged_first(&damaged, error))?;
         if let Some(place) = blank.into_iter().find(|place| !label.awaits(*place)) {
             let what = format!("the device at {place} belongs to no matrix");
             return Err(Error::Unusable(what));
         }
-        let mut label = admit(&mut found, label, options.accept_loss)?;
+        let admitted = admit(&mut found, label, options.accept_loss);
+        let mut label = admitted.map_err(|error| damaged_first(&damaged, error))?;
         if !label.is_clean {
             level::finish_intents(&mut found, &mut label)?;
             for group in 0..label.members.len() as u16 {
                 level::level(&mut found, &mut label, group, progress)?;
             }
         }
-        Self::assemble(found, label, clock)
+        let matrix = Self::assemble(found, label, clock)?;
+        *matrix.shared.damaged.lock() = damaged;
+        Ok(matrix)
+    }
+
+    /// The places whose devices could not be opened, since they are damaged, and how: they count as
+    /// absent.
+    pub fn damaged(&self) -> Vec<(Position, String)> {
+        self.shared.damaged.lock().clone()
     }
 
     fn assemble(found: BTreeMap<Position, Found>, label: Label, clock: Arc<Clock>) -> Result<Self> {
@@ -246,6 +264,7 @@ impl Matrix {
                 closed: AtomicBool::new(false),
                 counters: Counters::default(),
                 failure: Mutex::new(failure),
+                damaged: Mutex::default(),
             }
         });
         if let Some(error) = shared.failure.lock().take() {
@@ -255,6 +274,16 @@ impl Matrix {
             shared.fill_filter(group)?;
         }
         Ok(Self { shared })
+    }
+}
+
+/// Why the matrix cannot be opened: with the devices that are damaged, which may be the reason.
+fn damaged_first(damaged: &[(Position, String)], error: Error) -> Error {
+    match damaged.first() {
+        Some((place, how)) => {
+            Error::Unusable(format!("the device at {place} is damaged ({how}), and {error}"))
+        }
+        None => error,
     }
 }
 

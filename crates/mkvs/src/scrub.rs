@@ -8,14 +8,14 @@
 //! A read that meets damage goes to a peer as well ([`Shared::find`]); it heals nothing.
 
 use crate::bloom::hash_of;
-use crate::decided::is_failure;
+use crate::decided::{is_damage, is_failure};
 use crate::engine::Matrix;
 use crate::filling::Item;
 use crate::group::Group;
 use crate::label::Position;
 use crate::matrix::{Shared, is_reserved};
 use crate::pending::Pending;
-use coreplane_engine::{Engine, Error, Progress, Record, Result, Visibility};
+use coreplane_engine::{Engine, Progress, Record, Result, Visibility};
 use std::sync::Arc;
 
 /// Keys that are looked at at a time.
@@ -41,10 +41,6 @@ enum Health {
     Whole,
     Absent,
     Damaged,
-}
-
-fn is_damage(error: &Error) -> bool {
-    matches!(error, Error::ChecksumMismatch { .. } | Error::Corrupt { .. })
 }
 
 impl Matrix {

@@ -64,6 +64,9 @@ fn show(out: &mut impl Write, status: &MatrixStatus, records: u64) -> io::Result
     for (position, standing) in &status.devices {
         writeln!(out, "{position:<8} {}", standing_name(*standing))?;
     }
+    for (position, how) in &status.damaged {
+        writeln!(out, "{position:<8} is damaged: {how} (`replace --fresh` fills a new one)")?;
+    }
     for (group, slots) in status.slots.iter().enumerate() {
         writeln!(out, "group {group:<2} {slots} slots")?;
     }
