@@ -74,6 +74,7 @@ impl Shared {
         let _turns = self.turns_to_write(&changes);
         // Within the turns, so that it is above all that was written to these keys.
         let given = options.sequence;
+        self.make_way_for(given)?;
         let sequence = self.groups[0].draw(given);
         let options = WriteOptions {
             sequence: Some(sequence),

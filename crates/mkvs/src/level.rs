@@ -9,7 +9,9 @@ use crate::matrix::is_reserved;
 use crate::open::Found;
 use crate::pending::Devices;
 use crate::place::slot_of;
-use coreplane_engine::{Batch, Change, Error, Progress, Remedy, Result, Visibility, WriteOptions};
+use coreplane_engine::{
+    Batch, Change, Entry, Error, Progress, Remedy, Result, Visibility, WriteOptions,
+};
 use std::collections::{BTreeMap, HashMap};
 
 /// Finishes the batches that were under way in several groups: makes them, or takes them back.
@@ -130,22 +132,12 @@ fn level_members(
     if members.len() < 2 {
         return Ok(full);
     }
-    // Of each key the newest sequence, who has it, and one of them.
-    let mut newest: HashMap<Vec<u8>, (u64, Devices, usize)> = HashMap::new();
-    for (at, (position, device)) in members.iter().enumerate() {
-        let bit = 1 << position.device;
-        device.engine.changes_since(mark, &mut |entry| {
-            if is_reserved(entry.key) {
-                return;
-            }
-            let known = newest.entry(entry.key.to_vec()).or_insert((entry.sequence, 0, at));
-            if entry.sequence > known.0 {
-                *known = (entry.sequence, bit, at);
-            } else if entry.sequence == known.0 {
-                known.1 |= bit;
-            }
-        })?;
-    }
+    let newest = match newest_since(&members, Some(mark)) {
+        // A write whose sequence was given was older than what tombstones are kept for: then all that
+        // there is is held against each other. Who lacks a key without a tombstone never had it.
+        Err(Error::HistoryGone { .. }) => newest_since(&members, None)?,
+        other => other?,
+    };
     let all = members.iter().fold(0, |set, (position, _)| set | 1 << position.device);
     let total = newest.len() as u64;
     for (done, (key, (sequence, has, at))) in (0..).zip(newest) {
@@ -172,4 +164,36 @@ fn level_members(
         }
     }
     Ok(full)
+}
+
+/// Of each key the newest sequence, who has it, and one of them.
+type Newest = HashMap<Vec<u8>, (u64, Devices, usize)>;
+
+/// Of each key that is newer than `mark` on one of the devices; without a mark of all keys.
+fn newest_since(members: &[(&Position, &Found)], mark: Option<u64>) -> Result<Newest> {
+    let mut newest = Newest::new();
+    for (at, (position, device)) in members.iter().enumerate() {
+        let bit = 1 << position.device;
+        let mut note = |entry: Entry<'_>| {
+            if is_reserved(entry.key) {
+                return;
+            }
+            let known = newest.entry(entry.key.to_vec()).or_insert((entry.sequence, 0, at));
+            if entry.sequence > known.0 {
+                *known = (entry.sequence, bit, at);
+            } else if entry.sequence == known.0 {
+                known.1 |= bit;
+            }
+        };
+        let engine = &device.engine;
+        engine.changes_since(mark.unwrap_or(engine.tombstone_horizon()), &mut note)?;
+        let mut cursor = 0;
+        while mark.is_none() {
+            cursor = engine.iterate(cursor, 1024, &mut note)?;
+            if cursor == 0 {
+                break;
+            }
+        }
+    }
+    Ok(newest)
 }

@@ -39,10 +39,14 @@ pub(crate) struct Shared {
     pub(crate) cursors: Mutex<Cursors<Place>>,
     pub(crate) intents: Intents,
     pub(crate) label: Arc<Mutex<Label>>,
+    /// The mark of the label, or what it is just being raised to.
+    pub(crate) mark: AtomicU64,
     /// As the label says.
     pub(crate) is_level: AtomicBool,
     pub(crate) clock: Arc<crate::clock::Clock>,
     pub(crate) closed: AtomicBool,
+    /// It was closed, and that went well.
+    pub(crate) is_clean: AtomicBool,
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
     /// Places whose devices could not be opened, and why.
@@ -161,6 +165,7 @@ impl Shared {
             let _turn = self.pending.turn(Pending::stripe_of(hash));
             // Whoever closes goes round the turns: what is made in one that comes after is not made.
             self.check_writable()?;
+            self.make_way_for(options.sequence)?;
             let route = self.owners.of(hash);
             if !route.is_frozen() {
                 let outcome = self.groups[route.owner()].write(hash, options, write)?;

@@ -233,7 +233,7 @@ impl Matrix {
             let devices = by_group.entry(position.group).or_default();
             devices.push(Arc::new(Device::new(position.device, device.engine)));
         }
-        let ack = label.ack;
+        let (ack, mark) = (label.ack, label.mark);
         let label = Arc::new(Mutex::new(label));
         let shared = Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
             let groups = by_group.into_iter().map(|(number, devices)| {
@@ -259,9 +259,11 @@ impl Matrix {
                 cursors: Mutex::new(Cursors::default()),
                 intents: Intents::new(),
                 label,
+                mark: AtomicU64::new(mark),
                 is_level: AtomicBool::new(true),
                 clock,
                 closed: AtomicBool::new(false),
+                is_clean: AtomicBool::new(false),
                 counters: Counters::default(),
                 failure: Mutex::new(failure),
                 damaged: Mutex::default(),

@@ -10,6 +10,9 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin;
 use std::sync::atomic::Ordering;
 
+/// Sequences below this are taken.
+const SEQUENCE_MAX: u64 = 1 << 61;
+
 /// True if the device's group has another current member.
 fn has_others(label: &Label, position: Position) -> bool {
     let members = label.members.get(usize::from(position.group)).into_iter().flatten();
@@ -142,6 +145,8 @@ impl Shared {
     pub(crate) fn raise_mark(&self) -> Result<bool> {
         let newest = self.sequence.load(Ordering::Acquire);
         let epoch = spin::lock(&self.label).epoch;
+        // Who is given an older one from here on lowers it first.
+        self.mark.fetch_max(newest, Ordering::AcqRel);
         // Whoever had drawn a sequence by then has made its entry when the turns have gone round.
         self.wait_for_writers();
         let members = || self.groups.iter().flat_map(|group| group.of(group.members()));
@@ -151,7 +156,7 @@ impl Shared {
             // The others may not have got yet what that one had acknowledged.
             return Ok(false);
         }
-        label.mark = label.mark.max(newest);
+        label.mark = label.mark.max(newest.min(self.mark.load(Ordering::Acquire)));
         label.is_level = true;
         let held = label.held.min(label.mark);
         // All labels first: where a device has let tombstones go, every label that is found says so.
@@ -164,6 +169,30 @@ impl Shared {
         members().try_for_each(|device| device.engine.hold_tombstones(held))?;
         self.is_level.store(true, Ordering::Release);
         Ok(true)
+    }
+
+    /// A write with a sequence that its caller gives: every write up to the mark is on all members,
+    /// and this one is not, so that the mark goes below it, durably, first. The caller has the turn.
+    ///
+    /// # Errors
+    /// If the sequence is none that a device takes, or the label cannot be written.
+    pub(crate) fn make_way_for(&self, given: Option<u64>) -> Result<()> {
+        let Some(given) = given else { return Ok(()) };
+        if given >= SEQUENCE_MAX {
+            let operation = "sequences from 2^61 on";
+            return Err(Error::Unsupported { engine: crate::NAME, operation });
+        }
+        if given > self.mark.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut label = spin::lock(&self.label);
+        let below = given.saturating_sub(1);
+        self.mark.fetch_min(below, Ordering::AcqRel);
+        if label.mark > below {
+            label.mark = below;
+            self.write_changed(&mut label)?;
+        }
+        Ok(())
     }
 
     /// Keeps tombstones for the caller, after a restart too, and those that the matrix needs itself.
@@ -191,7 +220,10 @@ impl Shared {
     /// Leaves a clean matrix behind. Writes fail from now on.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::SeqCst) {
-            return Ok(());
+            let failed =
+                "the matrix was not closed in good order: it is brought level when it is opened";
+            let is_clean = self.is_clean.load(Ordering::Acquire);
+            return if is_clean { Ok(()) } else { Err(Error::Unusable(failed.to_owned())) };
         }
         self.wait_for_writers();
         while !self.raise_mark()? {}
@@ -215,6 +247,7 @@ impl Shared {
                 }
             }
         }
+        self.is_clean.store(true, Ordering::Release);
         Ok(())
     }
 
