@@ -281,7 +281,9 @@ impl Store {
     /// Leaves a clean store behind. Writes fail from now on.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::SeqCst) {
-            return Ok(());
+            let is_clean = self.root().flags & Root::CLEAN != 0;
+            let failed = || Error::Unusable("closing has failed, or goes on".to_owned());
+            return is_clean.then_some(()).ok_or_else(failed);
         }
         self.wake();
         for log in &self.logs {
