@@ -65,6 +65,9 @@ pub struct WriteOptions {
     /// the record's (or its tombstone's) sequence; else the answer is
     /// [`Outcome::NotNewer`]. None: the engine gives the next one.
     pub sequence: Option<u64>,
+    /// A write that must succeed in a full pool, as a delete does: it may use the space that is kept
+    /// for those. For small records that take the place of others of their kind, now and then.
+    pub is_vital: bool,
 }
 
 /// What a write did.

@@ -126,6 +126,7 @@ pub(crate) struct Label {
     #[serde(default)]
     pub(crate) planned: Option<Vec<Member>>,
     /// The group that owns each slot.
+    #[serde(with = "digits")]
     pub(crate) owners: Vec<u16>,
     /// Slots that move, and where to.
     #[serde(default)]
@@ -229,6 +230,8 @@ impl Label {
         let text = serde_json::to_vec(self).map_err(|error| Error::Unusable(error.to_string()))?;
         let options = WriteOptions {
             durability: Some(coreplane_engine::Durability::Strict),
+            // A device must not be left out because it is full.
+            is_vital: true,
             ..WriteOptions::default()
         };
         engine.put(&key(), &text, &options).map(|_| ())
@@ -248,6 +251,13 @@ impl Label {
                 label.version
             )));
         }
+        let groups = label.members.len();
+        let mut owners = label.owners.iter().chain(label.moving.values());
+        let slots = label.moving.keys().all(|slot| usize::from(*slot) < crate::SLOTS);
+        if !slots || owners.any(|owner| usize::from(*owner) >= groups) {
+            let what = "the label of a device names a group or a slot that is not".to_owned();
+            return Err(Error::Unusable(what));
+        }
         Ok(Some(label))
     }
 
@@ -263,6 +273,30 @@ impl Label {
     }
 }
 
+/// Owners as one text, a hexadecimal digit for each or, with more than 16 groups, two: a label is to
+/// be short.
+mod digits {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(owners: &[u16], to: S) -> Result<S::Ok, S::Error> {
+        let width = if owners.iter().all(|owner| *owner < 16) { 1 } else { 2 };
+        let digits: String = owners.iter().map(|owner| format!("{owner:0width$x}")).collect();
+        to.serialize_str(&digits)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u16>, D::Error> {
+        let digits = String::deserialize(from)?;
+        let width = digits.len() / crate::SLOTS;
+        let is_sound = digits.is_ascii() && digits.len() == width * crate::SLOTS && width > 0;
+        let owner = |at: usize| {
+            let digits = digits.get(at * width..(at + 1) * width).filter(|_| is_sound);
+            digits.and_then(|digits| u16::from_str_radix(digits, 16).ok())
+        };
+        let owners: Option<Vec<u16>> = (0..crate::SLOTS).map(owner).collect();
+        owners.ok_or_else(|| de::Error::custom("owners are no digits of 1024 slots"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,6 +306,19 @@ mod tests {
             .map(|group| (0..devices).map(|device| format!("{group}-{device}")).collect())
             .collect();
         Label::new("matrix".to_owned(), Ack::All, &identities)
+    }
+
+    #[test]
+    fn a_label_is_short_and_reads_as_it_was_written() {
+        for groups in [1, 2, 16, 17, 256] {
+            let label = label(groups, 2);
+            let text = serde_json::to_string(&label).expect("text");
+            assert!(groups > 2 || text.len() < 1600, "{} bytes", text.len());
+            assert_eq!(serde_json::from_str::<Label>(&text).expect("a label"), label);
+        }
+        let text = serde_json::to_string(&label(2, 2)).expect("text");
+        let cut = text.replace("\"owners\":\"", "\"owners\":\"0");
+        assert!(serde_json::from_str::<Label>(&cut).is_err());
     }
 
     fn latest(label: &Label, missing: &[(u16, u8)]) -> bool {

@@ -259,3 +259,36 @@ fn a_write_with_an_old_sequence_is_brought_level() {
     shelf.pull(at(0, 1));
     assert_eq!(matrix.get(b"older").expect("get").as_deref(), Some(&b"alone"[..]));
 }
+
+/// What must be known of the members is written to full devices, too: none is left out for that.
+#[test]
+fn a_full_device_is_not_left_out() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let shelf = Shelf::new(kind, 16 << 20);
+        let shape = Shape { groups: 2, devices: 2, ack: Ack::All };
+        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let (value, mut written, mut full) = (vec![7; 1500], 0, 0);
+        // Until both groups are full to the last.
+        while full < 200 {
+            match matrix.put(&key(0, written + full), &value, &WriteOptions::default()) {
+                Ok(_) => written += 1,
+                Err(Error::NoSpace { .. }) => full += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        shelf.pull(at(0, 1));
+        matrix.delete(&key(0, 0), &WriteOptions::default()).expect("delete");
+        for _ in 0..3 {
+            (0..50).for_each(|number| drop(matrix.get(&key(0, number)).expect("get")));
+        }
+        let standings = matrix.standings();
+        let absent: Vec<Position> =
+            standings.iter().filter(|it| it.1 != Standing::Current).map(|it| it.0).collect();
+        assert_eq!(absent, [at(0, 1)], "{kind:?}");
+        matrix.close().expect("close");
+        drop(matrix);
+        let matrix = opened(&shelf).expect("open");
+        assert_eq!(standing(&matrix, at(1, 1)), Standing::Current, "{kind:?}");
+        assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+    }
+}

@@ -27,7 +27,8 @@ impl Store {
         // Before the order is asked for, which may note in the root that a write is to be lax.
         self.check_writable()?;
         self.check_key(key)?;
-        let is_plain = options.sequence.is_none() && value.len() <= self.geometry.inline_max();
+        let is_usual = options.sequence.is_none() && !options.is_vital;
+        let is_plain = is_usual && value.len() <= self.geometry.inline_max();
         if is_plain && self.order(options)? == Order::Strict {
             self.put_ahead(key, value, options)
         } else {

@@ -142,6 +142,7 @@ impl Store {
                 }
                 Attempt::NeedRoom(len, kind) => {
                     self.commit_staged(&mut log)?;
+                    let kind = if options.is_vital { Kind::Delete } else { kind };
                     self.make_room(&mut log, len, kind)?;
                 }
                 Attempt::NeedSplit(leaf) => {
