@@ -1,8 +1,8 @@
 //! A peer as a target: what is the same for all of them.
 //!
 //! An [`Adapter`] says how one store is read and written; [`Adapted`] makes a [`Target`] of it:
-//! names it, counts the syncs that its writes ask for, tells its DRAM. No peer is scanned, since
-//! what they are compared with has no order.
+//! names it, counts the syncs that its writes ask for, tells its DRAM. All of them keep their keys
+//! in order; a scan reads key and value of every record that it passes.
 
 use crate::memory::Dram;
 use crate::{Peer, Safety};
@@ -17,6 +17,9 @@ pub(crate) trait Adapter: Sync + Sized {
     type Access<'a>: Session
     where
         Self: 'a;
+
+    /// Whether it writes several records at the price of one sync.
+    const BATCHES: bool = false;
 
     fn name(&self) -> &'static str;
 
@@ -82,6 +85,10 @@ impl<A: Adapter> Target for Adapted<A> {
         let fences = self.syncs.load(Ordering::Relaxed);
         Costs { flushes: 0, fences, dram_bytes: self.dram.grown() }
     }
+
+    fn is_ordered(&self) -> bool {
+        true
+    }
 }
 
 struct AdaptedSession<'a, A: Adapter> {
@@ -102,9 +109,23 @@ impl<A: Adapter> Session for AdaptedSession<'_, A> {
         self.access.put(key, value)
     }
 
+    fn put_all(&mut self, records: &[(&[u8], &[u8])]) -> Result<()> {
+        self.puts += if A::BATCHES { 1 } else { records.len() as u64 };
+        self.access.put_all(records)
+    }
+
     #[inline]
     fn multi_get(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
         self.access.multi_get(keys, visit)
+    }
+
+    fn scan(
+        &mut self,
+        start: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        self.access.scan(start, limit, visit)
     }
 }
 

@@ -53,6 +53,7 @@ impl Adapter for Fjall {
             "worker_threads": 2,
             "expect_point_read_hits": true,
             "compression": "none",
+            "scans": "a range each",
             "persist": if self.safety == Safety::Power { "SyncData at each write" } else { "Buffer" },
         })
     }
@@ -75,6 +76,19 @@ impl Session for &Fjall {
         self.keyspace.insert(key, value).map_err(failed)?;
         if self.safety == Safety::Power {
             self.database.persist(PersistMode::SyncData).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        start: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        for record in self.keyspace.range(start..).take(limit) {
+            let (key, value) = record.into_inner().map_err(failed)?;
+            visit(&key, &value);
         }
         Ok(())
     }

@@ -2,12 +2,12 @@
 
 use crate::{Error, Peer, Result};
 use coreplane::MediaChoice;
-use coreplane_bench::{Floor, FloorIndex, Plan};
+use coreplane_bench::{Floor, FloorIndex, FloorRoom, Plan};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// A floor in `directory`, with room for `appends` records.
-pub(crate) fn open(name: &str, directory: &Path, plan: &Plan, appends: u64) -> Result<Floor> {
+/// A floor in `directory`.
+pub(crate) fn open(name: &str, directory: &Path, plan: &Plan, room: FloorRoom) -> Result<Floor> {
     let (placement, is_seen) = match name.strip_suffix("-seen") {
         Some(placement) => (placement, true),
         None => (name, false),
@@ -18,7 +18,7 @@ pub(crate) fn open(name: &str, directory: &Path, plan: &Plan, appends: u64) -> R
         _ => return Err(Error::Plan(format!("`{name}` is no floor"))),
     };
     let file = directory.join("floor");
-    Ok(Floor::with_room(&file, MediaChoice::Auto, plan, index, appends)?.seen(is_seen))
+    Ok(Floor::with_room(&file, MediaChoice::Auto, plan, index, room)?.seen(is_seen))
 }
 
 impl Peer for Floor {

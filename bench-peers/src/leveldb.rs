@@ -42,6 +42,7 @@ impl Adapter for LevelDb {
             "bloom_bits_per_key": self.settings.bloom_bits,
             "compression": "none",
             "sync": self.settings.sync,
+            "scans": "an iterator each",
         })
     }
 
@@ -59,5 +60,14 @@ impl Session for &LevelDb {
     #[inline]
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.store.put(key, value).map_err(Error::Target)
+    }
+
+    fn scan(
+        &mut self,
+        start: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        self.store.scan(start, limit, visit).map_err(Error::Target)
     }
 }

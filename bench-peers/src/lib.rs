@@ -32,7 +32,7 @@ mod redb;
 mod rocksdb;
 
 use adapter::{Adapted, Adapter};
-use coreplane_bench::{Error, Plan, Result, Step, Target};
+use coreplane_bench::{Error, FloorRoom, Plan, Result, Step, Target};
 use serde_json::Value;
 use std::path::Path;
 use std::str::FromStr;
@@ -102,13 +102,15 @@ pub fn open(
 ) -> Result<Box<dyn Peer>> {
     plan.check()?;
     let appends = steps.iter().map(|step| step.writes(plan)).sum();
+    let last = Step::plans(steps, plan).map(|(step, plan)| plan.records_after(step.workload)).max();
+    let records = last.unwrap_or(plan.records);
     let room = Room {
-        data: plan.records * (plan.key_size + plan.value_size) as u64,
+        data: records * (plan.key_size + plan.value_size) as u64,
         written: appends * (plan.key_size + plan.value_size + 64) as u64,
     };
     Ok(match name {
         name if name.starts_with("floor-") => {
-            Box::new(floors::open(name, directory, plan, appends)?)
+            Box::new(floors::open(name, directory, plan, FloorRoom { records, appends })?)
         }
         "rocksdb" => adapted(directory, safety, |at| rocksdb::RocksDb::open(at, safety, room))?,
         "leveldb" => adapted(directory, safety, |at| leveldb::LevelDb::open(at, safety, room))?,

@@ -45,6 +45,7 @@ impl Adapter for Lmdb {
             "MDB_WRITEMAP": self.settings.write_map,
             "MDB_NOSYNC": !self.settings.sync,
             "reads": "renewed transaction; one a batch of multi_get",
+            "scans": "renewed transaction and cursor",
         })
     }
 
@@ -72,5 +73,14 @@ impl Session for LmdbAccess<'_> {
 
     fn multi_get(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
         self.reader.get(keys, visit).map_err(Error::Target)
+    }
+
+    fn scan(
+        &mut self,
+        start: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        self.reader.scan(start, limit, visit).map_err(Error::Target)
     }
 }

@@ -22,7 +22,8 @@ struct Arguments {
     /// What a write that returned survives: kill (of the process) or power.
     #[arg(long, default_value = "kill")]
     safety: Safety,
-    /// Workloads, `load` the first: load, a, b, c, d, f, mget, overwrite; `c@uniform` chooses so.
+    /// Workloads, `load` the first, or `fill` before it: load, a, b, c, d, e, f, mget, overwrite;
+    /// `c@uniform:2t:1000` chooses so, on two threads, in so many operations.
     #[arg(long, default_value = "load,a", value_delimiter = ',')]
     workload: Vec<Step>,
     #[command(flatten)]
@@ -41,7 +42,8 @@ fn main() -> ExitCode {
 }
 
 fn measure(arguments: &Arguments) -> Result<()> {
-    if arguments.workload.first().is_none_or(|step| step.workload != Workload::Load) {
+    let begins = |step: &Step| matches!(step.workload, Workload::Fill | Workload::Load);
+    if !arguments.workload.first().is_some_and(begins) {
         return Err(Error::Plan("the first workload must be load: the store is new".to_owned()));
     }
     let at = &arguments.directory;
@@ -56,8 +58,8 @@ fn phases(arguments: &Arguments) -> Result<()> {
     let Arguments { peer, directory, safety, workload, plan } = arguments;
     let floor = peer.starts_with("floor-");
     let peer = open(peer, directory, *safety, plan, workload)?;
-    for step in workload {
-        let report = run(&*peer, &step.applied_to(plan), step.workload)?;
+    for (step, plan) in Step::plans(workload, plan) {
+        let report = run(&*peer, &plan, step.workload)?;
         let mut line = serde_json::to_value(&report).map_err(|e| Error::Target(e.to_string()))?;
         line["durability"] = json!(if floor { "strict" } else { safety.name() });
         line["settings"] = peer.settings();

@@ -80,6 +80,7 @@ impl Redb {
 
 impl Adapter for Redb {
     type Access<'a> = &'a Self;
+    const BATCHES: bool = true;
 
     fn name(&self) -> &'static str {
         "redb"
@@ -90,7 +91,7 @@ impl Adapter for Redb {
             Safety::Kill => "file, syncs left out",
             Safety::Power => "file",
         };
-        json!({"cache": self.cache, "durability": "Immediate", "backend": backend})
+        json!({"cache": self.cache, "durability": "Immediate", "backend": backend, "scans": "a transaction and a range each"})
     }
 
     fn access(&self) -> Result<Self::Access<'_>> {
@@ -104,10 +105,17 @@ impl Session for &Redb {
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.put_all(&[(key, value)])
+    }
+
+    /// All in one transaction.
+    fn put_all(&mut self, records: &[(&[u8], &[u8])]) -> Result<()> {
         let transaction = self.database.begin_write().map_err(failed)?;
         {
             let mut table = transaction.open_table(TABLE).map_err(failed)?;
-            table.insert(key, value).map_err(failed)?;
+            for (key, value) in records {
+                table.insert(*key, *value).map_err(failed)?;
+            }
         }
         transaction.commit().map_err(failed)
     }
@@ -119,6 +127,21 @@ impl Session for &Redb {
             if let Some(value) = table.get(key).map_err(failed)? {
                 visit(index, value.value());
             }
+        }
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        start: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let transaction = self.database.begin_read().map_err(failed)?;
+        let table = transaction.open_table(TABLE).map_err(failed)?;
+        for record in table.range(start..).map_err(failed)?.take(limit) {
+            let (key, value) = record.map_err(failed)?;
+            visit(key.value(), value.value());
         }
         Ok(())
     }

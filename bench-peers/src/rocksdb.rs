@@ -45,6 +45,7 @@ impl Adapter for RocksDb {
             "wal": true,
             "sync": self.settings.sync,
             "reads": "pinned; batched MultiGet",
+            "scans": "an iterator each",
         })
     }
 
@@ -70,5 +71,14 @@ impl Session for &RocksDb {
             self.store.multi_get(batch, &mut show).map_err(Error::Target)?;
         }
         Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        start: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        self.store.scan(start, limit, visit).map_err(Error::Target)
     }
 }

@@ -10,33 +10,41 @@ fn every_peer_does_every_workload() -> Result<()> {
     let plan = |safety| {
         // Syncs may be those of a disk.
         let records = if safety == Safety::Power { 100 } else { 2000 };
-        Plan { records, operations: records, threads: 2, ..Plan::default() }
+        Plan { records, operations: records, threads: 2, scan: Some(10), ..Plan::default() }
     };
     let workloads = [
+        Workload::Fill,
         Workload::Load,
         Workload::A,
         Workload::B,
         Workload::C,
+        Workload::E,
+        Workload::E,
         Workload::F,
         Workload::Mget,
         Workload::Overwrite,
     ];
-    let steps =
-        workloads.map(|workload| Step { workload, distribution: Some(Distribution::Uniform) });
+    let steps = workloads
+        .map(|workload| Step { distribution: Some(Distribution::Uniform), ..workload.into() });
     for name in NAMES {
         for safety in [Safety::Kill, Safety::Power] {
             let plan = plan(safety);
             let place = tempfile::tempdir().expect("a directory");
             let peer = open(name, place.path(), safety, &plan, &steps)?;
-            for step in steps {
-                let report = run(&*peer, &step.applied_to(&plan), step.workload)?;
+            for (step, plan) in Step::plans(&steps, &plan) {
+                let report = run(&*peer, &plan, step.workload)?;
                 assert_eq!(report.misses, 0, "{report:?}");
-                let reads = !matches!(step.workload, Workload::Load | Workload::Overwrite);
+                use Workload::{Fill, Load, Overwrite};
+                let reads = !matches!(step.workload, Fill | Load | Overwrite);
                 assert_eq!(report.hits_verified > 0, reads, "{report:?}");
+                if step.workload == Workload::E {
+                    // Ten records each, but at the end of all.
+                    assert!(report.hits_verified > plan.operations * 8, "{report:?}");
+                }
                 assert_eq!(report.engine, name);
                 let floor = name.starts_with("floor");
                 if step.workload == Workload::Load && !floor {
-                    let syncs = if safety == Safety::Power { plan.records } else { 0 };
+                    let syncs = if safety == Safety::Power { plan.records / 10 } else { 0 };
                     assert_eq!(report.fences, syncs, "{report:?}");
                 }
             }

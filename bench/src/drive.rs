@@ -1,14 +1,14 @@
 //! Threads that work through a plan.
 
 use crate::choice::{Chooser, Draws};
-use crate::record::{check_value, number_of, write_key, write_value};
+use crate::record::{check_value, mix, number_of, write_key, write_value};
 use crate::report::Tally;
 use crate::workload::Operation;
 use crate::{Distribution, Error, Plan, Report, Result, Session, Target, Workload};
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// Runs one workload on `target`. All but [`Workload::Load`] expect it loaded.
+/// Runs one workload on `target`. All but [`Workload::Load`] and [`Workload::Fill`] expect it loaded.
 ///
 /// # Errors
 /// [`Error::Plan`] if the plan cannot be carried out on this target; [`Error::WrongValue`] if a
@@ -23,7 +23,7 @@ pub fn run(target: &dyn Target, plan: &Plan, workload: Workload) -> Result<Repor
     }
     let distribution = plan.distribution_of(workload);
     let chooser = match workload {
-        Workload::Load => Chooser::new(Distribution::Uniform, plan.records),
+        Workload::Fill | Workload::Load => Chooser::new(Distribution::Uniform, plan.records),
         _ => Chooser::new(distribution, plan.records),
     };
     let before = target.costs();
@@ -34,7 +34,7 @@ pub fn run(target: &dyn Target, plan: &Plan, workload: Workload) -> Result<Repor
             .map(|thread| {
                 let (barrier, chooser) = (&barrier, &chooser);
                 scope.spawn(move || {
-                    let worker = Worker::new(plan, workload, thread, chooser);
+                    let worker = Worker::new(plan, workload, thread, chooser, target.keeps_order());
                     let session = target.session();
                     barrier.wait();
                     let start = Instant::now();
@@ -65,6 +65,8 @@ pub fn run(target: &dyn Target, plan: &Plan, workload: Workload) -> Result<Repor
         ops_per_s: if seconds > 0.0 { tally.operations as f64 / seconds } else { 0.0 },
         p50_ns: tally.latencies.value_at_quantile(0.5),
         p99_ns: tally.latencies.value_at_quantile(0.99),
+        read_mean_ns: tally.reads.nanoseconds(),
+        write_mean_ns: tally.writes.nanoseconds(),
         p999_ns: tally.latencies.value_at_quantile(0.999),
         misses: tally.misses,
         flushes: after.flushes - before.flushes,
@@ -72,7 +74,7 @@ pub fn run(target: &dyn Target, plan: &Plan, workload: Workload) -> Result<Repor
         dram_bytes: after.dram_bytes,
         hits_verified: tally.hits,
         records: plan.records,
-        distribution: if workload == Workload::Load { "uniform" } else { distribution.name() },
+        distribution: if workload.is_load() { "uniform" } else { distribution.name() },
         key_size: plan.key_size,
         value_size: plan.value_size,
         seed: plan.seed,
@@ -89,6 +91,8 @@ struct Worker<'a> {
     choices: Vec<u32>,
     numbers: std::ops::Range<u64>,
     latest: bool,
+    /// Whether scans are held against the order of keys.
+    keeps_order: bool,
     /// Records that this thread has inserted beyond the loaded ones.
     inserted: u64,
     version: u64,
@@ -104,17 +108,34 @@ struct Worker<'a> {
 /// overlapping with the next one's. A prime, so that it does not beat with pages and batches.
 const TIMED_EVERY: u32 = 17;
 
+/// Records of a batch of `fill`.
+const FILLED_TOGETHER: usize = 1024;
+
+/// Which mean an operation counts to.
+#[derive(Clone, Copy)]
+enum Kind {
+    Read,
+    Write,
+}
+
 impl<'a> Worker<'a> {
     fn new(
         plan: &'a Plan,
         workload: Workload,
         thread: usize,
         chooser: &Chooser,
+        keeps_order: bool,
     ) -> Result<Worker<'a>> {
         let mut draws = Draws::new(plan.seed ^ (thread as u64) << 32 ^ (workload as u64) << 56);
-        let load = workload == Workload::Load;
-        let numbers = plan.share(if load { plan.records } else { plan.operations }, thread);
-        let choices = if load {
+        let numbers = match workload {
+            Workload::Fill => plan.share(plan.fill_count(), thread),
+            Workload::Load => {
+                let rest = plan.share(plan.records - plan.filled, thread);
+                plan.filled + rest.start..plan.filled + rest.end
+            }
+            _ => plan.share(plan.operations, thread),
+        };
+        let choices = if workload.is_load() {
             Vec::new()
         } else {
             numbers.clone().map(|_| chooser.choose(&mut draws)).collect()
@@ -127,6 +148,7 @@ impl<'a> Worker<'a> {
             choices,
             numbers,
             latest: plan.distribution_of(workload) == Distribution::Latest,
+            keeps_order,
             inserted: 0,
             // Versions of one thread differ, and threads' from each other.
             version: (thread as u64) << 40,
@@ -139,17 +161,42 @@ impl<'a> Worker<'a> {
 
     fn work(&mut self, session: &mut dyn Session) -> Result<()> {
         match self.workload {
+            Workload::Fill => self.fill(session),
             Workload::Load => self.load(session),
             Workload::Mget => self.batches(session),
             _ => self.single(session),
         }
     }
 
+    /// Batches are so large that a store which pays for each of them pays little.
+    fn fill(&mut self, session: &mut dyn Session) -> Result<()> {
+        let (size, len) = (self.plan.key_size, self.plan.value_size);
+        let mut bytes = vec![0; FILLED_TOGETHER * (size + len)];
+        let numbers: Vec<u64> = self.numbers.clone().collect();
+        for batch in numbers.chunks(FILLED_TOGETHER) {
+            for (number, record) in batch.iter().zip(bytes.chunks_exact_mut(size + len)) {
+                self.version += 1;
+                let (key, value) = record.split_at_mut(size);
+                write_key(*number, key);
+                write_value(*number, self.version, value);
+            }
+            let records: Vec<(&[u8], &[u8])> = bytes
+                .chunks_exact(size + len)
+                .take(batch.len())
+                .map(|all| all.split_at(size))
+                .collect();
+            let timed = self.begin();
+            session.put_all(&records)?;
+            self.done(timed, Kind::Write, batch.len() as u64);
+        }
+        Ok(())
+    }
+
     fn load(&mut self, session: &mut dyn Session) -> Result<()> {
         for number in self.numbers.clone() {
             let timed = self.begin();
             self.put(session, number)?;
-            self.done(timed, 1);
+            self.done(timed, Kind::Write, 1);
         }
         Ok(())
     }
@@ -174,7 +221,11 @@ impl<'a> Worker<'a> {
                 }
                 Operation::Scan => self.scan(session, number)?,
             }
-            self.done(timed, 1);
+            let kind = match operation {
+                Operation::Get | Operation::Scan => Kind::Read,
+                _ => Kind::Write,
+            };
+            self.done(timed, kind, 1);
         }
         Ok(())
     }
@@ -195,7 +246,8 @@ impl<'a> Worker<'a> {
     /// The number of the record that this thread inserts as its `at`-th: threads take turns.
     #[inline]
     fn own(&self, at: u64) -> u64 {
-        self.plan.records + at * self.plan.threads as u64 + self.thread
+        let first = self.plan.records + self.plan.inserted;
+        first + at * self.plan.threads as u64 + self.thread
     }
 
     /// The time, if the operation that begins is one of those that are timed.
@@ -210,10 +262,14 @@ impl<'a> Worker<'a> {
     }
 
     #[inline]
-    fn done(&mut self, timed: Option<Instant>, operations: u64) {
+    fn done(&mut self, timed: Option<Instant>, kind: Kind, operations: u64) {
         if let Some(begun) = timed {
             let nanoseconds = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
             self.tally.latencies.saturating_record(nanoseconds);
+            match kind {
+                Kind::Read => self.tally.reads.add(nanoseconds),
+                Kind::Write => self.tally.writes.add(nanoseconds),
+            }
         }
         self.tally.operations += operations;
     }
@@ -242,18 +298,30 @@ impl<'a> Worker<'a> {
     }
 
     fn scan(&mut self, session: &mut dyn Session, number: u64) -> Result<()> {
-        let limit = 1 + self.draws.below(Workload::SCAN_MAX);
+        let limit = match self.plan.scan {
+            Some(limit) => limit,
+            None => 1 + self.draws.below(Workload::SCAN_MAX),
+        };
         write_key(number, &mut self.key);
-        let len = self.plan.value_size;
+        let (len, keeps_order) = (self.plan.value_size, self.keeps_order);
         let mut wrong = None;
         let mut hits = 0;
+        // No two keys begin alike, so that their beginnings have their order.
+        let mut least = mix(number);
         session.scan(&self.key, limit as usize, &mut |key, value| {
             hits += 1;
             let number = number_of(key).unwrap_or(u64::MAX);
             if let Err(what) = check_value(number, value, len) {
                 wrong = Some(Error::WrongValue { number, what });
             }
+            if keeps_order && mix(number) < least {
+                wrong = Some(Error::WrongValue { number, what: "a scan shows it out of order" });
+            }
+            least = mix(number).saturating_add(1);
         })?;
+        if hits > limit {
+            wrong = Some(Error::WrongValue { number, what: "a scan from it shows too many" });
+        }
         self.tally.hits += hits;
         self.tally.misses += u64::from(hits == 0);
         wrong.map_or(Ok(()), Err)
@@ -288,7 +356,7 @@ impl<'a> Worker<'a> {
             }
             self.tally.hits += hits;
             self.tally.misses += batch.len() as u64 - hits;
-            self.done(timed, batch.len() as u64);
+            self.done(timed, Kind::Read, batch.len() as u64);
         }
         Ok(())
     }

@@ -14,6 +14,7 @@
 //! | `floor-put` | append, flush, fence; one random word of the index |
 //! | `floor-overwrite` | the same, and reads the key of the old record, which comes while the new one is flushed |
 //! | `floor-get` | hashes the key; a random word of the index, then the record: compares the key, shows the value |
+//! | scan (workload `e`) | as `floor-get`, then the records that lie behind that one, one after the other |
 //! | `floor-mget` | as `floor-get` for 16 at a time, each line asked for before it is needed |
 //!
 //! The driver makes keys and values, copies and checks what is shown, and reads the clock, here as
@@ -60,6 +61,15 @@ pub enum FloorIndex {
     Dram,
 }
 
+/// What a floor must be able to hold.
+#[derive(Debug, Clone, Copy)]
+pub struct FloorRoom {
+    /// Records, those included that are inserted after the load.
+    pub records: u64,
+    /// Records that are written, overwritten ones included.
+    pub appends: u64,
+}
+
 const PAGE: u32 = 2 << 20;
 /// As the header of a record of scmkv.
 const HEADER: usize = 20;
@@ -94,10 +104,11 @@ impl Floor {
         plan: &Plan,
         placement: FloorIndex,
     ) -> Result<Self> {
-        Self::with_room(path, media, plan, placement, plan.records + plan.operations)
+        let room = FloorRoom { records: plan.records, appends: plan.records + plan.operations };
+        Self::with_room(path, media, plan, placement, room)
     }
 
-    /// As [`Floor::new`], with room for `appends` records, overwritten ones included.
+    /// As [`Floor::new`], with other room.
     ///
     /// # Errors
     /// As [`Floor::new`].
@@ -106,10 +117,11 @@ impl Floor {
         media: MediaChoice,
         plan: &Plan,
         placement: FloorIndex,
-        appends: u64,
+        room: FloorRoom,
     ) -> Result<Self> {
         plan.check()?;
-        let words = plan.records.next_power_of_two();
+        let FloorRoom { records, appends } = room;
+        let words = records.next_power_of_two();
         let index_pages = (words * WORD).div_ceil(u64::from(PAGE));
         let record = (HEADER + plan.key_size + plan.value_size).next_multiple_of(8) as u64;
         let in_page = u64::from(PAGE) / record;
@@ -243,6 +255,15 @@ impl Target for Floor {
         Ok(Box::new(FloorSession { floor: self, writer: None, version: 0, guard: epoch::pin() }))
     }
 
+    /// What was appended one after the other stands for neighbours.
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
+    fn keeps_order(&self) -> bool {
+        false
+    }
+
     fn costs(&self) -> Costs {
         let (flushes, fences) = self.pool.space().flushes_and_fences();
         let dram_bytes = match self.placement {
@@ -347,6 +368,34 @@ impl Session for FloorSession<'_> {
                     });
                 }
             }
+        }
+        Ok(())
+    }
+
+    fn scan(
+        &mut self,
+        start: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let floor = self.floor;
+        let len = (HEADER + floor.key_size + floor.value_size) as u64;
+        let mut offset = floor.load(floor.place(start));
+        for _ in 0..limit {
+            let record = match floor.pool.space().bytes(&self.guard, offset, len) {
+                Some(record) => record,
+                // The page ends: the first record of the next one lies at its beginning.
+                None => {
+                    offset = (offset / u64::from(PAGE) + 1) * u64::from(PAGE);
+                    match floor.pool.space().bytes(&self.guard, offset, len) {
+                        Some(record) => record,
+                        None => break,
+                    }
+                }
+            };
+            let (key, value) = record[HEADER..].split_at(floor.key_size);
+            visit(key, value);
+            offset += len.next_multiple_of(8);
         }
         Ok(())
     }

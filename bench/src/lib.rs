@@ -34,7 +34,7 @@ mod workload;
 pub use choice::Distribution;
 pub use drive::run;
 pub use error::{Error, Result};
-pub use floor::{Floor, FloorIndex};
+pub use floor::{Floor, FloorIndex, FloorRoom};
 pub use plan::Plan;
 pub use report::Report;
 pub use target::{Costs, EngineTarget, Session, Target};

@@ -33,6 +33,15 @@ pub struct Plan {
     /// Begins the draws: the same seed, the same operations.
     #[arg(long, default_value_t = Plan::default().seed)]
     pub seed: u64,
+    /// Records of a scan of workload e [default: 1 to 100, drawn each time].
+    #[arg(long)]
+    pub scan: Option<u64>,
+    /// Records that are there before `load`, which leaves them out: what `fill` has put.
+    #[arg(skip)]
+    pub filled: u64,
+    /// Numbers behind the records that earlier workloads have used for what they inserted.
+    #[arg(skip)]
+    pub inserted: u64,
 }
 
 impl Default for Plan {
@@ -45,6 +54,9 @@ impl Default for Plan {
             key_size: 16,
             value_size: 100,
             seed: 1,
+            scan: None,
+            filled: 0,
+            inserted: 0,
         }
     }
 }
@@ -68,6 +80,9 @@ impl Plan {
                 self.key_size, self.value_size
             ));
         }
+        if self.scan == Some(0) {
+            return refuse("scans of no record".to_owned());
+        }
         Ok(())
     }
 
@@ -80,10 +95,28 @@ impl Plan {
         })
     }
 
-    /// Records of the store once this workload has run.
+    /// Records of the store once this workload has run, at most about.
     pub fn records_after(&self, workload: Workload) -> u64 {
-        let inserted = if workload.inserts() { self.operations / 16 + 1024 } else { 0 };
-        self.records + inserted
+        self.records + self.after(workload).inserted
+    }
+
+    /// The plan for what comes after this workload: it knows which records are there by then.
+    #[must_use]
+    pub fn after(&self, workload: Workload) -> Self {
+        match workload {
+            Workload::Fill => Self { filled: self.fill_count(), ..*self },
+            Workload::Load => Self { filled: 0, ..*self },
+            // One in twenty inserts; the draws scatter around that.
+            workload if workload.inserts() => {
+                Self { inserted: self.inserted + self.operations / 16 + 1024, ..*self }
+            }
+            _ => *self,
+        }
+    }
+
+    /// Records that `fill` puts: nine in ten.
+    pub(crate) fn fill_count(&self) -> u64 {
+        self.records / 10 * 9
     }
 
     /// The share of `total` that falls to thread `thread`.
@@ -115,6 +148,16 @@ mod tests {
     }
 
     #[test]
+    fn what_comes_after_knows_what_is_there() {
+        let plan = Plan { records: 1_000, operations: 16_000, ..Plan::default() };
+        let filled = plan.after(Workload::Fill);
+        assert_eq!((filled.filled, filled.after(Workload::Load).filled), (900, 0));
+        let twice = plan.after(Workload::E).after(Workload::C).after(Workload::D);
+        assert_eq!(twice.inserted, 2 * 2024);
+        assert_eq!(twice.records_after(Workload::A), 1_000 + 2 * 2024);
+    }
+
+    #[test]
     fn plans_that_cannot_be_are_refused() {
         let good = Plan::default();
         assert!(good.check().is_ok());
@@ -124,6 +167,7 @@ mod tests {
             Plan { threads: 0, ..good },
             Plan { key_size: 7, ..good },
             Plan { value_size: 7, ..good },
+            Plan { scan: Some(0), ..good },
         ] {
             assert!(matches!(bad.check(), Err(Error::Plan(_))), "{bad:?}");
         }

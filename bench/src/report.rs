@@ -22,6 +22,10 @@ pub struct Report {
     pub p50_ns: u64,
     /// 99 % took at most so long.
     pub p99_ns: u64,
+    /// The mean time of an operation that only reads, in nanoseconds; 0 if there was none.
+    pub read_mean_ns: u64,
+    /// The mean time of one that writes.
+    pub write_mean_ns: u64,
     /// 99.9 % took at most so long.
     pub p999_ns: u64,
     /// Reads that found nothing.
@@ -53,6 +57,31 @@ pub(crate) struct Tally {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
     pub(crate) operations: u64,
+    pub(crate) reads: Mean,
+    pub(crate) writes: Mean,
+}
+
+/// A sum of times, and of how many.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Mean {
+    nanoseconds: u64,
+    count: u64,
+}
+
+impl Mean {
+    pub(crate) fn add(&mut self, nanoseconds: u64) {
+        self.nanoseconds += nanoseconds;
+        self.count += 1;
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.nanoseconds += other.nanoseconds;
+        self.count += other.count;
+    }
+
+    pub(crate) fn nanoseconds(self) -> u64 {
+        self.nanoseconds.checked_div(self.count).unwrap_or(0)
+    }
 }
 
 impl Tally {
@@ -60,7 +89,8 @@ impl Tally {
     pub(crate) fn new() -> crate::Result<Self> {
         let latencies = Histogram::new_with_bounds(1, 100_000_000_000, 3)
             .map_err(|error| crate::Error::Plan(format!("no histogram: {error}")))?;
-        Ok(Self { latencies, hits: 0, misses: 0, operations: 0 })
+        let (reads, writes) = (Mean::default(), Mean::default());
+        Ok(Self { latencies, hits: 0, misses: 0, operations: 0, reads, writes })
     }
 
     pub(crate) fn merge(&mut self, other: &Self) -> crate::Result<()> {
@@ -70,6 +100,8 @@ impl Tally {
         self.hits += other.hits;
         self.misses += other.misses;
         self.operations += other.operations;
+        self.reads.merge(other.reads);
+        self.writes.merge(other.writes);
         Ok(())
     }
 }

@@ -33,6 +33,12 @@ pub trait Target: Sync {
     fn is_ordered(&self) -> bool {
         false
     }
+
+    /// True if what a scan shows is to be held against the order of keys: always, but of a
+    /// stand-in that has other neighbours.
+    fn keeps_order(&self) -> bool {
+        true
+    }
 }
 
 /// One thread's access to a [`Target`].
@@ -48,6 +54,14 @@ pub trait Session {
     /// # Errors
     /// If the store fails.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Writes several records, together where the store has a way to.
+    ///
+    /// # Errors
+    /// If the store fails.
+    fn put_all(&mut self, records: &[(&[u8], &[u8])]) -> Result<()> {
+        records.iter().try_for_each(|(key, value)| self.put(key, value))
+    }
 
     /// Shows the values of `keys` that are there, each with its index.
     ///

@@ -1,8 +1,8 @@
 //! Every workload on the reference engine, the floors, and stores that lie.
 
 use coreplane_bench::{
-    Costs, Distribution, EngineTarget, Error, Floor, FloorIndex, Plan, Result, Session, Target,
-    Workload, run,
+    Costs, Distribution, EngineTarget, Error, Floor, FloorIndex, Plan, Result, Session, Step,
+    Target, Workload, run,
 };
 use coreplane_engine::Engine;
 use coreplane_engine::model::ModelEngine;
@@ -88,6 +88,8 @@ fn a_report_has_the_names_that_scripts_rely_on() -> Result<()> {
         "p50_ns",
         "p99_ns",
         "p999_ns",
+        "read_mean_ns",
+        "write_mean_ns",
         "misses",
         "flushes",
         "fences",
@@ -117,7 +119,12 @@ fn floors_find_every_record_at_one_fence_a_put() -> Result<()> {
             assert_eq!((report.misses, report.hits_verified), (0, 5003), "{report:?}");
             assert_eq!((report.flushes, report.fences), (0, 0), "{report:?}");
         }
-        assert!(matches!(run(&floor, &plan, Workload::E), Err(Error::Plan(_))));
+        // What it inserts was loaded: there is no room for more.
+        let scanned = Plan { records: 700, operations: 1000, scan: Some(5), ..plan };
+        let report = run(&floor, &scanned, Workload::E)?;
+        // Five records each, but where a thread's log ends; and one operation in twenty inserts.
+        let scans = report.hits_verified / 5;
+        assert!(report.misses == 0 && (900..980).contains(&scans), "{report:?}");
         let file = place.path().join("seen");
         let reports = Floor::new(&file, MediaChoice::Auto, &plan, index)?.seen(true).run(&plan)?;
         let phases: Vec<_> = reports.iter().map(|report| report.phase.as_str()).collect();
@@ -172,5 +179,91 @@ fn a_store_that_lies_is_found_out() -> Result<()> {
         assert!(matches!(found, Err(Error::WrongValue { .. })), "{found:?}");
     }
     assert!(matches!(run(&store, &plan(1), Workload::E), Err(Error::Plan(_))));
+    Ok(())
+}
+
+/// The reference engine, whose scans are wrong in the way that is asked for.
+struct Jumbled<'a> {
+    engine: EngineTarget<'a>,
+    /// Shows the last record first; else one more than it was asked for.
+    is_reversed: bool,
+}
+
+impl Target for Jumbled<'_> {
+    fn name(&self) -> String {
+        "jumbled".to_owned()
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(JumbledSession(self, self.engine)))
+    }
+
+    fn costs(&self) -> Costs {
+        Costs::default()
+    }
+
+    fn is_ordered(&self) -> bool {
+        true
+    }
+}
+
+struct JumbledSession<'a>(&'a Jumbled<'a>, EngineTarget<'a>);
+
+impl Session for JumbledSession<'_> {
+    fn get(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        self.1.get(key, visit)
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.1.put(key, value)
+    }
+
+    fn scan(
+        &mut self,
+        start: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let mut shown = Vec::new();
+        let limit = limit + usize::from(!self.0.is_reversed);
+        self.1.scan(start, limit, &mut |key, value| shown.push((key.to_vec(), value.to_vec())))?;
+        if self.0.is_reversed {
+            shown.reverse();
+        }
+        shown.iter().for_each(|(key, value)| visit(key, value));
+        Ok(())
+    }
+}
+
+#[test]
+fn scans_out_of_order_and_too_long_ones_are_found_out() -> Result<()> {
+    for (is_reversed, what) in [(true, "out of order"), (false, "too many")] {
+        let engine = ModelEngine::new();
+        let store = Jumbled { engine: EngineTarget(&engine), is_reversed };
+        run(&store, &plan(1), Workload::Load)?;
+        let found = run(&store, &plan(1), Workload::E);
+        assert!(
+            matches!(found, Err(Error::WrongValue { what: said, .. }) if said.contains(what)),
+            "{found:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_scan_has_the_length_of_the_plan_and_a_second_e_inserts_anew() -> Result<()> {
+    let engine = ModelEngine::new();
+    let plan = Plan { scan: Some(1), ..plan(2) };
+    let steps = [Workload::Fill, Workload::Load, Workload::E, Workload::E].map(Step::from);
+    let mut lens = Vec::new();
+    for (step, plan) in Step::plans(&steps, &plan) {
+        let report = run(&EngineTarget(&engine), &plan, step.workload)?;
+        lens.push(engine.len()?);
+        if step.workload == Workload::E {
+            assert_eq!((report.misses, report.hits_verified < report.operations), (0, true));
+        }
+    }
+    assert_eq!(lens[..2], [900, 1000], "the load leaves out what is there");
+    assert!(lens[2] > 1200 && lens[3] > lens[2] + 200, "{lens:?}");
     Ok(())
 }

@@ -142,7 +142,7 @@ impl Store {
             sys::mdb_txn_reset(transaction);
         }
         let transaction = NonNull::new(transaction).ok_or("LMDB is out of memory")?;
-        Ok(Reader { store: self, transaction })
+        Ok(Reader { store: self, transaction, cursor: None })
     }
 }
 
@@ -159,9 +159,76 @@ impl Drop for Store {
 pub struct Reader<'a> {
     store: &'a Store,
     transaction: NonNull<sys::MDB_txn>,
+    /// Made by the first scan, and renewed with the transaction by the others.
+    cursor: Option<NonNull<sys::MDB_cursor>>,
 }
 
 impl Reader<'_> {
+    /// Shows up to `limit` records from `start` on, in the order of their keys, all of one moment,
+    /// which is now.
+    ///
+    /// # Errors
+    /// In `LMDB`'s words.
+    pub fn scan(
+        &mut self,
+        start: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let transaction = self.transaction.as_ptr();
+        // SAFETY: the transaction was reset by whoever used it last.
+        checked(unsafe { sys::mdb_txn_renew(transaction) })?;
+        let result = self.walk(start, limit, visit);
+        // SAFETY: a live transaction, none of whose bytes are still borrowed.
+        unsafe { sys::mdb_txn_reset(transaction) };
+        result
+    }
+
+    /// The cursor's way, within a transaction that is live.
+    fn walk(
+        &mut self,
+        start: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let transaction = self.transaction.as_ptr();
+        let cursor = match self.cursor {
+            Some(cursor) => {
+                // SAFETY: a live transaction, and a cursor of the same one before its reset.
+                checked(unsafe { sys::mdb_cursor_renew(transaction, cursor.as_ptr()) })?;
+                cursor
+            }
+            None => {
+                let mut cursor = null_mut();
+                // SAFETY: a live transaction and room for a handle.
+                checked(unsafe {
+                    sys::mdb_cursor_open(transaction, self.store.database, &raw mut cursor)
+                })?;
+                let cursor = NonNull::new(cursor).ok_or("LMDB is out of memory")?;
+                self.cursor = Some(cursor);
+                cursor
+            }
+        };
+        let (mut key, mut value) = (of(start), of(&[]));
+        let mut step = sys::MDB_SET_RANGE;
+        for _ in 0..limit {
+            // SAFETY: a live cursor; what it finds is mapped and does not change before the
+            // transaction is reset, which is after it has been shown.
+            unsafe {
+                match sys::mdb_cursor_get(cursor.as_ptr(), &raw mut key, &raw mut value, step) {
+                    0 => visit(
+                        std::slice::from_raw_parts(key.mv_data.cast(), key.mv_size),
+                        std::slice::from_raw_parts(value.mv_data.cast(), value.mv_size),
+                    ),
+                    sys::MDB_NOTFOUND => break,
+                    code => return checked(code),
+                }
+            }
+            step = sys::MDB_NEXT;
+        }
+        Ok(())
+    }
+
     /// Shows the values of `keys` that are there, each with its index, all of one moment, which is
     /// now.
     ///
@@ -197,8 +264,14 @@ impl Reader<'_> {
 
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
-        // SAFETY: ours, and ended once; abort is how a reset transaction ends.
-        unsafe { sys::mdb_txn_abort(self.transaction.as_ptr()) };
+        // SAFETY: ours, and ended once each; abort is how a reset transaction ends. A cursor of a
+        // transaction that only reads is closed by whoever opened it.
+        unsafe {
+            if let Some(cursor) = self.cursor {
+                sys::mdb_cursor_close(cursor.as_ptr());
+            }
+            sys::mdb_txn_abort(self.transaction.as_ptr());
+        }
     }
 }
 

@@ -62,6 +62,14 @@ unsafe extern "C" {
         errors: *mut *mut c_char,
         sorted: bool,
     );
+    fn rocksdb_create_iterator(db: *mut c_void, options: *const c_void) -> *mut c_void;
+    fn rocksdb_iter_destroy(iterator: *mut c_void);
+    fn rocksdb_iter_valid(iterator: *const c_void) -> c_uchar;
+    fn rocksdb_iter_seek(iterator: *mut c_void, key: *const c_char, key_len: usize);
+    fn rocksdb_iter_next(iterator: *mut c_void);
+    fn rocksdb_iter_key(iterator: *const c_void, len: *mut usize) -> *const c_char;
+    fn rocksdb_iter_value(iterator: *const c_void, len: *mut usize) -> *const c_char;
+    fn rocksdb_iter_get_error(iterator: *const c_void, error: *mut *mut c_char);
     fn rocksdb_free(pointer: *mut c_char);
 }
 
@@ -207,6 +215,43 @@ impl Store {
             }
         }
         result
+    }
+
+    /// Shows up to `limit` records from `start` on, in the order of their keys, by an iterator made
+    /// for it: so it sees what is there now.
+    ///
+    /// # Errors
+    /// In `RocksDB`'s words.
+    pub fn scan(
+        &self,
+        start: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()> {
+        let mut error = null_mut();
+        // SAFETY: live handles and a start of that length. Key and value, of the lengths that the
+        // iterator says, are its own until it moves, which is after they are shown; it is destroyed
+        // last, and its error is ours.
+        unsafe {
+            let at = made(rocksdb_create_iterator(self.db.as_ptr(), self.read.as_ptr()))?;
+            rocksdb_iter_seek(at.as_ptr(), start.as_ptr().cast(), start.len());
+            for _ in 0..limit {
+                if rocksdb_iter_valid(at.as_ptr()) == 0 {
+                    break;
+                }
+                let (mut key_len, mut value_len) = (0, 0);
+                let key = rocksdb_iter_key(at.as_ptr(), &raw mut key_len);
+                let value = rocksdb_iter_value(at.as_ptr(), &raw mut value_len);
+                visit(
+                    std::slice::from_raw_parts(key.cast(), key_len),
+                    std::slice::from_raw_parts(value.cast(), value_len),
+                );
+                rocksdb_iter_next(at.as_ptr());
+            }
+            rocksdb_iter_get_error(at.as_ptr(), &raw mut error);
+            rocksdb_iter_destroy(at.as_ptr());
+            taken(error, rocksdb_free)
+        }
     }
 
     /// Writes.

@@ -339,9 +339,10 @@ pub(crate) struct Grow {
 /// has fewer than --records; a pool that is not there is created, large enough, and left behind.
 ///
 ///   load       every record once
+///   fill       nine records in ten, so that a load after it puts the last tenth
 ///   a b c      50, 95, 100 % gets, the rest overwrites
 ///   d          95 % gets of the latest records, 5 % inserts
-///   e          95 % scans in key order, 5 % inserts (ordered engines only)
+///   e          95 % scans in key order, 5 % inserts (ordered engines only); see --scan
 ///   f          half gets, half reads followed by a write
 ///   mget       gets in batches of 16; an operation is one key, a latency one batch
 ///   overwrite  overwrites alone
@@ -352,8 +353,9 @@ pub(crate) struct Grow {
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) pool: Pool,
-    /// What to do, one after the other: load, a, b, c, d, e, f, mget, overwrite, open, floor;
-    /// `c@uniform` chooses records so, whatever --distribution says.
+    /// What to do, one after the other: load, fill, a, b, c, d, e, f, mget, overwrite, open, floor;
+    /// `c@uniform:2t:1000` chooses records so, on two threads, in so many operations, whatever the
+    /// other options say.
     #[arg(long, default_value = "a", value_delimiter = ',')]
     pub(crate) workload: Vec<String>,
     #[command(flatten)]

@@ -48,10 +48,10 @@ const PEERS: &str = "rocksdb,leveldb,lmdb,redb,fjall,\
 
 /// Bytes of a key and a value, and how many there are.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
-    key: u64,
-    value: u64,
-    records: u64,
+pub(super) struct Shape {
+    pub(super) key: u64,
+    pub(super) value: u64,
+    pub(super) records: u64,
 }
 
 /// How much is done.
@@ -114,7 +114,8 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     record.finish()
 }
 
-fn shapes(flags: &Flags) -> Outcome<Vec<Shape>> {
+/// What `--sizes` and `--keys` say.
+pub(super) fn shapes(flags: &Flags) -> Outcome<Vec<Shape>> {
     let keys: u64 = flags.get("keys", 4_000_000, 100_000)?;
     let sizes: Vec<String> = flags.list("sizes", "16/100,128/512", "16/100,128/512")?;
     let shape = |size: &String| -> Outcome<Shape> {
@@ -257,7 +258,7 @@ fn pool_size(shape: Shape, operations: u64) -> u64 {
 }
 
 /// What a contender's line says of its durability and settings.
-fn describe(line: &Value) -> String {
+pub(super) fn describe(line: &Value) -> String {
     let durability = line["durability"].as_str().unwrap_or("?");
     let settings = match &line["settings"] {
         Value::Object(settings) => settings

@@ -21,6 +21,7 @@ mod figures;
 mod flags;
 mod machine;
 mod mount;
+mod ordered;
 mod record;
 mod restart;
 mod rounds;
@@ -35,7 +36,7 @@ use crate::{Outcome, cargo};
 use rounds::Rounds;
 
 pub(crate) const USAGE: &str = "\
-cargo xtask measure engines|figures|restart|server [OPTION…]
+cargo xtask measure engines|figures|ordered|restart|server [OPTION…]
 
   engines   floors, both placements of the index, and peers: put, get, mget, YCSB A, B, C, F,
             overwrite; one thread and two
@@ -44,6 +45,11 @@ cargo xtask measure engines|figures|restart|server [OPTION…]
             --peers all|none|rocksdb,lmdb,lmdb+power,…  (+power: synced at each write)
   figures   SCMKV's figures 8 to 10
             --small N  --large N  --operations N  --threads MAX  --peers leveldb|none|…
+  ordered   bptree between the floors and LMDB, redb, RocksDB, LevelDB, fjall: load, YCSB A, C, and E
+            (scans of 50); one thread and two; to survive a kill, and a power cut; the goals
+            --keys N  --sizes 16/100,128/512 (the second has a quarter of the keys)
+            --power-keys N (default: a tenth of the keys)
+            --operations N  --peer-operations N  --peer-rounds N  --peers lmdb,redb,…
   restart   from the start of a process to its first read and write, after a close and a kill -9
             --keys 1000000,10000000,40000000
   server    redis-benchmark against coreplane serve and redis-server, on tmpfs and on a disk
@@ -65,6 +71,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     match what.as_str() {
         "engines" => engines::run(root, rest),
         "figures" => figures::run(root, rest),
+        "ordered" => ordered::run(root, rest),
         "restart" => restart::run(root, rest),
         "server" => server::run(root, rest),
         "help" | "--help" => {

@@ -44,7 +44,8 @@ fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
         let message = "bench needs --pool, a pool to write to, such as /dev/shm/bench.pool";
         return Err(Failure::new(failure::USAGE, message));
     }
-    let records = steps.iter().map(|step| plan.records_after(step.workload)).max().unwrap_or(0);
+    let records = Step::plans(steps, plan).map(|(step, plan)| plan.records_after(step.workload));
+    let records = records.max().unwrap_or(0);
     // Record with its header; twice, so that cleaning is not what is measured.
     let data = records * (plan.key_size + plan.value_size + 48) as u64;
     let size = bench.size.unwrap_or(data * 2 + (256 << 20));
@@ -77,13 +78,14 @@ fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<
         "medium": store.medium().name,
         "index": store.index(),
     });
-    for step in steps {
-        if step.workload != Workload::Load && store.engine().len()? < plan.records {
-            show(bench, &drive(&target, plan, Workload::Load)?, &context)?;
+    for (step, plan) in Step::plans(steps, plan) {
+        let is_load = matches!(step.workload, Workload::Fill | Workload::Load);
+        if !is_load && store.engine().len()? < plan.records {
+            show(bench, &drive(&target, &plan, Workload::Load)?, &context)?;
         }
         // A phase is silent until it ends, and whoever waits wants to know which it is.
         eprintln!("coreplane: {} begins", step.workload.name());
-        show(bench, &drive(&target, &step.applied_to(plan), step.workload)?, &context)?;
+        show(bench, &drive(&target, &plan, step.workload)?, &context)?;
     }
     Ok(())
 }
