@@ -24,6 +24,7 @@
 mod choice;
 mod drive;
 mod error;
+mod filter;
 mod floor;
 mod plan;
 pub mod record;
@@ -34,6 +35,7 @@ mod workload;
 pub use choice::Distribution;
 pub use drive::run;
 pub use error::{Error, Result};
+pub use filter::{FilterReport, run_filter};
 pub use floor::{Floor, FloorIndex, FloorRoom};
 pub use plan::Plan;
 pub use report::Report;

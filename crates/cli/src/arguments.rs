@@ -348,14 +348,16 @@ pub(crate) struct Grow {
 ///   overwrite  overwrites alone
 ///   open       how long until a loaded pool is open, one record read, one written
 ///   floor      what the medium allows: see `floor-…` in the output
+///   filter     the filter of a matrix's group alone, with room for --records: what it costs, how
+///              often it is wrong, and that it denies no key, in --operations
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) pool: Pool,
-    /// What to do, one after the other: load, fill, a, b, c, d, e, f, mget, overwrite, open, floor;
-    /// `c@uniform:2t:1000` chooses records so, on two threads, in so many operations, whatever the
-    /// other options say.
+    /// What to do, one after the other: load, fill, a, b, c, d, e, f, mget, overwrite, open, floor,
+    /// filter; `c@uniform:2t:1000` chooses records so, on two threads, in so many operations,
+    /// whatever the other options say.
     #[arg(long, default_value = "a", value_delimiter = ',')]
     pub(crate) workload: Vec<String>,
     #[command(flatten)]

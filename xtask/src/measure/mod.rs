@@ -18,6 +18,7 @@ mod chart;
 mod child;
 mod engines;
 mod figures;
+mod filter;
 mod flags;
 mod machine;
 mod mount;
@@ -36,7 +37,7 @@ use crate::{Outcome, cargo};
 use rounds::Rounds;
 
 pub(crate) const USAGE: &str = "\
-cargo xtask measure engines|figures|ordered|restart|server [OPTION…]
+cargo xtask measure engines|figures|filter|ordered|restart|server [OPTION…]
 
   engines   floors, both placements of the index, and peers: put, get, mget, YCSB A, B, C, F,
             overwrite; one thread and two
@@ -45,13 +46,16 @@ cargo xtask measure engines|figures|ordered|restart|server [OPTION…]
             --peers all|none|rocksdb,lmdb,lmdb+power,…  (+power: synced at each write)
   figures   SCMKV's figures 8 to 10
             --small N  --large N  --operations N  --threads MAX  --peers leveldb|none|…
+  filter    the filter of a matrix's group: wrong answers at 50, 100 and 120 % of its design load, none
+            that denies a key, nanoseconds
+            --keys 1000000,10000000  --operations N  --threads N
   ordered   bptree between the floors and LMDB, redb, RocksDB, LevelDB, fjall: load, YCSB A, C, and E
             (scans of 50); one thread and two; to survive a kill, and a power cut; the goals
             --keys N  --sizes 16/100,128/512 (the second has a quarter of the keys)
             --power-keys N (default: a tenth of the keys)
             --operations N  --peer-operations N  --peer-rounds N  --peers lmdb,redb,…
   restart   from the start of a process to its first read and write, after a close and a kill -9
-            --keys 1000000,10000000,40000000
+            --engine scmkv|bptree  --keys 1000000,10000000,40000000 (bptree: 1000000,10000000)
   server    redis-benchmark against coreplane serve and redis-server, on tmpfs and on a disk
             --requests N  --keyspace N  --disk DIR
 
@@ -71,6 +75,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     match what.as_str() {
         "engines" => engines::run(root, rest),
         "figures" => figures::run(root, rest),
+        "filter" => filter::run(root, rest),
         "ordered" => ordered::run(root, rest),
         "restart" => restart::run(root, rest),
         "server" => server::run(root, rest),

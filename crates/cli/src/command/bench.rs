@@ -8,7 +8,8 @@ use crate::terms;
 use coreplane::{EngineChoice, Placement, Store};
 use coreplane_bench::record::{check_value, mix, write_key, write_value};
 use coreplane_bench::{
-    EngineTarget, Error, Floor, FloorIndex, Plan, Report, Step, Target, Workload, run as drive,
+    EngineTarget, Error, FilterReport, Floor, FloorIndex, Plan, Report, Step, Target, Workload,
+    run as drive, run_filter,
 };
 use serde_json::{Value, json};
 use std::io::{self, Write};
@@ -23,8 +24,10 @@ pub(crate) fn run(bench: Bench) -> Outcome {
         match name.as_str() {
             "floor" => floor(&bench, &plan)?,
             "open" => first_operations(&bench, &plan)?,
+            "filter" => filter(&bench, &plan)?,
             _ => {
-                let refuse = |what| Failure::new(failure::USAGE, format!("{what}, open, floor"));
+                let refuse =
+                    |what| Failure::new(failure::USAGE, format!("{what}, open, floor, filter"));
                 steps.push(name.parse::<Step>().map_err(refuse)?);
             }
         }
@@ -157,6 +160,30 @@ fn floor(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// The filter of a matrix's group by itself, without a pool.
+fn filter(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    run_filter(plan, &mut |report| {
+        if bench.pool.json {
+            return json::write_line(&mut out, &serde_json::to_value(&report)?);
+        }
+        let counted = |count: Option<u64>, what: &str| match count {
+            Some(count) => format!("   {count} false \"{what}\""),
+            None => String::new(),
+        };
+        let FilterReport { phase, keys, operations, ns_per_operation, bits_per_key, .. } = report;
+        writeln!(
+            out,
+            "{phase:<20} {keys:>10} keys {operations:>11} operations {ns_per_operation:>7.1} ns   \
+             {bits_per_key:.1} bits a key   made anew {} times{}{}",
+            report.rebuilds,
+            counted(report.false_positives, "perhaps"),
+            counted(report.false_negatives, "surely not"),
+        )?;
+        Ok(())
+    })
 }
 
 /// A line for each phase.
