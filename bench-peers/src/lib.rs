@@ -17,6 +17,8 @@
 //! | `redb` | immediate commits on a backend whose sync does nothing | immediate commits |
 //! | `fjall` | journal written to the kernel at each write | and synced |
 //!
+//! Servers are peers too ([`server`]): redis-server, memcached, and ours.
+//!
 //! redb's own `Durability::None` is not among them: such commits are rolled back after a kill.
 //!
 //! On tmpfs a sync costs a system call and keeps nothing; the second setting then shows what the
@@ -30,10 +32,12 @@ mod lmdb;
 mod memory;
 mod redb;
 mod rocksdb;
+mod wire;
 
 use adapter::{Adapted, Adapter};
 use coreplane_bench::{Error, FloorRoom, Plan, Result, Step, Target};
 use serde_json::Value;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -87,6 +91,14 @@ pub const NAMES: [&str; 10] = [
     "redb",
     "fjall",
 ];
+
+/// A server that runs already and speaks `protocol`, `resp` or `memcached`, at `address`.
+///
+/// # Errors
+/// [`Error::Plan`] if that is no protocol; that nobody listens there shows in its sessions.
+pub fn server(protocol: &str, address: SocketAddr) -> Result<Box<dyn Peer>> {
+    Ok(Box::new(wire::Server::at(protocol, address)?))
+}
 
 /// Opens a peer in `directory`, which must be there, with room for `steps`. What it holds already
 /// stays; a floor is always empty.

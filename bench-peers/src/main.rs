@@ -4,8 +4,9 @@
 
 use clap::Parser;
 use coreplane_bench::{Error, Plan, Result, Step, Workload, run};
-use coreplane_bench_peers::{Safety, open};
+use coreplane_bench_peers::{Peer, Safety, open, server};
 use serde_json::json;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,12 +14,15 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 struct Arguments {
     /// rocksdb, leveldb, lmdb, lmdb-nomap, redb, fjall, floor-pmem, floor-dram,
-    /// floor-pmem-seen, floor-dram-seen.
+    /// floor-pmem-seen, floor-dram-seen; resp or memcached: a server that runs already.
     #[arg(long)]
     peer: String,
     /// A directory that does not exist yet; it is made, and removed at the end.
+    #[arg(long, required_unless_present = "address", conflicts_with = "address")]
+    directory: Option<PathBuf>,
+    /// Where the server listens, as 127.0.0.1:6379.
     #[arg(long)]
-    directory: PathBuf,
+    address: Option<SocketAddr>,
     /// What a write that returned survives: kill (of the process) or power.
     #[arg(long, default_value = "kill")]
     safety: Safety,
@@ -42,27 +46,38 @@ fn main() -> ExitCode {
 }
 
 fn measure(arguments: &Arguments) -> Result<()> {
+    // What a server holds, its caller knows.
     let begins = |step: &Step| matches!(step.workload, Workload::Fill | Workload::Load);
-    if !arguments.workload.first().is_some_and(begins) {
+    if arguments.address.is_none() && !arguments.workload.first().is_some_and(begins) {
         return Err(Error::Plan("the first workload must be load: the store is new".to_owned()));
     }
-    let at = &arguments.directory;
-    let refuse = |error| Error::Plan(format!("{}: {error}", at.display()));
-    std::fs::create_dir(at).map_err(refuse)?;
-    let measured = phases(arguments);
-    std::fs::remove_dir_all(at).map_err(refuse)?;
-    measured
+    let Arguments { peer, directory, address, safety, workload, plan } = arguments;
+    match (directory, address) {
+        (_, Some(address)) => phases(arguments, &*server(peer, *address)?),
+        (None, None) => Err(Error::Plan("neither a directory nor an address".to_owned())),
+        (Some(at), None) => {
+            let refuse = |error| Error::Plan(format!("{}: {error}", at.display()));
+            std::fs::create_dir(at).map_err(refuse)?;
+            let measured = open(peer, at, *safety, plan, workload)
+                .and_then(|store| phases(arguments, &*store));
+            std::fs::remove_dir_all(at).map_err(refuse)?;
+            measured
+        }
+    }
 }
 
-fn phases(arguments: &Arguments) -> Result<()> {
-    let Arguments { peer, directory, safety, workload, plan } = arguments;
-    let floor = peer.starts_with("floor-");
-    let peer = open(peer, directory, *safety, plan, workload)?;
+fn phases(arguments: &Arguments, store: &dyn Peer) -> Result<()> {
+    let Arguments { peer, address, safety, workload, plan, .. } = arguments;
+    let durability = match address {
+        Some(_) => "the server's",
+        None if peer.starts_with("floor-") => "strict",
+        None => safety.name(),
+    };
     for (step, plan) in Step::plans(workload, plan) {
-        let report = run(&*peer, &plan, step.workload)?;
+        let report = run(store, &plan, step.workload)?;
         let mut line = serde_json::to_value(&report).map_err(|e| Error::Target(e.to_string()))?;
-        line["durability"] = json!(if floor { "strict" } else { safety.name() });
-        line["settings"] = peer.settings();
+        line["durability"] = json!(durability);
+        line["settings"] = store.settings();
         println!("{line}");
     }
     Ok(())

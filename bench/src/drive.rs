@@ -130,8 +130,9 @@ impl<'a> Worker<'a> {
         let numbers = match workload {
             Workload::Fill => plan.share(plan.fill_count(), thread),
             Workload::Load => {
-                let rest = plan.share(plan.records - plan.filled, thread);
-                plan.filled + rest.start..plan.filled + rest.end
+                let all = plan.load_range();
+                let own = plan.share(all.end - all.start, thread);
+                all.start + own.start..all.start + own.end
             }
             _ => plan.share(plan.operations, thread),
         };

@@ -36,9 +36,13 @@ pub struct Plan {
     /// Records of a scan of workload e [default: 1 to 100, drawn each time].
     #[arg(long)]
     pub scan: Option<u64>,
-    /// Records that are there before `load`, which leaves them out: what `fill` has put.
+    /// Records that are there before `load`, which leaves them out: what was put by `fill`, or by a
+    /// `load` of a part.
     #[arg(skip)]
     pub filled: u64,
+    /// Records that a `load` puts, if it shall not put all that are not there.
+    #[arg(skip)]
+    pub load: Option<u64>,
     /// Numbers behind the records that earlier workloads have used for what they inserted.
     #[arg(skip)]
     pub inserted: u64,
@@ -56,6 +60,7 @@ impl Default for Plan {
             seed: 1,
             scan: None,
             filled: 0,
+            load: None,
             inserted: 0,
         }
     }
@@ -105,13 +110,24 @@ impl Plan {
     pub fn after(&self, workload: Workload) -> Self {
         match workload {
             Workload::Fill => Self { filled: self.fill_count(), ..*self },
-            Workload::Load => Self { filled: 0, ..*self },
+            // Whoever loads again when all is there writes everything anew.
+            Workload::Load => {
+                let filled = self.load_range().end;
+                Self { filled: if filled < self.records { filled } else { 0 }, ..*self }
+            }
             // One in twenty inserts; the draws scatter around that.
             workload if workload.inserts() => {
                 Self { inserted: self.inserted + self.operations / 16 + 1024, ..*self }
             }
             _ => *self,
         }
+    }
+
+    /// The numbers of the records that `load` puts.
+    pub(crate) fn load_range(&self) -> std::ops::Range<u64> {
+        let missing = self.records - self.filled.min(self.records);
+        let count = self.load.map_or(missing, |count| count.min(missing));
+        self.filled..self.filled + count
     }
 
     /// Records that `fill` puts: nine in ten.
@@ -154,6 +170,10 @@ mod tests {
         assert_eq!((filled.filled, filled.after(Workload::Load).filled), (900, 0));
         let twice = plan.after(Workload::E).after(Workload::C).after(Workload::D);
         assert_eq!(twice.inserted, 2 * 2024);
+        let part = Plan { load: Some(600), ..plan };
+        assert_eq!((part.load_range(), part.after(Workload::Load).filled), (0..600, 600));
+        let rest = Plan { filled: 600, ..part };
+        assert_eq!((rest.load_range(), rest.after(Workload::Load).filled), (600..1_000, 0));
         assert_eq!(twice.records_after(Workload::A), 1_000 + 2 * 2024);
     }
 

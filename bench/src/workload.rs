@@ -119,7 +119,8 @@ pub struct Step {
     pub distribution: Option<Distribution>,
     /// On how many threads; none: as the plan says.
     pub threads: Option<usize>,
-    /// Operations; none: as the plan says.
+    /// Operations; none: as the plan says. Of `load` records, which are put if they are not there;
+    /// none: all of them.
     pub operations: Option<u64>,
 }
 
@@ -131,6 +132,7 @@ impl Step {
             distribution: self.distribution.or(plan.distribution),
             threads: self.threads.unwrap_or(plan.threads),
             operations: self.operations.unwrap_or(plan.operations),
+            load: self.operations,
             ..*plan
         }
     }
@@ -140,7 +142,7 @@ impl Step {
         let plan = self.applied_to(plan);
         let percent = match self.workload {
             Workload::Fill => return plan.fill_count(),
-            Workload::Load => return plan.records,
+            Workload::Load => return plan.load.unwrap_or(plan.records),
             Workload::C | Workload::Mget => return 0,
             Workload::Overwrite => return plan.operations,
             Workload::A | Workload::F => 50,

@@ -338,7 +338,7 @@ pub(crate) struct Grow {
 /// Every value that is read is checked against its key. Records are loaded first where the pool
 /// has fewer than --records; a pool that is not there is created, large enough, and left behind.
 ///
-///   load       every record once
+///   load       every record once; `load:1000` is the next thousand of those that are missing
 ///   fill       nine records in ten, so that a load after it puts the last tenth
 ///   a b c      50, 95, 100 % gets, the rest overwrites
 ///   d          95 % gets of the latest records, 5 % inserts

@@ -21,11 +21,13 @@ mod figures;
 mod filter;
 mod flags;
 mod machine;
+mod matrix;
 mod mount;
 mod ordered;
 mod record;
 mod restart;
 mod rounds;
+mod running;
 mod server;
 mod table;
 
@@ -37,7 +39,7 @@ use crate::{Outcome, cargo};
 use rounds::Rounds;
 
 pub(crate) const USAGE: &str = "\
-cargo xtask measure engines|figures|filter|ordered|restart|server [OPTION…]
+cargo xtask measure engines|figures|filter|matrix|ordered|restart|server [OPTION…]
 
   engines   floors, both placements of the index, and peers: put, get, mget, YCSB A, B, C, F,
             overwrite; one thread and two
@@ -49,6 +51,10 @@ cargo xtask measure engines|figures|filter|ordered|restart|server [OPTION…]
   filter    the filter of a matrix's group: wrong answers at 50, 100 and 120 % of its design load, none
             that denies a key, nanoseconds
             --keys 1000000,10000000  --operations N  --threads N
+  matrix    MKVS's tables 1 to 6 and figures 3 to 6: the prototypes, as a library and behind coreplane
+            serve, beside Redis and memcached; then the same with 1,000,000 records
+            --size KEY/VALUE  --threads 1,2,4,8,16  --repeat N  --large N  --large-size KEY/VALUE
+            --operations N  --server-operations N (with so many records)
   ordered   bptree between the floors and LMDB, redb, RocksDB, LevelDB, fjall: load, YCSB A, C, and E
             (scans of 50); one thread and two; to survive a kill, and a power cut; the goals
             --keys N  --sizes 16/100,128/512 (the second has a quarter of the keys)
@@ -76,6 +82,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         "engines" => engines::run(root, rest),
         "figures" => figures::run(root, rest),
         "filter" => filter::run(root, rest),
+        "matrix" => matrix::run(root, rest),
         "ordered" => ordered::run(root, rest),
         "restart" => restart::run(root, rest),
         "server" => server::run(root, rest),

@@ -4,15 +4,13 @@
 //! small machine: what a command costs the server, in processor time, is beside them.
 
 use serde_json::json;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use super::flags::Flags;
 use super::mount::{Mount, file_system};
 use super::record::Record;
+use super::running::{REDIS, Running, free_port};
 use super::table::{Table, figure};
 use super::{Binaries, Rounds, child};
 use crate::Outcome;
@@ -91,20 +89,6 @@ struct Bench {
     keyspace: u64,
 }
 
-/// A server that is killed when it is dropped.
-struct Running {
-    child: Child,
-    port: u16,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _killed = self.child.kill().is_ok();
-        let _ended = self.child.wait().is_ok();
-    }
-}
-
 impl Bench {
     /// One server, fresh, through all tests.
     fn turn(
@@ -154,8 +138,7 @@ impl Bench {
             self.mount.fresh("store")?
         };
         std::fs::create_dir(&place)?;
-        // Free now, and nobody else here takes ports.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = free_port()?;
         let mut command = if name.starts_with("coreplane") {
             let mut command = Command::new(&self.binaries.coreplane);
             command.args(["serve", "--size", "1GiB", "--durability", "strict"]);
@@ -170,19 +153,7 @@ impl Bench {
             command
         };
         command.args(["--port", &port.to_string()]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut server = Running { child: command.spawn()?, port };
-        let begun = Instant::now();
-        while !answers(port) {
-            if let Some(status) = server.child.try_wait()? {
-                return Err(format!("the server has ended: {status}").into());
-            }
-            if begun.elapsed() > Duration::from_secs(30) {
-                return Err("the server does not answer".into());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(server)
+        Running::start(&mut command, port, REDIS)
     }
 
     /// Requests a second, and milliseconds at 50 and 99 %.
@@ -203,19 +174,6 @@ impl Bench {
         let said = child::output(&mut command)?;
         parse(&said).ok_or_else(|| format!("redis-benchmark said {said:?}").into())
     }
-}
-
-/// True if a server answers PING there.
-fn answers(port: u16) -> bool {
-    let ask = || -> std::io::Result<bool> {
-        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        stream.write_all(b"PING\r\n")?;
-        let mut answer = [0; 7];
-        stream.read_exact(&mut answer)?;
-        Ok(&answer == b"+PONG\r\n")
-    };
-    ask().unwrap_or(false)
 }
 
 /// `"SET","123456.00","0.3","0.1","0.3","0.4","0.5","1.2"`: test, rate, mean, least, 50 %, 95 %,
@@ -273,11 +231,5 @@ mod tests {
                    \"MSET (10 keys)\",\"5000.50\",\"9.1\",\"1.0\",\"8.5\",\"11.0\",\"12.5\",\"13.0\"\n";
         assert_eq!(parse(csv), Some((5000.5, 8.5, 12.5)));
         assert_eq!(parse("nothing"), None);
-    }
-
-    #[test]
-    fn nobody_answers_where_nobody_listens() {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        assert!(!answers(port));
     }
 }
