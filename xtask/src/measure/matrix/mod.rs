@@ -317,7 +317,7 @@ impl Bench {
         let limit = 120 + (story.records + story.writes * 2) / 2_000;
         if let Some(options) = self.prototypes.options(system) {
             let mut create = child::limited(&self.binaries.coreplane, 120);
-            create.args(["create", "--size", &story.device_size().to_string()]).args(options);
+            create.args(["create", "--size", &story.device_size(system).to_string()]).args(options);
             child::output(create.arg("--pool").arg(&place))?;
         } else {
             std::fs::create_dir(&place)?;
@@ -385,11 +385,12 @@ impl Counts {
 }
 
 impl Story {
-    /// Bytes of a device that holds all of it alone, with what is overwritten, twice.
-    fn device_size(&self) -> u64 {
+    /// Bytes of a device: room for twice what it holds, which is all of it in the prototype of one
+    /// device, and half in two groups.
+    fn device_size(&self, system: &str) -> u64 {
         let record = self.size.key + self.size.value + 64;
-        ((self.records * 2 + self.writes.min(self.records)) * record + (64 << 20))
-            .next_multiple_of(1 << 20)
+        let held = if system == "mkvs-ekv" { self.records } else { self.records / 2 };
+        (held * record * 2 + (96 << 20)).next_multiple_of(1 << 20)
     }
 
     /// The driver's command, with the steps.
