@@ -91,7 +91,12 @@ impl Adapter for Redb {
             Safety::Kill => "file, syncs left out",
             Safety::Power => "file",
         };
-        json!({"cache": self.cache, "durability": "Immediate", "backend": backend, "scans": "a transaction and a range each"})
+        json!({
+            "cache": self.cache,
+            "durability": "Immediate",
+            "backend": backend,
+            "scans": "a transaction and a range each",
+        })
     }
 
     fn access(&self) -> Result<Self::Access<'_>> {

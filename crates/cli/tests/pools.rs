@@ -306,10 +306,11 @@ fn bench_speaks_json_and_verifies() -> Outcome<()> {
     let scale = ["--records", "5000", "--operations", "5000", "--threads", "2", "--json"];
     let bench = |workload| [&["bench", "--workload", workload], &scale[..]].concat();
     let mut phases = Vec::new();
-    for line in pool.expect(0, &bench("a,mget,d"))?.lines() {
+    for line in pool.expect(0, &bench("load,a:1t:300,mget,d"))?.lines() {
         let report: Value = serde_json::from_str(line)?;
-        assert_eq!((&report["misses"], &report["operations"]), (&0.into(), &5000.into()));
-        assert_eq!((&report["engine"], &report["threads"]), (&"scmkv".into(), &2.into()));
+        let (operations, threads) = if report["phase"] == "a" { (300, 1) } else { (5000, 2) };
+        assert_eq!((&report["misses"], &report["operations"]), (&0.into(), &operations.into()));
+        assert_eq!((&report["engine"], &report["threads"]), (&"scmkv".into(), &threads.into()));
         phases.push(report["phase"].as_str().unwrap_or_default().to_owned());
     }
     assert_eq!(phases, ["load", "a", "mget", "d"]);
@@ -319,6 +320,12 @@ fn bench_speaks_json_and_verifies() -> Outcome<()> {
     let on_model = [&["bench", "--engine", "model", "--workload", "e"], &scale[..]].concat();
     assert!(expect(0, &on_model)?.contains("\"phase\":\"e\""));
     assert_eq!(pool.expect(0, &bench("floor"))?.matches("\"phase\":\"floor-get\"").count(), 2);
+    let filter = pool.expect(0, &bench("filter"))?;
+    let denials: Vec<Value> = filter
+        .lines()
+        .map(|line| Ok(serde_json::from_str::<Value>(line)?["false_negatives"].clone()))
+        .collect::<Outcome<_>>()?;
+    assert_eq!(denials.iter().filter(|count| **count == 0).count(), 2, "{filter}");
     pool.is_sound()?;
     Ok(())
 }
