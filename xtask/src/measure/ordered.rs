@@ -153,7 +153,11 @@ impl Bench {
         );
         record.note(
             "operations a phase",
-            &format!("{operations} (peers: {peer_operations}); a tenth of that in E"),
+            &format!(
+                "{operations} (lmdb: {}, other peers: {peer_operations}); a tenth of that in E, of other \
+                 peers a fortieth",
+                2 * peer_operations
+            ),
         );
         let synced = "on a tmpfs a sync costs a system call and keeps nothing: there, what is said to \
                       survive a power cut shows what the protocol costs";
@@ -209,11 +213,14 @@ impl Bench {
         Ok(())
     }
 
-    fn operations(&self, name: &str) -> u64 {
+    /// Operations of a phase, and of how many of them E makes one.
+    fn operations(&self, name: &str) -> (u64, u64) {
         if name.starts_with("bptree") || name.starts_with("floor") {
-            self.counts.operations
+            (self.counts.operations, 10)
+        } else if name.starts_with("lmdb") {
+            (self.counts.peer_operations * 2, 10)
         } else {
-            self.counts.peer_operations
+            (self.counts.peer_operations, 40)
         }
     }
 
@@ -221,8 +228,8 @@ impl Bench {
     fn steps(&self, name: &str) -> String {
         let mut steps = if name.starts_with("redb") { "fill,load" } else { "load" }.to_owned();
         for (_, phase, distribution) in &COLUMNS[1..] {
-            let part = if *phase == "e" { 10 } else { 1 };
-            let operations = (self.operations(name) / part).max(1);
+            let (operations, part) = self.operations(name);
+            let operations = if *phase == "e" { (operations / part).max(1) } else { operations };
             for threads in THREADS {
                 steps += &format!(",{phase}@{distribution}:{threads}t:{operations}");
             }
@@ -283,7 +290,7 @@ impl Bench {
     /// The command of one turn, which leaves nothing behind that the next one would not remove.
     fn command(&self, turn: Turn<'_>) -> Outcome<Command> {
         let Turn { shape, name, steps, .. } = turn;
-        let operations = self.operations(name);
+        let (operations, _) = self.operations(name);
         let place = self.mount.fresh("store")?;
         let limit = 120 + (shape.records + 10 * operations) / 5_000;
         let (called, setting) = name.split_once('+').unwrap_or((name, ""));
