@@ -179,7 +179,7 @@ impl Store {
         let mut shares = Vec::new();
         let mut next = 0;
         while next < steps.len() {
-            let locked = self.lock_leaf(steps[next].key);
+            let locked = self.lock_to_write(steps[next].key)?;
             let (_, bound) = Head::bounds(&self.space, guard, locked.page)
                 .ok_or_else(|| self.not_a_leaf(locked.page))?;
             let mut mine = Vec::new();

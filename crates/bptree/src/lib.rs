@@ -16,9 +16,11 @@
 //! - `durable`: what may be lost yet
 //! - `get`, `scan`, `cursor`: reading
 //! - `recover`: after a crash
+//! - `checkpoint`, `wake`: after a close
 //! - `verify`: whether all is as it should be
 
 mod batch;
+mod checkpoint;
 mod counters;
 mod cursor;
 mod durable;
@@ -37,6 +39,7 @@ mod ring;
 mod scan;
 mod store;
 mod verify;
+mod wake;
 
 pub use engine::Bptree;
 pub use open::{KIND, Options, PAGE_SIZE};

@@ -119,7 +119,7 @@ impl Store {
         decide: Decide<'_, '_>,
     ) -> Result<Attempt> {
         let guard = epoch::pin();
-        let locked = self.lock_leaf(key);
+        let locked = self.lock_to_write(key)?;
         let standing = self.look(&guard, locked.page, locked.leaf, key)?;
         if let (Some(given), Some(old)) = (options.sequence, &standing.old)
             && given <= old.sequence()
@@ -187,7 +187,7 @@ impl Store {
         options: &WriteOptions,
     ) -> Result<Option<Outcome>> {
         let guard = epoch::pin();
-        let locked = self.lock_leaf(key);
+        let locked = self.lock_to_write(key)?;
         let mut header = Header { expires_at: options.expires_at, ..Header::put(0) };
         let has_room = header.record_len(key, value.len()) <= self.room(&locked);
         let Some(vacancy) = locked.leaf.vacancy().filter(|_| has_room) else { return Ok(None) };

@@ -33,21 +33,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const AT_A_TIME: u32 = 1024;
 
 /// What was found in a page.
-struct Found {
+pub(crate) struct Found {
     page: u32,
-    head: Head,
+    pub(crate) head: Head,
     /// Tag, offset in the page and length of the last record of each key.
-    records: Vec<(u8, u32, u32)>,
+    pub(crate) records: Vec<(u8, u32, u32)>,
     /// Where in the page those are whose values are large.
     large: Vec<u64>,
     /// How many of them are not tombstones.
     live: i64,
     live_bytes: i64,
     /// The greatest version.
-    given: u64,
+    pub(crate) given: u64,
     /// Where the last sound record ends.
-    end: u32,
-    is_dead: bool,
+    pub(crate) end: u32,
+    pub(crate) is_dead: bool,
     /// What it has of batches.
     parts: Vec<Part>,
 }
@@ -63,11 +63,7 @@ impl Store {
     ///
     /// # Errors
     /// If keys are missing, or the medium fails.
-    pub(crate) fn recover(
-        &self,
-        sealed_births: u64,
-        progress: &(dyn Fn(Progress) + Sync),
-    ) -> Result<()> {
+    pub(crate) fn recover(&self, progress: &(dyn Fn(Progress) + Sync)) -> Result<()> {
         let mut found = self.read_pages(progress)?;
         self.strike_out_parts(&mut found)?;
         let lives: HashMap<u32, (u64, bool)> =
@@ -100,7 +96,7 @@ impl Store {
                 return Err(self.not_a_leaf(page));
             }
         }
-        self.lead_to(counting, sealed_births)
+        self.lead_to(counting)
     }
 
     /// Strikes out what there is of batches that are not whole.
@@ -197,7 +193,9 @@ impl Store {
         let guard = epoch::pin();
         let mut found = Vec::new();
         for page in pages {
-            if !self.space.adopt_log(page, self.space.page_size()) {
+            // Those of a checkpoint that is damaged are adopted already.
+            let len = self.space.page_size();
+            if !self.space.adopt_log(page, len) && self.space.watermarks(page).is_none() {
                 return Err(self.not_a_leaf(page));
             }
             // A head that is not sound was being written when the power went, or is none.
@@ -210,7 +208,13 @@ impl Store {
     }
 
     /// Reads the records of a leaf, up to `limit` within its page.
-    fn read_leaf_page(&self, guard: &Guard, page: u32, head: Head, limit: u32) -> Result<Found> {
+    pub(crate) fn read_leaf_page(
+        &self,
+        guard: &Guard,
+        page: u32,
+        head: Head,
+        limit: u32,
+    ) -> Result<Found> {
         let start = self.space.start_of(page);
         let mut views: Vec<View<'_>> = Vec::with_capacity(2 * PLACES);
         let mut found = Found {
@@ -272,7 +276,7 @@ impl Store {
         Ok(found)
     }
 
-    fn lead_to(&self, mut counting: Vec<Found>, sealed_births: u64) -> Result<()> {
+    fn lead_to(&self, mut counting: Vec<Found>) -> Result<()> {
         counting.sort_unstable_by(|a, b| a.head.least.cmp(&b.head.least));
         let mut expected: Option<Box<[u8]>> = Some(Box::default());
         let mut bounds = Vec::with_capacity(counting.len());
@@ -290,7 +294,8 @@ impl Store {
             }
             self.space.cut_log(found.page, found.end);
             let birth = found.head.birth;
-            let begun = Begun { birth, given: found.given, is_sealed: birth < sealed_births };
+            let begun =
+                Begun { birth, given: found.given, is_sealed: birth < self.opened.sealed_births };
             self.counters.add(Count::Records, found.live);
             self.counters.add(Count::LiveBytes, found.live_bytes);
             self.leaves.get(found.page as usize).begin(begun, found.records.into_iter());

@@ -112,13 +112,7 @@ impl Store {
                 Reach::From(key) => self.inner.descend(key),
                 Reach::Below(key) => self.inner.descend_before(key),
             };
-            let leaf = self.leaves.get(descent.leaf as usize);
-            leaf.prefetch();
-            self.space.prefetch_page(descent.leaf);
-            let Some(version) = leaf.version() else { continue };
-            if !self.inner.is_current(&descent) {
-                continue;
-            }
+            let Some((leaf, version)) = self.arrive(&descent)? else { continue };
             let stretch = self.read_stretch(guard, descent.leaf, (leaf, version), reach, limit);
             let rests_on = self.rests_on_leaf(descent.leaf);
             if leaf.is_at(version) {

@@ -2,8 +2,8 @@
 
 use crate::counters::{Count, Counters};
 use crate::durable::Early;
-use crate::inner::Inner;
-use crate::leaf::{Directory, Head, Held, Life, tag_of};
+use crate::inner::{Descent, Inner};
+use crate::leaf::{Directory, Head, Held, Life, Version, tag_of};
 use crate::pages::Pages;
 use coreplane_engine::{Cursors, Durability, Error, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
@@ -60,6 +60,21 @@ pub(crate) struct Store {
     pub(crate) told_expired: AtomicU64,
     pub(crate) root_change: Mutex<()>,
     pub(crate) closed: AtomicBool,
+    /// What it was opened with.
+    pub(crate) opened: Opened,
+}
+
+/// What a store was opened with.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    /// Leaves with a birth below this are sealed.
+    pub(crate) sealed_births: u64,
+    /// With the checkpoint of the close before.
+    pub(crate) with_checkpoint: bool,
+    /// The root names a checkpoint that is not there whole.
+    pub(crate) checkpoint_is_damaged: bool,
+    /// Leaves that nobody has come to since.
+    pub(crate) asleep: AtomicU64,
 }
 
 /// The words of the pool's root.
@@ -76,6 +91,8 @@ pub(crate) struct Root {
     pub(crate) sealed_births: u64,
     /// One more than the sequence above which all tombstones are kept; 0: they are not.
     pub(crate) held: u64,
+    /// What the close has left behind; only in a root that is clean.
+    pub(crate) checkpoint: Option<Life>,
 }
 
 impl Root {
@@ -84,14 +101,18 @@ impl Root {
 
     // media-format: begin pool
     pub(crate) fn to_words(self) -> [u64; 8] {
-        let Self { flags, version_base, births_end, told_expired, sealed_births, held } = self;
-        [flags, version_base, births_end, told_expired, sealed_births, held, 0, 0]
+        let Self { flags, version_base, births_end, told_expired, sealed_births, held, .. } = self;
+        // No page has the birth 0.
+        let (page, birth) = self.checkpoint.map_or((0, 0), |it| (u64::from(it.page), it.birth));
+        [flags, version_base, births_end, told_expired, sealed_births, held, page, birth]
     }
     // media-format: end
 
     pub(crate) fn from_words(words: [u64; 8]) -> Self {
-        let [flags, version_base, births_end, told_expired, sealed_births, held, ..] = words;
-        Self { flags, version_base, births_end, told_expired, sealed_births, held }
+        let [flags, version_base, births_end, told_expired, sealed_births, held, page, birth] =
+            words;
+        let checkpoint = (birth > 0).then_some(Life { page: page as u32, birth });
+        Self { flags, version_base, births_end, told_expired, sealed_births, held, checkpoint }
     }
 }
 
@@ -172,22 +193,47 @@ impl Store {
         Ok(())
     }
 
+    /// The leaf that a way down the tree has ended at, and its version; none if that way leads
+    /// elsewhere by now, and is to be gone again.
+    ///
+    /// # Errors
+    /// If the leaf was asleep and is damaged.
+    #[inline]
+    pub(crate) fn arrive(&self, descent: &Descent) -> Result<Option<(&Directory, Version)>> {
+        let leaf = self.leaves.get(descent.leaf as usize);
+        leaf.prefetch();
+        self.space.prefetch_page(descent.leaf);
+        let Some(version) = leaf.version() else {
+            self.wake(descent.leaf)?;
+            return Ok(None);
+        };
+        Ok(self.inner.is_current(descent).then_some((leaf, version)))
+    }
+
     /// Locks the leaf that serves `key`.
-    pub(crate) fn lock_leaf(&self, key: &[u8]) -> Locked<'_> {
+    ///
+    /// # Errors
+    /// As [`Store::arrive`].
+    pub(crate) fn lock_leaf(&self, key: &[u8]) -> Result<Locked<'_>> {
         let mut backoff = Backoff::new();
         loop {
             let descent = self.inner.descend(key);
-            let leaf = self.leaves.get(descent.leaf as usize);
-            leaf.prefetch();
-            self.space.prefetch_page(descent.leaf);
-            if let Some(version) = leaf.version()
-                && self.inner.is_current(&descent)
+            if let Some((leaf, version)) = self.arrive(&descent)?
                 && let Some(held) = leaf.try_lock(version)
             {
-                return Locked { page: descent.leaf, leaf, held };
+                return Ok(Locked { page: descent.leaf, leaf, held });
             }
             backoff.wait();
         }
+    }
+
+    /// As [`Store::lock_leaf`], for a write.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], and as [`Store::arrive`].
+    pub(crate) fn lock_to_write(&self, key: &[u8]) -> Result<Locked<'_>> {
+        let locked = self.lock_leaf(key)?;
+        if locked.held.is_shut() { Err(Error::Closed) } else { Ok(locked) }
     }
 
     /// The record of a place.

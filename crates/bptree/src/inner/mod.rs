@@ -238,6 +238,26 @@ impl Inner {
         self.apply(change);
     }
 
+    /// All leaves with their least keys, in the order of keys, as they are at one moment.
+    pub(crate) fn leaves(&self) -> Vec<Bound> {
+        let _spare = spin::lock(&self.spare);
+        let mut level = vec![(Box::default(), self.root.load(Ordering::Acquire))];
+        loop {
+            let mut is_last = false;
+            let mut below = Vec::with_capacity(level.len() * FANOUT / 2);
+            for (least, number) in level {
+                let content = self.node(number).content();
+                is_last = content.level == 0;
+                let leasts = std::iter::once(least).chain(content.separators);
+                below.extend(leasts.zip(content.children));
+            }
+            if is_last {
+                return below;
+            }
+            level = below;
+        }
+    }
+
     /// The leaf that serves `key` and one beside it, below the same node: the left one, the
     /// separator and the right one. None if it is alone there.
     pub(crate) fn pair_of(&self, key: &[u8]) -> Option<(u32, Box<[u8]>, u32)> {

@@ -21,6 +21,11 @@
 //! on meanwhile: they are stopped only while a place is changed, which is a few stores.
 //!
 //! A leaf that is *dead* has been written anew elsewhere. Whoever meets one goes down again.
+//!
+//! A table that was never filled is *asleep*. After an open with a checkpoint all are: whoever is
+//! led to one fills it from its page first ([`wake`](crate::wake)).
+//!
+//! A leaf that is *shut* is written to no more: the store is closed.
 
 use coreplane_pmem::spin::Backoff;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -31,7 +36,9 @@ pub(crate) const PLACES: usize = 64;
 const LOCKED: u64 = 1;
 const DEAD: u64 = 2;
 const CHANGING: u64 = 4;
-const VERSION: u64 = 8;
+const ASLEEP: u64 = 8;
+const SHUT: u64 = 16;
+const VERSION: u64 = 32;
 
 /// Five lines: one of tags, two of offsets, one of what changes, one of the order.
 #[derive(Debug)]
@@ -79,6 +86,12 @@ pub(crate) struct Held<'a> {
     word: u64,
 }
 
+/// A leaf that was asleep and is being filled by whoever has this; asleep again if it is dropped.
+#[derive(Debug)]
+pub(crate) struct Waking<'a> {
+    leaf: Option<&'a Directory>,
+}
+
 /// Sets the high bit of each byte of `word` that equals `tag`, and perhaps of the byte above one
 /// that does.
 #[inline]
@@ -91,7 +104,7 @@ fn matches_of(word: u64, tag: u8) -> u64 {
 impl Directory {
     pub(crate) fn new() -> Self {
         Self {
-            word: AtomicU64::new(DEAD),
+            word: AtomicU64::new(ASLEEP | DEAD),
             used: AtomicU64::new(0),
             tags: Default::default(),
             offsets: Default::default(),
@@ -113,7 +126,7 @@ impl Directory {
         coreplane_pmem::arch::prefetch(&self.offsets[PLACES / 8]);
     }
 
-    /// The version; none if the leaf is dead.
+    /// The version; none if the leaf is dead or asleep.
     #[inline]
     pub(crate) fn version(&self) -> Option<Version> {
         let mut backoff = Backoff::new();
@@ -157,6 +170,44 @@ impl Directory {
         }
     }
 
+    /// Lets the caller fill a leaf that is asleep; none if it is not, or was when the call began and
+    /// has been filled since.
+    pub(crate) fn wake(&self) -> Option<Waking<'_>> {
+        let mut backoff = Backoff::new();
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            if word & ASLEEP == 0 {
+                return None;
+            }
+            let is_free = word & LOCKED == 0;
+            if is_free && self.exchange(word, word | LOCKED) {
+                return Some(Waking { leaf: Some(self) });
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Lets nobody write to the leaf from now on, asleep or not, once whoever does has ended; false
+    /// if it is dead.
+    pub(crate) fn shut(&self) -> bool {
+        let mut backoff = Backoff::new();
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            if word & (DEAD | ASLEEP) == DEAD {
+                return false;
+            }
+            let is_free = word & (LOCKED | CHANGING) == 0;
+            if word & SHUT != 0 || is_free && self.exchange(word, word | SHUT) {
+                return true;
+            }
+            backoff.wait();
+        }
+    }
+
+    fn exchange(&self, from: u64, to: u64) -> bool {
+        self.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
     /// Makes a dead leaf a living one of these records, unlocked: nobody can find it yet.
     pub(crate) fn begin(&self, begun: Begun, records: impl Iterator<Item = (u8, u32, u32)>) {
         let dead = self.word.load(Ordering::Relaxed);
@@ -169,7 +220,7 @@ impl Directory {
             self.fill(place, tag, offset);
             self.add_live(len as i32);
         }
-        self.word.store((dead & !(DEAD | LOCKED | CHANGING)) + VERSION, Ordering::Release);
+        self.word.store((dead & !(ASLEEP | DEAD | LOCKED | CHANGING)) + VERSION, Ordering::Release);
     }
 
     /// Places whose tag is `tag`, and perhaps some others: the record's key decides.
@@ -279,6 +330,12 @@ impl Held<'_> {
         self.leaf.birth()
     }
 
+    /// True if the store is closed.
+    #[inline]
+    pub(crate) fn is_shut(&self) -> bool {
+        self.word & SHUT != 0
+    }
+
     /// True if nothing may be appended to the page.
     pub(crate) fn is_sealed(&self) -> bool {
         self.leaf.is_sealed.load(Ordering::Relaxed)
@@ -304,6 +361,23 @@ impl Held<'_> {
     /// The leaf is dead from now on, and its page someone else's one day.
     pub(crate) fn bury(mut self) {
         self.word = (self.word + VERSION) | DEAD;
+    }
+}
+
+impl Waking<'_> {
+    /// The leaf is awake, of these records.
+    pub(crate) fn begin(mut self, begun: Begun, records: impl Iterator<Item = (u8, u32, u32)>) {
+        if let Some(leaf) = self.leaf.take() {
+            leaf.begin(begun, records);
+        }
+    }
+}
+
+impl Drop for Waking<'_> {
+    fn drop(&mut self) {
+        if let Some(leaf) = self.leaf {
+            leaf.word.fetch_and(!LOCKED, Ordering::Release);
+        }
     }
 }
 
@@ -368,6 +442,25 @@ mod tests {
         assert!(leaf.version().is_none() && leaf.lock().is_none());
         leaf.begin(Begun::default(), std::iter::empty());
         assert!(leaf.version().is_some_and(|now| now != version) && leaf.used() == 0);
+    }
+
+    #[test]
+    fn a_leaf_is_filled_once_and_shut_for_good() {
+        let leaf = Directory::new();
+        assert!(leaf.version().is_none());
+        drop(leaf.wake().unwrap());
+        assert!(leaf.version().is_none(), "it was not filled");
+        assert!(leaf.shut());
+        leaf.wake().unwrap().begin(Begun::default(), [(1, 64, 16)].into_iter());
+        assert!(leaf.version().is_some() && leaf.wake().is_none());
+        assert!(leaf.lock().unwrap().is_shut(), "shut while it was asleep");
+        let leaf = Directory::new();
+        leaf.begin(Begun::default(), std::iter::empty());
+        let version = leaf.version().unwrap();
+        assert!(!leaf.lock().unwrap().is_shut() && leaf.shut());
+        assert!(leaf.try_lock(version).is_none(), "what was seen before it was shut is not now");
+        leaf.lock().unwrap().bury();
+        assert!(!leaf.shut(), "dead");
     }
 
     #[test]
