@@ -223,9 +223,8 @@ impl Store {
         self.counters.add(Count::LiveBytes, sheet.live_bytes as i64);
         self.forgotten_tombstones.store(sheet.forgotten_tombstones, Ordering::Release);
         self.opened.asleep.store(sheet.leaves.len() as u64, Ordering::Release);
-        let mut leaves = sheet.leaves.into_iter().map(|leaf| (leaf.least, leaf.page));
-        let first = leaves.next().map_or(0, |(_, page)| page);
-        self.inner.build(first, leaves.collect());
+        let leaves = sheet.leaves.into_iter().map(|leaf| (leaf.least, leaf.page));
+        self.inner.build_all(leaves.collect());
         Ok(true)
     }
 }

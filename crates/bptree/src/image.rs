@@ -107,7 +107,7 @@ impl Store {
         }
         writer.publish_early();
         self.counters.add(Count::CopiedBytes, i64::from(image_len));
-        let begun = Begun { birth, given: head.version, is_sealed: false };
+        let begun = Begun { birth, given: head.version, is_sealed: false, is_sorted: true };
         Ok(Image { life: Life { page, birth }, least: head.least, begun, records })
     }
 

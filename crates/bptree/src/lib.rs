@@ -15,7 +15,7 @@
 //! - `image`, `rewrite`: making room
 //! - `durable`: what may be lost yet
 //! - `get`, `scan`, `cursor`: reading
-//! - `recover`: after a crash
+//! - `read`, `recover`: after a crash
 //! - `checkpoint`, `wake`: after a close
 //! - `verify`: whether all is as it should be
 
@@ -33,6 +33,7 @@ mod open;
 mod pages;
 mod pieces;
 mod put;
+mod read;
 mod recover;
 mod rewrite;
 mod ring;

@@ -1,7 +1,6 @@
 //! Leaves that are asleep: after an open with a checkpoint nothing is known of a leaf but where it
 //! is and where its records end. Whoever is led to one reads it first.
 
-use crate::leaf::Begun;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch;
@@ -19,15 +18,14 @@ impl Store {
         // The checkpoint has said where its records end.
         let (end, _) = self.space.watermarks(page).ok_or_else(|| self.not_a_leaf(page))?;
         let head = self.head_of(&guard, page)?;
-        let found = self.read_leaf_page(&guard, page, head, end)?;
+        let (found, latest) = self.read_leaf_page(&guard, page, head, end)?;
         if found.end != end || found.is_dead {
             let offset = self.space.start_of(page) + u64::from(found.end);
             let what = format!("the records of page {page} end here, and should not");
             return Err(Error::Corrupt { offset, what });
         }
-        let birth = found.head.birth;
-        let is_sealed = birth < self.opened.sealed_births;
-        waking.begin(Begun { birth, given: found.given, is_sealed }, found.records.into_iter());
+        let begun = latest.begun(&found, self.opened.sealed_births);
+        waking.begin(begun, latest.records(self.space.start_of(page)));
         self.opened.asleep.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }

@@ -204,6 +204,39 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
 
 #[allow(clippy::len_without_is_empty, reason = "there is no empty one")]
 impl<'a> View<'a> {
+    /// The record that `bytes` of the pool begin with, which lie at `offset`; none if they are no
+    /// whole one. Its checksum is not looked at.
+    #[inline]
+    pub fn first_of(bytes: &'a [u8], offset: u64) -> Option<Self> {
+        let form = Form::of(bytes)?;
+        Some(Self::of_form(form, bytes.get(..form.len())?, offset))
+    }
+
+    /// The record of this form, whose bytes these are.
+    #[inline]
+    fn of_form(form: Form, bytes: &'a [u8], offset: u64) -> Self {
+        let Form { kind, flags, key_len, .. } = form;
+        let mut extra = HEADER;
+        let mut next = |present: bool| {
+            present.then(|| {
+                extra += 8;
+                word64(bytes, extra - 8)
+            })
+        };
+        let expires_at = next(flags & EXPIRES != 0).map(UnixMillis);
+        let sequence = next(flags & SEQUENCE != 0);
+        let header = Header {
+            kind,
+            large: flags & LARGE != 0,
+            batched: flags & BATCHED != 0,
+            follows: flags & FOLLOWS != 0,
+            version: word64(bytes, 12),
+            expires_at,
+            sequence,
+        };
+        Self { offset, header, bytes, key_len }
+    }
+
     /// The key.
     #[inline]
     pub fn key(&self) -> &'a [u8] {
@@ -312,27 +345,8 @@ impl<'s> Reader<'s> {
     {
         let head = self.space.bytes(guard, offset, HEADER as u64)?;
         let form = Form::of(head)?;
-        let Form { kind, flags, key_len, .. } = form;
         let bytes = self.space.bytes(guard, offset, form.len() as u64)?;
-        let mut extra = HEADER;
-        let mut next = |present: bool| {
-            present.then(|| {
-                extra += 8;
-                word64(bytes, extra - 8)
-            })
-        };
-        let expires_at = next(flags & EXPIRES != 0).map(UnixMillis);
-        let sequence = next(flags & SEQUENCE != 0);
-        let header = Header {
-            kind,
-            large: flags & LARGE != 0,
-            batched: flags & BATCHED != 0,
-            follows: flags & FOLLOWS != 0,
-            version: word64(head, 12),
-            expires_at,
-            sequence,
-        };
-        Some(View { offset, header, bytes, key_len })
+        Some(View::of_form(form, bytes, offset))
     }
 }
 

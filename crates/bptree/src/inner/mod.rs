@@ -79,6 +79,13 @@ impl Inner {
         self.nodes.get(number as usize)
     }
 
+    /// As [`Inner::build`], of leaves with their least keys, of which there is one.
+    pub(crate) fn build_all(&self, leaves: Vec<Bound>) {
+        let mut leaves = leaves.into_iter();
+        let first = leaves.next().map_or(0, |(_, page)| page);
+        self.build(first, leaves.collect());
+    }
+
     /// Replaces the whole tree: `first` serves all keys below the first bound, and each bound's
     /// leaf those from it on. Bounds are sorted. Not beside any reader.
     pub(crate) fn build(&self, first: u32, bounds: Vec<Bound>) {
