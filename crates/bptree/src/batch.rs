@@ -14,7 +14,7 @@
 use crate::counters::Count;
 use crate::durable::Level;
 use crate::image::{Image, Item, live_len};
-use crate::leaf::{Head, tag_of};
+use crate::leaf::tag_of;
 use crate::pages::RESERVE;
 use crate::pieces::Pieces;
 use crate::rewrite::Contents;
@@ -180,8 +180,7 @@ impl Store {
         let mut next = 0;
         while next < steps.len() {
             let locked = self.lock_to_write(steps[next].key)?;
-            let (_, bound) = Head::bounds(&self.space, guard, locked.page)
-                .ok_or_else(|| self.not_a_leaf(locked.page))?;
+            let (_, bound) = self.bounds(guard, locked.page)?;
             let mut mine = Vec::new();
             while let Some(step) = steps.get(next)
                 && bound.is_none_or(|bound| step.key < bound)

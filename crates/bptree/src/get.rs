@@ -154,8 +154,7 @@ impl Store {
                 |(_, bound): &(Locked<'_>, Option<&[u8]>)| bound.is_none_or(|bound| key < bound);
             if !locks.last().is_some_and(is_mine) {
                 let locked = self.lock_leaf(key)?;
-                let (_, bound) = Head::bounds(&self.space, guard, locked.page)
-                    .ok_or_else(|| self.not_a_leaf(locked.page))?;
+                let (_, bound) = self.bounds(guard, locked.page)?;
                 locks.push((locked, bound));
             }
             if let Some((locked, _)) = locks.last() {

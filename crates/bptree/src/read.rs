@@ -11,9 +11,6 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_record::{self as record, Kind, View};
 
-/// Bytes of a page that are looked at together.
-const WINDOW: usize = 8 << 10;
-
 /// What was found in a page.
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -146,9 +143,9 @@ impl Store {
         let mut latest = Latest::new();
         // Where the batch began to which the last records belong.
         let mut open: Option<u32> = None;
-        let mut window = Window { store: self, guard, page, from: 0, bytes: &[] };
+        let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
         while found.end < limit
-            && let Some(view) = window.record_at(found.end)
+            && let Some(view) = View::of(&bytes, found.end)
         {
             let seed = record::seed(self.seed, found.head.birth as u32, view.offset);
             let header = &view.header;
@@ -176,31 +173,5 @@ impl Store {
             }
         }
         Ok((found, latest, open))
-    }
-}
-
-/// A part of a page, so that not every record asks whether it may be read.
-struct Window<'g> {
-    store: &'g Store,
-    guard: &'g Guard,
-    page: u32,
-    /// Where in the page it begins.
-    from: u32,
-    bytes: &'g [u8],
-}
-
-impl<'g> Window<'g> {
-    /// The record at `at` within the page, which is not before the last one asked for.
-    fn record_at(&mut self, at: u32) -> Option<View<'g>> {
-        let offset = self.store.space.start_of(self.page) + u64::from(at);
-        let rest = self.bytes.get((at - self.from) as usize..).unwrap_or_default();
-        if let Some(view) = View::first_of(rest, offset) {
-            return Some(view);
-        }
-        // It may go on behind the window. A record alone can be longer than that is.
-        let (published, _) = self.store.space.watermarks(self.page)?;
-        let left = (published.checked_sub(at)? as usize).min(WINDOW);
-        (self.from, self.bytes) = (at, self.store.space.bytes(self.guard, offset, left as u64)?);
-        View::first_of(self.bytes, offset).or_else(|| self.store.reader().view(self.guard, offset))
     }
 }

@@ -236,6 +236,19 @@ impl Store {
         if locked.held.is_shut() { Err(Error::Closed) } else { Ok(locked) }
     }
 
+    /// The least key of a locked leaf and its bound.
+    ///
+    /// # Errors
+    /// If the page is no leaf.
+    pub(crate) fn bounds<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+    ) -> Result<(&'g [u8], Option<&'g [u8]>)> {
+        let bytes = self.space.page_bytes(guard, page);
+        bytes.and_then(|bytes| Head::bounds(&bytes)).ok_or_else(|| self.not_a_leaf(page))
+    }
+
     /// The record of a place.
     ///
     /// # Errors

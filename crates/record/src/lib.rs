@@ -32,9 +32,9 @@
 pub mod sealed;
 
 use coreplane_engine::{Error, Result, UnixMillis};
-use coreplane_pmem::Space;
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::{PageBytes, Space};
 
 // media-format: begin pool
 /// Bytes of a header without expiry and sequence.
@@ -204,12 +204,13 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
 
 #[allow(clippy::len_without_is_empty, reason = "there is no empty one")]
 impl<'a> View<'a> {
-    /// The record that `bytes` of the pool begin with, which lie at `offset`; none if they are no
-    /// whole one. Its checksum is not looked at.
+    /// The record at `within` a page; none if nothing that could be one is published there. Its
+    /// checksum is not looked at.
     #[inline]
-    pub fn first_of(bytes: &'a [u8], offset: u64) -> Option<Self> {
-        let form = Form::of(bytes)?;
-        Some(Self::of_form(form, bytes.get(..form.len())?, offset))
+    pub fn of(page: &PageBytes<'a>, within: u32) -> Option<Self> {
+        let form = Form::of(page.get(within, HEADER)?)?;
+        let bytes = page.get(within, form.len())?;
+        Some(Self::of_form(form, bytes, page.start() + u64::from(within)))
     }
 
     /// The record of this form, whose bytes these are.
