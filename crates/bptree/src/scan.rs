@@ -7,22 +7,30 @@
 //! records themselves do not change as long as its guard lives: they are shown where they lie.
 //!
 //! From one leaf to the next a scan goes down the tree: the least key of the next one is the bound
-//! of this one, whatever has become of either meanwhile.
+//! of this one, whatever has become of either meanwhile. It does so before it shows the records of
+//! this one, so that the next has arrived when it comes there.
 
 use crate::get::Whole;
+use crate::inner::Descent;
 use crate::leaf::{Directory, Head, PLACES, Version};
 use crate::store::Store;
-use coreplane_engine::{Entry, Error, Horizon, Result};
+use coreplane_engine::{Entry, Error, Horizon, Record, Result, Ticket, Value};
 use coreplane_pmem::PageBytes;
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Kind, View};
 use std::borrow::Cow;
 
 /// Lines of a record that are asked for before its length is known.
-const AHEAD: u32 = 3;
+const LINES: u32 = 3;
+
+/// Records are asked for so many ahead of the one that is shown.
+const AHEAD: usize = 6;
 
 /// Probes of a search that are asked for before the first is known: those of three steps.
 const PROBES: usize = 8;
+
+/// Lines of a page in which its head is, and mostly its first record.
+const HEAD_LINES: u64 = 4;
 
 /// Where a scan is.
 #[derive(Clone, Copy)]
@@ -61,10 +69,9 @@ impl<'g> Snapshot<'g> {
         &self.offsets[..self.len]
     }
 
-    fn prefetch(&self, store: &Store, offset: u32, lines: u32) {
-        (0..lines).for_each(|line| {
-            store.space.prefetch(self.bytes.start() + u64::from(offset + 64 * line));
-        });
+    #[inline]
+    fn prefetch(&self, offset: u32, lines: u32) {
+        (0..lines).for_each(|line| self.bytes.prefetch(offset + 64 * line));
     }
 
     fn view(&self, offset: u32) -> Result<View<'g>> {
@@ -72,14 +79,14 @@ impl<'g> Snapshot<'g> {
     }
 
     /// How many records are below a key.
-    fn below(&self, store: &Store, key: &[u8]) -> Result<usize> {
+    fn below(&self, key: &[u8]) -> Result<usize> {
         if key == self.least {
             return Ok(0);
         }
         let offsets = self.offsets();
         for probe in 1..PROBES {
             let place = offsets.get(offsets.len() * probe / PROBES);
-            place.into_iter().for_each(|offset| self.prefetch(store, *offset, 1));
+            place.into_iter().for_each(|offset| self.prefetch(*offset, 1));
         }
         let (mut from, mut to) = (0, offsets.len());
         while from < to {
@@ -109,14 +116,20 @@ impl Store {
     ) -> Result<()> {
         let mut from = Cow::Borrowed(start);
         let mut shown = 0;
+        let mut way = None;
         'leaves: while shown < limit {
             let guard = epoch::pin();
-            let snapshot = self.snapshot(&guard, Reach::From(&from))?;
-            let offsets = &snapshot.offsets()[snapshot.below(self, &from)?..];
-            // All that will be shown, before the first of it has arrived.
-            let ahead = offsets.iter().take(limit - shown);
-            ahead.for_each(|offset| snapshot.prefetch(self, *offset, AHEAD));
-            for offset in offsets {
+            let snapshot = self.snapshot(&guard, Reach::From(&from), way.take())?;
+            let offsets = &snapshot.offsets()[snapshot.below(&from)?..];
+            let first = offsets.iter().take(AHEAD.min(limit - shown));
+            first.for_each(|offset| snapshot.prefetch(*offset, LINES));
+            if let Some(bound) = snapshot.bound.filter(|_| limit - shown > offsets.len()) {
+                way = Some(self.set_out(Reach::From(bound)));
+            }
+            for (at, offset) in offsets.iter().enumerate() {
+                if let Some(ahead) = offsets.get(at + AHEAD) {
+                    snapshot.prefetch(*ahead, LINES);
+                }
                 let view = snapshot.view(*offset)?;
                 if end.is_some_and(|end| view.key() >= end) {
                     return Ok(());
@@ -127,6 +140,7 @@ impl Store {
                     Shown::Last => return Ok(()),
                     Shown::Gone => {
                         from = Cow::Owned(view.key().to_vec());
+                        way = None;
                         continue 'leaves;
                     }
                 }
@@ -159,12 +173,15 @@ impl Store {
         let mut shown = 0;
         'leaves: while shown < limit {
             let guard = epoch::pin();
-            let snapshot = self.snapshot(&guard, Reach::Below(to.as_deref()))?;
-            let below = to.as_deref().map(|to| snapshot.below(self, to)).transpose()?;
+            let snapshot = self.snapshot(&guard, Reach::Below(to.as_deref()), None)?;
+            let below = to.as_deref().map(|to| snapshot.below(to)).transpose()?;
             let offsets = &snapshot.offsets()[..below.unwrap_or(snapshot.len)];
-            let ahead = offsets.iter().rev().take(limit - shown);
-            ahead.for_each(|offset| snapshot.prefetch(self, *offset, AHEAD));
+            let first = offsets.iter().rev().take(AHEAD.min(limit - shown));
+            first.for_each(|offset| snapshot.prefetch(*offset, LINES));
             for (at, offset) in offsets.iter().enumerate().rev() {
+                if let Some(ahead) = at.checked_sub(AHEAD) {
+                    snapshot.prefetch(offsets[ahead], LINES);
+                }
                 let view = snapshot.view(*offset)?;
                 if view.key() < start {
                     return Ok(());
@@ -193,6 +210,7 @@ impl Store {
         Ok(())
     }
 
+    #[inline]
     fn show(
         &self,
         guard: &Guard,
@@ -203,6 +221,16 @@ impl Store {
         if view.header.kind != Kind::Put || self.is_expired(&view)? {
             return Ok(Shown::Not);
         }
+        if !view.header.large {
+            let record = Some(Record {
+                value: Value::Whole(view.value()),
+                sequence: view.sequence(),
+                expires_at: view.header.expires_at,
+                ticket: Ticket::DURABLE,
+            });
+            let entry = Entry { key: view.key(), record, sequence: view.sequence() };
+            return Ok(if visit(entry) { Shown::Yes } else { Shown::Last });
+        }
         let whole: Whole<'_> = match self.whole(guard, view) {
             Ok(whole) => whole,
             // The pages of a large value go when its record is replaced.
@@ -212,16 +240,29 @@ impl Store {
         Ok(if visit(whole.entry()) { Shown::Yes } else { Shown::Last })
     }
 
-    /// The leaf where a scan is, as it is at one moment.
-    fn snapshot<'g>(&'g self, guard: &'g Guard, reach: Reach<'_>) -> Result<Snapshot<'g>> {
+    /// Goes down to the leaf where a scan will be, and asks for what will be looked at there.
+    fn set_out(&self, reach: Reach<'_>) -> Descent {
+        let descent = match reach {
+            Reach::From(key) => self.inner.descend(key),
+            Reach::Below(key) => self.inner.descend_before(key),
+        };
+        self.leaves.get(descent.leaf as usize).prefetch_order();
+        self.space.prefetch_page(descent.leaf);
+        let start = self.space.start_of(descent.leaf);
+        (0..HEAD_LINES).for_each(|line| self.space.prefetch(start + 64 * line));
+        descent
+    }
+
+    /// The leaf where a scan is, as it is at one moment; the way there, if somebody has set out
+    /// already.
+    fn snapshot<'g>(
+        &'g self,
+        guard: &'g Guard,
+        reach: Reach<'_>,
+        mut way: Option<Descent>,
+    ) -> Result<Snapshot<'g>> {
         loop {
-            let descent = match reach {
-                Reach::From(key) => self.inner.descend(key),
-                Reach::Below(key) => self.inner.descend_before(key),
-            };
-            let head = self.space.start_of(descent.leaf);
-            self.space.prefetch(head);
-            self.space.prefetch(head + 64);
+            let descent = way.take().unwrap_or_else(|| self.set_out(reach));
             let Some((leaf, version)) = self.arrive(&descent)? else { continue };
             let snapshot = self.read_snapshot(guard, descent.leaf, (leaf, version));
             let rests_on = self.rests_on_leaf(descent.leaf);

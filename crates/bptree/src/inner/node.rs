@@ -105,8 +105,8 @@ fn is_told(separator: &[u8], prefix_len: usize) -> bool {
 
 /// A bit for each separator that its head tells all of.
 fn told_of(separators: &[Box<[u8]>], prefix_len: usize) -> u64 {
-    let bit = |(at, separator): (u32, &Box<[u8]>)| u64::from(is_told(separator, prefix_len)) << at;
-    (0..).zip(separators).map(bit).sum()
+    let bits = separators.iter().map(|separator| u64::from(is_told(separator, prefix_len)));
+    bits.enumerate().map(|(at, bit)| bit << at).sum()
 }
 
 /// Bytes that all have in common at the beginning.
