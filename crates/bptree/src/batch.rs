@@ -334,6 +334,9 @@ impl Store {
                     // There is one: it was counted.
                     let place = standing.place.or_else(|| share.locked.leaf.vacancy());
                     share.locked.held.set(place.unwrap_or_default(), named, old_len);
+                    if step.header.large {
+                        share.locked.held.note_large();
+                    }
                 }
                 if share.locked.leaf.live() < self.space.page_size() / 4 {
                     sparse.push(key.to_vec());

@@ -199,18 +199,18 @@ impl Store {
         Ok(sheet)
     }
 
-    /// Begins with the checkpoint that the root has named; false if it is not there whole. Its pages
-    /// are free then.
+    /// Begins with the checkpoint that the root has named, whose pages are free then: whether there
+    /// are large values. None if it is not there whole.
     ///
     /// # Errors
     /// If it contradicts what is in memory.
-    pub(crate) fn load_checkpoint(&self, first: Life) -> Result<bool> {
+    pub(crate) fn load_checkpoint(&self, first: Life) -> Result<Option<bool>> {
         let (own, bytes) = self.read_checkpoint(first);
         let Some(sheet) = bytes.and_then(|bytes| Sheet::from_bytes(&bytes)) else {
-            return Ok(false);
+            return Ok(None);
         };
         let (pages, page_size) = (self.space.pages(), self.space.page_size());
-        let Some(free) = sheet.free(pages, page_size, &own) else { return Ok(false) };
+        let Some(free) = sheet.free(pages, page_size, &own) else { return Ok(None) };
         let adopt = |page: u32, published: u32| {
             let is_adopted = self.space.adopt_log(page, published);
             is_adopted.then_some(()).ok_or_else(|| self.not_a_leaf(page))
@@ -225,7 +225,7 @@ impl Store {
         self.opened.asleep.store(sheet.leaves.len() as u64, Ordering::Release);
         let leaves = sheet.leaves.into_iter().map(|leaf| (leaf.least, leaf.page));
         self.inner.build_all(leaves.collect());
-        Ok(true)
+        Ok(Some(!sheet.pieces.is_empty()))
     }
 }
 

@@ -13,6 +13,7 @@
 //! - `leaf`: what is in a page, and what is known of it
 //! - `put`, `batch`, `ring`: writing
 //! - `image`, `rewrite`: making room
+//! - `clear`: emptying the store
 //! - `durable`: what may be lost yet
 //! - `get`, `scan`, `cursor`: reading
 //! - `read`, `recover`: after a crash
@@ -21,6 +22,7 @@
 
 mod batch;
 mod checkpoint;
+mod clear;
 mod counters;
 mod cursor;
 mod durable;

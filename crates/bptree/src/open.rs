@@ -136,7 +136,9 @@ impl Store {
         let forgotten = if root.held > 0 { root.held - 1 } else { root.version_base };
         store.forgotten_tombstones.store(forgotten, Ordering::Release);
         if let Some(checkpoint) = old.checkpoint.filter(|_| is_clean) {
-            store.opened.with_checkpoint = store.load_checkpoint(checkpoint)?;
+            let loaded = store.load_checkpoint(checkpoint)?;
+            store.opened.with_checkpoint = loaded.is_some();
+            store.opened.has_large = loaded.unwrap_or(false);
             store.opened.checkpoint_is_damaged = !store.opened.with_checkpoint;
         }
         if !store.opened.with_checkpoint {
@@ -167,8 +169,13 @@ impl Store {
             check_reads: options.check_reads,
             told_expired: AtomicU64::new(root.told_expired),
             root_change: Mutex::new(()),
+            whole: Mutex::new(()),
             closed: AtomicBool::new(false),
-            opened: Opened { sealed_births: root.sealed_births, ..Opened::default() },
+            opened: Opened {
+                sealed_births: root.sealed_births,
+                cleared_births: root.cleared_births,
+                ..Opened::default()
+            },
             space,
             pool,
         }
@@ -179,6 +186,7 @@ impl Store {
         if self.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
+        let _whole = spin::lock(&self.whole);
         let leaves = self.shut_leaves();
         self.fence()?;
         let checkpoint = self.write_checkpoint(leaves)?;

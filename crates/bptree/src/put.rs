@@ -289,6 +289,9 @@ impl Store {
         locked.held.begin();
         self.note(locked.page, offset, generation, self.level(options));
         locked.held.set(place, (tag_of(item.key), offset, item.live_len()), old_len);
+        if item.header.large {
+            locked.held.note_large();
+        }
         drop(locked);
         self.count_write(item, standing.old.as_ref());
         let sequence = item.header.sequence.unwrap_or(item.header.version);

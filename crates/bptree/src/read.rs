@@ -99,7 +99,8 @@ impl Latest<'_> {
     pub(crate) fn begun(&self, found: &Found, sealed_births: u64) -> Begun {
         let birth = found.head.birth;
         let is_sealed = birth < sealed_births;
-        Begun { birth, given: found.given, is_sealed, is_sorted: self.is_sorted }
+        let has_large = !found.large.is_empty();
+        Begun { birth, given: found.given, is_sealed, is_sorted: self.is_sorted, has_large }
     }
 }
 

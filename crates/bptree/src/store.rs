@@ -59,6 +59,8 @@ pub(crate) struct Store {
     pub(crate) check_reads: bool,
     pub(crate) told_expired: AtomicU64,
     pub(crate) root_change: Mutex<()>,
+    /// Held by who closes or empties the store, while all leaves are shut.
+    pub(crate) whole: Mutex<()>,
     pub(crate) closed: AtomicBool,
     /// What it was opened with.
     pub(crate) opened: Opened,
@@ -69,6 +71,10 @@ pub(crate) struct Store {
 pub(crate) struct Opened {
     /// Leaves with a birth below this are sealed.
     pub(crate) sealed_births: u64,
+    /// Leaves with a birth below this count no more.
+    pub(crate) cleared_births: u64,
+    /// There were large values in the checkpoint.
+    pub(crate) has_large: bool,
     /// With the checkpoint of the close before.
     pub(crate) with_checkpoint: bool,
     /// The root names a checkpoint that is not there whole.
@@ -93,6 +99,8 @@ pub(crate) struct Root {
     pub(crate) held: u64,
     /// What the close has left behind; only in a root that is clean.
     pub(crate) checkpoint: Option<Life>,
+    /// Leaves with a birth below this were there when the store was emptied: they do not count.
+    pub(crate) cleared_births: u64,
 }
 
 impl Root {
@@ -101,18 +109,27 @@ impl Root {
 
     // media-format: begin pool
     pub(crate) fn to_words(self) -> [u64; 8] {
-        let Self { flags, version_base, births_end, told_expired, sealed_births, held, .. } = self;
+        let Self { version_base, births_end, told_expired, sealed_births, held, .. } = self;
         // No page has the birth 0.
         let (page, birth) = self.checkpoint.map_or((0, 0), |it| (u64::from(it.page), it.birth));
-        [flags, version_base, births_end, told_expired, sealed_births, held, page, birth]
+        let (flags, cleared) = (self.flags | page << 32, self.cleared_births);
+        [flags, version_base, births_end, told_expired, sealed_births, held, birth, cleared]
     }
     // media-format: end
 
     pub(crate) fn from_words(words: [u64; 8]) -> Self {
-        let [flags, version_base, births_end, told_expired, sealed_births, held, page, birth] =
+        let [first, version_base, births_end, told_expired, sealed_births, held, birth, cleared] =
             words;
-        let checkpoint = (birth > 0).then_some(Life { page: page as u32, birth });
-        Self { flags, version_base, births_end, told_expired, sealed_births, held, checkpoint }
+        Self {
+            flags: first & u64::from(u32::MAX),
+            version_base,
+            births_end,
+            told_expired,
+            sealed_births,
+            held,
+            checkpoint: (birth > 0).then_some(Life { page: (first >> 32) as u32, birth }),
+            cleared_births: cleared,
+        }
     }
 }
 
@@ -232,8 +249,19 @@ impl Store {
     /// # Errors
     /// [`Error::Closed`], and as [`Store::arrive`].
     pub(crate) fn lock_to_write(&self, key: &[u8]) -> Result<Locked<'_>> {
-        let locked = self.lock_leaf(key)?;
-        if locked.held.is_shut() { Err(Error::Closed) } else { Ok(locked) }
+        let mut backoff = Backoff::new();
+        loop {
+            let locked = self.lock_leaf(key)?;
+            if !locked.held.is_shut() {
+                return Ok(locked);
+            }
+            drop(locked);
+            if self.closed.load(Ordering::Acquire) {
+                return Err(Error::Closed);
+            }
+            // The store is being emptied.
+            backoff.wait();
+        }
     }
 
     /// The least key of a locked leaf and its bound.

@@ -63,7 +63,7 @@ fn a_flush_or_the_fence_of_a_checkpoint_that_is_missing_is_found() {
     };
     let story = few();
     explored(&story, &sim);
-    let close = story.close.into_inner().unwrap().expect("a close");
+    let close = story.done.into_inner().unwrap().expect("a close");
     let caught = |fault: Fault| {
         let report = explore(&SimOptions { fault: Some(fault), ..sim.clone() }, &few());
         report.violations.iter().any(|it| it.message.contains("not whole"))

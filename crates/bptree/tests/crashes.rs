@@ -18,6 +18,39 @@ fn what_was_acknowledged_is_there_after_a_power_cut() {
 }
 
 #[test]
+fn a_store_is_emptied_at_once_or_not_at_all() {
+    for seed in 1..=4 {
+        let story = Story { clears_in: 17, large_in: 6, ..Story::new(seed, 1, 90) };
+        let model = if seed == 3 { Model::File } else { Model::X86 };
+        explored(&story, &SimOptions { model, images_per_cut: 6, ..options(seed) });
+    }
+}
+
+/// The new leaf must be flushed, and fenced before the root says that the others do not count.
+#[test]
+fn a_flush_or_the_fence_of_a_clear_that_is_missing_is_found() {
+    let few = || Story { clears_in: 8, closes: false, ..Story::new(2, 1, 8) };
+    let sim = SimOptions {
+        images_per_cut: 60,
+        recovery_cut_in: 0,
+        shrink: false,
+        max_violations: 50,
+        non_temporal: false,
+        ..options(2)
+    };
+    let story = few();
+    explored(&story, &sim);
+    let clear = story.done.into_inner().unwrap().expect("a clear");
+    let caught = |fault: Fault| {
+        let report = explore(&SimOptions { fault: Some(fault), ..sim.clone() }, &few());
+        report.violations.iter().any(|it| it.message.contains("keys from"))
+    };
+    assert_eq!(clear.pages.len(), 1, "one leaf");
+    assert!(caught(Fault::DropFlushOf(clear.pages[0].clone())));
+    assert!(clear.fences.into_iter().any(|number| caught(Fault::DropFence(number))));
+}
+
+#[test]
 fn where_a_fence_is_a_sync_too() {
     for seed in 1..=4 {
         let story = Story::new(seed, 1, 120);

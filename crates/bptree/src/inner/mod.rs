@@ -245,6 +245,23 @@ impl Inner {
         self.apply(change);
     }
 
+    /// Puts `leaf` in the place of all others.
+    pub(crate) fn replace_all(&self, leaf: u32) {
+        let mut spare = spin::lock(&self.spare);
+        let mut dropped = vec![self.root.load(Ordering::Acquire)];
+        let mut next = 0;
+        while let Some(number) = dropped.get(next) {
+            let Content { level, children, .. } = self.node(*number).content();
+            dropped.extend(children.into_iter().filter(|_| level > 0));
+            next += 1;
+        }
+        let root = spare.take();
+        let content = Content { level: 0, separators: Vec::new(), children: vec![leaf] };
+        let change = Change { nodes: vec![(root, content)], dropped, root: Some(root) };
+        self.apply(change.clone());
+        spare.free.extend(change.dropped);
+    }
+
     /// All leaves with their least keys, in the order of keys, as they are at one moment.
     pub(crate) fn leaves(&self) -> Vec<Bound> {
         let _spare = spin::lock(&self.spare);

@@ -56,6 +56,8 @@ pub(crate) struct Directory {
     birth: AtomicU64,
     /// Set where a crash may have left something behind the last record: nothing is appended.
     is_sealed: AtomicBool,
+    /// There is, or was, a record whose value is large.
+    has_large: AtomicBool,
     /// The version at which `order` was right.
     ordered_at: AtomicU64,
     /// The places in use, a byte each, in the order of their keys: for scans, made by the first
@@ -74,6 +76,8 @@ pub(crate) struct Begun {
     pub(crate) is_sealed: bool,
     /// The records come in the order of their keys.
     pub(crate) is_sorted: bool,
+    /// The values of some are large.
+    pub(crate) has_large: bool,
 }
 
 /// A version at which nobody was changing the leaf.
@@ -114,6 +118,7 @@ impl Directory {
             given: AtomicU64::new(0),
             birth: AtomicU64::new(0),
             is_sealed: AtomicBool::new(false),
+            has_large: AtomicBool::new(false),
             ordered_at: AtomicU64::new(u64::MAX),
             order: Default::default(),
         }
@@ -215,6 +220,33 @@ impl Directory {
         }
     }
 
+    /// Lets a leaf that was shut be written to again.
+    pub(crate) fn unshut(&self) {
+        self.word.fetch_and(!SHUT, Ordering::Release);
+    }
+
+    /// The leaf is dead from now on, asleep or not.
+    pub(crate) fn kill(&self) {
+        let mut backoff = Backoff::new();
+        loop {
+            if let Some(waking) = self.wake() {
+                return waking.kill();
+            }
+            if let Some(held) = self.lock() {
+                return held.bury();
+            }
+            if self.word.load(Ordering::Acquire) & (DEAD | ASLEEP) == DEAD {
+                return;
+            }
+            backoff.wait();
+        }
+    }
+
+    /// False if the value of no record is large.
+    pub(crate) fn has_large(&self) -> bool {
+        self.has_large.load(Ordering::Relaxed)
+    }
+
     fn exchange(&self, from: u64, to: u64) -> bool {
         self.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
@@ -227,6 +259,7 @@ impl Directory {
         self.given.store(begun.given, Ordering::Relaxed);
         self.birth.store(begun.birth, Ordering::Relaxed);
         self.is_sealed.store(begun.is_sealed, Ordering::Relaxed);
+        self.has_large.store(begun.has_large, Ordering::Relaxed);
         for (place, (tag, offset, len)) in records.enumerate() {
             self.fill(place, tag, offset);
             self.add_live(len as i32);
@@ -383,9 +416,15 @@ impl Held<'_> {
         self.leaf.add_live(len as i32 - old as i32);
     }
 
+    /// The value of a record is large.
+    #[inline]
+    pub(crate) fn note_large(&self) {
+        self.leaf.has_large.store(true, Ordering::Relaxed);
+    }
+
     /// The leaf is dead from now on, and its page someone else's one day.
     pub(crate) fn bury(mut self) {
-        self.word = (self.word + VERSION) | DEAD;
+        self.word = ((self.word & !SHUT) + VERSION) | DEAD;
     }
 }
 
@@ -394,6 +433,16 @@ impl Waking<'_> {
     pub(crate) fn begin(mut self, begun: Begun, records: impl Iterator<Item = (u8, u32, u32)>) {
         if let Some(leaf) = self.leaf.take() {
             leaf.begin(begun, records);
+        }
+    }
+}
+
+impl Waking<'_> {
+    /// The leaf is dead, and nobody has read it.
+    fn kill(mut self) {
+        if let Some(leaf) = self.leaf.take() {
+            let word = leaf.word.load(Ordering::Relaxed) & !(ASLEEP | LOCKED | SHUT);
+            leaf.word.store((word + VERSION) | DEAD, Ordering::Release);
         }
     }
 }

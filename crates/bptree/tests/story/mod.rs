@@ -38,6 +38,8 @@ pub(crate) struct Story {
     pub(crate) waits_for: u64,
     /// One value in so many has pages of its own.
     pub(crate) large_in: u64,
+    /// Every so many operations the store is emptied (0: never). Of one thread.
+    pub(crate) clears_in: u64,
     /// The store is closed at the end.
     pub(crate) closes: bool,
     /// What is recovered is written to, and the power is cut in that too.
@@ -46,8 +48,8 @@ pub(crate) struct Story {
     pub(crate) merges: AtomicU64,
     /// Images that were opened with a checkpoint.
     pub(crate) with_checkpoint: AtomicU64,
-    /// What the close has done.
-    pub(crate) close: Mutex<Option<Close>>,
+    /// What the close has done, or the last clear.
+    pub(crate) done: Mutex<Option<Done>>,
 }
 
 pub(crate) struct Draw(u64);
@@ -60,26 +62,25 @@ impl Draw {
     }
 }
 
-/// What a close has done.
-#[allow(dead_code, reason = "not all who tell the story ask")]
-pub(crate) struct Close {
+/// What an operation has done.
+pub(crate) struct Done {
     /// The numbers of its fences.
     pub(crate) fences: Range<u64>,
-    /// Where the pages of its checkpoint are.
+    /// Where the pages in use are that hold what it is asked for.
     pub(crate) pages: Vec<Range<u64>>,
 }
 
-impl Close {
-    fn of(run: &Run<'_, Op>, store: &Bptree) -> Self {
+impl Done {
+    fn of(run: &Run<'_, Op>, kind: u8, operation: impl FnOnce()) -> Self {
         let (_, first) = run.space().flushes_and_fences();
-        run.acknowledged(Op::Close, || store.close().expect("close"));
+        operation();
         let (_, end) = run.space().flushes_and_fences();
         let guard = epoch::pin();
-        let is_checkpoint = |page: &u32| {
+        let is_of_kind = |page: &u32| {
             let head = run.space().bytes(&guard, run.space().start_of(*page), 8);
-            head.is_some_and(|head| head[4..] == 0x43_u32.to_le_bytes())
+            head.is_some_and(|head| head[4] == kind)
         };
-        let pages = (1..run.space().pages()).filter(is_checkpoint);
+        let pages = (1..run.space().pages()).filter(is_of_kind);
         let range = |page| run.space().start_of(page)..run.space().start_of(page + 1);
         Self { fences: first..end, pages: pages.map(range).collect() }
     }
@@ -94,12 +95,13 @@ impl Story {
             operations,
             waits_for: 1,
             large_in: 12,
+            clears_in: 0,
             closes: seed.is_multiple_of(3),
             goes_on: false,
             splits: AtomicU64::new(0),
             merges: AtomicU64::new(0),
             with_checkpoint: AtomicU64::new(0),
-            close: Mutex::new(None),
+            done: Mutex::new(None),
         }
     }
 
@@ -109,6 +111,14 @@ impl Story {
         let options = WriteOptions { completion, ..WriteOptions::default() };
         let (mut begun, mut horizon) = (Vec::new(), Horizon::new());
         for serial in 0..self.operations {
+            if self.clears_in > 0 && serial % self.clears_in + 1 == self.clears_in {
+                let all = (0..self.keys).map(|number| (number, None)).collect();
+                let done = Done::of(run, 0x4c, || {
+                    run.acknowledged(Op::Write(all), || store.clear().expect("clear"));
+                });
+                *self.done.lock().unwrap() = Some(done);
+                continue;
+            }
             // Some batches are in one leaf, some in many, some fill leaves.
             let count = if draw.next(6) == 0 { 2 + draw.next(16) } else { 1 };
             let mut changes = BTreeMap::new();
@@ -210,7 +220,10 @@ impl Subject for Story {
         self.splits.fetch_add(figure("leaves_split"), Ordering::Relaxed);
         self.merges.fetch_add(figure("leaves_merged"), Ordering::Relaxed);
         if self.closes {
-            *self.close.lock().unwrap() = Some(Close::of(run, &store));
+            let done = Done::of(run, 0x43, || {
+                run.acknowledged(Op::Close, || store.close().expect("close"));
+            });
+            *self.done.lock().unwrap() = Some(done);
         }
     }
 
