@@ -360,6 +360,10 @@ impl Engine for Bptree {
         self.store.verify(progress)
     }
 
+    fn check(&self, key: &[u8]) -> Result<bool> {
+        self.store.check_record_of(key)
+    }
+
     fn close(&self) -> Result<()> {
         let closed = self.store.close();
         self.stop_background();

@@ -17,7 +17,7 @@ const TRIES: usize = 8;
 impl Store {
     /// Looks at the leaf that serves `key` until it has held still meanwhile. What the answer rests
     /// on comes with it, be it a record or none.
-    fn find<'g>(&'g self, guard: &'g Guard, key: &[u8]) -> Result<Answer<'g>> {
+    fn find<'g>(&'g self, guard: &'g Guard, key: &[u8], checked: bool) -> Result<Answer<'g>> {
         loop {
             let descent = self.inner.descend(key);
             let Some((leaf, version)) = self.arrive(&descent)? else { continue };
@@ -25,7 +25,7 @@ impl Store {
             let birth = leaf.birth();
             // The pages of a large value are given back only when its record is gone.
             if leaf.is_at(version) {
-                if let (true, Ok((Some(whole), _))) = (self.check_reads, &seen) {
+                if let (true, Ok((Some(whole), _))) = (checked, &seen) {
                     self.check(guard, &whole.view, birth)?;
                 }
                 return seen;
@@ -80,7 +80,7 @@ impl Store {
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
         let guard = epoch::pin();
-        let (mut found, mut ticket) = self.find(&guard, key)?;
+        let (mut found, mut ticket) = self.find(&guard, key, self.check_reads)?;
         if !ticket.is_durable() && visibility == Visibility::Durable {
             self.wait_durable(&Horizon::from(ticket))?;
             ticket = Ticket::DURABLE;
@@ -91,6 +91,15 @@ impl Store {
         }
         self.counters.add(if found.is_some() { Count::Hits } else { Count::Misses }, 1);
         Ok(Found { hit: found.is_some(), ticket })
+    }
+
+    /// Holds the record of `key` against its checksums; false if there is none.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub(crate) fn check_record_of(&self, key: &[u8]) -> Result<bool> {
+        let guard = epoch::pin();
+        self.find(&guard, key, true).map(|(found, _)| found.is_some())
     }
 
     /// Shows the record of each key, or that there is none, as they were at one moment as far as
@@ -133,7 +142,10 @@ impl Store {
                 backoff.wait();
                 continue;
             };
-            let found = keys.iter().map(|key| self.find(guard, key)).collect::<Result<_>>()?;
+            let found = keys
+                .iter()
+                .map(|key| self.find(guard, key, self.check_reads))
+                .collect::<Result<_>>()?;
             if self.isolation.is_quiet_since(quiet) {
                 return Ok(Some(found));
             }

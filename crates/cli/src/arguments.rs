@@ -2,7 +2,7 @@
 
 use crate::terms;
 use clap::{Args, Parser, Subcommand};
-use coreplane::{Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement};
+use coreplane::{Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement, Position};
 use coreplane_bench::Plan;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -95,7 +95,50 @@ pub(crate) enum Command {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Matrix {
     /// Say which devices are current, and which are absent or out of date.
-    Status(Pool),
+    Status(Tended),
+    /// Fill a device from its peers and make it a current member: one that was away is brought up
+    /// to date, and where there is none a new one is made. Cut off, the same command goes on.
+    Replace(Replace),
+    /// Add a group of new devices and move its share of the keys to it; goes on with a move that
+    /// was cut off, if there is one, and adds none then.
+    AddGroup(AddGroup),
+    /// Hold every record of every device against its checksums, and write what is damaged anew from
+    /// a peer. Exits with 1 if something was damaged.
+    Scrub(Tended),
+}
+
+/// A matrix, in a directory or behind a server.
+#[derive(Debug, Args)]
+pub(crate) struct Tended {
+    #[command(flatten)]
+    pub(crate) pool: Pool,
+    /// Ask the server that has the matrix open, at this address, in place of opening it.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) server: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Replace {
+    #[command(flatten)]
+    pub(crate) tended: Tended,
+    /// The place, for example g0d1.
+    #[arg(long, value_name = "gGdD")]
+    pub(crate) device: Position,
+    /// Remove what is there, if anything, and fill a new device from nothing.
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// Copy at most so much in a second, for example 100MiB.
+    #[arg(long, value_name = "SIZE", value_parser = terms::size)]
+    pub(crate) limit: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AddGroup {
+    #[command(flatten)]
+    pub(crate) tended: Tended,
+    /// Copy at most so much in a second, for example 100MiB.
+    #[arg(long, value_name = "SIZE", value_parser = terms::size)]
+    pub(crate) limit: Option<u64>,
 }
 
 #[derive(Debug, Args)]

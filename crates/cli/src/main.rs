@@ -9,7 +9,9 @@
 //! Results go to the standard output, for programs as JSON if asked for; everything that is said
 //! to a person meanwhile goes to the standard error.
 
+mod administration;
 mod arguments;
+mod ask;
 mod command;
 mod failure;
 mod json;

@@ -26,14 +26,16 @@
 mod config;
 mod matrix;
 mod store;
+mod tending;
 
 pub use config::{EngineChoice, SIZE_DEFAULT, StoreConfig};
 pub use coreplane_engine::{
     Batch, Completion, Durability, Engine, Entry, Error, Expected, Mutation, Outcome, Progress,
     Record, Remedy, Result, Stats, UnixMillis, Value, VerifyReport, Visibility, WriteOptions,
 };
-pub use coreplane_mkvs::{Ack, Position, Standing};
+pub use coreplane_mkvs::{Ack, FillOptions, Filled, Position, Scrubbed, Standing};
 pub use coreplane_pmem::{MediaChoice, Medium};
 pub use coreplane_scmkv::{Fate, Finding, Placement, Repair, Tell};
 pub use matrix::MatrixShape;
 pub use store::Store;
+pub use tending::{Doing, Done, MatrixStatus, MatrixStore, Work};

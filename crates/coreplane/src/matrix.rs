@@ -73,21 +73,15 @@ impl<'a> Directory<'a> {
     }
 }
 
-/// The place that a file's name says.
-fn place_of(name: &str) -> Option<Position> {
-    let (group, device) = name.strip_prefix('g')?.split_once('d')?;
-    Some(Position { group: group.parse().ok()?, device: device.parse().ok()? })
-}
-
 /// True if there are devices in the directory.
 pub(crate) fn is_matrix(path: &Path) -> bool {
     places(path).is_ok_and(|places| !places.is_empty())
 }
 
-fn places(path: &Path) -> std::io::Result<Vec<Position>> {
+pub(crate) fn places(path: &Path) -> std::io::Result<Vec<Position>> {
     let mut places = Vec::new();
     for entry in std::fs::read_dir(path)? {
-        places.extend(entry?.file_name().to_str().and_then(place_of));
+        places.extend(entry?.file_name().to_str().and_then(|name| name.parse::<Position>().ok()));
     }
     Ok(places)
 }
@@ -145,6 +139,16 @@ impl Rack for Directory<'_> {
             }
         })
     }
+
+    fn remove(&self, place: Position) -> Result<()> {
+        let path = self.path(place);
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::Io { context: format!("remove {}", path.display()), source })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -154,9 +158,9 @@ mod tests {
     #[test]
     fn names_are_places() {
         let place = Position { group: 12, device: 3 };
-        assert_eq!(place_of(&place.to_string()), Some(place));
+        assert_eq!(place.to_string().parse(), Ok(place));
         for name in ["", "g1", "d1", "g1d", "gd", "g1d999", "x1d1", "g1d1.old"] {
-            assert_eq!(place_of(name), None, "{name}");
+            assert!(name.parse::<Position>().is_err(), "{name}");
         }
         assert_eq!("3x2".parse(), Ok(MatrixShape { groups: 3, devices: 2 }));
         for text in ["", "2", "x", "2x", "2x-1", "2x2x2"] {

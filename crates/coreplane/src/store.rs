@@ -2,10 +2,11 @@
 
 use crate::config::{EngineChoice, StoreConfig};
 use crate::matrix::{self, Directory, MatrixShape};
+use crate::tending::MatrixStore;
 use coreplane_bptree::Bptree;
 use coreplane_engine::model::ModelEngine;
 use coreplane_engine::{Durability, Engine, Error, Result};
-use coreplane_mkvs::{Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{Matrix, Options, Shape};
 use coreplane_pmem::{Medium, Pool};
 use coreplane_scmkv::{Placement, Repair, Scmkv, Tell};
 use std::path::Path;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 pub struct Store {
     engine: Arc<dyn Engine>,
     pooled: Option<Pooled>,
-    matrix: Option<Arc<Matrix>>,
+    matrix: Option<Arc<MatrixStore>>,
     medium: Medium,
     durability: Durability,
 }
@@ -106,11 +107,11 @@ impl Store {
     }
 
     fn of_matrix(config: &StoreConfig, matrix: Matrix, medium: Option<Medium>) -> Self {
-        let matrix = Arc::new(matrix);
+        let matrix = MatrixStore::new(Arc::new(matrix), config.clone());
         Self {
-            engine: matrix.clone(),
+            engine: matrix.matrix().clone(),
             pooled: None,
-            matrix: Some(matrix),
+            matrix: Some(Arc::new(matrix)),
             medium: medium.unwrap_or_else(dram),
             durability: config.durability,
         }
@@ -166,9 +167,9 @@ impl Store {
         &self.engine
     }
 
-    /// The devices of a matrix, each current or not; none of any other store.
-    pub fn devices(&self) -> Vec<(Position, Standing)> {
-        self.matrix.as_ref().map(|matrix| matrix.standings()).unwrap_or_default()
+    /// The matrix, to be looked after; none of any other store.
+    pub fn matrix(&self) -> Option<&Arc<MatrixStore>> {
+        self.matrix.as_ref()
     }
 
     /// What the store rests on.
@@ -227,7 +228,20 @@ impl Store {
     /// # Errors
     /// As [`Engine::close`].
     pub fn close(&self) -> Result<()> {
-        self.engine.close()
+        let closed = self.engine.close();
+        self.abandon();
+        closed
+    }
+
+    fn abandon(&self) {
+        self.matrix.iter().for_each(|matrix| matrix.abandon());
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Else what is done in the background would have the pools open still.
+        self.abandon();
     }
 }
 

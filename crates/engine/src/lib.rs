@@ -402,6 +402,15 @@ pub trait Engine: Send + Sync {
     /// Only if it could not go on; damage that it found is in the report.
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport>;
 
+    /// Holds the record of `key`, all of it, against its checksums, whatever the store was opened
+    /// with; false if there is none.
+    ///
+    /// # Errors
+    /// [`Error::ChecksumMismatch`] or [`Error::Corrupt`] if it is damaged.
+    fn check(&self, key: &[u8]) -> Result<bool> {
+        self.get_with(key, Visibility::Early, &mut |_| {}).map(|found| found.hit)
+    }
+
     /// Stops background work and leaves a clean store behind, from which the next open is
     /// immediate. Writes after it fail with [`Error::Closed`].
     ///

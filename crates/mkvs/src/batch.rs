@@ -4,135 +4,28 @@
 //! of each device's engine, which makes all of it or none, and readers go to one device until all
 //! that the write waits for have it.
 //!
-//! Over several groups it is first written down as a whole, durably, as an *intent*, on all members
-//! of one of them; then made in each; then the intent is deleted. Opening makes what it finds of
-//! intents: again, since sequences decide. Meanwhile readers of its keys wait, so that nobody sees
-//! a part.
+//! Over several groups it is first written down as a whole ([`intent`](crate::intent)); then made in
+//! each; then the intent is deleted. Meanwhile readers of its keys wait, so that nobody sees a part.
 
 use crate::bloom::hash_of;
 use crate::counters::Count;
 use crate::decided::Decided;
 use crate::device::{Job, make};
-use crate::group::{Group, NotMade, Order, numbers};
-use crate::label::RESERVED;
+use crate::group::{Group, NotMade};
+use crate::intent::{Intent, Step as Planned};
 use crate::matrix::Shared;
+use crate::order::{Order, numbers};
 use crate::pending::{Devices, Entry, Pending, Turn};
 use coreplane_engine::{
-    Batch, Change, Completion, Durability, Engine, Error, Record, Result, Ticket, UnixMillis,
-    Visibility, WriteOptions, Written,
+    Batch, Change, Completion, Error, Record, Result, Ticket, UnixMillis, Visibility, WriteOptions,
+    Written,
 };
-use parking_lot::{Condvar, Mutex};
+use coreplane_pmem::spin::Backoff;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Intents at most at a time.
-const INTENTS: u32 = 64;
-
-/// The numbers of intents that are free.
-#[derive(Debug)]
-pub(crate) struct Intents {
-    free: Mutex<Vec<u32>>,
-    freed: Condvar,
-}
-
-impl Intents {
-    pub(crate) fn new() -> Self {
-        Self { free: Mutex::new((0..INTENTS).collect()), freed: Condvar::new() }
-    }
-
-    fn take(&self) -> u32 {
-        let mut free = self.free.lock();
-        loop {
-            if let Some(number) = free.pop() {
-                return number;
-            }
-            self.freed.wait(&mut free);
-        }
-    }
-
-    fn give_back(&self, number: u32) {
-        self.free.lock().push(number);
-        self.freed.notify_one();
-    }
-}
-
-/// The key of an intent.
-fn intent_key(number: u32) -> Vec<u8> {
-    [RESERVED, format!("intent/{number:02}").as_bytes()].concat()
-}
-
-/// An intent as it is written.
-fn encode(sequence: u64, changes: &[&Change]) -> Vec<u8> {
-    let mut bytes = sequence.to_le_bytes().to_vec();
-    for change in changes {
-        let (kind, value, expires_at): (u8, &[u8], u64) = match change {
-            Change::Put { value, expires_at: None, .. } => (0, value, 0),
-            Change::Put { value, expires_at: Some(at), .. } => (1, value, at.0),
-            Change::Delete { .. } => (2, &[], 0),
-        };
-        bytes.push(kind);
-        bytes.extend_from_slice(&(change.key().len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&expires_at.to_le_bytes());
-        bytes.extend_from_slice(change.key());
-        bytes.extend_from_slice(value);
-    }
-    bytes
-}
-
-/// The sequence and the changes of an intent; none if it is not one.
-fn decode(bytes: &[u8]) -> Option<(u64, Vec<Change>)> {
-    let (sequence, mut rest) = bytes.split_first_chunk()?;
-    let mut changes = Vec::new();
-    while !rest.is_empty() {
-        let (kind, after) = rest.split_first()?;
-        let (key_len, after) = after.split_first_chunk()?;
-        let (value_len, after) = after.split_first_chunk()?;
-        let (expires_at, after) = after.split_first_chunk()?;
-        let (key, after) = after.split_at_checked(u32::from_le_bytes(*key_len) as usize)?;
-        let (value, after) = after.split_at_checked(u32::from_le_bytes(*value_len) as usize)?;
-        let (key, expires_at) = (key.to_vec(), UnixMillis(u64::from_le_bytes(*expires_at)));
-        changes.push(match kind {
-            0 => Change::Put { key, value: value.to_vec(), expires_at: None },
-            1 => Change::Put { key, value: value.to_vec(), expires_at: Some(expires_at) },
-            2 => Change::Delete { key },
-            _ => return None,
-        });
-        rest = after;
-    }
-    Some((u64::from_le_bytes(*sequence), changes))
-}
-
-/// What a device has open of intents.
-///
-/// # Errors
-/// As the engine, and if an intent makes no sense.
-pub(crate) fn open_intents(engine: &dyn Engine) -> Result<Vec<(u32, u64, Vec<Change>)>> {
-    let mut open = Vec::new();
-    for number in 0..INTENTS {
-        if let Some(bytes) = engine.get(&intent_key(number))? {
-            let (sequence, changes) = decode(&bytes)
-                .ok_or_else(|| Error::Unusable(format!("intent {number} makes no sense")))?;
-            open.push((number, sequence, changes));
-        }
-    }
-    Ok(open)
-}
-
-/// Deletes an intent; durable when it returns.
-///
-/// # Errors
-/// As the engine.
-pub(crate) fn drop_intent(engine: &dyn Engine, number: u32) -> Result<()> {
-    engine.delete(&intent_key(number), &durable()).map(|_| ())
-}
-
-fn durable() -> WriteOptions {
-    WriteOptions { durability: Some(Durability::Strict), ..WriteOptions::default() }
-}
-
 /// A value and its expiry, or none.
-type Old = Option<(Vec<u8>, Option<UnixMillis>)>;
+pub(crate) type Old = Option<(Vec<u8>, Option<UnixMillis>)>;
 
 /// A change, and what there was before.
 struct Step<'b> {
@@ -178,9 +71,10 @@ impl Shared {
         let mut changes: BTreeMap<&[u8], &Change> = BTreeMap::new();
         // Of several of one key the last counts.
         changes.extend(batch.changes().iter().map(|change| (change.key(), change)));
-        let _turns = self.turns(changes.keys().map(|key| hash_of(key)));
+        let _turns = self.turns_to_write(&changes);
         // Within the turns, so that it is above all that was written to these keys.
         let given = options.sequence;
+        self.make_way_for(given)?;
         let sequence = self.groups[0].draw(given);
         let options = WriteOptions {
             sequence: Some(sequence),
@@ -200,6 +94,7 @@ impl Shared {
             let replaced = shares.iter().flat_map(|it| &it.steps).any(|step| step.old.is_some());
             match self.make_shares(&mut shares, &options, &counting)? {
                 None => {
+                    self.write_shares_ahead(&shares, sequence);
                     self.counters.add(Count::Batches, 1);
                     for step in shares.iter().flat_map(|share| &share.steps) {
                         let is_put = matches!(step.change, Change::Put { .. });
@@ -211,6 +106,28 @@ impl Shared {
                 Some((group, Some(device), error)) => {
                     self.groups[usize::from(group)].go_on_without(device, error)?;
                 }
+            }
+        }
+    }
+
+    /// The turns of all keys, none of which is in a slot that changes hands just now.
+    fn turns_to_write(&self, changes: &BTreeMap<&[u8], &Change>) -> Vec<Turn<'_>> {
+        let mut backoff = Backoff::new();
+        loop {
+            let turns = self.turns(changes.keys().map(|key| hash_of(key)));
+            if !changes.keys().any(|key| self.owners.of(hash_of(key)).is_frozen()) {
+                return turns;
+            }
+            drop(turns);
+            backoff.wait();
+        }
+    }
+
+    /// Writes what is in slots that move to the groups that they move to.
+    fn write_shares_ahead(&self, shares: &[Share<'_>], sequence: u64) {
+        for step in shares.iter().flat_map(|share| &share.steps) {
+            if let Some(to) = self.owners.of(step.hash).to() {
+                self.write_ahead(to, step.hash, &Decided::of(step.change), sequence);
             }
         }
     }
@@ -295,14 +212,18 @@ impl Shared {
             }
         }
         let _publishing = self.isolation.begin();
-        let intent = is_held.then(|| self.write_intent(shares, sequence)).transpose();
+        // Drawn now, within the turns: whatever is written to these keys later is newer.
+        let undone = self.groups[0].draw(None);
+        let intent = is_held.then(|| self.write_intent(shares, (sequence, undone))).transpose();
         let (intent, failed) = match intent {
             Ok(intent) => (intent, self.make_on_devices(shares, options)),
             Err(failed) => (None, Some(failed)),
         };
         let mut taken_back = Ok(());
         if failed.is_some() {
-            taken_back = self.take_back(shares);
+            // From here on whoever finds the intent takes the batch back.
+            let refused = intent.map_or(Ok(()), |number| self.refuse_intent(&shares[0], number));
+            taken_back = refused.and_then(|()| self.take_back(shares, undone));
         } else {
             for share in shares.iter() {
                 let change = &counting[usize::from(share.group.number)];
@@ -315,17 +236,20 @@ impl Shared {
                 }
             }
         }
-        if let Some(number) = intent {
-            // One that cannot be deleted is made again when the matrix is opened: sequences decide.
+        if let Some(number) = intent
+            && taken_back.is_ok()
+        {
+            // One that cannot be deleted is made again, or taken back again, when the matrix is
+            // opened: sequences decide.
             for device in share_members(&shares[0]) {
-                let _dropped = drop_intent(&*device.engine, number).is_ok();
+                let _dropped = Intent::drop(&*device.engine, number).is_ok();
             }
             self.intents.give_back(number);
         }
         if failed.is_some() {
             for share in shares.iter() {
-                let members = share.group.members();
-                share.steps.iter().for_each(|step| self.pending.refuse(step.hash, members));
+                let followers = share.group.followers();
+                share.steps.iter().for_each(|step| self.pending.refuse(step.hash, followers));
             }
             return taken_back.map(|()| failed);
         }
@@ -335,7 +259,7 @@ impl Shared {
 
     fn release(&self, share: &Share<'_>, options: &WriteOptions) {
         let sequence = options.sequence.unwrap_or_default();
-        for device in share.group.of(share.group.members() & !share.made) {
+        for device in share.group.of(share.group.followers() & !share.made) {
             let (batch, hashes) = (share.batch.clone(), share.hashes());
             let job = Job { batch, options: *options, hashes };
             // If there is no such device nobody waits for it.
@@ -344,7 +268,7 @@ impl Shared {
         for step in &share.steps {
             self.pending.let_go(step.hash);
             for number in numbers(share.made) {
-                self.pending.done(step.hash, sequence, number, share.group.members());
+                self.pending.done(step.hash, sequence, number, share.group.followers());
             }
         }
     }
@@ -374,10 +298,9 @@ impl Shared {
     }
 
     /// Takes back what was made.
-    fn take_back(&self, shares: &[Share<'_>]) -> Result<()> {
+    fn take_back(&self, shares: &[Share<'_>], undone: u64) -> Result<()> {
         for share in shares {
-            let sequence = Some(share.group.draw(None));
-            let options = WriteOptions { sequence, ..WriteOptions::default() };
+            let options = WriteOptions { sequence: Some(undone), ..WriteOptions::default() };
             for number in numbers(share.made) {
                 let engine = &*share.group.device(number)?.engine;
                 let restored = share.steps.iter().try_for_each(|step| {
@@ -397,22 +320,33 @@ impl Shared {
     fn write_intent(
         &self,
         shares: &[Share<'_>],
-        sequence: u64,
+        (made, undone): (u64, u64),
     ) -> std::result::Result<u32, (u16, Option<u8>, Error)> {
         let number = self.intents.take();
-        let changes: Vec<&Change> =
-            shares.iter().flat_map(|share| &share.steps).map(|step| step.change).collect();
-        let bytes = encode(sequence, &changes);
+        let steps = shares.iter().flat_map(|share| &share.steps);
+        let plan = |step: &Step<'_>| Planned { change: step.change.clone(), old: step.old.clone() };
+        let intent = Intent { made, undone, steps: steps.map(plan).collect() };
         for device in share_members(&shares[0]) {
-            if let Err(error) = device.engine.put(&intent_key(number), &bytes, &durable()) {
+            if let Err(error) = intent.write(&*device.engine, number) {
                 for device in share_members(&shares[0]) {
-                    let _dropped = drop_intent(&*device.engine, number).is_ok();
+                    let _dropped = Intent::drop(&*device.engine, number).is_ok();
                 }
                 self.intents.give_back(number);
                 return Err((shares[0].group.number, Some(device.number), error));
             }
         }
         Ok(number)
+    }
+
+    /// The batch of an intent is not to be made; durable when it returns. Who cannot be told is no
+    /// member any more.
+    fn refuse_intent(&self, share: &Share<'_>, number: u32) -> Result<()> {
+        for device in share_members(share) {
+            if Intent::refuse(&*device.engine, number).is_err() {
+                share.group.drop_member(device.number)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -423,48 +357,7 @@ fn share_members<'a>(share: &'a Share<'_>) -> impl Iterator<Item = &'a Arc<crate
 impl Share<'_> {
     /// The devices that are waited for, all of which have the newest of all keys, and the others.
     fn choose_devices(&mut self) -> Result<()> {
-        let mut order = None;
-        for step in &self.steps {
-            // Waits until enough of them have it.
-            order = Some(self.group.order(step.hash)?);
-        }
-        let Some(order) = order else { return Ok(()) };
-        let (members, copies) = (order.members(), order.awaited().len());
-        // One that is first for a key need not be current for another: those are taken that are
-        // current for all.
-        let mut current = members;
-        for step in &self.steps {
-            if let Some(entry) = self.group.pending.entry(step.hash) {
-                current &= if entry.done == 0 { 1 << entry.asked } else { entry.done };
-            }
-        }
-        if (current.count_ones() as usize) < copies || self.group.members() != members {
-            // Every write that is under way ends soon.
-            self.group.settle_all();
-            return self.choose_devices();
-        }
-        self.order = Some(order.with_first(current));
+        self.order = Some(self.group.order_of(&self.hashes())?);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_intent_reads_as_it_was_written() {
-        let changes = vec![
-            Change::Put { key: b"a".to_vec(), value: b"one".to_vec(), expires_at: None },
-            Change::Delete { key: vec![] },
-            Change::Put { key: vec![7; 300], value: vec![], expires_at: Some(UnixMillis(5)) },
-        ];
-        let references: Vec<&Change> = changes.iter().collect();
-        let bytes = encode(77, &references);
-        assert_eq!(decode(&bytes), Some((77, changes)));
-        for len in 0..bytes.len() {
-            // Cut short it is none, or ends where a change does.
-            assert!(decode(&bytes[..len]).is_none_or(|(_, changes)| changes.len() < 3));
-        }
     }
 }

@@ -16,9 +16,11 @@ pub(crate) enum Count {
     Denied,
     /// Reads of which the filter said "perhaps", and the devices had nothing.
     FalseHits,
+    /// Reads that met a damaged record and went to a peer.
+    DamagedReads,
 }
 
-const COUNTS: usize = Count::FalseHits as usize + 1;
+const COUNTS: usize = Count::DamagedReads as usize + 1;
 
 /// The counters: exact, and without a locked instruction each.
 #[derive(Debug, Default)]
@@ -40,5 +42,6 @@ impl Counters {
         stats.batches = get(Count::Batches);
         stats.more.push(("filter_denied", get(Count::Denied)));
         stats.more.push(("filter_false_hits", get(Count::FalseHits)));
+        stats.more.push(("damaged_reads", get(Count::DamagedReads)));
     }
 }

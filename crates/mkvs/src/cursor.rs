@@ -2,9 +2,9 @@
 
 use crate::bloom::hash_of;
 use crate::matrix::{Shared, is_reserved};
-use crate::place::slot_of;
 use coreplane_engine::{Entry, Error, Ordered, Result, WriteOptions};
 use coreplane_pmem::spin;
+use std::sync::atomic::Ordering;
 
 /// Where an iteration goes on: a group, one of its devices, and the cursor of that one's engine.
 #[derive(Debug, Clone, Copy, Default)]
@@ -19,8 +19,8 @@ const AT_A_TIME: usize = 64;
 
 impl Shared {
     /// True for a record that a group shows: not the matrix's own, and of a slot of the group.
-    fn is_shown(&self, group: usize, key: &[u8]) -> bool {
-        !is_reserved(key) && usize::from(self.owners[slot_of(hash_of(key))]) == group
+    pub(crate) fn is_shown(&self, group: usize, key: &[u8]) -> bool {
+        !is_reserved(key) && self.owners.of(hash_of(key)).owner() == group
     }
 
     pub(crate) fn iterate(
@@ -29,6 +29,7 @@ impl Shared {
         count: usize,
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<u64> {
+        let _still = self.moves.read_recursive();
         let Place { mut group, mut device, mut inner } = spin::lock(&self.cursors).place_of(cursor);
         let mut shown = 0;
         while let Some(of) = self.groups.get(group) {
@@ -67,6 +68,7 @@ impl Shared {
         if sequence < horizon {
             return Err(Error::HistoryGone { asked: sequence, horizon });
         }
+        let _still = self.moves.read_recursive();
         for (number, group) in self.groups.iter().enumerate() {
             group.settled()?.engine.changes_since(sequence, &mut |entry| {
                 if self.is_shown(number, entry.key) {
@@ -84,12 +86,31 @@ impl Shared {
 
     pub(crate) fn len(&self) -> Result<u64> {
         let mut len = 0;
-        for group in &self.groups {
+        let has_guests = self.has_guests.load(Ordering::Acquire);
+        for (number, group) in self.groups.iter().enumerate() {
             let engine = &group.settled()?.engine;
+            if has_guests {
+                len += self.count_shown(number, &**engine)?;
+                continue;
+            }
             let own = crate::open::own_records(&**engine)?;
             len += engine.len()?.saturating_sub(own);
         }
         Ok(len)
+    }
+
+    /// The records that a group shows, one by one: while slots move it has others too.
+    fn count_shown(&self, group: usize, engine: &dyn coreplane_engine::Engine) -> Result<u64> {
+        let _still = self.moves.read_recursive();
+        let (mut count, mut cursor) = (0, 0);
+        loop {
+            cursor = engine.iterate(cursor, 1024, &mut |entry| {
+                count += u64::from(self.is_shown(group, entry.key));
+            })?;
+            if cursor == 0 {
+                return Ok(count);
+            }
+        }
     }
 
     pub(crate) fn clear(&self) -> Result<()> {
@@ -112,7 +133,7 @@ impl Shared {
     pub(crate) fn sweep_expired(&self) -> Result<u64> {
         self.check_writable()?;
         let mut swept = 0;
-        for group in &self.groups {
+        for group in self.groups.iter() {
             let mut most = 0;
             for device in group.of(group.members()) {
                 device.drain();
@@ -201,6 +222,7 @@ impl Ordered for Shared {
         limit: usize,
         visit: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<()> {
+        let _still = self.moves.read_recursive();
         let stream = |group| {
             let (fetched, from) = (Vec::new(), None);
             Stream { shared: self, group, fetched, from, is_over: false }

@@ -4,7 +4,7 @@
 //! newest of the key. What the others get is not the question but the answer: this value, or none,
 //! with a sequence.
 
-use coreplane_engine::{Change, Engine, Outcome, Result, UnixMillis, WriteOptions};
+use coreplane_engine::{Change, Engine, Error, Outcome, Remedy, Result, UnixMillis, WriteOptions};
 
 /// A write of one key: decided on one device, made on the others.
 pub(crate) trait Write {
@@ -26,6 +26,17 @@ pub(crate) struct Decided<'a> {
     pub(crate) put: Option<(&'a [u8], Option<UnixMillis>)>,
 }
 
+impl<'a> Decided<'a> {
+    /// The change of a batch.
+    pub(crate) fn of(change: &'a Change) -> Self {
+        let put = match change {
+            Change::Put { value, expires_at, .. } => Some((value.as_slice(), *expires_at)),
+            Change::Delete { .. } => None,
+        };
+        Self { key: change.key(), put }
+    }
+}
+
 impl Decided<'_> {
     pub(crate) fn make(&self, engine: &dyn Engine, options: &WriteOptions) -> Result<()> {
         // Written, or not newer than what is there: both will do.
@@ -44,4 +55,16 @@ impl Decided<'_> {
             None => Change::Delete { key },
         }
     }
+}
+
+/// A device failed, so that the matrix goes on without it: not what the caller has done wrong, and
+/// not a lack of space.
+pub(crate) fn is_failure(error: &Error) -> bool {
+    !matches!(error.remedy(), Remedy::FixInput | Remedy::FreeSpace)
+        && !matches!(error, Error::Closed)
+}
+
+/// Bytes of a device are not what was written: a peer has them.
+pub(crate) fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::ChecksumMismatch { .. } | Error::Corrupt { .. })
 }

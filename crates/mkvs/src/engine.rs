@@ -196,6 +196,14 @@ impl Engine for Matrix {
     }
 }
 
+impl Matrix {
+    /// Ends whatever is filled or moved, as dropping the matrix would: writes fail from then on.
+    /// Nothing that was acknowledged is lost.
+    pub fn abandon(&self) {
+        self.shared.stop();
+    }
+}
+
 impl Drop for Matrix {
     fn drop(&mut self) {
         self.shared.stop();
@@ -206,7 +214,7 @@ impl Shared {
     /// The counters of all devices, and of the records the sum over the groups.
     fn stats(&self) -> Stats {
         let mut sum = Stats::default();
-        for group in &self.groups {
+        for group in self.groups.iter() {
             for device in group.of(group.members()) {
                 let stats = device.engine.stats();
                 for (to, from) in [
@@ -236,7 +244,7 @@ impl Shared {
     /// Verifies every device, and holds the members of each group against each other.
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
-        for group in &self.groups {
+        for group in self.groups.iter() {
             let mut is_first = true;
             for device in group.of(group.members()) {
                 device.drain();

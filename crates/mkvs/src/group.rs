@@ -9,22 +9,27 @@
 //!                                           the others: through their rings, afterwards
 //! ```
 //!
+//! The last that a write waits for is the same device for all keys of the group, its *anchor*. So
+//! whoever goes through all keys finds on the anchor what readers of single keys are shown: what was
+//! acknowledged, and nothing that may be taken back.
+//!
 //! A device that fails is dropped from the membership, durably, before the write is acknowledged
 //! without it. A device without space is another matter: the write is taken back where it was made,
 //! before any reader has seen it, and refused.
 
 use crate::bloom::Filter;
-use crate::decided::{Decided, Write};
+use crate::decided::{Decided, Write, is_failure};
 use crate::device::{Device, Job, make};
 use crate::label::{Ack, Position};
+use crate::order::{Order, anchor_of, choose, numbers};
 use crate::pending::{Current, Devices, Entry, Pending};
+use crate::standings::Standings;
 use coreplane_engine::{
-    Batch, Completion, Error, Outcome, Record, Remedy, Result, Ticket, Visibility, WriteOptions,
-    Written,
+    Batch, Completion, Error, Outcome, Record, Result, Ticket, Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::spin::Backoff;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Who is told that a device has failed: makes that durable, or says why it cannot.
 pub(crate) type Demote = Box<dyn Fn(Position) -> Result<()> + Send + Sync>;
@@ -32,13 +37,22 @@ pub(crate) type Demote = Box<dyn Fn(Position) -> Result<()> + Send + Sync>;
 /// Devices of a group at most.
 pub const DEVICES_MAX: usize = 8;
 
+/// Devices that may come to a group while it is open, those that it was opened with among them. One
+/// that has gone leaves its shell behind, so that nobody who still asks it has to be waited for.
+const DEVICES_EVER: usize = 128;
+
+/// No device.
+const NOBODY: u8 = u8::MAX;
+
 /// A group of devices.
 pub(crate) struct Group {
     pub(crate) number: u16,
-    /// By their numbers.
-    places: [Option<Arc<Device>>; DEVICES_MAX],
-    /// Devices that are current members.
-    members: AtomicU32,
+    /// Which of the devices is at each place.
+    places: [AtomicU8; DEVICES_MAX],
+    /// In the order in which they came.
+    devices: Box<[OnceLock<Arc<Device>>]>,
+    /// What each of them is to the group.
+    pub(crate) standings: Standings,
     pub(crate) filter: Filter,
     pub(crate) pending: Arc<Pending>,
     pub(crate) sequence: Arc<AtomicU64>,
@@ -50,7 +64,7 @@ impl std::fmt::Debug for Group {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Group")
             .field("number", &self.number)
-            .field("devices", &self.places)
+            .field("devices", &self.devices().collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
 }
@@ -65,48 +79,6 @@ pub(crate) struct Parts {
     pub(crate) sequence: Arc<AtomicU64>,
     pub(crate) ack: Ack,
     pub(crate) demote: Demote,
-}
-
-/// The members in the order in which a write comes to them.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Order {
-    devices: [u8; DEVICES_MAX],
-    len: usize,
-    members: Devices,
-    /// Those that the write waits for come first, so many.
-    copies: usize,
-}
-
-impl Order {
-    /// Those that are waited for.
-    pub(crate) fn awaited(&self) -> &[u8] {
-        &self.devices[..self.copies]
-    }
-
-    /// Those that follow.
-    pub(crate) fn others(&self) -> &[u8] {
-        &self.devices[self.copies..self.len]
-    }
-
-    /// The same devices, those of a set before the others.
-    pub(crate) fn with_first(self, set: Devices) -> Self {
-        let mut order = Self { len: 0, ..self };
-        for number in numbers(self.members & set).chain(numbers(self.members & !set)) {
-            order.devices[order.len] = number;
-            order.len += 1;
-        }
-        order
-    }
-
-    /// The members when it was made.
-    pub(crate) fn members(&self) -> Devices {
-        self.members
-    }
-
-    /// The last of those that are waited for: what it has, all of them have.
-    pub(crate) fn asked(&self) -> u8 {
-        self.devices[self.copies - 1]
-    }
 }
 
 /// A write that was not made on as many devices as it waits for.
@@ -125,34 +97,60 @@ enum Tried {
     Failed(Option<u8>, Error),
 }
 
-/// A device failed, so that the matrix goes on without it: not what the caller has done wrong, and
-/// not a lack of space.
-pub(crate) fn is_failure(error: &Error) -> bool {
-    !matches!(error.remedy(), Remedy::FixInput | Remedy::FreeSpace)
-        && !matches!(error, Error::Closed)
-}
-
 impl Group {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { number, devices, members, filter, pending, sequence, ack, demote } = parts;
-        let members = AtomicU32::new(members);
-        let mut places = [const { None }; DEVICES_MAX];
+        let group = Self {
+            number,
+            places: [const { AtomicU8::new(NOBODY) }; DEVICES_MAX],
+            devices: (0..DEVICES_EVER).map(|_| OnceLock::new()).collect(),
+            standings: Standings::new(members),
+            filter,
+            pending,
+            sequence,
+            ack,
+            demote,
+        };
         for device in devices {
-            let number = usize::from(device.number);
-            places[number] = Some(device);
+            // As many as there are places.
+            let _placed = group.place(device).is_ok();
         }
-        Self { number, places, members, filter, pending, sequence, ack, demote }
+        group
+    }
+
+    /// Puts a device in its place, where it is found from now on. Whoever has found the one before it
+    /// goes on with that.
+    ///
+    /// # Errors
+    /// If more have come than can be while the matrix is open.
+    pub(crate) fn place(&self, device: Arc<Device>) -> Result<()> {
+        let number = usize::from(device.number);
+        let mut device = device;
+        for (at, place) in self.devices.iter().enumerate() {
+            match place.set(device) {
+                Ok(()) => {
+                    self.places[number].store(at as u8, Ordering::Release);
+                    return Ok(());
+                }
+                Err(taken) => device = taken,
+            }
+        }
+        let what = format!(
+            "{DEVICES_EVER} devices have come to group {} since the matrix was opened: open it again",
+            self.number
+        );
+        Err(Error::Unusable(what))
     }
 
     /// The current members.
     #[inline]
     pub(crate) fn members(&self) -> Devices {
-        self.members.load(Ordering::Acquire)
+        self.standings.members()
     }
 
     /// The devices that are there, members or not.
     pub(crate) fn devices(&self) -> impl Iterator<Item = &Arc<Device>> {
-        self.places.iter().flatten()
+        (0..DEVICES_MAX as u8).filter_map(|number| self.device(number).ok())
     }
 
     /// The devices of a set.
@@ -164,20 +162,17 @@ impl Group {
         Error::Unusable(format!("group {} has no current device left", self.number))
     }
 
-    /// The device to read a key on.
+    /// The device to read a key on, but for some that were asked in vain.
     ///
     /// # Errors
     /// If the group has no member left.
     #[inline]
-    pub(crate) fn reader(&self, hash: u64) -> Result<&Arc<Device>> {
+    pub(crate) fn reader(&self, hash: u64, but: Devices) -> Result<&Arc<Device>> {
         let mut backoff = Backoff::new();
         loop {
-            let members = self.members();
+            let before = self.standings.now();
+            let members = before.members() & !but;
             let current = self.pending.current(hash, members);
-            if self.members() != members {
-                // Who is no member any more may lack what was acknowledged since.
-                continue;
-            }
             let choice = match current {
                 Current::All => choose(hash, members),
                 Current::Some(devices) => choose(hash, devices),
@@ -188,7 +183,13 @@ impl Group {
                     continue;
                 }
             };
-            return choice.map_or_else(|| Err(self.lost()), |number| self.device(number));
+            let device = choice.map_or_else(|| Err(self.lost()), |number| self.device(number));
+            if self.standings.now() != before {
+                // Who is no member any more may lack what was acknowledged since, and in its place
+                // there may be another.
+                continue;
+            }
+            return device;
         }
     }
 
@@ -228,8 +229,14 @@ impl Group {
 
     /// The membership is durable: from here on these are the members.
     pub(crate) fn set_members(&self, members: Devices, of_group: impl Fn(u64) -> bool) {
-        self.members.store(members, Ordering::Release);
-        self.pending.settle(members, of_group);
+        self.standings.set_members(members);
+        self.pending.settle(self.followers(), of_group);
+    }
+
+    /// The devices that every write comes to: the members, and those that are about to be.
+    #[inline]
+    pub(crate) fn followers(&self) -> Devices {
+        self.standings.now().followers()
     }
 
     /// Writes a key, of which the caller has the turn.
@@ -271,7 +278,7 @@ impl Group {
             Ok(Outcome::Written(written)) => written,
             refused => {
                 inserted.undo();
-                self.pending.refuse(hash, self.members());
+                self.pending.refuse(hash, self.followers());
                 return Ok(match refused {
                     Ok(outcome) => Tried::Made(outcome),
                     Err(error) => Tried::Failed(Some(first.number), error),
@@ -286,7 +293,7 @@ impl Group {
                 inserted.undo();
                 let made: Vec<u8> = numbers(made).collect();
                 let taken_back = self.take_back(&made, asked, decided.key);
-                self.pending.refuse(hash, self.members());
+                self.pending.refuse(hash, self.followers());
                 return taken_back.map(|()| Tried::Failed(device, error));
             }
         };
@@ -299,13 +306,13 @@ impl Group {
             }
         }
         // In their rings before anybody is told, so that who drains a ring has it all.
-        for device in self.of(self.members() & !copied) {
+        for device in self.of(self.followers() & !copied) {
             let mut batch = Batch::new();
             batch.push(decided.to_change());
             self.hand_over(device.number, Job { batch, options: *options, hashes: vec![hash] })?;
         }
         for number in numbers(copied) {
-            self.pending.done(hash, sequence, number, self.members());
+            self.pending.done(hash, sequence, number, self.followers());
         }
         drop(change);
         let written = Written { sequence, ticket: Ticket::DURABLE, ..written };
@@ -320,17 +327,30 @@ impl Group {
         made: Devices,
         make: impl Fn(u8) -> Result<()>,
     ) -> std::result::Result<Devices, NotMade> {
-        let mut made = made;
-        let rest = order.awaited().iter().chain(order.others()).copied();
-        for number in rest.filter(|number| made & 1 << number == 0).collect::<Vec<u8>>() {
-            let members = self.members();
+        let (mut made, mut asked) = (made, made);
+        loop {
+            let now = self.standings.now();
+            let members = now.members();
             let has = (made & members).count_ones();
             if has > 0 && has >= self.ack.copies(members.count_ones()) {
-                break;
-            }
-            if members & 1 << number == 0 {
+                // They may be members by the time of the answer.
+                for number in numbers(now.candidates() & !made) {
+                    match make(number) {
+                        Ok(()) => made |= 1 << number,
+                        Err(_) => self.standings.leave(number),
+                    }
+                }
+                if self.standings.now() == now {
+                    return Ok(made);
+                }
                 continue;
             }
+            // One may have become a member since the order was made.
+            let listed = order.awaited().iter().chain(order.others()).copied();
+            let rest = members & !asked;
+            let mut next = listed.chain(numbers(members)).filter(|number| rest & 1 << number != 0);
+            let Some(number) = next.next() else { break };
+            asked |= 1 << number;
             match make(number) {
                 Ok(()) => made |= 1 << number,
                 Err(error) if is_failure(&error) => {
@@ -348,12 +368,7 @@ impl Group {
                 Err(error) => return Err(NotMade { made, device: Some(number), error }),
             }
         }
-        let members = self.members();
-        let has = (made & members).count_ones();
-        if has == 0 || has < self.ack.copies(members.count_ones()) {
-            return Err(NotMade { made, device: None, error: self.lost() });
-        }
-        Ok(made)
+        Err(NotMade { made, device: None, error: self.lost() })
     }
 
     /// Has a device follow: through its ring, or at once if that is full.
@@ -365,9 +380,12 @@ impl Group {
         Ok(())
     }
 
+    #[inline]
     pub(crate) fn device(&self, number: u8) -> Result<&Arc<Device>> {
-        let place = self.places.get(usize::from(number)).and_then(Option::as_ref);
-        place.ok_or_else(|| self.lost())
+        let place = self.places.get(usize::from(number));
+        let at = place.map_or(NOBODY, |place| place.load(Ordering::Acquire));
+        let device = self.devices.get(usize::from(at)).and_then(OnceLock::get);
+        device.ok_or_else(|| self.lost())
     }
 
     /// A sequence above all others, or the one that was given.
@@ -387,28 +405,30 @@ impl Group {
     /// # Errors
     /// If there is none.
     pub(crate) fn order(&self, hash: u64) -> Result<Order> {
+        self.order_of(&[hash])
+    }
+
+    /// The same of several keys, whose write comes to each device at once.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn order_of(&self, hashes: &[u64]) -> Result<Order> {
         let mut backoff = Backoff::new();
-        let (members, copies, current) = loop {
+        loop {
             let members = self.members();
             let copies = self.ack.copies(members.count_ones()) as usize;
-            let current = match self.pending.entry(hash) {
-                None => members,
-                Some(Entry { done: 0, asked, .. }) => members & 1 << asked,
-                Some(Entry { done, .. }) => members & done,
-            };
-            if current.count_ones() as usize >= copies {
-                break (members, copies, current);
+            let anchor = anchor_of(members).ok_or_else(|| self.lost())?;
+            let entries = hashes.iter().filter_map(|hash| self.pending.entry(*hash));
+            let current = entries.fold(members, |current, entry| match entry {
+                Entry { done: 0, asked, .. } => current & 1 << asked,
+                Entry { done, .. } => current & done,
+            });
+            if current.count_ones() as usize >= copies && current & 1 << anchor != 0 {
+                let hash = hashes.first().copied().unwrap_or_default();
+                return Ok(Order::new(hash, members, current, (copies, anchor)));
             }
             backoff.wait();
-        };
-        let first = choose(hash, current).ok_or_else(|| self.lost())?;
-        let mut order = Order { devices: [first; DEVICES_MAX], len: 1, members, copies };
-        let others = current & !(1 << first);
-        for number in numbers(others).chain(numbers(members & !current)) {
-            order.devices[order.len] = number;
-            order.len += 1;
         }
-        Ok(order)
     }
 
     /// Takes a write back on devices where it was made: they get what `source` has, on which it was
@@ -436,7 +456,9 @@ impl Group {
 
     /// Makes on a device what the others have already, if it is a member.
     pub(crate) fn catch_up(&self, device: &Device, job: &Job) {
-        if self.members() & 1 << device.number == 0 {
+        let bit = 1 << device.number;
+        let is_there = self.device(device.number).is_ok_and(|here| std::ptr::eq(&**here, device));
+        if self.followers() & bit == 0 || !is_there {
             return;
         }
         if make(&*device.engine, &job.batch, &job.options).is_err() {
@@ -447,13 +469,8 @@ impl Group {
         }
         let sequence = job.options.sequence.unwrap_or(0);
         for hash in &job.hashes {
-            self.pending.done(*hash, sequence, device.number, self.members());
+            self.pending.done(*hash, sequence, device.number, self.followers());
         }
-    }
-
-    /// Waits until every device has what it was given before the call.
-    pub(crate) fn settle_all(&self) {
-        self.of(self.members()).for_each(|device| device.drain());
     }
 
     /// This device, with all that was acknowledged before the call; none if it is no member.
@@ -463,38 +480,20 @@ impl Group {
         (self.members() & 1 << number != 0).then_some(device)
     }
 
-    /// A device that has all that was acknowledged before the call.
+    /// The anchor: of every key it has what a reader is shown, and no more.
     ///
     /// # Errors
     /// If the group has no member left.
     pub(crate) fn settled(&self) -> Result<&Arc<Device>> {
         loop {
-            let least = self.of(self.members()).min_by_key(|device| device.queued());
-            let device = least.ok_or_else(|| self.lost())?;
+            let before = self.standings.now();
+            let anchor = anchor_of(before.members()).ok_or_else(|| self.lost())?;
+            let device = self.device(anchor)?;
+            // One that has become it just now may have older writes to make.
             device.drain();
-            if self.members() & 1 << device.number != 0 {
+            if self.standings.now() == before {
                 return Ok(device);
             }
         }
     }
-}
-
-/// The numbers in a set.
-pub(crate) fn numbers(set: Devices) -> impl Iterator<Item = u8> {
-    (0..Devices::BITS as u8).filter(move |number| set & 1 << number != 0)
-}
-
-/// One of a set: for one key mostly the same, so that each device's caches have their share of the
-/// keys.
-#[inline]
-fn choose(hash: u64, set: Devices) -> Option<u8> {
-    let count = set.count_ones();
-    if count == 0 {
-        return None;
-    }
-    let mut rest = set;
-    for _ in 0..(hash >> 32) as u32 % count {
-        rest &= rest - 1;
-    }
-    Some(rest.trailing_zeros() as u8)
 }

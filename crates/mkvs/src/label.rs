@@ -16,6 +16,7 @@
 
 use coreplane_engine::{Engine, Error, Result, WriteOptions};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The version of this format.
 const VERSION: u32 = 1;
@@ -75,6 +76,19 @@ impl std::fmt::Display for Position {
     }
 }
 
+/// As it is shown.
+impl std::str::FromStr for Position {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let place = || {
+            let (group, device) = text.strip_prefix('g')?.split_once('d')?;
+            Some(Self { group: group.parse().ok()?, device: device.parse().ok()? })
+        };
+        place().ok_or_else(|| format!("`{text}` is no place of a matrix; g0d1 is one"))
+    }
+}
+
 /// What a member is to its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -83,6 +97,8 @@ pub enum Standing {
     Current,
     /// It is out of date, or not there.
     Absent,
+    /// It is being filled from the others.
+    Joining,
 }
 
 /// A device as a member.
@@ -106,8 +122,17 @@ pub(crate) struct Label {
     pub(crate) ack: Ack,
     /// By group and device.
     pub(crate) members: Vec<Vec<Member>>,
+    /// Devices of a group that is being made: it is none yet, and its devices hold nothing.
+    #[serde(default)]
+    pub(crate) planned: Option<Vec<Member>>,
     /// The group that owns each slot.
     pub(crate) owners: Vec<u16>,
+    /// Slots that move, and where to.
+    #[serde(default)]
+    pub(crate) moving: BTreeMap<u16, u16>,
+    /// Groups may have records of slots that are not theirs any more.
+    #[serde(default)]
+    pub(crate) has_guests: bool,
     /// The matrix was closed: each current member has all.
     pub(crate) is_clean: bool,
     /// Every write up to this sequence is on all current members.
@@ -141,7 +166,10 @@ impl Label {
             epoch: 1,
             ack,
             members,
+            planned: None,
             owners: owners.collect(),
+            moving: BTreeMap::new(),
+            has_guests: false,
             is_clean: false,
             mark: 0,
             is_level: true,
@@ -157,7 +185,32 @@ impl Label {
     }
 
     pub(crate) fn member(&self, position: Position) -> Option<&Member> {
-        self.members.get(usize::from(position.group))?.get(usize::from(position.device))
+        let group = usize::from(position.group);
+        let planned = self.planned.as_ref().filter(|_| group == self.members.len());
+        self.members.get(group).or(planned)?.get(usize::from(position.device))
+    }
+
+    /// True if a device at `position` may have no label yet: it is about to get one.
+    pub(crate) fn awaits(&self, position: Position) -> bool {
+        self.member(position).is_some_and(|member| member.standing == Standing::Joining)
+    }
+
+    /// True if a device is not a current member.
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.members.iter().flatten().any(|member| member.standing != Standing::Current)
+    }
+
+    /// A device is a member no more.
+    pub(crate) fn leave(&mut self, position: Position) {
+        self.stand(position, Standing::Absent);
+    }
+
+    /// A device has another standing from now on.
+    pub(crate) fn stand(&mut self, position: Position, standing: Standing) {
+        let group = self.members.get_mut(usize::from(position.group));
+        if let Some(member) = group.and_then(|it| it.get_mut(usize::from(position.device))) {
+            member.standing = standing;
+        }
     }
 
     /// Every place of the matrix.

@@ -16,8 +16,10 @@
 //! - `label`: who belongs to the matrix, and who is current
 //! - `device`, `decided`, `group`: writing to several, reading from one
 //! - `pending`: which devices have the newest of a key
-//! - `batch`: over several groups, all or nothing
-//! - `open`, `upkeep`: creating, opening, bringing members level; and what is done meanwhile
+//! - `batch`, `intent`: over several groups, all or nothing
+//! - `filling`, `join`, `moving`: a device that is replaced, a group that is added
+//! - `scrub`: damage at rest, healed from a peer
+//! - `open`, `level`, `upkeep`: creating, opening, bringing members level; and what is done meanwhile
 //!
 //! # Departures from the paper
 //!
@@ -33,20 +35,32 @@ mod cursor;
 mod decided;
 mod device;
 mod engine;
+mod filling;
 mod group;
+mod groups;
+mod intent;
+mod join;
 mod label;
+mod level;
 mod matrix;
+mod moving;
 mod open;
+mod order;
+mod owners;
 mod pending;
 pub mod place;
+mod scrub;
+mod standings;
 mod upkeep;
 
 pub use clock::TimeSource;
 pub use engine::Matrix;
+pub use filling::{FillOptions, Filled};
 pub use group::DEVICES_MAX;
 pub use label::{Ack, Position, Standing};
 pub use open::{Options, Rack, Shape};
 pub use place::SLOTS;
+pub use scrub::Scrubbed;
 
 /// The engine's name.
 pub const NAME: &str = "mkvs";

@@ -1,40 +1,56 @@
 //! The matrix as an engine.
 
-use crate::batch::Intents;
 use crate::bloom::hash_of;
 use crate::counters::{Count, Counters};
 use crate::cursor::Place;
-use crate::decided::{Decided, Write};
+use crate::decided::{Decided, Write, is_damage};
 use crate::group::Group;
-use crate::label::{Label, RESERVED};
+use crate::groups::Groups;
+use crate::intent::Intents;
+use crate::label::{Label, Position, RESERVED};
+use crate::owners::Owners;
 use crate::pending::Pending;
-use crate::place::slot_of;
 use coreplane_engine::{
     Cursors, Engine, Error, Expected, Found, Limits, Mutation, Outcome, Record, Result, Ticket,
     UnixMillis, Visibility, WriteOptions,
 };
 use coreplane_pmem::isolation::Isolation;
-use parking_lot::Mutex;
-use std::sync::Arc;
+use coreplane_pmem::spin::Backoff;
+use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// What the parts of an open matrix share.
 pub(crate) struct Shared {
-    pub(crate) groups: Vec<Arc<Group>>,
+    /// Itself, for groups that come later.
+    pub(crate) weak: Weak<Self>,
+    pub(crate) groups: Groups,
     /// The group that owns each slot.
-    pub(crate) owners: Box<[u16]>,
+    pub(crate) owners: Owners,
+    /// Held by whoever goes through many keys, so that no slot changes hands meanwhile.
+    pub(crate) moves: RwLock<()>,
+    /// Groups may have records of slots that are not theirs: on the way here, or not yet removed.
+    pub(crate) has_guests: AtomicBool,
+    /// Held by whoever fills a device or a group: one at a time.
+    pub(crate) filling: Mutex<()>,
     pub(crate) pending: Arc<Pending>,
     pub(crate) sequence: Arc<AtomicU64>,
     pub(crate) isolation: Isolation,
     pub(crate) cursors: Mutex<Cursors<Place>>,
     pub(crate) intents: Intents,
     pub(crate) label: Arc<Mutex<Label>>,
+    /// The mark of the label, or what it is just being raised to.
+    pub(crate) mark: AtomicU64,
     /// As the label says.
     pub(crate) is_level: AtomicBool,
     pub(crate) clock: Arc<crate::clock::Clock>,
     pub(crate) closed: AtomicBool,
+    /// It was closed, and that went well.
+    pub(crate) is_clean: AtomicBool,
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
+    /// Places whose devices could not be opened, and why.
+    pub(crate) damaged: Mutex<Vec<(Position, String)>>,
     /// Why it could not be put together.
     pub(crate) failure: Mutex<Option<Error>>,
 }
@@ -116,8 +132,7 @@ impl Write for Erased<'_> {
 
 impl Shared {
     pub(crate) fn group_of(&self, hash: u64) -> &Arc<Group> {
-        // Owners are numbers of groups.
-        &self.groups[usize::from(self.owners[slot_of(hash)])]
+        &self.groups[self.owners.of(hash).owner()]
     }
 
     /// # Errors
@@ -145,11 +160,22 @@ impl Shared {
         self.check_writable()?;
         self.check_key(key)?;
         let hash = hash_of(key);
-        let outcome = {
+        let mut backoff = Backoff::new();
+        let outcome = loop {
             let _turn = self.pending.turn(Pending::stripe_of(hash));
             // Whoever closes goes round the turns: what is made in one that comes after is not made.
             self.check_writable()?;
-            self.group_of(hash).write(hash, options, write)?
+            self.make_way_for(options.sequence)?;
+            let route = self.owners.of(hash);
+            if !route.is_frozen() {
+                let outcome = self.groups[route.owner()].write(hash, options, write)?;
+                if let (Some(to), Outcome::Written(written)) = (route.to(), &outcome) {
+                    self.write_ahead(to, hash, &write.decided(), written.sequence);
+                }
+                break outcome;
+            }
+            drop(_turn);
+            backoff.wait();
         };
         if let Outcome::Written(written) = &outcome {
             let is_put = write.decided().put.is_some();
@@ -212,11 +238,19 @@ impl Shared {
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
         let hash = hash_of(key);
-        let is_denied = self.group_of(hash).denies(hash) || is_reserved(key);
-        let found = if is_denied {
-            Found { hit: false, ticket: Ticket::DURABLE }
-        } else {
-            self.find(hash, key, visibility, visit)?
+        let (found, is_denied) = loop {
+            let owner = self.owners.of(hash).owner();
+            let is_denied = self.groups[owner].denies(hash) || is_reserved(key);
+            let found = if is_denied {
+                Found { hit: false, ticket: Ticket::DURABLE }
+            } else {
+                self.find_in(&self.groups[owner], (hash, key), visibility, visit)?
+            };
+            // What was found there was there while it was asked for. But a group that the key has
+            // moved away from does not say where it is.
+            if found.hit || self.owners.of(hash).owner() == owner {
+                break (found, is_denied);
+            }
         };
         self.counters.add(if found.hit { Count::Hits } else { Count::Misses }, 1);
         if !found.hit {
@@ -225,7 +259,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// Reads a key on a device that has the newest of it.
+    /// Reads a key, of which the caller has the turn, on a device that has the newest of it.
     pub(crate) fn find(
         &self,
         hash: u64,
@@ -233,11 +267,29 @@ impl Shared {
         visibility: Visibility,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
-        let group = self.group_of(hash);
+        self.find_in(self.group_of(hash), (hash, key), visibility, visit)
+    }
+
+    fn find_in(
+        &self,
+        group: &Group,
+        (hash, key): (u64, &[u8]),
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        let mut damaged = 0;
         loop {
-            let device = group.reader(hash)?;
+            let device = group.reader(hash, damaged)?;
             match device.engine.get_with(key, visibility, visit) {
                 Ok(found) => return Ok(found),
+                // One record, of which a peer has another copy; the scrub heals it.
+                Err(error) if is_damage(&error) => {
+                    self.counters.add(Count::DamagedReads, 1);
+                    damaged |= 1 << device.number;
+                    if group.members() & !damaged == 0 {
+                        return Err(error);
+                    }
+                }
                 Err(error) => group.go_on_without(device.number, error)?,
             }
         }

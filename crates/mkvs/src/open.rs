@@ -8,25 +8,26 @@
 //! was acknowledged at `all`; at `first` some were. Either way the newest counts: whatever any
 //! member has of what is newer than the label's *mark* is given to the others, deletes too.
 
-use crate::batch::{Intents, drop_intent, open_intents};
-use crate::bloom::{Filter, hash_of};
+use crate::bloom::Filter;
 use crate::clock::{Clock, TimeSource};
 use crate::counters::Counters;
-use crate::device::{Device, make};
+use crate::decided::is_damage;
+use crate::device::Device;
 use crate::engine::Matrix;
 use crate::group::{DEVICES_MAX, Demote, Group, Parts};
+use crate::groups::{GROUPS_MAX, Groups};
+use crate::intent::{Intent, Intents};
 use crate::label::{Ack, Label, Member, Position, RESERVED, Standing};
-use crate::matrix::{Shared, is_reserved};
-use crate::pending::{Devices, Pending};
-use crate::place::slot_of;
-use coreplane_engine::{
-    Batch, Change, Cursors, Engine, Error, Limits, Progress, Result, UnixMillis, WriteOptions,
-};
+use crate::level;
+use crate::matrix::Shared;
+use crate::owners::Owners;
+use crate::pending::Pending;
+use coreplane_engine::{Cursors, Engine, Error, Limits, Progress, Result, UnixMillis};
 use coreplane_pmem::isolation::Isolation;
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Weak};
 
 /// Where devices are put: makes and opens the engine of each.
 pub trait Rack: Send + Sync {
@@ -47,6 +48,12 @@ pub trait Rack: Send + Sync {
     /// # Errors
     /// As the engine's opening.
     fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>>;
+
+    /// Removes what is at `place`, if anything: what was to become a device there and did not.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    fn remove(&self, place: Position) -> Result<()>;
 }
 
 /// How a matrix is made.
@@ -85,10 +92,14 @@ impl std::fmt::Debug for Options {
 /// The least number of keys that a filter has room for.
 pub(crate) const FILTER_MIN: u64 = 4096;
 
+/// Sequences that a device may have given which nobody has seen who is left: as many as can be under
+/// way at a time, and some.
+const UNSEEN: u64 = 1 << 24;
+
 /// A device that was found.
-struct Found {
-    engine: Arc<dyn Engine>,
-    label: Label,
+pub(crate) struct Found {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) label: Label,
 }
 
 /// The matrix's own records in a device.
@@ -97,10 +108,10 @@ struct Found {
 /// As the engine.
 pub(crate) fn own_records(engine: &dyn Engine) -> Result<u64> {
     let label = u64::from(engine.get(&[RESERVED, b"label"].concat())?.is_some());
-    Ok(label + open_intents(engine)?.len() as u64)
+    Ok(label + Intent::records_on(engine)?)
 }
 
-fn drawn() -> String {
+pub(crate) fn drawn() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
@@ -116,9 +127,10 @@ impl Matrix {
     /// [`Error::Unusable`] for a shape that cannot be, and as the devices' creation.
     pub fn create(rack: &dyn Rack, shape: Shape, options: &Options) -> Result<Self> {
         let Shape { groups, devices, ack } = shape;
-        if groups == 0 || devices == 0 || usize::from(devices) > DEVICES_MAX || groups > 256 {
+        if groups == 0 || devices == 0 || usize::from(devices) > DEVICES_MAX || groups > GROUPS_MAX
+        {
             return Err(Error::Unusable(format!(
-                "a matrix has 1 to 256 groups of 1 to {DEVICES_MAX} devices, not {groups} of {devices}"
+                "a matrix has 1 to {GROUPS_MAX} groups of 1 to {DEVICES_MAX} devices, not {groups} of {devices}"
             )));
         }
         let clock = Arc::new(Clock::new(Arc::clone(&options.time)));
@@ -147,27 +159,49 @@ impl Matrix {
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
         let clock = Arc::new(Clock::new(Arc::clone(&options.time)));
-        let mut found = BTreeMap::new();
+        let mut damaged = Vec::new();
+        let (mut found, mut blank) = (BTreeMap::new(), Vec::new());
         for place in rack.present()? {
-            let engine = rack.open(place, &clock.source())?;
-            let label = Label::read(&*engine)?.ok_or_else(|| {
-                Error::Unusable(format!("the device at {place} belongs to no matrix"))
-            })?;
+            let engine = match rack.open(place, &clock.source()) {
+                // As if it were not there: its peers have what it had, or the matrix is refused.
+                Err(error) if is_damage(&error) => {
+                    damaged.push((place, error.to_string()));
+                    continue;
+                }
+                other => other?,
+            };
+            let Some(label) = Label::read(&*engine)? else {
+                blank.push(place);
+                continue;
+            };
             clock.raise(engine.now());
             let position = label.position;
             if found.insert(position, Found { engine, label }).is_some() {
                 return Err(Error::Unusable(format!("there are two devices {position}")));
             }
         }
-        let label = newest(&found)?;
-        let label = admit(&mut found, label, options.accept_loss)?;
+        let label = newest(&found).map_err(|error| damaged_first(&damaged, error))?;
+        if let Some(place) = blank.into_iter().find(|place| !label.awaits(*place)) {
+            let what = format!("the device at {place} belongs to no matrix");
+            return Err(Error::Unusable(what));
+        }
+        let admitted = admit(&mut found, label, options.accept_loss);
+        let mut label = admitted.map_err(|error| damaged_first(&damaged, error))?;
         if !label.is_clean {
-            make_intents(&found, &label)?;
+            level::finish_intents(&mut found, &mut label)?;
             for group in 0..label.members.len() as u16 {
-                level(&found, &label, group, progress)?;
+                level::level(&mut found, &mut label, group, progress)?;
             }
         }
-        Self::assemble(found, label, clock)
+        let matrix = Self::assemble(found, label, clock)?;
+        *matrix.shared.damaged.lock() = damaged;
+        Ok(matrix)
+    }
+
+    /// The places whose devices could not be opened, since they are damaged, and how: they count as
+    /// absent.
+    pub fn damaged(&self) -> Vec<(Position, String)> {
+        self.shared.damaged.lock().clone()
     }
 
     fn assemble(found: BTreeMap<Position, Found>, label: Label, clock: Arc<Clock>) -> Result<Self> {
@@ -176,7 +210,14 @@ impl Matrix {
             newest = newest.max(device.engine.advance_sequence()?);
         }
         let mut label = label;
+        if !label.is_clean && label.is_degraded() {
+            // Who is not here may have sequences that nobody here has seen. What is written from
+            // now on is newer.
+            newest += UNSEEN;
+        }
         label.is_clean = false;
+        // What was planned and is no group yet will be planned again.
+        label.planned = None;
         // By now they are, or the loss was accepted.
         label.is_level = true;
         label.epoch += 1;
@@ -184,30 +225,20 @@ impl Matrix {
             label.at(*position).write(&*device.engine)?;
         }
         let (pending, sequence) = (Arc::new(Pending::new()), Arc::new(AtomicU64::new(newest)));
-        let owners: Box<[u16]> = label.owners.clone().into();
-        let ack = label.ack;
+        let owners = Owners::new(&label.owners);
+        let has_guests = label.has_guests || !label.moving.is_empty();
         let mut by_group: BTreeMap<u16, Vec<Arc<Device>>> = BTreeMap::new();
         for (position, device) in found {
             // By their numbers, since the map is sorted; a place without a device has none.
             let devices = by_group.entry(position.group).or_default();
             devices.push(Arc::new(Device::new(position.device, device.engine)));
         }
+        let (ack, mark) = (label.ack, label.mark);
         let label = Arc::new(Mutex::new(label));
         let shared = Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
             let groups = by_group.into_iter().map(|(number, devices)| {
-                let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
-                let weak = weak.clone();
-                let demote: Demote = Box::new(move |position| match weak.upgrade() {
-                    Some(shared) => shared.demote(position),
-                    None => Err(Error::Closed),
-                });
-                let filter = Filter::with_capacity(FILTER_MIN);
-                filter.map_err(|error| Error::Unusable(error.to_string())).map(|filter| {
-                    let (pending, sequence) = (Arc::clone(&pending), Arc::clone(&sequence));
-                    let parts =
-                        Parts { number, devices, members, filter, pending, sequence, ack, demote };
-                    Arc::new(Group::new(parts))
-                })
+                let (pending, sequence) = (Arc::clone(&pending), Arc::clone(&sequence));
+                assemble_group(weak, number, devices, (pending, sequence, ack))
             });
             let groups: Result<Vec<Arc<Group>>> = groups.collect();
             let (groups, failure) = match groups {
@@ -215,30 +246,66 @@ impl Matrix {
                 Err(error) => (Vec::new(), Some(error)),
             };
             Shared {
+                weak: weak.clone(),
                 limits: limits(&groups),
-                groups,
+                groups: Groups::new(groups),
                 owners,
+                moves: RwLock::new(()),
+                has_guests: AtomicBool::new(has_guests),
+                filling: Mutex::new(()),
                 pending: Arc::clone(&pending),
                 sequence: Arc::clone(&sequence),
                 isolation: Isolation::default(),
                 cursors: Mutex::new(Cursors::default()),
                 intents: Intents::new(),
                 label,
+                mark: AtomicU64::new(mark),
                 is_level: AtomicBool::new(true),
                 clock,
                 closed: AtomicBool::new(false),
+                is_clean: AtomicBool::new(false),
                 counters: Counters::default(),
                 failure: Mutex::new(failure),
+                damaged: Mutex::default(),
             }
         });
         if let Some(error) = shared.failure.lock().take() {
             return Err(error);
         }
-        for group in &shared.groups {
+        for group in shared.groups.iter() {
             shared.fill_filter(group)?;
         }
         Ok(Self { shared })
     }
+}
+
+/// Why the matrix cannot be opened: with the devices that are damaged, which may be the reason.
+fn damaged_first(damaged: &[(Position, String)], error: Error) -> Error {
+    match damaged.first() {
+        Some((place, how)) => {
+            Error::Unusable(format!("the device at {place} is damaged ({how}), and {error}"))
+        }
+        None => error,
+    }
+}
+
+/// Puts a group together, none of whose keys its filter knows yet.
+pub(crate) fn assemble_group(
+    shared: &Weak<Shared>,
+    number: u16,
+    devices: Vec<Arc<Device>>,
+    (pending, sequence, ack): (Arc<Pending>, Arc<AtomicU64>, Ack),
+) -> Result<Arc<Group>> {
+    let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
+    let shared = shared.clone();
+    let demote: Demote = Box::new(move |position| match shared.upgrade() {
+        Some(shared) => shared.demote(position),
+        None => Err(Error::Closed),
+    });
+    let filter = Filter::with_capacity(FILTER_MIN);
+    let filter = filter.map_err(|error| Error::Unusable(error.to_string()))?;
+    let parts = Parts { number, devices, members, filter, pending, sequence, ack, demote };
+    Ok(Arc::new(Group::new(parts)))
 }
 
 /// What holds on all devices.
@@ -320,80 +387,6 @@ fn admit(
         label.members[usize::from(group)][usize::from(device)].standing = Standing::Absent;
     }
     Ok(label)
-}
-
-/// Makes the batches that were under way in several groups.
-fn make_intents(found: &BTreeMap<Position, Found>, label: &Label) -> Result<()> {
-    for device in found.values() {
-        for (number, sequence, changes) in open_intents(&*device.engine)? {
-            let mut by_group: HashMap<u16, Batch> = HashMap::new();
-            for change in changes {
-                let group = label.owners[slot_of(hash_of(change.key()))];
-                by_group.entry(group).or_default().push(change);
-            }
-            let options = WriteOptions { sequence: Some(sequence), ..WriteOptions::default() };
-            for (position, member) in found {
-                if let Some(batch) = by_group.get(&position.group) {
-                    make(&*member.engine, batch, &options)?;
-                }
-            }
-            drop_intent(&*device.engine, number)?;
-        }
-    }
-    Ok(())
-}
-
-/// Brings the members of a group level: gives each what another has that is newer.
-fn level(
-    found: &BTreeMap<Position, Found>,
-    label: &Label,
-    group: u16,
-    progress: &(dyn Fn(Progress) + Sync),
-) -> Result<()> {
-    let members: Vec<(&Position, &Found)> =
-        found.iter().filter(|(position, _)| position.group == group).collect();
-    if members.len() < 2 {
-        return Ok(());
-    }
-    // Of each key the newest sequence, who has it, and one of them.
-    let mut newest: HashMap<Vec<u8>, (u64, Devices, usize)> = HashMap::new();
-    for (at, (position, device)) in members.iter().enumerate() {
-        let bit = 1 << position.device;
-        device.engine.changes_since(label.mark, &mut |entry| {
-            if is_reserved(entry.key) {
-                return;
-            }
-            let known = newest.entry(entry.key.to_vec()).or_insert((entry.sequence, 0, at));
-            if entry.sequence > known.0 {
-                *known = (entry.sequence, bit, at);
-            } else if entry.sequence == known.0 {
-                known.1 |= bit;
-            }
-        })?;
-    }
-    let all = members.iter().fold(0, |set, (position, _)| set | 1 << position.device);
-    let total = newest.len() as u64;
-    for (done, (key, (sequence, has, at))) in (0..).zip(newest) {
-        progress(Progress { stage: "bringing members level", done, total });
-        if has == all {
-            continue;
-        }
-        let mut change = Change::Delete { key: key.clone() };
-        let source = &members[at].1.engine;
-        source.get_with(&key, coreplane_engine::Visibility::Durable, &mut |record| {
-            let (value, expires_at) = (record.value.to_vec(), record.expires_at);
-            change = Change::Put { key: key.clone(), value, expires_at };
-        })?;
-        let mut batch = Batch::new();
-        batch.push(change);
-        let options = WriteOptions { sequence: Some(sequence), ..WriteOptions::default() };
-        for (position, device) in &members {
-            if has & 1 << position.device == 0 {
-                make(&*device.engine, &batch, &options)?;
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -6,10 +6,12 @@ use crate::label::{Ack, Label, Position, Standing};
 use crate::matrix::{Shared, is_reserved};
 use crate::open::FILTER_MIN;
 use crate::pending::Pending;
-use crate::place::slot_of;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin;
 use std::sync::atomic::Ordering;
+
+/// Sequences below this are taken.
+const SEQUENCE_MAX: u64 = 1 << 61;
 
 /// True if the device's group has another current member.
 fn has_others(label: &Label, position: Position) -> bool {
@@ -51,31 +53,44 @@ impl Shared {
         let Some(group) = self.groups.iter().find(|group| group.number == position.group) else {
             return Err(Error::Unusable(format!("there is no device {position}")));
         };
-        let members = group.members();
-        if members & 1 << position.device == 0 {
+        let bit = 1 << position.device;
+        if group.followers() & bit != 0 && group.members() & bit == 0 {
+            // Nobody counts on it yet.
+            group.standings.leave(position.device);
+            self.settle_group(group);
             return Ok(());
         }
-        let left = members & !(1 << position.device);
-        if left == 0 {
+        let members = group.members();
+        if members & bit == 0 {
+            return Ok(());
+        }
+        if members == bit {
             let what = format!("{position} has failed, the last current device of its group");
             return Err(Error::Unusable(what));
         }
-        let mut gone = vec![position];
+        self.write_without(&mut label, vec![position])
+    }
+
+    /// Writes a label that was changed to all current members; durable when it returns. Who cannot
+    /// be told is a member no more.
+    ///
+    /// # Errors
+    /// If a group would have none.
+    pub(crate) fn write_changed(&self, label: &mut Label) -> Result<()> {
+        self.write_without(label, vec![])
+    }
+
+    fn write_without(&self, label: &mut Label, mut gone: Vec<Position>) -> Result<()> {
         loop {
-            for Position { group, device } in &gone {
-                let member = &mut label.members[usize::from(*group)][usize::from(*device)];
-                member.standing = Standing::Absent;
-            }
+            gone.iter().for_each(|position| label.leave(*position));
             label.epoch += 1;
             // The others may not have got yet what the one that is gone had acknowledged.
-            label.is_level &= label.ack == Ack::All;
+            label.is_level &= label.ack == Ack::All || gone.is_empty();
             // Who cannot be told has failed too. The last of a group must be told: else it would
             // prove the old membership.
-            let failed = self.write_label(&label);
-            if let Some(last) = failed.iter().find(|failed| !has_others(&label, **failed)) {
-                let what = format!(
-                    "{last}, the last of its group, cannot be told that {position} has failed"
-                );
+            let failed = self.write_label(label);
+            if let Some(last) = failed.iter().find(|failed| !has_others(label, **failed)) {
+                let what = format!("{last}, the last of its group, cannot be told of a change");
                 return Err(Error::Unusable(what));
             }
             if failed.is_empty() {
@@ -87,19 +102,17 @@ impl Shared {
             let members = label.members[usize::from(*group)].iter();
             let current = members.enumerate().filter(|it| it.1.standing == Standing::Current);
             let left = current.fold(0, |set, (device, _)| set | 1 << device);
-            let of_group = |hash: u64| self.owners[slot_of(hash)] == *group;
-            self.groups.iter().filter(|it| it.number == *group).for_each(|group| {
-                group.set_members(left, of_group);
-            });
+            let of_group = |hash: u64| self.owners.of(hash).owner() == usize::from(*group);
+            self.groups[usize::from(*group)].set_members(left, of_group);
         }
         self.is_level.store(label.is_level, Ordering::Release);
         Ok(())
     }
 
     /// Writes the label to all current members; those that it cannot be written to.
-    fn write_label(&self, label: &Label) -> Vec<Position> {
+    pub(crate) fn write_label(&self, label: &Label) -> Vec<Position> {
         let mut failed = Vec::new();
-        for group in &self.groups {
+        for group in self.groups.iter() {
             for device in group.devices() {
                 let position = Position { group: group.number, device: device.number };
                 let is_member =
@@ -132,6 +145,8 @@ impl Shared {
     pub(crate) fn raise_mark(&self) -> Result<bool> {
         let newest = self.sequence.load(Ordering::Acquire);
         let epoch = spin::lock(&self.label).epoch;
+        // Who is given an older one from here on lowers it first.
+        self.mark.fetch_max(newest, Ordering::AcqRel);
         // Whoever had drawn a sequence by then has made its entry when the turns have gone round.
         self.wait_for_writers();
         let members = || self.groups.iter().flat_map(|group| group.of(group.members()));
@@ -141,11 +156,11 @@ impl Shared {
             // The others may not have got yet what that one had acknowledged.
             return Ok(false);
         }
-        label.mark = label.mark.max(newest);
+        label.mark = label.mark.max(newest.min(self.mark.load(Ordering::Acquire)));
         label.is_level = true;
         let held = label.held.min(label.mark);
         // All labels first: where a device has let tombstones go, every label that is found says so.
-        for group in &self.groups {
+        for group in self.groups.iter() {
             for device in group.of(group.members()) {
                 let position = Position { group: group.number, device: device.number };
                 label.at(position).write(&*device.engine)?;
@@ -156,12 +171,36 @@ impl Shared {
         Ok(true)
     }
 
+    /// A write with a sequence that its caller gives: every write up to the mark is on all members,
+    /// and this one is not, so that the mark goes below it, durably, first. The caller has the turn.
+    ///
+    /// # Errors
+    /// If the sequence is none that a device takes, or the label cannot be written.
+    pub(crate) fn make_way_for(&self, given: Option<u64>) -> Result<()> {
+        let Some(given) = given else { return Ok(()) };
+        if given >= SEQUENCE_MAX {
+            let operation = "sequences from 2^61 on";
+            return Err(Error::Unsupported { engine: crate::NAME, operation });
+        }
+        if given > self.mark.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut label = spin::lock(&self.label);
+        let below = given.saturating_sub(1);
+        self.mark.fetch_min(below, Ordering::AcqRel);
+        if label.mark > below {
+            label.mark = below;
+            self.write_changed(&mut label)?;
+        }
+        Ok(())
+    }
+
     /// Keeps tombstones for the caller, after a restart too, and those that the matrix needs itself.
     pub(crate) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
         let mut label = spin::lock(&self.label);
         label.held = sequence;
         let held = sequence.min(label.mark);
-        for group in &self.groups {
+        for group in self.groups.iter() {
             for device in group.of(group.members()) {
                 let position = Position { group: group.number, device: device.number };
                 label.at(position).write(&*device.engine)?;
@@ -181,14 +220,17 @@ impl Shared {
     /// Leaves a clean matrix behind. Writes fail from now on.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::SeqCst) {
-            return Ok(());
+            let failed =
+                "the matrix was not closed in good order: it is brought level when it is opened";
+            let is_clean = self.is_clean.load(Ordering::Acquire);
+            return if is_clean { Ok(()) } else { Err(Error::Unusable(failed.to_owned())) };
         }
         self.wait_for_writers();
         while !self.raise_mark()? {}
         {
             let mut label = spin::lock(&self.label);
             label.is_clean = true;
-            for group in &self.groups {
+            for group in self.groups.iter() {
                 for device in group.of(group.members()) {
                     let position = Position { group: group.number, device: device.number };
                     label.at(position).write(&*device.engine)?;
@@ -196,8 +238,17 @@ impl Shared {
             }
         }
         self.stop();
-        let mut devices = self.groups.iter().flat_map(|group| group.devices());
-        devices.try_for_each(|device| device.engine.close())
+        for group in self.groups.iter() {
+            for device in group.devices() {
+                let closed = device.engine.close();
+                // Of one that is no member nothing is expected.
+                if group.members() & 1 << device.number != 0 {
+                    closed?;
+                }
+            }
+        }
+        self.is_clean.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Ends the processors.

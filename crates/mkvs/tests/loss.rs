@@ -227,3 +227,35 @@ fn members_that_differ_are_told() {
     assert!(report.damages.iter().any(|it| it.what.contains("group 1 differ")), "{report:?}");
     assert_eq!(report.damages.len(), 1);
 }
+
+/// A write whose sequence its caller gives may be older than all that is known to be everywhere. It
+/// is brought level all the same.
+#[test]
+fn a_write_with_an_old_sequence_is_brought_level() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 1, devices: 2, ack: Ack::All };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    (0..100).for_each(|number| put(&matrix, &key(0, number), b"value"));
+    matrix.close().expect("close");
+    matrix.close().expect("it is closed");
+    drop(matrix);
+    let matrix = opened(&shelf).expect("open");
+    let given = |sequence| WriteOptions { sequence: Some(sequence), ..WriteOptions::default() };
+    matrix.put(b"old", b"first", &given(7)).expect("put");
+    for sequence in [1 << 61, u64::MAX] {
+        let refused = matrix.put(b"old", b"value", &given(sequence));
+        assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    }
+    drop(matrix);
+    // The power went when the next one had come to one device.
+    let clock: coreplane_mkvs::TimeSource = std::sync::Arc::new(coreplane_engine::UnixMillis::now);
+    let device = coreplane_mkvs::Rack::open(&shelf, at(0, 1), &clock).expect("open");
+    device.put(b"old", b"second", &given(8)).expect("put");
+    device.put(b"older", b"alone", &given(9)).expect("put");
+    drop(device);
+    let matrix = opened(&shelf).expect("open");
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+    assert_eq!(matrix.get(b"old").expect("get").as_deref(), Some(&b"second"[..]));
+    shelf.pull(at(0, 1));
+    assert_eq!(matrix.get(b"older").expect("get").as_deref(), Some(&b"alone"[..]));
+}

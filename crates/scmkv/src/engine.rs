@@ -456,6 +456,10 @@ impl Engine for Scmkv {
         self.store.verify(progress)
     }
 
+    fn check(&self, key: &[u8]) -> Result<bool> {
+        self.store.check_record_of(key)
+    }
+
     fn close(&self) -> Result<()> {
         self.store.close()?;
         self.stop_background();

@@ -226,6 +226,34 @@ impl Store {
         Ok(Found { hit: true, ticket })
     }
 
+    /// Holds the record of `key` against its checksums, and a large value's fragments; false if there
+    /// is none.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub(crate) fn check_record_of(&self, key: &[u8]) -> Result<bool> {
+        let place = self.place(key);
+        self.see_staged(place)?;
+        let guard = epoch::pin();
+        self.gate.read(|| {
+            let mut found = self.find(&guard, key, place)?;
+            while let Some(view) = found {
+                self.check_record(&view)?;
+                let whole = match view.header.large {
+                    true => self.pieces(&guard, &view, true),
+                    false => return Ok(true),
+                };
+                let Err(lost) = whole else { return Ok(true) };
+                // Unless the cleaner has moved a fragment meanwhile.
+                found = self.find(&guard, key, place)?;
+                if found.as_ref().is_some_and(|again| again.offset == view.offset) {
+                    return Err(lost);
+                }
+            }
+            Ok(false)
+        })
+    }
+
     fn miss(&self, visibility: Visibility) -> Result<Found> {
         self.counters.add(Count::Misses, 1);
         Ok(Found { hit: false, ticket: self.absence_ticket(visibility)? })

@@ -1,7 +1,9 @@
 //! What the server is told when it starts.
 
+use crate::administration::Administration;
 use coreplane_engine::Durability;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How much of a client's output may wait before the client is dropped.
@@ -57,6 +59,8 @@ pub struct Config {
     pub power_safe: bool,
     /// `address:port` of a Prometheus endpoint (`GET /metrics`); none: none.
     pub metrics: Option<String>,
+    /// Who looks after the devices of a matrix, for `MATRIX` and `INFO Matrix`; none: there is none.
+    pub administration: Option<Arc<dyn Administration>>,
 }
 
 impl Default for Config {
@@ -81,6 +85,7 @@ impl Default for Config {
             power_cut_loses: "unknown".to_owned(),
             power_safe: false,
             metrics: None,
+            administration: None,
         }
     }
 }

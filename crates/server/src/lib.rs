@@ -25,6 +25,7 @@
 //! recorded (`OBJECT IDLETIME` is 0); `WAIT` and `WAITAOF` do not wait for replicas, of which
 //! there are none.
 
+mod administration;
 mod clients;
 mod command;
 mod config;
@@ -47,5 +48,6 @@ mod store;
 mod watch;
 mod withheld;
 
+pub use administration::Administration;
 pub use config::{Config, OutputLimit};
 pub use server::{Error, Handle, Result, Server};

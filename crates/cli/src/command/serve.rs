@@ -1,10 +1,11 @@
 //! A pool behind the Redis protocol.
 
+use crate::administration::Administered;
 use crate::arguments::Serve;
 use crate::failure::{Failure, Outcome};
 use crate::terms;
-use coreplane::{Durability, Store};
-use coreplane_server::{Config, Server};
+use coreplane::{Durability, FillOptions, MatrixStore, Store, Work};
+use coreplane_server::{Administration, Config, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};
@@ -58,6 +59,7 @@ fn listen_and_serve(
         power_cut_loses: store.power_cut_loses(),
         power_safe: store.medium().power_safe,
         metrics: serve.metrics.clone(),
+        administration: store.matrix().map(administered),
         ..Config::default()
     };
     let server = Server::bind(config, Arc::clone(store.engine()))?;
@@ -79,6 +81,15 @@ fn listen_and_serve(
         signals_end.close();
         served.map_err(Failure::from)
     })
+}
+
+/// The matrix as a server looks after it. What was cut off goes on.
+fn administered(matrix: &Arc<MatrixStore>) -> Arc<dyn Administration> {
+    if matrix.is_moving() {
+        // If it cannot go on now, whoever asks for the status is told.
+        let _begun = matrix.begin(Work::FinishMoves(FillOptions::default())).is_ok();
+    }
+    Arc::new(Administered(Arc::clone(matrix)))
 }
 
 /// Medium, durability, what a power cut loses, where, and "ready".

@@ -46,6 +46,12 @@ impl Shelf {
         switches[&place].store(true, Ordering::SeqCst);
     }
 
+    /// The device answers again, with what it has.
+    pub(crate) fn put_back(&self, place: Position) {
+        let switches = self.switches.lock().expect("lock");
+        switches[&place].store(false, Ordering::SeqCst);
+    }
+
     fn with_switch(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
         let is_out = Arc::new(AtomicBool::new(false));
         self.switches.lock().expect("lock").insert(place, Arc::clone(&is_out));
@@ -92,5 +98,14 @@ impl Rack for Shelf {
             }
         };
         Ok(self.with_switch(place, engine))
+    }
+
+    fn remove(&self, place: Position) -> Result<()> {
+        match std::fs::remove_file(self.path(place)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::Io { context: "remove a device".to_owned(), source: error })
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -149,6 +149,10 @@ impl Engine for Pulled {
         self.engine.stats()
     }
 
+    fn check(&self, key: &[u8]) -> Result<bool> {
+        self.there()?.check(key)
+    }
+
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.there()?.verify(progress)
     }

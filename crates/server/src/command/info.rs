@@ -22,6 +22,7 @@ const SECTIONS: &[Section] = &[
     ("Modules", true, |_, _| {}),
     ("Commandstats", false, command_statistics),
     ("Engine", true, engine),
+    ("Matrix", true, matrix),
     ("Durability", true, durability),
     ("Latency", true, latency),
     ("Cluster", true, |_, text| line(text, "cluster_enabled", 0)),
@@ -220,6 +221,14 @@ fn engine(host: &Host, text: &mut String) {
     }
     for (name, value) in &stats.more {
         line(text, &format!("engine_{name}"), value);
+    }
+}
+
+fn matrix(host: &Host, text: &mut String) {
+    let figures = host.config.administration.as_ref().map(|it| it.figures());
+    line(text, "matrix_enabled", u8::from(figures.is_some()));
+    for (name, value) in figures.into_iter().flatten() {
+        line(text, &format!("matrix_{name}"), value);
     }
 }
 

@@ -18,6 +18,7 @@ mod key;
 mod keyspace;
 mod long_double;
 mod many;
+mod matrix;
 mod object;
 mod scan;
 mod server;

@@ -2,7 +2,7 @@
 
 use super::{
     Answer, Call, client, client_kill, commands, config, connection, counter, durability, expire,
-    info, key, keyspace, many, object, scan, server, set, string, transaction,
+    info, key, keyspace, many, matrix, object, scan, server, set, string, transaction,
 };
 
 /// Where the keys of a command are: first, last (negative: from the end) and step; 0: nowhere.
@@ -134,7 +134,7 @@ const OBJECT: &[Command] = &[
     row("object|refcount", 3, 0, OBJECT_KEY, object::reference_count),
 ];
 
-const ROWS: [Command; 72] = [
+const ROWS: [Command; 73] = [
     row("append", 3, WRITE, ONE, string::append),
     row("auth", -2, NO_AUTH, NONE, connection::auth),
     row("bgrewriteaof", 1, 0, NONE, durability::rewrite_log),
@@ -170,6 +170,7 @@ const ROWS: [Command; 72] = [
     row("info", -1, 0, NONE, info::info),
     row("keys", 2, ALONE, NONE, scan::keys),
     row("lastsave", 1, 0, NONE, durability::last_save),
+    row("matrix", -2, NO_MULTI, NONE, matrix::matrix),
     row("mget", -2, 0, ALL, many::get),
     row("mset", -3, WRITE, PAIRS, many::set),
     row("msetnx", -3, WRITE | ALONE, PAIRS, many::set_if_absent),

@@ -1,0 +1,198 @@
+//! The life of a matrix as its users have it: devices that are lost and replaced, a group that is added,
+//! damage that is healed; in a directory, and behind a server that goes on.
+
+mod pool;
+mod session;
+
+use pool::{Place, Pool};
+use session::{Client, Outcome, Reply, Served};
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key {number:05}").into_bytes()
+}
+
+fn value(number: u64) -> Vec<u8> {
+    format!("the value of {number:05}").into_bytes()
+}
+
+fn fill(client: &mut Client, numbers: std::ops::Range<u64>) -> Outcome<()> {
+    for number in numbers {
+        assert_eq!(client.call(&[b"SET", &key(number), &value(number)])?, Reply::ok());
+    }
+    Ok(())
+}
+
+fn check(client: &mut Client, numbers: std::ops::Range<u64>) -> Outcome<()> {
+    for number in numbers {
+        let found = client.call(&[b"GET", &key(number)])?;
+        assert_eq!(found, Reply::bulk(value(number)), "{number}");
+    }
+    Ok(())
+}
+
+fn remove(matrix: &Pool, device: &str) -> Outcome<()> {
+    Ok(std::fs::remove_file(matrix.path.join(device))?)
+}
+
+fn created(place: &Place, engine: &str, keys: u64) -> Outcome<Pool> {
+    let matrix =
+        place.created(engine, &["--matrix", "2x2", "--engine", engine, "--size", "32MiB"])?;
+    let served = matrix.serve(&[])?;
+    fill(&mut served.connect()?, 0..keys)?;
+    served.terminate()?;
+    Ok(matrix)
+}
+
+#[test]
+fn a_lost_device_is_replaced_and_carries_the_group_alone() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    for engine in ["bptree", "scmkv"] {
+        let matrix = created(&place, engine, 500)?;
+        matrix.says(
+            2,
+            &["g0d0 is a current device"],
+            &["matrix", "replace", "--device", "g0d0"],
+        )?;
+        matrix.says(2, &["no place g2d0"], &["matrix", "replace", "--device", "g2d0"])?;
+        remove(&matrix, "g0d1")?;
+        let status = matrix.expect(0, &["matrix", "status", "--json"])?;
+        assert!(status.contains("\"degraded\":true"), "{status}");
+        let limited = ["matrix", "replace", "--device", "g0d1", "--limit", "100MiB", "--json"];
+        let filled = matrix.expect(0, &limited)?;
+        assert!(filled.contains("\"records\":") && filled.contains("bytes_per_second"), "{filled}");
+        let status = matrix.expect(0, &["matrix", "status", "--json"])?;
+        assert!(status.contains("\"degraded\":false"), "{status}");
+        matrix.is_sound()?;
+        // The one that it was filled from is lost now.
+        remove(&matrix, "g0d0")?;
+        let served = matrix.serve(&[])?;
+        check(&mut served.connect()?, 0..500)?;
+        served.terminate()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_group_is_added_and_damage_is_healed() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let matrix = created(&place, "scmkv", 500)?;
+    let grown = matrix.expect(0, &["matrix", "add-group", "--json"])?;
+    assert!(grown.contains("\"records\":"), "{grown}");
+    let status = matrix.expect(0, &["matrix", "status"])?;
+    assert!(status.contains("g2d1     current") && status.contains("records  500"), "{status}");
+    matrix.is_sound()?;
+    let scrubbed = matrix.expect(0, &["matrix", "scrub", "--json"])?;
+    assert!(scrubbed.contains("\"repaired\":[]"), "{scrubbed}");
+    // One bit of one value on one device.
+    let (mut flipped, needle) = (0, value(77));
+    for group in 0..3 {
+        let path = matrix.path.join(format!("g{group}d0"));
+        let bytes = std::fs::read(&path)?;
+        let file = std::fs::File::options().write(true).open(&path)?;
+        for (at, window) in bytes.windows(needle.len()).enumerate() {
+            if window == needle {
+                file.write_all_at(&[window[3] ^ 1], at as u64 + 3)?;
+                flipped += 1;
+            }
+        }
+    }
+    assert!(flipped >= 1);
+    let scrubbed = matrix.expect(1, &["matrix", "scrub", "--json"])?;
+    assert!(scrubbed.contains("d0\"") && scrubbed.contains("\"lost\":[]"), "{scrubbed}");
+    assert!(matrix.expect(0, &["matrix", "scrub"])?.contains("repaired          []"));
+    let shown = matrix.expect(0, &["get", "key 00077"])?;
+    assert_eq!(shown.trim_end().as_bytes(), needle);
+    Ok(())
+}
+
+/// Writes and reads back until told to stop; how many were acknowledged.
+fn load(mut client: Client, stop: &AtomicBool, acknowledged: &AtomicU64) -> Outcome<()> {
+    while !stop.load(Ordering::Relaxed) {
+        let number = acknowledged.load(Ordering::Relaxed);
+        fill(&mut client, number..number + 1)?;
+        acknowledged.store(number + 1, Ordering::Relaxed);
+        check(&mut client, number / 2..number / 2 + 1)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_server_goes_on_while_its_matrix_is_looked_after() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let matrix = created(&place, "bptree", 2000)?;
+    remove(&matrix, "g1d0")?;
+    let served = matrix.serve(&[])?;
+    let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(2000));
+    let look_after = |served: &Served| -> Outcome<()> {
+        let asked = |words: &[&str]| {
+            let server = ["--server", &served.address, "--json"];
+            session::expect(0, &[&["matrix"], words, &server].concat())
+        };
+        assert!(asked(&["status"])?.contains("\"standing\":\"absent\""));
+        asked(&["replace", "--device", "g1d0"])?;
+        assert!(!asked(&["status"])?.contains("absent"));
+        let again = ["matrix", "replace", "--device", "g1d0", "--server", &served.address];
+        session::expect(5, &again)?;
+        asked(&["add-group", "--limit", "200MiB"])?;
+        let status = asked(&["status"])?;
+        assert!(status.contains("g2d1") && status.contains("\"slots_moving\":0"), "{status}");
+        asked(&["scrub"])?;
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let client = served.connect()?;
+        let writer =
+            scope.spawn(|| load(client, &stop, &acknowledged).map_err(|it| it.to_string()));
+        let looked = look_after(&served);
+        stop.store(true, Ordering::Relaxed);
+        writer.join().expect("the writer ends")?;
+        looked
+    })?;
+    let mut client = served.connect()?;
+    let Reply::Bulk(Some(info)) = client.call(&[b"INFO", b"matrix"])? else {
+        return Err("INFO is a text".into());
+    };
+    let info = String::from_utf8_lossy(&info).into_owned();
+    assert!(info.contains("matrix_enabled:1") && info.contains("matrix_groups:3"), "{info}");
+    assert!(matches!(client.call(&[b"MATRIX", b"NONSENSE"])?, Reply::Failed(_)));
+    let total = acknowledged.load(Ordering::Relaxed);
+    served.kill()?;
+    // One device of each group is enough.
+    for device in ["g0d0", "g1d1"] {
+        remove(&matrix, device)?;
+    }
+    let served = matrix.serve(&[])?;
+    check(&mut served.connect()?, 0..total)?;
+    served.terminate()?;
+    matrix.is_sound()?;
+    Ok(())
+}
+
+#[test]
+fn a_device_whose_pool_is_damaged_is_left_out_until_it_is_replaced() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    for engine in ["bptree", "scmkv"] {
+        let matrix = created(&place, engine, 300)?;
+        // All of it but the first page, which says whose it is.
+        let path = matrix.path.join("g0d0");
+        let file = std::fs::File::options().write(true).open(&path)?;
+        let len = file.metadata()?.len();
+        for at in (65_536..len).step_by(4096) {
+            file.write_all_at(&[0xa5; 512], at)?;
+        }
+        drop(file);
+        let status = matrix.expect(0, &["matrix", "status"])?;
+        assert!(status.contains("g0d0     absent") && status.contains("is damaged"), "{status}");
+        matrix.expect(2, &["matrix", "replace", "--device", "g0d0"])?;
+        matrix.expect(0, &["matrix", "replace", "--device", "g0d0", "--fresh"])?;
+        let status = matrix.expect(0, &["matrix", "status"])?;
+        assert!(status.contains("g0d0     current"), "{status}");
+        remove(&matrix, "g0d1")?;
+        let served = matrix.serve(&[])?;
+        check(&mut served.connect()?, 0..300)?;
+        served.terminate()?;
+    }
+    Ok(())
+}

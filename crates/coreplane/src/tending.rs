@@ -1,0 +1,182 @@
+//! Looking after a matrix: replacing a device, adding a group, the scrub. Everybody else goes on
+//! meanwhile.
+
+use crate::config::{EngineChoice, StoreConfig};
+use crate::matrix::{Directory, places};
+use crate::store::pool_engine;
+use coreplane_engine::{Error, Progress, Result};
+use coreplane_mkvs::{FillOptions, Filled, Matrix, Position, Scrubbed, Standing};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// What can be done for a matrix while it is in use.
+#[derive(Debug, Clone, Copy)]
+pub enum Work {
+    /// Fill the device at a place from its peers, and make it a current member.
+    Replace(Position, FillOptions),
+    /// Add a group of new devices, and move its share of the keys to it.
+    AddGroup(FillOptions),
+    /// Go on with a move of keys that was cut off.
+    FinishMoves(FillOptions),
+    /// Hold every record against its checksums, and heal what is damaged from a peer.
+    Scrub,
+}
+
+impl Work {
+    /// In a word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Replace(..) => "replace",
+            Self::AddGroup(_) => "add-group",
+            Self::FinishMoves(_) => "finish-moves",
+            Self::Scrub => "scrub",
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Done {
+    /// Records were given to a device or a group.
+    Filled(Filled),
+    /// Records were looked at.
+    Scrubbed(Scrubbed),
+}
+
+/// What is being done in the background, or was.
+#[derive(Debug, Clone)]
+pub struct Doing {
+    /// What.
+    pub work: &'static str,
+    /// How far it is.
+    pub progress: Option<Progress>,
+    /// What came of it; none as long as it goes on.
+    pub done: Option<std::result::Result<Done, String>>,
+}
+
+/// A matrix and how it is.
+#[derive(Debug, Clone)]
+pub struct MatrixStatus {
+    /// Each device, and what it is to its group.
+    pub devices: Vec<(Position, Standing)>,
+    /// How many of the slots that keys are dealt to each group owns.
+    pub slots: Vec<usize>,
+    /// How many of them are still to move to a group that was added.
+    pub slots_moving: usize,
+    /// Devices that could not be opened, since they are damaged, and how: they count as absent.
+    pub damaged: Vec<(Position, String)>,
+    /// Not all devices are current.
+    pub is_degraded: bool,
+    /// What was begun last by [`MatrixStore::begin`].
+    pub doing: Option<Doing>,
+}
+
+/// The matrix of an open store.
+#[derive(Debug)]
+pub struct MatrixStore {
+    matrix: Arc<Matrix>,
+    config: StoreConfig,
+    doing: Mutex<Option<Doing>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl MatrixStore {
+    pub(crate) fn new(matrix: Arc<Matrix>, config: StoreConfig) -> Self {
+        Self { matrix, config, doing: Mutex::default(), thread: Mutex::default() }
+    }
+
+    pub(crate) fn matrix(&self) -> &Arc<Matrix> {
+        &self.matrix
+    }
+
+    /// How it is.
+    pub fn status(&self) -> MatrixStatus {
+        let devices = self.matrix.standings();
+        let (slots, slots_moving) = self.matrix.slots();
+        let is_degraded = devices.iter().any(|(_, standing)| *standing != Standing::Current);
+        let doing = self.doing.lock().clone();
+        let damaged = self.matrix.damaged();
+        MatrixStatus { devices, slots, slots_moving, damaged, is_degraded, doing }
+    }
+
+    /// True if keys are still to move to a group that was added: [`Work::FinishMoves`] goes on.
+    pub fn is_moving(&self) -> bool {
+        self.matrix.is_moving()
+    }
+
+    /// Does it, and returns when it is done; durable then.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] if it cannot be done, or something else is being done; as the devices.
+    pub fn run(&self, work: Work, progress: &dyn Fn(Progress)) -> Result<Done> {
+        let config = self.config_of_peers()?;
+        let rack = Directory::new(&config);
+        let (matrix, rack) = (&self.matrix, &rack);
+        match work {
+            Work::Replace(place, options) => {
+                matrix.replace(rack, place, &options, progress).map(Done::Filled)
+            }
+            Work::AddGroup(options) => matrix.add_group(rack, &options, progress).map(Done::Filled),
+            Work::FinishMoves(options) => matrix.finish_moves(&options, progress).map(Done::Filled),
+            Work::Scrub => matrix.scrub(progress).map(Done::Scrubbed),
+        }
+    }
+
+    /// Begins it in the background; [`MatrixStore::status`] says how far it is.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] if something else is being done in the background; if there can be no
+    /// thread.
+    pub fn begin(self: &Arc<Self>, work: Work) -> Result<()> {
+        let mut thread = self.thread.lock();
+        if thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            let what = "another work of the matrix is going on".to_owned();
+            return Err(Error::Unusable(what));
+        }
+        let name = work.name();
+        *self.doing.lock() = Some(Doing { work: name, progress: None, done: None });
+        let this = Arc::clone(self);
+        let run = move || {
+            let done = this.run(work, &|progress| this.note(|it| it.progress = Some(progress)));
+            this.note(|it| it.done = Some(done.map_err(|error| error.to_string())));
+        };
+        let builder = std::thread::Builder::new().name("coreplane-matrix".to_owned());
+        let spawned = builder
+            .spawn(run)
+            .map_err(|source| Error::Io { context: "start a thread".to_owned(), source })?;
+        *thread = Some(spawned);
+        Ok(())
+    }
+
+    fn note(&self, note: impl FnOnce(&mut Doing)) {
+        if let Some(doing) = &mut *self.doing.lock() {
+            note(doing);
+        }
+    }
+
+    /// Ends what is being done in the background, which can go on when the matrix is opened again.
+    /// Writes fail from then on.
+    pub(crate) fn abandon(&self) {
+        let Some(thread) = self.thread.lock().take() else { return };
+        if !thread.is_finished() {
+            self.matrix.abandon();
+        }
+        // A panic there has been reported by its thread.
+        let _ended = thread.join().is_ok();
+    }
+
+    /// As the store's, with the engine and the size that the devices have which are there.
+    fn config_of_peers(&self) -> Result<StoreConfig> {
+        let path = self.config.path();
+        let io = |source| Error::Io { context: format!("read {}", path.display()), source };
+        let (mut size, mut engine) = (0, None);
+        for place in places(path).map_err(io)? {
+            let path = path.join(place.to_string());
+            size = size.max(std::fs::metadata(&path).map_err(io)?.len());
+            engine = engine.or_else(|| pool_engine(&path));
+        }
+        let config = self.config.clone().size(size);
+        Ok(config.engine(engine.unwrap_or(EngineChoice::Bptree)))
+    }
+}

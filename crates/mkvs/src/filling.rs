@@ -1,0 +1,150 @@
+//! Going through all records of a group, to give them to somebody who lacks them.
+//!
+//! What is gone through is what the group's anchor has: its records, then its tombstones. Writers go
+//! on meanwhile, and what they write comes to whoever is being filled as well, by itself. Sequences
+//! sort it out: each record is given with its own, and an engine keeps what is newest.
+
+use crate::group::Group;
+use crate::matrix::{Shared, is_reserved};
+use coreplane_engine::{Error, Result, UnixMillis};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Records that are read at a time.
+const AT_A_TIME: usize = 256;
+
+/// How a device or a group is filled.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FillOptions {
+    /// At most so many bytes of keys and values in a second; none: as many as can be.
+    pub bytes_per_second_max: Option<u64>,
+    /// What is at the place now is removed, and a new device filled from nothing. Else a device
+    /// that is there already is brought up to date.
+    pub is_fresh: bool,
+}
+
+/// What was given to whoever was filled.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Filled {
+    /// Records that were gone through.
+    pub records: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// A record, or a tombstone.
+pub(crate) struct Item {
+    pub(crate) key: Vec<u8>,
+    pub(crate) put: Option<(Vec<u8>, Option<UnixMillis>)>,
+    pub(crate) sequence: u64,
+}
+
+/// Keeps count, and to a speed.
+pub(crate) struct Pace {
+    begun: Instant,
+    bytes_per_second_max: Option<u64>,
+    records: u64,
+    bytes: u64,
+}
+
+impl Pace {
+    pub(crate) fn new(options: &FillOptions) -> Self {
+        let bytes_per_second_max = options.bytes_per_second_max;
+        Self { begun: Instant::now(), bytes_per_second_max, records: 0, bytes: 0 }
+    }
+
+    fn count(&mut self, item: &Item) {
+        let value_len = item.put.as_ref().map_or(0, |(value, _)| value.len());
+        self.records += 1;
+        self.bytes += (item.key.len() + value_len) as u64;
+    }
+
+    /// Waits while it was faster than it may be.
+    fn keep(&self) {
+        let Some(max) = self.bytes_per_second_max else { return };
+        let due = Duration::from_secs_f64(self.bytes as f64 / max.max(1) as f64);
+        let early = due.saturating_sub(self.begun.elapsed());
+        // In steps, so that a matrix that is closed need not wait long.
+        std::thread::sleep(early.min(Duration::from_millis(100)));
+    }
+
+    fn is_ahead(&self) -> bool {
+        let max = self.bytes_per_second_max.map(|max| max.max(1) as f64);
+        max.is_some_and(|max| self.bytes as f64 / max > self.begun.elapsed().as_secs_f64())
+    }
+
+    pub(crate) fn records(&self) -> u64 {
+        self.records
+    }
+
+    pub(crate) fn filled(&self) -> Filled {
+        Filled { records: self.records, bytes: self.bytes, elapsed: self.begun.elapsed() }
+    }
+}
+
+impl Shared {
+    /// Shows everything that a group has to `give`: records first, then tombstones.
+    ///
+    /// # Errors
+    /// As the engine and `give`, and if the matrix is closed meanwhile.
+    pub(crate) fn give_all(
+        &self,
+        group: &Group,
+        pace: &mut Pace,
+        give: &mut dyn FnMut(&Item) -> Result<()>,
+    ) -> Result<()> {
+        let mut device = Arc::clone(group.settled()?);
+        let mut cursor = 0;
+        loop {
+            let anchor = group.settled()?;
+            if !Arc::ptr_eq(anchor, &device) {
+                // What the other has in which order is another matter.
+                (device, cursor) = (Arc::clone(anchor), 0);
+            }
+            let mut items = Vec::with_capacity(AT_A_TIME);
+            cursor = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
+                let Some(record) = &entry.record else { return };
+                let put = Some((record.value.to_vec(), record.expires_at));
+                items.push(Item { key: entry.key.to_vec(), put, sequence: entry.sequence });
+            })?;
+            self.give_each(&items, pace, give)?;
+            if cursor == 0 {
+                break;
+            }
+        }
+        let mut gone = Vec::new();
+        let engine = &group.settled()?.engine;
+        engine.changes_since(engine.tombstone_horizon(), &mut |entry| {
+            if entry.record.is_none() {
+                let (key, sequence) = (entry.key.to_vec(), entry.sequence);
+                gone.push(Item { key, put: None, sequence });
+            }
+        })?;
+        self.give_each(&gone, pace, give)
+    }
+
+    fn give_each(
+        &self,
+        items: &[Item],
+        pace: &mut Pace,
+        give: &mut dyn FnMut(&Item) -> Result<()>,
+    ) -> Result<()> {
+        for item in items.iter().filter(|item| !is_reserved(&item.key)) {
+            if self.closed.load(Ordering::Acquire) {
+                return Err(Error::Closed);
+            }
+            give(item)?;
+            pace.count(item);
+        }
+        while pace.is_ahead() {
+            if self.closed.load(Ordering::Acquire) {
+                return Err(Error::Closed);
+            }
+            pace.keep();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,267 @@
+//! What a batch over several groups is about to do, written down before it does anything.
+//!
+//! ```text
+//!   write: intent and its "go", one batch of the engine  ─▶ make it in each group ─▶ delete both
+//!   refused on the way: delete "go" ─▶ take back what was made ─▶ delete the intent
+//! ```
+//!
+//! An intent is on all members of one group. Opening finds it and finishes what was begun: makes the
+//! whole of it, or, where one member has an intent without its *go*, takes the whole of it back. Each
+//! intent has two sequences, for the one and for the other, which were drawn within the turns of its
+//! keys: so what was written to them since is newer than both, and either may be done twice.
+//!
+//! That a refusal deletes something, and does not write, is for a full device: deletes have a reserve.
+
+use crate::batch::Old;
+use crate::label::RESERVED;
+use coreplane_engine::{
+    Batch, Change, Durability, Engine, Error, Result, UnixMillis, WriteOptions,
+};
+use parking_lot::{Condvar, Mutex};
+
+/// Intents at most at a time.
+const INTENTS: u32 = 64;
+
+/// The numbers of intents that are free.
+#[derive(Debug)]
+pub(crate) struct Intents {
+    free: Mutex<Vec<u32>>,
+    freed: Condvar,
+}
+
+impl Intents {
+    pub(crate) fn new() -> Self {
+        Self { free: Mutex::new((0..INTENTS).collect()), freed: Condvar::new() }
+    }
+
+    pub(crate) fn take(&self) -> u32 {
+        let mut free = self.free.lock();
+        loop {
+            if let Some(number) = free.pop() {
+                return number;
+            }
+            self.freed.wait(&mut free);
+        }
+    }
+
+    pub(crate) fn give_back(&self, number: u32) {
+        self.free.lock().push(number);
+        self.freed.notify_one();
+    }
+}
+
+/// A change of a batch, and what there was before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) change: Change,
+    pub(crate) old: Old,
+}
+
+/// A batch that is about to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Intent {
+    /// The sequence of what it writes.
+    pub(crate) made: u64,
+    /// The sequence of what was there before, if it is taken back: a greater one.
+    pub(crate) undone: u64,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// An intent that a device has.
+pub(crate) struct Open {
+    pub(crate) number: u32,
+    pub(crate) intent: Intent,
+    /// It is to be made.
+    pub(crate) is_go: bool,
+}
+
+fn key(number: u32) -> Vec<u8> {
+    [RESERVED, format!("intent/{number:02}").as_bytes()].concat()
+}
+
+fn go_key(number: u32) -> Vec<u8> {
+    [RESERVED, format!("intent/{number:02}/go").as_bytes()].concat()
+}
+
+fn durable() -> WriteOptions {
+    WriteOptions { durability: Some(Durability::Strict), ..WriteOptions::default() }
+}
+
+impl Intent {
+    /// Writes it to a device, to be made; durable when it returns.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub(crate) fn write(&self, engine: &dyn Engine, number: u32) -> Result<()> {
+        let mut batch = Batch::new();
+        batch.push(Change::Put { key: key(number), value: self.encode(), expires_at: None });
+        batch.push(Change::Put { key: go_key(number), value: vec![], expires_at: None });
+        engine.apply(&batch, &durable()).map(|_| ())
+    }
+
+    /// It is not to be made; durable when it returns.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub(crate) fn refuse(engine: &dyn Engine, number: u32) -> Result<()> {
+        engine.delete(&go_key(number), &durable()).map(|_| ())
+    }
+
+    /// Deletes it; durable when it returns.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub(crate) fn drop(engine: &dyn Engine, number: u32) -> Result<()> {
+        // Without its go it would be taken back.
+        engine.delete(&key(number), &durable())?;
+        engine.delete(&go_key(number), &durable()).map(|_| ())
+    }
+
+    /// What a device has of them.
+    ///
+    /// # Errors
+    /// As the engine, and if one makes no sense.
+    pub(crate) fn all_on(engine: &dyn Engine) -> Result<Vec<Open>> {
+        let mut all = Vec::new();
+        for number in 0..INTENTS {
+            if let Some(bytes) = engine.get(&key(number))? {
+                let intent = Self::decode(&bytes)
+                    .ok_or_else(|| Error::Unusable(format!("intent {number} makes no sense")))?;
+                let is_go = engine.get(&go_key(number))?.is_some();
+                all.push(Open { number, intent, is_go });
+            }
+        }
+        Ok(all)
+    }
+
+    /// Drops all that a device has of them.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub(crate) fn drop_all(engine: &dyn Engine) -> Result<()> {
+        (0..INTENTS).try_for_each(|number| {
+            let is_there =
+                engine.get(&key(number))?.is_some() || engine.get(&go_key(number))?.is_some();
+            if is_there { Self::drop(engine, number) } else { Ok(()) }
+        })
+    }
+
+    /// How many records a device has of them.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub(crate) fn records_on(engine: &dyn Engine) -> Result<u64> {
+        let mut records = 0;
+        for number in 0..INTENTS {
+            records += u64::from(engine.get(&key(number))?.is_some());
+            records += u64::from(engine.get(&go_key(number))?.is_some());
+        }
+        Ok(records)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.made.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&self.undone.to_le_bytes());
+        for Step { change, old } in &self.steps {
+            let put = match change {
+                Change::Put { value, expires_at, .. } => Some((value.as_slice(), *expires_at)),
+                Change::Delete { .. } => None,
+            };
+            encode_bytes(&mut bytes, change.key());
+            encode_put(&mut bytes, put);
+            encode_put(&mut bytes, old.as_ref().map(|(value, at)| (value.as_slice(), *at)));
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (made, rest) = bytes.split_first_chunk()?;
+        let (undone, mut rest) = rest.split_first_chunk()?;
+        let mut steps = Vec::new();
+        while !rest.is_empty() {
+            let key = decode_bytes(&mut rest)?.to_vec();
+            let change = match decode_put(&mut rest)? {
+                Some((value, expires_at)) => Change::Put { key, value, expires_at },
+                None => Change::Delete { key },
+            };
+            steps.push(Step { change, old: decode_put(&mut rest)? });
+        }
+        let (made, undone) = (u64::from_le_bytes(*made), u64::from_le_bytes(*undone));
+        Some(Self { made, undone, steps })
+    }
+}
+
+/// A length, and so many bytes.
+fn encode_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
+    to.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    to.extend_from_slice(bytes);
+}
+
+fn decode_bytes<'b>(from: &mut &'b [u8]) -> Option<&'b [u8]> {
+    let (len, rest) = from.split_first_chunk()?;
+    let (bytes, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    *from = rest;
+    Some(bytes)
+}
+
+/// A kind (0: none, 1: a value, 2: one that expires), the expiry, and the value.
+fn encode_put(to: &mut Vec<u8>, put: Option<(&[u8], Option<UnixMillis>)>) {
+    match put {
+        None => to.push(0),
+        Some((value, None)) => {
+            to.push(1);
+            encode_bytes(to, value);
+        }
+        Some((value, Some(at))) => {
+            to.push(2);
+            to.extend_from_slice(&at.0.to_le_bytes());
+            encode_bytes(to, value);
+        }
+    }
+}
+
+fn decode_put(from: &mut &[u8]) -> Option<Old> {
+    let (kind, rest) = from.split_first()?;
+    *from = rest;
+    match kind {
+        0 => Some(None),
+        1 => Some(Some((decode_bytes(from)?.to_vec(), None))),
+        2 => {
+            let (at, rest) = from.split_first_chunk()?;
+            *from = rest;
+            let at = UnixMillis(u64::from_le_bytes(*at));
+            Some(Some((decode_bytes(from)?.to_vec(), Some(at))))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_intent_reads_as_it_was_written() {
+        let put = |key: &[u8], value: &[u8], expires_at| Change::Put {
+            key: key.to_vec(),
+            value: value.to_vec(),
+            expires_at,
+        };
+        let steps = vec![
+            Step { change: put(b"a", b"one", None), old: None },
+            Step { change: Change::Delete { key: vec![] }, old: Some((vec![1], None)) },
+            Step {
+                change: put(&[7; 300], b"", Some(UnixMillis(5))),
+                old: Some((vec![2; 70], Some(UnixMillis(9)))),
+            },
+        ];
+        let intent = Intent { made: 77, undone: 78, steps };
+        let bytes = intent.encode();
+        assert_eq!(Intent::decode(&bytes), Some(intent));
+        for len in 0..bytes.len() {
+            // Cut short it is none, or ends where a change does.
+            let cut = Intent::decode(&bytes[..len]);
+            assert!(cut.is_none_or(|intent| intent.steps.len() < 3));
+        }
+    }
+}

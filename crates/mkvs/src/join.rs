@@ -1,0 +1,306 @@
+//! A device that comes back, or a new one in its place: filled from its peers while everybody goes on.
+//!
+//! ```text
+//!   the label says "joining", durably ─▶ writes come to it through its ring
+//!     ─▶ all that its peers have is given to it ─▶ what it has and they have not is removed
+//!     ─▶ writes wait for it ─▶ the label says "current", durably ─▶ it is read
+//! ```
+//!
+//! Cut off anywhere it is joining still, and the same call goes on: what it has already is looked at
+//! and not written again.
+//!
+//! A device that was away may have what nobody ever acknowledged, and may lack what was deleted so
+//! long ago that nobody has a tombstone of it. So it is not believed in anything: each of its keys is
+//! held against its peers, within the key's turn, and where it is the newer one, the record of the
+//! peers is written anew.
+
+use crate::bloom::hash_of;
+use crate::decided::Decided;
+use crate::device::Device;
+use crate::engine::Matrix;
+use crate::filling::{FillOptions, Filled, Item, Pace};
+use crate::group::Group;
+use crate::intent::Intent;
+use crate::label::{Label, Member, Position, Standing};
+use crate::matrix::{Shared, is_reserved};
+use crate::open::{Rack, drawn};
+use crate::pending::Pending;
+use coreplane_engine::{Engine, Error, Progress, Record, Result, Visibility, WriteOptions};
+use coreplane_pmem::spin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Keys of a device that are held against its peers at a time.
+const AT_A_TIME: usize = 256;
+
+impl Matrix {
+    /// Fills the device at `place` from its peers and makes it a current member: the one that was
+    /// there, brought up to date, or a new one if there is none. Returns when it is durable that it
+    /// is one; reads and writes go on meanwhile. Called again after a failure or a restart it goes on.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] if the place is not one of the matrix, its device is current, the device
+    /// there is foreign or another is being filled; as the devices.
+    pub fn replace(
+        &self,
+        rack: &dyn Rack,
+        place: Position,
+        options: &FillOptions,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Filled> {
+        let shared = &*self.shared;
+        let _alone = shared.fill_alone()?;
+        let group = shared.groups.get(usize::from(place.group)).ok_or_else(|| no_such(place))?;
+        let engine = shared.announce(rack, group, place, options)?;
+        shared.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
+        shared.clock.raise(engine.now());
+        engine.hold_tombstones(0)?;
+        Intent::drop_all(&*engine)?;
+        shared.damaged.lock().retain(|(damaged, _)| *damaged != place);
+        let device = Arc::new(Device::new(place.device, engine));
+        group.place(Arc::clone(&device))?;
+        group.standings.join(place.device);
+        let filled = shared.fill(group, &device, options, progress);
+        let joined = filled.and_then(|filled| shared.admit(group, &device).map(|()| filled));
+        if joined.is_err() {
+            group.standings.leave(place.device);
+            shared.settle_group(group);
+        }
+        joined
+    }
+}
+
+fn no_such(place: Position) -> Error {
+    Error::Unusable(format!("there is no place {place} in this matrix"))
+}
+
+impl Shared {
+    /// The right to fill something.
+    pub(crate) fn fill_alone(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
+        self.check_writable()?;
+        let busy = || Error::Unusable("another device or group is being filled".to_owned());
+        self.filling.try_lock().ok_or_else(busy)
+    }
+
+    /// Says durably that a device joins, and makes or finds it.
+    fn announce(
+        &self,
+        rack: &dyn Rack,
+        group: &Group,
+        place: Position,
+        options: &FillOptions,
+    ) -> Result<Arc<dyn Engine>> {
+        let known = spin::lock(&self.label).member(place).cloned();
+        let member = known.ok_or_else(|| no_such(place))?;
+        if group.followers() & 1 << place.device != 0 {
+            return Err(Error::Unusable(format!("{place} is a current device")));
+        }
+        let found =
+            if options.is_fresh { None } else { self.returning(rack, group, place, &member)? };
+        let identity = if found.is_some() { member.identity } else { drawn() };
+        let standing = Standing::Joining;
+        let label = self.write_standing(place, &Member { identity, standing })?;
+        let engine = match found {
+            Some(engine) => engine,
+            None => {
+                rack.remove(place)?;
+                rack.create(place, &self.clock.source())?
+            }
+        };
+        label.at(place).write(&*engine)?;
+        Ok(engine)
+    }
+
+    /// The device that was at a place before, if it is there.
+    fn returning(
+        &self,
+        rack: &dyn Rack,
+        group: &Group,
+        place: Position,
+        member: &Member,
+    ) -> Result<Option<Arc<dyn Engine>>> {
+        // One that was dropped while the matrix was open is open still.
+        let engine = match group.device(place.device) {
+            Ok(device) => {
+                device.stop();
+                Arc::clone(&device.engine)
+            }
+            Err(_) if !rack.present()?.contains(&place) => return Ok(None),
+            Err(_) => rack.open(place, &self.clock.source())?,
+        };
+        let matrix = spin::lock(&self.label).matrix.clone();
+        match Label::read(&*engine)? {
+            // It was made, and the label did not come to it.
+            None if member.standing == Standing::Joining && engine.is_empty()? => Ok(Some(engine)),
+            None => Err(Error::Unusable(format!("the device at {place} belongs to no matrix"))),
+            Some(label) if label.matrix != matrix => Err(Error::Unusable(format!(
+                "the device at {place} belongs to another matrix: {}, not {matrix}",
+                label.matrix
+            ))),
+            Some(label) if label.identity != member.identity || label.position != place => {
+                Err(Error::Unusable(format!(
+                    "the device at {place} was {} once, and was replaced by another: take it out",
+                    label.position
+                )))
+            }
+            Some(_) => Ok(Some(engine)),
+        }
+    }
+
+    /// A device has another standing: durably so on all members, when it returns.
+    fn write_standing(&self, place: Position, member: &Member) -> Result<Label> {
+        let mut label = spin::lock(&self.label);
+        let members = label.members.get_mut(usize::from(place.group));
+        let it = members.and_then(|members| members.get_mut(usize::from(place.device)));
+        *it.ok_or_else(|| no_such(place))? = member.clone();
+        self.write_changed(&mut label)?;
+        Ok(label.clone())
+    }
+
+    /// Gives a device all that its peers have, and takes from it what they have not.
+    fn fill(
+        &self,
+        group: &Arc<Group>,
+        device: &Device,
+        options: &FillOptions,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Filled> {
+        // Whoever writes from here on knows of it; what was written before is found.
+        self.wait_for_writers();
+        let total = group.settled()?.engine.len()?;
+        let mut pace = Pace::new(options);
+        let mut done = 0;
+        self.give_all(group, &mut pace, &mut |item| {
+            self.check_joining(group, device)?;
+            done += 1;
+            if done % 1024 == 0 {
+                progress(Progress { stage: "filling", done: done.min(total), total });
+            }
+            item.give_to(&*device.engine)
+        })?;
+        self.hold_against_peers(group, device, progress)?;
+        progress(Progress { stage: "filling", done: pace.records(), total: pace.records() });
+        Ok(pace.filled())
+    }
+
+    /// # Errors
+    /// If the device has failed meanwhile.
+    fn check_joining(&self, group: &Group, device: &Device) -> Result<()> {
+        if group.followers() & 1 << device.number == 0 {
+            let what = format!("g{}d{} failed while it was filled", group.number, device.number);
+            return Err(Error::Unusable(what));
+        }
+        Ok(())
+    }
+
+    /// Every key of a device that its peers do not have is removed, and what is newer on it than
+    /// theirs is overwritten.
+    fn hold_against_peers(
+        &self,
+        group: &Arc<Group>,
+        device: &Device,
+        progress: &dyn Fn(Progress),
+    ) -> Result<()> {
+        let (mut cursor, mut done, total) = (0, 0, device.engine.len()?);
+        loop {
+            let mut keys = Vec::with_capacity(AT_A_TIME);
+            cursor = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
+                if !is_reserved(entry.key) {
+                    keys.push((entry.key.to_vec(), entry.sequence));
+                }
+            })?;
+            done += keys.len() as u64;
+            for (key, sequence) in keys {
+                self.check_writable()?;
+                self.check_joining(group, device)?;
+                self.hold_key_against_peers(group, device, &key, sequence)?;
+            }
+            progress(Progress { stage: "holding against peers", done: done.min(total), total });
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn hold_key_against_peers(
+        &self,
+        group: &Arc<Group>,
+        device: &Device,
+        key: &[u8],
+        sequence: u64,
+    ) -> Result<()> {
+        let hash = hash_of(key);
+        let of_peers = || -> Result<Option<Item>> {
+            let mut item = None;
+            let visit = &mut |record: Record<'_>| {
+                let put = Some((record.value.to_vec(), record.expires_at));
+                item = Some(Item { key: key.to_vec(), put, sequence: record.sequence });
+            };
+            group.settled()?.engine.get_with(key, Visibility::Durable, visit)?;
+            Ok(item)
+        };
+        // Mostly they have the same, and nobody's turn is needed to see that.
+        if of_peers()?.is_some_and(|item| item.sequence >= sequence) {
+            return Ok(());
+        }
+        let _turn = self.pending.turn(Pending::stripe_of(hash));
+        let mut item = of_peers()?.unwrap_or(Item { key: key.to_vec(), put: None, sequence: 0 });
+        let mut has = None;
+        device.engine.get_with(key, Visibility::Durable, &mut |it| has = Some(it.sequence))?;
+        if has.is_none_or(|has| has <= item.sequence) {
+            return Ok(());
+        }
+        item.sequence = group.draw(None);
+        if item.put.is_none() {
+            return item.give_to(&*device.engine);
+        }
+        for peer in group.of(group.followers()) {
+            if let Err(error) = item.give_to(&*peer.engine) {
+                // The others have it: who has not is no member any more.
+                group.go_on_without(peer.number, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A device that has been filled is a member: durably so, when it returns.
+    fn admit(&self, group: &Arc<Group>, device: &Device) -> Result<()> {
+        group.standings.propose(device.number);
+        // Whoever writes from here on waits for it; what others have written is in its ring.
+        self.wait_for_writers();
+        device.drain();
+        device.engine.sync()?;
+        self.check_joining(group, device)?;
+        let place = Position { group: group.number, device: device.number };
+        let mut label = spin::lock(&self.label);
+        label.stand(place, Standing::Current);
+        let written = label.at(place).write(&*device.engine).and_then(|()| {
+            self.check_joining(group, device)?;
+            self.write_changed(&mut label)
+        });
+        if written.is_err() {
+            label.stand(place, Standing::Joining);
+            return written;
+        }
+        label.at(place).write(&*device.engine)?;
+        let members = group.members() | 1 << device.number;
+        group
+            .set_members(members, |hash| self.owners.of(hash).owner() == usize::from(group.number));
+        Ok(())
+    }
+
+    /// Nobody waits any more for who has left.
+    pub(crate) fn settle_group(&self, group: &Group) {
+        let of_group = |hash: u64| self.owners.of(hash).owner() == usize::from(group.number);
+        self.pending.settle(group.followers(), of_group);
+    }
+}
+
+impl Item {
+    /// Makes it on an engine, unless that has something newer.
+    pub(crate) fn give_to(&self, engine: &dyn Engine) -> Result<()> {
+        let put = self.put.as_ref().map(|(value, at)| (value.as_slice(), *at));
+        let options = WriteOptions { sequence: Some(self.sequence), ..WriteOptions::default() };
+        Decided { key: &self.key, put }.make(engine, &options)
+    }
+}

@@ -1,0 +1,363 @@
+//! A group that is added: slots move to it, a few at a time, while everybody goes on.
+//!
+//! ```text
+//!   the group's devices are planned, made and labelled ─▶ the group is one, and slots are "moving"
+//!     ─▶ what is written to a moving slot is written to the new group as well
+//!     ─▶ all that the old group has of the slots is given to the new one
+//!     ─▶ a few slots at a time: nobody writes to them, the label has the new owner, writers go on
+//!     ─▶ the old groups remove what is not theirs any more
+//! ```
+//!
+//! Cut off anywhere, opening finds slots that have moved and slots that have not, each whole with its
+//! owner, and [`Matrix::finish_moves`] goes on: gives everything again (what is there is not written
+//! twice), and holds what the new group has against the old one.
+//!
+//! A new group that cannot take what is written (it is full, say) loses the slot before it has got
+//! it: the owner is the old group, which has everything.
+
+use crate::bloom::hash_of;
+use crate::decided::{Decided, is_failure};
+use crate::device::Device;
+use crate::engine::Matrix;
+use crate::filling::{FillOptions, Filled, Item, Pace};
+use crate::group::Group;
+use crate::label::{Label, Member, Position, Standing};
+use crate::matrix::{Shared, is_reserved};
+use crate::open::{Rack, assemble_group, drawn};
+use crate::pending::Pending;
+use crate::place::{SLOTS, rendezvous, slot_of};
+use coreplane_engine::{Engine, Error, Progress, Record, Result, UnixMillis, Visibility};
+use coreplane_pmem::spin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Keys that are looked at at a time.
+const AT_A_TIME: usize = 256;
+
+/// Slots that change hands at a time: their writers wait for a write of the label.
+const SLOTS_AT_A_TIME: usize = 16;
+
+/// A record as it is read: its sequence, its value and its expiry.
+type Seen = Option<(u64, Vec<u8>, Option<UnixMillis>)>;
+
+impl Matrix {
+    /// Adds a group of as many new devices as the others have, and moves its share of the keys to it.
+    /// Returns when all have moved; reads and writes go on meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] if there are too many groups, or something is being filled; as the
+    /// devices. What has not moved then moves when [`Matrix::finish_moves`] is called.
+    pub fn add_group(
+        &self,
+        rack: &dyn Rack,
+        options: &FillOptions,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Filled> {
+        let shared = &*self.shared;
+        let _alone = shared.fill_alone()?;
+        shared.run_moves(options, progress)?;
+        shared.make_group(rack)?;
+        shared.run_moves(options, progress)
+    }
+
+    /// Goes on with moves that were cut off; does nothing if there are none.
+    ///
+    /// # Errors
+    /// As [`Matrix::add_group`].
+    pub fn finish_moves(
+        &self,
+        options: &FillOptions,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Filled> {
+        let _alone = self.shared.fill_alone()?;
+        self.shared.run_moves(options, progress)
+    }
+
+    /// True if slots are moving, or were when something cut that off.
+    pub fn is_moving(&self) -> bool {
+        self.shared.has_guests.load(Ordering::Acquire)
+    }
+
+    /// How many slots each group owns, and how many are still to move.
+    pub fn slots(&self) -> (Vec<usize>, usize) {
+        let label = spin::lock(&self.shared.label);
+        let mut owned = vec![0; label.members.len()];
+        for owner in &label.owners {
+            owned[usize::from(*owner)] += 1;
+        }
+        (owned, label.moving.len())
+    }
+}
+
+impl Shared {
+    /// Makes the devices of a new group, and the group; its share of the slots is to move from then on.
+    fn make_group(&self, rack: &dyn Rack) -> Result<()> {
+        let number = self.groups.len() as u16;
+        let planned = {
+            let mut label = spin::lock(&self.label);
+            let devices = label.members.first().map_or(0, Vec::len);
+            let member = |_| Member { identity: drawn(), standing: Standing::Joining };
+            label.planned = Some((0..devices).map(member).collect());
+            self.write_changed(&mut label)?;
+            label.clone()
+        };
+        let mut devices = Vec::new();
+        for at in 0..planned.planned.as_ref().map_or(0, Vec::len) {
+            let place = Position { group: number, device: at as u8 };
+            rack.remove(place)?;
+            let engine = rack.create(place, &self.clock.source())?;
+            engine.hold_tombstones(0)?;
+            self.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
+            planned.at(place).write(&*engine)?;
+            devices.push(Arc::new(Device::new(place.device, engine)));
+        }
+        let parts = (Arc::clone(&self.pending), Arc::clone(&self.sequence), planned.ack);
+        let group = assemble_group(&self.weak, number, devices, parts)?;
+        // All of them have a label by now: it is a group as soon as one of all devices says so.
+        let mut label = spin::lock(&self.label);
+        let before = label.clone();
+        found(&mut label);
+        if !self.groups.push(group) {
+            *label = before;
+            return Err(Error::Unusable("there are as many groups as can be".to_owned()));
+        }
+        self.has_guests.store(true, Ordering::Release);
+        self.write_changed(&mut label)
+    }
+
+    /// Moves what is to move, and removes what has.
+    fn run_moves(&self, options: &FillOptions, progress: &dyn Fn(Progress)) -> Result<Filled> {
+        let mut pace = Pace::new(options);
+        if !self.has_guests.load(Ordering::Acquire) {
+            return Ok(pace.filled());
+        }
+        let moving: Vec<(usize, u16)> = {
+            let label = spin::lock(&self.label);
+            label.moving.iter().map(|(slot, to)| (usize::from(*slot), *to)).collect()
+        };
+        for (slot, to) in &moving {
+            self.owners.begin(*slot, *to);
+        }
+        // Whoever writes from here on writes to both; what was written before is found.
+        self.wait_for_writers();
+        for group in self.groups.iter() {
+            self.give_moving(group, &mut pace, progress)?;
+        }
+        for group in self.groups.iter() {
+            self.hold_guests(group)?;
+        }
+        let total = moving.len() as u64;
+        for (done, slots) in (0..).step_by(SLOTS_AT_A_TIME).zip(moving.chunks(SLOTS_AT_A_TIME)) {
+            progress(Progress { stage: "moving slots", done, total });
+            self.hand_over(slots)?;
+        }
+        progress(Progress { stage: "moving slots", done: total, total });
+        for group in self.groups.iter() {
+            self.remove_guests(group)?;
+        }
+        let mut label = spin::lock(&self.label);
+        label.has_guests = false;
+        self.write_changed(&mut label)?;
+        self.has_guests.store(false, Ordering::Release);
+        Ok(pace.filled())
+    }
+
+    /// Gives what a group has of moving slots to the groups they move to.
+    fn give_moving(
+        &self,
+        group: &Arc<Group>,
+        pace: &mut Pace,
+        progress: &dyn Fn(Progress),
+    ) -> Result<()> {
+        let number = usize::from(group.number);
+        let mut routes = (0..SLOTS).map(|slot| self.owners.of_slot(slot));
+        if !routes.any(|route| route.to().is_some() && route.owner() == number) {
+            return Ok(());
+        }
+        let (mut done, total) = (0, group.settled()?.engine.len()?);
+        self.give_all(group, pace, &mut |item| {
+            done += 1;
+            if done % 1024 == 0 {
+                progress(Progress { stage: "copying", done: done.min(total), total });
+            }
+            let hash = hash_of(&item.key);
+            let _turn = self.pending.turn(Pending::stripe_of(hash));
+            let route = self.owners.of(hash);
+            match route.to() {
+                Some(to) if route.owner() == number => self.give_in(&self.groups[to], hash, item),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// A write of a key in a slot that moves, made by its owner, is made in the group that it moves
+    /// to as well. The caller has the turn. If that cannot be, the slot stays where it is.
+    pub(crate) fn write_ahead(&self, to: usize, hash: u64, decided: &Decided<'_>, sequence: u64) {
+        let put = decided.put.map(|(value, at)| (value.to_vec(), at));
+        let item = Item { key: decided.key.to_vec(), put, sequence };
+        if self.give_in(&self.groups[to], hash, &item).is_err() {
+            let slot = slot_of(hash);
+            self.owners.settle(slot, self.owners.of_slot(slot).owner() as u16);
+        }
+    }
+
+    /// Makes a record on all devices of a group, and counts it in its filter. The caller has the turn.
+    fn give_in(&self, group: &Group, hash: u64, item: &Item) -> Result<()> {
+        let change = group.filter.change();
+        let had = self.seen_in(group, &item.key)?.is_some();
+        let inserted = change.insert(hash);
+        let given = group.of(group.followers()).try_for_each(|device| {
+            match item.give_to(&*device.engine) {
+                Err(error) if is_failure(&error) => group.go_on_without(device.number, error),
+                other => other,
+            }
+        });
+        let has = given.and_then(|()| Ok(self.seen_in(group, &item.key)?.is_some()));
+        // Where that cannot be told it is counted: that is "perhaps".
+        let is_new = *has.as_ref().unwrap_or(&true) && !had;
+        if !is_new {
+            inserted.undo();
+        }
+        if had && matches!(has, Ok(false)) {
+            change.remove(hash);
+        }
+        has.map(|_| ())
+    }
+
+    /// What a group has of a key.
+    fn seen_in(&self, group: &Group, key: &[u8]) -> Result<Seen> {
+        let mut seen = None;
+        let visit = &mut |record: Record<'_>| {
+            seen = Some((record.sequence, record.value.to_vec(), record.expires_at));
+        };
+        group.settled()?.engine.get_with(key, Visibility::Durable, visit)?;
+        Ok(seen)
+    }
+
+    /// Shows every key that a device has of slots that are not its group's.
+    fn each_guest(
+        &self,
+        group: &Group,
+        engine: &dyn Engine,
+        see: &mut dyn FnMut(&[u8], u64) -> Result<()>,
+    ) -> Result<()> {
+        let mut cursor = 0;
+        loop {
+            let mut guests = Vec::new();
+            cursor = engine.iterate(cursor, AT_A_TIME, &mut |entry| {
+                let is_own =
+                    self.owners.of(hash_of(entry.key)).owner() == usize::from(group.number);
+                if !is_own && !is_reserved(entry.key) {
+                    guests.push((entry.key.to_vec(), entry.sequence));
+                }
+            })?;
+            for (key, sequence) in &guests {
+                self.check_writable()?;
+                see(key, *sequence)?;
+            }
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What a group has of slots that move to it is held against their owners: what they do not have
+    /// is removed, and what is older with them is overwritten. It is left from an earlier try.
+    fn hold_guests(&self, group: &Arc<Group>) -> Result<()> {
+        let engine = Arc::clone(&group.settled()?.engine);
+        self.each_guest(group, &*engine, &mut |key, sequence| {
+            let hash = hash_of(key);
+            let _turn = self.pending.turn(Pending::stripe_of(hash));
+            let route = self.owners.of(hash);
+            if route.to() != Some(usize::from(group.number)) {
+                return Ok(());
+            }
+            let owner = &self.groups[route.owner()];
+            let seen = self.seen_in(owner, key)?;
+            if seen.as_ref().is_some_and(|(known, ..)| *known >= sequence) {
+                return Ok(());
+            }
+            let put = seen.map(|(_, value, at)| (value, at));
+            let is_put = put.is_some();
+            let item = Item { key: key.to_vec(), put, sequence: group.draw(None) };
+            if is_put {
+                self.give_in(owner, hash, &item)?;
+            }
+            self.give_in(group, hash, &item)
+        })
+    }
+
+    /// Slots change hands: durably so, when it returns.
+    fn hand_over(&self, slots: &[(usize, u16)]) -> Result<()> {
+        // Whoever goes through many keys has ended first, and only then writers are held up.
+        let _moves = self.moves.write();
+        slots.iter().for_each(|(slot, _)| self.owners.freeze(*slot));
+        // From here on nobody writes to them, and what was written is everywhere.
+        self.wait_for_writers();
+        self.groups.iter().for_each(|group| {
+            group.of(group.followers()).for_each(|device| device.drain());
+        });
+        let written = self.write_owners(slots);
+        for (slot, to) in slots {
+            match written {
+                Ok(()) => self.owners.settle(*slot, *to),
+                Err(_) => self.owners.thaw(*slot),
+            }
+        }
+        written
+    }
+
+    fn write_owners(&self, slots: &[(usize, u16)]) -> Result<()> {
+        let is_lost =
+            |(slot, to): &&(usize, u16)| self.owners.of_slot(*slot).to() != Some(usize::from(*to));
+        if let Some((slot, to)) = slots.iter().find(is_lost) {
+            let what = format!("group {to} could not take what was written to slot {slot}");
+            return Err(Error::Unusable(what));
+        }
+        let mut label = spin::lock(&self.label);
+        let before = (label.owners.clone(), label.moving.clone());
+        for (slot, to) in slots {
+            label.owners[*slot] = *to;
+            label.moving.remove(&(*slot as u16));
+        }
+        let written = self.write_changed(&mut label);
+        if written.is_err() {
+            // Some devices say by now that the slots have moved. While nobody writes that is as good as
+            // the other; but they have not, and what is newer says so.
+            (label.owners, label.moving) = before;
+            label.epoch += 1;
+            self.write_label(&label);
+        }
+        written
+    }
+
+    /// A group removes what is not its own and does not move to it.
+    fn remove_guests(&self, group: &Arc<Group>) -> Result<()> {
+        for device in group.of(group.followers()) {
+            self.each_guest(group, &*device.engine, &mut |key, _| {
+                let hash = hash_of(key);
+                let _turn = self.pending.turn(Pending::stripe_of(hash));
+                let route = self.owners.of(hash);
+                let is_wanted =
+                    [Some(route.owner()), route.to()].contains(&Some(group.number.into()));
+                if is_wanted {
+                    return Ok(());
+                }
+                let item = Item { key: key.to_vec(), put: None, sequence: group.draw(None) };
+                self.give_in(group, hash, &item)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// A group that was planned is one: its share of the slots is to move to it.
+fn found(label: &mut Label) {
+    let Some(mut planned) = label.planned.take() else { return };
+    planned.iter_mut().for_each(|member| member.standing = Standing::Current);
+    label.members.push(planned);
+    let groups = label.members.len() as u16;
+    let share = |slot: &usize| rendezvous(*slot, groups) == groups - 1;
+    label.moving = (0..SLOTS).filter(share).map(|slot| (slot as u16, groups - 1)).collect();
+    label.has_guests = true;
+}

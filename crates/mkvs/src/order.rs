@@ -1,0 +1,106 @@
+//! In which order a write comes to the devices of a group.
+
+use crate::group::DEVICES_MAX;
+use crate::pending::Devices;
+
+/// The members in the order in which a write comes to them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Order {
+    devices: [u8; DEVICES_MAX],
+    len: usize,
+    /// Those that the write waits for come first, so many.
+    copies: usize,
+}
+
+impl Order {
+    /// Those that are waited for.
+    pub(crate) fn awaited(&self) -> &[u8] {
+        &self.devices[..self.copies]
+    }
+
+    /// Those that follow.
+    pub(crate) fn others(&self) -> &[u8] {
+        &self.devices[self.copies..self.len]
+    }
+
+    /// Of these members, with the `current` ones first, and the anchor the last of those that are
+    /// waited for.
+    pub(crate) fn new(
+        hash: u64,
+        members: Devices,
+        current: Devices,
+        (copies, anchor): (usize, u8),
+    ) -> Self {
+        let mut order = Self { devices: [anchor; DEVICES_MAX], len: 0, copies };
+        let mut rest = current & !(1 << anchor);
+        let mut push = |number| {
+            order.devices[order.len] = number;
+            order.len += 1;
+        };
+        for _ in 1..copies {
+            // Another for each key.
+            if let Some(number) = choose(hash, rest) {
+                rest &= !(1 << number);
+                push(number);
+            }
+        }
+        push(anchor);
+        numbers(rest | members & !current).for_each(push);
+        order
+    }
+
+    /// The last of those that are waited for: what it has, all of them have.
+    pub(crate) fn asked(&self) -> u8 {
+        self.devices[self.copies - 1]
+    }
+}
+
+/// The member that every write of the group waits for last.
+#[inline]
+pub(crate) fn anchor_of(members: Devices) -> Option<u8> {
+    members.checked_ilog2().map(|number| number as u8)
+}
+
+/// The numbers in a set.
+pub(crate) fn numbers(set: Devices) -> impl Iterator<Item = u8> {
+    (0..Devices::BITS as u8).filter(move |number| set & 1 << number != 0)
+}
+
+/// One of a set: for one key mostly the same, so that each device's caches have their share of the
+/// keys.
+#[inline]
+pub(crate) fn choose(hash: u64, set: Devices) -> Option<u8> {
+    let count = set.count_ones();
+    if count == 0 {
+        return None;
+    }
+    let mut rest = set;
+    for _ in 0..(hash >> 32) as u32 % count {
+        rest &= rest - 1;
+    }
+    Some(rest.trailing_zeros() as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_anchor_is_the_last_that_is_waited_for() {
+        for copies in 1..=3 {
+            for hash in [0, 1 << 32, 2 << 32, 7 << 32] {
+                let order = Order::new(hash, 0b111, 0b111, (copies, 2));
+                assert_eq!((order.awaited().len(), order.asked()), (copies, 2));
+                let all = order.awaited().iter().chain(order.others());
+                assert_eq!(all.fold(0, |set, number| set | 1 << number), 0b111);
+                assert_eq!(order.awaited().len() + order.others().len(), 3);
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_not_current_is_not_waited_for() {
+        let order = Order::new(0, 0b1111, 0b1010, (2, 3));
+        assert_eq!((order.awaited(), order.others()), (&[1, 3][..], &[0, 2][..]));
+    }
+}

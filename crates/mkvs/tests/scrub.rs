@@ -1,0 +1,81 @@
+//! Damage at rest: a record whose bytes are not what was written is healed from a peer.
+
+mod shelf;
+
+use coreplane_engine::{Engine, WriteOptions};
+use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use shelf::{Kind, Shelf};
+
+fn at(group: u16, device: u8) -> Position {
+    Position { group, device }
+}
+
+fn created(shelf: &Shelf) -> Matrix {
+    let shape = Shape { groups: 1, devices: 2, ack: Ack::All };
+    Matrix::create(shelf, shape, &Options::default()).expect("create")
+}
+
+fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
+    matrix.put(key, value, &WriteOptions::default()).expect("put");
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key-{number:04}").into_bytes()
+}
+
+/// Flips a bit of the bytes of a device's file that are `needle`, wherever they are; how often.
+fn damage(shelf: &Shelf, place: Position, needle: &[u8]) -> usize {
+    use std::os::unix::fs::FileExt as _;
+    let bytes = std::fs::read(shelf.path(place)).expect("read");
+    let file = std::fs::File::options().write(true).open(shelf.path(place)).expect("open");
+    let found = bytes.windows(needle.len()).enumerate().filter(|(_, window)| *window == needle);
+    let mut flipped = 0;
+    for (offset, _) in found {
+        file.write_at(&[needle[2] ^ 4], offset as u64 + 2).expect("write");
+        flipped += 1;
+    }
+    flipped
+}
+
+#[test]
+fn a_damaged_record_is_written_anew_from_its_peer() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let shelf = Shelf::new(kind, 16 << 20);
+        let matrix = created(&shelf);
+        let value = |number: u64| format!("the value of number {number:04}, and some more");
+        (0..500).for_each(|it| put(&matrix, &key(it), value(it).as_bytes()));
+        // A tree may have old copies of it as well.
+        assert!(damage(&shelf, at(0, 0), value(123).as_bytes()) >= 1);
+        assert!(damage(&shelf, at(0, 1), value(321).as_bytes()) >= 1);
+        let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+        assert_eq!(scrubbed.repaired, [at(0, 0), at(0, 1)], "{scrubbed:?}");
+        assert_eq!((scrubbed.records, scrubbed.lost.len()), (500, 0));
+        let again = matrix.scrub(&|_| {}).expect("scrub");
+        assert_eq!((again.repaired.len(), again.lost.len()), (0, 0));
+        for device in 0..2 {
+            assert!(matrix.standings().contains(&(at(0, device), Standing::Current)));
+        }
+        let check = |matrix: &Matrix| {
+            for number in 0..500 {
+                let found = matrix.get(&key(number)).expect("get");
+                assert_eq!(found.as_deref(), Some(value(number).as_bytes()));
+            }
+        };
+        check(&matrix);
+        shelf.pull(at(0, 0));
+        check(&matrix);
+    }
+}
+
+#[test]
+fn what_is_damaged_everywhere_is_named_and_left_alone() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = created(&shelf);
+    let value = b"a value that is damaged on both devices";
+    put(&matrix, b"lost", value);
+    put(&matrix, b"kept", b"another");
+    (0..2).for_each(|device| assert_eq!(damage(&shelf, at(0, device), value), 1));
+    let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+    assert_eq!((scrubbed.lost, scrubbed.repaired), (vec![b"lost".to_vec()], vec![]));
+    assert_eq!(matrix.get(b"kept").expect("get").as_deref(), Some(&b"another"[..]));
+}

@@ -1,0 +1,15 @@
+//! What can be done for what lies behind the engine, while it is served.
+
+/// Looks after the devices of a store.
+pub trait Administration: Send + Sync + std::fmt::Debug {
+    /// Does what the words of a `MATRIX` command say, or begins it if it takes long; what a client is
+    /// told.
+    ///
+    /// # Errors
+    /// Why it cannot be done, in words.
+    fn run(&self, words: &[&str]) -> Result<String, String>;
+
+    /// How the devices are, for `INFO` and the metrics: names of letters, digits and underscores, and
+    /// values.
+    fn figures(&self) -> Vec<(String, String)>;
+}
