@@ -20,7 +20,10 @@ impl Store {
     fn find<'g>(&'g self, guard: &'g Guard, key: &[u8], checked: bool) -> Result<Answer<'g>> {
         loop {
             let descent = self.inner.descend(key);
-            let Some((leaf, version)) = self.arrive(&descent)? else { continue };
+            let Some((leaf, version)) = self.arrive(&descent) else {
+                self.wake(descent.leaf)?;
+                continue;
+            };
             let seen = self.seen(guard, descent.leaf, leaf, key);
             let birth = leaf.birth();
             // The pages of a large value are given back only when its record is gone.
@@ -189,7 +192,10 @@ impl Store {
                 Some(key) if !before => self.inner.descend(key),
                 key => self.inner.descend_before(key),
             };
-            let Some((leaf, version)) = self.arrive(&descent)? else { continue };
+            let Some((leaf, version)) = self.arrive(&descent) else {
+                self.wake(descent.leaf)?;
+                continue;
+            };
             let seen = self.read_leaf(guard, descent.leaf, leaf);
             if leaf.is_at(version) {
                 return seen;

@@ -263,7 +263,10 @@ impl Store {
     ) -> Result<Snapshot<'g>> {
         loop {
             let descent = way.take().unwrap_or_else(|| self.set_out(reach));
-            let Some((leaf, version)) = self.arrive(&descent)? else { continue };
+            let Some((leaf, version)) = self.arrive(&descent) else {
+                self.wake(descent.leaf)?;
+                continue;
+            };
             let snapshot = self.read_snapshot(guard, descent.leaf, (leaf, version));
             let rests_on = self.rests_on_leaf(descent.leaf);
             if leaf.is_at(version) {

@@ -211,33 +211,30 @@ impl Store {
     }
 
     /// The leaf that a way down the tree has ended at, and its version; none if that way leads
-    /// elsewhere by now, and is to be gone again.
-    ///
-    /// # Errors
-    /// If the leaf was asleep and is damaged.
+    /// elsewhere by now, or to a leaf that is asleep: then it is to be gone again, after
+    /// [`Store::wake`].
     #[inline]
-    pub(crate) fn arrive(&self, descent: &Descent) -> Result<Option<(&Directory, Version)>> {
+    pub(crate) fn arrive(&self, descent: &Descent) -> Option<(&Directory, Version)> {
         let leaf = self.leaves.get(descent.leaf as usize);
         leaf.prefetch();
         self.space.prefetch_page(descent.leaf);
-        let Some(version) = leaf.version() else {
-            self.wake(descent.leaf)?;
-            return Ok(None);
-        };
-        Ok(self.inner.is_current(descent).then_some((leaf, version)))
+        let version = leaf.version()?;
+        self.inner.is_current(descent).then_some((leaf, version))
     }
 
     /// Locks the leaf that serves `key`.
     ///
     /// # Errors
-    /// As [`Store::arrive`].
+    /// As [`Store::wake`].
     pub(crate) fn lock_leaf(&self, key: &[u8]) -> Result<Locked<'_>> {
         let mut backoff = Backoff::new();
         loop {
             let descent = self.inner.descend(key);
-            if let Some((leaf, version)) = self.arrive(&descent)?
-                && let Some(held) = leaf.try_lock(version)
-            {
+            let Some((leaf, version)) = self.arrive(&descent) else {
+                self.wake(descent.leaf)?;
+                continue;
+            };
+            if let Some(held) = leaf.try_lock(version) {
                 return Ok(Locked { page: descent.leaf, leaf, held });
             }
             backoff.wait();
@@ -247,7 +244,7 @@ impl Store {
     /// As [`Store::lock_leaf`], for a write.
     ///
     /// # Errors
-    /// [`Error::Closed`], and as [`Store::arrive`].
+    /// [`Error::Closed`], and as [`Store::wake`].
     pub(crate) fn lock_to_write(&self, key: &[u8]) -> Result<Locked<'_>> {
         let mut backoff = Backoff::new();
         loop {
