@@ -24,7 +24,8 @@ const MODELS: &str = "kernel::tests";
 
 /// Parts of the engine whose threads share memory without locks: a package, and which of its tests
 /// have truly concurrent threads ([`MODELS`] do not).
-const KERNELS: [(&str, &[&str]); 4] = [
+const KERNELS: [(&str, &[&str]); 5] = [
+    ("coreplane-bptree", &["--test", "stress"]),
     ("coreplane-mkvs", &["--test", "rebuilds"]),
     ("coreplane-pmem", &["--lib", "--", "epoch::tests", "epoch::published"]),
     ("coreplane-pmem", &["--lib", "--", "spin::tests"]),
@@ -32,8 +33,13 @@ const KERNELS: [(&str, &[&str]); 4] = [
 ];
 
 /// Everything that a sanitizer looks at in a full run.
-const PACKAGES: [&str; 4] =
-    ["coreplane-engine", "coreplane-pmem", "coreplane-scmkv", "coreplane-server"];
+const PACKAGES: [&str; 5] = [
+    "coreplane-bptree",
+    "coreplane-engine",
+    "coreplane-pmem",
+    "coreplane-scmkv",
+    "coreplane-server",
+];
 
 /// A sanitizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@
 use crate::counters::Count;
 use crate::durable::Level;
 use crate::image::{Image, Item, live_len};
-use crate::leaf::{Head, tag_of};
+use crate::leaf::tag_of;
 use crate::pages::RESERVE;
 use crate::pieces::Pieces;
 use crate::rewrite::Contents;
@@ -179,9 +179,8 @@ impl Store {
         let mut shares = Vec::new();
         let mut next = 0;
         while next < steps.len() {
-            let locked = self.lock_leaf(steps[next].key);
-            let (_, bound) = Head::bounds(&self.space, guard, locked.page)
-                .ok_or_else(|| self.not_a_leaf(locked.page))?;
+            let locked = self.lock_to_write(steps[next].key)?;
+            let (_, bound) = self.bounds(guard, locked.page)?;
             let mut mine = Vec::new();
             while let Some(step) = steps.get(next)
                 && bound.is_none_or(|bound| step.key < bound)
@@ -335,6 +334,9 @@ impl Store {
                     // There is one: it was counted.
                     let place = standing.place.or_else(|| share.locked.leaf.vacancy());
                     share.locked.held.set(place.unwrap_or_default(), named, old_len);
+                    if step.header.large {
+                        share.locked.held.note_large();
+                    }
                 }
                 if share.locked.leaf.live() < self.space.page_size() / 4 {
                     sparse.push(key.to_vec());

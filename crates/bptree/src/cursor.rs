@@ -1,11 +1,10 @@
-//! Going through the records in no particular order: iterations, changes, and emptying the store.
+//! Going through the records in no particular order: iterations and changes.
 //!
 //! Where an iteration goes on is a key, for which a number stands ([`Cursors`](coreplane_engine::Cursors)).
 
 use crate::counters::Count;
-use crate::put::Plan;
 use crate::store::{Root, Store};
-use coreplane_engine::{Entry, Error, Result, WriteOptions};
+use coreplane_engine::{Entry, Error, Result};
 use coreplane_pmem::{epoch, spin};
 use coreplane_record::Kind;
 use std::sync::atomic::Ordering;
@@ -35,31 +34,6 @@ impl Store {
                 Some(bound) if shown >= count.max(1) => {
                     return Ok(spin::lock(&self.cursors).remember(bound));
                 }
-                Some(bound) => from = bound,
-            }
-        }
-    }
-
-    /// Deletes every record, one after the other.
-    ///
-    /// # Errors
-    /// As a delete.
-    pub(crate) fn clear(&self) -> Result<()> {
-        let mut from: Box<[u8]> = Box::default();
-        loop {
-            let (head, keys) = {
-                let guard = epoch::pin();
-                let (head, records) = self.leaf_of(&guard, Some(&from), false)?;
-                let live = records.iter().filter(|whole| whole.view.header.kind == Kind::Put);
-                (head, live.map(|whole| whole.view.key().to_vec()).collect::<Vec<_>>())
-            };
-            for key in keys {
-                // Expired ones too, which no reader finds.
-                self.write(&key, &WriteOptions::default(), &mut |_| Ok(Plan::Delete))?;
-            }
-            match head.bound {
-                // What is written from now on is newer than the whole of it.
-                None => return self.raise_version_base(0).map(drop),
                 Some(bound) => from = bound,
             }
         }

@@ -157,7 +157,7 @@ impl Store {
         self.rests_on(page, self.space.start_of(page) + u64::from(u32::MAX))
     }
 
-    /// The ticket of a write of so many bytes that `generation` covers. Sees to it that it is
+    /// The ticket of a write of so many bytes that `generation` covers (0: it is durable). Sees to it that it is
     /// durable in time, where nobody waits for it.
     pub(crate) fn written_ticket(
         &self,
@@ -165,7 +165,9 @@ impl Store {
         len: usize,
         options: &WriteOptions,
     ) -> Ticket {
-        let Some(early) = &self.early else { return Ticket::DURABLE };
+        let Some(early) = self.early.as_ref().filter(|_| generation > 0) else {
+            return Ticket::DURABLE;
+        };
         match options.durability.unwrap_or(self.durability) {
             Durability::Strict | Durability::Group { .. } => Ticket::new(0, generation),
             Durability::Relaxed { window_bytes, window } => {

@@ -344,6 +344,9 @@ impl Engine for Bptree {
             ("leaves_split", count(Count::Splits)),
             ("leaves_rewritten", count(Count::Rewrites)),
             ("leaves_merged", count(Count::Merges)),
+            ("leaves_asleep", store.opened.asleep.load(Ordering::Relaxed)),
+            ("opened_with_checkpoint", u64::from(store.opened.with_checkpoint)),
+            ("checkpoints_damaged", u64::from(store.opened.checkpoint_is_damaged)),
         ];
         stats.live_bytes = count(Count::LiveBytes);
         stats.pool_bytes = store.space.len();

@@ -20,13 +20,10 @@ impl Store {
     fn find<'g>(&'g self, guard: &'g Guard, key: &[u8], checked: bool) -> Result<Answer<'g>> {
         loop {
             let descent = self.inner.descend(key);
-            let leaf = self.leaves.get(descent.leaf as usize);
-            leaf.prefetch();
-            self.space.prefetch_page(descent.leaf);
-            let Some(version) = leaf.version() else { continue };
-            if !self.inner.is_current(&descent) {
+            let Some((leaf, version)) = self.arrive(&descent) else {
+                self.wake(descent.leaf)?;
                 continue;
-            }
+            };
             let seen = self.seen(guard, descent.leaf, leaf, key);
             let birth = leaf.birth();
             // The pages of a large value are given back only when its record is gone.
@@ -171,9 +168,8 @@ impl Store {
             let is_mine =
                 |(_, bound): &(Locked<'_>, Option<&[u8]>)| bound.is_none_or(|bound| key < bound);
             if !locks.last().is_some_and(is_mine) {
-                let locked = self.lock_leaf(key);
-                let (_, bound) = Head::bounds(&self.space, guard, locked.page)
-                    .ok_or_else(|| self.not_a_leaf(locked.page))?;
+                let locked = self.lock_leaf(key)?;
+                let (_, bound) = self.bounds(guard, locked.page)?;
                 locks.push((locked, bound));
             }
             if let Some((locked, _)) = locks.last() {
@@ -196,13 +192,10 @@ impl Store {
                 Some(key) if !before => self.inner.descend(key),
                 key => self.inner.descend_before(key),
             };
-            let leaf = self.leaves.get(descent.leaf as usize);
-            leaf.prefetch();
-            self.space.prefetch_page(descent.leaf);
-            let Some(version) = leaf.version() else { continue };
-            if !self.inner.is_current(&descent) {
+            let Some((leaf, version)) = self.arrive(&descent) else {
+                self.wake(descent.leaf)?;
                 continue;
-            }
+            };
             let seen = self.read_leaf(guard, descent.leaf, leaf);
             if leaf.is_at(version) {
                 return seen;

@@ -107,7 +107,9 @@ impl Store {
         }
         writer.publish_early();
         self.counters.add(Count::CopiedBytes, i64::from(image_len));
-        let begun = Begun { birth, given: head.version, is_sealed: false };
+        let has_large = items.iter().any(|item| item.header.large);
+        let given = head.version;
+        let begun = Begun { birth, given, is_sealed: false, is_sorted: true, has_large };
         Ok(Image { life: Life { page, birth }, least: head.least, begun, records })
     }
 

@@ -13,12 +13,16 @@
 //! - `leaf`: what is in a page, and what is known of it
 //! - `put`, `batch`, `ring`: writing
 //! - `image`, `rewrite`: making room
+//! - `clear`: emptying the store
 //! - `durable`: what may be lost yet
 //! - `get`, `scan`, `cursor`: reading
-//! - `recover`: after a crash
+//! - `read`, `recover`: after a crash
+//! - `checkpoint`, `wake`: after a close
 //! - `verify`: whether all is as it should be
 
 mod batch;
+mod checkpoint;
+mod clear;
 mod counters;
 mod cursor;
 mod durable;
@@ -31,12 +35,14 @@ mod open;
 mod pages;
 mod pieces;
 mod put;
+mod read;
 mod recover;
 mod rewrite;
 mod ring;
 mod scan;
 mod store;
 mod verify;
+mod wake;
 
 pub use engine::Bptree;
 pub use open::{KIND, Options, PAGE_SIZE};

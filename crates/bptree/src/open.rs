@@ -5,7 +5,7 @@ use crate::durable::Early;
 use crate::inner::Inner;
 use crate::leaf::{Directory, Head};
 use crate::pages::Pages;
-use crate::store::{Root, STEP, Store, TimeSource, sync_failed};
+use crate::store::{Opened, Root, STEP, Store, TimeSource, sync_failed};
 use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::isolation::Isolation;
@@ -124,16 +124,26 @@ impl Store {
             sealed_births: if is_clean { old.sealed_births } else { old.births_end },
             version_base: old.version_base + STEP,
             births_end: old.births_end + STEP,
+            checkpoint: None,
             ..old
         };
-        let store = Self::assemble(pool, root, options);
+        let mut store = Self::assemble(pool, root, options);
         store.pages.allow_births(old.births_end, root.births_end);
-        // From here on a crash finds the store unclean, and versions and births go on above.
+        // From here on a crash finds the store unclean and no checkpoint, and versions and births go
+        // on above.
         store.set_root(root)?;
         // What was forgotten before is not known, unless they were held.
         let forgotten = if root.held > 0 { root.held - 1 } else { root.version_base };
         store.forgotten_tombstones.store(forgotten, Ordering::Release);
-        store.recover(root.sealed_births, progress)?;
+        if let Some(checkpoint) = old.checkpoint.filter(|_| is_clean) {
+            let loaded = store.load_checkpoint(checkpoint)?;
+            store.opened.with_checkpoint = loaded.is_some();
+            store.opened.has_large = loaded.unwrap_or(false);
+            store.opened.checkpoint_is_damaged = !store.opened.with_checkpoint;
+        }
+        if !store.opened.with_checkpoint {
+            store.recover(progress)?;
+        }
         Ok(store)
     }
 
@@ -159,28 +169,35 @@ impl Store {
             check_reads: options.check_reads,
             told_expired: AtomicU64::new(root.told_expired),
             root_change: Mutex::new(()),
+            whole: Mutex::new(()),
             closed: AtomicBool::new(false),
+            opened: Opened {
+                sealed_births: root.sealed_births,
+                cleared_births: root.cleared_births,
+                ..Opened::default()
+            },
             space,
             pool,
         }
     }
 
-    /// Leaves a clean store behind. Writes fail from now on.
+    /// Leaves a clean store behind, and a checkpoint if there is room for it. Writes fail from now on.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
-        self.wait_for_writers();
+        let _whole = spin::lock(&self.whole);
+        let leaves = self.shut_leaves();
         self.fence()?;
+        let checkpoint = self.write_checkpoint(leaves)?;
         let _changing = spin::lock(&self.root_change);
         let root = Root::from_words(self.pool.root());
-        self.set_root(Root { flags: root.flags | Root::CLEAN, ..root })
+        self.set_root(Root { flags: root.flags | Root::CLEAN, checkpoint, ..root })
     }
 
     /// Waits until nobody writes who began before the call.
     pub(crate) fn wait_for_writers(&self) {
-        for page in 0..self.space.pages() {
-            drop(self.leaves.get(page as usize).lock());
-        }
+        let leaves = (0..self.space.pages()).filter_map(|page| self.leaves.made(page as usize));
+        leaves.for_each(|leaf| drop(leaf.lock()));
     }
 }

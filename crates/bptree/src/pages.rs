@@ -10,6 +10,9 @@
 //! before anything else of it is written over. Else a crash in the middle of that could leave a head
 //! from before, without the farewell behind it, and a dead leaf would come to life. Pages are
 //! blanked some at a time, with one fence.
+//!
+//! The page that was given back last is used first: it is in the caches, and recovery need not read
+//! the dead leaves that would else lie in all free pages.
 
 use crate::store::sync_failed;
 use coreplane_engine::{Error, Result};
@@ -34,8 +37,8 @@ struct Free {
     /// Given back, each with the generation of the sync that must have ended before they may be
     /// written over.
     waiting: VecDeque<(u64, u32)>,
-    /// What they were is still in them.
-    used: VecDeque<u32>,
+    /// What they were is still in them. The last is used first.
+    used: Vec<u32>,
     blank: Vec<u32>,
 }
 
@@ -67,9 +70,9 @@ impl Pages {
         }
     }
 
-    /// Adds pages that nobody uses.
-    pub(crate) fn offer(&self, pages: impl Iterator<Item = u32>) {
-        spin::lock(&self.free).used.extend(pages);
+    /// Adds pages that nobody uses, after all that were used already.
+    pub(crate) fn offer(&self, pages: impl DoubleEndedIterator<Item = u32>) {
+        spin::lock(&self.free).used.splice(0..0, pages.rev());
     }
 
     /// Pages that are free, after those that no reader can hold any more have come back.
@@ -102,7 +105,7 @@ impl Pages {
             free.waiting.pop_front();
         }
         while let Some(page) = self.space.reclaim() {
-            free.used.push_back(page);
+            free.used.push(page);
         }
     }
 
@@ -121,11 +124,10 @@ impl Pages {
         }
         if free.blank.len() < count {
             let missing = count - free.blank.len();
-            let len = free.used.len().min(missing.max(BLANKED));
-            let pages: Vec<u32> = free.used.drain(..len).collect();
+            let from = free.used.len().saturating_sub(missing.max(BLANKED));
+            let pages = free.used.split_off(from);
             self.blank(&pages)?;
-            // The one that was freed first is taken first.
-            free.blank.splice(0..0, pages.into_iter().rev());
+            free.blank.extend(pages);
         }
         let left = free.blank.len() - count;
         let mut taken = free.blank.split_off(left);

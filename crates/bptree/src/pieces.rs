@@ -10,24 +10,38 @@
 //! The pages are durable before the record is written, so that a record that is sound has its
 //! value. Nothing says on the medium that a page of this kind is in use but the record: what no
 //! record leads to is free after a crash.
+//!
+//! A [`checkpoint`](crate::checkpoint) lies in pages of the same form, which the root names.
 
+use crate::leaf::Life;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::WriteMode;
 use coreplane_pmem::checksum::crc32c_append;
-use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::View;
 
 // media-format: begin pool
 const HEAD: usize = 32;
 const PIECE: u32 = 0x50;
+const CHECKPOINT: u32 = 0x43;
 const LAST: u32 = u32::MAX;
 // media-format: end
+
+/// What a row of pages holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Row {
+    Value = PIECE,
+    Checkpoint = CHECKPOINT,
+}
 
 /// The pages of a value that no record names yet. They are given back unless one does.
 pub(crate) struct Pieces<'s> {
     store: &'s Store,
     pages: Vec<u32>,
+    /// Of the first page; the others have the same birth.
+    first: Life,
     /// What the record says instead of the value.
     name: [u8; 24],
 }
@@ -38,7 +52,12 @@ impl Pieces<'_> {
         &self.name
     }
 
-    /// A record names them, durably.
+    /// What the root says of a checkpoint.
+    pub(crate) fn first(&self) -> Life {
+        self.first
+    }
+
+    /// A record names them, durably, or the root.
     pub(crate) fn own(mut self) {
         self.pages.clear();
     }
@@ -64,32 +83,40 @@ impl Store {
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
     pub(crate) fn write_pieces(&self, value: &[u8], reserve: u32) -> Result<Pieces<'_>> {
-        let pieces: Vec<&[u8]> = value.chunks(self.piece_max()).collect();
-        let pages = self.pages.take(pieces.len(), reserve)?;
-        let mut written = Pieces { store: self, pages: Vec::new(), name: [0; 24] };
-        let mut next = LAST;
-        let mut birth = 0;
-        for (page, piece) in pages.iter().zip(pieces).rev() {
-            birth = self.birth()?;
-            self.write_piece(*page, birth, next, piece)?;
-            written.pages.push(*page);
-            next = *page;
-        }
+        let written = self.write_row(Row::Value, value, reserve)?;
         self.fence()?;
-        written.name[..8].copy_from_slice(&(value.len() as u64).to_le_bytes());
-        written.name[8..16].copy_from_slice(&birth.to_le_bytes());
-        written.name[16..20].copy_from_slice(&next.to_le_bytes());
+        Ok(written)
+    }
+
+    /// Writes bytes, of which there are some, to a row of pages; durable after a fence.
+    ///
+    /// # Errors
+    /// As [`Store::write_pieces`].
+    pub(crate) fn write_row(&self, row: Row, bytes: &[u8], reserve: u32) -> Result<Pieces<'_>> {
+        let pieces: Vec<&[u8]> = bytes.chunks(self.piece_max()).collect();
+        let pages = self.pages.take(pieces.len(), reserve)?;
+        let mut first = Life { page: LAST, birth: self.birth()? };
+        let mut written = Pieces { store: self, pages: Vec::new(), first, name: [0; 24] };
+        for (page, piece) in pages.iter().zip(pieces).rev() {
+            self.write_piece(row, (*page, first), piece)?;
+            written.pages.push(*page);
+            first.page = *page;
+        }
+        written.first = first;
+        written.name[..8].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        written.name[8..16].copy_from_slice(&first.birth.to_le_bytes());
+        written.name[16..20].copy_from_slice(&first.page.to_le_bytes());
         Ok(written)
     }
 
     // media-format: begin pool
-    fn write_piece(&self, page: u32, birth: u64, next: u32, bytes: &[u8]) -> Result<()> {
+    fn write_piece(&self, row: Row, (page, next): (u32, Life), bytes: &[u8]) -> Result<()> {
         let mut head = [0; HEAD];
-        head[4..8].copy_from_slice(&PIECE.to_le_bytes());
-        head[8..16].copy_from_slice(&birth.to_le_bytes());
-        head[16..20].copy_from_slice(&next.to_le_bytes());
+        head[4..8].copy_from_slice(&(row as u32).to_le_bytes());
+        head[8..16].copy_from_slice(&next.birth.to_le_bytes());
+        head[16..20].copy_from_slice(&next.page.to_le_bytes());
         head[20..24].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
-        let crc = crc32c_append(self.piece_seed(page), &head[4..]);
+        let crc = crc32c_append(self.piece_seed(row, page), &head[4..]);
         let crc = crc32c_append(crc, bytes);
         head[..4].copy_from_slice(&crc.to_le_bytes());
         let mut writer = self.space.claim_log(page).ok_or_else(|| self.not_a_leaf(page))?;
@@ -106,8 +133,8 @@ impl Store {
     }
     // media-format: end
 
-    fn piece_seed(&self, page: u32) -> u32 {
-        self.seed.rotate_left(5) ^ page.wrapping_mul(0x85eb_ca6b) ^ PIECE
+    fn piece_seed(&self, row: Row, page: u32) -> u32 {
+        self.seed.rotate_left(5) ^ page.wrapping_mul(0x85eb_ca6b) ^ row as u32
     }
 
     /// The pages of a large value and the bytes in each. Checked against their checksums if
@@ -130,8 +157,8 @@ impl Store {
         let mut pieces = Vec::new();
         let (mut page, mut left) = (page as u32, len);
         while left > 0 {
-            let piece = self.piece(guard, page, checked)?;
-            if pieces.is_empty() && piece.birth != first || piece.bytes.len() as u64 > left {
+            let piece = self.piece(guard, Row::Value, page, checked)?;
+            if piece.birth != first || piece.bytes.len() as u64 > left {
                 return Err(corrupt("a large value whose pages are not its own"));
             }
             left -= piece.bytes.len() as u64;
@@ -141,7 +168,40 @@ impl Store {
         Ok(pieces)
     }
 
-    fn piece<'g>(&'g self, guard: &'g Guard, page: u32, checked: bool) -> Result<Piece<'g>> {
+    /// True if the page, which is in use, holds a part of a large value.
+    pub(crate) fn is_piece(&self, guard: &Guard, page: u32) -> bool {
+        let head = self.space.bytes(guard, self.space.start_of(page), 8);
+        head.is_some_and(|head| head[4..8] == PIECE.to_le_bytes())
+    }
+
+    /// The checkpoint that begins in a page, and its pages, which are adopted; what is there is
+    /// none if its pages do not all match.
+    pub(crate) fn read_checkpoint(&self, first: Life) -> (Vec<u32>, Option<Vec<u8>>) {
+        let guard = epoch::pin();
+        let (mut pages, mut bytes) = (Vec::new(), Vec::new());
+        let mut next = first.page;
+        while next != LAST {
+            if !self.space.adopt_log(next, self.space.page_size()) {
+                return (pages, None);
+            }
+            pages.push(next);
+            let piece = self.piece(&guard, Row::Checkpoint, next, true);
+            let Some(piece) = piece.ok().filter(|piece| piece.birth == first.birth) else {
+                return (pages, None);
+            };
+            bytes.extend_from_slice(piece.bytes);
+            next = piece.next;
+        }
+        (pages, Some(bytes))
+    }
+
+    fn piece<'g>(
+        &'g self,
+        guard: &'g Guard,
+        row: Row,
+        page: u32,
+        checked: bool,
+    ) -> Result<Piece<'g>> {
         let offset = self.space.start_of(page);
         let corrupt =
             || Error::Corrupt { offset, what: format!("page {page} is no part of a large value") };
@@ -149,13 +209,13 @@ impl Store {
         let word =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let len = word(20) as usize;
-        if word(4) != PIECE || len == 0 || len > self.piece_max() {
+        if word(4) != row as u32 || len == 0 || len > self.piece_max() {
             return Err(corrupt());
         }
         let bytes =
             self.space.bytes(guard, offset + HEAD as u64, len as u64).ok_or_else(corrupt)?;
         if checked {
-            let computed = crc32c_append(self.piece_seed(page), &head[4..]);
+            let computed = crc32c_append(self.piece_seed(row, page), &head[4..]);
             let computed = crc32c_append(computed, bytes);
             if computed != word(0) {
                 return Err(Error::ChecksumMismatch { offset, stored: word(0), computed });

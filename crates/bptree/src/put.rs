@@ -12,7 +12,7 @@ use crate::pages::RESERVE;
 use crate::pieces::Pieces;
 use crate::store::{Locked, Root, STEP, Standing, Store};
 use coreplane_engine::{Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written};
-use coreplane_pmem::{PageWriter, WriteMode, epoch, spin};
+use coreplane_pmem::{LINE, PageWriter, WriteMode, epoch, spin};
 use coreplane_record::{Header, Kind};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
@@ -119,7 +119,7 @@ impl Store {
         decide: Decide<'_, '_>,
     ) -> Result<Attempt> {
         let guard = epoch::pin();
-        let locked = self.lock_leaf(key);
+        let locked = self.lock_to_write(key)?;
         let standing = self.look(&guard, locked.page, locked.leaf, key)?;
         if let (Some(given), Some(old)) = (options.sequence, &standing.old)
             && given <= old.sequence()
@@ -187,10 +187,11 @@ impl Store {
         options: &WriteOptions,
     ) -> Result<Option<Outcome>> {
         let guard = epoch::pin();
-        let locked = self.lock_leaf(key);
+        let locked = self.lock_to_write(key)?;
         let mut header = Header { expires_at: options.expires_at, ..Header::put(0) };
         let has_room = header.record_len(key, value.len()) <= self.room(&locked);
         let Some(vacancy) = locked.leaf.vacancy().filter(|_| has_room) else { return Ok(None) };
+        self.ask_ahead(&locked, key, header.record_len(key, value.len()));
         header.version = self.draw_version(&locked, 0)?;
         let (page, leaf, birth) = (locked.page, locked.leaf, locked.held.birth());
         let mut seen = None;
@@ -209,6 +210,25 @@ impl Store {
             self.retire_pieces(&guard, &old)?;
         }
         Ok(Some(outcome))
+    }
+
+    /// Asks for the lines that a record of `len` bytes will be in, and for those of what it may
+    /// replace, all at once.
+    #[inline]
+    fn ask_ahead(&self, locked: &Locked<'_>, key: &[u8], len: usize) {
+        let start = self.space.start_of(locked.page);
+        if self.space.append_mode() == WriteMode::Cached
+            && let Some((tail, _)) = self.space.watermarks(locked.page)
+        {
+            let from = start + u64::from(tail);
+            (from..from + len as u64).step_by(LINE).for_each(|at| self.space.prefetch(at));
+        }
+        let mut candidates = locked.leaf.candidates(tag_of(key));
+        while candidates != 0 {
+            let place = candidates.trailing_zeros() as usize;
+            self.space.prefetch(start + u64::from(locked.leaf.offset(place)));
+            candidates &= candidates - 1;
+        }
     }
 
     /// Appends the record in sight of what it replaces, makes it durable, publishes it.
@@ -269,6 +289,9 @@ impl Store {
         locked.held.begin();
         self.note(locked.page, offset, generation, self.level(options));
         locked.held.set(place, (tag_of(item.key), offset, item.live_len()), old_len);
+        if item.header.large {
+            locked.held.note_large();
+        }
         drop(locked);
         self.count_write(item, standing.old.as_ref());
         let sequence = item.header.sequence.unwrap_or(item.header.version);

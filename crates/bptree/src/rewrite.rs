@@ -47,7 +47,7 @@ impl Store {
     /// [`Error::NoSpace`], and if the medium fails.
     pub(crate) fn make_room(&self, key: &[u8], len: usize, kind: Kind) -> Result<()> {
         let guard = epoch::pin();
-        let locked = self.lock_leaf(key);
+        let locked = self.lock_to_write(key)?;
         if self.room(&locked) >= len && locked.leaf.vacancy().is_some() {
             return Ok(());
         }
@@ -61,7 +61,7 @@ impl Store {
     /// [`Error::NoSpace`], and if the medium fails.
     pub(crate) fn sweep_at(&self, key: &[u8]) -> Result<()> {
         let guard = epoch::pin();
-        let locked = self.lock_leaf(key);
+        let locked = self.lock_to_write(key)?;
         if self.records_of(&guard, &locked)?.expired.is_empty() {
             return Ok(());
         }
@@ -111,8 +111,8 @@ impl Store {
         let guard = epoch::pin();
         let Some((left, separator, right)) = self.inner.pair_of(key) else { return Ok(()) };
         // The left one first, whoever comes: so that no two wait for each other.
-        let Some(left) = self.lock_page(left) else { return Ok(()) };
-        let Some(right) = self.lock_page(right) else { return Ok(()) };
+        let Some(left) = self.lock_page(left)? else { return Ok(()) };
+        let Some(right) = self.lock_page(right)? else { return Ok(()) };
         // Both are locked, so that what the tree says of them now stays so.
         let is_pair = self.inner.descend(&separator).leaf == right.page
             && self.inner.descend_before(Some(&separator)).leaf == left.page;
@@ -154,9 +154,12 @@ impl Store {
         old.into_iter().try_for_each(|page| self.retire(page))
     }
 
-    fn lock_page(&self, page: u32) -> Option<Locked<'_>> {
+    /// Locks a leaf to write to it; none if it is dead, or written to no more.
+    fn lock_page(&self, page: u32) -> Result<Option<Locked<'_>>> {
         let leaf = self.leaves.get(page as usize);
-        leaf.lock().map(|held| Locked { page, leaf, held })
+        self.wake(page)?;
+        let held = leaf.lock().filter(|held| !held.is_shut());
+        Ok(held.map(|held| Locked { page, leaf, held }))
     }
 
     /// What a locked leaf has, in the order of keys: what is kept, and what has expired and can be

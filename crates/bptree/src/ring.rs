@@ -88,15 +88,16 @@ pub(crate) struct Part {
 /// What was found of batches in all leaves.
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
-    /// By page.
-    leaves: HashMap<u32, Leaf>,
+    /// By page: one more than the number of the leaf; 0: it holds none.
+    places: Vec<u32>,
+    leaves: Vec<Leaf>,
     /// Page and place of closings whose rings are known to be whole.
     whole: HashSet<(u32, u32)>,
 }
 
 #[derive(Debug)]
 struct Leaf {
-    birth: u64,
+    life: Life,
     /// What it was made of.
     predecessor: Option<Life>,
     /// In the order of their places.
@@ -104,27 +105,35 @@ struct Leaf {
 }
 
 impl Rings {
-    /// Adds a leaf, be there a part in it or not.
+    /// Adds a leaf, be there a part in it or not. Each page has one at most.
     pub(crate) fn add(&mut self, life: Life, predecessor: Option<Life>, parts: &[Part]) {
-        let leaf = Leaf { birth: life.birth, predecessor, parts: parts.to_vec() };
-        self.leaves.insert(life.page, leaf);
+        let page = life.page as usize;
+        if self.places.len() <= page {
+            self.places.resize(page + 1, 0);
+        }
+        self.leaves.push(Leaf { life, predecessor, parts: parts.to_vec() });
+        self.places[page] = self.leaves.len() as u32;
+    }
+
+    /// The leaf of this page and birth.
+    fn leaf(&self, life: Life) -> Option<&Leaf> {
+        let place = *self.places.get(life.page as usize)?;
+        let leaf = self.leaves.get(place.checked_sub(1)? as usize)?;
+        (leaf.life == life).then_some(leaf)
     }
 
     /// Finds out which parts do not count: pages, and the first such part of each.
     pub(crate) fn broken(mut self) -> HashMap<u32, Part> {
         let mut broken = HashMap::new();
-        let mut pages: Vec<u32> = self.leaves.keys().copied().collect();
-        pages.sort_unstable();
         loop {
             let mut is_any = false;
             // What was whole may have had a part behind one that was struck out.
             self.whole.clear();
-            for page in &pages {
-                if let Some((at, part)) = self.first_broken(*page) {
-                    broken.insert(*page, part);
-                    if let Some(leaf) = self.leaves.get_mut(page) {
-                        leaf.parts.truncate(at);
-                    }
+            for number in 0..self.leaves.len() {
+                if let Some((at, part)) = self.first_broken(number) {
+                    let leaf = &mut self.leaves[number];
+                    broken.insert(leaf.life.page, part);
+                    leaf.parts.truncate(at);
                     is_any = true;
                 }
             }
@@ -134,44 +143,52 @@ impl Rings {
         }
     }
 
-    fn first_broken(&mut self, page: u32) -> Option<(usize, Part)> {
-        let leaf = self.leaves.get(&page)?;
-        let (birth, len) = (leaf.birth, leaf.parts.len());
+    fn first_broken(&mut self, number: usize) -> Option<(usize, Part)> {
+        let leaf = &self.leaves[number];
+        // Mostly there is none.
+        if leaf.parts.is_empty() {
+            return None;
+        }
+        let (life, len) = (leaf.life, leaf.parts.len());
         if !self.counts(leaf) {
             return leaf.parts.first().map(|part| (0, *part));
         }
         (0..len).find_map(|at| {
-            let part = self.leaves.get(&page)?.parts[at];
-            (!self.is_whole(Life { page, birth }, &part)).then_some((at, part))
+            let part = self.leaves[number].parts[at];
+            (!self.is_whole(life, &part)).then_some((at, part))
         })
     }
 
     /// True if what the leaf was made of is there no more, or has said farewell.
     fn counts(&self, leaf: &Leaf) -> bool {
-        let Some(Life { page, birth }) = leaf.predecessor else { return true };
-        let before = self.leaves.get(&page).filter(|before| before.birth == birth);
+        let before = leaf.predecessor.and_then(|before| self.leaf(before));
         before.is_none_or(|it| it.parts.last().is_some_and(|part| part.closing.is_farewell))
     }
 
     /// True if the batch of which a leaf has `part` is whole.
     fn is_whole(&mut self, life: Life, part: &Part) -> bool {
         let mut closing = part.closing;
-        let mut walked = vec![(life.page, part.at)];
+        let mut walked = Vec::new();
+        let mut place = (life.page, part.at);
         loop {
             let Closing { next, next_at, .. } = closing;
-            let place = (next.page, next_at);
-            let leaf = self.leaves.get(&next.page).filter(|leaf| leaf.birth == next.birth);
-            let is_known = (next, next_at) == (life, part.at) || self.whole.contains(&place);
-            let Some(Leaf { parts, .. }) = leaf.filter(|_| !is_known) else {
-                self.whole.extend(walked);
-                return true;
-            };
+            if (next, next_at) == (life, part.at) || self.whole.contains(&(next.page, next_at)) {
+                break;
+            }
+            let Some(Leaf { parts, .. }) = self.leaf(next) else { break };
             match parts.binary_search_by_key(&next_at, |part| part.at) {
                 Ok(at) => closing = parts[at].closing,
                 Err(_) => return false,
             }
             walked.push(place);
+            place = (next.page, next_at);
         }
+        // One that names itself is found out as fast again.
+        if !walked.is_empty() {
+            self.whole.extend(walked);
+            self.whole.insert(place);
+        }
+        true
     }
 }
 

@@ -1,21 +1,36 @@
 //! Scans: leaf after leaf, each as it was at one moment.
 //!
-//! The places of a leaf are in no order. The first scan that comes to it after a change sorts them
-//! and leaves the order for the others. The records themselves are mostly in order, since a leaf is
-//! written so, and its own later records are few.
+//! The places of a leaf are in no order, but where it was written anew as a whole. The first scan
+//! that comes to it after a change sorts them and leaves the order for the others.
+//!
+//! Of a leaf a scan takes where its records are, and looks whether the leaf has held still. The
+//! records themselves do not change as long as its guard lives: they are shown where they lie.
 //!
 //! From one leaf to the next a scan goes down the tree: the least key of the next one is the bound
-//! of this one, whatever has become of either meanwhile.
+//! of this one, whatever has become of either meanwhile. It does so before it shows the records of
+//! this one, so that the next has arrived when it comes there.
 
 use crate::get::Whole;
+use crate::inner::Descent;
 use crate::leaf::{Directory, Head, PLACES, Version};
 use crate::store::Store;
-use coreplane_engine::{Entry, Horizon, Result};
+use coreplane_engine::{Entry, Error, Horizon, Record, Result, Ticket, Value};
+use coreplane_pmem::PageBytes;
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_record::Kind;
+use coreplane_record::{Kind, View};
+use std::borrow::Cow;
 
 /// Lines of a record that are asked for before its length is known.
-const AHEAD: u64 = 3;
+const LINES: u32 = 3;
+
+/// Records are asked for so many ahead of the one that is shown.
+const AHEAD: usize = 6;
+
+/// Probes of a search that are asked for before the first is known: those of three steps.
+const PROBES: usize = 8;
+
+/// Lines of a page in which its head is, and mostly its first record.
+const HEAD_LINES: u64 = 4;
 
 /// Where a scan is.
 #[derive(Clone, Copy)]
@@ -26,11 +41,65 @@ enum Reach<'k> {
     Below(Option<&'k [u8]>),
 }
 
-/// What a scan meets in one leaf, in its direction.
-struct Stretch<'g> {
-    records: Vec<Whole<'g>>,
+/// What a leaf was at one moment.
+struct Snapshot<'g> {
+    leaf: &'g Directory,
+    version: Version,
+    bytes: PageBytes<'g>,
     least: &'g [u8],
     bound: Option<&'g [u8]>,
+    /// Where in the page its records are, in the order of their keys.
+    offsets: [u32; PLACES],
+    len: usize,
+}
+
+/// What came of a record.
+enum Shown {
+    /// It was not shown: a tombstone, or it has expired.
+    Not,
+    Yes,
+    /// It was the last that is asked for.
+    Last,
+    /// Its pages are gone: there is a newer one.
+    Gone,
+}
+
+impl<'g> Snapshot<'g> {
+    fn offsets(&self) -> &[u32] {
+        &self.offsets[..self.len]
+    }
+
+    #[inline]
+    fn prefetch(&self, offset: u32, lines: u32) {
+        (0..lines).for_each(|line| self.bytes.prefetch(offset + 64 * line));
+    }
+
+    fn view(&self, offset: u32) -> Result<View<'g>> {
+        View::of(&self.bytes, offset).ok_or_else(|| no_record(&self.bytes, offset))
+    }
+
+    /// How many records are below a key.
+    fn below(&self, key: &[u8]) -> Result<usize> {
+        if key == self.least {
+            return Ok(0);
+        }
+        let offsets = self.offsets();
+        for probe in 1..PROBES {
+            let place = offsets.get(offsets.len() * probe / PROBES);
+            place.into_iter().for_each(|offset| self.prefetch(*offset, 1));
+        }
+        let (mut from, mut to) = (0, offsets.len());
+        while from < to {
+            let middle = from.midpoint(to);
+            if self.view(offsets[middle])?.key() < key { from = middle + 1 } else { to = middle }
+        }
+        Ok(from)
+    }
+}
+
+fn no_record(bytes: &PageBytes<'_>, offset: u32) -> Error {
+    let offset = bytes.start() + u64::from(offset);
+    Error::Corrupt { offset, what: "no record where the leaf has one".to_owned() }
 }
 
 impl Store {
@@ -45,22 +114,44 @@ impl Store {
         limit: usize,
         visit: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<()> {
-        let mut from: Box<[u8]> = start.into();
+        let mut from = Cow::Borrowed(start);
         let mut shown = 0;
-        while shown < limit {
+        let mut way = None;
+        'leaves: while shown < limit {
             let guard = epoch::pin();
-            let stretch = self.stretch(&guard, Reach::From(&from), limit - shown)?;
-            for whole in &stretch.records {
-                if end.is_some_and(|end| whole.view.key() >= end) {
+            let snapshot = self.snapshot(&guard, Reach::From(&from), way.take())?;
+            let offsets = &snapshot.offsets()[snapshot.below(&from)?..];
+            let first = offsets.iter().take(AHEAD.min(limit - shown));
+            first.for_each(|offset| snapshot.prefetch(*offset, LINES));
+            if let Some(bound) = snapshot.bound.filter(|_| limit - shown > offsets.len()) {
+                way = Some(self.set_out(Reach::From(bound)));
+            }
+            for (at, offset) in offsets.iter().enumerate() {
+                if let Some(ahead) = offsets.get(at + AHEAD) {
+                    snapshot.prefetch(*ahead, LINES);
+                }
+                let view = snapshot.view(*offset)?;
+                if end.is_some_and(|end| view.key() >= end) {
                     return Ok(());
                 }
-                shown += 1;
-                if !visit(whole.entry()) {
+                match self.show(&guard, &snapshot, view, visit)? {
+                    Shown::Not => {}
+                    Shown::Yes => shown += 1,
+                    Shown::Last => return Ok(()),
+                    Shown::Gone => {
+                        from = Cow::Owned(view.key().to_vec());
+                        way = None;
+                        continue 'leaves;
+                    }
+                }
+                if shown == limit {
                     return Ok(());
                 }
             }
-            match stretch.bound {
-                Some(bound) if end.is_none_or(|end| bound < end) => from = bound.into(),
+            match snapshot.bound {
+                Some(bound) if end.is_none_or(|end| bound < end) => {
+                    from = Cow::Owned(bound.to_vec());
+                }
                 _ => return Ok(()),
             }
         }
@@ -78,146 +169,156 @@ impl Store {
         limit: usize,
         visit: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<()> {
-        let mut to: Option<Box<[u8]>> = end.map(Into::into);
+        let mut to = end.map(Cow::Borrowed);
         let mut shown = 0;
-        while shown < limit {
+        'leaves: while shown < limit {
             let guard = epoch::pin();
-            let stretch = self.stretch(&guard, Reach::Below(to.as_deref()), limit - shown)?;
-            for whole in &stretch.records {
-                if whole.view.key() < start {
+            let snapshot = self.snapshot(&guard, Reach::Below(to.as_deref()), None)?;
+            let below = to.as_deref().map(|to| snapshot.below(to)).transpose()?;
+            let offsets = &snapshot.offsets()[..below.unwrap_or(snapshot.len)];
+            let first = offsets.iter().rev().take(AHEAD.min(limit - shown));
+            first.for_each(|offset| snapshot.prefetch(*offset, LINES));
+            for (at, offset) in offsets.iter().enumerate().rev() {
+                if let Some(ahead) = at.checked_sub(AHEAD) {
+                    snapshot.prefetch(offsets[ahead], LINES);
+                }
+                let view = snapshot.view(*offset)?;
+                if view.key() < start {
                     return Ok(());
                 }
-                shown += 1;
-                if !visit(whole.entry()) {
+                match self.show(&guard, &snapshot, view, visit)? {
+                    Shown::Not => {}
+                    Shown::Yes => shown += 1,
+                    Shown::Last => return Ok(()),
+                    Shown::Gone => {
+                        // Below the one that was shown last.
+                        if let Some(last) = offsets.get(at + 1) {
+                            to = Some(Cow::Owned(snapshot.view(*last)?.key().to_vec()));
+                        }
+                        continue 'leaves;
+                    }
+                }
+                if shown == limit {
                     return Ok(());
                 }
             }
-            if stretch.least.is_empty() || stretch.least <= start {
+            if snapshot.least.is_empty() || snapshot.least <= start {
                 return Ok(());
             }
-            to = Some(stretch.least.into());
+            to = Some(Cow::Owned(snapshot.least.to_vec()));
         }
         Ok(())
     }
 
-    /// The next `limit` records of a scan that are in one leaf.
-    fn stretch<'g>(
+    #[inline]
+    fn show(
+        &self,
+        guard: &Guard,
+        snapshot: &Snapshot<'_>,
+        view: View<'_>,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<Shown> {
+        if view.header.kind != Kind::Put || self.is_expired(&view)? {
+            return Ok(Shown::Not);
+        }
+        if !view.header.large {
+            let record = Some(Record {
+                value: Value::Whole(view.value()),
+                sequence: view.sequence(),
+                expires_at: view.header.expires_at,
+                ticket: Ticket::DURABLE,
+            });
+            let entry = Entry { key: view.key(), record, sequence: view.sequence() };
+            return Ok(if visit(entry) { Shown::Yes } else { Shown::Last });
+        }
+        let whole: Whole<'_> = match self.whole(guard, view) {
+            Ok(whole) => whole,
+            // The pages of a large value go when its record is replaced.
+            Err(_) if !snapshot.leaf.is_at(snapshot.version) => return Ok(Shown::Gone),
+            Err(error) => return Err(error),
+        };
+        Ok(if visit(whole.entry()) { Shown::Yes } else { Shown::Last })
+    }
+
+    /// Goes down to the leaf where a scan will be, and asks for what will be looked at there.
+    fn set_out(&self, reach: Reach<'_>) -> Descent {
+        let descent = match reach {
+            Reach::From(key) => self.inner.descend(key),
+            Reach::Below(key) => self.inner.descend_before(key),
+        };
+        self.leaves.get(descent.leaf as usize).prefetch_order();
+        self.space.prefetch_page(descent.leaf);
+        let start = self.space.start_of(descent.leaf);
+        (0..HEAD_LINES).for_each(|line| self.space.prefetch(start + 64 * line));
+        descent
+    }
+
+    /// The leaf where a scan is, as it is at one moment; the way there, if somebody has set out
+    /// already.
+    fn snapshot<'g>(
         &'g self,
         guard: &'g Guard,
         reach: Reach<'_>,
-        limit: usize,
-    ) -> Result<Stretch<'g>> {
+        mut way: Option<Descent>,
+    ) -> Result<Snapshot<'g>> {
         loop {
-            let descent = match reach {
-                Reach::From(key) => self.inner.descend(key),
-                Reach::Below(key) => self.inner.descend_before(key),
-            };
-            let leaf = self.leaves.get(descent.leaf as usize);
-            leaf.prefetch();
-            self.space.prefetch_page(descent.leaf);
-            let Some(version) = leaf.version() else { continue };
-            if !self.inner.is_current(&descent) {
+            let descent = way.take().unwrap_or_else(|| self.set_out(reach));
+            let Some((leaf, version)) = self.arrive(&descent) else {
+                self.wake(descent.leaf)?;
                 continue;
-            }
-            let stretch = self.read_stretch(guard, descent.leaf, (leaf, version), reach, limit);
+            };
+            let snapshot = self.read_snapshot(guard, descent.leaf, (leaf, version));
             let rests_on = self.rests_on_leaf(descent.leaf);
             if leaf.is_at(version) {
                 if !rests_on.is_durable() {
                     self.wait_durable(&Horizon::from(rests_on))?;
                 }
-                return stretch;
+                return snapshot;
             }
         }
     }
 
-    fn read_stretch<'g>(
+    fn read_snapshot<'g>(
         &'g self,
         guard: &'g Guard,
         page: u32,
-        (leaf, version): (&Directory, Version),
-        reach: Reach<'_>,
-        limit: usize,
-    ) -> Result<Stretch<'g>> {
-        let (least, bound) =
-            Head::bounds(&self.space, guard, page).ok_or_else(|| self.not_a_leaf(page))?;
+        (leaf, version): (&'g Directory, Version),
+    ) -> Result<Snapshot<'g>> {
+        let not_a_leaf = || self.not_a_leaf(page);
+        let bytes = self.space.page_bytes(guard, page).ok_or_else(not_a_leaf)?;
+        let (least, bound) = Head::bounds(&bytes).ok_or_else(not_a_leaf)?;
         let mut places = [0; PLACES];
         let len = match leaf.order_at(version, &mut places) {
             Some(len) => len,
-            None => self.sort(guard, page, (leaf, version), &mut places)?,
+            None => sort(&bytes, (leaf, version), &mut places)?,
         };
-        let places = &places[..len.min(PLACES)];
-        let view = |place: u8| self.record_at(guard, page, leaf, usize::from(place));
-        // How many are below the key where the scan is.
-        let below = |key: &[u8]| {
-            if key == least {
-                return Ok(0);
-            }
-            let (mut from, mut to) = (0, places.len());
-            while from < to {
-                let middle = from.midpoint(to);
-                if view(places[middle])?.key() < key { from = middle + 1 } else { to = middle }
-            }
-            Ok(from)
-        };
-        // All that will be shown, before the first of it has arrived.
-        let prefetch = |places: &mut dyn Iterator<Item = &u8>| {
-            for place in places.take(limit) {
-                let offset =
-                    self.space.start_of(page) + u64::from(leaf.offset(usize::from(*place)));
-                (0..AHEAD).for_each(|line| self.space.prefetch(offset + 64 * line));
-            }
-        };
-        let mut records = Vec::with_capacity(limit.min(places.len()));
-        let mut take = |place: u8| {
-            let view = view(place)?;
-            if view.header.kind == Kind::Put && !self.is_expired(&view)? {
-                records.push(self.whole(guard, view)?);
-            }
-            Ok(records.len() < limit)
-        };
-        match reach {
-            Reach::From(key) => {
-                let places = &places[below(key)?..];
-                prefetch(&mut places.iter());
-                for place in places {
-                    if !take(*place)? {
-                        break;
-                    }
-                }
-            }
-            Reach::Below(key) => {
-                let places = &places[..key.map_or(Ok(places.len()), below)?];
-                prefetch(&mut places.iter().rev());
-                for place in places.iter().rev() {
-                    if !take(*place)? {
-                        break;
-                    }
-                }
-            }
+        let mut offsets = [0; PLACES];
+        for (offset, place) in offsets.iter_mut().zip(&places).take(len) {
+            *offset = leaf.offset(usize::from(*place) % PLACES);
         }
-        Ok(Stretch { records, least, bound })
+        Ok(Snapshot { leaf, version, bytes, least, bound, offsets, len })
     }
+}
 
-    /// Sorts the places of a leaf by their keys; how many there are.
-    fn sort(
-        &self,
-        guard: &Guard,
-        page: u32,
-        (leaf, version): (&Directory, Version),
-        places: &mut [u8; PLACES],
-    ) -> Result<usize> {
-        let mut used = leaf.used();
-        let mut keys = Vec::with_capacity(used.count_ones() as usize);
-        while used != 0 {
-            let place = used.trailing_zeros() as usize;
-            keys.push((self.record_at(guard, page, leaf, place)?.key(), place as u8));
-            used &= used - 1;
-        }
-        keys.sort_unstable();
-        for (to, (_, place)) in places.iter_mut().zip(&keys) {
-            *to = *place;
-        }
-        leaf.keep_order(version, places);
-        Ok(keys.len())
+/// Sorts the places of a leaf by their keys; how many there are.
+fn sort(
+    bytes: &PageBytes<'_>,
+    (leaf, version): (&Directory, Version),
+    places: &mut [u8; PLACES],
+) -> Result<usize> {
+    let mut used = leaf.used();
+    let mut keys = Vec::with_capacity(used.count_ones() as usize);
+    while used != 0 {
+        let place = used.trailing_zeros() as usize;
+        let offset = leaf.offset(place);
+        let view = View::of(bytes, offset).ok_or_else(|| no_record(bytes, offset))?;
+        keys.push((view.key(), place as u8));
+        used &= used - 1;
     }
+    keys.sort_unstable();
+    for (to, (_, place)) in places.iter_mut().zip(&keys) {
+        *to = *place;
+    }
+    leaf.keep_order(version, places);
+    Ok(keys.len())
 }

@@ -2,8 +2,8 @@
 
 use crate::counters::{Count, Counters};
 use crate::durable::Early;
-use crate::inner::Inner;
-use crate::leaf::{Directory, Head, Held, Life, tag_of};
+use crate::inner::{Descent, Inner};
+use crate::leaf::{Directory, Head, Held, Life, Version, tag_of};
 use crate::pages::Pages;
 use coreplane_engine::{Cursors, Durability, Error, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
@@ -59,7 +59,28 @@ pub(crate) struct Store {
     pub(crate) check_reads: bool,
     pub(crate) told_expired: AtomicU64,
     pub(crate) root_change: Mutex<()>,
+    /// Held by who closes or empties the store, while all leaves are shut.
+    pub(crate) whole: Mutex<()>,
     pub(crate) closed: AtomicBool,
+    /// What it was opened with.
+    pub(crate) opened: Opened,
+}
+
+/// What a store was opened with.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    /// Leaves with a birth below this are sealed.
+    pub(crate) sealed_births: u64,
+    /// Leaves with a birth below this count no more.
+    pub(crate) cleared_births: u64,
+    /// There were large values in the checkpoint.
+    pub(crate) has_large: bool,
+    /// With the checkpoint of the close before.
+    pub(crate) with_checkpoint: bool,
+    /// The root names a checkpoint that is not there whole.
+    pub(crate) checkpoint_is_damaged: bool,
+    /// Leaves that nobody has come to since.
+    pub(crate) asleep: AtomicU64,
 }
 
 /// The words of the pool's root.
@@ -76,6 +97,10 @@ pub(crate) struct Root {
     pub(crate) sealed_births: u64,
     /// One more than the sequence above which all tombstones are kept; 0: they are not.
     pub(crate) held: u64,
+    /// What the close has left behind; only in a root that is clean.
+    pub(crate) checkpoint: Option<Life>,
+    /// Leaves with a birth below this were there when the store was emptied: they do not count.
+    pub(crate) cleared_births: u64,
 }
 
 impl Root {
@@ -84,14 +109,27 @@ impl Root {
 
     // media-format: begin pool
     pub(crate) fn to_words(self) -> [u64; 8] {
-        let Self { flags, version_base, births_end, told_expired, sealed_births, held } = self;
-        [flags, version_base, births_end, told_expired, sealed_births, held, 0, 0]
+        let Self { version_base, births_end, told_expired, sealed_births, held, .. } = self;
+        // No page has the birth 0.
+        let (page, birth) = self.checkpoint.map_or((0, 0), |it| (u64::from(it.page), it.birth));
+        let (flags, cleared) = (self.flags | page << 32, self.cleared_births);
+        [flags, version_base, births_end, told_expired, sealed_births, held, birth, cleared]
     }
     // media-format: end
 
     pub(crate) fn from_words(words: [u64; 8]) -> Self {
-        let [flags, version_base, births_end, told_expired, sealed_births, held, ..] = words;
-        Self { flags, version_base, births_end, told_expired, sealed_births, held }
+        let [first, version_base, births_end, told_expired, sealed_births, held, birth, cleared] =
+            words;
+        Self {
+            flags: first & u64::from(u32::MAX),
+            version_base,
+            births_end,
+            told_expired,
+            sealed_births,
+            held,
+            checkpoint: (birth > 0).then_some(Life { page: (first >> 32) as u32, birth }),
+            cleared_births: cleared,
+        }
     }
 }
 
@@ -172,22 +210,68 @@ impl Store {
         Ok(())
     }
 
+    /// The leaf that a way down the tree has ended at, and its version; none if that way leads
+    /// elsewhere by now, or to a leaf that is asleep: then it is to be gone again, after
+    /// [`Store::wake`].
+    #[inline]
+    pub(crate) fn arrive(&self, descent: &Descent) -> Option<(&Directory, Version)> {
+        let leaf = self.leaves.get(descent.leaf as usize);
+        leaf.prefetch();
+        self.space.prefetch_page(descent.leaf);
+        let version = leaf.version()?;
+        self.inner.is_current(descent).then_some((leaf, version))
+    }
+
     /// Locks the leaf that serves `key`.
-    pub(crate) fn lock_leaf(&self, key: &[u8]) -> Locked<'_> {
+    ///
+    /// # Errors
+    /// As [`Store::wake`].
+    pub(crate) fn lock_leaf(&self, key: &[u8]) -> Result<Locked<'_>> {
         let mut backoff = Backoff::new();
         loop {
             let descent = self.inner.descend(key);
-            let leaf = self.leaves.get(descent.leaf as usize);
-            leaf.prefetch();
-            self.space.prefetch_page(descent.leaf);
-            if let Some(version) = leaf.version()
-                && self.inner.is_current(&descent)
-                && let Some(held) = leaf.try_lock(version)
-            {
-                return Locked { page: descent.leaf, leaf, held };
+            let Some((leaf, version)) = self.arrive(&descent) else {
+                self.wake(descent.leaf)?;
+                continue;
+            };
+            if let Some(held) = leaf.try_lock(version) {
+                return Ok(Locked { page: descent.leaf, leaf, held });
             }
             backoff.wait();
         }
+    }
+
+    /// As [`Store::lock_leaf`], for a write.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], and as [`Store::wake`].
+    pub(crate) fn lock_to_write(&self, key: &[u8]) -> Result<Locked<'_>> {
+        let mut backoff = Backoff::new();
+        loop {
+            let locked = self.lock_leaf(key)?;
+            if !locked.held.is_shut() {
+                return Ok(locked);
+            }
+            drop(locked);
+            if self.closed.load(Ordering::Acquire) {
+                return Err(Error::Closed);
+            }
+            // The store is being emptied.
+            backoff.wait();
+        }
+    }
+
+    /// The least key of a locked leaf and its bound.
+    ///
+    /// # Errors
+    /// If the page is no leaf.
+    pub(crate) fn bounds<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+    ) -> Result<(&'g [u8], Option<&'g [u8]>)> {
+        let bytes = self.space.page_bytes(guard, page);
+        bytes.and_then(|bytes| Head::bounds(&bytes)).ok_or_else(|| self.not_a_leaf(page))
     }
 
     /// The record of a place.

@@ -1,293 +1,9 @@
 //! Power cuts at every fence and every return, and in recovery: what was acknowledged is there.
 
-use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{
-    Batch, Completion, Engine, Error, Horizon, Ordered, Outcome, Ticket, WriteOptions,
-};
-use coreplane_pmem::Space;
-use coreplane_pmem::media::sim::{
-    Fault, History, Model, Run, Sim, SimOptions, Standing, Subject, explore,
-};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod story;
 
-type Map = BTreeMap<Vec<u8>, Vec<u8>>;
-
-/// What a key may be, and by which operation.
-type State<'v> = (usize, Option<&'v Vec<u8>>);
-
-#[derive(Debug, Clone)]
-enum Op {
-    Create,
-    /// Changes that are made together: a key's number, and its value or none.
-    Write(Vec<(u16, Option<Vec<u8>>)>),
-    Close,
-}
-
-fn key(number: u16) -> Vec<u8> {
-    format!("key-{number:03}").into_bytes()
-}
-
-/// One thread, or two with keys of their own.
-struct Story {
-    seed: u64,
-    threads: u16,
-    keys: u16,
-    operations: u64,
-    /// So many operations share a wait.
-    waits_for: u64,
-    /// One value in so many has pages of its own.
-    large_in: u64,
-    splits: AtomicU64,
-    merges: AtomicU64,
-}
-
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % below
-    }
-}
-
-impl Story {
-    fn new(seed: u64, threads: u16, operations: u64) -> Self {
-        let (splits, merges) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { seed, threads, keys: 40, operations, waits_for: 1, large_in: 12, splits, merges }
-    }
-
-    fn write(&self, run: &Run<'_, Op>, store: &Bptree, thread: u16) {
-        let mut draw = Draw(self.seed * 64 + u64::from(thread));
-        let completion = if self.waits_for > 1 { Completion::Early } else { Completion::Wait };
-        let options = WriteOptions { completion, ..WriteOptions::default() };
-        let (mut begun, mut horizon) = (Vec::new(), Horizon::new());
-        for serial in 0..self.operations {
-            // Some batches are in one leaf, some in many, some fill leaves.
-            let count = if draw.next(6) == 0 { 2 + draw.next(16) } else { 1 };
-            let mut changes = BTreeMap::new();
-            for at in 0..count {
-                let number = draw.next(u64::from(self.keys)) as u16 * self.threads + thread;
-                changes.insert(number, self.value(&mut draw, serial, at));
-            }
-            let changes: Vec<_> = changes.into_iter().collect();
-            begun.push(run.began(Op::Write(changes.clone())));
-            horizon.include(make(store, &changes, &options));
-            if serial % self.waits_for == 0 {
-                store.wait_durable(&horizon).expect("wait");
-                horizon.clear();
-                begun.drain(..).for_each(|call| call.returned());
-            }
-        }
-        store.wait_durable(&horizon).expect("wait");
-        begun.into_iter().for_each(|call| call.returned());
-    }
-
-    fn value(&self, draw: &mut Draw, serial: u64, at: u64) -> Option<Vec<u8>> {
-        // Some are large enough to have pages of their own, one or several.
-        let len =
-            if draw.next(self.large_in) == 0 { 500 + draw.next(9000) } else { 8 + draw.next(300) };
-        // Times of growth and times of decay.
-        let deletes = if (serial / 60).is_multiple_of(2) { 1 } else { 9 };
-        let value = (0..len).map(|byte| (serial * 31 + at * 7 + byte) as u8).collect();
-        (draw.next(10) >= deletes).then_some(value)
-    }
-}
-
-/// Makes changes together; the ticket.
-fn make(store: &Bptree, changes: &[(u16, Option<Vec<u8>>)], options: &WriteOptions) -> Ticket {
-    match changes {
-        [(number, Some(value))] => store.put(&key(*number), value, options).expect("put").ticket(),
-        [(number, None)] => {
-            let outcome = store.delete(&key(*number), options).expect("delete");
-            assert!(matches!(outcome, Outcome::Written(_) | Outcome::Missing(_)));
-            outcome.ticket()
-        }
-        several => {
-            let mut batch = Batch::new();
-            for (number, value) in several {
-                match value {
-                    Some(value) => batch.put(&key(*number), value),
-                    None => batch.delete(&key(*number)),
-                };
-            }
-            store.apply(&batch, options).expect("a batch").ticket
-        }
-    }
-}
-
-/// Closes and opens again, writes beside every key, and opens once more: what a crash has left behind
-/// the last record of a leaf must not come to life.
-fn live_on(store: Bptree, space: &Arc<Space>, seed: u64, keys: u16) -> Result<Bptree, Error> {
-    let open = |space: &Arc<Space>| {
-        let sim = Sim::after(space, &options(seed)).expect("memory");
-        Bptree::simulated_open(Arc::clone(sim.space()), &Options::default())
-            .map(|store| (store, Arc::clone(sim.space())))
-    };
-    store.close()?;
-    let (store, space) = open(space)?;
-    for number in 0..keys {
-        for len in [1, 17] {
-            let extra = [key(number), vec![b'!'; len]].concat();
-            match store.put(&extra, b"extra", &WriteOptions::default()) {
-                Ok(_) | Err(Error::NoSpace { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-    drop(store);
-    open(&space).map(|(store, _)| store)
-}
-
-impl Subject for Story {
-    type Op = Op;
-    type Store = Option<Bptree>;
-    type Contents = Option<Map>;
-
-    fn work(&self, run: &Run<'_, Op>) {
-        let store = run.acknowledged(Op::Create, || {
-            Bptree::simulated_create(Arc::clone(run.space()), &Options::default()).expect("create")
-        });
-        run.threads(|threads| {
-            for thread in 0..self.threads {
-                let store = &store;
-                threads.spawn(move || self.write(run, store, thread));
-            }
-        });
-        let figure = |name| store.stats().figure(name).unwrap_or(0);
-        self.splits.fetch_add(figure("leaves_split"), Ordering::Relaxed);
-        self.merges.fetch_add(figure("leaves_merged"), Ordering::Relaxed);
-        if self.seed.is_multiple_of(3) {
-            run.acknowledged(Op::Close, || store.close().expect("close"));
-        }
-    }
-
-    fn recover(&self, space: &Arc<Space>) -> Result<Option<Bptree>, String> {
-        match Bptree::simulated_open(Arc::clone(space), &Options::default()) {
-            Ok(store) if self.seed % 4 == 1 => {
-                let store = live_on(store, space, self.seed, self.keys * self.threads);
-                store.map(Some).map_err(|error| format!("afterwards: {error}"))
-            }
-            Ok(store) => Ok(Some(store)),
-            // Told apart by `check`: only before the creation is acknowledged may there be none.
-            Err(Error::Unusable(_)) => Ok(None),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    fn contents(&self, store: &Option<Bptree>) -> Result<Option<Map>, String> {
-        let Some(store) = store else { return Ok(None) };
-        let mut map = Map::new();
-        let mut take = |entry: coreplane_engine::Entry<'_>| {
-            let value = entry.record.map(|record| record.value.to_vec()).unwrap_or_default();
-            map.insert(entry.key.to_vec(), value);
-            true
-        };
-        store.scan(b"", None, false, usize::MAX, &mut take).map_err(|error| error.to_string())?;
-        for (key, value) in &map {
-            let found = store.get(key).map_err(|error| error.to_string())?;
-            if found.as_ref() != Some(value) {
-                return Err(format!("{key:?} is scanned and not found"));
-            }
-        }
-        let mut backwards = Vec::new();
-        let mut take = |entry: coreplane_engine::Entry<'_>| {
-            backwards.push(entry.key.to_vec());
-            true
-        };
-        store.scan(b"", None, true, usize::MAX, &mut take).map_err(|error| error.to_string())?;
-        backwards.reverse();
-        if !backwards.iter().eq(map.keys()) {
-            return Err("backwards it is not the same".to_owned());
-        }
-        let report = store.verify(&mut |_| {}).map_err(|error| error.to_string())?;
-        if !report.is_sound() || report.records != map.len() as u64 {
-            return Err(format!("{} records, verified {report:?}", map.len()));
-        }
-        if store.len().map_err(|error| error.to_string())? != map.len() as u64 {
-            return Err(format!("{} records, counted {:?}", map.len(), store.len()));
-        }
-        Ok(Some(map))
-    }
-
-    fn check(&self, contents: &Option<Map>, history: &History<'_, Op>) -> Result<(), String> {
-        let Some(map) = contents else {
-            let is_created = history.acknowledged().next().is_some();
-            return if is_created { Err("the store is lost".to_owned()) } else { Ok(()) };
-        };
-        // Of each key what it may be: by the number of the operation.
-        let mut allowed: BTreeMap<u16, Vec<State<'_>>> = BTreeMap::new();
-        let mut open = Vec::new();
-        for (at, (op, standing)) in (1..).zip(history.operations()) {
-            let Op::Write(changes) = op else { continue };
-            let is_made = standing == Standing::Acknowledged;
-            for (number, value) in changes {
-                let states = allowed.entry(*number).or_insert_with(|| vec![(0, None)]);
-                if is_made {
-                    states.clear();
-                }
-                states.push((at, value.as_ref()));
-            }
-            if !is_made {
-                open.push((at, changes));
-            }
-        }
-        // The operations that can have left a key as it is.
-        let makers = |number: &u16| {
-            let found = map.get(&key(*number));
-            let states = allowed.get(number).into_iter().flatten();
-            states.filter(move |(_, state)| *state == found).map(|(at, _)| *at)
-        };
-        for (number, states) in &allowed {
-            if makers(number).next().is_none() {
-                let (key, found) = (key(*number), map.get(&key(*number)).map(Vec::len));
-                let states: Vec<_> = states.iter().map(|(_, it)| it.map(Vec::len)).collect();
-                let key = String::from_utf8_lossy(&key).into_owned();
-                return Err(format!("{key} has {found:?} bytes, not one of {states:?}"));
-            }
-        }
-        for (at, changes) in open {
-            // All of it or nothing.
-            let is_made = |(number, _): &(u16, _)| makers(number).all(|maker| maker == at);
-            let may_be_made = |(number, _): &(u16, _)| makers(number).any(|maker| maker >= at);
-            if changes.iter().any(is_made) && !changes.iter().all(may_be_made) {
-                let keys = || changes.iter().map(|(number, _)| number);
-                let made: Vec<Vec<usize>> = keys().map(|it| makers(it).collect()).collect();
-                let keys: Vec<&u16> = keys().collect();
-                return Err(format!("operation {at} on {keys:?} was made in part, by {made:?}"));
-            }
-        }
-        let names: BTreeSet<Vec<u8>> = allowed.keys().map(|number| key(*number)).collect();
-        match map.keys().find(|key| !key.ends_with(b"!") && !names.contains(*key)) {
-            Some(key) => Err(format!("{key:?} was never written")),
-            None => Ok(()),
-        }
-    }
-}
-
-fn options(seed: u64) -> SimOptions {
-    SimOptions {
-        len: 512 << 10,
-        max_len: 512 << 10,
-        page_size: 4096,
-        seed,
-        images_per_cut: 12,
-        recovery_cut_in: 20,
-        images_per_recovery_cut: 2,
-        checkers: 2,
-        non_temporal: seed.is_multiple_of(2),
-        ..SimOptions::default()
-    }
-}
-
-fn explored(story: &Story, options: &SimOptions) -> usize {
-    let report = explore(options, story);
-    let messages: Vec<_> = report.violations.iter().map(|it| &it.message).collect();
-    assert!(messages.is_empty(), "seed {}: {messages:.300?}", story.seed);
-    report.images as usize
-}
+use coreplane_pmem::media::sim::{Fault, Model, SimOptions, explore};
+use story::{Story, explored, options};
 
 #[test]
 fn what_was_acknowledged_is_there_after_a_power_cut() {
@@ -299,6 +15,39 @@ fn what_was_acknowledged_is_there_after_a_power_cut() {
         merges += story.merges.into_inner();
     }
     assert!(images > 10_000 && splits > 50 && merges > 20, "{images} {splits} {merges}");
+}
+
+#[test]
+fn a_store_is_emptied_at_once_or_not_at_all() {
+    for seed in 1..=4 {
+        let story = Story { clears_in: 17, large_in: 6, ..Story::new(seed, 1, 90) };
+        let model = if seed == 3 { Model::File } else { Model::X86 };
+        explored(&story, &SimOptions { model, images_per_cut: 6, ..options(seed) });
+    }
+}
+
+/// The new leaf must be flushed, and fenced before the root says that the others do not count.
+#[test]
+fn a_flush_or_the_fence_of_a_clear_that_is_missing_is_found() {
+    let few = || Story { clears_in: 8, closes: false, ..Story::new(2, 1, 8) };
+    let sim = SimOptions {
+        images_per_cut: 60,
+        recovery_cut_in: 0,
+        shrink: false,
+        max_violations: 50,
+        non_temporal: false,
+        ..options(2)
+    };
+    let story = few();
+    explored(&story, &sim);
+    let clear = story.done.into_inner().unwrap().expect("a clear");
+    let caught = |fault: Fault| {
+        let report = explore(&SimOptions { fault: Some(fault), ..sim.clone() }, &few());
+        report.violations.iter().any(|it| it.message.contains("keys from"))
+    };
+    assert_eq!(clear.pages.len(), 1, "one leaf");
+    assert!(caught(Fault::DropFlushOf(clear.pages[0].clone())));
+    assert!(clear.fences.into_iter().any(|number| caught(Fault::DropFence(number))));
 }
 
 #[test]

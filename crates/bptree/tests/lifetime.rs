@@ -68,6 +68,56 @@ fn what_has_expired_goes_when_its_leaf_is_written_anew() {
     assert_eq!((again.records, again.live_bytes), (after.records, after.live_bytes));
 }
 
+/// Closed or killed after it, and emptied with its leaves asleep.
+#[test]
+fn a_store_that_was_emptied_stays_so_and_has_its_pages_back() {
+    let directory = in_memory();
+    let store = created(directory.path(), 4 << 20, &Options::default());
+    let fill = |store: &Bptree| {
+        let write = WriteOptions::default();
+        for number in 0..3000_u32 {
+            let len = if number.is_multiple_of(100) { 9000 } else { 90 };
+            store.put(&number.to_be_bytes(), &vec![number as u8; len], &write).expect("put");
+        }
+    };
+    let free = store.stats().free_bytes;
+    let check_empty = |store: &Bptree| {
+        assert_eq!((store.len().expect("len"), store.stats().live_bytes), (0, 0));
+        assert_eq!(store.get(&7_u32.to_be_bytes()).expect("get"), None);
+        assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+        // Readers of other tests may hold pages for a while.
+        let begun = std::time::Instant::now();
+        while store.stats().free_bytes < free {
+            assert!(begun.elapsed().as_secs() < 20, "{} of {free}", store.stats().free_bytes);
+            std::thread::yield_now();
+        }
+    };
+    fill(&store);
+    store.clear().expect("clear");
+    check_empty(&store);
+    fill(&store);
+    drop(store);
+    let store = opened(directory.path());
+    assert_eq!(store.len().expect("len"), 3000, "what came after it is there");
+    store.close().expect("close");
+    drop(store);
+    let store = opened(directory.path());
+    assert!(store.stats().figure("leaves_asleep") > Some(10));
+    store.clear().expect("clear");
+    check_empty(&store);
+    drop(store);
+    let store = opened(directory.path());
+    check_empty(&store);
+    fill(&store);
+    store.clear().expect("clear");
+    store.put(b"one", b"1", &WriteOptions::default()).expect("put");
+    store.close().expect("close");
+    drop(store);
+    let store = opened(directory.path());
+    assert_eq!(store.get(b"one").expect("get"), Some(b"1".to_vec()));
+    assert_eq!(store.len().expect("len"), 1);
+}
+
 #[test]
 fn a_full_store_takes_more_when_its_pool_has_grown() {
     let directory = in_memory();

@@ -29,6 +29,13 @@ impl<T> Chunked<T> {
         &chunk[index & (self.chunk - 1)]
     }
 
+    /// The entry at `index`, if it was made. `index` must be below the length.
+    #[inline]
+    pub fn made(&self, index: usize) -> Option<&T> {
+        let chunk = self.chunks[index >> self.chunk.trailing_zeros()].get()?;
+        Some(&chunk[index & (self.chunk - 1)])
+    }
+
     /// A chunk, in huge pages where it is large enough for some.
     #[cold]
     fn make_chunk(&self) -> Box<[T]> {

@@ -37,6 +37,6 @@ pub mod windows;
 pub use order::{Instruction, LINE};
 pub use pool::{CreateOptions, MediaChoice, Medium, OpenOptions, Pool, PoolError};
 pub use space::{
-    Claim, Durable, Grade, PageWriter, Pen, Preparation, Space, SpaceOptions, SyncError, Volatile,
-    Word, WriteMode, thread_number,
+    Claim, Durable, Grade, PageBytes, PageWriter, Pen, Preparation, Space, SpaceOptions, SyncError,
+    Volatile, Word, WriteMode, thread_number,
 };

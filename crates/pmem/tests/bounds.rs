@@ -39,6 +39,28 @@ fn no_length_reaches_beyond_what_is_published() {
 }
 
 #[test]
+fn a_page_shows_what_was_published_of_it_and_no_more() {
+    let (space, mut writer) = with_a_record();
+    let guard = epoch::pin();
+    let page = space.page_bytes(&guard, LOG_PAGE).unwrap();
+    assert_eq!((page.start(), page.published()), (u64::from(LOG_PAGE) * PAGE, 64));
+    assert_eq!(page.get(8, 56), Some([7; 56].as_slice()));
+    for (within, len) in [(8, 57), (0, 65), (64, 1), (u32::MAX, 8), (8, usize::MAX)] {
+        assert_eq!(page.get(within, len), None, "{len} bytes at {within}");
+    }
+    writer.append(&[&[8; 64]]).unwrap();
+    writer.publish();
+    assert_eq!(page.get(64, 8), None, "it is as it was");
+    assert_eq!(space.page_bytes(&guard, LOG_PAGE).unwrap().published(), 128);
+    drop(writer);
+    assert!(space.retire(LOG_PAGE));
+    assert!(space.page_bytes(&guard, LOG_PAGE).is_none());
+    assert!(space.page_bytes(&guard, LOG_PAGE + 1).is_none(), "free");
+    assert!(space.page_bytes(&guard, u32::MAX).is_none());
+    assert_eq!(page.get(8, 56), Some([7; 56].as_slice()), "the guard lives");
+}
+
+#[test]
 fn a_page_that_is_nowhere_is_not_one_that_is_there() {
     let (space, _writer) = with_a_record();
     assert_eq!(space.page_of(u64::from(LOG_PAGE) * PAGE + 5), LOG_PAGE);

@@ -32,9 +32,9 @@
 pub mod sealed;
 
 use coreplane_engine::{Error, Result, UnixMillis};
-use coreplane_pmem::Space;
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::{PageBytes, Space};
 
 // media-format: begin pool
 /// Bytes of a header without expiry and sequence.
@@ -204,6 +204,40 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
 
 #[allow(clippy::len_without_is_empty, reason = "there is no empty one")]
 impl<'a> View<'a> {
+    /// The record at `within` a page; none if nothing that could be one is published there. Its
+    /// checksum is not looked at.
+    #[inline]
+    pub fn of(page: &PageBytes<'a>, within: u32) -> Option<Self> {
+        let form = Form::of(page.get(within, HEADER)?)?;
+        let bytes = page.get(within, form.len())?;
+        Some(Self::of_form(form, bytes, page.start() + u64::from(within)))
+    }
+
+    /// The record of this form, whose bytes these are.
+    #[inline]
+    fn of_form(form: Form, bytes: &'a [u8], offset: u64) -> Self {
+        let Form { kind, flags, key_len, .. } = form;
+        let mut extra = HEADER;
+        let mut next = |present: bool| {
+            present.then(|| {
+                extra += 8;
+                word64(bytes, extra - 8)
+            })
+        };
+        let expires_at = next(flags & EXPIRES != 0).map(UnixMillis);
+        let sequence = next(flags & SEQUENCE != 0);
+        let header = Header {
+            kind,
+            large: flags & LARGE != 0,
+            batched: flags & BATCHED != 0,
+            follows: flags & FOLLOWS != 0,
+            version: word64(bytes, 12),
+            expires_at,
+            sequence,
+        };
+        Self { offset, header, bytes, key_len }
+    }
+
     /// The key.
     #[inline]
     pub fn key(&self) -> &'a [u8] {
@@ -312,27 +346,8 @@ impl<'s> Reader<'s> {
     {
         let head = self.space.bytes(guard, offset, HEADER as u64)?;
         let form = Form::of(head)?;
-        let Form { kind, flags, key_len, .. } = form;
         let bytes = self.space.bytes(guard, offset, form.len() as u64)?;
-        let mut extra = HEADER;
-        let mut next = |present: bool| {
-            present.then(|| {
-                extra += 8;
-                word64(bytes, extra - 8)
-            })
-        };
-        let expires_at = next(flags & EXPIRES != 0).map(UnixMillis);
-        let sequence = next(flags & SEQUENCE != 0);
-        let header = Header {
-            kind,
-            large: flags & LARGE != 0,
-            batched: flags & BATCHED != 0,
-            follows: flags & FOLLOWS != 0,
-            version: word64(head, 12),
-            expires_at,
-            sequence,
-        };
-        Some(View { offset, header, bytes, key_len })
+        Some(View::of_form(form, bytes, offset))
     }
 }
 

@@ -79,6 +79,13 @@ impl Inner {
         self.nodes.get(number as usize)
     }
 
+    /// As [`Inner::build`], of leaves with their least keys, of which there is one.
+    pub(crate) fn build_all(&self, leaves: Vec<Bound>) {
+        let mut leaves = leaves.into_iter();
+        let first = leaves.next().map_or(0, |(_, page)| page);
+        self.build(first, leaves.collect());
+    }
+
     /// Replaces the whole tree: `first` serves all keys below the first bound, and each bound's
     /// leaf those from it on. Bounds are sorted. Not beside any reader.
     pub(crate) fn build(&self, first: u32, bounds: Vec<Bound>) {
@@ -236,6 +243,43 @@ impl Inner {
             (left, separator, right) = (number, middle, above);
         }
         self.apply(change);
+    }
+
+    /// Puts `leaf` in the place of all others.
+    pub(crate) fn replace_all(&self, leaf: u32) {
+        let mut spare = spin::lock(&self.spare);
+        let mut dropped = vec![self.root.load(Ordering::Acquire)];
+        let mut next = 0;
+        while let Some(number) = dropped.get(next) {
+            let Content { level, children, .. } = self.node(*number).content();
+            dropped.extend(children.into_iter().filter(|_| level > 0));
+            next += 1;
+        }
+        let root = spare.take();
+        let content = Content { level: 0, separators: Vec::new(), children: vec![leaf] };
+        let change = Change { nodes: vec![(root, content)], dropped, root: Some(root) };
+        self.apply(change.clone());
+        spare.free.extend(change.dropped);
+    }
+
+    /// All leaves with their least keys, in the order of keys, as they are at one moment.
+    pub(crate) fn leaves(&self) -> Vec<Bound> {
+        let _spare = spin::lock(&self.spare);
+        let mut level = vec![(Box::default(), self.root.load(Ordering::Acquire))];
+        loop {
+            let mut is_last = false;
+            let mut below = Vec::with_capacity(level.len() * FANOUT / 2);
+            for (least, number) in level {
+                let content = self.node(number).content();
+                is_last = content.level == 0;
+                let leasts = std::iter::once(least).chain(content.separators);
+                below.extend(leasts.zip(content.children));
+            }
+            if is_last {
+                return below;
+            }
+            level = below;
+        }
     }
 
     /// The leaf that serves `key` and one beside it, below the same node: the left one, the

@@ -15,7 +15,8 @@
 //! A reader takes no lock: it loads the version, reads, and loads the version again. All that it
 //! reads are atomic words, so that what a change has left half done is merely wrong, and seen to
 //! be so by the version. Eight bytes decide nearly always. Where a key's are those of a separator
-//! the whole separators decide, and those are behind a lock that changes alone take for writing.
+//! that has more of them the whole separators decide, and those are behind a lock that changes alone
+//! take for writing.
 //!
 //! Separators are as short as the keys on their sides allow, and what they have in common is left
 //! out, so that a node of long keys that begin alike is as quick as one of short ones.
@@ -39,7 +40,10 @@ pub(crate) struct Node {
     version: AtomicU64,
     shape: AtomicU64,
     prefix: [AtomicU64; PREFIX_MAX / 8],
-    _rest_of_line: [u64; 2],
+    /// A bit for each separator that its head tells all of: behind the prefix it has at most eight
+    /// bytes, and does not end with a zero. A key with the same head is not below it.
+    told: AtomicU64,
+    _rest_of_line: u64,
     guides: [AtomicU64; LINES],
     /// The last is never used.
     heads: [AtomicU64; FANOUT],
@@ -93,6 +97,18 @@ fn word_at(key: &[u8], at: usize) -> u64 {
     }
 }
 
+/// True if a head says all of a separator: see [`Node::told`].
+fn is_told(separator: &[u8], prefix_len: usize) -> bool {
+    let rest = &separator[prefix_len..];
+    rest.len() <= 8 && rest.last() != Some(&0)
+}
+
+/// A bit for each separator that its head tells all of.
+fn told_of(separators: &[Box<[u8]>], prefix_len: usize) -> u64 {
+    let bits = separators.iter().map(|separator| u64::from(is_told(separator, prefix_len)));
+    bits.enumerate().map(|(at, bit)| bit << at).sum()
+}
+
 /// Bytes that all have in common at the beginning.
 fn common_prefix(separators: &[Box<[u8]>]) -> &[u8] {
     let [first, .., last] = separators else {
@@ -120,7 +136,8 @@ impl Node {
             version: AtomicU64::new(0),
             shape: AtomicU64::new(1),
             prefix: Default::default(),
-            _rest_of_line: [0; 2],
+            told: AtomicU64::new(0),
+            _rest_of_line: 0,
             guides: Default::default(),
             heads: std::array::from_fn(|_| AtomicU64::new(0)),
             children: std::array::from_fn(|_| AtomicU32::new(0)),
@@ -195,7 +212,9 @@ impl Node {
         let rest = &self.heads[first..(first + IN_LINE).min(separators)];
         let from = first + rest.iter().filter(|head| !above(head)).count();
         let is_tie = from > 0 && self.heads[from - 1].load(Ordering::Relaxed) == head;
-        (!is_tie).then_some(from)
+        // Of several with that head the last is no shorter than the others.
+        let is_told = || self.told.load(Ordering::Relaxed) >> (from - 1) & 1 == 1;
+        (!is_tie || is_told()).then_some(from)
     }
 
     #[cold]
@@ -234,6 +253,14 @@ impl Node {
         for (head, separator) in self.heads.iter().zip(separators.iter()).skip(from) {
             head.store(word_at(separator, prefix_len), Ordering::Relaxed);
         }
+        let told = if from == 0 {
+            told_of(&separators, prefix_len)
+        } else {
+            let before = self.told.load(Ordering::Relaxed);
+            let below = before & ((1 << at) - 1);
+            below | u64::from(is_told(&separators[at], prefix_len)) << at | (before - below) << 1
+        };
+        self.told.store(told, Ordering::Relaxed);
         self.set_guides();
         for (word, at) in self.prefix.iter().zip((0..).step_by(8)) {
             word.store(word_at(prefix, at), Ordering::Relaxed);
@@ -304,6 +331,7 @@ impl Node {
         for (head, separator) in self.heads.iter().zip(&content.separators) {
             head.store(word_at(separator, prefix.len()), Ordering::Relaxed);
         }
+        self.told.store(told_of(&content.separators, prefix.len()), Ordering::Relaxed);
         self.set_guides();
         for (to, child) in self.children.iter().zip(&content.children) {
             to.store(*child, Ordering::Relaxed);
@@ -365,6 +393,18 @@ mod tests {
             separators in proptest::collection::vec(key(), 0..63),
             keys in proptest::collection::vec(key(), 1..200),
         ) {
+            let (grown, mut sorted) = (Node::new(), Vec::<Vec<u8>>::new());
+            grown.set(Content { level: 0, separators: vec![], children: vec![0] });
+            for separator in &separators {
+                if let Err(at) = sorted.binary_search(separator) {
+                    sorted.insert(at, separator.clone());
+                    grown.insert(at, 0, separator.clone().into_boxed_slice(), 0).unwrap();
+                }
+            }
+            for key in keys.iter().chain(&separators) {
+                let at = sorted.partition_point(|separator| separator <= key);
+                prop_assert_eq!(grown.step(key).0, at);
+            }
             let (node, separators) = node_of(separators);
             for key in keys.iter().chain(&separators) {
                 let at = separators.partition_point(|separator| separator <= key);
@@ -387,6 +427,7 @@ mod tests {
         for (at, separator) in separators.iter().enumerate() {
             let above = [separator, b"~".as_slice()].concat();
             assert_eq!(node.child_of(&above), (100 + at as u32 + 1, 3));
+            assert_eq!(node.child_of(separator), (100 + at as u32 + 1, 3));
         }
         assert_eq!(node.child_of(b"device/r without an end"), (100, 3));
         assert_eq!(node.child_of(b"device/t without an end"), (163, 3));

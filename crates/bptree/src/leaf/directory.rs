@@ -21,6 +21,11 @@
 //! on meanwhile: they are stopped only while a place is changed, which is a few stores.
 //!
 //! A leaf that is *dead* has been written anew elsewhere. Whoever meets one goes down again.
+//!
+//! A table that was never filled is *asleep*. After an open with a checkpoint all are: whoever is
+//! led to one fills it from its page first ([`wake`](crate::wake)).
+//!
+//! A leaf that is *shut* is written to no more: the store is closed.
 
 use coreplane_pmem::spin::Backoff;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -31,7 +36,9 @@ pub(crate) const PLACES: usize = 64;
 const LOCKED: u64 = 1;
 const DEAD: u64 = 2;
 const CHANGING: u64 = 4;
-const VERSION: u64 = 8;
+const ASLEEP: u64 = 8;
+const SHUT: u64 = 16;
+const VERSION: u64 = 32;
 
 /// Five lines: one of tags, two of offsets, one of what changes, one of the order.
 #[derive(Debug)]
@@ -49,6 +56,8 @@ pub(crate) struct Directory {
     birth: AtomicU64,
     /// Set where a crash may have left something behind the last record: nothing is appended.
     is_sealed: AtomicBool,
+    /// There is, or was, a record whose value is large.
+    has_large: AtomicBool,
     /// The version at which `order` was right.
     ordered_at: AtomicU64,
     /// The places in use, a byte each, in the order of their keys: for scans, made by the first
@@ -65,6 +74,10 @@ pub(crate) struct Begun {
     pub(crate) given: u64,
     /// Nothing is to be appended to its page.
     pub(crate) is_sealed: bool,
+    /// The records come in the order of their keys.
+    pub(crate) is_sorted: bool,
+    /// The values of some are large.
+    pub(crate) has_large: bool,
 }
 
 /// A version at which nobody was changing the leaf.
@@ -79,6 +92,12 @@ pub(crate) struct Held<'a> {
     word: u64,
 }
 
+/// A leaf that was asleep and is being filled by whoever has this; asleep again if it is dropped.
+#[derive(Debug)]
+pub(crate) struct Waking<'a> {
+    leaf: Option<&'a Directory>,
+}
+
 /// Sets the high bit of each byte of `word` that equals `tag`, and perhaps of the byte above one
 /// that does.
 #[inline]
@@ -91,7 +110,7 @@ fn matches_of(word: u64, tag: u8) -> u64 {
 impl Directory {
     pub(crate) fn new() -> Self {
         Self {
-            word: AtomicU64::new(DEAD),
+            word: AtomicU64::new(ASLEEP | DEAD),
             used: AtomicU64::new(0),
             tags: Default::default(),
             offsets: Default::default(),
@@ -99,6 +118,7 @@ impl Directory {
             given: AtomicU64::new(0),
             birth: AtomicU64::new(0),
             is_sealed: AtomicBool::new(false),
+            has_large: AtomicBool::new(false),
             ordered_at: AtomicU64::new(u64::MAX),
             order: Default::default(),
         }
@@ -113,7 +133,16 @@ impl Directory {
         coreplane_pmem::arch::prefetch(&self.offsets[PLACES / 8]);
     }
 
-    /// The version; none if the leaf is dead.
+    /// As [`Directory::prefetch`], for a look at all records in their order.
+    #[inline]
+    pub(crate) fn prefetch_order(&self) {
+        coreplane_pmem::arch::prefetch(&self.word);
+        coreplane_pmem::arch::prefetch(&self.offsets[0]);
+        coreplane_pmem::arch::prefetch(&self.offsets[PLACES / 8]);
+        coreplane_pmem::arch::prefetch(&self.order);
+    }
+
+    /// The version; none if the leaf is dead or asleep.
     #[inline]
     pub(crate) fn version(&self) -> Option<Version> {
         let mut backoff = Backoff::new();
@@ -157,6 +186,71 @@ impl Directory {
         }
     }
 
+    /// Lets the caller fill a leaf that is asleep; none if it is not, or was when the call began and
+    /// has been filled since.
+    pub(crate) fn wake(&self) -> Option<Waking<'_>> {
+        let mut backoff = Backoff::new();
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            if word & ASLEEP == 0 {
+                return None;
+            }
+            let is_free = word & LOCKED == 0;
+            if is_free && self.exchange(word, word | LOCKED) {
+                return Some(Waking { leaf: Some(self) });
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Lets nobody write to the leaf from now on, asleep or not, once whoever does has ended; false
+    /// if it is dead.
+    pub(crate) fn shut(&self) -> bool {
+        let mut backoff = Backoff::new();
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            if word & (DEAD | ASLEEP) == DEAD {
+                return false;
+            }
+            let is_free = word & (LOCKED | CHANGING) == 0;
+            if word & SHUT != 0 || is_free && self.exchange(word, word | SHUT) {
+                return true;
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Lets a leaf that was shut be written to again.
+    pub(crate) fn unshut(&self) {
+        self.word.fetch_and(!SHUT, Ordering::Release);
+    }
+
+    /// The leaf is dead from now on, asleep or not.
+    pub(crate) fn kill(&self) {
+        let mut backoff = Backoff::new();
+        loop {
+            if let Some(waking) = self.wake() {
+                return waking.kill();
+            }
+            if let Some(held) = self.lock() {
+                return held.bury();
+            }
+            if self.word.load(Ordering::Acquire) & (DEAD | ASLEEP) == DEAD {
+                return;
+            }
+            backoff.wait();
+        }
+    }
+
+    /// False if the value of no record is large.
+    pub(crate) fn has_large(&self) -> bool {
+        self.has_large.load(Ordering::Relaxed)
+    }
+
+    fn exchange(&self, from: u64, to: u64) -> bool {
+        self.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
     /// Makes a dead leaf a living one of these records, unlocked: nobody can find it yet.
     pub(crate) fn begin(&self, begun: Begun, records: impl Iterator<Item = (u8, u32, u32)>) {
         let dead = self.word.load(Ordering::Relaxed);
@@ -165,11 +259,26 @@ impl Directory {
         self.given.store(begun.given, Ordering::Relaxed);
         self.birth.store(begun.birth, Ordering::Relaxed);
         self.is_sealed.store(begun.is_sealed, Ordering::Relaxed);
+        self.has_large.store(begun.has_large, Ordering::Relaxed);
         for (place, (tag, offset, len)) in records.enumerate() {
             self.fill(place, tag, offset);
             self.add_live(len as i32);
         }
-        self.word.store((dead & !(DEAD | LOCKED | CHANGING)) + VERSION, Ordering::Release);
+        let word = (dead & !(ASLEEP | DEAD | LOCKED | CHANGING)) + VERSION;
+        if begun.is_sorted {
+            const FIRST: u64 = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7]);
+            for (at, order) in (0_u8..).zip(&self.order) {
+                let places = FIRST + u64::from_le_bytes([8 * at; 8]);
+                order.store(places, Ordering::Relaxed);
+            }
+            self.ordered_at.store(word, Ordering::Relaxed);
+        }
+        self.word.store(word, Ordering::Release);
+    }
+
+    /// Adds a place of a leaf that nobody else knows.
+    pub(crate) fn add(&self, place: usize, tag: u8) {
+        self.fill(place, tag, 0);
     }
 
     /// Places whose tag is `tag`, and perhaps some others: the record's key decides.
@@ -279,6 +388,12 @@ impl Held<'_> {
         self.leaf.birth()
     }
 
+    /// True if the store is closed.
+    #[inline]
+    pub(crate) fn is_shut(&self) -> bool {
+        self.word & SHUT != 0
+    }
+
     /// True if nothing may be appended to the page.
     pub(crate) fn is_sealed(&self) -> bool {
         self.leaf.is_sealed.load(Ordering::Relaxed)
@@ -301,9 +416,42 @@ impl Held<'_> {
         self.leaf.add_live(len as i32 - old as i32);
     }
 
+    /// The value of a record is large.
+    #[inline]
+    pub(crate) fn note_large(&self) {
+        self.leaf.has_large.store(true, Ordering::Relaxed);
+    }
+
     /// The leaf is dead from now on, and its page someone else's one day.
     pub(crate) fn bury(mut self) {
-        self.word = (self.word + VERSION) | DEAD;
+        self.word = ((self.word & !SHUT) + VERSION) | DEAD;
+    }
+}
+
+impl Waking<'_> {
+    /// The leaf is awake, of these records.
+    pub(crate) fn begin(mut self, begun: Begun, records: impl Iterator<Item = (u8, u32, u32)>) {
+        if let Some(leaf) = self.leaf.take() {
+            leaf.begin(begun, records);
+        }
+    }
+}
+
+impl Waking<'_> {
+    /// The leaf is dead, and nobody has read it.
+    fn kill(mut self) {
+        if let Some(leaf) = self.leaf.take() {
+            let word = leaf.word.load(Ordering::Relaxed) & !(ASLEEP | LOCKED | SHUT);
+            leaf.word.store((word + VERSION) | DEAD, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Waking<'_> {
+    fn drop(&mut self) {
+        if let Some(leaf) = self.leaf {
+            leaf.word.fetch_and(!LOCKED, Ordering::Release);
+        }
     }
 }
 
@@ -323,64 +471,4 @@ pub(crate) fn tag_of(key: &[u8]) -> u8 {
 const _: () = assert!(size_of::<Directory>() == 320);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn the_candidates_of_a_tag_are_all_that_have_it(
-            tags in proptest::collection::vec(0_u8..4, 0..PLACES),
-        ) {
-            let leaf = Directory::new();
-            let records = tags.iter().enumerate().map(|(at, tag)| (*tag, at as u32 * 8, 8));
-            leaf.begin(Begun::default(), records);
-            prop_assert_eq!(leaf.live(), 8 * leaf.used().count_ones());
-            for tag in 0..5_u8 {
-                let candidates = leaf.candidates(tag);
-                for (place, is) in tags.iter().enumerate() {
-                    let is_named = candidates >> place & 1 == 1;
-                    prop_assert!(*is != tag || is_named, "{place} of {tag}");
-                    prop_assert_eq!(leaf.offset(place), 8 * place as u32);
-                }
-                prop_assert_eq!(candidates >> tags.len().min(63) >> 1, 0);
-            }
-        }
-    }
-
-    #[test]
-    fn a_change_is_seen_and_a_lock_alone_is_not() {
-        let leaf = Directory::new();
-        assert!(leaf.version().is_none(), "dead until it begins");
-        leaf.begin(Begun::default(), [(1, 64, 16)].into_iter());
-        let version = leaf.version().unwrap();
-        let held = leaf.try_lock(version).unwrap();
-        assert!(leaf.is_at(version) && leaf.try_lock(version).is_none());
-        drop(held);
-        assert!(leaf.is_at(version));
-        let mut held = leaf.try_lock(version).unwrap();
-        held.begin();
-        held.set(0, (2, 80, 24), 16);
-        drop(held);
-        assert!(!leaf.is_at(version) && leaf.try_lock(version).is_none());
-        assert_eq!((leaf.candidates(2), leaf.candidates(1), leaf.live()), (1, 0, 24));
-        leaf.lock().unwrap().bury();
-        assert!(leaf.version().is_none() && leaf.lock().is_none());
-        leaf.begin(Begun::default(), std::iter::empty());
-        assert!(leaf.version().is_some_and(|now| now != version) && leaf.used() == 0);
-    }
-
-    #[test]
-    fn places_are_filled_up_to_the_last() {
-        let leaf = Directory::new();
-        leaf.begin(Begun::default(), std::iter::empty());
-        for at in 0..PLACES {
-            let place = leaf.vacancy().unwrap();
-            let mut held = leaf.lock().unwrap();
-            held.begin();
-            held.set(place, (at as u8, 8 * at as u32, 8), 0);
-        }
-        assert_eq!((leaf.vacancy(), leaf.used()), (None, u64::MAX));
-        assert_eq!(leaf.offset(63), 8 * 63);
-    }
-}
+mod tests;

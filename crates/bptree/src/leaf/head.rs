@@ -22,9 +22,9 @@
 //! from unnoticed.
 
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::Space;
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::{PageBytes, Space};
 
 // media-format: begin pool
 const FIXED: usize = 64;
@@ -62,18 +62,13 @@ impl Head {
         (FIXED + self.least.len() + bound).next_multiple_of(8)
     }
 
-    /// The least key of a leaf and its bound, where they lie, unchecked; none if the page is no
-    /// leaf any more.
-    pub(crate) fn bounds<'g>(
-        space: &'g Space,
-        guard: &'g Guard,
-        page: u32,
-    ) -> Option<(&'g [u8], Option<&'g [u8]>)> {
-        let offset = space.start_of(page);
-        let fixed = space.bytes(guard, offset, FIXED as u64)?;
+    /// The least key of a leaf and its bound, where they lie, unchecked; none if not all of them are
+    /// published.
+    pub(crate) fn bounds<'g>(page: &PageBytes<'g>) -> Option<(&'g [u8], Option<&'g [u8]>)> {
+        let fixed = page.get(0, FIXED)?;
         let lens = word32(fixed, 8) as usize;
         let (least_len, bound_len) = (lens & 0xffff, lens >> 16);
-        let keys = space.bytes(guard, offset + FIXED as u64, (least_len + bound_len) as u64)?;
+        let keys = page.get(FIXED as u32, least_len + bound_len)?;
         let (least, bound) = keys.split_at(least_len);
         Some((least, (word32(fixed, 4) & UNBOUNDED == 0).then_some(bound)))
     }

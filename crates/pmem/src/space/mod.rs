@@ -8,6 +8,7 @@
 //! two placements: in DRAM nothing is flushed and nothing is traced.
 
 mod map;
+mod page_bytes;
 mod persist;
 mod prepare;
 mod probe;
@@ -17,6 +18,7 @@ mod sync;
 mod word;
 mod writer;
 
+pub use page_bytes::PageBytes;
 pub use prepare::Preparation;
 pub use sync::SyncError;
 pub use word::{Durable, Grade, Volatile, Word};

@@ -1,0 +1,117 @@
+//! Emptying the store: all of it at once, or none.
+//!
+//! ```text
+//!   1  every leaf is shut: whoever comes to write waits
+//!   2  a new leaf for all keys, as if made of the first    flush
+//!   3  root: leaves born before the new one do not count   ◀── from here on the store is empty
+//!   4  the tree leads to the new leaf; the pages of the others are given back
+//! ```
+//!
+//! So it costs a look at each leaf and not at each record. No tombstones are written: whoever follows
+//! the changes is told that they are gone, after a restart too.
+
+use crate::counters::Count;
+use crate::inner::Bound;
+use crate::leaf::{Head, Life};
+use crate::store::{Root, Store};
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::spin;
+use coreplane_record::Kind;
+use std::sync::atomic::Ordering;
+
+impl Store {
+    /// Removes every record, durably when it returns: a crash finds all of them or none.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::NoSpace`], and if the medium fails.
+    pub(crate) fn clear(&self) -> Result<()> {
+        self.check_writable()?;
+        let page = loop {
+            match self.pages.take(1, 0) {
+                Ok(pages) => break pages[0],
+                // Pages that somebody may still read come back soon.
+                Err(Error::NoSpace { .. }) if self.pages.wait_for_retired() => {}
+                Err(error) => return Err(error),
+            }
+        };
+        let _whole = spin::lock(&self.whole);
+        let guard = epoch::pin();
+        let leaves = self.shut_leaves();
+        let emptied = self.empty(&guard, &leaves, page);
+        if emptied.is_err() && !self.closed.load(Ordering::Acquire) {
+            leaves.iter().for_each(|(_, leaf)| self.leaves.get(*leaf as usize).unshut());
+        }
+        let pieces = emptied?;
+        leaves.iter().map(|(_, leaf)| leaf).chain(&pieces).try_for_each(|page| self.retire(*page))
+    }
+
+    /// Puts an empty leaf in the place of all, which are shut. The pages of their large values, to
+    /// which nothing leads any more.
+    fn empty(&self, guard: &Guard, leaves: &[Bound], page: u32) -> Result<Vec<u32>> {
+        // The store may have been closed before all leaves were shut by this.
+        self.check_writable()?;
+        let pieces = self.pieces_in(guard, leaves)?;
+        // Greater than all versions that any leaf has given out.
+        let version = self.raise_version_base(0)?;
+        let first = self.first_of(guard, leaves)?;
+        let head = Head {
+            birth: 0,
+            version,
+            predecessor: Some(first),
+            least: Box::default(),
+            bound: None,
+            image_len: 0,
+        };
+        let image = self.write_image(page, head, &[])?;
+        {
+            // The first of a root's four fences makes the leaf durable, before any word of the root.
+            let _changing = spin::lock(&self.root_change);
+            let root = Root::from_words(self.pool.root());
+            let held = if root.held > 0 { root.held.max(version + 1) } else { 0 };
+            self.set_root(Root { cleared_births: image.life.birth, held, ..root })?;
+        }
+        self.forgotten_tombstones.fetch_max(version, Ordering::AcqRel);
+        let _publishing = self.isolation.begin();
+        self.begin(image);
+        self.inner.replace_all(page);
+        for (_, leaf) in leaves {
+            self.leaves.get(*leaf as usize).kill();
+        }
+        let records = self.counters.get(Count::Records);
+        self.counters.add(Count::Deletes, records);
+        self.counters.add(Count::Records, -records);
+        self.counters.add(Count::LiveBytes, -self.counters.get(Count::LiveBytes));
+        self.opened.asleep.store(0, Ordering::Relaxed);
+        Ok(pieces)
+    }
+
+    /// The first leaf. The new one names it, as if it were made of it: so it counts when that one
+    /// does not.
+    fn first_of(&self, guard: &Guard, leaves: &[Bound]) -> Result<Life> {
+        let page = leaves.first().map_or(0, |(_, page)| *page);
+        Ok(Life { page, birth: self.head_of(guard, page)?.birth })
+    }
+
+    /// The pages of all large values in leaves that are shut.
+    fn pieces_in(&self, guard: &Guard, leaves: &[Bound]) -> Result<Vec<u32>> {
+        let mut pieces = Vec::new();
+        for (_, page) in leaves {
+            if self.opened.has_large {
+                self.wake(*page)?;
+            }
+            let leaf = self.leaves.get(*page as usize);
+            let mut used = if leaf.has_large() { leaf.used() } else { 0 };
+            while used != 0 {
+                let place = used.trailing_zeros() as usize;
+                used &= used - 1;
+                let view = self.record_at(guard, *page, leaf, place)?;
+                if view.header.large && view.header.kind == Kind::Put {
+                    let of_value = self.pieces_of(guard, &view, false)?;
+                    pieces.extend(of_value.into_iter().map(|(page, _)| page));
+                }
+            }
+        }
+        Ok(pieces)
+    }
+}

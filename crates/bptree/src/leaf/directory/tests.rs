@@ -1,0 +1,97 @@
+//! What a leaf's table of contents says, and to whom.
+
+use super::*;
+use proptest::prelude::*;
+
+proptest! {
+    #[test]
+    fn the_candidates_of_a_tag_are_all_that_have_it(
+        tags in proptest::collection::vec(0_u8..4, 0..PLACES),
+    ) {
+        let leaf = Directory::new();
+        let records = tags.iter().enumerate().map(|(at, tag)| (*tag, at as u32 * 8, 8));
+        leaf.begin(Begun::default(), records);
+        prop_assert_eq!(leaf.live(), 8 * leaf.used().count_ones());
+        for tag in 0..5_u8 {
+            let candidates = leaf.candidates(tag);
+            for (place, is) in tags.iter().enumerate() {
+                let is_named = candidates >> place & 1 == 1;
+                prop_assert!(*is != tag || is_named, "{place} of {tag}");
+                prop_assert_eq!(leaf.offset(place), 8 * place as u32);
+            }
+            prop_assert_eq!(candidates >> tags.len().min(63) >> 1, 0);
+        }
+    }
+}
+
+#[test]
+fn what_began_sorted_is_in_order_until_it_changes() {
+    let leaf = Directory::new();
+    let records = || (0..PLACES as u32).map(|at| (at as u8, 8 * at, 8));
+    leaf.begin(Begun::default(), records());
+    let mut places = [0; PLACES];
+    assert_eq!(leaf.order_at(leaf.version().unwrap(), &mut places), None);
+    leaf.begin(Begun { is_sorted: true, ..Begun::default() }, records());
+    assert_eq!(leaf.order_at(leaf.version().unwrap(), &mut places), Some(PLACES));
+    assert_eq!(places, std::array::from_fn(|at| at as u8));
+    let mut held = leaf.lock().unwrap();
+    held.begin();
+    held.set(3, (2, 80, 24), 8);
+    drop(held);
+    assert_eq!(leaf.order_at(leaf.version().unwrap(), &mut places), None);
+}
+
+#[test]
+fn a_change_is_seen_and_a_lock_alone_is_not() {
+    let leaf = Directory::new();
+    assert!(leaf.version().is_none(), "dead until it begins");
+    leaf.begin(Begun::default(), [(1, 64, 16)].into_iter());
+    let version = leaf.version().unwrap();
+    let held = leaf.try_lock(version).unwrap();
+    assert!(leaf.is_at(version) && leaf.try_lock(version).is_none());
+    drop(held);
+    assert!(leaf.is_at(version));
+    let mut held = leaf.try_lock(version).unwrap();
+    held.begin();
+    held.set(0, (2, 80, 24), 16);
+    drop(held);
+    assert!(!leaf.is_at(version) && leaf.try_lock(version).is_none());
+    assert_eq!((leaf.candidates(2), leaf.candidates(1), leaf.live()), (1, 0, 24));
+    leaf.lock().unwrap().bury();
+    assert!(leaf.version().is_none() && leaf.lock().is_none());
+    leaf.begin(Begun::default(), std::iter::empty());
+    assert!(leaf.version().is_some_and(|now| now != version) && leaf.used() == 0);
+}
+
+#[test]
+fn a_leaf_is_filled_once_and_shut_for_good() {
+    let leaf = Directory::new();
+    assert!(leaf.version().is_none());
+    drop(leaf.wake().unwrap());
+    assert!(leaf.version().is_none(), "it was not filled");
+    assert!(leaf.shut());
+    leaf.wake().unwrap().begin(Begun::default(), [(1, 64, 16)].into_iter());
+    assert!(leaf.version().is_some() && leaf.wake().is_none());
+    assert!(leaf.lock().unwrap().is_shut(), "shut while it was asleep");
+    let leaf = Directory::new();
+    leaf.begin(Begun::default(), std::iter::empty());
+    let version = leaf.version().unwrap();
+    assert!(!leaf.lock().unwrap().is_shut() && leaf.shut());
+    assert!(leaf.try_lock(version).is_none(), "what was seen before it was shut is not now");
+    leaf.lock().unwrap().bury();
+    assert!(!leaf.shut(), "dead");
+}
+
+#[test]
+fn places_are_filled_up_to_the_last() {
+    let leaf = Directory::new();
+    leaf.begin(Begun::default(), std::iter::empty());
+    for at in 0..PLACES {
+        let place = leaf.vacancy().unwrap();
+        let mut held = leaf.lock().unwrap();
+        held.begin();
+        held.set(place, (at as u8, 8 * at as u32, 8), 0);
+    }
+    assert_eq!((leaf.vacancy(), leaf.used()), (None, u64::MAX));
+    assert_eq!(leaf.offset(63), 8 * 63);
+}

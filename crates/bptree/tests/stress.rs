@@ -1,0 +1,146 @@
+//! Truly concurrent threads, for the thread sanitizer above all: threads are joined by hand, since
+//! the end of a scope looks like a race to it where the standard library is not instrumented.
+
+use coreplane_bptree::{Bptree, Options};
+use coreplane_engine::{Batch, Engine, Error, Ordered, WriteOptions};
+use coreplane_pmem::MediaChoice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+const KEYS: u64 = 600;
+const ROUNDS: u64 = 30_000;
+
+/// Every value names its key, so that a reader sees at once what is not its own or torn. Some are
+/// large.
+fn value(key: u64, round: u64) -> Vec<u8> {
+    let mut value = [key.to_le_bytes(), round.to_le_bytes(), (key ^ round).to_le_bytes()].concat();
+    value.resize(if round.is_multiple_of(50) { 6000 } else { 24 }, round as u8);
+    value
+}
+
+fn check(key: u64, value: &[u8]) {
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| value[8 * at + byte]));
+    assert_eq!((word(0), word(0) ^ word(1)), (key, word(2)), "a torn or foreign value");
+    assert!(value[24..].iter().all(|byte| *byte == word(1) as u8), "a torn large value");
+}
+
+fn number_of(key: &[u8]) -> u64 {
+    u64::from_be_bytes(key.try_into().expect("a key of eight bytes"))
+}
+
+/// Space may be short for a moment while a page waits for its readers.
+fn persist(mut write: impl FnMut() -> Result<(), Error>) {
+    for _ in 0..10_000 {
+        match write() {
+            Ok(()) => return,
+            Err(Error::NoSpace { .. }) => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("no space for good");
+}
+
+/// Times of growth and times of decay, so that leaves are split and merged.
+fn write(store: &Bptree, thread: u64, round: u64) {
+    let options = WriteOptions::default();
+    let key = (round * 7 + thread * 131) % KEYS;
+    let decays = (round / 2000) % 2 == 1;
+    match round % 5 {
+        0 => persist(|| store.delete(&key.to_be_bytes(), &options).map(drop)),
+        1 | 2 if decays => persist(|| store.delete(&key.to_be_bytes(), &options).map(drop)),
+        1 => {
+            let mut batch = Batch::new();
+            for key in [key, (key + 200) % KEYS] {
+                batch.put(&key.to_be_bytes(), &value(key, round));
+            }
+            persist(|| store.apply(&batch, &options).map(drop));
+        }
+        _ => {
+            let value = value(key, round);
+            persist(|| store.put(&key.to_be_bytes(), &value, &options).map(drop));
+        }
+    }
+}
+
+/// Does `work` with numbers that count up, until it is told to stop.
+fn until(stop: &Arc<AtomicBool>, work: impl Fn(u64) + Send + 'static) -> JoinHandle<()> {
+    let stop = Arc::clone(stop);
+    std::thread::spawn(move || {
+        for number in 0.. {
+            if stop.load(Ordering::Acquire) {
+                return;
+            }
+            work(number);
+        }
+    })
+}
+
+fn scan(store: &Bptree, from: u64, reverse: bool) {
+    let mut last: Option<u64> = None;
+    let mut take = |entry: coreplane_engine::Entry<'_>| {
+        let number = number_of(entry.key);
+        let in_order = last.is_none_or(|last| if reverse { number < last } else { number > last });
+        assert!(in_order, "{number} after {last:?}");
+        last = Some(number);
+        check(number, &entry.record.expect("a record").value.to_vec());
+        true
+    };
+    let from = from.to_be_bytes();
+    let (start, end) = if reverse { (&[][..], Some(&from[..])) } else { (&from[..], None) };
+    store.scan(start, end, reverse, 100, &mut take).expect("scan");
+}
+
+#[test]
+fn readers_scans_and_writers_of_leaves_that_come_and_go() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let path = directory.path().join("pool");
+    let options = Options { check_reads: true, ..Options::default() };
+    let store = Bptree::create(&path, 2 << 20, 4096, MediaChoice::Auto, &options).expect("create");
+    let store = Arc::new(store);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<JoinHandle<()>> = (0..2)
+        .map(|thread| {
+            let store = Arc::clone(&store);
+            std::thread::spawn(move || (0..ROUNDS).for_each(|round| write(&store, thread, round)))
+        })
+        .collect();
+    let mut readers = Vec::new();
+    let shared = Arc::clone(&store);
+    readers.push(until(&stop, move |number| {
+        let key = number * 17 % KEYS;
+        if let Some(value) = shared.get(&key.to_be_bytes()).expect("get") {
+            check(key, &value);
+        }
+    }));
+    let shared = Arc::clone(&store);
+    readers.push(until(&stop, move |number| scan(&shared, number * 37 % KEYS, number % 2 == 1)));
+    let shared = Arc::clone(&store);
+    readers.push(until(&stop, move |_| {
+        let report = shared.verify(&mut |_| ()).expect("verify");
+        assert!(report.is_sound(), "{:?}", report.damages);
+    }));
+    writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
+    stop.store(true, Ordering::Release);
+    readers.into_iter().for_each(|reader| reader.join().expect("a reader"));
+    let figure = |name| store.stats().figure(name).unwrap_or(0);
+    assert!(figure("leaves_split") > 50 && figure("leaves_merged") > 10);
+    store.close().expect("close");
+    drop(store);
+    // Leaves are filled by whoever comes first, and all come at once.
+    let options = Options::default();
+    let store = Bptree::open(&path, MediaChoice::Auto, &options, &|_| {}).expect("open");
+    let store = Arc::new(store);
+    let comers: Vec<JoinHandle<()>> = (0..3)
+        .map(|thread| {
+            let store = Arc::clone(&store);
+            std::thread::spawn(move || match thread {
+                0 => (0..KEYS).step_by(20).for_each(|key| scan(&store, key, false)),
+                1 => (0..KEYS).for_each(|round| write(&store, thread, round)),
+                _ => (0..KEYS).for_each(|key| drop(store.get(&key.to_be_bytes()).expect("get"))),
+            })
+        })
+        .collect();
+    comers.into_iter().for_each(|comer| comer.join().expect("whoever came"));
+    assert!(store.verify(&mut |_| ()).expect("verify").is_sound());
+}

@@ -1,0 +1,65 @@
+//! What is published of a page, for a look at many of its records.
+
+use super::Space;
+use super::roles::Role;
+use crate::epoch::Guard;
+use crate::order::LINE;
+
+/// What was published of a log page at one moment.
+#[derive(Debug, Clone, Copy)]
+pub struct PageBytes<'g> {
+    space: &'g Space,
+    start: u64,
+    bytes: &'g [u8],
+}
+
+impl<'g> PageBytes<'g> {
+    /// Where in the pool the page begins.
+    #[inline]
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// How many there are.
+    #[inline]
+    pub fn published(&self) -> u32 {
+        self.bytes.len() as u32
+    }
+
+    /// Asks for the line of a byte ahead of its use.
+    #[inline]
+    pub fn prefetch(&self, within: u32) {
+        if let Some(byte) = self.bytes.get(within as usize) {
+            crate::arch::prefetch(byte);
+        }
+    }
+
+    /// So many bytes from `within` the page on; none if not all of them are published.
+    #[inline]
+    pub fn get(&self, within: u32, len: usize) -> Option<&'g [u8]> {
+        let from = within as usize;
+        let bytes = self.bytes.get(from..from.checked_add(len)?)?;
+        self.space.before_load(self.start + u64::from(within), len as u64, || {
+            for line in bytes.chunks(LINE) {
+                std::hint::black_box(line[0]);
+            }
+        });
+        Some(bytes)
+    }
+}
+
+impl Space {
+    /// What is published of a log page, to be looked at piece by piece: as [`Space::bytes`], but what
+    /// the page is was asked once, and stays the answer while the guard lives.
+    #[inline]
+    pub fn page_bytes<'g>(&'g self, _guard: &'g Guard, page: u32) -> Option<PageBytes<'g>> {
+        let Role::Log { published, .. } = self.roles.get(page)? else { return None };
+        let start = self.start_of(page);
+        // SAFETY: as in `bytes`: the page has a role, so that it is mapped, the bytes are below the
+        // watermark that it had after the guard was pinned, and the page is not claimed again before
+        // the guard is dropped. The mapping outlives `'g` because `self` does.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(self.mapping.at(start), published as usize) };
+        Some(PageBytes { space: self, start, bytes })
+    }
+}
