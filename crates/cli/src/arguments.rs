@@ -2,7 +2,9 @@
 
 use crate::terms;
 use clap::{Args, Parser, Subcommand};
-use coreplane::{Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement, Position};
+use coreplane::{
+    Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement, Position, Prototype,
+};
 use coreplane_bench::Plan;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -173,6 +175,11 @@ pub(crate) struct NewPool {
     /// How many copies a write to a matrix that is created waits for: first, majority, all.
     #[arg(long, default_value = "all")]
     pub(crate) ack: Ack,
+    /// Which of the paper's prototypes a matrix is that is created: mkvs (a read that one device is
+    /// late with goes to another too), mkvs-gekv (one device of a group serves its reads), mkvs-ekv
+    /// (one device, and no filter, whatever --matrix says).
+    #[arg(long, default_value = "mkvs")]
+    pub(crate) prototype: Prototype,
     /// The engine of a pool that is created: scmkv (a hash, for point reads and writes) or bptree
     /// (a B+-tree, which scans in the order of keys). A pool that exists keeps its own
     /// [default: scmkv; in a matrix bptree].

@@ -3,7 +3,7 @@
 mod shelf;
 
 use coreplane_engine::{Engine, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{Matrix, Options, Position, Shape, Standing};
 use shelf::{Kind, Shelf};
 
 fn at(group: u16, device: u8) -> Position {
@@ -11,7 +11,7 @@ fn at(group: u16, device: u8) -> Position {
 }
 
 fn created(shelf: &Shelf) -> Matrix {
-    let shape = Shape { groups: 1, devices: 2, ack: Ack::All };
+    let shape = Shape { groups: 1, ..Shape::default() };
     Matrix::create(shelf, shape, &Options::default()).expect("create")
 }
 
