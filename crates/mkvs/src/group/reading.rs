@@ -20,8 +20,12 @@ const READS: u32 = 4;
 /// One in so many reads of a thread is timed, to see whether devices are steady.
 const TIMED_EVERY: u32 = 16;
 
+/// One in so many goes to another device than the thread's own, to see that it is still there.
+const STRAY_EVERY: u32 = 64;
+
 thread_local! {
-    static UNTIMED: Cell<u32> = const { Cell::new(0) };
+    /// How many reads the thread has made.
+    static READS_MADE: Cell<u32> = const { Cell::new(0) };
 }
 
 impl Group {
@@ -104,11 +108,11 @@ impl Group {
         numbers(set).min_by_key(|number| load(*number))
     }
 
-    /// One of a set: of one thread always the same, so that its caches hold half as much, and of
+    /// One of a set: of one thread mostly the same, so that its caches hold half as much, and of
     /// another thread another. Where devices do not compete it is the anchor, which has always the
     /// newest.
     #[inline]
-    pub(super) fn choose(&self, set: Devices) -> Option<u8> {
+    fn choose(&self, set: Devices) -> Option<u8> {
         let count = set.count_ones();
         if count == 0 {
             return None;
@@ -117,7 +121,10 @@ impl Group {
         if !self.competes() {
             return anchor_of(set);
         }
-        for _ in 0..thread_number() as u32 % count {
+        let made = READS_MADE.get().wrapping_add(1);
+        READS_MADE.set(made);
+        let stray = if made.is_multiple_of(STRAY_EVERY) { 1 + made / STRAY_EVERY } else { 0 };
+        for _ in 0..(thread_number() as u32).wrapping_add(stray) % count {
             rest &= rest - 1;
         }
         Some(rest.trailing_zeros() as u8)
@@ -209,9 +216,7 @@ impl Group {
         if self.rules.read_path != ReadPath::Auto || !self.competes() {
             return None;
         }
-        let untimed = UNTIMED.get();
-        UNTIMED.set(if untimed == 0 { TIMED_EVERY - 1 } else { untimed - 1 });
-        (untimed == 0).then(Instant::now)
+        READS_MADE.get().is_multiple_of(TIMED_EVERY).then(Instant::now)
     }
 
     /// Reads a key through the rings; none if it must be decided anew whom to ask.
