@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use coreplane::{
     Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement, Position, Prototype,
 };
-use coreplane_bench::Plan;
+use coreplane_bench::{Jitter, Plan};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -354,17 +354,21 @@ pub(crate) struct Grow {
 ///   overwrite  overwrites alone
 ///   open       how long until a loaded pool is open, one record read, one written
 ///   floor      what the medium allows: see `floor-…` in the output
+///   competition  gets of matrices whose devices stall, due at times that do not depend on each
+///              other; without and with competition, in turn
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) pool: Pool,
-    /// What to do, one after the other: load, a, b, c, d, e, f, mget, overwrite, open, floor;
+    /// What to do, one after the other: load, a, b, c, d, e, f, mget, overwrite, open, floor, competition;
     /// `c@uniform` chooses records so, whatever --distribution says.
     #[arg(long, default_value = "a", value_delimiter = ',')]
     pub(crate) workload: Vec<String>,
     #[command(flatten)]
     pub(crate) plan: Plan,
+    #[command(flatten)]
+    pub(crate) jitter: Jitter,
     /// strict, group, relaxed, or, for comparison alone, noflush.
     #[arg(long, default_value = "strict", value_parser = terms::durability)]
     pub(crate) durability: Durability,

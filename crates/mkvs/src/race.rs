@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The paper sends every read to all devices of a group, which costs each of them all reads. Here
-//! the second is asked when the first has taken longer than nineteen in twenty of its reads do
-//! ([`pace`](crate::pace)): few reads are made twice, and all of those that meet a stall.
+//! the second is asked when the first has taken four times as long as half of its reads do
+//! ([`pace`](crate::pace)): few reads are made twice, and those that meet a stall are among them.
 //!
 //! Only devices that have the newest of the key take part, and each looks by itself, when it begins
 //! and when it has found something, whether it still is one ([`pending`](crate::pending)): so it
@@ -296,8 +296,8 @@ fn run(field: &mut Field<'_>, first: &Arc<Device>, is_hedged: bool) -> Result<bo
         } else if let Some((device, at)) = &late
             && *at <= Instant::now()
         {
-            device.pace.note_late();
-            let next = field.next()?.cloned();
+            let may_ask = device.pace.note_late();
+            let next = if may_ask { field.next()?.cloned() } else { None };
             late = next.and_then(|next| {
                 next.pace.note_hedge();
                 let patience = next.pace.patience();

@@ -98,7 +98,7 @@ mod two_by_two_that_competes {
 
     fn fresh() -> Fixture {
         let shape = Shape { ack: Ack::First, ..Shape::default() };
-        by_path(Kind::Bptree, shape, 64 << 20, Scale::TINY, ReadPath::Rings)
+        by_path(Kind::Bptree, shape, 16 << 20, Scale::TINY, ReadPath::Rings)
     }
     coreplane_engine::conformance_suite!(fresh);
 }
@@ -108,7 +108,7 @@ mod two_by_two_without_competition {
 
     fn fresh() -> Fixture {
         let shape = Shape { prototype: Prototype::Gekv, ..Shape::default() };
-        fixture(Kind::Bptree, shape, 64 << 20, Scale::TINY)
+        fixture(Kind::Bptree, shape, 16 << 20, Scale::TINY)
     }
     coreplane_engine::conformance_suite!(fresh);
 }
@@ -118,7 +118,7 @@ mod one_device {
 
     fn fresh() -> Fixture {
         let shape = Shape { prototype: Prototype::Ekv, ..Shape::default() };
-        fixture(Kind::Bptree, shape, 64 << 20, Scale::TINY)
+        fixture(Kind::Bptree, shape, 16 << 20, Scale::TINY)
     }
     coreplane_engine::conformance_suite!(fresh);
 }

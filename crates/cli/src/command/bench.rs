@@ -15,6 +15,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Instant;
 
+mod competition;
+
 pub(crate) fn run(bench: Bench) -> Outcome {
     let plan = bench.plan;
     plan.check()?;
@@ -23,8 +25,11 @@ pub(crate) fn run(bench: Bench) -> Outcome {
         match name.as_str() {
             "floor" => floor(&bench, &plan)?,
             "open" => first_operations(&bench, &plan)?,
+            "competition" => competition::run(&bench, &plan)?,
             _ => {
-                let refuse = |what| Failure::new(failure::USAGE, format!("{what}, open, floor"));
+                let refuse = |what| {
+                    Failure::new(failure::USAGE, format!("{what}, open, floor, competition"))
+                };
                 steps.push(name.parse::<Step>().map_err(refuse)?);
             }
         }
