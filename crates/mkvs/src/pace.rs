@@ -219,7 +219,7 @@ mod tests {
             served(&pace, Duration::from_micros(number * 7919 % 2000));
         }
         let patience = pace.patience();
-        let bounds = Duration::from_micros(2800)..Duration::from_micros(5600);
+        let bounds = Duration::from_micros(2000)..Duration::from_micros(7000);
         assert!(bounds.contains(&patience), "{patience:?}");
         served(&pace, Duration::from_millis(500));
         assert!(pace.patience() < patience * 11 / 10, "one stall is one read that is late");
