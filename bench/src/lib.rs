@@ -22,6 +22,7 @@
 //! is that of all operations, from the first thread's first to the last thread's last.
 
 mod choice;
+mod competition;
 mod drive;
 mod error;
 mod filter;
@@ -29,10 +30,12 @@ mod floor;
 mod plan;
 pub mod record;
 mod report;
+mod stalling;
 mod target;
 mod workload;
 
 pub use choice::Distribution;
+pub use competition::{CompetitionReport, Jitter, competition};
 pub use drive::run;
 pub use error::{Error, Result};
 pub use filter::{FilterReport, run_filter};

@@ -54,9 +54,9 @@ impl Store {
     pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         self.check_writable()?;
         self.check_key(key)?;
+        self.check_sequence(options.sequence)?;
         let expires_at = options.expires_at;
-        if options.sequence.is_none()
-            && value.len() <= self.inline_max()
+        if value.len() <= self.inline_max()
             && let Some(outcome) = self.put_ahead(key, value, options)?
         {
             return self.finish(outcome, options);
@@ -103,10 +103,14 @@ impl Store {
                 return Ok(Some(outcome));
             }
             Attempt::NeedPieces(value, seen, expires_at) => {
-                let pieces = self.write_pieces(&value, RESERVE)?;
+                let reserve = if options.is_vital { 0 } else { RESERVE };
+                let pieces = self.write_pieces(&value, reserve)?;
                 *prepared = Some(Prepared { pieces, seen, expires_at });
             }
-            Attempt::NeedRoom(len, kind) => self.make_room(key, len, kind)?,
+            Attempt::NeedRoom(len, kind) => {
+                let kind = if options.is_vital { Kind::Delete } else { kind };
+                self.make_room(key, len, kind)?;
+            }
         }
         Ok(None)
     }
@@ -179,7 +183,8 @@ impl Store {
 
     /// Puts a value that is not large, whatever was there: the record goes ahead of the look at what
     /// it replaces, so that the medium and the look take their time side by side. None if the leaf
-    /// has no room, or no place for one key more.
+    /// has no room, or no place for one key more; or if its record may be newer than the sequence
+    /// that is given. For what was appended is there for a recovery, whose newest would be the last.
     fn put_ahead(
         &self,
         key: &[u8],
@@ -188,11 +193,16 @@ impl Store {
     ) -> Result<Option<Outcome>> {
         let guard = epoch::pin();
         let locked = self.lock_to_write(key)?;
-        let mut header = Header { expires_at: options.expires_at, ..Header::put(0) };
+        // No sequence in a leaf is above the versions that it has given.
+        if options.sequence.is_some_and(|given| given <= locked.held.given()) {
+            return Ok(None);
+        }
+        let (expires_at, sequence) = (options.expires_at, options.sequence);
+        let mut header = Header { expires_at, sequence, ..Header::put(0) };
         let has_room = header.record_len(key, value.len()) <= self.room(&locked);
         let Some(vacancy) = locked.leaf.vacancy().filter(|_| has_room) else { return Ok(None) };
         self.ask_ahead(&locked, key, header.record_len(key, value.len()));
-        header.version = self.draw_version(&locked, 0)?;
+        header.version = self.draw_version(&locked, header.sequence)?;
         let (page, leaf, birth) = (locked.page, locked.leaf, locked.held.birth());
         let mut seen = None;
         let appended = self.append_to(page, |writer| {
@@ -240,8 +250,7 @@ impl Store {
         standing: &Standing<'_>,
         place: usize,
     ) -> Result<Attempt> {
-        let floor = header.sequence.map_or(0, |given| given.saturating_sub(1));
-        header.version = self.draw_version(&locked, floor)?;
+        header.version = self.draw_version(&locked, header.sequence)?;
         let (leaf, birth) = (locked.leaf, locked.held.birth());
         let appended = self.append_to(locked.page, |writer| {
             self.write_record(writer, birth, &header, key, value)
@@ -299,10 +308,11 @@ impl Store {
         Outcome::Written(Written { sequence, ticket, replaced: standing.live })
     }
 
-    /// The version of a write: above all that its leaf has given out.
-    fn draw_version(&self, locked: &Locked<'_>, floor: u64) -> Result<u64> {
+    /// The version of a write: above all that its leaf has given out, and no less than the sequence
+    /// that was given. Of others it is above the base.
+    fn draw_version(&self, locked: &Locked<'_>, sequence: Option<u64>) -> Result<u64> {
         let base = self.version_base.load(Ordering::Acquire);
-        let version = locked.held.give(base.max(floor));
+        let version = locked.held.give(sequence.map_or(base, |given| given.saturating_sub(1)));
         if version >= base + STEP / 2 {
             self.raise_version_base(version)?;
         }

@@ -2,8 +2,10 @@
 
 use crate::terms;
 use clap::{Args, Parser, Subcommand};
-use coreplane::{Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement, Position};
-use coreplane_bench::Plan;
+use coreplane::{
+    Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement, Position, Prototype,
+};
+use coreplane_bench::{Jitter, Plan};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -173,6 +175,11 @@ pub(crate) struct NewPool {
     /// How many copies a write to a matrix that is created waits for: first, majority, all.
     #[arg(long, default_value = "all")]
     pub(crate) ack: Ack,
+    /// Which of the paper's prototypes a matrix is that is created: mkvs (a read that one device is
+    /// late with goes to another too), mkvs-gekv (one device of a group serves its reads), mkvs-ekv
+    /// (one device, and no filter, whatever --matrix says).
+    #[arg(long, default_value = "mkvs")]
+    pub(crate) prototype: Prototype,
     /// The engine of a pool that is created: scmkv (a hash, for point reads and writes) or bptree
     /// (a B+-tree, which scans in the order of keys). A pool that exists keeps its own
     /// [default: scmkv; in a matrix bptree].
@@ -350,18 +357,22 @@ pub(crate) struct Grow {
 ///   floor      what the medium allows: see `floor-…` in the output
 ///   filter     the filter of a matrix's group alone, with room for --records: what it costs, how
 ///              often it is wrong, and that it denies no key, in --operations
+///   competition  gets of matrices whose devices stall, due at times that do not depend on each
+///              other; without and with competition, in turn
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) pool: Pool,
     /// What to do, one after the other: load, fill, a, b, c, d, e, f, mget, overwrite, open, floor,
-    /// filter; `c@uniform:2t:1000` chooses records so, on two threads, in so many operations,
-    /// whatever the other options say.
+    /// filter, competition; `c@uniform:2t:1000` chooses records so, on two threads, in so many
+    /// operations, whatever the other options say.
     #[arg(long, default_value = "a", value_delimiter = ',')]
     pub(crate) workload: Vec<String>,
     #[command(flatten)]
     pub(crate) plan: Plan,
+    #[command(flatten)]
+    pub(crate) jitter: Jitter,
     /// strict, group, relaxed, or, for comparison alone, noflush.
     #[arg(long, default_value = "strict", value_parser = terms::durability)]
     pub(crate) durability: Durability,

@@ -32,7 +32,7 @@ impl NewPool {
             None => config,
         };
         match self.matrix {
-            Some(shape) => config.matrix(shape).ack(self.ack),
+            Some(shape) => config.matrix(shape).ack(self.ack).prototype(self.prototype),
             None => config,
         }
     }

@@ -196,3 +196,26 @@ fn a_device_whose_pool_is_damaged_is_left_out_until_it_is_replaced() -> Outcome<
     }
     Ok(())
 }
+
+/// Each prototype is made, stays what it is, and tells of its devices.
+#[test]
+fn the_three_prototypes_are_served_as_they_were_made() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    for (prototype, devices) in [("mkvs", 4), ("mkvs-gekv", 4), ("mkvs-ekv", 1)] {
+        let arguments =
+            ["--matrix", "2x2", "--prototype", prototype, "--size", "32MiB", "--ack", "first"];
+        let matrix = place.created(prototype, &arguments)?;
+        let served = matrix.serve(&[])?;
+        let mut client = served.connect()?;
+        fill(&mut client, 0..200)?;
+        check(&mut client, 0..200)?;
+        let info = format!("{:?}", client.call(&[b"INFO", b"ENGINE"])?);
+        assert_eq!(info.matches("race_wins=").count(), devices, "{info}");
+        served.terminate()?;
+        let served = matrix.serve(&[])?;
+        check(&mut served.connect()?, 0..200)?;
+        served.terminate()?;
+    }
+    let unknown = ["create", "--matrix", "2x2", "--prototype", "mkv"];
+    place.pool("unknown")?.says(2, &["mkvs-gekv"], &unknown)
+}

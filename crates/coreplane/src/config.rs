@@ -3,7 +3,7 @@
 use crate::Store;
 use crate::matrix::MatrixShape;
 use coreplane_engine::{Durability, Result};
-use coreplane_mkvs::Ack;
+use coreplane_mkvs::{Ack, Prototype};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Placement, Repair, Tell};
 use std::path::{Path, PathBuf};
@@ -71,6 +71,7 @@ pub struct StoreConfig {
     pub(crate) check_reads: bool,
     pub(crate) matrix: Option<MatrixShape>,
     pub(crate) ack: Ack,
+    pub(crate) prototype: Prototype,
     pub(crate) accept_loss: bool,
 }
 
@@ -89,6 +90,7 @@ impl StoreConfig {
             check_reads: false,
             matrix: None,
             ack: Ack::All,
+            prototype: Prototype::default(),
             accept_loss: false,
         }
     }
@@ -158,6 +160,14 @@ impl StoreConfig {
     #[must_use]
     pub fn ack(mut self, ack: Ack) -> Self {
         self.ack = ack;
+        self
+    }
+
+    /// Which of the paper's prototypes a matrix is: how its reads are served. `mkvs-ekv` is one
+    /// device, whatever shape is asked for. Without meaning for a matrix that exists.
+    #[must_use]
+    pub fn prototype(mut self, prototype: Prototype) -> Self {
+        self.prototype = prototype;
         self
     }
 

@@ -98,7 +98,8 @@ impl Store {
             .map_err(|source| Error::Io { context: context(), source })?;
         let rack = Directory::new(config);
         let MatrixShape { groups, devices } = shape;
-        let shape = Shape { groups, devices, ack: config.ack };
+        let StoreConfig { ack, prototype, .. } = *config;
+        let shape = Shape { groups, devices, ack, prototype };
         let made = Matrix::create(&rack, shape, &Options::default());
         if made.is_err() {
             rack.remove_created();

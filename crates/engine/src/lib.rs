@@ -41,7 +41,7 @@ pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
 pub use record::{Record, UnixMillis, Value};
-pub use stats::{Damage, Progress, Stats, VerifyReport};
+pub use stats::{Damage, DeviceStats, Progress, Stats, VerifyReport};
 
 use std::sync::Arc;
 

@@ -41,6 +41,17 @@ pub struct Stats {
     pub expired: u64,
     /// Anything else, by name.
     pub more: Vec<(&'static str, u64)>,
+    /// The devices of an engine that has several.
+    pub devices: Vec<DeviceStats>,
+}
+
+/// What one device of an engine tells of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceStats {
+    /// Its name, such as `g0d1`.
+    pub name: String,
+    /// Its figures, by name.
+    pub figures: Vec<(&'static str, u64)>,
 }
 
 impl Stats {

@@ -17,8 +17,7 @@ use crate::matrix::Shared;
 use crate::order::{Order, numbers};
 use crate::pending::{Devices, Entry, Pending, Turn};
 use coreplane_engine::{
-    Batch, Change, Completion, Error, Record, Result, Ticket, UnixMillis, Visibility, WriteOptions,
-    Written,
+    Batch, Change, Completion, Error, Record, Result, Ticket, UnixMillis, WriteOptions, Written,
 };
 use coreplane_pmem::spin::Backoff;
 use std::collections::BTreeMap;
@@ -168,7 +167,7 @@ impl Shared {
         for (key, change) in changes {
             let hash = hash_of(key);
             let (mut old, mut newest) = (None, None);
-            self.find(hash, key, Visibility::Durable, &mut |record: Record<'_>| {
+            self.find(hash, key, &mut |record: Record<'_>| {
                 old = Some((record.value.to_vec(), record.expires_at));
                 newest = Some(record.sequence);
             })?;
@@ -262,14 +261,11 @@ impl Shared {
         for device in share.group.of(share.group.followers() & !share.made) {
             let (batch, hashes) = (share.batch.clone(), share.hashes());
             let job = Job { batch, options: *options, hashes };
-            // If there is no such device nobody waits for it.
-            let _follows = share.group.hand_over(device.number, job).is_ok();
+            share.group.follow_all(device, job);
         }
         for step in &share.steps {
             self.pending.let_go(step.hash);
-            for number in numbers(share.made) {
-                self.pending.done(step.hash, sequence, number, share.group.followers());
-            }
+            self.pending.done(step.hash, sequence, share.made, share.group.followers());
         }
     }
 

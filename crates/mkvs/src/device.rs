@@ -1,27 +1,59 @@
 //! A device: a pool, the engine in it, and its embedded processor.
 //!
 //! The paper's devices have a processor of their own that runs the engine, and new system calls to
-//! reach it. Here the engine runs in the caller wherever the caller waits for it anyway; what it
-//! does not wait for goes through the device's *submission ring* to a thread that belongs to the
-//! device, and is started when there is something for it to do for the first time. What the ring
-//! carries is the outcome of a write, which another device has decided: to put or to delete, with
-//! its sequence. So it may come late, twice or behind a newer one, and the engine keeps what is
-//! newest.
+//! reach it. Here the engine runs in the caller wherever the caller waits for it anyway and the
+//! device is steady; all else goes through the device's *submission rings* to a thread that belongs
+//! to the device, and is started when there is something for it to do for the first time.
+//!
+//! ```text
+//!   reads       races of the callers that wait for them (`race`): first of all
+//!   decisions   writes of one key that another device has decided (`ring`)
+//!   jobs        the same of batches, and of what is too long for that ring
+//! ```
+//!
+//! What the rings carry of writes is the outcome: to put or to delete, with its sequence. So it may
+//! come late, twice or behind a newer one, and the engine keeps what is newest.
+//!
+//! # Waking
+//!
+//! To wake a thread takes its waker longer than to write to the device itself. So a processor that
+//! has run out of writes *naps*: it looks again by itself a moment later, and nobody wakes it for a
+//! write unless the ring fills up. When nothing has come for a while it sleeps, and the next write
+//! wakes it. Somebody waits for a read: that wakes it always.
 
 use crate::group::Group;
+use crate::pace::Pace;
+use crate::race::{Race, Scratch};
+use crate::ring::{Decision, Decisions, Room, Taken};
 use coreplane_engine::{Batch, Change, Engine, Outcome, Result, WriteOptions};
+use coreplane_pmem::spin::{self, Backoff};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{JoinHandle, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Writes that may wait for a device.
-const RING: usize = 4096;
+/// Batches, and long writes, that may wait for a device.
+const JOBS: usize = 1024;
 
-/// Looks at an empty ring before the thread sleeps.
-const SPINS: u32 = 200;
+/// Reads that may wait for a device.
+const READS: usize = 1024;
+
+/// Looks at empty rings after a read before the thread naps.
+const SPINS: u32 = 100;
+
+/// How long a nap is, and how many without work make it sleep.
+const NAP: Duration = Duration::from_micros(200);
+const NAPS: u32 = 8;
+
+/// Writes between two looks at whether the group is still there.
+const AT_A_TIME: usize = 64;
+
+/// What a processor does when there is nothing to do.
+const AWAKE: u32 = 0;
+const NAPPING: u32 = 1;
+const ASLEEP: u32 = 2;
 
 /// What was decided, for a device that has not got it yet.
 #[derive(Debug)]
@@ -38,12 +70,18 @@ pub(crate) struct Device {
     /// Its number in the group.
     pub(crate) number: u8,
     pub(crate) engine: Arc<dyn Engine>,
-    ring: ArrayQueue<Job>,
+    pub(crate) pace: Pace,
+    decisions: Decisions,
+    /// Lines of that ring that were made.
+    made: AtomicU64,
+    jobs: ArrayQueue<Job>,
     submitted: AtomicU64,
     completed: AtomicU64,
-    is_asleep: AtomicBool,
+    reads: ArrayQueue<(Arc<Race>, Instant)>,
+    rest: AtomicU32,
     is_closed: AtomicBool,
-    processor: Mutex<Option<(Thread, JoinHandle<()>)>>,
+    thread: OnceLock<Thread>,
+    processor: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for Device {
@@ -78,99 +116,203 @@ impl Device {
         Self {
             number,
             engine,
-            ring: ArrayQueue::new(RING),
+            pace: Pace::new(),
+            decisions: Decisions::new(),
+            made: AtomicU64::new(0),
+            jobs: ArrayQueue::new(JOBS),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
-            is_asleep: AtomicBool::new(false),
+            reads: ArrayQueue::new(READS),
+            rest: AtomicU32::new(AWAKE),
             is_closed: AtomicBool::new(false),
+            thread: OnceLock::new(),
             processor: Mutex::new(None),
         }
     }
 
-    /// Writes that wait for the device, or are being made.
+    /// What waits for the device, in lines of its ring, batches and reads; or is being made.
     pub(crate) fn queued(&self) -> u64 {
-        let completed = self.completed.load(Ordering::Acquire);
-        self.submitted.load(Ordering::Acquire).saturating_sub(completed)
+        let (made, completed) =
+            (self.made.load(Ordering::Acquire), self.completed.load(Ordering::Acquire));
+        let jobs = self.submitted.load(Ordering::Acquire).saturating_sub(completed);
+        self.decisions.submitted().saturating_sub(made) + jobs + self.reads_queued()
     }
 
-    /// Hands a write to the device's processor; gives it back if its ring is full, or there can be
+    /// Reads that wait for the device.
+    #[inline]
+    pub(crate) fn reads_queued(&self) -> u64 {
+        self.reads.len() as u64
+    }
+
+    /// Hands a write of one key to the device's processor; says whether there was room.
+    #[inline]
+    pub(crate) fn follow(self: &Arc<Self>, group: &Arc<Group>, decision: &Decision<'_>) -> Room {
+        if !self.has_processor(group) {
+            return Room::None;
+        }
+        let room = self.decisions.push(decision);
+        self.nudge(room == Room::Scarce);
+        room
+    }
+
+    /// Hands changes to the device's processor; gives them back if its ring is full, or there can be
     /// no processor.
     pub(crate) fn submit(self: &Arc<Self>, group: &Arc<Group>, job: Job) -> Option<Job> {
         if !self.has_processor(group) {
             return Some(job);
         }
         self.submitted.fetch_add(1, Ordering::AcqRel);
-        if let Err(job) = self.ring.push(job) {
+        if let Err(job) = self.jobs.push(job) {
             self.submitted.fetch_sub(1, Ordering::AcqRel);
             return Some(job);
         }
-        if self.is_asleep.swap(false, Ordering::SeqCst)
-            && let Some((thread, _)) = &*self.processor.lock()
-        {
-            thread.unpark();
-        }
+        self.nudge(false);
         None
     }
 
-    fn has_processor(self: &Arc<Self>, group: &Arc<Group>) -> bool {
-        if self.submitted.load(Ordering::Relaxed) > 0 {
-            return true;
-        }
-        let mut processor = self.processor.lock();
-        if processor.is_none() && !self.is_closed.load(Ordering::Acquire) {
-            let (device, group) = (Arc::clone(self), Arc::downgrade(group));
-            let name = format!("coreplane-d{}", self.number);
-            let run = move || {
-                device.run(&|job| {
-                    if let Some(group) = group.upgrade() {
-                        group.catch_up(&device, &job);
-                    }
-                })
-            };
-            if let Ok(handle) = std::thread::Builder::new().name(name).spawn(run) {
-                *processor = Some((handle.thread().clone(), handle));
+    /// Asks the device's processor to take part in a race; false if it cannot.
+    pub(crate) fn ask(self: &Arc<Self>, group: &Arc<Group>, race: &Arc<Race>) -> bool {
+        let is_asked = self.has_processor(group)
+            && self.reads.push((Arc::clone(race), Instant::now())).is_ok();
+        if is_asked {
+            fence(Ordering::SeqCst);
+            if self.rest.load(Ordering::Relaxed) != AWAKE {
+                self.wake();
             }
         }
-        processor.is_some()
+        is_asked
     }
 
-    /// The processor: makes writes as they come. Those of a device that is no member any more go by.
-    fn run(&self, make: &dyn Fn(Job)) {
-        let mut idle = 0;
-        loop {
-            match self.ring.pop() {
-                Some(job) => {
-                    idle = 0;
-                    make(job);
-                    self.completed.fetch_add(1, Ordering::AcqRel);
-                }
-                None if self.is_closed.load(Ordering::Acquire) => return,
-                None if idle < SPINS => {
-                    idle += 1;
-                    std::hint::spin_loop();
-                }
-                None => {
-                    self.is_asleep.store(true, Ordering::SeqCst);
-                    // What was pushed before it was said is seen now; who pushes later sees it.
-                    if self.ring.is_empty() && !self.is_closed.load(Ordering::SeqCst) {
-                        std::thread::park_timeout(Duration::from_millis(100));
-                    }
-                    self.is_asleep.store(false, Ordering::SeqCst);
-                    idle = 0;
-                }
+    /// Something was put into a ring: wakes the processor if it sleeps, or, if that is urgent, naps.
+    #[inline]
+    fn nudge(&self, is_urgent: bool) {
+        // Either the processor sees what is in the ring, or its rest is seen here.
+        fence(Ordering::SeqCst);
+        match self.rest.load(Ordering::Relaxed) {
+            AWAKE => {}
+            NAPPING if !is_urgent => {}
+            _ => self.wake(),
+        }
+    }
+
+    /// Wakes the processor.
+    pub(crate) fn wake(&self) {
+        if self.rest.swap(AWAKE, Ordering::SeqCst) != AWAKE
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    #[inline]
+    fn has_processor(self: &Arc<Self>, group: &Arc<Group>) -> bool {
+        self.thread.get().is_some() || self.start(group)
+    }
+
+    #[cold]
+    fn start(self: &Arc<Self>, group: &Arc<Group>) -> bool {
+        let mut processor = spin::lock(&self.processor);
+        if self.thread.get().is_none() && !self.is_closed.load(Ordering::Acquire) {
+            let (device, group) = (Arc::clone(self), Arc::downgrade(group));
+            let name = format!("coreplane-d{}", self.number);
+            let run = move || device.run(&group);
+            if let Ok(handle) = std::thread::Builder::new().name(name).spawn(run) {
+                self.thread.get_or_init(|| handle.thread().clone());
+                *processor = Some(handle);
             }
         }
+        self.thread.get().is_some()
+    }
+
+    /// The processor.
+    fn run(&self, group: &Weak<Group>) {
+        let (mut taken, mut scratch) = (Taken::default(), Scratch::default());
+        // Looks until it naps, and naps until it sleeps.
+        let (mut spins, mut naps) = (0, 0);
+        loop {
+            let reads = self.pace.reads();
+            if self.work(group, &mut taken, &mut scratch) {
+                naps = 0;
+                spins = if self.pace.reads() == reads { 0 } else { SPINS };
+            } else if self.is_closed.load(Ordering::SeqCst) {
+                // What came before it was said.
+                if self.is_idle() {
+                    return;
+                }
+            } else if spins > 0 {
+                spins -= 1;
+                std::hint::spin_loop();
+            } else {
+                let is_nap = naps < NAPS;
+                naps += 1;
+                self.rest.store(if is_nap { NAPPING } else { ASLEEP }, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+                // What was put into a ring before it was said is seen now; who comes later sees it.
+                if self.is_idle() && !self.is_closed.load(Ordering::SeqCst) {
+                    let long = Duration::from_millis(100);
+                    std::thread::park_timeout(if is_nap { NAP } else { long });
+                }
+                self.rest.store(AWAKE, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.decisions.is_empty() && self.jobs.is_empty() && self.reads.is_empty()
+    }
+
+    /// Does some of what there is to do, reads before each write; false if there was nothing.
+    fn work(&self, group: &Weak<Group>, taken: &mut Taken, scratch: &mut Scratch) -> bool {
+        if self.is_idle() {
+            return false;
+        }
+        let Some(group) = group.upgrade() else {
+            // Nobody is there for whom it could matter.
+            while let Some(made) = self.decisions.pop(taken) {
+                self.made.store(made, Ordering::Release);
+            }
+            while self.jobs.pop().is_some() {
+                self.completed.fetch_add(1, Ordering::AcqRel);
+            }
+            while self.reads.pop().is_some() {}
+            return false;
+        };
+        for _ in 0..AT_A_TIME {
+            while !self.reads.is_empty()
+                && let Some((race, asked_at)) = self.reads.pop()
+            {
+                race.run(self, &group, asked_at, scratch);
+            }
+            if let Some(made) = self.decisions.pop(taken) {
+                group.catch_up(self, &taken.decision());
+                self.made.store(made, Ordering::Release);
+            } else if let Some(job) = self.jobs.pop() {
+                group.catch_up_all(self, &job);
+                self.completed.fetch_add(1, Ordering::AcqRel);
+            } else if self.reads.is_empty() {
+                break;
+            }
+        }
+        true
+    }
+
+    /// True once its processor takes nothing more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
     }
 
     /// Waits until what was submitted before the call is made.
     pub(crate) fn drain(&self) {
-        let submitted = self.submitted.load(Ordering::Acquire);
-        let mut backoff = coreplane_pmem::spin::Backoff::new();
+        let (lines, jobs) = (self.decisions.submitted(), self.submitted.load(Ordering::Acquire));
         // One that did not fit into the ring is counted for a moment.
-        let goal = || submitted.min(self.submitted.load(Ordering::Acquire));
-        while self.completed.load(Ordering::Acquire) < goal()
-            && !self.is_closed.load(Ordering::Acquire)
-        {
+        let goal = || jobs.min(self.submitted.load(Ordering::Acquire));
+        let is_behind = || {
+            self.made.load(Ordering::Acquire) < lines
+                || self.completed.load(Ordering::Acquire) < goal()
+        };
+        let mut backoff = Backoff::new();
+        while is_behind() && !self.is_closed.load(Ordering::Acquire) {
+            self.wake();
             backoff.wait();
         }
     }
@@ -178,10 +320,10 @@ impl Device {
     /// Ends the processor, once it has made what it was given.
     pub(crate) fn stop(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
-        let processor = self.processor.lock().take();
-        if let Some((thread, handle)) = processor {
-            thread.unpark();
-            if std::thread::current().id() != thread.id() {
+        let processor = spin::lock(&self.processor).take();
+        if let Some(handle) = processor {
+            handle.thread().unpark();
+            if std::thread::current().id() != handle.thread().id() {
                 // A panic there has been reported by its thread.
                 let _ended = handle.join().is_ok();
             }

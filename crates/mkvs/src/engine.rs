@@ -29,8 +29,8 @@ impl std::fmt::Debug for Matrix {
 
 impl Shared {
     /// The records of keys, as they were at one moment as far as batches go.
-    fn answers(&self, keys: &[&[u8]], visibility: Visibility) -> Result<Vec<Option<Answer>>> {
-        let read = || keys.iter().map(|key| self.answer(key, visibility)).collect();
+    fn answers(&self, keys: &[&[u8]]) -> Result<Vec<Option<Answer>>> {
+        let read = || keys.iter().map(|key| self.answer(key)).collect();
         let mut backoff = Backoff::new();
         for _ in 0..TRIES {
             let Some(quiet) = self.isolation.quiet() else {
@@ -59,19 +59,19 @@ impl Engine for Matrix {
     fn get_with(
         &self,
         key: &[u8],
-        visibility: Visibility,
+        _visibility: Visibility,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
-        self.shared.get_with(key, visibility, visit)
+        self.shared.get_with(key, visit)
     }
 
     fn multi_get(
         &self,
         keys: &[&[u8]],
-        visibility: Visibility,
+        _visibility: Visibility,
         visit: &mut dyn FnMut(usize, Option<Record<'_>>),
     ) -> Result<Horizon> {
-        for (at, answer) in self.shared.answers(keys, visibility)?.iter().enumerate() {
+        for (at, answer) in self.shared.answers(keys)?.iter().enumerate() {
             visit(at, answer.as_ref().map(Answer::record));
         }
         Ok(Horizon::new())
@@ -238,6 +238,7 @@ impl Shared {
         sum.dram_bytes += self.pending.dram_bytes();
         sum.records = self.len().unwrap_or(0);
         self.counters.add_to(&mut sum);
+        self.add_devices(&mut sum);
         sum
     }
 

@@ -17,12 +17,16 @@
 //! without it. A device without space is another matter: the write is taken back where it was made,
 //! before any reader has seen it, and refused.
 
+mod reading;
+
 use crate::bloom::Filter;
 use crate::decided::{Decided, Write, is_failure};
 use crate::device::{Device, Job, make};
 use crate::label::{Ack, Position};
-use crate::order::{Order, anchor_of, choose, numbers};
-use crate::pending::{Current, Devices, Entry, Pending};
+use crate::order::{Order, anchor_of, numbers};
+use crate::pending::{Devices, Entry, Pending};
+use crate::prototype::{Prototype, ReadPath};
+use crate::ring::{Decision, Room};
 use crate::standings::Standings;
 use coreplane_engine::{
     Batch, Completion, Error, Outcome, Record, Result, Ticket, Visibility, WriteOptions, Written,
@@ -56,7 +60,7 @@ pub(crate) struct Group {
     pub(crate) filter: Filter,
     pub(crate) pending: Arc<Pending>,
     pub(crate) sequence: Arc<AtomicU64>,
-    ack: Ack,
+    pub(crate) rules: Rules,
     demote: Demote,
 }
 
@@ -77,8 +81,16 @@ pub(crate) struct Parts {
     pub(crate) filter: Filter,
     pub(crate) pending: Arc<Pending>,
     pub(crate) sequence: Arc<AtomicU64>,
-    pub(crate) ack: Ack,
+    pub(crate) rules: Rules,
     pub(crate) demote: Demote,
+}
+
+/// How a group is written and read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    pub(crate) ack: Ack,
+    pub(crate) prototype: Prototype,
+    pub(crate) read_path: ReadPath,
 }
 
 /// A write that was not made on as many devices as it waits for.
@@ -99,7 +111,7 @@ enum Tried {
 
 impl Group {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { number, devices, members, filter, pending, sequence, ack, demote } = parts;
+        let Parts { number, devices, members, filter, pending, sequence, rules, demote } = parts;
         let group = Self {
             number,
             places: [const { AtomicU8::new(NOBODY) }; DEVICES_MAX],
@@ -108,7 +120,7 @@ impl Group {
             filter,
             pending,
             sequence,
-            ack,
+            rules,
             demote,
         };
         for device in devices {
@@ -160,43 +172,6 @@ impl Group {
 
     fn lost(&self) -> Error {
         Error::Unusable(format!("group {} has no current device left", self.number))
-    }
-
-    /// The device to read a key on, but for some that were asked in vain.
-    ///
-    /// # Errors
-    /// If the group has no member left.
-    #[inline]
-    pub(crate) fn reader(&self, hash: u64, but: Devices) -> Result<&Arc<Device>> {
-        let mut backoff = Backoff::new();
-        loop {
-            let before = self.standings.now();
-            let members = before.members() & !but;
-            let current = self.pending.current(hash, members);
-            let choice = match current {
-                Current::All => choose(hash, members),
-                Current::Some(devices) => choose(hash, devices),
-                Current::Ask(device) => Some(device),
-                Current::Wait if members == 0 => None,
-                Current::Wait => {
-                    backoff.wait();
-                    continue;
-                }
-            };
-            let device = choice.map_or_else(|| Err(self.lost()), |number| self.device(number));
-            if self.standings.now() != before {
-                // Who is no member any more may lack what was acknowledged since, and in its place
-                // there may be another.
-                continue;
-            }
-            return device;
-        }
-    }
-
-    /// True if no member has the key, as far as the filter can tell.
-    #[inline]
-    pub(crate) fn denies(&self, hash: u64) -> bool {
-        self.pending.is_quiet(hash) && !self.filter.may_contain(hash)
     }
 
     /// A read or a write on a device failed: if the device has, the group goes on without it, and
@@ -272,12 +247,10 @@ impl Group {
         let entry = Entry { hash, sequence, asked, done: 0, is_held: false, before: None };
         self.pending.begin(entry);
         let change = self.filter.change();
-        let inserted = change.insert(hash);
         let first = self.device(order.awaited()[0])?;
         let written = match write.decide(&*first.engine, options) {
             Ok(Outcome::Written(written)) => written,
             refused => {
-                inserted.undo();
                 self.pending.refuse(hash, self.followers());
                 return Ok(match refused {
                     Ok(outcome) => Tried::Made(outcome),
@@ -290,30 +263,24 @@ impl Group {
         let copied = match self.copy(&order, 1 << first.number, make) {
             Ok(made) => made,
             Err(NotMade { made, device, error }) => {
-                inserted.undo();
                 let made: Vec<u8> = numbers(made).collect();
                 let taken_back = self.take_back(&made, asked, decided.key);
                 self.pending.refuse(hash, self.followers());
                 return taken_back.map(|()| Tried::Failed(device, error));
             }
         };
+        // No reader asks the filter while the entry is there, and no other writer counts the key.
         match (decided.put.is_some(), written.replaced) {
-            (true, false) => {}
-            (true, true) | (false, false) => inserted.undo(),
-            (false, true) => {
-                inserted.undo();
-                change.remove(hash);
-            }
+            (true, false) => drop(change.insert(hash)),
+            (false, true) => change.remove(hash),
+            (true, true) | (false, false) => {}
         }
         // In their rings before anybody is told, so that who drains a ring has it all.
+        let decision = Decision { hash, decided, options };
         for device in self.of(self.followers() & !copied) {
-            let mut batch = Batch::new();
-            batch.push(decided.to_change());
-            self.hand_over(device.number, Job { batch, options: *options, hashes: vec![hash] })?;
+            self.follow(device, &decision);
         }
-        for number in numbers(copied) {
-            self.pending.done(hash, sequence, number, self.followers());
-        }
+        self.pending.done(hash, sequence, copied, self.followers());
         drop(change);
         let written = Written { sequence, ticket: Ticket::DURABLE, ..written };
         Ok(Tried::Made(Outcome::Written(written)))
@@ -332,7 +299,7 @@ impl Group {
             let now = self.standings.now();
             let members = now.members();
             let has = (made & members).count_ones();
-            if has > 0 && has >= self.ack.copies(members.count_ones()) {
+            if has > 0 && has >= self.rules.ack.copies(members.count_ones()) {
                 // They may be members by the time of the answer.
                 for number in numbers(now.candidates() & !made) {
                     match make(number) {
@@ -371,13 +338,26 @@ impl Group {
         Err(NotMade { made, device: None, error: self.lost() })
     }
 
-    /// Has a device follow: through its ring, or at once if that is full.
-    pub(crate) fn hand_over(self: &Arc<Self>, device: u8, job: Job) -> Result<()> {
-        let device = self.device(device)?;
-        if let Some(job) = device.submit(self, job) {
-            self.catch_up(device, &job);
+    /// Has a device follow a write of one key: through its ring, or at once if that is full.
+    #[inline]
+    fn follow(self: &Arc<Self>, device: &Arc<Device>, decision: &Decision<'_>) {
+        match device.follow(self, decision) {
+            Room::Enough | Room::Scarce => {}
+            Room::None => self.catch_up(device, decision),
+            Room::Never => {
+                let mut batch = Batch::new();
+                batch.push(decision.decided.to_change());
+                let (options, hashes) = (*decision.options, vec![decision.hash]);
+                self.follow_all(device, Job { batch, options, hashes });
+            }
         }
-        Ok(())
+    }
+
+    /// Has a device follow: through its ring, or at once if that is full.
+    pub(crate) fn follow_all(self: &Arc<Self>, device: &Arc<Device>, job: Job) {
+        if let Some(job) = device.submit(self, job) {
+            self.catch_up_all(device, &job);
+        }
     }
 
     #[inline]
@@ -416,7 +396,7 @@ impl Group {
         let mut backoff = Backoff::new();
         loop {
             let members = self.members();
-            let copies = self.ack.copies(members.count_ones()) as usize;
+            let copies = self.rules.ack.copies(members.count_ones()) as usize;
             let anchor = anchor_of(members).ok_or_else(|| self.lost())?;
             let entries = hashes.iter().filter_map(|hash| self.pending.entry(*hash));
             let current = entries.fold(members, |current, entry| match entry {
@@ -455,21 +435,38 @@ impl Group {
     }
 
     /// Makes on a device what the others have already, if it is a member.
-    pub(crate) fn catch_up(&self, device: &Device, job: &Job) {
+    pub(crate) fn catch_up(&self, device: &Device, decision: &Decision<'_>) {
+        let Decision { hash, decided, options } = decision;
+        self.made_by(device, options.sequence, &[*hash], || decided.make(&*device.engine, options));
+    }
+
+    /// As [`Self::catch_up`], of a batch.
+    pub(crate) fn catch_up_all(&self, device: &Device, job: &Job) {
+        let Job { batch, options, hashes } = job;
+        let make = || make(&*device.engine, batch, options);
+        self.made_by(device, options.sequence, hashes, make);
+    }
+
+    fn made_by(
+        &self,
+        device: &Device,
+        sequence: Option<u64>,
+        hashes: &[u64],
+        make: impl FnOnce() -> Result<()>,
+    ) {
         let bit = 1 << device.number;
         let is_there = self.device(device.number).is_ok_and(|here| std::ptr::eq(&**here, device));
         if self.followers() & bit == 0 || !is_there {
             return;
         }
-        if make(&*device.engine, &job.batch, &job.options).is_err() {
+        if make().is_err() {
             // Without space, too: it cannot have what the others have. If that cannot be made
             // durable the entry stays, and nobody is told that the device has it.
             let _dropped = self.drop_member(device.number).is_ok();
             return;
         }
-        let sequence = job.options.sequence.unwrap_or(0);
-        for hash in &job.hashes {
-            self.pending.done(*hash, sequence, device.number, self.followers());
+        for hash in hashes {
+            self.pending.done(*hash, sequence.unwrap_or(0), bit, self.followers());
         }
     }
 

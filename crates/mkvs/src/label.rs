@@ -120,6 +120,8 @@ pub(crate) struct Label {
     pub(crate) identity: String,
     pub(crate) epoch: u64,
     pub(crate) ack: Ack,
+    #[serde(default)]
+    pub(crate) prototype: crate::Prototype,
     /// By group and device.
     pub(crate) members: Vec<Vec<Member>>,
     /// Devices of a group that is being made: it is none yet, and its devices hold nothing.
@@ -166,6 +168,7 @@ impl Label {
             identity: String::new(),
             epoch: 1,
             ack,
+            prototype: crate::Prototype::default(),
             members,
             planned: None,
             owners: owners.collect(),

@@ -14,7 +14,8 @@
 //! - [`place`]: from a key to its group
 //! - [`bloom`]: which keys a group may have
 //! - `label`: who belongs to the matrix, and who is current
-//! - `device`, `decided`, `group`: writing to several, reading from one
+//! - `device`, `decided`, `group`, `ring`: writing to several, reading from one
+//! - `race`, `pace`, [`Prototype`]: reads for which devices compete
 //! - `pending`: which devices have the newest of a key
 //! - `batch`, `intent`: over several groups, all or nothing
 //! - `filling`, `join`, `moving`: a device that is replaced, a group that is added
@@ -35,6 +36,7 @@ mod cursor;
 mod decided;
 mod device;
 mod engine;
+mod figures;
 mod filling;
 mod group;
 mod groups;
@@ -47,8 +49,12 @@ mod moving;
 mod open;
 mod order;
 mod owners;
+mod pace;
 mod pending;
 pub mod place;
+mod prototype;
+mod race;
+mod ring;
 mod scrub;
 mod standings;
 mod upkeep;
@@ -60,6 +66,7 @@ pub use group::DEVICES_MAX;
 pub use label::{Ack, Position, Standing};
 pub use open::{Options, Rack, Shape};
 pub use place::SLOTS;
+pub use prototype::{Prototype, ReadPath};
 pub use scrub::Scrubbed;
 
 /// The engine's name.

@@ -4,21 +4,25 @@ use crate::bloom::hash_of;
 use crate::counters::{Count, Counters};
 use crate::cursor::Place;
 use crate::decided::{Decided, Write, is_damage};
+use crate::device::Device;
 use crate::group::Group;
 use crate::groups::Groups;
 use crate::intent::Intents;
 use crate::label::{Label, Position, RESERVED};
 use crate::owners::Owners;
-use crate::pending::Pending;
+use crate::pending::{Devices, Pending, Seen};
 use coreplane_engine::{
     Cursors, Engine, Error, Expected, Found, Limits, Mutation, Outcome, Record, Result, Ticket,
-    UnixMillis, Visibility, WriteOptions,
+    UnixMillis, WriteOptions,
 };
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::spin::Backoff;
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+
+/// Looks for a key, each at one whose writes began meanwhile, before the turn to write it is taken.
+const READS: u32 = 8;
 
 /// What the parts of an open matrix share.
 pub(crate) struct Shared {
@@ -231,12 +235,7 @@ impl Shared {
         })
     }
 
-    pub(crate) fn get_with(
-        &self,
-        key: &[u8],
-        visibility: Visibility,
-        visit: &mut dyn FnMut(Record<'_>),
-    ) -> Result<Found> {
+    pub(crate) fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<Found> {
         let hash = hash_of(key);
         let (found, is_denied) = loop {
             let owner = self.owners.of(hash).owner();
@@ -244,7 +243,7 @@ impl Shared {
             let found = if is_denied {
                 Found { hit: false, ticket: Ticket::DURABLE }
             } else {
-                self.find_in(&self.groups[owner], (hash, key), visibility, visit)?
+                self.find_in(&self.groups[owner], (hash, key), visit)?
             };
             // What was found there was there while it was asked for. But a group that the key has
             // moved away from does not say where it is.
@@ -259,46 +258,79 @@ impl Shared {
         Ok(found)
     }
 
-    /// Reads a key, of which the caller has the turn, on a device that has the newest of it.
+    /// Reads a key, of which the caller has the turn, on a device that has the newest of it. What is
+    /// shown is durable, here and elsewhere.
     pub(crate) fn find(
         &self,
         hash: u64,
         key: &[u8],
-        visibility: Visibility,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
-        self.find_in(self.group_of(hash), (hash, key), visibility, visit)
+        self.find_in(self.group_of(hash), (hash, key), visit)
     }
 
     fn find_in(
         &self,
-        group: &Group,
+        group: &Arc<Group>,
         (hash, key): (u64, &[u8]),
-        visibility: Visibility,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
         let mut damaged = 0;
+        for tries in 0..READS {
+            let (device, seen) = group.reader(hash, damaged)?;
+            let read = if tries < READS / 4 && damaged == 0 && group.reads_by_rings(device) {
+                group.compete((hash, key), visit)?
+            } else {
+                self.read_here((group, device), (hash, key), seen, &mut damaged, visit)?
+            };
+            if let Some(found) = read {
+                return Ok(found);
+            }
+        }
+        // Writers of the stripe come one after the other: no more of them for now. Whoever has the
+        // turn does not come here, for then nobody writes.
+        let _turn = self.pending.turn(Pending::stripe_of(hash));
         loop {
-            let device = group.reader(hash, damaged)?;
-            match device.engine.get_with(key, visibility, visit) {
-                Ok(found) => return Ok(found),
-                // One record, of which a peer has another copy; the scrub heals it.
-                Err(error) if is_damage(&error) => {
-                    self.counters.add(Count::DamagedReads, 1);
-                    damaged |= 1 << device.number;
-                    if group.members() & !damaged == 0 {
-                        return Err(error);
-                    }
-                }
-                Err(error) => group.go_on_without(device.number, error)?,
+            let (device, seen) = group.reader(hash, damaged)?;
+            let read = self.read_here((group, device), (hash, key), seen, &mut damaged, visit)?;
+            if let Some(found) = read {
+                return Ok(found);
             }
         }
     }
 
+    /// Reads a key in this thread; none if it is to be decided anew whom to ask.
+    #[inline]
+    fn read_here(
+        &self,
+        (group, device): (&Group, &Device),
+        (hash, key): (u64, &[u8]),
+        seen: Seen,
+        damaged: &mut Devices,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Option<Found>> {
+        let timer = group.timer();
+        let read = group.read_on(device, (hash, key), seen, visit);
+        if let Some(begun_at) = timer {
+            device.pace.look(begun_at.elapsed());
+        }
+        match read {
+            Ok(found) => Ok(found),
+            // One record, of which a peer has another copy; the scrub heals it.
+            Err(error) if is_damage(&error) => {
+                self.counters.add(Count::DamagedReads, 1);
+                *damaged |= 1 << device.number;
+                let is_last = group.members() & !*damaged == 0;
+                if is_last { Err(error) } else { Ok(None) }
+            }
+            Err(error) => group.go_on_without(device.number, error).map(|()| None),
+        }
+    }
+
     /// As [`Shared::get_with`], copied.
-    pub(crate) fn answer(&self, key: &[u8], visibility: Visibility) -> Result<Option<Answer>> {
+    pub(crate) fn answer(&self, key: &[u8]) -> Result<Option<Answer>> {
         let mut answer = None;
-        self.get_with(key, visibility, &mut |record| {
+        self.get_with(key, &mut |record| {
             let (value, sequence) = (record.value.to_vec(), record.sequence);
             answer = Some(Answer { value, sequence, expires_at: record.expires_at });
         })?;

@@ -111,7 +111,7 @@ impl Shared {
             planned.at(place).write(&*engine)?;
             devices.push(Arc::new(Device::new(place.device, engine)));
         }
-        let parts = (Arc::clone(&self.pending), Arc::clone(&self.sequence), planned.ack);
+        let parts = (Arc::clone(&self.pending), Arc::clone(&self.sequence), self.groups[0].rules);
         let group = assemble_group(&self.weak, number, devices, parts)?;
         // All of them have a label by now: it is a group as soon as one of all devices says so.
         let mut label = spin::lock(&self.label);

@@ -14,7 +14,7 @@ use crate::counters::Counters;
 use crate::decided::is_damage;
 use crate::device::Device;
 use crate::engine::Matrix;
-use crate::group::{DEVICES_MAX, Demote, Group, Parts};
+use crate::group::{DEVICES_MAX, Demote, Group, Parts, Rules};
 use crate::groups::{GROUPS_MAX, Groups};
 use crate::intent::{Intent, Intents};
 use crate::label::{Ack, Label, Member, Position, RESERVED, Standing};
@@ -22,6 +22,7 @@ use crate::level;
 use crate::matrix::Shared;
 use crate::owners::Owners;
 use crate::pending::Pending;
+use crate::prototype::{Prototype, ReadPath};
 use coreplane_engine::{Cursors, Engine, Error, Limits, Progress, Result, UnixMillis};
 use coreplane_pmem::isolation::Isolation;
 use parking_lot::{Mutex, RwLock};
@@ -65,6 +66,15 @@ pub struct Shape {
     pub devices: u8,
     /// Copies that a write waits for.
     pub ack: Ack,
+    /// How reads are served. [`Prototype::Ekv`] is one device, whatever is said above.
+    pub prototype: Prototype,
+}
+
+impl Default for Shape {
+    /// Two groups of two devices, as the paper's.
+    fn default() -> Self {
+        Self { groups: 2, devices: 2, ack: Ack::default(), prototype: Prototype::default() }
+    }
 }
 
 /// How an open matrix behaves.
@@ -75,11 +85,13 @@ pub struct Options {
     /// Open it although devices that are missing may be the only ones that have what was
     /// acknowledged: that is lost then.
     pub accept_loss: bool,
+    /// Which way reads take to a device.
+    pub read_path: ReadPath,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { time: Arc::new(UnixMillis::now), accept_loss: false }
+        Self { time: Arc::new(UnixMillis::now), accept_loss: false, read_path: ReadPath::default() }
     }
 }
 
@@ -126,17 +138,21 @@ impl Matrix {
     /// # Errors
     /// [`Error::Unusable`] for a shape that cannot be, and as the devices' creation.
     pub fn create(rack: &dyn Rack, shape: Shape, options: &Options) -> Result<Self> {
-        let Shape { groups, devices, ack } = shape;
+        let Shape { mut groups, mut devices, ack, prototype } = shape;
         if groups == 0 || devices == 0 || usize::from(devices) > DEVICES_MAX || groups > GROUPS_MAX
         {
             return Err(Error::Unusable(format!(
                 "a matrix has 1 to {GROUPS_MAX} groups of 1 to {DEVICES_MAX} devices, not {groups} of {devices}"
             )));
         }
+        if prototype == Prototype::Ekv {
+            (groups, devices) = (1, 1);
+        }
         let clock = Arc::new(Clock::new(Arc::clone(&options.time)));
         let identities: Vec<Vec<String>> =
             (0..groups).map(|_| (0..devices).map(|_| drawn()).collect()).collect();
-        let label = Label::new(drawn(), ack, &identities);
+        let mut label = Label::new(drawn(), ack, &identities);
+        label.prototype = prototype;
         let mut found = BTreeMap::new();
         for position in label.positions() {
             let engine = rack.create(position, &clock.source())?;
@@ -145,7 +161,7 @@ impl Matrix {
         }
         // The label last: a matrix is one when all devices have it.
         found.values().try_for_each(|device| device.label.write(&*device.engine))?;
-        Self::assemble(found, label, clock)
+        Self::assemble(found, label, (clock, options.read_path))
     }
 
     /// Opens the matrix whose devices are in `rack`.
@@ -193,7 +209,7 @@ impl Matrix {
                 level::level(&mut found, &mut label, group, progress)?;
             }
         }
-        let matrix = Self::assemble(found, label, clock)?;
+        let matrix = Self::assemble(found, label, (clock, options.read_path))?;
         *matrix.shared.damaged.lock() = damaged;
         Ok(matrix)
     }
@@ -204,26 +220,12 @@ impl Matrix {
         self.shared.damaged.lock().clone()
     }
 
-    fn assemble(found: BTreeMap<Position, Found>, label: Label, clock: Arc<Clock>) -> Result<Self> {
-        let mut newest = 0;
-        for device in found.values() {
-            newest = newest.max(device.engine.advance_sequence()?);
-        }
-        let mut label = label;
-        if !label.is_clean && label.is_degraded() {
-            // Who is not here may have sequences that nobody here has seen. What is written from
-            // now on is newer.
-            newest += UNSEEN;
-        }
-        label.is_clean = false;
-        // What was planned and is no group yet will be planned again.
-        label.planned = None;
-        // By now they are, or the loss was accepted.
-        label.is_level = true;
-        label.epoch += 1;
-        for (position, device) in &found {
-            label.at(*position).write(&*device.engine)?;
-        }
+    fn assemble(
+        found: BTreeMap<Position, Found>,
+        label: Label,
+        (clock, read_path): (Arc<Clock>, ReadPath),
+    ) -> Result<Self> {
+        let (newest, label) = begun(&found, label)?;
         let (pending, sequence) = (Arc::new(Pending::new()), Arc::new(AtomicU64::new(newest)));
         let owners = Owners::new(&label.owners);
         let has_guests = label.has_guests || !label.moving.is_empty();
@@ -233,12 +235,13 @@ impl Matrix {
             let devices = by_group.entry(position.group).or_default();
             devices.push(Arc::new(Device::new(position.device, device.engine)));
         }
-        let (ack, mark) = (label.ack, label.mark);
+        let mark = label.mark;
+        let rules = Rules { ack: label.ack, prototype: label.prototype, read_path };
         let label = Arc::new(Mutex::new(label));
         let shared = Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
             let groups = by_group.into_iter().map(|(number, devices)| {
                 let (pending, sequence) = (Arc::clone(&pending), Arc::clone(&sequence));
-                assemble_group(weak, number, devices, (pending, sequence, ack))
+                assemble_group(weak, number, devices, (pending, sequence, rules))
             });
             let groups: Result<Vec<Arc<Group>>> = groups.collect();
             let (groups, failure) = match groups {
@@ -294,7 +297,7 @@ pub(crate) fn assemble_group(
     shared: &Weak<Shared>,
     number: u16,
     devices: Vec<Arc<Device>>,
-    (pending, sequence, ack): (Arc<Pending>, Arc<AtomicU64>, Ack),
+    (pending, sequence, rules): (Arc<Pending>, Arc<AtomicU64>, Rules),
 ) -> Result<Arc<Group>> {
     let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
     let shared = shared.clone();
@@ -304,8 +307,33 @@ pub(crate) fn assemble_group(
     });
     let filter = Filter::with_capacity(FILTER_MIN);
     let filter = filter.map_err(|error| Error::Unusable(error.to_string()))?;
-    let parts = Parts { number, devices, members, filter, pending, sequence, ack, demote };
+    let parts = Parts { number, devices, members, filter, pending, sequence, rules, demote };
     Ok(Arc::new(Group::new(parts)))
+}
+
+/// The label of a matrix that is open, which all devices have now, and a sequence above all that
+/// they have given out.
+fn begun(found: &BTreeMap<Position, Found>, label: Label) -> Result<(u64, Label)> {
+    let mut newest = 0;
+    for device in found.values() {
+        newest = newest.max(device.engine.advance_sequence()?);
+    }
+    let mut label = label;
+    if !label.is_clean && label.is_degraded() {
+        // Who is not here may have sequences that nobody here has seen. What is written from
+        // now on is newer.
+        newest += UNSEEN;
+    }
+    label.is_clean = false;
+    // What was planned and is no group yet will be planned again.
+    label.planned = None;
+    // By now they are, or the loss was accepted.
+    label.is_level = true;
+    label.epoch += 1;
+    for (position, device) in found {
+        label.at(*position).write(&*device.engine)?;
+    }
+    Ok((newest, label))
 }
 
 /// What holds on all devices.

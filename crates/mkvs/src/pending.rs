@@ -12,7 +12,8 @@
 //!   stripe (of 4096, by the key's hash)
 //!     sequencer   held by whoever writes one of its keys, from the decision to the last copy that
 //!                 it waits for: writes of a key come one after the other
-//!     open        how many entries: 0 is the usual case, and all a reader looks at
+//!     word        how many entries are open: 0 is the usual case, and all a reader looks at;
+//!                 and how many writes have begun
 //!     entries     hash | sequence | asked: the device to read | done: devices that have it
 //! ```
 //!
@@ -25,15 +26,16 @@
 //! and the last of those that the write waits for, so that what a reader finds there is on all of
 //! them, and a write that fails on the way can be taken back unseen.
 //!
-//! Why a reader may decide first and ask then: what it finds is at least as new as what was the
-//! newest when it decided. Whatever came in between came while it was reading.
+//! A reader decides first and asks then. What it finds is at least as new as what was the newest
+//! when it decided; but it may be too new: a write that has begun since, of which the device that
+//! others are asked to read has nothing yet, or which is taken back. So before it shows what it has
+//! found it looks whether a write has begun in the stripe since it decided, and decides again.
 //!
 //! Two keys with one hash are taken for one here, which costs a moment and nothing else.
 
 use coreplane_pmem::spin;
-use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, MutexGuard};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Stripes of a matrix.
 const STRIPES: usize = 4096;
@@ -57,17 +59,28 @@ pub(crate) struct Entry {
 }
 
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Stripe {
-    open: AtomicU32,
     entries: Mutex<Vec<Entry>>,
     sequencer: Mutex<()>,
 }
 
+/// The bits of a stripe's word that count open entries. Those above count writes that have begun.
+const OPEN_BITS: u32 = 24;
+const OPEN: u64 = (1 << OPEN_BITS) - 1;
+
 /// The entries of all keys.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    stripes: Box<[CachePadded<Stripe>]>,
+    /// Of each stripe, changed by whoever has locked its entries. Apart from them: what readers look
+    /// at fits into the first cache.
+    words: Box<[AtomicU64]>,
+    stripes: Box<[Stripe]>,
 }
+
+/// The word of a key's stripe when a reader decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen(u64);
 
 /// Where to read a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +100,8 @@ pub(crate) type Turn<'a> = MutexGuard<'a, ()>;
 
 impl Pending {
     pub(crate) fn new() -> Self {
-        Self { stripes: (0..STRIPES).map(|_| CachePadded::default()).collect() }
+        let words = (0..STRIPES).map(|_| AtomicU64::new(0)).collect();
+        Self { words, stripes: (0..STRIPES).map(|_| Stripe::default()).collect() }
     }
 
     /// The number of a key's stripe. Who takes several turns takes them in this order.
@@ -106,10 +120,27 @@ impl Pending {
         spin::lock(&self.stripes[stripe].sequencer)
     }
 
+    #[inline]
+    fn word(&self, hash: u64) -> u64 {
+        self.words[Self::stripe_of(hash)].load(Ordering::Acquire)
+    }
+
     /// True if no key of the stripe has an entry.
     #[inline]
     pub(crate) fn is_quiet(&self, hash: u64) -> bool {
-        self.stripes[Self::stripe_of(hash)].open.load(Ordering::Acquire) == 0
+        self.word(hash) & OPEN == 0
+    }
+
+    /// What to hold against [`Self::has_begun_since`]; to be asked before [`Self::current`].
+    #[inline]
+    pub(crate) fn see(&self, hash: u64) -> Seen {
+        Seen(self.word(hash))
+    }
+
+    /// True if a write of a key of the stripe has begun since.
+    #[inline]
+    pub(crate) fn has_begun_since(&self, hash: u64, seen: Seen) -> bool {
+        self.word(hash) >> OPEN_BITS != seen.0 >> OPEN_BITS
     }
 
     /// Where to read a key of a group whose members these are.
@@ -130,6 +161,9 @@ impl Pending {
 
     /// The entry of a key.
     pub(crate) fn entry(&self, hash: u64) -> Option<Entry> {
+        if self.is_quiet(hash) {
+            return None;
+        }
         let entries = spin::lock(&self.stripes[Self::stripe_of(hash)].entries);
         entries.iter().find(|entry| entry.hash == hash).copied()
     }
@@ -137,19 +171,26 @@ impl Pending {
     /// A write is about to be made, by whoever has the turn. It takes the place of the key's entry,
     /// if there is one.
     pub(crate) fn begin(&self, entry: Entry) {
-        let stripe = &self.stripes[Self::stripe_of(entry.hash)];
-        let mut entries = spin::lock(&stripe.entries);
+        let stripe = Self::stripe_of(entry.hash);
+        let mut entries = spin::lock(&self.stripes[stripe].entries);
         match entries.iter_mut().find(|known| known.hash == entry.hash) {
             Some(known) => {
                 let before =
                     if known.done == 0 { known.before } else { Some((known.sequence, known.done)) };
                 *known = Entry { before, ..entry };
             }
-            None => {
-                entries.push(entry);
-                stripe.open.store(entries.len() as u32, Ordering::Release);
-            }
+            None => entries.push(entry),
         }
+        self.count(stripe, entries.len(), 1);
+    }
+
+    /// Notes how many entries a stripe has, and writes that begin. The caller has locked the
+    /// entries.
+    #[inline]
+    fn count(&self, stripe: usize, open: usize, begun: u64) {
+        let word = &self.words[stripe];
+        let before = (word.load(Ordering::Relaxed) >> OPEN_BITS).wrapping_add(begun);
+        word.store(before << OPEN_BITS | open as u64 & OPEN, Ordering::Release);
     }
 
     /// A write was not made: what there was before is so again, with what has become of it since.
@@ -171,16 +212,16 @@ impl Pending {
         });
     }
 
-    /// A device has the write of this sequence. The entry goes when all `members` have it.
-    pub(crate) fn done(&self, hash: u64, sequence: u64, device: u8, members: Devices) {
+    /// These devices have the write of this sequence. The entry goes when all `members` have it.
+    pub(crate) fn done(&self, hash: u64, sequence: u64, devices: Devices, members: Devices) {
         self.end(hash, |entry| {
             if entry.sequence == sequence {
-                entry.done |= 1 << device;
+                entry.done |= devices;
             }
             if let Some((before, done)) = &mut entry.before
                 && *before == sequence
             {
-                *done |= 1 << device;
+                *done |= devices;
             }
             entry.done != 0 && !entry.is_held && entry.done & members == members
         });
@@ -188,32 +229,32 @@ impl Pending {
 
     /// Drops the key's entry if `is_over`.
     fn end(&self, hash: u64, mut is_over: impl FnMut(&mut Entry) -> bool) {
-        let stripe = &self.stripes[Self::stripe_of(hash)];
-        let mut entries = spin::lock(&stripe.entries);
+        let stripe = Self::stripe_of(hash);
+        let mut entries = spin::lock(&self.stripes[stripe].entries);
         if let Some(at) = entries.iter().position(|entry| entry.hash == hash)
             && is_over(&mut entries[at])
         {
             entries.swap_remove(at);
-            stripe.open.store(entries.len() as u32, Ordering::Release);
+            self.count(stripe, entries.len(), 0);
         }
     }
 
     /// The members are others now: entries go that all of them have. `of_group` says which keys
     /// are theirs, by their hashes.
     pub(crate) fn settle(&self, members: Devices, of_group: impl Fn(u64) -> bool) {
-        for stripe in &self.stripes {
+        for (number, stripe) in self.stripes.iter().enumerate() {
             let mut entries = spin::lock(&stripe.entries);
             entries.retain(|entry| {
                 let is_over = entry.done != 0 && entry.done & members == members;
                 !of_group(entry.hash) || entry.is_held || !is_over
             });
-            stripe.open.store(entries.len() as u32, Ordering::Release);
+            self.count(number, entries.len(), 0);
         }
     }
 
     /// Bytes of DRAM.
     pub(crate) fn dram_bytes(&self) -> u64 {
-        (self.stripes.len() * size_of::<CachePadded<Stripe>>()) as u64
+        (size_of_val(&*self.stripes) + size_of_val(&*self.words)) as u64
     }
 }
 
@@ -234,15 +275,15 @@ mod tests {
         pending.begin(entry(1, 2));
         assert_eq!(pending.current(7, MEMBERS), Current::Ask(2));
         assert_eq!(pending.current(8, MEMBERS), Current::All, "another key");
-        pending.done(7, 1, 2, MEMBERS);
+        pending.done(7, 1, 1 << 2, MEMBERS);
         assert_eq!(pending.current(7, MEMBERS), Current::Some(0b100));
-        pending.done(7, 1, 0, MEMBERS);
+        pending.done(7, 1, 1 << 0, MEMBERS);
         assert_eq!(pending.current(7, MEMBERS), Current::Some(0b101));
         // A newer one; what comes late of the older one does not count for it.
         pending.begin(entry(2, 0));
-        pending.done(7, 1, 1, MEMBERS);
+        pending.done(7, 1, 1 << 1, MEMBERS);
         assert_eq!(pending.current(7, MEMBERS), Current::Ask(0));
-        (0..3).for_each(|device| pending.done(7, 2, device, MEMBERS));
+        (0..3).for_each(|device| pending.done(7, 2, 1 << device, MEMBERS));
         assert_eq!(pending.current(7, MEMBERS), Current::All);
         assert!(pending.is_quiet(7));
     }
@@ -251,14 +292,14 @@ mod tests {
     fn what_was_refused_leaves_what_was_before() {
         let pending = Pending::new();
         pending.begin(entry(1, 2));
-        pending.done(7, 1, 2, MEMBERS);
+        pending.done(7, 1, 1 << 2, MEMBERS);
         pending.begin(entry(2, 2));
         pending.refuse(7, MEMBERS);
         assert_eq!(pending.current(7, MEMBERS), Current::Some(0b100));
         // What came of the one before meanwhile is not forgotten.
         pending.begin(entry(3, 2));
-        pending.done(7, 1, 0, MEMBERS);
-        pending.done(7, 1, 1, MEMBERS);
+        pending.done(7, 1, 1 << 0, MEMBERS);
+        pending.done(7, 1, 1 << 1, MEMBERS);
         pending.refuse(7, MEMBERS);
         assert_eq!(pending.current(7, MEMBERS), Current::All);
         pending.begin(Entry { hash: 9, ..entry(3, 1) });
@@ -267,12 +308,25 @@ mod tests {
     }
 
     #[test]
+    fn a_write_that_has_begun_is_told_from_one_that_was_done() {
+        let pending = Pending::new();
+        pending.begin(entry(1, 2));
+        let seen = pending.see(7);
+        pending.done(7, 1, MEMBERS, MEMBERS);
+        assert!(pending.is_quiet(7) && !pending.has_begun_since(7, seen));
+        pending.begin(entry(2, 2));
+        pending.refuse(7, MEMBERS);
+        assert!(pending.is_quiet(7) && pending.has_begun_since(7, seen), "taken back, and seen");
+        assert!(!pending.has_begun_since(8, pending.see(8)), "another stripe");
+    }
+
+    #[test]
     fn nobody_is_asked_who_is_no_member() {
         let pending = Pending::new();
         pending.begin(entry(1, 2));
-        pending.done(7, 1, 2, MEMBERS);
+        pending.done(7, 1, 1 << 2, MEMBERS);
         assert_eq!(pending.current(7, 0b011), Current::Wait, "its only holder is gone");
-        pending.done(7, 1, 0, 0b011);
+        pending.done(7, 1, 1 << 0, 0b011);
         assert_eq!(pending.current(7, 0b011), Current::Some(0b001));
         pending.settle(0b001, |hash| hash == 7);
         assert!(pending.is_quiet(7), "all that are left have it");

@@ -5,16 +5,16 @@ mod shelf;
 use coreplane_engine::conformance::{Fixture, Reopen, Restart, Scale};
 use coreplane_engine::model::ManualClock;
 use coreplane_engine::{Engine, UnixMillis};
-use coreplane_mkvs::{Ack, Matrix, Options, Shape};
+use coreplane_mkvs::{Ack, Matrix, Options, Prototype, ReadPath, Shape};
 use shelf::{Kind, Shelf};
 use std::sync::Arc;
 
-fn options(clock: &ManualClock) -> Options {
-    Options { time: clock.as_clock(), ..Options::default() }
+fn options(clock: &ManualClock, read_path: ReadPath) -> Options {
+    Options { time: clock.as_clock(), read_path, ..Options::default() }
 }
 
 /// Closes (or, for a kill, just drops) the matrix and opens its devices again.
-fn reopen(shelf: Arc<Shelf>, clock: ManualClock) -> Reopen {
+fn reopen(shelf: Arc<Shelf>, clock: ManualClock, read_path: ReadPath) -> Reopen {
     Box::new(move |engine: Arc<dyn Engine>, how| {
         match how {
             Restart::Clean => engine.close().expect("close"),
@@ -23,18 +23,22 @@ fn reopen(shelf: Arc<Shelf>, clock: ManualClock) -> Reopen {
             Restart::PowerCut => return None,
         }
         drop(engine);
-        let opened = Matrix::open(&*shelf, &options(&clock), &|_| {}).expect("open");
+        let opened = Matrix::open(&*shelf, &options(&clock, read_path), &|_| {}).expect("open");
         Some(Arc::new(opened) as Arc<dyn Engine>)
     })
 }
 
 fn fixture(kind: Kind, shape: Shape, size: u64, scale: Scale) -> Fixture {
+    by_path(kind, shape, size, scale, ReadPath::Auto)
+}
+
+fn by_path(kind: Kind, shape: Shape, size: u64, scale: Scale, read_path: ReadPath) -> Fixture {
     let clock = ManualClock::starting_at(UnixMillis(1_800_000_000_000));
     let shelf = Arc::new(Shelf::new(kind, size));
-    let matrix = Matrix::create(&*shelf, shape, &options(&clock)).expect("create");
+    let matrix = Matrix::create(&*shelf, shape, &options(&clock, read_path)).expect("create");
     Fixture::new(Arc::new(matrix))
         .with_clock(clock.clone())
-        .with_reopen(reopen(Arc::clone(&shelf), clock))
+        .with_reopen(reopen(Arc::clone(&shelf), clock, read_path))
         .with_scale(scale)
         .keeping(Box::new(shelf))
 }
@@ -43,7 +47,7 @@ mod two_by_two_of_bptree {
     use super::*;
 
     fn fresh() -> Fixture {
-        let shape = Shape { groups: 2, devices: 2, ack: Ack::All };
+        let shape = Shape::default();
         fixture(Kind::Bptree, shape, 64 << 20, Scale::USUAL)
     }
     coreplane_engine::conformance_suite!(fresh);
@@ -53,7 +57,7 @@ mod two_by_two_of_scmkv {
     use super::*;
 
     fn fresh() -> Fixture {
-        let shape = Shape { groups: 2, devices: 2, ack: Ack::All };
+        let shape = Shape::default();
         fixture(Kind::Scmkv, shape, 128 << 20, Scale::USUAL)
     }
     coreplane_engine::conformance_suite!(fresh);
@@ -63,7 +67,7 @@ mod three_by_two_that_waits_for_the_first {
     use super::*;
 
     fn fresh() -> Fixture {
-        let shape = Shape { groups: 3, devices: 2, ack: Ack::First };
+        let shape = Shape { groups: 3, ack: Ack::First, ..Shape::default() };
         fixture(Kind::Bptree, shape, 64 << 20, Scale::USUAL)
     }
     coreplane_engine::conformance_suite!(fresh);
@@ -73,7 +77,7 @@ mod one_by_three_that_waits_for_most {
     use super::*;
 
     fn fresh() -> Fixture {
-        let shape = Shape { groups: 1, devices: 3, ack: Ack::Majority };
+        let shape = Shape { groups: 1, devices: 3, ack: Ack::Majority, ..Shape::default() };
         fixture(Kind::Bptree, shape, 64 << 20, Scale::USUAL)
     }
     coreplane_engine::conformance_suite!(fresh);
@@ -83,8 +87,38 @@ mod tiny {
     use super::*;
 
     fn fresh() -> Fixture {
-        let shape = Shape { groups: 2, devices: 2, ack: Ack::All };
+        let shape = Shape::default();
         fixture(Kind::Bptree, shape, 1 << 20, Scale::TINY).filled_by(2 << 20)
+    }
+    coreplane_engine::conformance_suite!(fresh);
+}
+
+mod two_by_two_that_competes {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        let shape = Shape { ack: Ack::First, ..Shape::default() };
+        by_path(Kind::Bptree, shape, 16 << 20, Scale::TINY, ReadPath::Rings)
+    }
+    coreplane_engine::conformance_suite!(fresh);
+}
+
+mod two_by_two_without_competition {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        let shape = Shape { prototype: Prototype::Gekv, ..Shape::default() };
+        fixture(Kind::Bptree, shape, 16 << 20, Scale::TINY)
+    }
+    coreplane_engine::conformance_suite!(fresh);
+}
+
+mod one_device {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        let shape = Shape { prototype: Prototype::Ekv, ..Shape::default() };
+        fixture(Kind::Bptree, shape, 16 << 20, Scale::TINY)
     }
     coreplane_engine::conformance_suite!(fresh);
 }

@@ -25,7 +25,8 @@ fn opened(shelf: &Shelf) -> Matrix {
 }
 
 fn created(shelf: &Shelf, groups: u16, devices: u8, ack: Ack) -> Matrix {
-    Matrix::create(shelf, Shape { groups, devices, ack }, &Options::default()).expect("create")
+    Matrix::create(shelf, Shape { groups, devices, ack, ..Shape::default() }, &Options::default())
+        .expect("create")
 }
 
 fn standing(matrix: &Matrix, position: Position) -> Standing {

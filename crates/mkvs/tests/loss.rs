@@ -40,7 +40,7 @@ fn standing(matrix: &Matrix, position: Position) -> Standing {
 /// there, no read has failed or gone back.
 fn pulled_under_load(kind: Kind, ack: Ack) {
     let shelf = Shelf::new(kind, 128 << 20);
-    let shape = Shape { groups: 2, devices: 2, ack };
+    let shape = Shape { ack, ..Shape::default() };
     let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
     let written: Vec<Vec<AtomicU64>> =
         (0..4).map(|_| (0..KEYS).map(|_| AtomicU64::new(0)).collect()).collect();
@@ -123,7 +123,7 @@ fn a_device_is_pulled_out_where_writes_wait_for_the_first() {
 
 fn two_by_two(ack: Ack) -> Shelf {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 2, devices: 2, ack };
+    let shape = Shape { ack, ..Shape::default() };
     let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
     (0..100).for_each(|number| put(&matrix, &key(0, number), b"value"));
     shelf
@@ -233,7 +233,7 @@ fn members_that_differ_are_told() {
 #[test]
 fn a_write_with_an_old_sequence_is_brought_level() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 1, devices: 2, ack: Ack::All };
+    let shape = Shape { groups: 1, ..Shape::default() };
     let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
     (0..100).for_each(|number| put(&matrix, &key(0, number), b"value"));
     matrix.close().expect("close");
@@ -265,7 +265,7 @@ fn a_write_with_an_old_sequence_is_brought_level() {
 fn a_full_device_is_not_left_out() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
         let shelf = Shelf::new(kind, 16 << 20);
-        let shape = Shape { groups: 2, devices: 2, ack: Ack::All };
+        let shape = Shape::default();
         let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
         let (value, mut written, mut full) = (vec![7; 1500], 0, 0);
         // Until both groups are full to the last.

@@ -3,7 +3,7 @@
 mod shelf;
 
 use coreplane_engine::{Engine, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{Matrix, Options, Position, Shape, Standing};
 use shelf::{Kind, Shelf};
 
 fn at(group: u16, device: u8) -> Position {
@@ -11,7 +11,7 @@ fn at(group: u16, device: u8) -> Position {
 }
 
 fn created(shelf: &Shelf) -> Matrix {
-    let shape = Shape { groups: 1, devices: 2, ack: Ack::All };
+    let shape = Shape { groups: 1, ..Shape::default() };
     Matrix::create(shelf, shape, &Options::default()).expect("create")
 }
 
@@ -47,7 +47,9 @@ fn a_damaged_record_is_written_anew_from_its_peer() {
         // A tree may have old copies of it as well.
         assert!(damage(&shelf, at(0, 0), value(123).as_bytes()) >= 1);
         assert!(damage(&shelf, at(0, 1), value(321).as_bytes()) >= 1);
-        let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+        let mut scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+        // In the order in which an engine shows its keys.
+        scrubbed.repaired.sort();
         assert_eq!(scrubbed.repaired, [at(0, 0), at(0, 1)], "{scrubbed:?}");
         assert_eq!((scrubbed.records, scrubbed.lost.len()), (500, 0));
         let again = matrix.scrub(&|_| {}).expect("scrub");

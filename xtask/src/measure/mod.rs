@@ -16,6 +16,7 @@
 
 mod chart;
 mod child;
+mod competition;
 mod engines;
 mod figures;
 mod filter;
@@ -46,6 +47,8 @@ cargo xtask measure engines|figures|filter|matrix|ordered|restart|server [OPTION
             --keys N  --sizes 16/100,128/512 (the second has a quarter of the keys)
             --operations N  --peer-operations N  --threads 1,2
             --peers all|none|rocksdb,lmdb,lmdb+power,…  (+power: synced at each write)
+  competition  gets of a matrix whose devices stall, without and with competition
+            --operations N  --rate N  --stalls 0,1000,5000,20000 (microseconds)
   figures   SCMKV's figures 8 to 10
             --small N  --large N  --operations N  --threads MAX  --peers leveldb|none|…
   filter    the filter of a matrix's group: wrong answers at 50, 100 and 120 % of its design load, none
@@ -79,6 +82,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         return Err(format!("measure what?\n{USAGE}").into());
     };
     match what.as_str() {
+        "competition" => competition::run(root, rest),
         "engines" => engines::run(root, rest),
         "figures" => figures::run(root, rest),
         "filter" => filter::run(root, rest),

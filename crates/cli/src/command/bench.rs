@@ -16,6 +16,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Instant;
 
+mod competition;
+
 pub(crate) fn run(bench: Bench) -> Outcome {
     let plan = bench.plan;
     plan.check()?;
@@ -25,9 +27,12 @@ pub(crate) fn run(bench: Bench) -> Outcome {
             "floor" => floor(&bench, &plan)?,
             "open" => first_operations(&bench, &plan)?,
             "filter" => filter(&bench, &plan)?,
+            "competition" => competition::run(&bench, &plan)?,
             _ => {
-                let refuse =
-                    |what| Failure::new(failure::USAGE, format!("{what}, open, floor, filter"));
+                let refuse = |what| {
+                    let more = "open, floor, filter, competition";
+                    Failure::new(failure::USAGE, format!("{what}, {more}"))
+                };
                 steps.push(name.parse::<Step>().map_err(refuse)?);
             }
         }

@@ -8,10 +8,10 @@ use coreplane_engine::{Engine, Error, Result};
 use coreplane_mkvs::{Position, Rack, TimeSource};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Placement, Scmkv};
-use pulled::Pulled;
+use pulled::{Pulled, Switch};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 /// Which engine the devices have.
@@ -26,8 +26,8 @@ pub(crate) struct Shelf {
     directory: tempfile::TempDir,
     kind: Kind,
     size: u64,
-    /// The devices that were opened, and whether they are pulled out.
-    switches: Mutex<HashMap<Position, Arc<AtomicBool>>>,
+    /// The devices that were opened, and what is done to them.
+    switches: Mutex<HashMap<Position, Arc<Switch>>>,
 }
 
 impl Shelf {
@@ -42,20 +42,24 @@ impl Shelf {
 
     /// From now on every call of the device fails.
     pub(crate) fn pull(&self, place: Position) {
-        let switches = self.switches.lock().expect("lock");
-        switches[&place].store(true, Ordering::SeqCst);
+        self.switch(place).is_out.store(true, Ordering::SeqCst);
+    }
+
+    /// What is done to a device.
+    pub(crate) fn switch(&self, place: Position) -> Arc<Switch> {
+        Arc::clone(&self.switches.lock().expect("lock")[&place])
     }
 
     /// The device answers again, with what it has.
     pub(crate) fn put_back(&self, place: Position) {
         let switches = self.switches.lock().expect("lock");
-        switches[&place].store(false, Ordering::SeqCst);
+        switches[&place].is_out.store(false, Ordering::SeqCst);
     }
 
     fn with_switch(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
-        let is_out = Arc::new(AtomicBool::new(false));
-        self.switches.lock().expect("lock").insert(place, Arc::clone(&is_out));
-        Arc::new(Pulled { engine, is_out })
+        let switch = Arc::new(Switch::default());
+        self.switches.lock().expect("lock").insert(place, Arc::clone(&switch));
+        Arc::new(Pulled { engine, switch })
     }
 }
 

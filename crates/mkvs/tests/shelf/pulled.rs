@@ -1,4 +1,5 @@
-//! A device that can be pulled out while it is in use: every call fails from then on.
+//! A device that can be pulled out while it is in use: every call fails from then on. Or it is held:
+//! reads, or writes of one key, that have come to it wait until it is let go.
 
 use coreplane_engine::{
     Batch, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits, Mutation,
@@ -6,16 +7,37 @@ use coreplane_engine::{
     WriteOptions, Written,
 };
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What is done to a device.
+#[derive(Default)]
+pub(crate) struct Switch {
+    pub(crate) is_out: AtomicBool,
+    pub(crate) holds_reads: AtomicBool,
+    pub(crate) holds_writes: AtomicBool,
+    /// Gets that have come so far, and those that are held now.
+    pub(crate) reads: AtomicU64,
+    pub(crate) held_reads: AtomicU64,
+    /// Puts that are held now.
+    pub(crate) held_writes: AtomicU64,
+}
+
+fn wait_while(holds: &AtomicBool, held: &AtomicU64) {
+    held.fetch_add(1, Ordering::SeqCst);
+    while holds.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    held.fetch_sub(1, Ordering::SeqCst);
+}
 
 pub(crate) struct Pulled {
     pub(crate) engine: Arc<dyn Engine>,
-    pub(crate) is_out: Arc<AtomicBool>,
+    pub(crate) switch: Arc<Switch>,
 }
 
 impl Pulled {
     fn there(&self) -> Result<&dyn Engine> {
-        if self.is_out.load(Ordering::SeqCst) {
+        if self.switch.is_out.load(Ordering::SeqCst) {
             let source = std::io::Error::other("the device was pulled out");
             return Err(Error::Io { context: "a device".to_owned(), source });
         }
@@ -38,6 +60,8 @@ impl Engine for Pulled {
         visibility: Visibility,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
+        self.switch.reads.fetch_add(1, Ordering::SeqCst);
+        wait_while(&self.switch.holds_reads, &self.switch.held_reads);
         self.there()?.get_with(key, visibility, visit)
     }
 
@@ -51,6 +75,7 @@ impl Engine for Pulled {
     }
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        wait_while(&self.switch.holds_writes, &self.switch.held_writes);
         self.there()?.put(key, value, options)
     }
 

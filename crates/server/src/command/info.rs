@@ -222,6 +222,11 @@ fn engine(host: &Host, text: &mut String) {
     for (name, value) in &stats.more {
         line(text, &format!("engine_{name}"), value);
     }
+    for device in &stats.devices {
+        let figures = device.figures.iter().map(|(name, value)| format!("{name}={value}"));
+        let figures: Vec<String> = figures.collect();
+        line(text, &format!("device_{}", device.name), figures.join(","));
+    }
 }
 
 fn matrix(host: &Host, text: &mut String) {

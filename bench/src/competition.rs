@@ -1,0 +1,297 @@
+//! What competition is worth where devices stall.
+//!
+//! A matrix of two groups of two devices in memory, each of which stalls by itself
+//! ([`stalling`](crate::stalling)). Gets come in an *open loop*: each has a time at which it is
+//! due, drawn beforehand, whether or not those before it are through, and its latency counts from
+//! then. Many clients share the load, so that one that waits holds up few others. The same is done
+//! with competition (`mkvs`) and without (`mkvs-gekv`), both through the rings of the devices, at the
+//! same load, with the same pauses and draws.
+
+use crate::choice::Draws;
+use crate::record::{check_value, write_key, write_value};
+use crate::report::Tally;
+use crate::stalling::{Pauses, Stalling, Weather};
+use crate::{Error, Plan, Result};
+use coreplane_bptree::Bptree;
+use coreplane_engine::{Engine, Stats, Visibility, WriteOptions};
+use coreplane_mkvs::{Matrix, Options, Position, Prototype, Rack, ReadPath, Shape, TimeSource};
+use coreplane_pmem::MediaChoice;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How devices stall, and the load.
+#[derive(Debug, Clone, Copy, PartialEq, clap::Args)]
+#[group(skip)]
+pub struct Jitter {
+    /// competition: gets a second, of all clients together.
+    #[arg(long, default_value_t = Jitter::default().rate)]
+    pub rate: f64,
+    /// competition: clients.
+    #[arg(long, default_value_t = Jitter::default().clients)]
+    pub clients: usize,
+    /// competition: microseconds of a stall.
+    #[arg(long, default_value_t = Jitter::default().stall_us)]
+    pub stall_us: u64,
+    /// competition: each device stalls once in so many microseconds.
+    #[arg(long, default_value_t = Jitter::default().period_us)]
+    pub period_us: u64,
+}
+
+impl Default for Jitter {
+    /// Two percent of the time, at a load that leaves the devices idle for most of it.
+    fn default() -> Self {
+        Self { rate: 4000.0, clients: 64, stall_us: 5000, period_us: 250_000 }
+    }
+}
+
+/// What a run has shown.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CompetitionReport {
+    /// `competition`.
+    pub phase: &'static str,
+    /// The prototype.
+    pub prototype: &'static str,
+    /// Gets.
+    pub operations: u64,
+    /// Gets a second that were due.
+    pub rate: f64,
+    /// From the time at which a get was due, nanoseconds.
+    pub mean_ns: f64,
+    /// The median of the same.
+    pub p50_ns: u64,
+    /// 99 % took at most so long.
+    pub p99_ns: u64,
+    /// 99.9 % took at most so long.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// Gets that took at least a tenth of a stall.
+    pub late: u64,
+    /// Operations of devices that met a stall; those that queued up behind them are not counted.
+    pub met: u64,
+    /// Gets for which another device was asked.
+    pub hedges: u64,
+    /// Answers that came too late.
+    pub losses: u64,
+    /// Gets that did not begin since another device had answered.
+    pub cancelled: u64,
+    /// Microseconds of a stall.
+    pub stall_us: u64,
+    /// Microseconds of a period, in which a device stalls once.
+    pub period_us: u64,
+    /// Clients.
+    pub clients: usize,
+}
+
+/// Devices in a directory, which stall.
+struct Stallers<'a> {
+    directory: PathBuf,
+    jitter: &'a Jitter,
+    seed: u64,
+    size: u64,
+    weather: Arc<Weather>,
+}
+
+impl Rack for Stallers<'_> {
+    fn present(&self) -> coreplane_engine::Result<Vec<Position>> {
+        Ok(Vec::new())
+    }
+
+    fn create(
+        &self,
+        place: Position,
+        time: &TimeSource,
+    ) -> coreplane_engine::Result<Arc<dyn Engine>> {
+        let options =
+            coreplane_bptree::Options { time: Some(Arc::clone(time)), ..Default::default() };
+        let path = self.directory.join(place.to_string());
+        let page_size = coreplane_bptree::PAGE_SIZE;
+        let engine = Bptree::create(&path, self.size, page_size, MediaChoice::Auto, &options)?;
+        let pauses = Pauses {
+            seed: self.seed ^ u64::from(place.group) << 8 ^ u64::from(place.device),
+            period: Duration::from_micros(self.jitter.period_us),
+            length: Duration::from_micros(self.jitter.stall_us),
+        };
+        let weather = Arc::clone(&self.weather);
+        Ok(Arc::new(Stalling { engine: Arc::new(engine), pauses, weather }))
+    }
+
+    fn open(&self, place: Position, _: &TimeSource) -> coreplane_engine::Result<Arc<dyn Engine>> {
+        Err(coreplane_engine::Error::Unusable(format!("{place} is not opened again")))
+    }
+
+    fn remove(&self, place: Position) -> coreplane_engine::Result<()> {
+        Err(coreplane_engine::Error::Unusable(format!("{place} stays")))
+    }
+}
+
+/// Runs the plan's operations on a new matrix of this prototype, in a directory that is made for it
+/// and removed.
+///
+/// # Errors
+/// [`Error::Plan`] if it cannot be carried out; [`Error::WrongValue`]; as the engine.
+pub fn competition(
+    directory: &Path,
+    plan: &Plan,
+    jitter: &Jitter,
+    prototype: Prototype,
+) -> Result<CompetitionReport> {
+    plan.check()?;
+    if jitter.clients == 0 || jitter.clients > 1024 || jitter.rate.is_nan() || jitter.rate <= 0.0 {
+        return Err(Error::Plan("competition needs 1 to 1024 clients and a rate".to_owned()));
+    }
+    let cannot = |error: std::io::Error| Error::Plan(format!("{}: {error}", directory.display()));
+    std::fs::create_dir_all(directory).map_err(cannot)?;
+    let report = run(directory, plan, jitter, prototype);
+    std::fs::remove_dir_all(directory).map_err(cannot)?;
+    report
+}
+
+fn run(
+    directory: &Path,
+    plan: &Plan,
+    jitter: &Jitter,
+    prototype: Prototype,
+) -> Result<CompetitionReport> {
+    let weather = Arc::new(Weather {
+        start: Instant::now(),
+        is_rough: AtomicBool::new(false),
+        met: AtomicU64::new(0),
+    });
+    let size = plan.records * (plan.key_size + plan.value_size + 48) as u64 * 2 + (64 << 20);
+    let (seed, directory) = (plan.seed, directory.to_owned());
+    let rack = Stallers { directory, jitter, seed, size, weather: Arc::clone(&weather) };
+    let options = Options { read_path: ReadPath::Rings, ..Options::default() };
+    let matrix = Matrix::create(&rack, Shape { prototype, ..Shape::default() }, &options)?;
+    let (mut key, mut value) = (vec![0; plan.key_size], vec![0; plan.value_size]);
+    for number in 0..plan.records {
+        write_key(number, &mut key);
+        write_value(number, 1, &mut value);
+        matrix.put(&key, &value, &WriteOptions::default())?;
+    }
+    let before = matrix.stats();
+    weather.is_rough.store(true, Ordering::Relaxed);
+    let tally = drive(&matrix, plan, jitter);
+    weather.is_rough.store(false, Ordering::Relaxed);
+    let report = report(&tally?, jitter, prototype, (&before, &matrix.stats()), &weather);
+    matrix.close()?;
+    Ok(report)
+}
+
+fn drive(matrix: &Matrix, plan: &Plan, jitter: &Jitter) -> Result<Tally> {
+    let start = Instant::now() + Duration::from_millis(50);
+    let mut tally = Tally::new()?;
+    let mut ended = Vec::new();
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..jitter.clients)
+            .map(|client| scope.spawn(move || work(matrix, plan, jitter, (client, start))))
+            .collect();
+        ended.extend(clients.into_iter().map(|client| client.join().map_err(|_| Error::Panicked)));
+    });
+    for of_one in ended {
+        tally.merge(&of_one??)?;
+    }
+    Ok(tally)
+}
+
+/// One client.
+fn work(
+    matrix: &Matrix,
+    plan: &Plan,
+    jitter: &Jitter,
+    (client, start): (usize, Instant),
+) -> Result<Tally> {
+    let mut tally = Tally::new()?;
+    let mut draws = Draws::new(plan.seed ^ (client as u64) << 32);
+    let mean_gap = jitter.clients as f64 / jitter.rate;
+    let mut due = start;
+    let mut key = vec![0; plan.key_size];
+    let mut copy = vec![0; plan.value_size];
+    for _ in 0..plan.operations / jitter.clients as u64 {
+        // As gaps are between what comes by chance.
+        let chance = (draws.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        due += Duration::from_secs_f64(-(1.0 - chance).ln() * mean_gap);
+        let number = draws.next() % plan.records;
+        write_key(number, &mut key);
+        let now = Instant::now();
+        if due > now {
+            std::thread::sleep(due - now);
+        }
+        let mut len = 0;
+        let found = matrix.get_with(&key, Visibility::Durable, &mut |record| {
+            for piece in record.value.pieces() {
+                let end = (len + piece.len()).min(copy.len());
+                copy[len..end].copy_from_slice(&piece[..end - len]);
+                len = end;
+            }
+        })?;
+        let took = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        tally.latencies.saturating_record(took);
+        tally.operations += 1;
+        if !found.hit {
+            return Err(Error::WrongValue { number, what: "it is not there" });
+        }
+        check_value(number, &copy[..len], plan.value_size)
+            .map_err(|what| Error::WrongValue { number, what })?;
+    }
+    Ok(tally)
+}
+
+fn report(
+    tally: &Tally,
+    jitter: &Jitter,
+    prototype: Prototype,
+    (before, after): (&Stats, &Stats),
+    weather: &Weather,
+) -> CompetitionReport {
+    let counted = |name| {
+        let at = |stats: &Stats| stats.figure(name).unwrap_or(0);
+        at(after) - at(before)
+    };
+    let latencies = &tally.latencies;
+    let late_ns = (jitter.stall_us * 100).max(1);
+    CompetitionReport {
+        phase: "competition",
+        prototype: prototype.name(),
+        operations: tally.operations,
+        rate: jitter.rate,
+        mean_ns: latencies.mean(),
+        p50_ns: latencies.value_at_quantile(0.5),
+        p99_ns: latencies.value_at_quantile(0.99),
+        p999_ns: latencies.value_at_quantile(0.999),
+        max_ns: latencies.max(),
+        late: latencies.count_between(late_ns, u64::MAX),
+        met: weather.met.load(Ordering::Relaxed),
+        hedges: counted("matrix_hedges"),
+        losses: counted("matrix_race_losses"),
+        cancelled: counted("matrix_race_cancelled"),
+        stall_us: jitter.stall_us,
+        period_us: jitter.period_us,
+        clients: jitter.clients,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_get_is_answered_by_either_prototype() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let plan = Plan { records: 500, operations: 400, ..Plan::default() };
+        // Half of the time in stalls, so that some are surely met.
+        let (stall_us, period_us) = (2000, 4000);
+        let jitter = Jitter { rate: 4000.0, clients: 8, stall_us, period_us };
+        for prototype in [Prototype::Gekv, Prototype::Mkvs] {
+            let path = directory.path().join(prototype.name());
+            let report = competition(&path, &plan, &jitter, prototype).expect("a run");
+            assert_eq!((report.operations, report.prototype), (400, prototype.name()));
+            assert!(report.met > 0 && report.max_ns >= report.p50_ns);
+            assert_eq!(report.hedges > 0, prototype == Prototype::Mkvs);
+            assert!(!path.exists());
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Gets of matrices whose devices stall.
+
+use crate::arguments::Bench;
+use crate::failure::Failure;
+use crate::json;
+use coreplane::Prototype;
+use coreplane_bench::{Plan, competition};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Without competition and with it, each on a matrix of its own beside the pool.
+pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
+    let beside = bench.pool.pool.clone().unwrap_or_else(|| PathBuf::from("/dev/shm/coreplane"));
+    for prototype in [Prototype::Gekv, Prototype::Mkvs] {
+        let mut name = beside.as_os_str().to_owned();
+        name.push(format!(".{prototype}-{}", std::process::id()));
+        let report = competition(&PathBuf::from(name), plan, &bench.jitter, prototype)?;
+        let mut out = io::stdout().lock();
+        if bench.pool.json {
+            json::write_line(&mut out, &serde_json::to_value(&report)?)?;
+            continue;
+        }
+        writeln!(
+            out,
+            "{:<16} {:<10} {:>8.0} gets/s   mean {:>9.0} ns  p50 {:>8} ns  p99 {:>9} ns  p99.9 {:>9} \
+             ns   late {}  hedges {}  too late {}  not begun {}",
+            report.phase,
+            report.prototype,
+            report.rate,
+            report.mean_ns,
+            report.p50_ns,
+            report.p99_ns,
+            report.p999_ns,
+            report.late,
+            report.hedges,
+            report.losses,
+            report.cancelled,
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! The reading side of a group: which device is asked, and whether what it says may be shown.
+
+use super::Group;
+use crate::device::Device;
+use crate::order::{anchor_of, numbers};
+use crate::pending::{Current, Devices, Seen};
+use crate::prototype::{Prototype, ReadPath};
+use crate::race;
+use crate::standings::Moment;
+use coreplane_engine::{Found, Record, Result, Visibility};
+use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::thread_number;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Tries of a processor to read a key whose writers keep beginning.
+const READS: u32 = 4;
+
+/// One in so many reads of a thread is timed, to see whether devices are steady.
+const TIMED_EVERY: u32 = 16;
+
+/// One in so many goes to another device than the thread's own, to see that it is still there.
+const STRAY_EVERY: u32 = 64;
+
+thread_local! {
+    /// How many reads the thread has made.
+    static READS_MADE: Cell<u32> = const { Cell::new(0) };
+}
+
+impl Group {
+    /// The devices that a key may be read on now, and the standings by which it is so: none while
+    /// its readers must wait.
+    #[inline]
+    fn current_of(&self, hash: u64, but: Devices) -> (Devices, Moment) {
+        loop {
+            let now = self.standings.now();
+            let members = now.members() & !but;
+            let devices = match self.pending.current(hash, members) {
+                Current::All => members,
+                Current::Some(devices) => devices,
+                Current::Ask(device) => 1 << device,
+                Current::Wait => 0,
+            };
+            if self.standings.now() == now {
+                return (devices, now);
+            }
+            // Who is no member any more may lack what was acknowledged since.
+        }
+    }
+
+    /// The devices that a key may be read on now: none while its readers must wait.
+    #[inline]
+    pub(crate) fn current_now(&self, hash: u64) -> Devices {
+        self.current_of(hash, 0).0
+    }
+
+    /// The devices that a key may be read on, but for some that were asked in vain.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    #[inline]
+    fn readers(&self, hash: u64, but: Devices) -> Result<(Devices, Moment)> {
+        let mut backoff = Backoff::new();
+        loop {
+            let (devices, now) = self.current_of(hash, but);
+            if devices != 0 {
+                return Ok((devices, now));
+            }
+            if now.members() & !but == 0 {
+                return Err(self.lost());
+            }
+            backoff.wait();
+        }
+    }
+
+    /// The device to read a key on in this thread, but for some that were asked in vain; and what is
+    /// to be held against [`has_begun_since`](crate::pending::Pending::has_begun_since) before
+    /// anything is shown.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    #[inline]
+    pub(crate) fn reader(&self, hash: u64, but: Devices) -> Result<(&Arc<Device>, Seen)> {
+        loop {
+            let seen = self.pending.see(hash);
+            let (devices, now) = self.readers(hash, but)?;
+            let number = self.choose(devices).ok_or_else(|| self.lost())?;
+            let device = self.device(number)?;
+            // In the place of who is no member any more there may be another.
+            if self.standings.now() == now {
+                return Ok((device, seen));
+            }
+        }
+    }
+
+    /// Of a set that device which is likely to answer first; none if it is empty. One that is late
+    /// does not, nor does the one with the longer queue.
+    pub(crate) fn fastest(&self, set: Devices) -> Option<u8> {
+        let chosen = self.choose(set)?;
+        if !self.competes() {
+            return Some(chosen);
+        }
+        let load = |number: u8| {
+            let of = |it: &Arc<Device>| (it.pace.is_late(), it.reads_queued(), number != chosen);
+            self.device(number).map_or((true, u64::MAX, true), of)
+        };
+        numbers(set).min_by_key(|number| load(*number))
+    }
+
+    /// One of a set: of one thread mostly the same, so that its caches hold half as much, and of
+    /// another thread another. Where devices do not compete it is the anchor, which has always the
+    /// newest.
+    #[inline]
+    fn choose(&self, set: Devices) -> Option<u8> {
+        let count = set.count_ones();
+        if count == 0 {
+            return None;
+        }
+        let mut rest = set;
+        if !self.competes() {
+            return anchor_of(set);
+        }
+        let made = READS_MADE.get().wrapping_add(1);
+        READS_MADE.set(made);
+        let stray = if made.is_multiple_of(STRAY_EVERY) { 1 + made / STRAY_EVERY } else { 0 };
+        for _ in 0..(thread_number() as u32).wrapping_add(stray) % count {
+            rest &= rest - 1;
+        }
+        Some(rest.trailing_zeros() as u8)
+    }
+
+    /// Reads a key on a device, of which was decided that it has the newest; none if a write has
+    /// begun since, so that what was found may not be shown.
+    ///
+    /// # Errors
+    /// As the engine.
+    #[inline]
+    pub(crate) fn read_on(
+        &self,
+        device: &Device,
+        (hash, key): (u64, &[u8]),
+        seen: Seen,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Option<Found>> {
+        let mut is_late = false;
+        // Tickets of a device mean nothing to others: what is shown is durable.
+        let found = device.engine.get_with(key, Visibility::Durable, &mut |record| {
+            is_late = self.pending.has_begun_since(hash, seen);
+            if !is_late {
+                visit(record);
+            }
+        })?;
+        if !found.hit {
+            is_late = self.pending.has_begun_since(hash, seen);
+        }
+        Ok((!is_late).then_some(found))
+    }
+
+    /// Reads a key on a device if it has the newest of it; none if it has not, or writes keep
+    /// beginning.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub(crate) fn read_if_current(
+        &self,
+        device: &Device,
+        (hash, key): (u64, &[u8]),
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Option<Found>> {
+        for _ in 0..READS {
+            let seen = self.pending.see(hash);
+            let is_there =
+                self.device(device.number).is_ok_and(|here| std::ptr::eq(&**here, device));
+            if self.current_now(hash) & 1 << device.number == 0 || !is_there {
+                return Ok(None);
+            }
+            if let Some(found) = self.read_on(device, (hash, key), seen, visit)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// True if reads go through the rings.
+    #[inline]
+    pub(crate) fn reads_by_rings(&self, device: &Device) -> bool {
+        match self.rules.read_path {
+            ReadPath::Inline => false,
+            ReadPath::Rings => true,
+            ReadPath::Auto => self.competes() && device.pace.is_unsteady(),
+        }
+    }
+
+    /// True if readers ask the group's filter.
+    #[inline]
+    fn asks_filter(&self) -> bool {
+        self.rules.prototype != Prototype::Ekv
+    }
+
+    /// True if several devices may be asked for one read.
+    #[inline]
+    pub(crate) fn competes(&self) -> bool {
+        self.rules.prototype == Prototype::Mkvs
+    }
+
+    /// True if no member has the key, as far as the filter can tell.
+    #[inline]
+    pub(crate) fn denies(&self, hash: u64) -> bool {
+        self.asks_filter() && self.pending.is_quiet(hash) && !self.filter.may_contain(hash)
+    }
+
+    /// When a read in the caller's thread began, if it is one of those that are timed.
+    #[inline]
+    pub(crate) fn timer(&self) -> Option<Instant> {
+        if self.rules.read_path != ReadPath::Auto || !self.competes() {
+            return None;
+        }
+        READS_MADE.get().is_multiple_of(TIMED_EVERY).then(Instant::now)
+    }
+
+    /// Reads a key through the rings; none if it must be decided anew whom to ask.
+    ///
+    /// # Errors
+    /// As the engine, and if the group has no member left.
+    pub(crate) fn compete(
+        self: &Arc<Self>,
+        (hash, key): (u64, &[u8]),
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Option<Found>> {
+        let (devices, _) = self.readers(hash, 0)?;
+        let first = self.fastest(devices).ok_or_else(|| self.lost())?;
+        race::read(self, self.device(first)?, (hash, key), self.competes(), visit)
+    }
+}

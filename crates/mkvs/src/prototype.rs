@@ -1,0 +1,80 @@
+//! The three prototypes of the paper, and the ways of a read.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Which of the paper's prototypes a matrix is. The same in all: how writes are made, and which
+/// devices may be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Prototype {
+    /// Groups whose devices compete: a read that one device is late with goes to another too.
+    #[default]
+    #[serde(rename = "mkvs")]
+    Mkvs,
+    /// Groups without competition: one device of a group serves all of its reads, the first of
+    /// those that have the newest of the key.
+    #[serde(rename = "mkvs-gekv")]
+    Gekv,
+    /// One device, of which no filter is asked whether it has a key.
+    #[serde(rename = "mkvs-ekv")]
+    Ekv,
+}
+
+impl Prototype {
+    const NAMES: [(Self, &'static str); 3] =
+        [(Self::Mkvs, "mkvs"), (Self::Gekv, "mkvs-gekv"), (Self::Ekv, "mkvs-ekv")];
+
+    /// Its name, as in `--prototype`.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(known, _)| *known == self).map_or("", |(_, name)| name)
+    }
+}
+
+impl fmt::Display for Prototype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Prototype {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::NAMES.iter().find(|(_, name)| *name == text);
+        known.map(|(prototype, _)| *prototype).ok_or_else(|| {
+            let names: Vec<&str> = Self::NAMES.iter().map(|(_, name)| *name).collect();
+            format!("`{text}` is none of {}", names.join(", "))
+        })
+    }
+}
+
+/// Which way reads take to a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReadPath {
+    /// As `Inline` while the device is steady; as `Rings` while its reads meet stalls, where
+    /// devices compete.
+    #[default]
+    Auto,
+    /// The caller's thread runs the engine. Nothing is faster; but a caller that meets a stall can
+    /// ask nobody else.
+    Inline,
+    /// Through the device's ring to its processor.
+    Rings,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_which() {
+        for (prototype, name) in Prototype::NAMES {
+            assert_eq!(name.parse(), Ok(prototype));
+            assert_eq!(prototype.to_string(), name);
+            let text = serde_json::to_string(&prototype).unwrap();
+            assert_eq!(text, format!("\"{name}\""), "the label has it by its name");
+        }
+        assert!("mkvs-".parse::<Prototype>().is_err());
+    }
+}

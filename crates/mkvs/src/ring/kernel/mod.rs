@@ -1,0 +1,201 @@
+//! A ring of cache lines: many write to it, one reads. Over any kind of atomic, so that a model
+//! checker runs the very code that writers and processors run.
+//!
+//! ```text
+//!   line       [ mark ][ word ][ word ] … seven words
+//!   record     one or more lines; the mark of its first says where it is, counted from the first
+//!              line ever written, and how long; those of the others say nothing
+//!
+//!   write:     tail += lines, if that many are free; words; mark (release)
+//!   read:      mark at head (acquire) is of this place ─▶ words; head += lines (release)
+//! ```
+//!
+//! A mark that is left from an earlier round is of an earlier place, so nothing has to be wiped. A
+//! line is written again only by who has seen (acquire) that the reader is past it.
+//!
+//! The words are atomic and their order is relaxed: that costs nothing, and needs no word of trust.
+
+use crossbeam_utils::CachePadded;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An atomic word.
+pub(super) trait Atomic {
+    fn new(value: u64) -> Self;
+    fn load(&self, order: Ordering) -> u64;
+    fn store(&self, value: u64, order: Ordering);
+    /// Replaces `current` by `new` (relaxed), or says what is there; may fail without a reason.
+    fn replace(&self, current: u64, new: u64) -> Result<u64, u64>;
+}
+
+impl Atomic for AtomicU64 {
+    fn new(value: u64) -> Self {
+        Self::new(value)
+    }
+
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+
+    #[inline]
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+
+    #[inline]
+    fn replace(&self, current: u64, new: u64) -> Result<u64, u64> {
+        self.compare_exchange_weak(current, new, Ordering::Relaxed, Ordering::Relaxed)
+    }
+}
+
+/// Words of a line that carry something.
+const WORDS: usize = 7;
+
+/// The bits of a mark that say how many lines a record has.
+const LEN_BITS: u32 = 12;
+
+/// Lines of a record at most.
+pub(super) const LINES_MAX: usize = (1 << LEN_BITS) - 1;
+
+/// Lines that a record of so many words takes.
+pub(super) fn lines_of(words: usize) -> usize {
+    words.div_ceil(WORDS).max(1)
+}
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Line<A> {
+    mark: A,
+    words: [A; WORDS],
+}
+
+/// The ring.
+#[derive(Debug)]
+pub(super) struct Ring<A> {
+    lines: Box<[Line<A>]>,
+    /// Lines that writers have taken so far.
+    tail: CachePadded<A>,
+    /// Lines that the reader is past.
+    head: CachePadded<A>,
+}
+
+/// The mark of the record that begins at `place`.
+fn mark(place: u64, lines: usize) -> u64 {
+    (place + 1) << LEN_BITS | lines as u64
+}
+
+impl<A: Atomic> Ring<A> {
+    /// A ring of `lines` lines, a power of two.
+    pub(super) fn new(lines: usize) -> Self {
+        debug_assert!(lines.is_power_of_two());
+        let line = |_| Line { mark: A::new(0), words: std::array::from_fn(|_| A::new(0)) };
+        Self {
+            lines: (0..lines).map(line).collect(),
+            tail: CachePadded::new(A::new(0)),
+            head: CachePadded::new(A::new(0)),
+        }
+    }
+
+    #[inline]
+    fn line(&self, place: u64) -> &Line<A> {
+        &self.lines[place as usize & (self.lines.len() - 1)]
+    }
+
+    /// Lines that were taken so far.
+    pub(super) fn tail(&self) -> u64 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    /// Writes a record of so many words; none if there is no room, else how many lines are taken
+    /// now.
+    #[inline]
+    pub(super) fn write(
+        &self,
+        words: usize,
+        fill: impl FnOnce(&mut Writer<'_, A>),
+    ) -> Option<usize> {
+        let lines = lines_of(words);
+        if lines > LINES_MAX {
+            return None;
+        }
+        let mut tail = self.tail.load(Ordering::Relaxed);
+        let taken = loop {
+            // Whatever is read of the lines that are free was read before they became so. A tail
+            // that is out of date may be behind the head.
+            let taken = tail.saturating_sub(self.head.load(Ordering::Acquire)) as usize + lines;
+            if taken > self.lines.len() {
+                let now = self.tail.load(Ordering::Relaxed);
+                if now == tail {
+                    return None;
+                }
+                tail = now;
+                continue;
+            }
+            match self.tail.replace(tail, tail + lines as u64) {
+                Ok(_) => break taken,
+                Err(now) => tail = now,
+            }
+        };
+        fill(&mut Writer { ring: self, place: tail, word: 0 });
+        self.line(tail).mark.store(mark(tail, lines), Ordering::Release);
+        Some(taken)
+    }
+
+    /// The record at the head, if it is there; for the one who reads.
+    #[inline]
+    pub(super) fn front(&self) -> Option<Reader<'_, A>> {
+        let place = self.head.load(Ordering::Relaxed);
+        let found = self.line(place).mark.load(Ordering::Acquire);
+        let is_there = found >> LEN_BITS == place + 1;
+        let lines = found & LINES_MAX as u64;
+        is_there.then_some(Reader { ring: self, next: place + lines, place, word: 0 })
+    }
+}
+
+/// Puts the words of a record into its lines.
+pub(super) struct Writer<'a, A> {
+    ring: &'a Ring<A>,
+    place: u64,
+    word: usize,
+}
+
+impl<A: Atomic> Writer<'_, A> {
+    #[inline]
+    pub(super) fn push(&mut self, word: u64) {
+        if self.word == WORDS {
+            (self.place, self.word) = (self.place + 1, 0);
+        }
+        self.ring.line(self.place).words[self.word].store(word, Ordering::Relaxed);
+        self.word += 1;
+    }
+}
+
+/// Takes the words of the record at the head, one after the other.
+pub(super) struct Reader<'a, A> {
+    ring: &'a Ring<A>,
+    place: u64,
+    word: usize,
+    next: u64,
+}
+
+impl<A: Atomic> Reader<'_, A> {
+    #[inline]
+    pub(super) fn pop(&mut self) -> u64 {
+        if self.word == WORDS {
+            (self.place, self.word) = (self.place + 1, 0);
+        }
+        let word = self.ring.line(self.place).words[self.word].load(Ordering::Relaxed);
+        self.word += 1;
+        word
+    }
+
+    /// All words were taken: its lines are free. How many lines the reader is past then.
+    #[inline]
+    pub(super) fn free(self) -> u64 {
+        self.ring.head.store(self.next, Ordering::Release);
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests;

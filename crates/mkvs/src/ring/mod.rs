@@ -1,0 +1,242 @@
+//! The submission ring for what a device has yet to make: writes of one key as they were decided
+//! elsewhere, copied into the ring, so that neither side allocates or locks anything.
+
+mod kernel;
+
+use crate::decided::Decided;
+use coreplane_engine::{Completion, Durability, UnixMillis, WriteOptions};
+use kernel::{Atomic, LINES_MAX, Reader, Writer, lines_of};
+use std::sync::atomic::AtomicU64;
+
+/// Lines of a ring: 256 KiB, which is more than a thousand writes of 100 bytes.
+const LINES: usize = 4096;
+
+/// Lines of one write at most; what is longer goes another way.
+const LINES_OF_ONE: usize = LINES / 16;
+
+const _: () = assert!(LINES_OF_ONE <= LINES_MAX);
+
+/// Words before key and value: the hash, the sequence, the lengths, the expiry.
+const HEADER: usize = 4;
+
+/// The bits of the third word: two lengths, and what kind of write it is.
+const LEN_BITS: u32 = 24;
+const LEN: u64 = (1 << LEN_BITS) - 1;
+const PUT: u64 = 1 << 48;
+const EXPIRES: u64 = 1 << 49;
+const DURABILITY_BITS: u32 = 50;
+
+/// A write that was decided.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Decision<'a> {
+    pub(crate) hash: u64,
+    pub(crate) decided: Decided<'a>,
+    /// With its sequence.
+    pub(crate) options: &'a WriteOptions,
+}
+
+/// A decision that was taken out of a ring, whose buffers are used again for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    hash: u64,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    is_put: bool,
+    expires_at: Option<UnixMillis>,
+    options: WriteOptions,
+}
+
+impl Taken {
+    pub(crate) fn decision(&self) -> Decision<'_> {
+        let put = self.is_put.then_some((self.value.as_slice(), self.expires_at));
+        let decided = Decided { key: &self.key, put };
+        Decision { hash: self.hash, decided, options: &self.options }
+    }
+}
+
+/// The durabilities that go into a ring, by their numbers.
+const DURABILITIES: [Option<Durability>; 5] = [
+    None,
+    Some(Durability::Strict),
+    Some(Durability::GROUP),
+    Some(Durability::RELAXED),
+    Some(Durability::NoFlush),
+];
+
+/// The ring.
+#[derive(Debug)]
+pub(crate) struct Decisions(kernel::Ring<AtomicU64>);
+
+/// The room that a ring has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    Enough,
+    /// It should be emptied soon.
+    Scarce,
+    /// For nothing now.
+    None,
+    /// Never for this one: it is too long, or of a kind that is not for a ring.
+    Never,
+}
+
+impl Decisions {
+    pub(crate) fn new() -> Self {
+        Self(kernel::Ring::new(LINES))
+    }
+
+    /// Puts a decision into the ring, if there is room.
+    #[inline]
+    pub(crate) fn push(&self, decision: &Decision<'_>) -> Room {
+        let Decision { hash, decided: Decided { key, put }, options } = *decision;
+        let durability = DURABILITIES.iter().position(|known| *known == options.durability);
+        let Some(durability) = durability else { return Room::Never };
+        let (value, expires_at) = put.unwrap_or((&[], None));
+        let words = HEADER + key.len().div_ceil(8) + value.len().div_ceil(8);
+        if lines_of(words) > LINES_OF_ONE {
+            return Room::Never;
+        }
+        let taken = self.0.write(words, |writer| {
+            writer.push(hash);
+            writer.push(options.sequence.unwrap_or(0));
+            let kind = if put.is_some() { PUT } else { 0 }
+                | if expires_at.is_some() { EXPIRES } else { 0 }
+                | (durability as u64) << DURABILITY_BITS;
+            writer.push(kind | (value.len() as u64) << LEN_BITS | key.len() as u64);
+            writer.push(expires_at.map_or(0, |at| at.0));
+            write_bytes(writer, key);
+            write_bytes(writer, value);
+        });
+        match taken {
+            None => Room::None,
+            Some(taken) if taken > LINES / 4 => Room::Scarce,
+            Some(_) => Room::Enough,
+        }
+    }
+
+    /// Takes the decision at the head into `taken`; none if there is none, else how many lines were
+    /// taken out so far. For the device's processor alone.
+    #[inline]
+    pub(crate) fn pop(&self, taken: &mut Taken) -> Option<u64> {
+        let mut reader = self.0.front()?;
+        taken.hash = reader.pop();
+        let sequence = Some(reader.pop());
+        let kind = reader.pop();
+        let expires_at = reader.pop();
+        taken.is_put = kind & PUT != 0;
+        taken.expires_at = (kind & EXPIRES != 0).then_some(UnixMillis(expires_at));
+        let durability = DURABILITIES[(kind >> DURABILITY_BITS) as usize % DURABILITIES.len()];
+        let completion = Completion::Wait;
+        taken.options =
+            WriteOptions { sequence, durability, completion, expires_at: None, is_vital: false };
+        read_bytes(&mut reader, (kind & LEN) as usize, &mut taken.key);
+        read_bytes(&mut reader, (kind >> LEN_BITS & LEN) as usize, &mut taken.value);
+        Some(reader.free())
+    }
+
+    /// True if nothing is at the head. For the device's processor alone.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.front().is_none()
+    }
+
+    /// Lines that were given out so far.
+    pub(crate) fn submitted(&self) -> u64 {
+        self.0.tail()
+    }
+}
+
+#[inline]
+fn write_bytes<A: Atomic>(writer: &mut Writer<'_, A>, bytes: &[u8]) {
+    let (whole, rest) = bytes.as_chunks::<8>();
+    whole.iter().for_each(|chunk| writer.push(u64::from_le_bytes(*chunk)));
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        writer.push(u64::from_le_bytes(last));
+    }
+}
+
+#[inline]
+fn read_bytes<A: Atomic>(reader: &mut Reader<'_, A>, len: usize, bytes: &mut Vec<u8>) {
+    bytes.clear();
+    while bytes.len() < len {
+        let word = reader.pop().to_le_bytes();
+        bytes.extend_from_slice(&word[..(len - bytes.len()).min(8)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(sequence: u64, durability: Option<Durability>) -> WriteOptions {
+        WriteOptions { sequence: Some(sequence), durability, ..WriteOptions::default() }
+    }
+
+    #[test]
+    fn what_comes_out_is_what_went_in() {
+        let ring = Decisions::new();
+        let mut taken = Taken::default();
+        assert!(ring.is_empty() && ring.pop(&mut taken).is_none());
+        let long = vec![7; 3000];
+        let at = Some(UnixMillis(1234));
+        type Write<'a> = (&'a [u8], Option<(&'a [u8], Option<UnixMillis>)>);
+        let writes: [Write<'_>; 6] = [
+            (b"key", Some((b"value", None))),
+            (b"", Some((b"", at))),
+            (b"12345678", None),
+            (b"123456789", Some((b"12345678", at))),
+            (&long, Some((&long, None))),
+            (b"a", Some((b"", None))),
+        ];
+        // Many times round the ring.
+        for round in 0..400 {
+            for (number, (key, put)) in writes.iter().enumerate() {
+                let durability = DURABILITIES[(round + number) % DURABILITIES.len()];
+                let options = options(round as u64, durability);
+                let decided = Decided { key, put: *put };
+                let decision = Decision { hash: number as u64, decided, options: &options };
+                assert_eq!(ring.push(&decision), Room::Enough);
+            }
+            for (number, (key, put)) in writes.iter().enumerate() {
+                assert!(ring.pop(&mut taken).is_some());
+                let found = taken.decision();
+                let durability = DURABILITIES[(round + number) % DURABILITIES.len()];
+                assert_eq!((found.hash, found.decided.key), (number as u64, *key));
+                assert_eq!(found.decided.put, *put);
+                assert_eq!(*found.options, options(round as u64, durability));
+            }
+            assert!(ring.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let ring = Decisions::new();
+        let huge = vec![0; LINES_OF_ONE * 64];
+        let value: &[u8] = &[0; 1000];
+        let push = |value: &[u8], durability| {
+            let options = options(1, durability);
+            let decided = Decided { key: b"key", put: Some((value, None)) };
+            ring.push(&Decision { hash: 1, decided, options: &options })
+        };
+        assert_eq!(push(&huge, None), Room::Never);
+        let odd = Durability::Relaxed { window_bytes: 5, window: std::time::Duration::ZERO };
+        assert_eq!(push(value, Some(odd)), Room::Never);
+        let mut pushed = 0;
+        let mut is_scarce = false;
+        loop {
+            match push(value, None) {
+                Room::None => break,
+                room => is_scarce |= room == Room::Scarce,
+            }
+            pushed += 1;
+        }
+        assert!(is_scarce && pushed > 100, "{pushed}");
+        let mut taken = Taken::default();
+        while let Some(out) = ring.pop(&mut taken) {
+            pushed -= 1;
+            assert!(out <= ring.submitted());
+        }
+        assert_eq!(pushed, 0);
+    }
+}

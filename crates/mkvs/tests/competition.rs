@@ -1,0 +1,265 @@
+//! Devices that compete: who is asked, whose answer counts, and that none is ever stale or too new.
+
+mod shelf;
+
+use coreplane_engine::{Engine, WriteOptions};
+use coreplane_mkvs::{Ack, Matrix, Options, Position, Prototype, ReadPath, Shape, Standing};
+use shelf::pulled::Switch;
+use shelf::{Kind, Shelf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A group of two devices, and a switch for each.
+struct Pair {
+    matrix: Matrix,
+    switches: [Arc<Switch>; 2],
+    shelf: Shelf,
+}
+
+fn pair(ack: Ack, prototype: Prototype, read_path: ReadPath) -> Pair {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 1, devices: 2, ack, prototype };
+    let options = Options { read_path, ..Options::default() };
+    let matrix = Matrix::create(&shelf, shape, &options).expect("create");
+    let switches = [0, 1].map(|device| shelf.switch(Position { group: 0, device }));
+    Pair { matrix, switches, shelf }
+}
+
+fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
+    matrix.put(key, value, &WriteOptions::default()).expect("put");
+}
+
+fn get(matrix: &Matrix, key: &[u8]) -> Vec<u8> {
+    matrix.get(key).expect("get").expect("it is there")
+}
+
+fn set(flag: &AtomicBool, value: bool) {
+    flag.store(value, Ordering::SeqCst);
+}
+
+fn wait_until(what: impl Fn() -> bool) {
+    while !what() {
+        std::thread::yield_now();
+    }
+}
+
+fn count(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::SeqCst)
+}
+
+impl Pair {
+    fn held_reads(&self) -> u64 {
+        self.switches.iter().map(|switch| count(&switch.held_reads)).sum()
+    }
+
+    fn hold_reads(&self, holds: bool) {
+        self.switches.iter().for_each(|switch| set(&switch.holds_reads, holds));
+    }
+}
+
+/// A reader decides which device to ask; before it does, a write is made on that device, and not yet
+/// on the other. If it showed what it finds, the next reader, who asks the other, would go back.
+fn a_slow_read_is_not_too_new(read_path: ReadPath) {
+    let pair = pair(Ack::All, Prototype::Mkvs, read_path);
+    // Readers and writers prefer different devices, so that in some of these the two are the same.
+    for round in 0..8_u64 {
+        let key = format!("key {round}");
+        let key = key.as_bytes();
+        put(&pair.matrix, key, b"old");
+        pair.hold_reads(true);
+        let matrix = &pair.matrix;
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || get(matrix, key));
+            wait_until(|| pair.held_reads() > 0);
+            // It comes to one device and waits at the other.
+            let reads = |switch: &Arc<Switch>| count(&switch.held_reads) > 0;
+            let asked = pair.switches.iter().position(reads).expect("a device");
+            let other = &pair.switches[1 - asked];
+            set(&other.holds_writes, true);
+            let writer = scope.spawn(move || put(matrix, key, b"new"));
+            wait_until(|| count(&other.held_writes) > 0);
+            pair.hold_reads(false);
+            let first = reader.join().expect("reader");
+            let second = get(matrix, key);
+            set(&other.holds_writes, false);
+            writer.join().expect("writer");
+            assert!(second == b"new" || first == b"old", "a reader goes back");
+            assert_eq!(get(matrix, key), b"new");
+        });
+    }
+}
+
+#[test]
+fn a_slow_read_in_the_caller_is_not_too_new() {
+    a_slow_read_is_not_too_new(ReadPath::Inline);
+}
+
+#[test]
+fn a_slow_read_in_a_ring_is_not_too_new() {
+    a_slow_read_is_not_too_new(ReadPath::Rings);
+}
+
+/// The device that is asked first stalls, and the read is there while it does.
+#[test]
+fn a_stalled_device_holds_up_nobody() {
+    let pair = pair(Ack::All, Prototype::Mkvs, ReadPath::Rings);
+    let keys: Vec<String> = (0..100).map(|number| format!("key {number}")).collect();
+    keys.iter().for_each(|key| put(&pair.matrix, key.as_bytes(), key.as_bytes()));
+    for stalled in [0, 1, 0] {
+        let switch = &pair.switches[stalled];
+        set(&switch.holds_reads, true);
+        let matrix = &pair.matrix;
+        std::thread::scope(|scope| {
+            // Of several threads, of which each prefers a device.
+            for _ in 0..4 {
+                let keys = &keys;
+                scope.spawn(move || {
+                    keys.iter()
+                        .for_each(|key| assert_eq!(get(matrix, key.as_bytes()), key.as_bytes()));
+                });
+            }
+        });
+        set(&switch.holds_reads, false);
+    }
+    let stats = pair.matrix.stats();
+    assert!(stats.figure("matrix_hedges") > Some(0), "{stats:?}");
+    assert_eq!(stats.figure("matrix_race_wins"), Some(1200), "{stats:?}");
+    assert_eq!(stats.devices.len(), 2);
+}
+
+/// A device that lags behind is not asked, however long the other takes.
+#[test]
+fn a_hedge_is_never_stale() {
+    let pair = pair(Ack::First, Prototype::Mkvs, ReadPath::Rings);
+    for round in 0..6_u64 {
+        let key = format!("key {round}");
+        let key = key.as_bytes();
+        put(&pair.matrix, key, b"old");
+        pair.matrix.sync().expect("both have it");
+        let [one, other] = &pair.switches;
+        // Whichever decides the write, the other does not get it.
+        let lagging = if round % 2 == 0 { one } else { other };
+        let current = if round % 2 == 0 { other } else { one };
+        set(&lagging.holds_writes, true);
+        let matrix = &pair.matrix;
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(move || put(matrix, key, b"new"));
+            wait_until(|| count(&lagging.held_writes) > 0 || writer.is_finished());
+            if writer.is_finished() {
+                wait_until(|| count(&lagging.held_writes) > 0);
+                set(&current.holds_reads, true);
+                let reader = scope.spawn(move || get(matrix, key));
+                wait_until(|| count(&current.held_reads) > 0 || reader.is_finished());
+                // Time enough to ask the other one, if that were allowed.
+                let late = Instant::now() + Duration::from_millis(20);
+                wait_until(|| Instant::now() > late || reader.is_finished());
+                set(&current.holds_reads, false);
+                assert_eq!(reader.join().expect("reader"), b"new");
+            }
+            set(&lagging.holds_writes, false);
+            writer.join().expect("writer");
+        });
+        pair.matrix.sync().expect("both have it");
+        assert_eq!(get(&pair.matrix, key), b"new");
+    }
+}
+
+/// One device is late, the other fails: the read goes on with whoever is left.
+#[test]
+fn a_device_that_fails_in_a_race_loses_it() {
+    for failing in [0, 1] {
+        let pair = pair(Ack::All, Prototype::Mkvs, ReadPath::Rings);
+        put(&pair.matrix, b"key", b"value");
+        let [fails, stays] =
+            [failing, 1 - failing].map(|device| Arc::clone(&pair.switches[device]));
+        pair.hold_reads(true);
+        pair.shelf.pull(Position { group: 0, device: failing as u8 });
+        let matrix = &pair.matrix;
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || get(matrix, b"key"));
+            // Both are asked, since the first one is late.
+            wait_until(|| pair.held_reads() == 2);
+            set(&fails.holds_reads, false);
+            let position = Position { group: 0, device: failing as u8 };
+            let is_absent = || matrix.standings().contains(&(position, Standing::Absent));
+            wait_until(is_absent);
+            set(&stays.holds_reads, false);
+            assert_eq!(reader.join().expect("reader"), b"value");
+        });
+        assert_eq!(get(matrix, b"key"), b"value");
+    }
+}
+
+/// Without competition one member serves all reads of a group, by either way.
+#[test]
+fn one_device_serves_reads_where_none_competes() {
+    for read_path in [ReadPath::Auto, ReadPath::Rings] {
+        let pair = pair(Ack::All, Prototype::Gekv, read_path);
+        put(&pair.matrix, b"key", b"value");
+        let before = pair.switches.each_ref().map(|switch| count(&switch.reads));
+        let matrix = &pair.matrix;
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope
+                    .spawn(move || (0..50).for_each(|_| assert_eq!(get(matrix, b"key"), b"value")));
+            }
+        });
+        let after = pair.switches.each_ref().map(|switch| count(&switch.reads));
+        assert_eq!([after[0] - before[0], after[1] - before[1]], [0, 200]);
+        // When it is gone the other one does.
+        pair.shelf.pull(Position { group: 0, device: 1 });
+        assert_eq!(get(matrix, b"key"), b"value");
+    }
+}
+
+#[test]
+fn a_matrix_stays_the_prototype_that_it_was_made_as() {
+    for (prototype, devices) in [(Prototype::Mkvs, 4), (Prototype::Gekv, 4), (Prototype::Ekv, 1)] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let shape = Shape { prototype, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        put(&matrix, b"key", b"value");
+        assert_eq!(matrix.prototype(), prototype);
+        assert_eq!(matrix.standings().len(), devices);
+        matrix.close().expect("close");
+        drop(matrix);
+        let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
+        assert_eq!(matrix.prototype(), prototype);
+        assert_eq!(get(&matrix, b"key"), b"value");
+        assert_eq!(matrix.get(b"another").expect("get"), None);
+    }
+}
+
+/// Reads that meet stalls go through the rings, and in the caller again when there are none any more.
+#[test]
+fn stalls_make_reads_go_through_the_rings() {
+    let pair = pair(Ack::All, Prototype::Mkvs, ReadPath::Auto);
+    put(&pair.matrix, b"key", b"value");
+    let by_ring = || pair.matrix.stats().figure("matrix_race_wins").expect("a figure");
+    let stop = AtomicBool::new(false);
+    let (matrix, stopped) = (&pair.matrix, &stop);
+    std::thread::scope(|scope| {
+        let switches = &pair.switches;
+        scope.spawn(move || {
+            while !stopped.load(Ordering::SeqCst) {
+                for switch in switches {
+                    set(&switch.holds_reads, true);
+                    std::thread::sleep(Duration::from_millis(1));
+                    set(&switch.holds_reads, false);
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            }
+        });
+        wait_until(|| {
+            assert_eq!(get(matrix, b"key"), b"value");
+            by_ring() > 100
+        });
+        stop.store(true, Ordering::SeqCst);
+    });
+    wait_until(|| {
+        let before = by_ring();
+        (0..100).for_each(|_| assert_eq!(get(matrix, b"key"), b"value"));
+        by_ring() == before
+    });
+}
