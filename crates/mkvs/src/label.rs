@@ -145,6 +145,9 @@ pub(crate) struct Label {
     pub(crate) is_level: bool,
     /// Tombstones above this are held for the caller's sake.
     pub(crate) held: u64,
+    /// Devices that were filled have got no tombstones up to this.
+    #[serde(default)]
+    pub(crate) horizon: u64,
 }
 
 /// The key of the label.
@@ -178,6 +181,7 @@ impl Label {
             mark: 0,
             is_level: true,
             held: u64::MAX,
+            horizon: 0,
         }
     }
 

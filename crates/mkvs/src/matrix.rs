@@ -18,6 +18,7 @@ use coreplane_engine::{
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::spin::Backoff;
 use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -45,10 +46,18 @@ pub(crate) struct Shared {
     pub(crate) label: Arc<Mutex<Label>>,
     /// The mark of the label, or what it is just being raised to.
     pub(crate) mark: AtomicU64,
+    /// Held by whoever raises it.
+    pub(crate) marking: Mutex<()>,
     /// As the label says.
     pub(crate) is_level: AtomicBool,
     pub(crate) clock: Arc<crate::clock::Clock>,
     pub(crate) closed: AtomicBool,
+    /// Nothing is filled any more.
+    pub(crate) interrupted: AtomicBool,
+    /// Where there are devices, and which: the places that files say, and where they belong.
+    pub(crate) occupied: Mutex<BTreeMap<Position, Position>>,
+    /// Tombstones up to here are not on all devices.
+    pub(crate) horizon: AtomicU64,
     /// It was closed, and that went well.
     pub(crate) is_clean: AtomicBool,
     pub(crate) limits: Limits,

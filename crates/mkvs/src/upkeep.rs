@@ -1,6 +1,7 @@
 //! What is done beside reading and writing: members that fail, filters that grow, the mark, the close.
 
 use crate::bloom::hash_of;
+use crate::decided::is_failure;
 use crate::group::Group;
 use crate::label::{Ack, Label, Position, Standing};
 use crate::matrix::{Shared, is_reserved};
@@ -13,10 +14,12 @@ use std::sync::atomic::Ordering;
 /// Sequences below this are taken.
 const SEQUENCE_MAX: u64 = 1 << 61;
 
-/// True if the device's group has another current member.
-fn has_others(label: &Label, position: Position) -> bool {
-    let members = label.members.get(usize::from(position.group)).into_iter().flatten();
-    members.filter(|member| member.standing == Standing::Current).count() > 1
+/// True if a group has a current member besides this one.
+fn has_current(label: &Label, group: u16, but: Option<Position>) -> bool {
+    let members = label.members.get(usize::from(group)).into_iter().flatten();
+    (0..).zip(members).any(|(device, member)| {
+        member.standing == Standing::Current && but != Some(Position { group, device })
+    })
 }
 
 impl Shared {
@@ -64,61 +67,94 @@ impl Shared {
         if members & bit == 0 {
             return Ok(());
         }
-        if members == bit {
-            let what = format!("{position} has failed, the last current device of its group");
-            return Err(Error::Unusable(what));
-        }
-        self.write_without(&mut label, vec![position])
+        let before = label.clone();
+        self.write_without(&mut label, &before, vec![position], None)
     }
 
     /// Writes a label that was changed to all current members; durable when it returns. Who cannot
-    /// be told is a member no more.
+    /// be told is a member no more. After an error the label is as it was before the change, and who
+    /// was told otherwise has been told again, as far as that could be.
     ///
     /// # Errors
-    /// If a group would have none.
-    pub(crate) fn write_changed(&self, label: &mut Label) -> Result<()> {
-        self.write_without(label, vec![])
+    /// If a group would have no member, and if a device is full.
+    pub(crate) fn write_changed(&self, label: &mut Label, before: &Label) -> Result<()> {
+        self.write_without(label, before, vec![], None)
     }
 
-    fn write_without(&self, label: &mut Label, mut gone: Vec<Position>) -> Result<()> {
+    /// The same, without the members that have `gone`, and with a `joiner`, which is not yet one that
+    /// others may go for.
+    pub(crate) fn write_without(
+        &self,
+        label: &mut Label,
+        before: &Label,
+        gone: Vec<Position>,
+        joiner: Option<Position>,
+    ) -> Result<()> {
+        let written = self.try_write_without(label, gone, joiner);
+        if written.is_err() {
+            *label = Label { epoch: label.epoch + 1, ..before.clone() };
+            self.write_label(label);
+        }
+        written
+    }
+
+    fn try_write_without(
+        &self,
+        label: &mut Label,
+        mut gone: Vec<Position>,
+        joiner: Option<Position>,
+    ) -> Result<()> {
         loop {
             gone.iter().for_each(|position| label.leave(*position));
+            // The last of a group must be told: else it would prove the old membership.
+            if let Some(last) = gone.iter().find(|it| !has_current(label, it.group, joiner)) {
+                let what = format!("{last} has failed, the last current device of its group");
+                return Err(Error::Unusable(what));
+            }
             label.epoch += 1;
             // The others may not have got yet what the one that is gone had acknowledged.
             label.is_level &= label.ack == Ack::All || gone.is_empty();
-            // Who cannot be told has failed too. The last of a group must be told: else it would
-            // prove the old membership.
             let failed = self.write_label(label);
-            if let Some(last) = failed.iter().find(|failed| !has_others(label, **failed)) {
-                let what = format!("{last}, the last of its group, cannot be told of a change");
-                return Err(Error::Unusable(what));
-            }
             if failed.is_empty() {
                 break;
             }
-            gone.extend(failed);
+            for (position, error) in failed {
+                // Who cannot be told has failed too; but not who is full, or is just being closed.
+                if !is_failure(&error) || Some(position) == joiner {
+                    return Err(error);
+                }
+                gone.push(position);
+            }
         }
         for Position { group, .. } in &gone {
             let members = label.members[usize::from(*group)].iter();
             let current = members.enumerate().filter(|it| it.1.standing == Standing::Current);
             let left = current.fold(0, |set, (device, _)| set | 1 << device);
-            let of_group = |hash: u64| self.owners.of(hash).owner() == usize::from(*group);
-            self.groups[usize::from(*group)].set_members(left, of_group);
+            let of = &self.groups[usize::from(*group)];
+            of.set_members(left & of.members(), |hash| self.is_of(*group, hash));
         }
         self.is_level.store(label.is_level, Ordering::Release);
         Ok(())
     }
 
-    /// Writes the label to all current members; those that it cannot be written to.
-    pub(crate) fn write_label(&self, label: &Label) -> Vec<Position> {
+    /// True if the keys of this hash are a group's.
+    pub(crate) fn is_of(&self, group: u16, hash: u64) -> bool {
+        self.owners.of(hash).owner() == usize::from(group)
+    }
+
+    /// Writes the label to all current members; those that it cannot be written to, and why.
+    pub(crate) fn write_label(&self, label: &Label) -> Vec<(Position, Error)> {
         let mut failed = Vec::new();
         for group in self.groups.iter() {
             for device in group.devices() {
                 let position = Position { group: group.number, device: device.number };
                 let is_member =
                     label.member(position).is_some_and(|it| it.standing == Standing::Current);
-                if is_member && label.at(position).write(&*device.engine).is_err() {
-                    failed.push(position);
+                if !is_member {
+                    continue;
+                }
+                if let Err(error) = label.at(position).write(&*device.engine) {
+                    failed.push((position, error));
                 }
             }
         }
@@ -134,7 +170,8 @@ impl Shared {
             // Without it, it is fuller and says "perhaps" more often.
             let _grown = self.fill_filter(self.group_of(hash)).is_ok();
         }
-        if sequence.is_multiple_of(MARKS) || !self.is_level.load(Ordering::Relaxed) {
+        let is_due = sequence.is_multiple_of(MARKS) || !self.is_level.load(Ordering::Relaxed);
+        if is_due && self.marking.try_lock().is_some() {
             // Without it, more is compared after a crash.
             let _marked = self.raise_mark().is_ok();
         }
@@ -143,6 +180,8 @@ impl Shared {
     /// Notes durably up to which sequence all members have all, and lets go of older tombstones; false
     /// if a member was dropped meanwhile.
     pub(crate) fn raise_mark(&self) -> Result<bool> {
+        // One at a time: one that began later would raise it over what another waits for.
+        let _marking = self.marking.lock();
         let newest = self.sequence.load(Ordering::Acquire);
         let epoch = spin::lock(&self.label).epoch;
         // Who is given an older one from here on lowers it first.
@@ -189,8 +228,9 @@ impl Shared {
         let below = given.saturating_sub(1);
         self.mark.fetch_min(below, Ordering::AcqRel);
         if label.mark > below {
+            let before = label.clone();
             label.mark = below;
-            self.write_changed(&mut label)?;
+            self.write_changed(&mut label, &before)?;
         }
         Ok(())
     }
