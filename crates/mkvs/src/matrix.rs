@@ -273,7 +273,18 @@ impl Shared {
         let mut damaged = 0;
         loop {
             let device = group.reader(hash, damaged)?;
-            match device.engine.get_with(key, visibility, visit) {
+            let number = device.number;
+            let mut is_early = false;
+            let found = device.engine.get_with(key, visibility, &mut |record| {
+                is_early = self.pending.is_early(hash, Some(record.sequence), number);
+                if !is_early {
+                    visit(record);
+                }
+            });
+            match found {
+                // The next to read might not see it: asks again, where all do.
+                Ok(found)
+                    if is_early || !found.hit && self.pending.is_early(hash, None, number) => {}
                 Ok(found) => return Ok(found),
                 // One record, of which a peer has another copy; the scrub heals it.
                 Err(error @ (Error::ChecksumMismatch { .. } | Error::Corrupt { .. })) => {

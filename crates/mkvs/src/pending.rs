@@ -26,7 +26,9 @@
 //! them, and a write that fails on the way can be taken back unseen.
 //!
 //! Why a reader may decide first and ask then: what it finds is at least as new as what was the
-//! newest when it decided. Whatever came in between came while it was reading.
+//! newest when it decided. What came in between may be too new: a write that has come to this device
+//! and not to the one that is asked. So it looks again when it has found something, and asks again
+//! if that is so.
 //!
 //! Two keys with one hash are taken for one here, which costs a moment and nothing else.
 
@@ -126,6 +128,17 @@ impl Pending {
             Some(Entry { done, .. }) if done & members == 0 => Current::Wait,
             Some(Entry { done, .. }) => Current::Some(done & members),
         }
+    }
+
+    /// True if what `device` has of a key, the record of this sequence or none, may be of a write
+    /// that others do not see yet.
+    #[inline]
+    pub(crate) fn is_early(&self, hash: u64, sequence: Option<u64>, device: u8) -> bool {
+        !self.is_quiet(hash)
+            && self.entry(hash).is_some_and(|entry| {
+                let is_seen = entry.done != 0 || entry.asked == device;
+                (entry.is_held || !is_seen) && sequence.is_none_or(|it| it == entry.sequence)
+            })
     }
 
     /// The entry of a key.
@@ -245,6 +258,21 @@ mod tests {
         (0..3).for_each(|device| pending.done(7, 2, device, MEMBERS));
         assert_eq!(pending.current(7, MEMBERS), Current::All);
         assert!(pending.is_quiet(7));
+    }
+
+    #[test]
+    fn what_is_not_on_all_that_are_waited_for_is_early() {
+        let pending = Pending::new();
+        assert!(!pending.is_early(7, Some(1), 0));
+        pending.begin(entry(2, 2));
+        let is_early = |sequence, device| pending.is_early(7, sequence, device);
+        assert!(is_early(Some(2), 0) && is_early(None, 0));
+        assert!(!is_early(Some(1), 0), "it was there before");
+        assert!(!is_early(Some(2), 2) && !is_early(None, 2), "it is the one that is asked");
+        pending.done(7, 2, 2, MEMBERS);
+        assert!(!is_early(Some(2), 0) && !is_early(None, 0), "it is made");
+        pending.begin(Entry { is_held: true, ..entry(3, 2) });
+        assert!(is_early(Some(3), 2), "a part of a batch");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use coreplane_engine::{Engine, Error, Result};
 use coreplane_mkvs::{Position, Rack, TimeSource};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Placement, Scmkv};
-use pulled::Pulled;
+use pulled::{Gate, Pulled};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,14 +26,16 @@ pub(crate) struct Shelf {
     directory: tempfile::TempDir,
     kind: Kind,
     size: u64,
-    /// The devices that were opened, and whether they are pulled out.
-    switches: Mutex<HashMap<Position, Arc<AtomicBool>>>,
+    /// Of the devices that were opened.
+    gates: Mutex<HashMap<Position, Arc<Gate>>>,
+    /// Of those that are opened from now on: set when their power is cut.
+    is_dead: Mutex<Arc<AtomicBool>>,
 }
 
 impl Shelf {
     pub(crate) fn new(kind: Kind, size: u64) -> Self {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
-        Self { directory, kind, size, switches: Mutex::default() }
+        Self { directory, kind, size, gates: Mutex::default(), is_dead: Mutex::default() }
     }
 
     pub(crate) fn path(&self, place: Position) -> PathBuf {
@@ -42,20 +44,38 @@ impl Shelf {
 
     /// From now on every call of the device fails.
     pub(crate) fn pull(&self, place: Position) {
-        let switches = self.switches.lock().expect("lock");
-        switches[&place].store(true, Ordering::SeqCst);
+        self.gate(place).is_out.store(true, Ordering::SeqCst);
     }
 
     /// The device answers again, with what it has.
     pub(crate) fn put_back(&self, place: Position) {
-        let switches = self.switches.lock().expect("lock");
-        switches[&place].store(false, Ordering::SeqCst);
+        self.gate(place).is_out.store(false, Ordering::SeqCst);
     }
 
-    fn with_switch(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
-        let is_out = Arc::new(AtomicBool::new(false));
-        self.switches.lock().expect("lock").insert(place, Arc::clone(&is_out));
-        Arc::new(Pulled { engine, is_out })
+    /// From now on every call of every device fails that has been opened so far.
+    pub(crate) fn cut_power(&self) {
+        self.is_dead.lock().expect("lock").store(true, Ordering::SeqCst);
+    }
+
+    /// Devices that are opened from now on work again.
+    pub(crate) fn restore_power(&self) {
+        *self.is_dead.lock().expect("lock") = Arc::default();
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.is_dead.lock().expect("lock").load(Ordering::SeqCst)
+    }
+
+    /// The gate of the device at `place`, which was opened.
+    pub(crate) fn gate(&self, place: Position) -> Arc<Gate> {
+        Arc::clone(&self.gates.lock().expect("lock")[&place])
+    }
+
+    fn with_gate(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
+        let is_dead = Arc::clone(&self.is_dead.lock().expect("lock"));
+        let gate = Arc::new(Gate::powered_by(is_dead));
+        self.gates.lock().expect("lock").insert(place, Arc::clone(&gate));
+        Arc::new(Pulled { engine, gate })
     }
 }
 
@@ -82,7 +102,7 @@ impl Rack for Shelf {
                 Arc::new(Scmkv::create(&path, self.size, media, placement, options)?)
             }
         };
-        Ok(self.with_switch(place, engine))
+        Ok(self.with_gate(place, engine))
     }
 
     fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
@@ -97,7 +117,7 @@ impl Rack for Shelf {
                 Arc::new(Scmkv::open(&path, MediaChoice::Auto, options)?)
             }
         };
-        Ok(self.with_switch(place, engine))
+        Ok(self.with_gate(place, engine))
     }
 
     fn remove(&self, place: Position) -> Result<()> {

@@ -1,25 +1,118 @@
-//! A device that can be pulled out while it is in use: every call fails from then on.
+//! A device that can be pulled out while it is in use (every call fails from then on), that stalls,
+//! or that forgets what it was told.
 
 use coreplane_engine::{
-    Batch, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits, Mutation,
-    Ordered, Outcome, Progress, Record, Result, Stats, UnixMillis, VerifyReport, Visibility,
-    WriteOptions, Written,
+    Batch, Change, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits,
+    Mutation, Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
+    Visibility, WriteOptions, Written,
 };
+use coreplane_pmem::spin::{self, Backoff};
+use parking_lot::{Mutex, MutexGuard};
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What is done to a device.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    /// Every call fails.
+    pub(crate) is_out: AtomicBool,
+    /// Every call waits, before it begins or before it returns.
+    pub(crate) is_stalled: AtomicBool,
+    /// All devices fail at one moment: whoever cuts the power has the same one.
+    pub(crate) is_dead: Arc<AtomicBool>,
+    /// The calls of the device's own processor wait.
+    pub(crate) is_lagging: AtomicBool,
+    /// The calls of threads of this name wait.
+    held: Mutex<Option<&'static str>>,
+    /// How many calls there were, those that wait among them.
+    calls: AtomicU64,
+    /// Intents are not written down, and said to be.
+    pub(crate) forgets_intents: AtomicBool,
+    /// One call at a time: the simulator knows no other order of a thread that it does not schedule.
+    turn: Option<Mutex<()>>,
+}
+
+impl Gate {
+    /// One that lets one call through at a time.
+    pub(crate) fn by_turns() -> Self {
+        Self { turn: Some(Mutex::new(())), ..Self::default() }
+    }
+
+    /// From now on calls of threads of this name wait; none: of no thread.
+    pub(crate) fn hold(&self, name: Option<&'static str>) {
+        *self.held.lock() = name;
+    }
+
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// One whose device fails when the power is cut.
+    pub(crate) fn powered_by(is_dead: Arc<AtomicBool>) -> Self {
+        Self { is_dead, ..Self::default() }
+    }
+
+    fn holds_up(&self) -> bool {
+        let held = *self.held.lock();
+        if held.is_some() && held == std::thread::current().name() {
+            return true;
+        }
+        let is_processor =
+            || std::thread::current().name().is_some_and(|name| name.starts_with("coreplane-d"));
+        self.is_stalled.load(Ordering::SeqCst)
+            || self.is_lagging.load(Ordering::SeqCst) && is_processor()
+    }
+}
 
 pub(crate) struct Pulled {
     pub(crate) engine: Arc<dyn Engine>,
-    pub(crate) is_out: Arc<AtomicBool>,
+    pub(crate) gate: Arc<Gate>,
+}
+
+/// A call that was let in.
+struct Let<'a> {
+    gate: &'a Gate,
+    engine: &'a dyn Engine,
+    _turn: Option<MutexGuard<'a, ()>>,
+}
+
+impl Drop for Let<'_> {
+    fn drop(&mut self) {
+        let mut backoff = Backoff::new();
+        while self.gate.is_stalled.load(Ordering::SeqCst) {
+            backoff.wait();
+        }
+    }
+}
+
+impl<'a> Deref for Let<'a> {
+    type Target = dyn Engine + 'a;
+
+    fn deref(&self) -> &Self::Target {
+        self.engine
+    }
 }
 
 impl Pulled {
-    fn there(&self) -> Result<&dyn Engine> {
-        if self.is_out.load(Ordering::SeqCst) {
+    fn there(&self) -> Result<Let<'_>> {
+        self.gate.calls.fetch_add(1, Ordering::SeqCst);
+        let mut backoff = Backoff::new();
+        while self.gate.holds_up() {
+            backoff.wait();
+        }
+        let turn = self.gate.turn.as_ref().map(spin::lock);
+        let Gate { is_out, is_dead, .. } = &*self.gate;
+        if is_out.load(Ordering::SeqCst) || is_dead.load(Ordering::SeqCst) {
             let source = std::io::Error::other("the device was pulled out");
             return Err(Error::Io { context: "a device".to_owned(), source });
         }
-        Ok(&*self.engine)
+        Ok(Let { gate: &self.gate, engine: &*self.engine, _turn: turn })
+    }
+
+    fn forgets(&self, batch: &Batch) -> bool {
+        let is_intent = |change: &Change| change.key().starts_with(b"\0coreplane matrix\0intent");
+        self.gate.forgets_intents.load(Ordering::SeqCst) && batch.changes().iter().any(is_intent)
     }
 }
 
@@ -86,6 +179,9 @@ impl Engine for Pulled {
     }
 
     fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        if self.forgets(batch) {
+            return Ok(Written { sequence: 1, ticket: Ticket::DURABLE, replaced: false });
+        }
         self.there()?.apply(batch, options)
     }
 
