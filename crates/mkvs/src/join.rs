@@ -118,6 +118,7 @@ impl Shared {
         place: Position,
         member: &Member,
     ) -> Result<Option<Arc<dyn Engine>>> {
+        let is_joining = member.standing == Standing::Joining;
         // One that was dropped while the matrix was open is open still.
         let engine = match group.device(place.device) {
             Ok(device) => {
@@ -125,17 +126,23 @@ impl Shared {
                 Arc::clone(&device.engine)
             }
             Err(_) if !rack.present()?.contains(&place) => return Ok(None),
-            Err(_) => rack.open(place, &self.clock.source())?,
+            Err(_) => match rack.open(place, &self.clock.source()) {
+                // It was about to be made.
+                Err(Error::Unusable(_)) if is_joining => return Ok(None),
+                opened => opened?,
+            },
         };
         let matrix = spin::lock(&self.label).matrix.clone();
         match Label::read(&*engine)? {
             // It was made, and the label did not come to it.
-            None if member.standing == Standing::Joining && engine.is_empty()? => Ok(Some(engine)),
+            None if is_joining && engine.is_empty()? => Ok(Some(engine)),
             None => Err(Error::Unusable(format!("the device at {place} belongs to no matrix"))),
             Some(label) if label.matrix != matrix => Err(Error::Unusable(format!(
                 "the device at {place} belongs to another matrix: {}, not {matrix}",
                 label.matrix
             ))),
+            // What was there before a new one was to be made.
+            Some(label) if is_joining && label.identity != member.identity => Ok(None),
             Some(label) if label.identity != member.identity || label.position != place => {
                 Err(Error::Unusable(format!(
                     "the device at {place} was {} once, and was replaced by another: take it out",
@@ -283,8 +290,9 @@ impl Shared {
         }
         label.at(place).write(&*device.engine)?;
         let members = group.members() | 1 << device.number;
-        group
-            .set_members(members, |hash| self.owners.of(hash).owner() == usize::from(group.number));
+        let of_group = |hash: u64| self.owners.of(hash).owner() == usize::from(group.number);
+        self.pending.filled(device.number, of_group);
+        group.set_members(members, of_group);
         Ok(())
     }
 

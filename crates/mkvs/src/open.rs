@@ -158,11 +158,20 @@ impl Matrix {
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
         let clock = Arc::new(Clock::new(Arc::clone(&options.time)));
+        // Places where there is none yet, and why.
         let (mut found, mut blank) = (BTreeMap::new(), Vec::new());
         for place in rack.present()? {
-            let engine = rack.open(place, &clock.source())?;
+            let engine = match rack.open(place, &clock.source()) {
+                Ok(engine) => engine,
+                Err(error @ Error::Unusable(_)) => {
+                    blank.push((place, error));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let Some(label) = Label::read(&*engine)? else {
-                blank.push(place);
+                let what = format!("the device at {place} belongs to no matrix");
+                blank.push((place, Error::Unusable(what)));
                 continue;
             };
             clock.raise(engine.now());
@@ -171,10 +180,15 @@ impl Matrix {
                 return Err(Error::Unusable(format!("there are two devices {position}")));
             }
         }
+        if found.is_empty()
+            && let Some((_, error)) = blank.pop()
+        {
+            return Err(error);
+        }
         let label = newest(&found)?;
-        if let Some(place) = blank.into_iter().find(|place| !label.awaits(*place)) {
-            let what = format!("the device at {place} belongs to no matrix");
-            return Err(Error::Unusable(what));
+        // One that was about to be made when the matrix went down is made anew.
+        if let Some((_, error)) = blank.into_iter().find(|(place, _)| !label.awaits(*place)) {
+            return Err(error);
         }
         let mut label = admit(&mut found, label, options.accept_loss)?;
         if !label.is_clean {
@@ -198,8 +212,6 @@ impl Matrix {
             newest += UNSEEN;
         }
         label.is_clean = false;
-        // What was planned and is no group yet will be planned again.
-        label.planned = None;
         // By now they are, or the loss was accepted.
         label.is_level = true;
         label.epoch += 1;
@@ -311,6 +323,10 @@ fn admit(
 ) -> Result<Label> {
     for (position, device) in found.iter() {
         let member = label.member(*position);
+        // Where another is about to be made, what was there is not looked at any more.
+        if label.awaits(*position) {
+            continue;
+        }
         if member.is_none_or(|member| member.identity != device.label.identity) {
             return Err(Error::Unusable(format!(
                 "the device at {position} was replaced by another: take it out"
