@@ -3,6 +3,7 @@
 use super::NOW;
 use coreplane_engine::{Batch, Engine, Error, Expected, Outcome, Result, UnixMillis, WriteOptions};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
 /// What a key is from then on; none: it is not there.
@@ -27,7 +28,7 @@ pub(crate) enum How {
     WrongBatch,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Op {
     Create,
     Write(How, Vec<Change>),
@@ -35,7 +36,32 @@ pub(crate) enum Op {
     Sweep,
     /// A device is pulled out.
     Pull,
+    /// A device is filled and becomes a member, or a group.
+    Fill,
     Close,
+}
+
+/// Short enough to be read in a violation.
+impl fmt::Debug for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Write(how, changes) = self else {
+            return f.write_str(match self {
+                Self::Create => "create",
+                Self::Sweep => "sweep",
+                Self::Pull => "a device is pulled out",
+                Self::Fill => "a device or a group is filled",
+                _ => "close",
+            });
+        };
+        let how = match how {
+            How::Expiring(at, _) => format!("Expiring at {}", at.0 - NOW.0),
+            How::Swap(_) | How::WrongSwap(_) => "Swap".to_owned(),
+            other => format!("{other:?}"),
+        };
+        let lens: Vec<_> =
+            changes.iter().map(|(key, it)| (key, it.as_ref().map(Vec::len))).collect();
+        write!(f, "{how} {lens:?}")
+    }
 }
 
 /// What a thread knows of its keys, but for those that expire.

@@ -18,9 +18,10 @@ pub(crate) use deed::{Draw, Op};
 pub(crate) use rack::SimRack;
 pub(crate) use survivors::{Contents, Left};
 
+use crate::scale::scaled;
 use crate::shelf::Kind;
 use coreplane_engine::{Engine, UnixMillis};
-use coreplane_mkvs::{Matrix, Options, Position, Shape};
+use coreplane_mkvs::{FillOptions, Matrix, Options, Position, Shape, Standing};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Run, Sim, SimOptions, Subject};
 use std::sync::Arc;
@@ -42,6 +43,17 @@ pub(crate) enum Aftermath {
     Returned(Position),
 }
 
+/// What is done to the matrix itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Nothing,
+    /// The device that was pulled out comes back, or a new one in its place.
+    Replaced {
+        is_fresh: bool,
+    },
+    GroupAdded,
+}
+
 /// One thread, or several with keys of their own.
 pub(crate) struct Story {
     pub(crate) seed: u64,
@@ -61,6 +73,7 @@ pub(crate) struct Story {
     pub(crate) pulls: Option<Position>,
     /// A fault: no intent is written down.
     pub(crate) forgets_intents: bool,
+    pub(crate) change: Change,
     pub(crate) closes: bool,
     /// Operations that were refused for lack of space.
     pub(crate) refused: AtomicU64,
@@ -80,6 +93,7 @@ impl Story {
             aftermath: Aftermath::Opened,
             pulls: None,
             forgets_intents: false,
+            change: Change::Nothing,
             closes: seed.is_multiple_of(3),
             refused: AtomicU64::new(0),
         }
@@ -87,14 +101,18 @@ impl Story {
 
     /// A machine for it.
     pub(crate) fn options(&self) -> SimOptions {
+        let devices = usize::from(self.shape.devices);
+        // Each try to make what is added or replaced takes some.
+        let spares = if self.change == Change::Nothing { 0 } else { 3 * devices };
         SimOptions {
-            spaces: usize::from(self.shape.groups) * usize::from(self.shape.devices),
+            spaces: 1 + usize::from(self.shape.groups) * devices + spares,
             len: self.len,
             max_len: self.len,
             page_size: 4096,
             seed: self.seed,
-            images_per_cut: 3,
-            recovery_cut_in: 40,
+            images_per_cut: scaled(2, 3),
+            // What is gone on with has many fences.
+            recovery_cut_in: if self.goes_on() { 300 } else { 40 },
             images_per_recovery_cut: 1,
             checkers: 2,
             non_temporal: self.seed.is_multiple_of(2),
@@ -104,18 +122,63 @@ impl Story {
         }
     }
 
+    /// What was cut off is gone on with after the opening.
+    fn goes_on(&self) -> bool {
+        self.change != Change::Nothing && self.seed % 4 > 1
+    }
+
     fn rack(&self, spaces: &[Arc<Space>], missing: &[Position]) -> SimRack {
         SimRack::new(self.kind, self.shape, spaces, missing)
     }
 
     fn open(&self, spaces: &[Arc<Space>], missing: &[Position]) -> Result<Left, String> {
         let options = Options { time: Arc::new(|| LATER), ..Options::default() };
-        match Matrix::open(&self.rack(spaces, missing), &options, &|_| {}) {
-            Ok(matrix) => Ok(Left::matrix(matrix)),
+        let rack = self.rack(spaces, missing);
+        match Matrix::open(&rack, &options, &|_| {}) {
+            Ok(matrix) => {
+                if self.goes_on() {
+                    let done = self.go_on(&matrix, &rack);
+                    done.map_err(|error| format!("it cannot go on: {error}"))?;
+                }
+                Ok(Left::matrix(matrix))
+            }
             // Told apart by `check`: there are not many reasons for which there may be none.
             Err(coreplane_engine::Error::Unusable(why)) => Ok(Left::Refused(why)),
             Err(error) => Err(format!("cannot be opened: {error}")),
         }
+    }
+
+    /// What is done to the matrix itself, with others at work.
+    fn change(&self, run: &Run<'_, Op>, matrix: &Matrix, rack: &SimRack) {
+        let is_fresh = self.change == Change::Replaced { is_fresh: true };
+        let options = FillOptions { is_fresh, ..FillOptions::default() };
+        match (self.change, self.pulls) {
+            (Change::GroupAdded, _) => {
+                rack.be_prompt();
+                let add = || matrix.add_group(rack, &options, &|_| {}).expect("add a group");
+                run.acknowledged(Op::Fill, add);
+            }
+            (Change::Replaced { .. }, Some(position)) => {
+                rack.gate(position).is_out.store(false, Ordering::SeqCst);
+                // Perhaps nobody has noticed that it was gone.
+                if !matrix.standings().contains(&(position, Standing::Current)) {
+                    let replace = || matrix.replace(rack, position, &options, &|_| {});
+                    run.acknowledged(Op::Fill, || replace().expect("replace a device"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Goes on with what was cut off.
+    fn go_on(&self, matrix: &Matrix, rack: &SimRack) -> coreplane_engine::Result<()> {
+        let options = FillOptions::default();
+        for (position, standing) in matrix.standings() {
+            if standing != Standing::Current {
+                matrix.replace(rack, position, &options, &|_| {})?;
+            }
+        }
+        matrix.finish_moves(&options, &|_| {}).map(|_| ())
     }
 
     fn write(&self, run: &Run<'_, Op>, (matrix, rack): (&Matrix, &SimRack), thread: u16) {
@@ -131,7 +194,10 @@ impl Story {
             {
                 let pull = || rack.gate(position).is_out.store(true, Ordering::SeqCst);
                 run.acknowledged(Op::Pull, pull);
-                rack.let_go();
+                rack.be_prompt();
+            }
+            if thread == 0 && serial == self.operations * 3 / 4 {
+                self.change(run, matrix, rack);
             }
             let op = draw.op(&mine, serial, self.large_in, &known);
             if op == Op::Sweep {
@@ -211,13 +277,15 @@ impl Subject for Story {
 
     fn contents(&self, left: &Left) -> Result<Contents, String> {
         let contents = survivors::contents(left)?;
-        if let (Left::Matrix { matrix, .. }, Aftermath::Opened, None) =
-            (left, &self.aftermath, self.pulls)
+        if let (Left::Matrix { matrix, .. }, Aftermath::Opened) = (left, &self.aftermath)
+            && (self.pulls.is_none() || self.goes_on())
         {
             let standings = matrix.standings();
-            if standings.iter().any(|(_, standing)| *standing != coreplane_mkvs::Standing::Current)
-            {
+            if standings.iter().any(|(_, standing)| *standing != Standing::Current) {
                 return Err(format!("not all are current: {standings:?}"));
+            }
+            if self.goes_on() && matrix.is_moving() {
+                return Err(format!("slots have not moved: {:?}", matrix.slots()));
             }
         }
         Ok(contents)

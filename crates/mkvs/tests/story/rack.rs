@@ -4,20 +4,31 @@ use super::{Draw, NOW};
 use crate::shelf::Kind;
 use crate::shelf::pulled::{Gate, Pulled};
 use coreplane_bptree::Bptree;
-use coreplane_engine::{Engine, Result};
+use coreplane_engine::{Engine, Error, Result};
 use coreplane_mkvs::{Ack, Position, Rack, Shape, TimeSource};
-use coreplane_pmem::Space;
+use coreplane_pmem::{Claim, Durable, Space};
 use coreplane_scmkv::{Geometry, Placement, Scmkv};
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A rack of simulated spaces, by group and device.
+/// Where the directory says how many spaces have been used.
+const USED: u64 = 4088;
+
+/// A rack of simulated spaces: a directory, which says in which space the device at a place is, and
+/// the spaces, each of which is used once. So a cut leaves a device that is there and not made, or
+/// not even there.
 pub(crate) struct SimRack {
     kind: Kind,
     shape: Shape,
     spaces: Vec<Arc<Space>>,
     missing: Vec<Position>,
     gates: Vec<Arc<Gate>>,
+    /// What was opened, by its space: a simulated space is opened once.
+    opened: Mutex<HashMap<u64, Arc<dyn Engine>>>,
+    /// No device falls behind any more.
+    is_prompt: AtomicBool,
     /// Milliseconds, for whoever tells the time.
     pub(crate) clock: Arc<AtomicU64>,
 }
@@ -29,10 +40,37 @@ impl SimRack {
         spaces: &[Arc<Space>],
         missing: &[Position],
     ) -> Self {
-        let gates = spaces.iter().map(|_| Arc::new(Gate::by_turns())).collect();
+        // It may have been claimed by one before.
+        let _claimed = spaces[0].claim_words(0, Claim::WordsAsStored);
+        // A group may be added.
+        let gates = usize::from(shape.groups + 1) * usize::from(shape.devices);
+        let gates = (0..gates).map(|_| Arc::new(Gate::by_turns())).collect();
         let (spaces, missing) = (spaces.to_vec(), missing.to_vec());
-        let clock = Arc::new(AtomicU64::new(NOW.0));
-        Self { kind, shape, spaces, missing, gates, clock }
+        let (is_prompt, clock) = (AtomicBool::new(false), Arc::new(AtomicU64::new(NOW.0)));
+        let opened = Mutex::default();
+        Self { kind, shape, spaces, missing, gates, opened, is_prompt, clock }
+    }
+
+    fn word(&self, offset: u64) -> u64 {
+        self.spaces[0].word::<Durable>(offset).expect("a word").load()
+    }
+
+    /// Writes a word of the directory; durable when it returns.
+    fn write_word(&self, offset: u64, value: u64) {
+        self.spaces[0].word::<Durable>(offset).expect("a word").store(value);
+        self.spaces[0].persist(offset, 8).expect("persist");
+    }
+
+    fn entry(place: Position) -> u64 {
+        8 * (u64::from(place.group) * 8 + u64::from(place.device))
+    }
+
+    /// The space of the device at a place, if there is one.
+    fn space(&self, place: Position) -> Option<&Arc<Space>> {
+        match self.word(Self::entry(place)) {
+            0 => None,
+            number => self.spaces.get(number as usize),
+        }
     }
 
     fn number(&self, place: Position) -> usize {
@@ -48,15 +86,13 @@ impl SimRack {
     }
 
     /// Now and then a device falls behind, or catches up: one of a group, since a batch waits until
-    /// one device has all that it needs, and none where one was pulled out, since the others must
-    /// catch up then.
+    /// one device has all that it needs.
     pub(crate) fn lag(&self, draw: &mut Draw) {
         let (drawn, device) = (draw.next(6), draw.next(self.gates.len() as u64) as usize);
         let devices = usize::from(self.shape.devices);
         let group = &self.gates[device / devices * devices..][..devices];
-        let is_out = self.gates.iter().any(|gate| gate.is_out.load(Ordering::SeqCst));
         let is_lagging = group.iter().any(|gate| gate.is_lagging.load(Ordering::SeqCst));
-        if drawn == 0 && self.shape.ack != Ack::All && !is_out {
+        if drawn == 0 && self.shape.ack != Ack::All && !self.is_prompt.load(Ordering::SeqCst) {
             group.iter().for_each(|gate| gate.is_lagging.store(false, Ordering::SeqCst));
             self.gates[device].is_lagging.store(!is_lagging, Ordering::SeqCst);
         }
@@ -65,6 +101,12 @@ impl SimRack {
     /// All devices catch up.
     pub(crate) fn let_go(&self) {
         self.each_gate(|gate| gate.is_lagging.store(false, Ordering::SeqCst));
+    }
+
+    /// All devices catch up, and do not fall behind again: some are waited for from now on.
+    pub(crate) fn be_prompt(&self) {
+        self.is_prompt.store(true, Ordering::SeqCst);
+        self.let_go();
     }
 
     fn gated(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
@@ -85,13 +127,19 @@ fn of_scmkv(time: &TimeSource) -> coreplane_scmkv::Options {
 impl Rack for SimRack {
     fn present(&self) -> Result<Vec<Position>> {
         let Shape { groups, devices, .. } = self.shape;
-        let places = (0..groups)
+        let places = (0..=groups)
             .flat_map(|group| (0..devices).map(move |device| Position { group, device }));
-        Ok(places.filter(|place| !self.missing.contains(place)).collect())
+        let is_there =
+            |place: &Position| self.space(*place).is_some() && !self.missing.contains(place);
+        Ok(places.filter(is_there).collect())
     }
 
     fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
-        let space = Arc::clone(&self.spaces[self.number(place)]);
+        let number = self.word(USED) + 1;
+        let spare = self.spaces.get(number as usize);
+        let space = Arc::clone(spare.ok_or_else(|| Error::Unusable("no spare space".to_owned()))?);
+        self.write_word(USED, number);
+        self.write_word(Self::entry(place), number);
         let engine: Arc<dyn Engine> = match self.kind {
             Kind::Bptree => Arc::new(Bptree::simulated_create(space, &of_bptree(time))?),
             Kind::Scmkv => {
@@ -103,15 +151,23 @@ impl Rack for SimRack {
     }
 
     fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
-        let space = Arc::clone(&self.spaces[self.number(place)]);
+        let number = self.word(Self::entry(place));
+        if let Some(engine) = self.opened.lock().get(&number) {
+            return Ok(self.gated(place, Arc::clone(engine)));
+        }
+        let found = self.space(place);
+        let space = found.ok_or_else(|| Error::Unusable(format!("there is no {place}")))?;
+        let space = Arc::clone(space);
         let engine: Arc<dyn Engine> = match self.kind {
             Kind::Bptree => Arc::new(Bptree::simulated_open(space, &of_bptree(time))?),
             Kind::Scmkv => Arc::new(Scmkv::simulated_open(space, of_scmkv(time))?),
         };
+        self.opened.lock().insert(number, Arc::clone(&engine));
         Ok(self.gated(place, engine))
     }
 
-    fn remove(&self, _place: Position) -> Result<()> {
+    fn remove(&self, place: Position) -> Result<()> {
+        self.write_word(Self::entry(place), 0);
         Ok(())
     }
 }
