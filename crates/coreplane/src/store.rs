@@ -229,20 +229,19 @@ impl Store {
     /// # Errors
     /// As [`Engine::close`].
     pub fn close(&self) -> Result<()> {
-        let closed = self.engine.close();
-        self.abandon();
-        closed
+        self.interrupt();
+        self.engine.close()
     }
 
-    fn abandon(&self) {
-        self.matrix.iter().for_each(|matrix| matrix.abandon());
+    fn interrupt(&self) {
+        self.matrix.iter().for_each(|matrix| matrix.interrupt());
     }
 }
 
 impl Drop for Store {
     fn drop(&mut self) {
         // Else what is done in the background would have the pools open still.
-        self.abandon();
+        self.interrupt();
     }
 }
 

@@ -156,12 +156,9 @@ impl MatrixStore {
     }
 
     /// Ends what is being done in the background, which can go on when the matrix is opened again.
-    /// Writes fail from then on.
-    pub(crate) fn abandon(&self) {
+    pub(crate) fn interrupt(&self) {
+        self.matrix.interrupt();
         let Some(thread) = self.thread.lock().take() else { return };
-        if !thread.is_finished() {
-            self.matrix.abandon();
-        }
         // A panic there has been reported by its thread.
         let _ended = thread.join().is_ok();
     }

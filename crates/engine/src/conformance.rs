@@ -40,7 +40,7 @@ mod conditional;
 mod cursor;
 mod durable;
 mod expiry;
-mod history;
+pub mod history;
 mod oracle;
 mod ordered;
 mod points;

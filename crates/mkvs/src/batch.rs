@@ -14,7 +14,7 @@ use crate::device::{Job, make};
 use crate::group::{Group, NotMade};
 use crate::intent::{Intent, Step as Planned};
 use crate::matrix::Shared;
-use crate::order::{Order, numbers};
+use crate::order::Order;
 use crate::pending::{Devices, Entry, Pending, Turn};
 use coreplane_engine::{
     Batch, Change, Completion, Error, Record, Result, Ticket, UnixMillis, WriteOptions, Written,
@@ -71,21 +71,22 @@ impl Shared {
         // Of several of one key the last counts.
         changes.extend(batch.changes().iter().map(|change| (change.key(), change)));
         let _turns = self.turns_to_write(&changes);
-        // Within the turns, so that it is above all that was written to these keys.
         let given = options.sequence;
         self.make_way_for(given)?;
-        let sequence = self.groups[0].draw(given);
-        let options = WriteOptions {
-            sequence: Some(sequence),
-            completion: Completion::Wait,
-            expires_at: None,
-            ..*options
-        };
-        let nothing = Written { sequence, ticket: Ticket::DURABLE, replaced: false };
         // Before anything is looked at, as the filters want it.
         let counting: Vec<_> = self.groups.iter().map(|group| group.filter.change()).collect();
         self.check_writable()?;
         loop {
+            // Within the turns, so that it is above all that was written to these keys; anew each
+            // time, since what was taken back is newer than what was tried.
+            let sequence = self.groups[0].draw(given);
+            let options = WriteOptions {
+                sequence: Some(sequence),
+                completion: Completion::Wait,
+                expires_at: None,
+                ..*options
+            };
+            let nothing = Written { sequence, ticket: Ticket::DURABLE, replaced: false };
             let mut shares = self.shares(&changes, given)?;
             if shares.is_empty() {
                 return Ok(nothing);
@@ -102,6 +103,7 @@ impl Shared {
                     return Ok(Written { replaced, ..nothing });
                 }
                 Some((_, None, error)) => return Err(error),
+                Some((.., error)) if given.is_some() => return Err(error),
                 Some((group, Some(device), error)) => {
                     self.groups[usize::from(group)].go_on_without(device, error)?;
                 }
@@ -297,16 +299,15 @@ impl Shared {
     fn take_back(&self, shares: &[Share<'_>], undone: u64) -> Result<()> {
         for share in shares {
             let options = WriteOptions { sequence: Some(undone), ..WriteOptions::default() };
-            for number in numbers(share.made) {
+            share.group.restore(share.made, |number| {
                 let engine = &*share.group.device(number)?.engine;
-                let restored = share.steps.iter().try_for_each(|step| {
+                share.steps.iter().try_for_each(|step| {
                     let put = step.old.as_ref().map(|(value, at)| (value.as_slice(), *at));
                     Decided { key: step.change.key(), put }.make(engine, &options)
-                });
-                // It has what nobody else has: then it is no member any more.
-                if restored.is_err() {
-                    share.group.drop_member(number)?;
-                }
+                })
+            })?;
+            for step in &share.steps {
+                self.give_anew_after_refusal(step.hash, step.change.key());
             }
         }
         Ok(())

@@ -81,7 +81,8 @@ impl Shared {
 
     pub(crate) fn tombstone_horizon(&self) -> u64 {
         let devices = self.groups.iter().flat_map(|group| group.of(group.members()));
-        devices.map(|device| device.engine.tombstone_horizon()).max().unwrap_or(0)
+        let of_devices = devices.map(|device| device.engine.tombstone_horizon()).max();
+        of_devices.unwrap_or(0).max(self.horizon.load(Ordering::Acquire))
     }
 
     pub(crate) fn len(&self) -> Result<u64> {

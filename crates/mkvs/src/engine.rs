@@ -197,10 +197,9 @@ impl Engine for Matrix {
 }
 
 impl Matrix {
-    /// Ends whatever is filled or moved, as dropping the matrix would: writes fail from then on.
-    /// Nothing that was acknowledged is lost.
-    pub fn abandon(&self) {
-        self.shared.stop();
+    /// Ends whatever is filled or moved, or is about to be: it goes on when the matrix is opened again.
+    pub fn interrupt(&self) {
+        self.shared.interrupted.store(true, Ordering::SeqCst);
     }
 }
 

@@ -126,6 +126,15 @@ impl Shared {
         self.give_each(&gone, pace, give)
     }
 
+    /// # Errors
+    /// [`Error::Closed`] if nothing is to be filled any more.
+    pub(crate) fn check_going_on(&self) -> Result<()> {
+        if self.interrupted.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        self.check_writable()
+    }
+
     fn give_each(
         &self,
         items: &[Item],
@@ -133,16 +142,12 @@ impl Shared {
         give: &mut dyn FnMut(&Item) -> Result<()>,
     ) -> Result<()> {
         for item in items.iter().filter(|item| !is_reserved(&item.key)) {
-            if self.closed.load(Ordering::Acquire) {
-                return Err(Error::Closed);
-            }
+            self.check_going_on()?;
             give(item)?;
             pace.count(item);
         }
         while pace.is_ahead() {
-            if self.closed.load(Ordering::Acquire) {
-                return Err(Error::Closed);
-            }
+            self.check_going_on()?;
             pace.keep();
         }
         Ok(())

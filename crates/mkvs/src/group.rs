@@ -105,8 +105,10 @@ pub(crate) struct NotMade {
 /// What became of a try.
 enum Tried {
     Made(Outcome),
-    /// On this device, if it was one; nothing of it is visible.
-    Failed(Option<u8>, Error),
+    /// On this device, and nowhere was anything made.
+    Failed(u8, Error),
+    /// On this device, if it was one; what was made on others has been taken back, unseen.
+    TakenBack(Option<u8>, Error),
 }
 
 impl Group {
@@ -224,13 +226,18 @@ impl Group {
         options: &WriteOptions,
         write: &mut dyn Write,
     ) -> Result<Outcome> {
-        let sequence = Some(self.draw(options.sequence));
-        let options = WriteOptions { sequence, completion: Completion::Wait, ..*options };
+        let given = options.sequence;
         loop {
+            // Anew each time: what was taken back is newer than what was tried.
+            let sequence = Some(self.draw(given));
+            let options = WriteOptions { sequence, completion: Completion::Wait, ..*options };
             match self.try_write(hash, &options, write)? {
                 Tried::Made(outcome) => return Ok(outcome),
-                Tried::Failed(Some(device), error) => self.go_on_without(device, error)?,
-                Tried::Failed(None, error) => return Err(error),
+                Tried::TakenBack(Some(device), error) if given.is_none() => {
+                    self.go_on_without(device, error)?;
+                }
+                Tried::Failed(device, error) => self.go_on_without(device, error)?,
+                Tried::TakenBack(_, error) => return Err(error),
             }
         }
     }
@@ -254,7 +261,7 @@ impl Group {
                 self.pending.refuse(hash, self.followers());
                 return Ok(match refused {
                     Ok(outcome) => Tried::Made(outcome),
-                    Err(error) => Tried::Failed(Some(first.number), error),
+                    Err(error) => Tried::Failed(first.number, error),
                 });
             }
         };
@@ -263,10 +270,9 @@ impl Group {
         let copied = match self.copy(&order, 1 << first.number, make) {
             Ok(made) => made,
             Err(NotMade { made, device, error }) => {
-                let made: Vec<u8> = numbers(made).collect();
-                let taken_back = self.take_back(&made, asked, decided.key);
+                let taken_back = self.take_back(made, asked, decided.key);
                 self.pending.refuse(hash, self.followers());
-                return taken_back.map(|()| Tried::Failed(device, error));
+                return taken_back.map(|()| Tried::TakenBack(device, error));
             }
         };
         // No reader asks the filter while the entry is there, and no other writer counts the key.
@@ -302,9 +308,10 @@ impl Group {
             if has > 0 && has >= self.rules.ack.copies(members.count_ones()) {
                 // They may be members by the time of the answer.
                 for number in numbers(now.candidates() & !made) {
-                    match make(number) {
-                        Ok(()) => made |= 1 << number,
-                        Err(_) => self.standings.leave(number),
+                    if make(number).is_ok() {
+                        made |= 1 << number;
+                    } else if let Err(error) = self.drop_member(number) {
+                        return Err(NotMade { made, device: Some(number), error });
                     }
                 }
                 if self.standings.now() == now {
@@ -411,12 +418,12 @@ impl Group {
         }
     }
 
-    /// Takes a write back on devices where it was made: they get what `source` has, on which it was
+    /// Takes a write back that was made on some devices: all get what `source` has, on which it was
     /// not.
     ///
     /// # Errors
     /// If that one cannot be read.
-    pub(crate) fn take_back(&self, made: &[u8], source: u8, key: &[u8]) -> Result<()> {
+    fn take_back(&self, made: Devices, source: u8, key: &[u8]) -> Result<()> {
         let mut old = None;
         let visit =
             &mut |record: Record<'_>| old = Some((record.value.to_vec(), record.expires_at));
@@ -424,11 +431,21 @@ impl Group {
         let put = old.as_ref().map(|(value, expires_at)| (value.as_slice(), *expires_at));
         let sequence = Some(self.draw(None));
         let options = WriteOptions { sequence, ..WriteOptions::default() };
-        for number in made {
-            let restored = Decided { key, put }.make(&*self.device(*number)?.engine, &options);
-            // It has what nobody else has: then it is no member any more.
-            if restored.is_err() {
-                self.drop_member(*number)?;
+        self.restore(made, |number| {
+            Decided { key, put }.make(&*self.device(number)?.engine, &options)
+        })
+    }
+
+    /// Makes what was there before a write that was refused, on all devices: where it was made, where
+    /// it was copied from there, and on the others, so that all have the same.
+    ///
+    /// # Errors
+    /// If a device that has what nobody else has cannot be left out.
+    pub(crate) fn restore(&self, made: Devices, make: impl Fn(u8) -> Result<()>) -> Result<()> {
+        for number in numbers(self.followers()) {
+            let is_needed = (made | !self.members()) & 1 << number != 0;
+            if make(number).is_err() && is_needed {
+                self.drop_member(number)?;
             }
         }
         Ok(())

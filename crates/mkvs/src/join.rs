@@ -15,7 +15,6 @@
 //! peers is written anew.
 
 use crate::bloom::hash_of;
-use crate::decided::Decided;
 use crate::device::Device;
 use crate::engine::Matrix;
 use crate::filling::{FillOptions, Filled, Item, Pace};
@@ -25,7 +24,9 @@ use crate::label::{Label, Member, Position, Standing};
 use crate::matrix::{Shared, is_reserved};
 use crate::open::{Rack, drawn};
 use crate::pending::Pending;
-use coreplane_engine::{Engine, Error, Progress, Record, Result, Visibility, WriteOptions};
+use coreplane_engine::{
+    Engine, Error, Outcome, Progress, Record, Result, Visibility, WriteOptions,
+};
 use coreplane_pmem::spin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -95,10 +96,16 @@ impl Shared {
         if group.followers() & 1 << place.device != 0 {
             return Err(Error::Unusable(format!("{place} is a current device")));
         }
-        let found =
-            if options.is_fresh { None } else { self.returning(rack, group, place, &member)? };
+        let found = if options.is_fresh {
+            // What it was asked before goes by.
+            group.device(place.device).iter().for_each(|device| device.stop());
+            None
+        } else {
+            self.returning(rack, group, place, &member)?
+        };
         let identity = if found.is_some() { member.identity } else { drawn() };
         let standing = Standing::Joining;
+        self.check_place(place)?;
         let label = self.write_standing(place, &Member { identity, standing })?;
         let engine = match found {
             Some(engine) => engine,
@@ -119,6 +126,7 @@ impl Shared {
         place: Position,
         member: &Member,
     ) -> Result<Option<Arc<dyn Engine>>> {
+        let is_joining = member.standing == Standing::Joining;
         // One that was dropped while the matrix was open is open still.
         let engine = match group.device(place.device) {
             Ok(device) => {
@@ -126,17 +134,23 @@ impl Shared {
                 Arc::clone(&device.engine)
             }
             Err(_) if !rack.present()?.contains(&place) => return Ok(None),
-            Err(_) => rack.open(place, &self.clock.source())?,
+            Err(_) => match rack.open(place, &self.clock.source()) {
+                // It was about to be made.
+                Err(Error::Unusable(_)) if is_joining => return Ok(None),
+                opened => opened?,
+            },
         };
         let matrix = spin::lock(&self.label).matrix.clone();
         match Label::read(&*engine)? {
             // It was made, and the label did not come to it.
-            None if member.standing == Standing::Joining && engine.is_empty()? => Ok(Some(engine)),
+            None if is_joining && engine.is_empty()? => Ok(Some(engine)),
             None => Err(Error::Unusable(format!("the device at {place} belongs to no matrix"))),
             Some(label) if label.matrix != matrix => Err(Error::Unusable(format!(
                 "the device at {place} belongs to another matrix: {}, not {matrix}",
                 label.matrix
             ))),
+            // What was there before a new one was to be made.
+            Some(label) if is_joining && label.identity != member.identity => Ok(None),
             Some(label) if label.identity != member.identity || label.position != place => {
                 Err(Error::Unusable(format!(
                     "the device at {place} was {} once, and was replaced by another: take it out",
@@ -147,13 +161,25 @@ impl Shared {
         }
     }
 
+    /// # Errors
+    /// If another device of the matrix lies where a new one is to be made.
+    pub(crate) fn check_place(&self, place: Position) -> Result<()> {
+        match self.occupied.lock().get(&place) {
+            Some(other) if *other != place => Err(Error::Unusable(format!(
+                "at {place} lies the device {other}: put each device where it belongs first"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// A device has another standing: durably so on all members, when it returns.
     fn write_standing(&self, place: Position, member: &Member) -> Result<Label> {
         let mut label = spin::lock(&self.label);
+        let before = label.clone();
         let members = label.members.get_mut(usize::from(place.group));
         let it = members.and_then(|members| members.get_mut(usize::from(place.device)));
         *it.ok_or_else(|| no_such(place))? = member.clone();
-        self.write_changed(&mut label)?;
+        self.write_changed(&mut label, &before)?;
         Ok(label.clone())
     }
 
@@ -176,7 +202,13 @@ impl Shared {
             if done % 1024 == 0 {
                 progress(Progress { stage: "filling", done: done.min(total), total });
             }
-            item.give_to(&*device.engine)
+            match item.give_to(&*device.engine)? {
+                // What it has may be a write of a moment ago, or one that nobody acknowledged.
+                Outcome::NotNewer(theirs, _) if theirs > item.sequence => {
+                    self.hold_key_against_peers(group, device, &item.key)
+                }
+                _ => Ok(()),
+            }
         })?;
         self.hold_against_peers(group, device, progress)?;
         progress(Progress { stage: "filling", done: pace.records(), total: pace.records() });
@@ -211,9 +243,13 @@ impl Shared {
             })?;
             done += keys.len() as u64;
             for (key, sequence) in keys {
-                self.check_writable()?;
+                self.check_going_on()?;
                 self.check_joining(group, device)?;
-                self.hold_key_against_peers(group, device, &key, sequence)?;
+                // Mostly they have the same, and nobody's turn is needed to see that.
+                let of_peers = self.item_of(group, &key)?;
+                if of_peers.is_none_or(|item| item.sequence != sequence) {
+                    self.hold_key_against_peers(group, device, &key)?;
+                }
             }
             progress(Progress { stage: "holding against peers", done: done.min(total), total });
             if cursor == 0 {
@@ -222,38 +258,35 @@ impl Shared {
         }
     }
 
+    /// What the members of a group have of a key.
+    fn item_of(&self, group: &Group, key: &[u8]) -> Result<Option<Item>> {
+        let mut item = None;
+        let visit = &mut |record: Record<'_>| {
+            let put = Some((record.value.to_vec(), record.expires_at));
+            item = Some(Item { key: key.to_vec(), put, sequence: record.sequence });
+        };
+        group.settled()?.engine.get_with(key, Visibility::Durable, visit)?;
+        Ok(item)
+    }
+
+    /// Within the turn of a key all have the same of it. If this device has not, what its peers have
+    /// is written anew, to all.
     fn hold_key_against_peers(
         &self,
         group: &Arc<Group>,
         device: &Device,
         key: &[u8],
-        sequence: u64,
     ) -> Result<()> {
-        let hash = hash_of(key);
-        let of_peers = || -> Result<Option<Item>> {
-            let mut item = None;
-            let visit = &mut |record: Record<'_>| {
-                let put = Some((record.value.to_vec(), record.expires_at));
-                item = Some(Item { key: key.to_vec(), put, sequence: record.sequence });
-            };
-            group.settled()?.engine.get_with(key, Visibility::Durable, visit)?;
-            Ok(item)
-        };
-        // Mostly they have the same, and nobody's turn is needed to see that.
-        if of_peers()?.is_some_and(|item| item.sequence >= sequence) {
-            return Ok(());
-        }
-        let _turn = self.pending.turn(Pending::stripe_of(hash));
-        let mut item = of_peers()?.unwrap_or(Item { key: key.to_vec(), put: None, sequence: 0 });
+        let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
+        device.drain();
+        let of_peers = self.item_of(group, key)?;
         let mut has = None;
         device.engine.get_with(key, Visibility::Durable, &mut |it| has = Some(it.sequence))?;
-        if has.is_none_or(|has| has <= item.sequence) {
+        if has == of_peers.as_ref().map(|item| item.sequence) {
             return Ok(());
         }
-        item.sequence = group.draw(None);
-        if item.put.is_none() {
-            return item.give_to(&*device.engine);
-        }
+        let nothing = || Item { key: key.to_vec(), put: None, sequence: 0 };
+        let item = Item { sequence: group.draw(None), ..of_peers.unwrap_or_else(nothing) };
         for peer in group.of(group.followers()) {
             if let Err(error) = item.give_to(&*peer.engine) {
                 // The others have it: who has not is no member any more.
@@ -270,37 +303,41 @@ impl Shared {
         self.wait_for_writers();
         device.drain();
         device.engine.sync()?;
-        self.check_joining(group, device)?;
         let place = Position { group: group.number, device: device.number };
+        let horizon = group.settled()?.engine.tombstone_horizon();
         let mut label = spin::lock(&self.label);
+        // From here to the end nobody can leave.
+        self.check_writable()?;
+        self.check_joining(group, device)?;
+        let before = label.clone();
         label.stand(place, Standing::Current);
-        let written = label.at(place).write(&*device.engine).and_then(|()| {
-            self.check_joining(group, device)?;
-            self.write_changed(&mut label)
-        });
-        if written.is_err() {
-            label.stand(place, Standing::Joining);
-            return written;
-        }
-        label.at(place).write(&*device.engine)?;
-        let members = group.members() | 1 << device.number;
-        group
-            .set_members(members, |hash| self.owners.of(hash).owner() == usize::from(group.number));
+        // It was not given the tombstones that its peers had forgotten.
+        label.horizon = label.horizon.max(horizon);
+        self.write_without(&mut label, &before, vec![], Some(place))?;
+        self.horizon.fetch_max(label.horizon, Ordering::AcqRel);
+        let of_group = |hash: u64| self.is_of(group.number, hash);
+        self.pending.filled(device.number, of_group);
+        group.set_members(group.members() | 1 << device.number, of_group);
         Ok(())
     }
 
     /// Nobody waits any more for who has left.
     pub(crate) fn settle_group(&self, group: &Group) {
-        let of_group = |hash: u64| self.owners.of(hash).owner() == usize::from(group.number);
-        self.pending.settle(group.followers(), of_group);
+        self.pending.settle(group.followers(), |hash| self.is_of(group.number, hash));
     }
 }
 
 impl Item {
     /// Makes it on an engine, unless that has something newer.
-    pub(crate) fn give_to(&self, engine: &dyn Engine) -> Result<()> {
-        let put = self.put.as_ref().map(|(value, at)| (value.as_slice(), *at));
-        let options = WriteOptions { sequence: Some(self.sequence), ..WriteOptions::default() };
-        Decided { key: &self.key, put }.make(engine, &options)
+    pub(crate) fn give_to(&self, engine: &dyn Engine) -> Result<Outcome> {
+        let sequence = Some(self.sequence);
+        let options = WriteOptions { sequence, ..WriteOptions::default() };
+        match &self.put {
+            Some((value, expires_at)) => {
+                let options = WriteOptions { expires_at: *expires_at, ..options };
+                engine.put(&self.key, value, &options)
+            }
+            None => engine.delete(&self.key, &options),
+        }
     }
 }

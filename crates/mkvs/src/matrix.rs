@@ -181,7 +181,11 @@ impl Shared {
             self.make_way_for(options.sequence)?;
             let route = self.owners.of(hash);
             if !route.is_frozen() {
-                let outcome = self.groups[route.owner()].write(hash, options, write)?;
+                let outcome = self.groups[route.owner()].write(hash, options, write);
+                if outcome.is_err() {
+                    self.give_anew_after_refusal(hash, key);
+                }
+                let outcome = outcome?;
                 if let (Some(to), Outcome::Written(written)) = (route.to(), &outcome) {
                     self.write_ahead(to, hash, &write.decided(), written.sequence);
                 }

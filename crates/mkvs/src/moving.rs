@@ -24,6 +24,7 @@ use crate::group::Group;
 use crate::label::{Label, Member, Position, Standing};
 use crate::matrix::{Shared, is_reserved};
 use crate::open::{Rack, assemble_group, drawn};
+use crate::owners::Route;
 use crate::pending::Pending;
 use crate::place::{SLOTS, rendezvous, slot_of};
 use coreplane_engine::{Engine, Error, Progress, Record, Result, UnixMillis, Visibility};
@@ -95,15 +96,17 @@ impl Shared {
         let number = self.groups.len() as u16;
         let planned = {
             let mut label = spin::lock(&self.label);
+            let before = label.clone();
             let devices = label.members.first().map_or(0, Vec::len);
             let member = |_| Member { identity: drawn(), standing: Standing::Joining };
             label.planned = Some((0..devices).map(member).collect());
-            self.write_changed(&mut label)?;
+            self.write_changed(&mut label, &before)?;
             label.clone()
         };
         let mut devices = Vec::new();
         for at in 0..planned.planned.as_ref().map_or(0, Vec::len) {
             let place = Position { group: number, device: at as u8 };
+            self.check_place(place)?;
             rack.remove(place)?;
             let engine = rack.create(place, &self.clock.source())?;
             engine.hold_tombstones(0)?;
@@ -122,7 +125,7 @@ impl Shared {
             return Err(Error::Unusable("there are as many groups as can be".to_owned()));
         }
         self.has_guests.store(true, Ordering::Release);
-        self.write_changed(&mut label)
+        self.write_changed(&mut label, &before)
     }
 
     /// Moves what is to move, and removes what has.
@@ -155,9 +158,12 @@ impl Shared {
         for group in self.groups.iter() {
             self.remove_guests(group)?;
         }
-        let mut label = spin::lock(&self.label);
-        label.has_guests = false;
-        self.write_changed(&mut label)?;
+        {
+            let mut label = spin::lock(&self.label);
+            let before = label.clone();
+            label.has_guests = false;
+            self.write_changed(&mut label, &before)?;
+        }
         self.has_guests.store(false, Ordering::Release);
         Ok(pace.filled())
     }
@@ -184,7 +190,15 @@ impl Shared {
             let _turn = self.pending.turn(Pending::stripe_of(hash));
             let route = self.owners.of(hash);
             match route.to() {
-                Some(to) if route.owner() == number => self.give_in(&self.groups[to], hash, item),
+                Some(to) if route.owner() == number => {
+                    let has = self.give_in(&self.groups[to], hash, item)?;
+                    // It has something newer, which may be what is left of an earlier try.
+                    if has == item.put.is_some() {
+                        Ok(())
+                    } else {
+                        self.give_anew(route, &item.key)
+                    }
+                }
                 _ => Ok(()),
             }
         })
@@ -201,15 +215,38 @@ impl Shared {
         }
     }
 
-    /// Makes a record on all devices of a group, and counts it in its filter. The caller has the turn.
-    fn give_in(&self, group: &Group, hash: u64, item: &Item) -> Result<()> {
+    /// A write of a key in a slot that moves was refused: what its owner has is made anew in the group
+    /// that it moves to, which may have been given what was refused. The caller has the turn.
+    pub(crate) fn give_anew_after_refusal(&self, hash: u64, key: &[u8]) {
+        let route = self.owners.of(hash);
+        if route.to().is_some() && self.give_anew(route, key).is_err() {
+            self.owners.settle(slot_of(hash), route.owner() as u16);
+        }
+    }
+
+    /// What the owner of a key has is made anew in both groups, newer than all that either has.
+    fn give_anew(&self, route: Route, key: &[u8]) -> Result<()> {
+        let owner = &self.groups[route.owner()];
+        let put = self.seen_in(owner, key)?.map(|(_, value, at)| (value, at));
+        let item = Item { key: key.to_vec(), put, sequence: owner.draw(None) };
+        let hash = hash_of(key);
+        self.give_in(owner, hash, &item)?;
+        match route.to() {
+            Some(to) => self.give_in(&self.groups[to], hash, &item).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a record on all devices of a group, and counts it in its filter; true if the group has
+    /// one of the key then. The caller has the turn.
+    fn give_in(&self, group: &Group, hash: u64, item: &Item) -> Result<bool> {
         let change = group.filter.change();
         let had = self.seen_in(group, &item.key)?.is_some();
         let inserted = change.insert(hash);
         let given = group.of(group.followers()).try_for_each(|device| {
             match item.give_to(&*device.engine) {
                 Err(error) if is_failure(&error) => group.go_on_without(device.number, error),
-                other => other,
+                other => other.map(|_| ()),
             }
         });
         let has = given.and_then(|()| Ok(self.seen_in(group, &item.key)?.is_some()));
@@ -221,7 +258,7 @@ impl Shared {
         if had && matches!(has, Ok(false)) {
             change.remove(hash);
         }
-        has.map(|_| ())
+        has
     }
 
     /// What a group has of a key.
@@ -252,7 +289,7 @@ impl Shared {
                 }
             })?;
             for (key, sequence) in &guests {
-                self.check_writable()?;
+                self.check_going_on()?;
                 see(key, *sequence)?;
             }
             if cursor == 0 {
@@ -264,27 +301,28 @@ impl Shared {
     /// What a group has of slots that move to it is held against their owners: what they do not have
     /// is removed, and what is older with them is overwritten. It is left from an earlier try.
     fn hold_guests(&self, group: &Arc<Group>) -> Result<()> {
-        let engine = Arc::clone(&group.settled()?.engine);
-        self.each_guest(group, &*engine, &mut |key, sequence| {
-            let hash = hash_of(key);
-            let _turn = self.pending.turn(Pending::stripe_of(hash));
-            let route = self.owners.of(hash);
-            if route.to() != Some(usize::from(group.number)) {
-                return Ok(());
-            }
-            let owner = &self.groups[route.owner()];
-            let seen = self.seen_in(owner, key)?;
-            if seen.as_ref().is_some_and(|(known, ..)| *known >= sequence) {
-                return Ok(());
-            }
-            let put = seen.map(|(_, value, at)| (value, at));
-            let is_put = put.is_some();
-            let item = Item { key: key.to_vec(), put, sequence: group.draw(None) };
-            if is_put {
-                self.give_in(owner, hash, &item)?;
-            }
-            self.give_in(group, hash, &item)
-        })
+        for device in group.of(group.followers()) {
+            self.each_guest(group, &*device.engine, &mut |key, sequence| {
+                let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
+                let route = self.owners.of(hash_of(key));
+                if route.to() != Some(usize::from(group.number)) {
+                    return Ok(());
+                }
+                let seen = self.seen_in(&self.groups[route.owner()], key)?;
+                if seen.is_some_and(|(known, ..)| known == sequence) {
+                    return Ok(());
+                }
+                // What was read of it may be out of date by now.
+                let mut has = None;
+                device
+                    .engine
+                    .get_with(key, Visibility::Durable, &mut |it| has = Some(it.sequence))?;
+                let seen = self.seen_in(&self.groups[route.owner()], key)?;
+                let is_same = has == seen.map(|(known, ..)| known);
+                if is_same { Ok(()) } else { self.give_anew(route, key) }
+            })?;
+        }
+        Ok(())
     }
 
     /// Slots change hands: durably so, when it returns.
@@ -297,7 +335,7 @@ impl Shared {
         self.groups.iter().for_each(|group| {
             group.of(group.followers()).for_each(|device| device.drain());
         });
-        let written = self.write_owners(slots);
+        let written = self.sync_targets(slots).and_then(|()| self.write_owners(slots));
         for (slot, to) in slots {
             match written {
                 Ok(()) => self.owners.settle(*slot, *to),
@@ -307,6 +345,16 @@ impl Shared {
         written
     }
 
+    /// What was given to the groups that slots move to is durable when it returns.
+    fn sync_targets(&self, slots: &[(usize, u16)]) -> Result<()> {
+        for (number, group) in (0_u16..).zip(self.groups.iter()) {
+            if slots.iter().any(|(_, to)| *to == number) {
+                group.of(group.followers()).try_for_each(|device| device.engine.sync())?;
+            }
+        }
+        Ok(())
+    }
+
     fn write_owners(&self, slots: &[(usize, u16)]) -> Result<()> {
         let is_lost =
             |(slot, to): &&(usize, u16)| self.owners.of_slot(*slot).to() != Some(usize::from(*to));
@@ -314,21 +362,21 @@ impl Shared {
             let what = format!("group {to} could not take what was written to slot {slot}");
             return Err(Error::Unusable(what));
         }
+        let of_groups =
+            self.groups.iter().map(|group| Ok(group.settled()?.engine.tombstone_horizon()));
+        let horizon = of_groups.collect::<Result<Vec<u64>>>()?.into_iter().max().unwrap_or(0);
         let mut label = spin::lock(&self.label);
-        let before = (label.owners.clone(), label.moving.clone());
+        self.check_going_on()?;
+        let before = label.clone();
         for (slot, to) in slots {
             label.owners[*slot] = *to;
             label.moving.remove(&(*slot as u16));
         }
-        let written = self.write_changed(&mut label);
-        if written.is_err() {
-            // Some devices say by now that the slots have moved. While nobody writes that is as good as
-            // the other; but they have not, and what is newer says so.
-            (label.owners, label.moving) = before;
-            label.epoch += 1;
-            self.write_label(&label);
-        }
-        written
+        // The new owner was not given the tombstones that the old one had forgotten.
+        label.horizon = label.horizon.max(horizon);
+        self.write_changed(&mut label, &before)?;
+        self.horizon.fetch_max(label.horizon, Ordering::AcqRel);
+        Ok(())
     }
 
     /// A group removes what is not its own and does not move to it.
@@ -344,7 +392,7 @@ impl Shared {
                     return Ok(());
                 }
                 let item = Item { key: key.to_vec(), put: None, sequence: group.draw(None) };
-                self.give_in(group, hash, &item)
+                self.give_in(group, hash, &item).map(|_| ())
             })?;
         }
         Ok(())

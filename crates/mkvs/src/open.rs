@@ -175,31 +175,44 @@ impl Matrix {
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
         let clock = Arc::new(Clock::new(Arc::clone(&options.time)));
-        let mut damaged = Vec::new();
+        let (mut damaged, mut occupied) = (Vec::new(), BTreeMap::new());
+        // Places where there is none yet, and why.
         let (mut found, mut blank) = (BTreeMap::new(), Vec::new());
         for place in rack.present()? {
             let engine = match rack.open(place, &clock.source()) {
+                Ok(engine) => engine,
+                Err(error @ Error::Unusable(_)) => {
+                    blank.push((place, error));
+                    continue;
+                }
                 // As if it were not there: its peers have what it had, or the matrix is refused.
                 Err(error) if is_damage(&error) => {
                     damaged.push((place, error.to_string()));
                     continue;
                 }
-                other => other?,
+                Err(error) => return Err(error),
             };
             let Some(label) = Label::read(&*engine)? else {
-                blank.push(place);
+                let what = format!("the device at {place} belongs to no matrix");
+                blank.push((place, Error::Unusable(what)));
                 continue;
             };
             clock.raise(engine.now());
             let position = label.position;
+            occupied.insert(place, position);
             if found.insert(position, Found { engine, label }).is_some() {
                 return Err(Error::Unusable(format!("there are two devices {position}")));
             }
         }
+        if found.is_empty()
+            && let Some((_, error)) = blank.pop()
+        {
+            return Err(error);
+        }
         let label = newest(&found).map_err(|error| damaged_first(&damaged, error))?;
-        if let Some(place) = blank.into_iter().find(|place| !label.awaits(*place)) {
-            let what = format!("the device at {place} belongs to no matrix");
-            return Err(Error::Unusable(what));
+        // One that was about to be made when the matrix went down is made anew.
+        if let Some((_, error)) = blank.into_iter().find(|(place, _)| !label.awaits(*place)) {
+            return Err(error);
         }
         let admitted = admit(&mut found, label, options.accept_loss);
         let mut label = admitted.map_err(|error| damaged_first(&damaged, error))?;
@@ -211,6 +224,7 @@ impl Matrix {
         }
         let matrix = Self::assemble(found, label, (clock, options.read_path))?;
         *matrix.shared.damaged.lock() = damaged;
+        *matrix.shared.occupied.lock() = occupied;
         Ok(matrix)
     }
 
@@ -235,7 +249,7 @@ impl Matrix {
             let devices = by_group.entry(position.group).or_default();
             devices.push(Arc::new(Device::new(position.device, device.engine)));
         }
-        let mark = label.mark;
+        let (mark, horizon) = (label.mark, label.horizon);
         let rules = Rules { ack: label.ack, prototype: label.prototype, read_path };
         let label = Arc::new(Mutex::new(label));
         let shared = Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
@@ -329,8 +343,6 @@ fn begun(found: &BTreeMap<Position, Found>, label: Label) -> Result<(u64, Label)
         newest += UNSEEN;
     }
     label.is_clean = false;
-    // What was planned and is no group yet will be planned again.
-    label.planned = None;
     // By now they are, or the loss was accepted.
     label.is_level = true;
     label.epoch += 1;
@@ -374,6 +386,10 @@ fn admit(
 ) -> Result<Label> {
     for (position, device) in found.iter() {
         let member = label.member(*position);
+        // Where another is about to be made, what was there is not looked at any more.
+        if label.awaits(*position) {
+            continue;
+        }
         if member.is_none_or(|member| member.identity != device.label.identity) {
             return Err(Error::Unusable(format!(
                 "the device at {position} was replaced by another: take it out"

@@ -239,6 +239,20 @@ impl Pending {
         }
     }
 
+    /// A device that was filled has all that is made: of writes from before it came nobody else tells.
+    /// `of_group` says which keys are its group's.
+    pub(crate) fn filled(&self, device: u8, of_group: impl Fn(u64) -> bool) {
+        for stripe in &self.stripes {
+            let mut entries = spin::lock(&stripe.entries);
+            for entry in entries.iter_mut().filter(|entry| of_group(entry.hash)) {
+                let before = entry.before.as_mut().map(|(_, done)| done);
+                for done in before.into_iter().chain([&mut entry.done]).filter(|done| **done != 0) {
+                    *done |= 1 << device;
+                }
+            }
+        }
+    }
+
     /// The members are others now: entries go that all of them have. `of_group` says which keys
     /// are theirs, by their hashes.
     pub(crate) fn settle(&self, members: Devices, of_group: impl Fn(u64) -> bool) {
@@ -305,6 +319,21 @@ mod tests {
         pending.begin(Entry { hash: 9, ..entry(3, 1) });
         pending.refuse(9, MEMBERS);
         assert_eq!(pending.current(9, MEMBERS), Current::All);
+    }
+
+    /// A write that all had but one, which left and came back: nobody is left to wait for.
+    #[test]
+    fn who_was_filled_has_what_was_made_before() {
+        let pending = Pending::new();
+        pending.begin(entry(1, 0));
+        pending.done(7, 1, 1, MEMBERS);
+        pending.begin(Entry { hash: 9, ..entry(2, 0) });
+        pending.filled(2, |hash| hash == 7 || hash == 9);
+        assert_eq!(pending.current(7, MEMBERS), Current::Some(0b101));
+        assert_eq!(pending.current(9, MEMBERS), Current::Ask(0), "it is not made yet");
+        pending.filled(1, |hash| hash == 7);
+        pending.settle(MEMBERS, |_| true);
+        assert_eq!(pending.current(7, MEMBERS), Current::All);
     }
 
     #[test]

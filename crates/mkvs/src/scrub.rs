@@ -115,9 +115,9 @@ impl Shared {
         if is_alike(&healths) {
             return Ok(());
         }
-        let with = |wanted| healths.iter().find(|(_, health)| *health == wanted);
-        // One that has it whole knows; else one that knows that it is not there.
-        let Some((source, _)) = with(Health::Whole).or_else(|| with(Health::Absent)) else {
+        let whole = healths.iter().find(|(_, health)| *health == Health::Whole);
+        // One that says that it is not there may have lost its key: that is no answer.
+        let Some((source, _)) = whole else {
             if !scrubbed.lost.iter().any(|lost| lost == key) {
                 scrubbed.lost.push(key.to_vec());
             }

@@ -92,7 +92,9 @@ impl Shared {
     ) -> Result<()> {
         let written = self.try_write_without(label, gone, joiner);
         if written.is_err() {
-            *label = Label { epoch: label.epoch + 1, ..before.clone() };
+            let epoch = label.epoch + 1;
+            label.clone_from(before);
+            label.epoch = epoch;
             self.write_label(label);
         }
         written

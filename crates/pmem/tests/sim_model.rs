@@ -367,3 +367,38 @@ fn a_load_of_what_another_thread_has_not_made_durable_is_seen() {
     elsewhere(|| assert!(space.load_line(0).is_some()));
     assert_eq!(sim.early_reads().len(), 1);
 }
+
+/// Two spaces lose power at the same moment, and each keeps what it may, whatever the other keeps.
+#[test]
+fn spaces_of_one_machine_lose_power_together() {
+    let sim = Sim::new(&SimOptions { spaces: 2, ..SimOptions::default() }).unwrap();
+    let [one, other] = sim.spaces() else { panic!("two spaces") };
+    for space in [one, other] {
+        assert!(space.claim_words(0, Claim::Words));
+        space.persist(0, 4096).unwrap();
+    }
+    let second = one.len();
+    store(one, 0, 1);
+    store(other, 0, 2);
+    let any = set(&[[0, 0], [1, 0], [0, 2], [1, 2]]);
+    assert_eq!(outcomes(&sim, &[0, second]), any);
+    one.flush(0, 8);
+    // A fence in one of them is none in the other.
+    other.fence().unwrap();
+    assert_eq!(outcomes(&sim, &[0, second]), any);
+    one.fence().unwrap();
+    assert_eq!(outcomes(&sim, &[0, second]), set(&[[1, 0], [1, 2]]));
+    let again = sim.crash(Eviction::Everything).reopen().unwrap();
+    for (space, value) in again.spaces().iter().zip([1, 2]) {
+        assert!(space.claim_words(0, Claim::WordsAsStored));
+        assert_eq!(space.word::<Durable>(0).unwrap().load(), value);
+    }
+    assert!(one.grow(2 * second, None).is_err(), "several do not grow");
+}
+
+#[test]
+fn a_machine_has_a_space() {
+    assert!(Sim::new(&SimOptions { spaces: 0, ..SimOptions::default() }).is_err());
+    let files = SimOptions { spaces: 2, model: Model::File, ..SimOptions::default() };
+    assert!(Sim::new(&files).is_err());
+}

@@ -132,6 +132,10 @@ fn by_server(server: &str, words: &[String]) -> Result<Value, Failure> {
         if work["going_on"] == false {
             return Ok(work["outcome"].clone());
         }
+        if work.is_null() {
+            let what = format!("{server} was started anew meanwhile: begin again");
+            return Err(Failure::new(FAILED, what));
+        }
         std::thread::sleep(ASKED_EVERY);
     }
 }

@@ -19,19 +19,19 @@ pub struct Cost {
 }
 
 impl Cost {
-    pub(super) fn of(events: &[Event], of_thread: u32) -> Self {
+    pub(super) fn of(events: &[Event], is_of: impl Fn(u32) -> bool) -> Self {
         let mut cost = Self::default();
         for event in events {
             match *event {
-                Event::Store { thread, len, .. } if thread == of_thread => {
+                Event::Store { thread, len, .. } if is_of(thread) => {
                     cost.stores += 1;
                     cost.stored_bytes += len as u64;
                 }
-                Event::Flush { thread, offset, len } if thread == of_thread => {
+                Event::Flush { thread, offset, len } if is_of(thread) => {
                     cost.flushes += 1;
                     cost.flushed_lines.extend((offset..offset + len).step_by(LINE));
                 }
-                Event::Fence { thread, .. } if thread == of_thread => cost.fences += 1,
+                Event::Fence { thread, .. } if is_of(thread) => cost.fences += 1,
                 _ => {}
             }
         }

@@ -30,8 +30,9 @@ pub trait Subject: Sync {
     /// All that a caller can see of it.
     type Contents: PartialEq + Debug;
 
-    /// Does the work on `run.space()` (all zeroes) and says what was acknowledged. It must do the
-    /// same each time, but for the order of threads that the run itself schedules.
+    /// Does the work on `run.space()`, or all of `run.spaces()` (all zeroes), and says what was
+    /// acknowledged. It must do the same each time, but for the order of threads that the run itself
+    /// schedules.
     fn work(&self, run: &Run<'_, Self::Op>);
 
     /// Recovers. The power is cut within this too.
@@ -39,6 +40,14 @@ pub trait Subject: Sync {
     /// # Errors
     /// If it cannot: a violation.
     fn recover(&self, space: &Arc<Space>) -> Result<Self::Store, String>;
+
+    /// As [`Subject::recover`], of a run over several spaces; without more said, of its first.
+    ///
+    /// # Errors
+    /// If it cannot: a violation.
+    fn recover_all(&self, spaces: &[Arc<Space>]) -> Result<Self::Store, String> {
+        self.recover(&spaces[0])
+    }
 
     /// Reads everything. A second recovery must find the same.
     ///
@@ -268,7 +277,7 @@ impl<S: Subject> Explorer<'_, S> {
 
     /// Recovers and looks; the contents if all is right.
     fn recover_and_check(&self, sim: &Sim, marks: usize) -> Result<S::Contents, String> {
-        let store = no_panic("recovery", || self.subject.recover(sim.space()))?;
+        let store = no_panic("recovery", || self.subject.recover_all(sim.spaces()))?;
         sim.mark(Event::Recovered);
         let contents = no_panic("reading", || self.subject.contents(&store))?;
         no_panic("the check", || self.subject.check(&contents, &self.history(marks)))?;

@@ -5,7 +5,7 @@ use super::cost::Cost;
 use super::log::{Event, Log};
 use super::machine::{EarlyRead, Machine, Model};
 use super::options::SimOptions;
-use super::recorder::{Recorder, Rules};
+use super::recorder::{Port, Recorder, Rules};
 use super::rng::Rng;
 use crate::space::{Space, SpaceOptions};
 use std::io;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// own. [`explore`](super::explore) visits all of them.
 #[derive(Debug)]
 pub struct Sim {
-    space: Arc<Space>,
+    spaces: Vec<Arc<Space>>,
     recorder: Arc<Recorder>,
     before: Vec<u8>,
     options: SimOptions,
@@ -46,21 +46,33 @@ impl Sim {
     /// # Errors
     /// If the memory cannot be had.
     pub fn new(options: &SimOptions) -> io::Result<Self> {
-        let before = vec![0; options.len as usize];
+        let before = vec![0; options.len as usize * options.spaces];
         Self::over(before, options, Rules::of_run(options), true)
     }
 
-    /// A medium that holds `bytes`.
+    /// A medium that holds `before`, of all spaces.
     pub(super) fn over(
         before: Vec<u8>,
         options: &SimOptions,
         rules: Rules,
         recording: bool,
     ) -> io::Result<Self> {
+        if options.spaces != 1 && (options.spaces == 0 || options.model != Model::X86) {
+            let what = "several spaces are of the model of x86, and none are not a machine";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
         let recorder = Arc::new(Recorder::new(rules, recording));
-        let of_space = SpaceOptions { page_size: options.page_size, reserve: options.max_len };
-        let space = Arc::new(Space::traced_with(&before, &of_space, recorder.clone())?);
-        Ok(Self { space, recorder, before, options: options.clone() })
+        let reserve = options.max_len.max(options.len);
+        let of_space = SpaceOptions { page_size: options.page_size, reserve };
+        // An image that was cut off is of one space.
+        let each = before.len() / options.spaces;
+        let space = |number| {
+            let start = number * each;
+            let port = Arc::new(Port::new(Arc::clone(&recorder), number, start as u64));
+            Space::traced_with(&before[start..start + each], &of_space, port).map(Arc::new)
+        };
+        let spaces = (0..options.spaces).map(space).collect::<io::Result<Vec<_>>>()?;
+        Ok(Self { spaces, recorder, before, options: options.clone() })
     }
 
     /// The machine that goes on after the program over `space` has ended: what it stored is there.
@@ -72,9 +84,24 @@ impl Sim {
         Self::over(space.all_bytes(), options, rules, false)
     }
 
-    /// The space on which the program runs.
+    /// As [`Sim::after`], of a program over several spaces.
+    ///
+    /// # Errors
+    /// If the memory cannot be had.
+    pub fn after_all(spaces: &[Arc<Space>], options: &SimOptions) -> io::Result<Self> {
+        let rules = Rules { fault: None, failing_sync: None, ..Rules::of_run(options) };
+        let bytes = spaces.iter().flat_map(|space| space.all_bytes()).collect();
+        Self::over(bytes, options, rules, false)
+    }
+
+    /// The space on which the program runs; of several the first.
     pub fn space(&self) -> &Arc<Space> {
-        &self.space
+        &self.spaces[0]
+    }
+
+    /// All spaces on which the program runs.
+    pub fn spaces(&self) -> &[Arc<Space>] {
+        &self.spaces
     }
 
     /// Runs `operation` and counts what this thread does in it.

@@ -67,6 +67,10 @@
 //!
 //! Threads of a run take turns as the seed says ([`Run::threads`]).
 //!
+//! A program may have several pools, each in a space of its own ([`SimOptions::spaces`]). They lose
+//! power together, and a cut leaves of each what it may, whatever it leaves of the others: a fence
+//! in one says nothing about the others, though on one machine it would.
+//!
 //! [`Sim`] and [`Image`] are the parts for a test that cuts the power at one place of its own;
 //! images take bit flips and wiped lines. [`Run::cost_of`] counts the lines, flushes and fences
 //! of an operation.

@@ -7,7 +7,10 @@ use std::ops::Range;
 /// How a simulation runs. Start from [`SimOptions::default`]: 64 KiB in pages of 4 KiB.
 #[derive(Debug, Clone)]
 pub struct SimOptions {
-    /// Bytes of the space at first.
+    /// Spaces, each of its own pool, that lose power at the same moment. Several are of
+    /// [`Model::X86`], and do not grow.
+    pub spaces: usize,
+    /// Bytes of a space at first.
     pub len: u64,
     /// Bytes up to which it may grow; beyond that growth is refused.
     pub max_len: u64,
@@ -49,6 +52,7 @@ pub struct SimOptions {
 impl Default for SimOptions {
     fn default() -> Self {
         Self {
+            spaces: 1,
             len: 64 << 10,
             max_len: 64 << 10,
             page_size: 4096,

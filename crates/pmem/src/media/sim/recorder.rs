@@ -12,13 +12,25 @@ use crate::media::Trace;
 use crate::space::thread_number;
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
+use std::sync::Arc;
 
-/// Records what happens to one space.
+/// Records what happens to the spaces of one machine, in one log: it sees them as one medium, on
+/// which they lie one after the other.
 #[derive(Debug)]
 pub(super) struct Recorder {
     rules: Rules,
     /// None: nobody will ask for the log.
     state: Option<Mutex<State>>,
+}
+
+/// The trace of one space.
+#[derive(Debug)]
+pub(super) struct Port {
+    recorder: Arc<Recorder>,
+    /// Which space.
+    number: usize,
+    /// Where the space lies on the medium.
+    start: u64,
 }
 
 /// The part of the options that matters to a running program.
@@ -37,7 +49,7 @@ impl Rules {
     pub(super) fn of_run(options: &SimOptions) -> Self {
         Self {
             model: options.model,
-            max_len: options.max_len,
+            max_len: if options.spaces > 1 { options.len } else { options.max_len },
             loads: options.early_reads,
             non_temporal: options.non_temporal && options.model == Model::X86,
             fault: options.fault.clone(),
@@ -59,8 +71,9 @@ impl Rules {
 #[derive(Debug)]
 struct State {
     log: Log,
-    /// The thread numbers seen, in the order of their first access.
-    threads: Vec<usize>,
+    /// The thread numbers seen, in the order of their first access; in each space a thread has
+    /// another number in the log, so that its fence in one says nothing about another.
+    threads: Vec<(usize, usize)>,
     stores: u64,
     flushes: u64,
     fences: u64,
@@ -108,9 +121,10 @@ impl Recorder {
         let Some(state) = &self.state else {
             return (result, Cost::default());
         };
-        let mut state = state.lock();
-        let thread = state.thread();
-        (result, Cost::of(&state.log.events[before..], thread))
+        let state = state.lock();
+        let me = thread_number();
+        let is_mine = |thread: u32| state.threads.get(thread as usize).is_some_and(|it| it.0 == me);
+        (result, Cost::of(&state.log.events[before..], is_mine))
     }
 
     /// From now on every sync fails.
@@ -148,12 +162,6 @@ impl Recorder {
         }
         Some(state)
     }
-
-    fn store_of_kind(&self, offset: u64, bytes: &[u8], kind: Kind, durable: bool) {
-        if let Some(mut state) = self.access() {
-            state.store(&self.rules, offset, bytes, kind, durable);
-        }
-    }
 }
 
 impl State {
@@ -171,8 +179,8 @@ impl State {
         }
     }
 
-    fn thread(&mut self) -> u32 {
-        let number = thread_number();
+    fn thread(&mut self, space: usize) -> u32 {
+        let number = (thread_number(), space);
         let at = self.threads.iter().position(|known| *known == number);
         at.unwrap_or_else(|| {
             self.threads.push(number);
@@ -180,8 +188,14 @@ impl State {
         }) as u32
     }
 
-    fn store(&mut self, rules: &Rules, offset: u64, bytes: &[u8], kind: Kind, durable: bool) {
-        let thread = self.thread();
+    fn store(
+        &mut self,
+        rules: &Rules,
+        (thread, offset): (u32, u64),
+        bytes: &[u8],
+        kind: Kind,
+        durable: bool,
+    ) {
         let number = self.stores;
         self.stores += 1;
         let len = bytes.len() as u64;
@@ -196,8 +210,7 @@ impl State {
         }
     }
 
-    fn flush(&mut self, rules: &Rules, offset: u64, len: u64) {
-        let thread = self.thread();
+    fn flush(&mut self, rules: &Rules, thread: u32, (offset, len): (u64, u64)) {
         let number = self.flushes;
         self.flushes += 1;
         if !rules.fault.as_ref().is_some_and(|it| it.drops_flush(number, offset, len)) {
@@ -222,7 +235,24 @@ impl State {
     }
 }
 
-impl Trace for Recorder {
+impl Port {
+    pub(super) fn new(recorder: Arc<Recorder>, number: usize, start: u64) -> Self {
+        Self { recorder, number, start }
+    }
+
+    fn store_in(&self, state: &mut State, offset: u64, bytes: &[u8], kind: Kind, durable: bool) {
+        let at = (state.thread(self.number), self.start + offset);
+        state.store(&self.recorder.rules, at, bytes, kind, durable);
+    }
+
+    fn store_of_kind(&self, offset: u64, bytes: &[u8], kind: Kind, durable: bool) {
+        if let Some(mut state) = self.recorder.access() {
+            self.store_in(&mut state, offset, bytes, kind, durable);
+        }
+    }
+}
+
+impl Trace for Port {
     fn store(&self, offset: u64, bytes: &[u8], durable: bool) {
         self.store_of_kind(offset, bytes, Kind::Plain, durable);
     }
@@ -232,54 +262,55 @@ impl Trace for Recorder {
     }
 
     fn swapped(&self, offset: u64, value: u64, durable: bool) {
-        if let Some(state) = &self.state {
-            let bytes = value.to_le_bytes();
-            state.lock().store(&self.rules, offset, &bytes, Kind::Plain, durable);
+        if let Some(state) = &self.recorder.state {
+            self.store_in(&mut state.lock(), offset, &value.to_le_bytes(), Kind::Plain, durable);
         }
     }
 
     fn flush(&self, offset: u64, len: u64) {
-        if let Some(mut state) = self.access() {
-            state.flush(&self.rules, offset, len);
+        if let Some(mut state) = self.recorder.access() {
+            let thread = state.thread(self.number);
+            state.flush(&self.recorder.rules, thread, (self.start + offset, len));
         }
     }
 
     fn fence(&self) -> Result<(), SyncError> {
-        let Some(mut state) = self.access() else {
+        let Some(mut state) = self.recorder.access() else {
             return Ok(());
         };
-        let thread = state.thread();
+        let thread = state.thread(self.number);
         let number = state.fences;
         state.fences += 1;
-        let is_dropped = self.rules.fault.as_ref().is_some_and(|it| it.drops_fence(number));
+        let is_dropped =
+            self.recorder.rules.fault.as_ref().is_some_and(|it| it.drops_fence(number));
         let wait_for = state.device.as_ref().map(Device::covering);
         if !is_dropped {
             state.log.push(Event::Fence { thread, at_once: wait_for.is_none() });
         }
         drop(state);
         if let Some(generation) = wait_for.filter(|_| !is_dropped) {
-            self.wait(generation)?;
+            self.recorder.wait(generation)?;
         }
-        if let Some(state) = &self.state {
+        if let Some(state) = &self.recorder.state {
             state.lock().release(Fate::AfterFence, thread);
         }
         Ok(())
     }
 
     fn fences_at_once(&self) -> bool {
-        self.rules.model == Model::X86
+        self.recorder.rules.model == Model::X86
     }
 
     fn sync_generation(&self) -> u64 {
-        let Some(mut state) = self.access() else {
+        let Some(mut state) = self.recorder.access() else {
             return 0;
         };
         let State { log, device, .. } = &mut *state;
-        device.as_ref().map_or(0, |device| device.draw(self.rules.fault.as_ref(), log))
+        device.as_ref().map_or(0, |device| device.draw(self.recorder.rules.fault.as_ref(), log))
     }
 
     fn sync_request(&self, generation: u64) {
-        if let Some(mut state) = self.access() {
+        if let Some(mut state) = self.recorder.access() {
             let State { log, device, .. } = &mut *state;
             if let Some(device) = device {
                 device.request(generation, log);
@@ -288,41 +319,42 @@ impl Trace for Recorder {
     }
 
     fn sync_is_done(&self, generation: u64) -> Result<bool, SyncError> {
-        let fault = self.rules.fault.as_ref();
-        self.access()
+        let fault = self.recorder.rules.fault.as_ref();
+        self.recorder
+            .access()
             .and_then(|it| it.device.as_ref().map(|it| it.is_said_to_be_done(generation, fault)))
             .unwrap_or(Ok(true))
     }
 
     fn appends_past_caches(&self) -> bool {
-        self.rules.non_temporal
+        self.recorder.rules.non_temporal
     }
 
     fn check_sync(&self) -> Result<(), SyncError> {
-        let Some(state) = &self.state else {
+        let Some(state) = &self.recorder.state else {
             return Ok(());
         };
         state.lock().device.as_ref().and_then(Device::error).cloned().map_or(Ok(()), Err)
     }
 
     fn load(&self, offset: u64, len: u64, durable: bool) {
-        let is_seen = durable && self.rules.loads;
+        let is_seen = durable && self.recorder.rules.loads;
         if !is_seen && self.fences_at_once() {
             return schedule::point();
         }
-        if let Some(mut state) = self.access()
+        if let Some(mut state) = self.recorder.access()
             && is_seen
         {
-            let thread = state.thread();
-            state.log.push(Event::Load { thread, offset, len });
+            let thread = state.thread(self.number);
+            state.log.push(Event::Load { thread, offset: self.start + offset, len });
         }
     }
 
     fn grow(&self, len: u64) -> io::Result<()> {
-        if len > self.rules.max_len {
+        if len > self.recorder.rules.max_len {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        self.mark(Event::Grow { len });
+        self.recorder.mark(Event::Grow { len });
         Ok(())
     }
 }

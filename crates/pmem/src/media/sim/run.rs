@@ -35,9 +35,14 @@ impl<'a, Op> Run<'a, Op> {
         Self { sim, marks, seed, threads: AtomicUsize::new(1), forced: AtomicU64::new(0) }
     }
 
-    /// The space of the run.
+    /// The space of the run; of several the first.
     pub fn space(&self) -> &Arc<Space> {
         self.sim.space()
+    }
+
+    /// All spaces of the run.
+    pub fn spaces(&self) -> &[Arc<Space>] {
+        self.sim.spaces()
     }
 
     /// The simulated machine.

@@ -1,0 +1,140 @@
+//! Power cuts of whole matrices, at every fence and every return, and while they are opened again:
+//! what was acknowledged is there. `COREPLANE_TEST_SCALE=full` runs more seeds and images.
+
+mod scale;
+#[path = "gated/mod.rs"]
+mod shelf;
+mod story;
+
+use coreplane_mkvs::{Ack, Position, Shape};
+use coreplane_pmem::media::sim::{Fault, Report, SimOptions, explore};
+use scale::scaled;
+use shelf::Kind;
+use story::{Aftermath, Change, Story};
+
+const ACKS: [Ack; 3] = [Ack::All, Ack::Majority, Ack::First];
+
+fn at(group: u16, device: u8) -> Position {
+    Position { group, device }
+}
+
+fn shape(groups: u16, devices: u8, ack: Ack) -> Shape {
+    Shape { groups, devices, ack, ..Shape::default() }
+}
+
+/// What is left at each cut is right; the images.
+fn explored(story: &Story, options: &SimOptions) -> Report {
+    let report = explore(options, story);
+    let violations: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
+    let (seed, kind, shape) = (story.seed, story.kind, story.shape);
+    assert!(violations.is_empty(), "seed {seed}, {kind:?}, {shape:?}: {}", violations.join("\n"));
+    report
+}
+
+/// Stories of both engines and every way to acknowledge; `change` makes of each what is asked. A
+/// quick test tells one of each way, by turns of either engine.
+fn tell_all(seeds: u64, change: impl Fn(Story) -> Story) -> (Report, u64) {
+    let (mut sum, mut refused) = (Report::default(), 0);
+    let is_quick = scaled(true, false);
+    for (number, ack) in (0..).zip(ACKS) {
+        for (kind, turn) in [(Kind::Bptree, 0), (Kind::Scmkv, 1)] {
+            for seed in (1..=scaled(1, seeds)).map(|seed| seed * 10 + number) {
+                if is_quick && turn != number % 2 {
+                    continue;
+                }
+                let groups = if seed / 10 % 2 == 1 { 2 } else { 3 };
+                let threads = 1 + (seed / 20 % 2) as u16;
+                let operations = scaled(10, 44) / u64::from(threads);
+                let story = Story::new(seed, kind, shape(groups, 2, ack));
+                let story = change(Story { threads, operations, ..story });
+                sum.merge(explored(&story, &story.options()));
+                refused += story.refused.into_inner();
+            }
+        }
+    }
+    eprintln!("{} images at {} cuts, {refused} refused", sum.images, sum.cuts);
+    (sum, refused)
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_power_cut() {
+    let (sum, _) = tell_all(8, |story| story);
+    assert!(sum.images > 300 && sum.recovery_images > 30, "{sum}");
+}
+
+/// Without one device nothing is lost that waited for all; what did not is refused.
+#[test]
+fn one_device_is_missing_after_the_power_cut() {
+    tell_all(3, |story| {
+        let missing = at((story.seed % 2) as u16, (story.seed / 10 % 2) as u8);
+        Story { aftermath: Aftermath::Without(vec![missing]), ..story }
+    });
+}
+
+#[test]
+fn a_device_that_was_missing_comes_back() {
+    tell_all(3, |story| {
+        let position = at((story.seed % 2) as u16, (story.seed / 10 % 2) as u8);
+        Story { aftermath: Aftermath::Returned(position), ..story }
+    });
+}
+
+/// It is back after the cut, and must not be believed.
+#[test]
+fn a_device_is_pulled_out_before_the_power_cut() {
+    tell_all(3, |story| {
+        let position = at((story.seed % 2) as u16, (story.seed / 10 % 2) as u8);
+        Story { pulls: Some(position), ..story }
+    });
+}
+
+/// A device comes back, or a new one in its place, while others write.
+#[test]
+fn a_device_is_replaced_before_the_power_cut() {
+    tell_all(3, |story| {
+        let position = at((story.seed % 2) as u16, (story.seed / 10 % 2) as u8);
+        let change = Change::Replaced { is_fresh: story.kind == Kind::Scmkv };
+        Story { pulls: Some(position), change, ..story }
+    });
+}
+
+/// Quickly only at `all`: its slots move in many steps.
+#[test]
+fn a_group_is_added_before_the_power_cut() {
+    if scaled(false, true) {
+        tell_all(3, |story| Story { change: Change::GroupAdded, ..story });
+        return;
+    }
+    let story = Story::new(12, Kind::Scmkv, shape(1, 2, Ack::All));
+    let story = Story { change: Change::GroupAdded, operations: 8, ..story };
+    explored(&story, &SimOptions { images_per_cut: 1, ..story.options() });
+}
+
+/// Writes are refused for lack of space, on one device sooner than on the other.
+#[test]
+fn devices_are_full() {
+    let (_, refused) = tell_all(8, |story| {
+        let (len, large_in) = (if story.kind == Kind::Bptree { 96 } else { 128 } << 10, 1);
+        Story { len, large_in, keys: 60, ..story }
+    });
+    eprintln!("{refused} writes were refused");
+}
+
+fn is_found(story: &Story, fault: Option<Fault>) -> bool {
+    let options = SimOptions { fault, recovery_cut_in: 0, max_violations: 1, ..story.options() };
+    !explore(&options, story).violations.is_empty()
+}
+
+/// The stories can fail: without fences, flushes or intents they do.
+#[test]
+fn what_is_left_out_is_found() {
+    let two_by_two = shape(2, 2, Ack::All);
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let story = Story::new(2, kind, two_by_two);
+        for fault in [Fault::DropEveryFence, Fault::DropEveryFlush] {
+            assert!(is_found(&story, Some(fault.clone())), "{kind:?}: {fault:?}");
+        }
+        let story = Story { forgets_intents: true, ..Story::new(2, kind, two_by_two) };
+        assert!(is_found(&story, None), "{kind:?}: batches without an intent");
+    }
+}

@@ -1,0 +1,131 @@
+//! A rack of pools in a directory in memory.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+pub(crate) mod pulled;
+
+use coreplane_bptree::Bptree;
+use coreplane_engine::{Engine, Error, Result};
+use coreplane_mkvs::{Position, Rack, TimeSource};
+use coreplane_pmem::MediaChoice;
+use coreplane_scmkv::{Placement, Scmkv};
+use pulled::{Gate, Pulled};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Which engine the devices have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Bptree,
+    Scmkv,
+}
+
+/// Pools in a directory that goes when it is dropped.
+pub(crate) struct Shelf {
+    directory: tempfile::TempDir,
+    kind: Kind,
+    size: u64,
+    /// Of the devices that were opened.
+    gates: Mutex<HashMap<Position, Arc<Gate>>>,
+    /// Of those that are opened from now on: set when their power is cut.
+    is_dead: Mutex<Arc<AtomicBool>>,
+}
+
+impl Shelf {
+    pub(crate) fn new(kind: Kind, size: u64) -> Self {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        Self { directory, kind, size, gates: Mutex::default(), is_dead: Mutex::default() }
+    }
+
+    pub(crate) fn path(&self, place: Position) -> PathBuf {
+        self.directory.path().join(place.to_string())
+    }
+
+    /// From now on every call of the device fails.
+    pub(crate) fn pull(&self, place: Position) {
+        self.gate(place).is_out.store(true, Ordering::SeqCst);
+    }
+
+    /// The device answers again, with what it has.
+    pub(crate) fn put_back(&self, place: Position) {
+        self.gate(place).is_out.store(false, Ordering::SeqCst);
+    }
+
+    /// From now on every call of every device fails that has been opened so far.
+    pub(crate) fn cut_power(&self) {
+        self.is_dead.lock().expect("lock").store(true, Ordering::SeqCst);
+    }
+
+    /// Devices that are opened from now on work again.
+    pub(crate) fn restore_power(&self) {
+        *self.is_dead.lock().expect("lock") = Arc::default();
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.is_dead.lock().expect("lock").load(Ordering::SeqCst)
+    }
+
+    /// The gate of the device at `place`, which was opened.
+    pub(crate) fn gate(&self, place: Position) -> Arc<Gate> {
+        Arc::clone(&self.gates.lock().expect("lock")[&place])
+    }
+
+    fn with_gate(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
+        let is_dead = Arc::clone(&self.is_dead.lock().expect("lock"));
+        let gate = Arc::new(Gate::powered_by(is_dead));
+        self.gates.lock().expect("lock").insert(place, Arc::clone(&gate));
+        Arc::new(Pulled { engine, gate })
+    }
+}
+
+impl Rack for Shelf {
+    fn present(&self) -> Result<Vec<Position>> {
+        let places = (0..16).flat_map(|group| (0..8).map(move |device| Position { group, device }));
+        Ok(places.filter(|place| self.path(*place).exists()).collect())
+    }
+
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+        let path = self.path(place);
+        if path.exists() {
+            return Err(Error::Unusable(format!("there is a device at {place}")));
+        }
+        let time = Some(Arc::clone(time));
+        let engine: Arc<dyn Engine> = match self.kind {
+            Kind::Bptree => {
+                let options = coreplane_bptree::Options { time, ..Default::default() };
+                Arc::new(Bptree::create(&path, self.size, 8192, MediaChoice::Auto, &options)?)
+            }
+            Kind::Scmkv => {
+                let options = coreplane_scmkv::Options { time, ..Default::default() };
+                let (media, placement) = (MediaChoice::Auto, Placement::Auto);
+                Arc::new(Scmkv::create(&path, self.size, media, placement, options)?)
+            }
+        };
+        Ok(self.with_gate(place, engine))
+    }
+
+    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+        let (path, time) = (self.path(place), Some(Arc::clone(time)));
+        let engine: Arc<dyn Engine> = match self.kind {
+            Kind::Bptree => {
+                let options = coreplane_bptree::Options { time, ..Default::default() };
+                Arc::new(Bptree::open(&path, MediaChoice::Auto, &options, &|_| {})?)
+            }
+            Kind::Scmkv => {
+                let options = coreplane_scmkv::Options { time, ..Default::default() };
+                Arc::new(Scmkv::open(&path, MediaChoice::Auto, options)?)
+            }
+        };
+        Ok(self.with_gate(place, engine))
+    }
+
+    fn remove(&self, place: Position) -> Result<()> {
+        match std::fs::remove_file(self.path(place)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::Io { context: "remove a device".to_owned(), source: error })
+            }
+            _ => Ok(()),
+        }
+    }
+}

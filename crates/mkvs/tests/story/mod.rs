@@ -1,0 +1,297 @@
+//! Stories of a matrix that a power cut ends: operations drawn from a seed, and what must be left of
+//! them. All devices lose power at the same moment.
+//!
+//! ```text
+//!   draw ─▶ op ─▶ perform ─▶ acknowledged     ✂     open ─▶ contents ─▶ check
+//! ```
+//!
+//! What was acknowledged is there, whatever it waited for. What was called and not acknowledged is
+//! there or not: a batch wholly or not at all, in however many groups it is. What was refused is not
+//! there, nor anything older than what was acknowledged; and the members of each group are level.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+mod deed;
+mod rack;
+mod survivors;
+
+pub(crate) use deed::{Draw, Op};
+pub(crate) use rack::SimRack;
+pub(crate) use survivors::{Contents, Left};
+
+use crate::scale::scaled;
+use crate::shelf::Kind;
+use coreplane_engine::{Engine, UnixMillis};
+use coreplane_mkvs::{FillOptions, Matrix, Options, Position, Shape, Standing};
+use coreplane_pmem::Space;
+use coreplane_pmem::media::sim::{History, Run, Sim, SimOptions, Subject};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The time when a story begins, and when its matrix is opened again: by then all has expired that
+/// ever will.
+pub(crate) const NOW: UnixMillis = UnixMillis(1_800_000_000_000);
+const LATER: UnixMillis = UnixMillis(NOW.0 + 36_000_000);
+
+/// What happens after the power cut.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Aftermath {
+    /// It is opened again.
+    Opened,
+    /// It is opened without these.
+    Without(Vec<Position>),
+    /// It is opened without this one, written to and crashes; then the device is back.
+    Returned(Position),
+}
+
+/// What is done to the matrix itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Nothing,
+    /// The device that was pulled out comes back, or a new one in its place.
+    Replaced {
+        is_fresh: bool,
+    },
+    GroupAdded,
+}
+
+/// One thread, or several with keys of their own.
+pub(crate) struct Story {
+    pub(crate) seed: u64,
+    pub(crate) kind: Kind,
+    pub(crate) shape: Shape,
+    pub(crate) threads: u16,
+    /// Of each thread.
+    pub(crate) keys: u16,
+    /// Of each thread.
+    pub(crate) operations: u64,
+    /// Bytes of a device.
+    pub(crate) len: u64,
+    /// One value in so many has pages of its own.
+    pub(crate) large_in: u64,
+    pub(crate) aftermath: Aftermath,
+    /// A device that is pulled out in the middle.
+    pub(crate) pulls: Option<Position>,
+    /// A fault: no intent is written down.
+    pub(crate) forgets_intents: bool,
+    pub(crate) change: Change,
+    pub(crate) closes: bool,
+    /// Operations that were refused for lack of space.
+    pub(crate) refused: AtomicU64,
+}
+
+impl Story {
+    pub(crate) fn new(seed: u64, kind: Kind, shape: Shape) -> Self {
+        Self {
+            seed,
+            kind,
+            shape,
+            threads: 1,
+            keys: 24,
+            operations: 50,
+            len: if kind == Kind::Bptree { 160 << 10 } else { 224 << 10 },
+            large_in: 12,
+            aftermath: Aftermath::Opened,
+            pulls: None,
+            forgets_intents: false,
+            change: Change::Nothing,
+            closes: seed.is_multiple_of(3),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// A machine for it.
+    pub(crate) fn options(&self) -> SimOptions {
+        let devices = usize::from(self.shape.devices);
+        // Each try to make what is added or replaced takes some.
+        let spares = if self.change == Change::Nothing { 0 } else { 3 * devices };
+        SimOptions {
+            spaces: 1 + usize::from(self.shape.groups) * devices + spares,
+            len: self.len,
+            max_len: self.len,
+            page_size: 4096,
+            seed: self.seed,
+            images_per_cut: scaled(2, 3),
+            // What is gone on with has many fences.
+            recovery_cut_in: if self.goes_on() { 300 } else { 40 },
+            images_per_recovery_cut: 1,
+            checkers: 2,
+            non_temporal: self.seed.is_multiple_of(2),
+            early_reads: false,
+            shrink: false,
+            ..SimOptions::default()
+        }
+    }
+
+    /// What was cut off is gone on with after the opening.
+    fn goes_on(&self) -> bool {
+        self.change != Change::Nothing && self.seed % 4 > 1
+    }
+
+    fn rack(&self, spaces: &[Arc<Space>], missing: &[Position]) -> SimRack {
+        SimRack::new(self.kind, self.shape, spaces, missing)
+    }
+
+    fn open(&self, spaces: &[Arc<Space>], missing: &[Position]) -> Result<Left, String> {
+        let options = Options { time: Arc::new(|| LATER), ..Options::default() };
+        let rack = self.rack(spaces, missing);
+        match Matrix::open(&rack, &options, &|_| {}) {
+            Ok(matrix) => {
+                if self.goes_on() {
+                    let done = self.go_on(&matrix, &rack);
+                    done.map_err(|error| format!("it cannot go on: {error}"))?;
+                }
+                Ok(Left::matrix(matrix))
+            }
+            // Told apart by `check`: there are not many reasons for which there may be none.
+            Err(coreplane_engine::Error::Unusable(why)) => Ok(Left::Refused(why)),
+            Err(error) => Err(format!("cannot be opened: {error}")),
+        }
+    }
+
+    /// What is done to the matrix itself, with others at work.
+    fn change(&self, run: &Run<'_, Op>, matrix: &Matrix, rack: &SimRack) {
+        let is_fresh = self.change == Change::Replaced { is_fresh: true };
+        let options = FillOptions { is_fresh, ..FillOptions::default() };
+        match (self.change, self.pulls) {
+            (Change::GroupAdded, _) => {
+                rack.be_prompt();
+                let add = || matrix.add_group(rack, &options, &|_| {}).expect("add a group");
+                run.acknowledged(Op::Fill, add);
+            }
+            (Change::Replaced { .. }, Some(position)) => {
+                rack.gate(position).is_out.store(false, Ordering::SeqCst);
+                // Perhaps nobody has noticed that it was gone.
+                if !matrix.standings().contains(&(position, Standing::Current)) {
+                    let replace = || matrix.replace(rack, position, &options, &|_| {});
+                    run.acknowledged(Op::Fill, || replace().expect("replace a device"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Goes on with what was cut off.
+    fn go_on(&self, matrix: &Matrix, rack: &SimRack) -> coreplane_engine::Result<()> {
+        let options = FillOptions::default();
+        for (position, standing) in matrix.standings() {
+            if standing != Standing::Current {
+                matrix.replace(rack, position, &options, &|_| {})?;
+            }
+        }
+        matrix.finish_moves(&options, &|_| {}).map(|_| ())
+    }
+
+    fn write(&self, run: &Run<'_, Op>, (matrix, rack): (&Matrix, &SimRack), thread: u16) {
+        let mut draw = Draw(self.seed << 8 | u64::from(thread));
+        let mut known = deed::Known::default();
+        let mine = thread * self.keys..(thread + 1) * self.keys;
+        for serial in 0..self.operations {
+            rack.clock.fetch_add(1000, Ordering::SeqCst);
+            rack.lag(&mut draw);
+            if let Some(position) = self.pulls
+                && thread == 0
+                && serial == self.operations / 2
+            {
+                let pull = || rack.gate(position).is_out.store(true, Ordering::SeqCst);
+                run.acknowledged(Op::Pull, pull);
+                rack.be_prompt();
+            }
+            if thread == 0 && serial == self.operations * 3 / 4 {
+                self.change(run, matrix, rack);
+            }
+            let op = draw.op(&mine, serial, self.large_in, &known);
+            if op == Op::Sweep {
+                rack.let_go();
+            }
+            let call = run.began(op.clone());
+            match op.perform(matrix, &mut known) {
+                Ok(true) => call.returned(),
+                Ok(false) => call.refused(),
+                Err(coreplane_engine::Error::NoSpace { .. }) => {
+                    self.refused.fetch_add(1, Ordering::Relaxed);
+                    call.refused();
+                }
+                Err(error) => panic!("{op:?}: {error}"),
+            }
+        }
+    }
+}
+
+impl Subject for Story {
+    type Op = Op;
+    type Store = Left;
+    type Contents = Contents;
+
+    fn work(&self, run: &Run<'_, Op>) {
+        let rack = self.rack(run.spaces(), &[]);
+        let clock = Arc::clone(&rack.clock);
+        let time = Arc::new(move || UnixMillis(clock.load(Ordering::SeqCst)));
+        let options = Options { time, ..Options::default() };
+        let matrix = run.acknowledged(Op::Create, || {
+            Matrix::create(&rack, self.shape, &options).expect("create")
+        });
+        rack.each_gate(|gate| gate.forgets_intents.store(self.forgets_intents, Ordering::SeqCst));
+        if self.threads == 1 {
+            self.write(run, (&matrix, &rack), 0);
+        } else {
+            run.threads(|threads| {
+                for thread in 0..self.threads {
+                    let (matrix, rack) = (&matrix, &rack);
+                    threads.spawn(move || self.write(run, (matrix, rack), thread));
+                }
+            });
+        }
+        rack.let_go();
+        if self.closes {
+            let closed = run.began(Op::Close);
+            match matrix.close() {
+                Ok(()) => closed.returned(),
+                // The device that was pulled out cannot be closed.
+                Err(error) => assert!(self.pulls.is_some(), "close: {error}"),
+            }
+        }
+    }
+
+    fn recover(&self, space: &Arc<Space>) -> Result<Left, String> {
+        self.recover_all(std::slice::from_ref(space))
+    }
+
+    fn recover_all(&self, spaces: &[Arc<Space>]) -> Result<Left, String> {
+        match &self.aftermath {
+            Aftermath::Opened => self.open(spaces, &[]),
+            Aftermath::Without(missing) => self.open(spaces, missing),
+            Aftermath::Returned(position) => {
+                let Left::Matrix { matrix, .. } = self.open(spaces, &[*position])? else {
+                    return Ok(Left::Refused("without it".to_owned()));
+                };
+                survivors::write_extras(&matrix).map_err(|error| error.to_string())?;
+                drop(matrix);
+                let sim = Sim::after_all(spaces, &self.options()).map_err(|it| it.to_string())?;
+                match self.open(sim.spaces(), &[])? {
+                    Left::Matrix { matrix, .. } => Ok(Left::Matrix { matrix, has_extras: true }),
+                    Left::Refused(why) => Err(format!("refused when the device was back: {why}")),
+                }
+            }
+        }
+    }
+
+    fn contents(&self, left: &Left) -> Result<Contents, String> {
+        let contents = survivors::contents(left)?;
+        if let (Left::Matrix { matrix, .. }, Aftermath::Opened) = (left, &self.aftermath)
+            && (self.pulls.is_none() || self.goes_on())
+        {
+            let standings = matrix.standings();
+            if standings.iter().any(|(_, standing)| *standing != Standing::Current) {
+                return Err(format!("not all are current: {standings:?}"));
+            }
+            if self.goes_on() && matrix.is_moving() {
+                return Err(format!("slots have not moved: {:?}", matrix.slots()));
+            }
+        }
+        Ok(contents)
+    }
+
+    fn check(&self, contents: &Contents, history: &History<'_, Op>) -> Result<(), String> {
+        survivors::check(self, contents, history)
+    }
+}

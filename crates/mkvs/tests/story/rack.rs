@@ -1,0 +1,173 @@
+//! Devices in the simulator's memory.
+
+use super::{Draw, NOW};
+use crate::shelf::Kind;
+use crate::shelf::pulled::{Gate, Pulled};
+use coreplane_bptree::Bptree;
+use coreplane_engine::{Engine, Error, Result};
+use coreplane_mkvs::{Ack, Position, Rack, Shape, TimeSource};
+use coreplane_pmem::{Claim, Durable, Space};
+use coreplane_scmkv::{Geometry, Placement, Scmkv};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Where the directory says how many spaces have been used.
+const USED: u64 = 4088;
+
+/// A rack of simulated spaces: a directory, which says in which space the device at a place is, and
+/// the spaces, each of which is used once. So a cut leaves a device that is there and not made, or
+/// not even there.
+pub(crate) struct SimRack {
+    kind: Kind,
+    shape: Shape,
+    spaces: Vec<Arc<Space>>,
+    missing: Vec<Position>,
+    gates: Vec<Arc<Gate>>,
+    /// What was opened, by its space: a simulated space is opened once.
+    opened: Mutex<HashMap<u64, Arc<dyn Engine>>>,
+    /// No device falls behind any more.
+    is_prompt: AtomicBool,
+    /// Milliseconds, for whoever tells the time.
+    pub(crate) clock: Arc<AtomicU64>,
+}
+
+impl SimRack {
+    pub(crate) fn new(
+        kind: Kind,
+        shape: Shape,
+        spaces: &[Arc<Space>],
+        missing: &[Position],
+    ) -> Self {
+        // It may have been claimed by one before.
+        let _claimed = spaces[0].claim_words(0, Claim::WordsAsStored);
+        // A group may be added.
+        let gates = usize::from(shape.groups + 1) * usize::from(shape.devices);
+        let gates = (0..gates).map(|_| Arc::new(Gate::by_turns())).collect();
+        let (spaces, missing) = (spaces.to_vec(), missing.to_vec());
+        let (is_prompt, clock) = (AtomicBool::new(false), Arc::new(AtomicU64::new(NOW.0)));
+        let opened = Mutex::default();
+        Self { kind, shape, spaces, missing, gates, opened, is_prompt, clock }
+    }
+
+    fn word(&self, offset: u64) -> u64 {
+        self.spaces[0].word::<Durable>(offset).expect("a word").load()
+    }
+
+    /// Writes a word of the directory; durable when it returns.
+    fn write_word(&self, offset: u64, value: u64) {
+        self.spaces[0].word::<Durable>(offset).expect("a word").store(value);
+        self.spaces[0].persist(offset, 8).expect("persist");
+    }
+
+    fn entry(place: Position) -> u64 {
+        8 * (u64::from(place.group) * 8 + u64::from(place.device))
+    }
+
+    /// The space of the device at a place, if there is one.
+    fn space(&self, place: Position) -> Option<&Arc<Space>> {
+        match self.word(Self::entry(place)) {
+            0 => None,
+            number => self.spaces.get(number as usize),
+        }
+    }
+
+    fn number(&self, place: Position) -> usize {
+        usize::from(place.group) * usize::from(self.shape.devices) + usize::from(place.device)
+    }
+
+    pub(crate) fn gate(&self, place: Position) -> &Gate {
+        &self.gates[self.number(place)]
+    }
+
+    pub(crate) fn each_gate(&self, each: impl Fn(&Gate)) {
+        self.gates.iter().for_each(|gate| each(gate));
+    }
+
+    /// Now and then a device falls behind, or catches up: one of a group, since a batch waits until
+    /// one device has all that it needs.
+    pub(crate) fn lag(&self, draw: &mut Draw) {
+        let (drawn, device) = (draw.next(6), draw.next(self.gates.len() as u64) as usize);
+        let devices = usize::from(self.shape.devices);
+        let group = &self.gates[device / devices * devices..][..devices];
+        let is_lagging = group.iter().any(|gate| gate.is_lagging.load(Ordering::SeqCst));
+        if drawn == 0 && self.shape.ack != Ack::All && !self.is_prompt.load(Ordering::SeqCst) {
+            group.iter().for_each(|gate| gate.is_lagging.store(false, Ordering::SeqCst));
+            self.gates[device].is_lagging.store(!is_lagging, Ordering::SeqCst);
+        }
+    }
+
+    /// All devices catch up.
+    pub(crate) fn let_go(&self) {
+        self.each_gate(|gate| gate.is_lagging.store(false, Ordering::SeqCst));
+    }
+
+    /// All devices catch up, and do not fall behind again: some are waited for from now on.
+    pub(crate) fn be_prompt(&self) {
+        self.is_prompt.store(true, Ordering::SeqCst);
+        self.let_go();
+    }
+
+    fn gated(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
+        Arc::new(Pulled { engine, gate: Arc::clone(&self.gates[self.number(place)]) })
+    }
+}
+
+fn of_bptree(time: &TimeSource) -> coreplane_bptree::Options {
+    let time = Some(Arc::clone(time));
+    coreplane_bptree::Options { time, background: false, ..Default::default() }
+}
+
+fn of_scmkv(time: &TimeSource) -> coreplane_scmkv::Options {
+    let time = Some(Arc::clone(time));
+    coreplane_scmkv::Options { time, background: false, ..Default::default() }
+}
+
+impl Rack for SimRack {
+    fn present(&self) -> Result<Vec<Position>> {
+        let Shape { groups, devices, .. } = self.shape;
+        let places = (0..=groups)
+            .flat_map(|group| (0..devices).map(move |device| Position { group, device }));
+        let is_there =
+            |place: &Position| self.space(*place).is_some() && !self.missing.contains(place);
+        Ok(places.filter(is_there).collect())
+    }
+
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+        let number = self.word(USED) + 1;
+        let spare = self.spaces.get(number as usize);
+        let space = Arc::clone(spare.ok_or_else(|| Error::Unusable("no spare space".to_owned()))?);
+        self.write_word(USED, number);
+        self.write_word(Self::entry(place), number);
+        let engine: Arc<dyn Engine> = match self.kind {
+            Kind::Bptree => Arc::new(Bptree::simulated_create(space, &of_bptree(time))?),
+            Kind::Scmkv => {
+                let (geometry, placement) = (Geometry::TINY, Placement::Pool);
+                Arc::new(Scmkv::simulated_create(space, geometry, placement, of_scmkv(time))?)
+            }
+        };
+        Ok(self.gated(place, engine))
+    }
+
+    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+        let number = self.word(Self::entry(place));
+        if let Some(engine) = self.opened.lock().get(&number) {
+            return Ok(self.gated(place, Arc::clone(engine)));
+        }
+        let found = self.space(place);
+        let space = found.ok_or_else(|| Error::Unusable(format!("there is no {place}")))?;
+        let space = Arc::clone(space);
+        let engine: Arc<dyn Engine> = match self.kind {
+            Kind::Bptree => Arc::new(Bptree::simulated_open(space, &of_bptree(time))?),
+            Kind::Scmkv => Arc::new(Scmkv::simulated_open(space, of_scmkv(time))?),
+        };
+        self.opened.lock().insert(number, Arc::clone(&engine));
+        Ok(self.gated(place, engine))
+    }
+
+    fn remove(&self, place: Position) -> Result<()> {
+        self.write_word(Self::entry(place), 0);
+        Ok(())
+    }
+}
