@@ -25,6 +25,7 @@ const LEN: u64 = (1 << LEN_BITS) - 1;
 const PUT: u64 = 1 << 48;
 const EXPIRES: u64 = 1 << 49;
 const DURABILITY_BITS: u32 = 50;
+const VITAL: u64 = 1 << 53;
 
 /// A write that was decided.
 #[derive(Debug, Clone, Copy)]
@@ -100,6 +101,7 @@ impl Decisions {
             writer.push(options.sequence.unwrap_or(0));
             let kind = if put.is_some() { PUT } else { 0 }
                 | if expires_at.is_some() { EXPIRES } else { 0 }
+                | if options.is_vital { VITAL } else { 0 }
                 | (durability as u64) << DURABILITY_BITS;
             writer.push(kind | (value.len() as u64) << LEN_BITS | key.len() as u64);
             writer.push(expires_at.map_or(0, |at| at.0));
@@ -124,10 +126,11 @@ impl Decisions {
         let expires_at = reader.pop();
         taken.is_put = kind & PUT != 0;
         taken.expires_at = (kind & EXPIRES != 0).then_some(UnixMillis(expires_at));
-        let durability = DURABILITIES[(kind >> DURABILITY_BITS) as usize % DURABILITIES.len()];
-        let completion = Completion::Wait;
+        let durability = (kind & (VITAL - 1)) >> DURABILITY_BITS;
+        let durability = DURABILITIES[durability as usize % DURABILITIES.len()];
+        let (completion, is_vital) = (Completion::Wait, kind & VITAL != 0);
         taken.options =
-            WriteOptions { sequence, durability, completion, expires_at: None, is_vital: false };
+            WriteOptions { sequence, durability, completion, expires_at: None, is_vital };
         read_bytes(&mut reader, (kind & LEN) as usize, &mut taken.key);
         read_bytes(&mut reader, (kind >> LEN_BITS & LEN) as usize, &mut taken.value);
         Some(reader.free())
@@ -192,7 +195,8 @@ mod tests {
         for round in 0..400 {
             for (number, (key, put)) in writes.iter().enumerate() {
                 let durability = DURABILITIES[(round + number) % DURABILITIES.len()];
-                let options = options(round as u64, durability);
+                let is_vital = number % 2 == 0;
+                let options = WriteOptions { is_vital, ..options(round as u64, durability) };
                 let decided = Decided { key, put: *put };
                 let decision = Decision { hash: number as u64, decided, options: &options };
                 assert_eq!(ring.push(&decision), Room::Enough);
@@ -203,7 +207,9 @@ mod tests {
                 let durability = DURABILITIES[(round + number) % DURABILITIES.len()];
                 assert_eq!((found.hash, found.decided.key), (number as u64, *key));
                 assert_eq!(found.decided.put, *put);
-                assert_eq!(*found.options, options(round as u64, durability));
+                let is_vital = number % 2 == 0;
+                let expected = WriteOptions { is_vital, ..options(round as u64, durability) };
+                assert_eq!(*found.options, expected);
             }
             assert!(ring.is_empty());
         }
