@@ -164,7 +164,7 @@ impl Group {
 
     /// The devices that are there, members or not.
     pub(crate) fn devices(&self) -> impl Iterator<Item = &Arc<Device>> {
-        (0..DEVICES_MAX as u8).filter_map(|number| self.device(number).ok())
+        (0..DEVICES_MAX as u8).filter_map(|number| self.at(number))
     }
 
     /// The devices of a set.
@@ -369,10 +369,13 @@ impl Group {
 
     #[inline]
     pub(crate) fn device(&self, number: u8) -> Result<&Arc<Device>> {
-        let place = self.places.get(usize::from(number));
-        let at = place.map_or(NOBODY, |place| place.load(Ordering::Acquire));
-        let device = self.devices.get(usize::from(at)).and_then(OnceLock::get);
-        device.ok_or_else(|| self.lost())
+        self.at(number).ok_or_else(|| self.lost())
+    }
+
+    #[inline]
+    fn at(&self, number: u8) -> Option<&Arc<Device>> {
+        let at = self.places.get(usize::from(number))?.load(Ordering::Acquire);
+        self.devices.get(usize::from(at)).and_then(OnceLock::get)
     }
 
     /// A sequence above all others, or the one that was given.
