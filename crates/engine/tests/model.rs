@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const EARLY: WriteOptions = WriteOptions {
+    is_vital: false,
     expires_at: None,
     durability: None,
     completion: Completion::Early,

@@ -18,9 +18,10 @@
 //! before any reader has seen it, and refused.
 
 mod reading;
+mod refusing;
 
 use crate::bloom::Filter;
-use crate::decided::{Decided, Write, is_failure};
+use crate::decided::{Write, is_failure};
 use crate::device::{Device, Job, make};
 use crate::label::{Ack, Position};
 use crate::order::{Order, anchor_of, numbers};
@@ -28,9 +29,7 @@ use crate::pending::{Devices, Entry, Pending};
 use crate::prototype::{Prototype, ReadPath};
 use crate::ring::{Decision, Room};
 use crate::standings::Standings;
-use coreplane_engine::{
-    Batch, Completion, Error, Outcome, Record, Result, Ticket, Visibility, WriteOptions, Written,
-};
+use coreplane_engine::{Batch, Completion, Error, Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::spin::Backoff;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -419,39 +418,6 @@ impl Group {
             }
             backoff.wait();
         }
-    }
-
-    /// Takes a write back that was made on some devices: all get what `source` has, on which it was
-    /// not.
-    ///
-    /// # Errors
-    /// If that one cannot be read.
-    fn take_back(&self, made: Devices, source: u8, key: &[u8]) -> Result<()> {
-        let mut old = None;
-        let visit =
-            &mut |record: Record<'_>| old = Some((record.value.to_vec(), record.expires_at));
-        self.device(source)?.engine.get_with(key, Visibility::Durable, visit)?;
-        let put = old.as_ref().map(|(value, expires_at)| (value.as_slice(), *expires_at));
-        let sequence = Some(self.draw(None));
-        let options = WriteOptions { sequence, ..WriteOptions::default() };
-        self.restore(made, |number| {
-            Decided { key, put }.make(&*self.device(number)?.engine, &options)
-        })
-    }
-
-    /// Makes what was there before a write that was refused, on all devices: where it was made, where
-    /// it was copied from there, and on the others, so that all have the same.
-    ///
-    /// # Errors
-    /// If a device that has what nobody else has cannot be left out.
-    pub(crate) fn restore(&self, made: Devices, make: impl Fn(u8) -> Result<()>) -> Result<()> {
-        for number in numbers(self.followers()) {
-            let is_needed = (made | !self.members()) & 1 << number != 0;
-            if make(number).is_err() && is_needed {
-                self.drop_member(number)?;
-            }
-        }
-        Ok(())
     }
 
     /// Makes on a device what the others have already, if it is a member.

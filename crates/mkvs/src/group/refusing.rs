@@ -1,0 +1,42 @@
+//! Taking back what was refused on the way: on all devices, so that they have the same again.
+
+use super::Group;
+use crate::decided::Decided;
+use crate::order::numbers;
+use crate::pending::Devices;
+use coreplane_engine::{Record, Result, Visibility, WriteOptions};
+
+impl Group {
+    /// Takes a write back that was made on some devices: all get what `source` has, on which it was
+    /// not.
+    ///
+    /// # Errors
+    /// If that one cannot be read.
+    pub(super) fn take_back(&self, made: Devices, source: u8, key: &[u8]) -> Result<()> {
+        let mut old = None;
+        let visit =
+            &mut |record: Record<'_>| old = Some((record.value.to_vec(), record.expires_at));
+        self.device(source)?.engine.get_with(key, Visibility::Durable, visit)?;
+        let put = old.as_ref().map(|(value, expires_at)| (value.as_slice(), *expires_at));
+        let sequence = Some(self.draw(None));
+        let options = WriteOptions { sequence, ..WriteOptions::default() };
+        self.restore(made, |number| {
+            Decided { key, put }.make(&*self.device(number)?.engine, &options)
+        })
+    }
+
+    /// Makes what was there before a write that was refused, on all devices: where it was made, where
+    /// it was copied from there, and on the others, so that all have the same.
+    ///
+    /// # Errors
+    /// If a device that has what nobody else has cannot be left out.
+    pub(crate) fn restore(&self, made: Devices, make: impl Fn(u8) -> Result<()>) -> Result<()> {
+        for number in numbers(self.followers()) {
+            let is_needed = (made | !self.members()) & 1 << number != 0;
+            if make(number).is_err() && is_needed {
+                self.drop_member(number)?;
+            }
+        }
+        Ok(())
+    }
+}
