@@ -15,7 +15,7 @@ use crate::counters::Count;
 use crate::durable::Level;
 use crate::image::{Image, Item, live_len};
 use crate::leaf::tag_of;
-use crate::pages::RESERVE;
+use crate::pages::{Patience, RESERVE};
 use crate::pieces::Pieces;
 use crate::rewrite::Contents;
 use crate::ring::{self, NewPart, Place};
@@ -79,10 +79,11 @@ impl Store {
             let mut steps = self.steps(batch, options.sequence)?;
             self.apply_steps(&mut steps, options)
         };
+        let mut patience = Patience::default();
         let (written, sparse) = loop {
             match apply() {
                 // Pages that somebody may still read come back soon.
-                Err(Error::NoSpace { .. }) if self.pages.wait_for_retired() => {}
+                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
                 other => break other?,
             }
         };

@@ -13,6 +13,7 @@
 use crate::counters::Count;
 use crate::inner::Bound;
 use crate::leaf::{Head, Life};
+use crate::pages::Patience;
 use crate::store::{Root, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
@@ -27,11 +28,12 @@ impl Store {
     /// [`Error::Closed`], [`Error::NoSpace`], and if the medium fails.
     pub(crate) fn clear(&self) -> Result<()> {
         self.check_writable()?;
+        let mut patience = Patience::default();
         let page = loop {
             match self.pages.take(1, 0) {
                 Ok(pages) => break pages[0],
                 // Pages that somebody may still read come back soon.
-                Err(Error::NoSpace { .. }) if self.pages.wait_for_retired() => {}
+                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
                 Err(error) => return Err(error),
             }
         };

@@ -60,6 +60,16 @@ pub(crate) struct Pages {
     births_end: AtomicU64,
 }
 
+/// Tries without a gain after which there is no space.
+const MISSES_MAX: u32 = 4;
+
+/// How often somebody has tried without a gain.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    most: u32,
+    misses: u32,
+}
+
 impl Pages {
     pub(crate) fn new(space: &Arc<Space>) -> Self {
         Self {
@@ -147,9 +157,24 @@ impl Pages {
         self.space.fence().map_err(sync_failed)
     }
 
+    /// As [`Pages::wait_for_retired`], for somebody who tries again and again: true as long as more
+    /// pages are free than at his tries before. What he takes and gives back himself is no gain.
+    pub(crate) fn wait_for_more(&self, patience: &mut Patience) -> bool {
+        if !self.wait_for_retired() {
+            return false;
+        }
+        let free = self.free_len();
+        if free > patience.most {
+            *patience = Patience { most: free, misses: 0 };
+        } else {
+            patience.misses += 1;
+        }
+        patience.misses < MISSES_MAX
+    }
+
     /// Waits until a page comes back that was given back already, but may still be read; false if
     /// there is none, or its readers do not go. Not to be called with a guard or a lock.
-    pub(crate) fn wait_for_retired(&self) -> bool {
+    fn wait_for_retired(&self) -> bool {
         let begun = Instant::now();
         let (before, waiting) = {
             let free = spin::lock(&self.free);

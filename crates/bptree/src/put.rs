@@ -8,7 +8,7 @@
 use crate::get::Whole;
 use crate::image::{Item, live_len};
 use crate::leaf::tag_of;
-use crate::pages::RESERVE;
+use crate::pages::{Patience, RESERVE};
 use crate::pieces::Pieces;
 use crate::store::{Locked, Root, STEP, Standing, Store};
 use coreplane_engine::{Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written};
@@ -76,13 +76,13 @@ impl Store {
         self.check_writable()?;
         self.check_key(key)?;
         self.check_sequence(options.sequence)?;
-        let mut prepared = None;
+        let (mut prepared, mut patience) = (None, Patience::default());
         loop {
             match self.step(key, options, &mut prepared, decide) {
                 Ok(Some(outcome)) => return self.finish(outcome, options),
                 Ok(None) => {}
                 // Pages that somebody may still read come back soon.
-                Err(Error::NoSpace { .. }) if self.pages.wait_for_retired() => {}
+                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
                 Err(error) => return Err(error),
             }
         }

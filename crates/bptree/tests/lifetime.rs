@@ -152,3 +152,31 @@ fn a_full_store_takes_more_when_its_pool_has_grown() {
     store.close().expect("close");
     assert!(matches!(store.grow(8 << 20), Err(Error::Closed)));
 }
+
+/// A batch that does not fit is refused: it does not take for a gain, again and again, the pages that
+/// it has given back itself.
+#[test]
+fn a_batch_that_does_not_fit_is_refused() {
+    let directory = in_memory();
+    let store = created(directory.path(), 24 * u64::from(PAGE), &Options::default());
+    let (mut refused, mut made) = (0, 0);
+    for round in 0_u32..400 {
+        let mut batch = coreplane_engine::Batch::new();
+        for number in 0..6 {
+            // One page and a bit, and some that make leaves split.
+            let len = if number == 0 { 9_000 } else { 700 };
+            batch.put(format!("{:03} {number}", round % 37).as_bytes(), &vec![round as u8; len]);
+        }
+        match store.apply(&batch, &WriteOptions::default()) {
+            Ok(_) => made += 1,
+            Err(Error::NoSpace { .. }) => {
+                refused += 1;
+                let key = format!("{:03} 0", round * 7 % 37);
+                store.delete(key.as_bytes(), &WriteOptions::default()).expect("delete");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(refused > 10 && made > 10, "{refused} refused, {made} made");
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}

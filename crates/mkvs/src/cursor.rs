@@ -6,7 +6,8 @@ use coreplane_engine::{Entry, Error, Ordered, Result, WriteOptions};
 use coreplane_pmem::spin;
 use std::sync::atomic::Ordering;
 
-/// Where an iteration goes on: a group, one of its devices, and the cursor of that one's engine.
+/// Where an iteration goes on: a group, one of the devices that have ever come to it, and the cursor
+/// of that one's engine.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Place {
     group: usize,
@@ -33,15 +34,12 @@ impl Shared {
         let Place { mut group, mut device, mut inner } = spin::lock(&self.cursors).place_of(cursor);
         let mut shown = 0;
         while let Some(of) = self.groups.get(group) {
-            let on = match device.map(|number| of.settled_on(number)) {
-                Some(Some(same)) => same,
-                // Another begins with the group again.
-                _ => {
-                    inner = 0;
-                    of.settled()?
-                }
-            };
-            device = Some(on.number);
+            let on = of.settled()?;
+            // Another than before, in its place or in another, begins with the group again.
+            let index = of.index_of(on.number);
+            if device != Some(index) {
+                (device, inner) = (Some(index), 0);
+            }
             let wanted = count.max(1) - shown;
             inner = on.engine.iterate(inner, wanted, &mut |entry| {
                 if self.is_shown(group, entry.key) {

@@ -456,11 +456,9 @@ impl Group {
         }
     }
 
-    /// This device, with all that was acknowledged before the call; none if it is no member.
-    pub(crate) fn settled_on(&self, number: u8) -> Option<&Arc<Device>> {
-        let device = self.of(self.members()).find(|device| device.number == number)?;
-        device.drain();
-        (self.members() & 1 << number != 0).then_some(device)
+    /// Which of the devices that have ever come to the group is at a place.
+    pub(crate) fn index_of(&self, number: u8) -> u8 {
+        self.places.get(usize::from(number)).map_or(NOBODY, |it| it.load(Ordering::Acquire))
     }
 
     /// The anchor: of every key it has what a reader is shown, and no more.

@@ -158,6 +158,9 @@ impl Shared {
         for group in self.groups.iter() {
             self.remove_guests(group)?;
         }
+        for group in self.groups.iter().filter(|group| group.filter.needs_growth()) {
+            self.fill_filter(group)?;
+        }
         {
             let mut label = spin::lock(&self.label);
             let before = label.clone();
