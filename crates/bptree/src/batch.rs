@@ -36,7 +36,7 @@ struct Step<'b> {
 impl Step<'_> {
     fn item(&self, version: u64) -> Item<'_> {
         let value = self.pieces.as_ref().map_or(self.value, Pieces::name);
-        Item { header: Header { version, ..self.header }, key: self.key, value }
+        Item { header: Header { version, ..self.header }, key: self.key, value, is_damaged: false }
     }
 
     /// True if nothing is written for it: a delete of nothing, or a change that is not newer than

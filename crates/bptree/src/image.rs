@@ -17,12 +17,14 @@ pub(crate) struct Item<'a> {
     pub(crate) key: &'a [u8],
     /// The value, or the name of one that is large.
     pub(crate) value: &'a [u8],
+    /// It is copied from a record that was not what its checksum says.
+    pub(crate) is_damaged: bool,
 }
 
 impl<'a> From<&View<'a>> for Item<'a> {
     fn from(view: &View<'a>) -> Self {
         let header = Header { follows: false, batched: false, ..view.header };
-        Self { header, key: view.key(), value: view.value() }
+        Self { header, key: view.key(), value: view.value(), is_damaged: false }
     }
 }
 
@@ -98,6 +100,7 @@ impl Store {
         let mut next = start + head.len() as u64;
         for item in items {
             let encoded = self.encode(birth, next, &item.header, item.key, item.value);
+            let encoded = if item.is_damaged { encoded.spoiled() } else { encoded };
             write(&[encoded.bytes(), item.key, item.value])?;
             records.push((tag_of(item.key), (next - start) as u32, item.live_len()));
             next += item.len() as u64;
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn what_is_in_an_item_lives_unless_it_is_a_tombstone() {
-        let item = |header| Item { header, key: b"key", value: b"value" };
+        let item = |header| Item { header, key: b"key", value: b"value", is_damaged: false };
         assert_eq!((item(Header::put(1)).len(), item(Header::put(1)).live_len()), (32, 32));
         let tombstone = Header { kind: Kind::Delete, ..Header::put(1) };
         assert_eq!((item(tombstone).len(), item(tombstone).live_len()), (32, 0));

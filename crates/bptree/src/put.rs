@@ -214,7 +214,7 @@ impl Store {
         let Some(standing) = seen.transpose()? else { return appended.map(|_| None) };
         let appended = appended?;
         let place = standing.place.unwrap_or(vacancy);
-        let item = Item { header, key, value };
+        let item = Item { header, key, value, is_damaged: false };
         let outcome = self.publish(locked, &item, options, &standing, (place, appended));
         if let Some(old) = standing.old.filter(|old| old.header.large) {
             self.retire_pieces(&guard, &old)?;
@@ -255,7 +255,7 @@ impl Store {
         let appended = self.append_to(locked.page, |writer| {
             self.write_record(writer, birth, &header, key, value)
         })?;
-        let item = Item { header, key, value };
+        let item = Item { header, key, value, is_damaged: false };
         let outcome = self.publish(locked, &item, options, standing, (place, appended));
         let leaves_little = header.kind == Kind::Delete && leaf.live() < self.space.page_size() / 4;
         Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })

@@ -175,7 +175,9 @@ impl Store {
             let place = used.trailing_zeros() as usize;
             used &= used - 1;
             let view = self.record_at(guard, locked.page, locked.leaf, place)?;
-            let item = Item::from(&view);
+            // With a checksum of its own a copy of what is damaged would look sound.
+            let seed = coreplane_record::seed(self.seed, locked.held.birth() as u32, view.offset);
+            let item = Item { is_damaged: view.check(seed).is_err(), ..Item::from(&view) };
             if item.header.kind == Kind::Put && !self.is_expired(&view)? {
                 contents.kept.push(item);
                 continue;

@@ -263,7 +263,7 @@ impl Store {
         };
         let places = part.items.iter().map(&mut append).collect::<Result<_>>()?;
         let header = Header { kind: Kind::Commit, ..Header::put(version) };
-        append(&Item { header, key: &[], value: &closing.to_value() })?;
+        append(&Item { header, key: &[], value: &closing.to_value(), is_damaged: false })?;
         if !past_caches {
             writer.flush_from(from);
         }

@@ -180,3 +180,31 @@ fn a_batch_that_does_not_fit_is_refused() {
     assert!(refused > 10 && made > 10, "{refused} refused, {made} made");
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }
+
+/// A record that was damaged at rest stays so when its leaf is written anew, and is not made good by
+/// the checksum of the copy.
+#[test]
+fn what_is_damaged_stays_so_when_its_leaf_is_written_anew() {
+    use std::os::unix::fs::FileExt as _;
+    let directory = in_memory();
+    let store = created(directory.path(), 64 * u64::from(PAGE), &Options::default());
+    let options = WriteOptions::default();
+    let value = b"a value that is about to be damaged";
+    store.put(b"damaged", value, &options).expect("put");
+    let paths = std::fs::read_dir(directory.path()).expect("list");
+    for path in paths.map(|entry| entry.expect("an entry").path()) {
+        let bytes = std::fs::read(&path).expect("read");
+        let file = std::fs::File::options().write(true).open(&path).expect("open");
+        let found = bytes.windows(value.len()).position(|window| window == value);
+        let at = found.expect("it is there") as u64;
+        file.write_all_at(&[value[5] ^ 1], at + 5).expect("write");
+    }
+    assert!(store.check(b"damaged").is_err());
+    for number in 0..400 {
+        store.put(format!("other {number:03}").as_bytes(), &[7; 40], &options).expect("put");
+    }
+    assert!(matches!(store.check(b"damaged"), Err(Error::ChecksumMismatch { .. })));
+    assert!(!store.verify(&mut |_| {}).expect("verify").is_sound());
+    store.put(b"damaged", b"whole again", &options).expect("put");
+    assert!(store.check(b"damaged").expect("check"));
+}

@@ -173,6 +173,13 @@ pub struct Encoded {
 }
 
 impl Encoded {
+    /// The same with a checksum that does not match: what was damaged stays so wherever it is copied.
+    #[must_use]
+    pub fn spoiled(mut self) -> Self {
+        self.bytes[0] ^= 0xff;
+        self
+    }
+
     /// The bytes, up to where the key begins.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
