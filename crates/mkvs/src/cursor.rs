@@ -40,13 +40,25 @@ impl Shared {
             if device != Some(index) {
                 (device, inner) = (Some(index), 0);
             }
-            let wanted = count.max(1) - shown;
+            let (wanted, mut held) = (count.max(1) - shown, Vec::new());
             inner = on.engine.iterate(inner, wanted, &mut |entry| {
-                if self.is_shown(group, entry.key) {
-                    shown += 1;
+                if !self.is_shown(group, entry.key) {
+                    return;
+                }
+                shown += 1;
+                if self.is_held(entry.key) {
+                    held.push(entry.key.to_vec());
+                } else {
                     visit(entry);
                 }
             })?;
+            for key in held {
+                // Readers of single keys wait for it, and so it is here.
+                if let Some(answer) = self.answer(&key)? {
+                    let (record, sequence) = (Some(answer.record()), answer.sequence);
+                    visit(Entry { key: &key, record, sequence });
+                }
+            }
             if inner == 0 {
                 (group, device) = (group + 1, None);
             }
@@ -55,6 +67,11 @@ impl Shared {
             }
         }
         Ok(0)
+    }
+
+    /// True if a batch over several groups writes the key, which may be refused still.
+    fn is_held(&self, key: &[u8]) -> bool {
+        self.pending.entry(hash_of(key)).is_some_and(|entry| entry.is_held)
     }
 
     pub(crate) fn changes_since(
@@ -200,6 +217,19 @@ impl Stream<'_> {
                 }
                 true
             })?;
+            for at in (0..self.fetched.len()).rev() {
+                if !shared.is_held(&self.fetched[at].key) {
+                    continue;
+                }
+                match shared.answer(&self.fetched[at].key)? {
+                    Some(answer) => {
+                        let next = &mut self.fetched[at];
+                        (next.sequence, next.expires_at) = (answer.sequence, answer.expires_at);
+                        next.value = answer.value;
+                    }
+                    None => drop(self.fetched.remove(at)),
+                }
+            }
             self.is_over = seen < AT_A_TIME;
             if !reverse {
                 // Just above the last one.

@@ -315,7 +315,7 @@ fn digest(engine: &dyn Engine, lasting: UnixMillis) -> Result<(u64, u64)> {
 }
 
 impl Answer {
-    fn record(&self) -> Record<'_> {
+    pub(crate) fn record(&self) -> Record<'_> {
         Record {
             value: Value::Whole(&self.value),
             sequence: self.sequence,
