@@ -114,9 +114,7 @@ impl Pages {
             debug_assert!(is_retired, "page {page} has a writer");
             free.waiting.pop_front();
         }
-        while let Some(page) = self.space.reclaim() {
-            free.used.push(page);
-        }
+        self.space.reclaim_all(|page| free.used.push(page));
     }
 
     /// Takes `count` pages, if `reserve` are left. They are free, and blank.
@@ -125,7 +123,10 @@ impl Pages {
     /// [`Error::NoSpace`], and if the medium fails.
     pub(crate) fn take(&self, count: usize, reserve: u32) -> Result<Vec<u32>> {
         let mut free = spin::lock(&self.free);
-        self.reclaim(&mut free);
+        // Not each time: it interrupts the others.
+        if free.blank.len() < count || free.len() < count + reserve as usize {
+            self.reclaim(&mut free);
+        }
         if free.len() < count + reserve as usize {
             return Err(Error::NoSpace {
                 needed: count as u64 * u64::from(self.space.page_size()),

@@ -462,6 +462,23 @@ impl Space {
         Some(page)
     }
 
+    /// All retired pages that are free again, at the price of one look at the readers: with several
+    /// threads that is a system call that interrupts them.
+    pub fn reclaim_all(&self, mut each: impl FnMut(u32)) {
+        let mut retired = self.retired.lock();
+        if retired.is_empty() {
+            return;
+        }
+        let oldest = epoch::oldest_pinned();
+        while let Some((page, stamp)) = retired.front().copied()
+            && stamp < oldest
+        {
+            retired.pop_front();
+            self.roles.release(page);
+            each(page);
+        }
+    }
+
     /// Pages retired and not yet reclaimed.
     pub fn retired_len(&self) -> usize {
         self.retired.lock().len()
