@@ -243,7 +243,10 @@ impl Shared {
             // One that cannot be deleted is made again, or taken back again, when the matrix is
             // opened: sequences decide.
             for device in share_members(&shares[0]) {
-                let _dropped = Intent::drop(&*device.engine, number).is_ok();
+                if Intent::drop(&*device.engine, number).is_err() {
+                    // It has failed: if nobody can be told now, the next to ask it finds it out.
+                    let _left = shares[0].group.drop_member(device.number).is_ok();
+                }
             }
             self.intents.give_back(number);
         }
@@ -325,6 +328,12 @@ impl Shared {
         let intent = Intent { made, undone, steps: steps.map(plan).collect() };
         for device in share_members(&shares[0]) {
             if let Err(error) = intent.write(&*device.engine, number) {
+                let group = shares[0].group;
+                let is_member = group.members() & 1 << device.number != 0;
+                if !is_member && group.drop_member(device.number).is_ok() {
+                    // It does not become one, and that is no reason to refuse anything.
+                    continue;
+                }
                 for device in share_members(&shares[0]) {
                     let _dropped = Intent::drop(&*device.engine, number).is_ok();
                 }
@@ -348,7 +357,9 @@ impl Shared {
 }
 
 fn share_members<'a>(share: &'a Share<'_>) -> impl Iterator<Item = &'a Arc<crate::device::Device>> {
-    share.group.of(share.group.members())
+    // Those too that may be members by the time of the answer.
+    let now = share.group.standings.now();
+    share.group.of(now.members() | now.candidates())
 }
 
 impl Share<'_> {
