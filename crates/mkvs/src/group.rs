@@ -441,8 +441,7 @@ impl Group {
         make: impl FnOnce() -> Result<()>,
     ) {
         let bit = 1 << device.number;
-        let is_there = self.device(device.number).is_ok_and(|here| std::ptr::eq(&**here, device));
-        if self.followers() & bit == 0 || !is_there {
+        if self.followers() & bit == 0 || !self.is_there(device) {
             return;
         }
         if make().is_err() {

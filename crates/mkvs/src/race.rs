@@ -153,7 +153,10 @@ impl Race {
             match group.read_if_current(device, (self.hash, &self.key), visit) {
                 Ok(Some(_)) => self.win(scratch),
                 Ok(None) => self.pass(device.number, None),
-                Err(error) => self.pass(device.number, Some(error)),
+                // Another may be in its place by now, which has not failed.
+                Err(error) => {
+                    self.pass(device.number, Some(error).filter(|_| group.is_there(device)))
+                }
             }
         };
         device.pace.note(end, asked_at, begun_at);

@@ -170,9 +170,7 @@ impl Group {
     ) -> Result<Option<Found>> {
         for _ in 0..READS {
             let seen = self.pending.see(hash);
-            let is_there =
-                self.device(device.number).is_ok_and(|here| std::ptr::eq(&**here, device));
-            if self.current_now(hash) & 1 << device.number == 0 || !is_there {
+            if self.current_now(hash) & 1 << device.number == 0 || !self.is_there(device) {
                 return Ok(None);
             }
             if let Some(found) = self.read_on(device, (hash, key), seen, visit)? {
@@ -180,6 +178,11 @@ impl Group {
             }
         }
         Ok(None)
+    }
+
+    /// True if this is the device at its place, and not one that was there before.
+    pub(crate) fn is_there(&self, device: &Device) -> bool {
+        self.device(device.number).is_ok_and(|here| std::ptr::eq(&**here, device))
     }
 
     /// True if reads go through the rings.
