@@ -289,6 +289,9 @@ impl Shared {
         let item = Item { sequence: group.draw(None), ..of_peers.unwrap_or_else(nothing) };
         for peer in group.of(group.followers()) {
             if let Err(error) = item.give_to(&*peer.engine) {
+                if peer.number == device.number {
+                    return Err(error);
+                }
                 // The others have it: who has not is no member any more.
                 group.go_on_without(peer.number, error)?;
             }

@@ -21,6 +21,7 @@ use crate::device::Device;
 use crate::engine::Matrix;
 use crate::filling::{FillOptions, Filled, Item, Pace};
 use crate::group::Group;
+use crate::groups::GROUPS_MAX;
 use crate::label::{Label, Member, Position, Standing};
 use crate::matrix::{Shared, is_reserved};
 use crate::open::{Rack, assemble_group, drawn};
@@ -94,6 +95,9 @@ impl Shared {
     /// Makes the devices of a new group, and the group; its share of the slots is to move from then on.
     fn make_group(&self, rack: &dyn Rack) -> Result<()> {
         let number = self.groups.len() as u16;
+        if number == GROUPS_MAX {
+            return Err(Error::Unusable(format!("a matrix has at most {GROUPS_MAX} groups")));
+        }
         let planned = {
             let mut label = spin::lock(&self.label);
             let before = label.clone();
@@ -120,11 +124,13 @@ impl Shared {
         let mut label = spin::lock(&self.label);
         let before = label.clone();
         found(&mut label);
-        if !self.groups.push(group) {
-            *label = before;
-            return Err(Error::Unusable("there are as many groups as can be".to_owned()));
-        }
+        self.write_changed(&mut label, &before)?;
         self.has_guests.store(true, Ordering::Release);
+        if !self.groups.push(group) {
+            return Err(Error::Unusable("a group was added at the same time".to_owned()));
+        }
+        // Now its own devices are told as well.
+        let before = label.clone();
         self.write_changed(&mut label, &before)
     }
 

@@ -134,7 +134,11 @@ impl Shared {
                     return Err(error);
                 }
                 // It cannot even be written over: the device has to be replaced.
-                group.go_on_without(device.number, error)?;
+                if group.members() & 1 << device.number == 0 {
+                    group.drop_member(device.number)?;
+                } else {
+                    group.go_on_without(device.number, error)?;
+                }
             }
         }
         let whole = if item.put.is_some() { Health::Whole } else { Health::Absent };
