@@ -184,7 +184,9 @@ impl Store {
     /// Leaves a clean store behind, and a checkpoint if there is room for it. Writes fail from now on.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::SeqCst) {
-            return Ok(());
+            let is_clean = Root::from_words(self.pool.root()).flags & Root::CLEAN != 0;
+            let failed = || Error::Unusable("closing has failed, or goes on".to_owned());
+            return is_clean.then_some(()).ok_or_else(failed);
         }
         let _whole = spin::lock(&self.whole);
         let leaves = self.shut_leaves();
