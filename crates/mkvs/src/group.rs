@@ -175,6 +175,13 @@ impl Group {
         Error::Unusable(format!("group {} has no current device left", self.number))
     }
 
+    /// What was acknowledged last of a key was on devices that have failed since.
+    fn gone(&self) -> Error {
+        let number = self.number;
+        let what = format!("the newest of a key is on no device that is left in group {number}");
+        Error::Unusable(what)
+    }
+
     /// A read or a write on a device failed: if the device has, the group goes on without it, and
     /// it can be made again.
     ///
@@ -416,6 +423,9 @@ impl Group {
                 let hash = hashes.first().copied().unwrap_or_default();
                 return Ok(Order::new(hash, members, current, (copies, anchor)));
             }
+            if hashes.iter().any(|hash| self.pending.is_lost(*hash, members)) {
+                return Err(self.gone());
+            }
             backoff.wait();
         }
     }
@@ -445,9 +455,16 @@ impl Group {
             return;
         }
         if make().is_err() {
+            if !self.is_there(device) {
+                // It was replaced meanwhile, and the one in its place has not failed.
+                return;
+            }
             // Without space, too: it cannot have what the others have. If that cannot be made
             // durable the entry stays, and nobody is told that the device has it.
-            let _dropped = self.drop_member(device.number).is_ok();
+            if self.drop_member(device.number).is_err() {
+                let sequence = sequence.unwrap_or_default();
+                hashes.iter().for_each(|hash| self.pending.give_up(*hash, sequence));
+            }
             return;
         }
         for hash in hashes {

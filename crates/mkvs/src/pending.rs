@@ -65,6 +65,9 @@ struct Stripe {
     sequencer: Mutex<()>,
 }
 
+/// Among the devices that have a write: no other will.
+const GIVEN_UP: Devices = 1 << (Devices::BITS - 1);
+
 /// The bits of a stripe's word that count open entries. Those above count writes that have begun.
 const OPEN_BITS: u32 = 24;
 const OPEN: u64 = (1 << OPEN_BITS) - 1;
@@ -227,6 +230,32 @@ impl Pending {
         });
     }
 
+    /// The last device that could have followed a write has failed to: if those that have it go, it
+    /// is lost.
+    pub(crate) fn give_up(&self, hash: u64, sequence: u64) {
+        self.end(hash, |entry| {
+            if entry.sequence == sequence {
+                entry.done |= GIVEN_UP;
+            }
+            if let Some((before, done)) = &mut entry.before
+                && *before == sequence
+            {
+                *done |= GIVEN_UP;
+            }
+            false
+        });
+    }
+
+    /// True if no member has the newest of a key, and none will.
+    pub(crate) fn is_lost(&self, hash: u64, members: Devices) -> bool {
+        self.entry(hash).is_some_and(|entry| {
+            // While it is being made nobody has it yet who is known.
+            let is_known = entry.done & !GIVEN_UP != 0;
+            let is_given_up = entry.done & GIVEN_UP != 0;
+            !entry.is_held && is_known && is_given_up && entry.done & members == 0
+        })
+    }
+
     /// Drops the key's entry if `is_over`.
     fn end(&self, hash: u64, mut is_over: impl FnMut(&mut Entry) -> bool) {
         let stripe = Self::stripe_of(hash);
@@ -347,6 +376,19 @@ mod tests {
         pending.refuse(7, MEMBERS);
         assert!(pending.is_quiet(7) && pending.has_begun_since(7, seen), "taken back, and seen");
         assert!(!pending.has_begun_since(8, pending.see(8)), "another stripe");
+    }
+
+    #[test]
+    fn what_nobody_has_and_nobody_will_have_is_lost() {
+        let pending = Pending::new();
+        pending.begin(entry(1, 1));
+        pending.done(7, 1, 0b10, 0b11);
+        assert!(!pending.is_lost(7, 0b01), "the other may get it still");
+        pending.give_up(7, 1);
+        assert!(pending.is_lost(7, 0b01) && !pending.is_lost(7, 0b11));
+        pending.begin(entry(2, 0));
+        pending.refuse(7, 0b01);
+        assert!(pending.is_lost(7, 0b01), "it is so again");
     }
 
     #[test]

@@ -184,7 +184,10 @@ impl History<'_> {
             if let Some(error) = error {
                 // A device was pulled out while somebody had still to find out that the other, which
                 // is back, had failed him: then there is none.
-                let is_last = error.to_string().contains("the last current device of its group");
+                let error = error.to_string();
+                let none_left =
+                    ["the last current device of its group", "on no device that is left"];
+                let is_last = none_left.iter().any(|words| error.contains(words));
                 let is_cut = self.shelf.is_dead() || is_last;
                 assert!(is_cut, "seed {}: a call failed: {error}", self.seed);
                 break;

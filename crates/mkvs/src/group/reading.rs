@@ -70,6 +70,9 @@ impl Group {
             if now.members() & !but == 0 {
                 return Err(self.lost());
             }
+            if self.pending.is_lost(hash, now.members()) {
+                return Err(self.gone());
+            }
             backoff.wait();
         }
     }
