@@ -6,9 +6,9 @@
 
 use crate::record::mix;
 use coreplane_engine::{
-    Batch, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits, Mutation, Ordered,
-    Outcome, Progress, Record, Result, Stats, UnixMillis, VerifyReport, Visibility, WriteOptions,
-    Written,
+    Batch, Doubt, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits, Mutation,
+    Ordered, Outcome, Progress, Record, Result, Stats, UnixMillis, VerifyReport, Visibility,
+    WriteOptions, Written,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -194,6 +194,14 @@ impl Engine for Stalling {
 
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.engine.verify(progress)
+    }
+
+    fn doubts(&self) -> Result<Vec<Doubt>> {
+        self.engine.doubts()
+    }
+
+    fn settle(&self, doubt: &Doubt) -> Result<()> {
+        self.engine.settle(doubt)
     }
 
     fn close(&self) -> Result<()> {

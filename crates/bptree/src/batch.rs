@@ -14,7 +14,7 @@
 use crate::counters::Count;
 use crate::durable::Level;
 use crate::image::{Image, Item, live_len};
-use crate::leaf::tag_of;
+use crate::leaf::{Head, tag_of};
 use crate::pages::{Patience, RESERVE};
 use crate::pieces::Pieces;
 use crate::rewrite::Contents;
@@ -45,7 +45,10 @@ impl Step<'_> {
     fn is_idle(&self, standing: &Standing<'_>, is_durable: bool) -> bool {
         match self.header.sequence {
             Some(given) => standing.old.as_ref().is_some_and(|old| old.sequence() >= given),
-            None => self.header.kind == Kind::Delete && !standing.live && is_durable,
+            None => {
+                let is_nothing = !standing.live && !standing.is_doubtful;
+                self.header.kind == Kind::Delete && is_nothing && is_durable
+            }
         }
     }
 }
@@ -234,7 +237,8 @@ impl Store {
                 continue;
             }
             let mut items = Vec::new();
-            let Contents { kept, expired } = self.records_of(guard, &share.locked)?;
+            let is_lost = share.locked.leaf.doubt() > 0;
+            let Contents { kept, expired, .. } = self.records_of(guard, &share.locked)?;
             let is_kept =
                 |key: &[u8]| share.steps.binary_search_by_key(&key, |it| steps[it.0].key).is_err();
             items.extend(kept.into_iter().filter(|item| is_kept(item.key)));
@@ -244,7 +248,7 @@ impl Store {
                 let item = steps[*at].item(version);
                 let header = Header { batched: false, ..item.header };
                 let sequence = header.sequence.unwrap_or(version);
-                if header.kind == Kind::Put || self.holds_tombstone(sequence) {
+                if header.kind == Kind::Put || is_lost || self.holds_tombstone(sequence) {
                     items.push(Item { header, ..item });
                 }
             }
@@ -264,7 +268,8 @@ impl Store {
         for (number, items, lens) in plans {
             let (mine, others) = rest.split_at(lens.len());
             let locked = &shares[number].locked;
-            let head = self.head_of(guard, locked.page)?;
+            let is_lost = locked.leaf.doubt() > 0;
+            let head = Head { is_lost, ..self.head_of(guard, locked.page)? };
             let images = self.write_images(locked, &head, (&items, &lens), mine)?;
             self.counters.add(if mine.len() > 1 { Count::Splits } else { Count::Rewrites }, 1);
             shares[number].heirs = Some(images);

@@ -14,7 +14,7 @@ use crate::counters::Count;
 use crate::inner::Bound;
 use crate::leaf::{Head, Life};
 use crate::pages::Patience;
-use crate::store::{Root, Store};
+use crate::store::{Root, STEP, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::spin;
@@ -55,7 +55,7 @@ impl Store {
         self.check_writable()?;
         let pieces = self.pieces_in(guard, leaves)?;
         // Greater than all versions that any leaf has given out.
-        let version = self.raise_version_base(0)?;
+        let version = self.version_base.load(Ordering::Acquire) + STEP;
         let first = self.first_of(guard, leaves)?;
         let head = Head {
             birth: 0,
@@ -64,6 +64,7 @@ impl Store {
             least: Box::default(),
             bound: None,
             image_len: 0,
+            is_lost: false,
         };
         let image = self.write_image(page, head, &[])?;
         {
@@ -71,7 +72,10 @@ impl Store {
             let _changing = spin::lock(&self.root_change);
             let root = Root::from_words(self.pool.root());
             let held = if root.held > 0 { root.held.max(version + 1) } else { 0 };
-            self.set_root(Root { cleared_births: image.life.birth, held, ..root })?;
+            let version_base = root.version_base.max(version);
+            let cleared_births = image.life.birth;
+            self.set_root(Root { version_base, cleared_births, held, ..root })?;
+            self.version_base.store(version_base, Ordering::Release);
         }
         self.forgotten_tombstones.fetch_max(version, Ordering::AcqRel);
         let _publishing = self.isolation.begin();
@@ -109,8 +113,7 @@ impl Store {
                 used &= used - 1;
                 let view = self.record_at(guard, *page, leaf, place)?;
                 if view.header.large && view.header.kind == Kind::Put {
-                    let of_value = self.pieces_of(guard, &view, false)?;
-                    pieces.extend(of_value.into_iter().map(|(page, _)| page));
+                    pieces.extend(self.pages_of(guard, &view)?);
                 }
             }
         }

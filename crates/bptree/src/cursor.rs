@@ -3,6 +3,7 @@
 //! Where an iteration goes on is a key, for which a number stands ([`Cursors`](coreplane_engine::Cursors)).
 
 use crate::counters::Count;
+use crate::get::Leaf;
 use crate::store::{Root, Store};
 use coreplane_engine::{Entry, Error, Result};
 use coreplane_pmem::{epoch, spin};
@@ -21,7 +22,10 @@ impl Store {
         let mut shown = 0;
         loop {
             let guard = epoch::pin();
-            let (head, records) = self.leaf_of(&guard, Some(&from), false)?;
+            let Leaf { head, records, in_doubt, .. } = self.leaf_of(&guard, &from)?;
+            if let Some(error) = in_doubt {
+                return Err(error);
+            }
             for whole in records.iter().filter(|whole| whole.view.key() >= &*from) {
                 let view = &whole.view;
                 if view.header.kind == Kind::Put && !self.is_expired(view)? {
@@ -50,7 +54,7 @@ impl Store {
         loop {
             self.sweep_at(&from)?;
             let guard = epoch::pin();
-            let (head, _) = self.leaf_of(&guard, Some(&from), false)?;
+            let Leaf { head, .. } = self.leaf_of(&guard, &from)?;
             match head.bound {
                 None => break,
                 Some(bound) => from = bound,
@@ -79,6 +83,9 @@ impl Store {
     }
 
     /// Shows what is newer than `sequence`, tombstones too.
+    ///
+    /// # Errors
+    /// [`Error::HistoryGone`]; and, when all else has been shown, if some of it is in doubt.
     pub(crate) fn changes_since(
         &self,
         sequence: u64,
@@ -89,9 +96,11 @@ impl Store {
             return Err(Error::HistoryGone { asked: sequence, horizon });
         }
         let mut from: Box<[u8]> = Box::default();
+        let mut doubt = None;
         loop {
             let guard = epoch::pin();
-            let (head, records) = self.leaf_of(&guard, Some(&from), false)?;
+            let Leaf { head, records, in_doubt, .. } = self.leaf_of(&guard, &from)?;
+            doubt = doubt.or(in_doubt);
             for whole in records.iter().filter(|whole| whole.view.sequence() > sequence) {
                 let view = &whole.view;
                 let live = view.header.kind == Kind::Put && !self.is_expired(view)?;
@@ -99,7 +108,7 @@ impl Store {
                 visit(Entry { record: entry.record.filter(|_| live), ..entry });
             }
             match head.bound {
-                None => return Ok(()),
+                None => return doubt.map_or(Ok(()), Err),
                 Some(bound) => from = bound,
             }
         }

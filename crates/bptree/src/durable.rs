@@ -34,6 +34,9 @@ pub(crate) struct Early {
     last: AtomicU64,
     /// By the number of the page.
     leaves: Chunked<Pending>,
+    /// By the number of the page: the generation that covers all that was appended to it, at any
+    /// level, and what it was made by.
+    written: Chunked<AtomicU64>,
     /// Bytes that were written `relaxed` since a sync was asked for.
     relaxed_bytes: AtomicU64,
 }
@@ -59,6 +62,7 @@ impl Early {
         (!space.fences_at_once()).then(|| Self {
             last: AtomicU64::new(0),
             leaves: leaves(),
+            written: Chunked::new(pages_max, CHUNK, || AtomicU64::new(0)),
             relaxed_bytes: AtomicU64::new(0),
         })
     }
@@ -76,11 +80,18 @@ impl Early {
         pending.newer_from.store(offset, Ordering::Relaxed);
     }
 
-    /// A page is about to be a leaf of which all is durable, or rests on what is.
+    /// A page is about to be a leaf of which all is durable, or rests on what is: but for the farewell
+    /// of what it was made of, which is flushed.
     pub(crate) fn begin(&self, page: u32) {
+        self.wrote(page, self.last.load(Ordering::Acquire));
         let pending = self.leaves.get(page as usize);
         pending.newer.store(0, Ordering::Relaxed);
         pending.older.store(0, Ordering::Relaxed);
+    }
+
+    /// `generation` covers all that was appended to a page.
+    fn wrote(&self, page: u32, generation: u64) {
+        self.written.get(page as usize).fetch_max(generation, Ordering::Relaxed);
     }
 
     /// The generation that covers the record at `offset` within `page`. Right if the leaf has not
@@ -127,9 +138,20 @@ impl Store {
     /// that it is changing.
     #[inline]
     pub(crate) fn note(&self, page: u32, offset: u32, generation: u64, level: Level) {
-        if let (Some(early), Level::Covered) = (&self.early, level) {
+        let Some(early) = &self.early else { return };
+        early.wrote(page, generation);
+        if level == Level::Covered {
             early.note(page, offset, generation);
         }
+    }
+
+    /// True if all that was appended to a page is durable, and what its leaf was made by: what is
+    /// appended next says so. Under the leaf's lock.
+    #[inline]
+    pub(crate) fn is_proven(&self, page: u32) -> bool {
+        let Some(early) = &self.early else { return true };
+        let generation = early.written.get(page as usize).load(Ordering::Relaxed);
+        generation == 0 || matches!(self.space.sync_is_done(generation), Ok(true))
     }
 
     /// What an answer rests on that was made of the record at `offset` of the pool.

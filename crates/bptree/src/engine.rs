@@ -3,11 +3,11 @@
 use crate::counters::Count;
 use crate::get::Whole;
 use crate::open::{self, KIND, Options};
-use crate::put::Plan;
+use crate::put::{Plan, RestsOn};
 use crate::store::Store;
 use coreplane_engine::{
-    Batch, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits, Mutation,
-    Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
+    Batch, Doubt, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits,
+    Mutation, Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
     Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
@@ -178,7 +178,7 @@ impl Engine for Bptree {
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store.write(key, options, &mut |live| {
+        self.store.write(key, (options, RestsOn::Old), &mut |live| {
             Ok(match live {
                 Some(_) => Plan::Refuse(Outcome::Exists),
                 None => Plan::Put { value: Cow::Borrowed(value), expires_at },
@@ -188,7 +188,7 @@ impl Engine for Bptree {
 
     fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store.write(key, options, &mut |live| {
+        self.store.write(key, (options, RestsOn::Old), &mut |live| {
             Ok(match live {
                 None => Plan::Refuse(Outcome::Missing),
                 Some(_) => Plan::Put { value: Cow::Borrowed(value), expires_at },
@@ -198,7 +198,8 @@ impl Engine for Bptree {
 
     fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let given = options.sequence.is_some();
-        self.store.write(key, options, &mut |live| {
+        let rests_on = if given { RestsOn::Nothing } else { RestsOn::Old };
+        self.store.write(key, (options, rests_on), &mut |live| {
             Ok(if live.is_some() || given { Plan::Delete } else { Plan::Refuse(Outcome::Missing) })
         })
     }
@@ -211,7 +212,7 @@ impl Engine for Bptree {
         options: &WriteOptions,
     ) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store.write(key, options, &mut |live| {
+        self.store.write(key, (options, RestsOn::Old), &mut |live| {
             let as_expected = match (expected, live) {
                 (Expected::Absent, None) => true,
                 (Expected::Sequence(sequence), Some(whole)) => whole.view.sequence() == sequence,
@@ -233,7 +234,7 @@ impl Engine for Bptree {
         decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
     ) -> Result<Outcome> {
         let mut decided = None;
-        self.store.write(key, options, &mut |live| {
+        self.store.write(key, (options, RestsOn::Old), &mut |live| {
             // Decided once, though the write may find no room at first: unless the key was written
             // in between.
             let version = live.map(|whole| whole.view.header.version);
@@ -362,6 +363,14 @@ impl Engine for Bptree {
 
     fn check(&self, key: &[u8]) -> Result<bool> {
         self.store.check_record_of(key)
+    }
+
+    fn doubts(&self) -> Result<Vec<Doubt>> {
+        self.store.doubts()
+    }
+
+    fn settle(&self, doubt: &Doubt) -> Result<()> {
+        self.store.settle(doubt)
     }
 
     fn close(&self) -> Result<()> {

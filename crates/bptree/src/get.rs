@@ -1,9 +1,10 @@
 //! Reading: down the tree, one line of tags, the record. No lock, no fence, no copy.
 
 use crate::counters::Count;
+use crate::doubt::is_doubtful;
 use crate::leaf::{Directory, Head};
 use crate::store::{Locked, Store};
-use coreplane_engine::{Entry, Found, Horizon, Record, Result, Ticket, Value, Visibility};
+use coreplane_engine::{Entry, Error, Found, Horizon, Record, Result, Ticket, Value, Visibility};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::spin::Backoff;
 use coreplane_record::{Kind, View};
@@ -44,6 +45,9 @@ impl Store {
         key: &[u8],
     ) -> Result<Answer<'g>> {
         let standing = self.look(guard, page, leaf, key)?;
+        if standing.is_doubtful {
+            return Err(self.in_doubt(guard, page));
+        }
         let ticket = self.rests_on_old(page, standing.old.as_ref());
         let Some(view) = standing.old else { return Ok((None, ticket)) };
         if !standing.live {
@@ -179,19 +183,10 @@ impl Store {
         Ok(found)
     }
 
-    /// All records and tombstones of the leaf that serves `key` (or, if `before`, of the one that
-    /// serves what is just below it), in the order of keys; and its head.
-    pub(crate) fn leaf_of<'g>(
-        &'g self,
-        guard: &'g Guard,
-        key: Option<&[u8]>,
-        before: bool,
-    ) -> Result<(Head, Vec<Whole<'g>>)> {
+    /// All records and tombstones of the leaf that serves `key`.
+    pub(crate) fn leaf_of<'g>(&'g self, guard: &'g Guard, key: &[u8]) -> Result<Leaf<'g>> {
         loop {
-            let descent = match key {
-                Some(key) if !before => self.inner.descend(key),
-                key => self.inner.descend_before(key),
-            };
+            let descent = self.inner.descend(key);
             let Some((leaf, version)) = self.arrive(&descent) else {
                 self.wake(descent.leaf)?;
                 continue;
@@ -203,24 +198,38 @@ impl Store {
         }
     }
 
-    fn read_leaf<'g>(
-        &'g self,
-        guard: &'g Guard,
-        page: u32,
-        leaf: &Directory,
-    ) -> Result<(Head, Vec<Whole<'g>>)> {
+    fn read_leaf<'g>(&'g self, guard: &'g Guard, page: u32, leaf: &Directory) -> Result<Leaf<'g>> {
         let head = self.head_of(guard, page)?;
         let mut used = leaf.used();
         let mut records = Vec::with_capacity(used.count_ones() as usize);
+        let mut doubtful = Vec::new();
         while used != 0 {
-            let view = self.record_at(guard, page, leaf, used.trailing_zeros() as usize)?;
+            let place = used.trailing_zeros() as usize;
+            used &= used - 1;
+            let view = self.record_at(guard, page, leaf, place)?;
+            if is_doubtful(leaf, view.header.doubtful, leaf.offset(place)) {
+                doubtful.push(view.key());
+                continue;
+            }
             let ticket = self.rests_on(page, view.offset);
             records.push(Whole { ticket, ..self.whole(guard, view)? });
-            used &= used - 1;
         }
         records.sort_unstable_by_key(|whole| whole.view.key());
-        Ok((head, records))
+        doubtful.sort_unstable();
+        let in_doubt = (leaf.doubt() > 0).then(|| self.in_doubt(guard, page));
+        Ok(Leaf { head, records, in_doubt, doubtful })
     }
+}
+
+/// What is in a leaf at one moment.
+pub(crate) struct Leaf<'g> {
+    pub(crate) head: Head,
+    /// Records and tombstones, in the order of keys: the newest of these, without a doubt.
+    pub(crate) records: Vec<Whole<'g>>,
+    /// What is to be said of the others, if records were lost.
+    pub(crate) in_doubt: Option<Error>,
+    /// Keys of which there are records that may not be the newest.
+    pub(crate) doubtful: Vec<&'g [u8]>,
 }
 
 /// A record or tombstone, and its value if that is large.

@@ -112,7 +112,8 @@ impl Store {
         self.counters.add(Count::CopiedBytes, i64::from(image_len));
         let has_large = items.iter().any(|item| item.header.large);
         let given = head.version;
-        let begun = Begun { birth, given, is_sealed: false, is_sorted: true, has_large };
+        let doubt = if head.is_lost { head.len() as u32 } else { 0 };
+        let begun = Begun { birth, given, is_sealed: false, is_sorted: true, has_large, doubt };
         Ok(Image { life: Life { page, birth }, least: head.least, begun, records })
     }
 

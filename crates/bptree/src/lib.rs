@@ -16,8 +16,9 @@
 //! - `clear`: emptying the store
 //! - `durable`: what may be lost yet
 //! - `get`, `scan`, `cursor`: reading
-//! - `read`, `recover`: after a crash
+//! - `read`, `prove`, `recover`: after a crash
 //! - `checkpoint`, `wake`: after a close
+//! - `doubt`: what is known of damage
 //! - `verify`: whether all is as it should be
 
 mod batch;
@@ -25,6 +26,7 @@ mod checkpoint;
 mod clear;
 mod counters;
 mod cursor;
+mod doubt;
 mod durable;
 mod engine;
 mod get;
@@ -34,6 +36,7 @@ mod leaf;
 mod open;
 mod pages;
 mod pieces;
+mod prove;
 mod put;
 mod read;
 mod recover;

@@ -100,6 +100,7 @@ impl Store {
             least: Box::default(),
             bound: None,
             image_len: 0,
+            is_lost: false,
         };
         let page = self.pages.take(1, 0)?[0];
         self.write_first(page, head)?;

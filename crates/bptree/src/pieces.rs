@@ -225,12 +225,21 @@ impl Store {
         Ok(Piece { birth, next: word(16), bytes })
     }
 
-    /// Gives back the pages of a large value whose record is gone.
+    /// Gives back the pages of a large value whose record is gone. Of one that is damaged nobody knows
+    /// which they are: they are found by the next recovery.
     pub(crate) fn retire_pieces(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
-        for (page, _) in self.pieces_of(guard, view, false)? {
+        for page in self.pages_of(guard, view)? {
             self.retire(page)?;
         }
         Ok(())
+    }
+
+    /// The pages of a large value; none if it is damaged, and whoever reads it is told.
+    pub(crate) fn pages_of(&self, guard: &Guard, view: &View<'_>) -> Result<Vec<u32>> {
+        match self.pieces_of(guard, view, false) {
+            Err(Error::Corrupt { .. }) => Ok(Vec::new()),
+            pieces => Ok(pieces?.into_iter().map(|(page, _)| page).collect()),
+        }
     }
 }
 

@@ -30,6 +30,14 @@ pub(crate) enum Plan<'v> {
 /// Decides in sight of the live record.
 pub(crate) type Decide<'d, 'v> = &'d mut dyn FnMut(Option<&Whole<'_>>) -> Result<Plan<'v>>;
 
+/// What a write rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RestsOn {
+    /// On what was there before: it is refused if that is in doubt.
+    Old,
+    Nothing,
+}
+
 /// A large value that was decided on and written. It is what to write as long as nobody has written
 /// the key since: the decision is not made twice.
 struct Prepared<'s> {
@@ -63,14 +71,14 @@ impl Store {
         }
         let mut plan =
             |_: Option<&Whole<'_>>| Ok(Plan::Put { value: Cow::Borrowed(value), expires_at });
-        self.write(key, options, &mut plan)
+        self.write(key, (options, RestsOn::Nothing), &mut plan)
     }
 
     /// Writes `key` as `decide` says.
     pub(crate) fn write(
         &self,
         key: &[u8],
-        options: &WriteOptions,
+        (options, rests_on): (&WriteOptions, RestsOn),
         decide: Decide<'_, '_>,
     ) -> Result<Outcome> {
         self.check_writable()?;
@@ -78,7 +86,7 @@ impl Store {
         self.check_sequence(options.sequence)?;
         let (mut prepared, mut patience) = (None, Patience::default());
         loop {
-            match self.step(key, options, &mut prepared, decide) {
+            match self.step(key, (options, rests_on), &mut prepared, decide) {
                 Ok(Some(outcome)) => return self.finish(outcome, options),
                 Ok(None) => {}
                 // Pages that somebody may still read come back soon.
@@ -92,11 +100,11 @@ impl Store {
     fn step<'s>(
         &'s self,
         key: &[u8],
-        options: &WriteOptions,
+        (options, rests_on): (&WriteOptions, RestsOn),
         prepared: &mut Option<Prepared<'s>>,
         decide: Decide<'_, '_>,
     ) -> Result<Option<Outcome>> {
-        match self.attempt(key, options, prepared, decide)? {
+        match self.attempt(key, (options, rests_on), prepared, decide)? {
             Attempt::Done(outcome) => return Ok(Some(outcome)),
             Attempt::LeftLittle(outcome) => {
                 self.merge_at(key)?;
@@ -118,7 +126,7 @@ impl Store {
     fn attempt<'s>(
         &'s self,
         key: &[u8],
-        options: &WriteOptions,
+        (options, rests_on): (&WriteOptions, RestsOn),
         prepared: &mut Option<Prepared<'s>>,
         decide: Decide<'_, '_>,
     ) -> Result<Attempt> {
@@ -131,6 +139,9 @@ impl Store {
             let ticket = self.rests_on(locked.page, old.offset);
             return Ok(Attempt::Done(Outcome::NotNewer(old.sequence(), ticket)));
         }
+        if standing.is_doubtful && rests_on == RestsOn::Old {
+            return Err(self.in_doubt(&guard, locked.page));
+        }
         let live = standing.old.filter(|_| standing.live);
         let seen = live.map(|view| view.header.version);
         // What was written for a decision that is out of date is given back.
@@ -142,7 +153,8 @@ impl Store {
                 Cow::Borrowed(pieces.name())
             }
             None => {
-                let live = live.map(|view| self.whole(&guard, view)).transpose()?;
+                let asked = live.filter(|_| rests_on == RestsOn::Old);
+                let live = asked.map(|view| self.whole(&guard, view)).transpose()?;
                 match decide(live.as_ref())? {
                     Plan::Refuse(outcome) => {
                         let ticket = self.rests_on_old(locked.page, standing.old.as_ref());
@@ -198,7 +210,8 @@ impl Store {
             return Ok(None);
         }
         let (expires_at, sequence) = (options.expires_at, options.sequence);
-        let mut header = Header { expires_at, sequence, ..Header::put(0) };
+        let follows = self.is_proven(locked.page);
+        let mut header = Header { expires_at, sequence, follows, ..Header::put(0) };
         let has_room = header.record_len(key, value.len()) <= self.room(&locked);
         let Some(vacancy) = locked.leaf.vacancy().filter(|_| has_room) else { return Ok(None) };
         self.ask_ahead(&locked, key, header.record_len(key, value.len()));
@@ -251,6 +264,7 @@ impl Store {
         place: usize,
     ) -> Result<Attempt> {
         header.version = self.draw_version(&locked, header.sequence)?;
+        header.follows = self.is_proven(locked.page);
         let (leaf, birth) = (locked.leaf, locked.held.birth());
         let appended = self.append_to(locked.page, |writer| {
             self.write_record(writer, birth, &header, key, value)

@@ -2,14 +2,37 @@
 //!
 //! The records are taken one after the other, as they were written: each takes the place of an
 //! earlier one of its key, which is found as a get finds it, by its tag.
+//!
+//! Where one is not sound the records may end, as the power went there; or it is *damaged*. What lies
+//! below a *proof* was durable once, so that it can only be damaged:
+//!
+//! ```text
+//!   head │ image …… │ record │ ??? │ record, which follows │ record │ ???
+//!                    ◀── damaged ──▶ proof: all before it was durable   the end, or the last record
+//! ```
+//!
+//! - a record that *follows* proves what lies before it. Where a fence is an instruction each does
+//!   but those of a batch, of which the first does; where it is a sync, each that was written after
+//!   the sync of all before it;
+//! - the image of a leaf was durable before the leaf counted;
+//! - a checkpoint says where the records of a leaf end;
+//! - what is proven of one part of a batch is proven of all ([`prove`](crate::prove)).
+//!
+//! What was lost may have been of any key of the leaf. So from there on what lies before the damage,
+//! and what is not there, is in *doubt*, and whoever asks for it is told so.
+//!
+//! Of the last record of a leaf, or of the last batch, nothing tells whether it is damaged or was
+//! never acknowledged: it is taken for the latter, until something is written behind it or the store
+//! is closed.
 
 use crate::image::{Item, live_len};
 use crate::leaf::{Begun, Directory, Head, Life, PLACES, tag_of};
 use crate::ring::{Closing, Part};
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
+use coreplane_pmem::PageBytes;
 use coreplane_pmem::epoch::Guard;
-use coreplane_record::{self as record, Kind, View};
+use coreplane_record::{self as record, Form, Kind, View};
 
 /// What was found in a page.
 #[derive(Debug)]
@@ -26,6 +49,12 @@ pub(crate) struct Found {
     /// Where the last sound record ends.
     pub(crate) end: u32,
     pub(crate) is_dead: bool,
+    /// What lies below this was durable.
+    pub(crate) proven: u32,
+    /// What was appended says that all before it was durable, and so is what the leaf was made by.
+    pub(crate) has_proof: bool,
+    /// Not 0 if records were lost: see [`Directory::doubt`].
+    pub(crate) doubt: u32,
     /// What it has of batches.
     pub(crate) parts: Vec<Part>,
 }
@@ -40,6 +69,9 @@ impl Found {
             given: head.version,
             end: head.len() as u32,
             is_dead: false,
+            proven: head.image_len,
+            has_proof: false,
+            doubt: if head.is_lost { head.len() as u32 } else { 0 },
             parts: Vec::new(),
             head,
         }
@@ -47,6 +79,11 @@ impl Found {
 
     pub(crate) fn life(&self) -> Life {
         Life { page: self.page, birth: self.head.birth }
+    }
+
+    /// Records were lost, and nothing that is durable in the page says so by itself.
+    pub(crate) fn is_to_be_told(&self) -> bool {
+        self.doubt > 0 && (!self.head.is_lost || self.doubt > self.head.len() as u32)
     }
 }
 
@@ -98,14 +135,62 @@ impl Latest<'_> {
     /// What a leaf of these begins with.
     pub(crate) fn begun(&self, found: &Found, sealed_births: u64) -> Begun {
         let birth = found.head.birth;
-        let is_sealed = birth < sealed_births;
+        // Nothing is written over what says that there is damage.
+        let is_sealed = birth < sealed_births || found.is_to_be_told();
         let has_large = !found.large.is_empty();
-        Begun { birth, given: found.given, is_sealed, is_sorted: self.is_sorted, has_large }
+        let (given, is_sorted, doubt) = (found.given, self.is_sorted, found.doubt);
+        Begun { birth, given, is_sealed, is_sorted, has_large, doubt }
+    }
+}
+
+/// The sound records of a page.
+struct Records<'g> {
+    bytes: PageBytes<'g>,
+    /// Of the pool.
+    seed: u32,
+    birth: u64,
+}
+
+impl<'g> Records<'g> {
+    /// The record at a place; none if what is there is not sound.
+    fn at(&self, within: u32) -> Option<View<'g>> {
+        let view = View::of(&self.bytes, within)?;
+        let seed = record::seed(self.seed, self.birth as u32, view.offset);
+        view.check(seed).is_ok().then_some(view)
+    }
+
+    /// The first record from a place on.
+    fn next(&self, from: u32) -> Option<(u32, View<'g>)> {
+        let rest = self.bytes.get(from, self.bytes.published().checked_sub(from)? as usize)?;
+        let mut words = (from..).step_by(8).zip(rest.chunks_exact(8));
+        // Mostly zeroes, or what an earlier use of the page has left.
+        words.find_map(|(at, word)| {
+            let view = if Form::may_begin(word) { self.at(at) } else { None };
+            view.map(|view| (at, view))
+        })
+    }
+
+    /// Up to where the records from a place on say that all was durable.
+    fn proof(&self, from: u32) -> u32 {
+        let (mut at, mut proven) = (from, 0);
+        while let Some((start, view)) = self.next(at) {
+            if view.header.follows {
+                proven = start;
+            }
+            let closing =
+                Some(&view).filter(|it| it.header.kind == Kind::Commit).and_then(Closing::of);
+            if closing.is_some_and(|closing| closing.is_farewell) {
+                break;
+            }
+            at = start + view.len();
+        }
+        proven
     }
 }
 
 impl Store {
-    /// Reads the records of a leaf, up to `limit` within its page.
+    /// Reads the records of a leaf, up to `limit` within its page. What lies below `proven` is known
+    /// to have been durable.
     ///
     /// # Errors
     /// If there are more keys than a leaf can have.
@@ -114,12 +199,18 @@ impl Store {
         guard: &'g Guard,
         page: u32,
         head: Head,
-        limit: u32,
+        (limit, proven): (u32, u32),
     ) -> Result<(Found, Latest<'g>)> {
-        let (mut found, mut latest, open) = self.read_records(guard, page, head, limit)?;
+        let mut read = Found::new(page, head);
+        read.proven = read.proven.max(proven);
+        let again = Found::new(page, read.head.clone());
+        let (mut found, mut latest, open) = self.read_records(guard, read, limit)?;
         if let Some(start) = open {
             // The power went before the closing came.
-            (found, latest, _) = self.read_records(guard, page, found.head, start)?;
+            let has_proof = found.has_proof;
+            let again = Found { proven: found.proven, ..again };
+            (found, latest, _) = self.read_records(guard, again, start)?;
+            found.has_proof = has_proof;
         }
         for view in &latest.views {
             found.live += i64::from(view.header.kind == Kind::Put);
@@ -135,34 +226,42 @@ impl Store {
     fn read_records<'g>(
         &'g self,
         guard: &'g Guard,
-        page: u32,
-        head: Head,
+        mut found: Found,
         limit: u32,
     ) -> Result<(Found, Latest<'g>, Option<u32>)> {
-        let start = self.space.start_of(page);
-        let mut found = Found::new(page, head);
+        let page = found.page;
         let mut latest = Latest::new();
         // Where the batch began to which the last records belong.
         let mut open: Option<u32> = None;
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
-        while found.end < limit
-            && let Some(view) = View::of(&bytes, found.end)
-        {
-            let seed = record::seed(self.seed, found.head.birth as u32, view.offset);
-            let header = &view.header;
-            if view.check(seed).is_err() || open.is_some() && !header.batched {
-                break;
-            }
+        let records = Records { bytes, seed: self.seed, birth: found.head.birth };
+        while found.end < limit {
             let at = found.end;
+            let Some(view) = records.at(at).filter(|it| open.is_none() || it.header.batched) else {
+                let next = go_on(&records, &mut found);
+                if found.doubt > at {
+                    // What was begun before the damage was durable.
+                    open = None;
+                }
+                let Some(next) = next else { break };
+                found.end = next;
+                continue;
+            };
+            let header = &view.header;
             found.end += view.len();
             found.given = found.given.max(header.version);
+            if header.follows && at >= found.head.image_len {
+                found.proven = found.proven.max(at);
+                found.has_proof = true;
+            }
             if header.kind != Kind::Commit {
                 if header.batched {
                     open = open.or(Some(at));
                 }
                 if !latest.take(view) {
                     let what = format!("page {page} has more keys than a leaf can have");
-                    return Err(Error::Corrupt { offset: start + u64::from(at), what });
+                    let offset = self.space.start_of(page) + u64::from(at);
+                    return Err(Error::Corrupt { offset, what });
                 }
                 continue;
             }
@@ -175,4 +274,15 @@ impl Store {
         }
         Ok((found, latest, open))
     }
+}
+
+/// Where the records of a leaf go on behind what is not sound; none if they end there.
+fn go_on(records: &Records<'_>, found: &mut Found) -> Option<u32> {
+    found.proven = found.proven.max(records.proof(found.end));
+    if found.proven <= found.end {
+        return None;
+    }
+    let next = records.next(found.end);
+    found.doubt = next.map_or(found.proven, |(next, _)| next).max(found.end + 8);
+    next.map(|(next, _)| next)
 }

@@ -20,6 +20,7 @@
 //! is kept.
 
 use crate::counters::Count;
+use crate::doubt::is_doubtful;
 use crate::image::{Image, Item};
 use crate::inner::Bound;
 use crate::leaf::{Head, Life, PLACES};
@@ -37,6 +38,8 @@ pub(crate) struct Contents<'g> {
     pub(crate) kept: Vec<Item<'g>>,
     /// Records that are kept no more.
     pub(crate) expired: Vec<View<'g>>,
+    /// It is in doubt whether these are the newest of their keys; they are kept too.
+    doubtful: Vec<View<'g>>,
 }
 
 impl Store {
@@ -69,15 +72,45 @@ impl Store {
     }
 
     /// Writes a leaf anew, as one or as two, so that each has room for `len` bytes.
-    fn rewrite(
+    pub(crate) fn rewrite(
         &self,
         guard: &Guard,
         locked: Locked<'_>,
         (key, len): (&[u8], usize),
         reserve: u32,
     ) -> Result<()> {
-        let head = self.head_of(guard, locked.page)?;
-        let Contents { kept: items, expired } = self.records_of(guard, &locked)?;
+        let is_lost = locked.leaf.doubt() > 0;
+        let head = Head { is_lost, ..self.head_of(guard, locked.page)? };
+        let contents = self.records_of(guard, &locked)?;
+        self.rewrite_as(guard, locked, (key, len, reserve), (head, contents))
+    }
+
+    /// Writes a leaf anew without what is doubtful in it: its heirs are in doubt no more.
+    ///
+    /// # Errors
+    /// As [`Store::make_room`].
+    pub(crate) fn rewrite_settled(
+        &self,
+        guard: &Guard,
+        locked: Locked<'_>,
+        key: &[u8],
+    ) -> Result<()> {
+        let head = Head { is_lost: false, ..self.head_of(guard, locked.page)? };
+        let mut contents = self.records_of(guard, &locked)?;
+        contents.kept.retain(|item| !item.header.doubtful);
+        let dropped = std::mem::take(&mut contents.doubtful);
+        self.rewrite_as(guard, locked, (key, 0, 0), (head, contents))?;
+        dropped.iter().try_for_each(|view| self.uncount(guard, view))
+    }
+
+    fn rewrite_as(
+        &self,
+        guard: &Guard,
+        locked: Locked<'_>,
+        (key, len, reserve): (&[u8], usize, u32),
+        (head, contents): (Head, Contents<'_>),
+    ) -> Result<()> {
+        let Contents { kept: items, expired, .. } = contents;
         let total: usize = items.iter().map(Item::len).sum();
         let capacity = self.space.page_size() as usize - head.len() - FAREWELL;
         let is_one =
@@ -117,10 +150,11 @@ impl Store {
         let is_pair = self.inner.descend(&separator).leaf == right.page
             && self.inner.descend_before(Some(&separator)).leaf == left.page;
         let live = left.leaf.live() + right.leaf.live();
-        if !is_pair || live > self.space.page_size() / 2 {
+        let is_in_doubt = left.leaf.doubt() > 0 || right.leaf.doubt() > 0;
+        if !is_pair || is_in_doubt || live > self.space.page_size() / 2 {
             return Ok(());
         }
-        let Contents { mut kept, mut expired } = self.records_of(&guard, &left)?;
+        let Contents { mut kept, mut expired, .. } = self.records_of(&guard, &left)?;
         let others = self.records_of(&guard, &right)?;
         kept.extend(others.kept);
         expired.extend(others.expired);
@@ -163,13 +197,16 @@ impl Store {
     }
 
     /// What a locked leaf has, in the order of keys: what is kept, and what has expired and can be
-    /// forgotten when that is there no more. Tombstones that nobody holds are in neither.
+    /// forgotten when that is there no more. Tombstones that nobody holds are in neither, unless the
+    /// leaf is in doubt: then they say that a key is surely not there.
     pub(crate) fn records_of<'g>(
         &'g self,
         guard: &'g Guard,
         locked: &Locked<'_>,
     ) -> Result<Contents<'g>> {
-        let mut contents = Contents { kept: Vec::with_capacity(PLACES), expired: Vec::new() };
+        let kept = Vec::with_capacity(PLACES);
+        let mut contents = Contents { kept, expired: Vec::new(), doubtful: Vec::new() };
+        let (start, is_in_doubt) = (self.space.start_of(locked.page), locked.leaf.doubt() > 0);
         let mut used = locked.leaf.used();
         while used != 0 {
             let place = used.trailing_zeros() as usize;
@@ -177,7 +214,15 @@ impl Store {
             let view = self.record_at(guard, locked.page, locked.leaf, place)?;
             // With a checksum of its own a copy of what is damaged would look sound.
             let seed = coreplane_record::seed(self.seed, locked.held.birth() as u32, view.offset);
-            let item = Item { is_damaged: view.check(seed).is_err(), ..Item::from(&view) };
+            let mut item = Item { is_damaged: view.check(seed).is_err(), ..Item::from(&view) };
+            let within = (view.offset - start) as u32;
+            item.header.doubtful = is_doubtful(locked.leaf, view.header.doubtful, within);
+            if item.header.doubtful {
+                // Whether it has expired, or is a tombstone, is in doubt as well.
+                contents.doubtful.push(view);
+                contents.kept.push(item);
+                continue;
+            }
             if item.header.kind == Kind::Put && !self.is_expired(&view)? {
                 contents.kept.push(item);
                 continue;
@@ -185,7 +230,7 @@ impl Store {
             if item.header.kind == Kind::Put {
                 contents.expired.push(view);
             }
-            if self.holds_tombstone(view.sequence()) {
+            if is_in_doubt || self.holds_tombstone(view.sequence()) {
                 let header =
                     Header { kind: Kind::Delete, large: false, expires_at: None, ..item.header };
                 contents.kept.push(Item { header, value: &[], ..item });
@@ -198,14 +243,20 @@ impl Store {
     /// Records that had expired are there no more.
     pub(crate) fn forget(&self, guard: &Guard, expired: &[View<'_>]) -> Result<()> {
         for view in expired {
-            self.counters.add(Count::Records, -1);
             self.counters.add(Count::Expired, 1);
-            self.counters.add(Count::LiveBytes, -Item::from(view).live_bytes());
-            if view.header.large {
-                self.retire_pieces(guard, view)?;
-            }
+            self.uncount(guard, view)?;
         }
         Ok(())
+    }
+
+    /// A record, or a tombstone, is there no more, and nothing in its place.
+    fn uncount(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
+        if view.header.kind != Kind::Put {
+            return Ok(());
+        }
+        self.counters.add(Count::Records, -1);
+        self.counters.add(Count::LiveBytes, -Item::from(view).live_bytes());
+        if view.header.large { self.retire_pieces(guard, view) } else { Ok(()) }
     }
 
     /// Writes the heirs of a locked leaf to free pages: records that are sorted, and how many of

@@ -22,6 +22,8 @@
 //!   went before the fence, and nobody was told of the batch. What there is of it is struck out durably before anything
 //!   else is written, for the next walk would find the leaves that lack it written anew.
 //!
+//! One that is known to have been durable ([`prove`](crate::prove)) is whole, whatever is left of it.
+//!
 //! Where a fence is an instruction the leaves stay locked until it is made, and only the last
 //! closing of a leaf can fail to count. Where it is a sync they do not, and what was written behind
 //! a part that does not count is struck out with it: nobody was told of that either, since the
@@ -29,6 +31,7 @@
 
 use crate::image::Item;
 use crate::leaf::Life;
+use crate::prove::DEAD;
 use crate::store::Store;
 use coreplane_engine::Result;
 use coreplane_pmem::{Pen, WriteMode, spin, thread_number};
@@ -102,16 +105,23 @@ struct Leaf {
     predecessor: Option<Life>,
     /// In the order of their places.
     parts: Vec<Part>,
+    /// As in [`Found`].
+    proven: u32,
 }
 
 impl Rings {
     /// Adds a leaf, be there a part in it or not. Each page has one at most.
-    pub(crate) fn add(&mut self, life: Life, predecessor: Option<Life>, parts: &[Part]) {
+    pub(crate) fn add(
+        &mut self,
+        life: Life,
+        predecessor: Option<Life>,
+        (parts, proven): (&[Part], u32),
+    ) {
         let page = life.page as usize;
         if self.places.len() <= page {
             self.places.resize(page + 1, 0);
         }
-        self.leaves.push(Leaf { life, predecessor, parts: parts.to_vec() });
+        self.leaves.push(Leaf { life, predecessor, parts: parts.to_vec(), proven });
         self.places[page] = self.leaves.len() as u32;
     }
 
@@ -162,11 +172,17 @@ impl Rings {
     /// True if what the leaf was made of is there no more, or has said farewell.
     fn counts(&self, leaf: &Leaf) -> bool {
         let before = leaf.predecessor.and_then(|before| self.leaf(before));
-        before.is_none_or(|it| it.parts.last().is_some_and(|part| part.closing.is_farewell))
+        before.is_none_or(|it| {
+            it.proven == DEAD || it.parts.last().is_some_and(|part| part.closing.is_farewell)
+        })
     }
 
     /// True if the batch of which a leaf has `part` is whole.
     fn is_whole(&mut self, life: Life, part: &Part) -> bool {
+        let is_proven = |leaf: &Leaf, at: u32| at < leaf.proven;
+        if self.leaf(life).is_some_and(|leaf| is_proven(leaf, part.at)) {
+            return true;
+        }
         let mut closing = part.closing;
         let mut walked = Vec::new();
         let mut place = (life.page, part.at);
@@ -175,7 +191,10 @@ impl Rings {
             if (next, next_at) == (life, part.at) || self.whole.contains(&(next.page, next_at)) {
                 break;
             }
-            let Some(Leaf { parts, .. }) = self.leaf(next) else { break };
+            let Some(leaf) = self.leaf(next).filter(|leaf| !is_proven(leaf, next_at)) else {
+                break;
+            };
+            let Leaf { parts, .. } = leaf;
             match parts.binary_search_by_key(&next_at, |part| part.at) {
                 Ok(at) => closing = parts[at].closing,
                 Err(_) => return false,
@@ -251,9 +270,11 @@ impl Store {
         let mut writer = pen.take_up(page).map_err(|_| self.not_a_leaf(page))?;
         let past_caches = self.space.append_mode() == WriteMode::NonTemporal;
         let (start, from) = (self.space.start_of(page), writer.next_offset());
+        let is_proven = self.is_proven(page);
         let mut append = |item: &Item<'_>| {
             let offset = writer.next_offset();
-            let header = Header { batched: true, ..item.header };
+            let follows = is_proven && offset == from;
+            let header = Header { batched: true, follows, ..item.header };
             let encoded = self.encode(birth, offset, &header, item.key, item.value);
             let parts = [encoded.bytes(), item.key, item.value];
             let appended =
@@ -299,7 +320,7 @@ mod tests {
             for (life, part) in &ring {
                 let parts = if Some(life.page) == missing { vec![] } else { vec![*part] };
                 let birth = life.birth + u64::from(Some(life.page) == reborn);
-                rings.add(Life { birth, ..*life }, None, &parts);
+                rings.add(Life { birth, ..*life }, None, (&parts, 0));
             }
             let broken = rings.broken().len();
             3 - usize::from(missing.is_some()) - broken
@@ -311,8 +332,23 @@ mod tests {
         assert_eq!(count(None, Some(2)), 3, "one was written anew since");
         let mut only = Rings::default();
         let (life, part) = self::ring(&[7])[0];
-        only.add(life, None, &[part]);
+        only.add(life, None, (&[part], 0));
         assert!(only.broken().is_empty(), "a ring of one names itself");
+    }
+
+    #[test]
+    fn a_ring_of_which_one_part_was_durable_is_whole() {
+        for proven in 1..=3 {
+            let mut rings = Rings::default();
+            for (life, part) in ring(&[1, 2, 3]) {
+                // The closing of the second is damaged.
+                let parts = if life.page == 2 { vec![] } else { vec![part] };
+                let proven = if life.page == proven { part.at + 8 } else { 0 };
+                rings.add(life, None, (&parts, proven));
+            }
+            // From the first nobody comes to the third: for that `prove` is there.
+            assert_eq!(rings.broken().contains_key(&1), proven == 3, "{proven} is proven");
+        }
     }
 
     #[test]
@@ -328,9 +364,9 @@ mod tests {
                 (life, Part { at: shift(part.at), start: 1500, closing })
             })
             .collect();
-        rings.add(life(1), None, &[first.1, behind[0].1]);
-        rings.add(life(2), None, &[]);
-        rings.add(life(3), None, &[behind[1].1]);
+        rings.add(life(1), None, (&[first.1, behind[0].1], 0));
+        rings.add(life(2), None, (&[], 0));
+        rings.add(life(3), None, (&[behind[1].1], 0));
         let broken = rings.broken();
         assert_eq!(broken.get(&1), Some(&first.1));
         assert_eq!(broken.get(&3), Some(&behind[1].1));
@@ -344,9 +380,9 @@ mod tests {
             let (_, mut farewell) = ring(&[9])[0];
             farewell.closing.is_farewell = true;
             let of_nine: &[Part] = if predecessor_says_farewell { &[farewell] } else { &[] };
-            rings.add(life(9), None, of_nine);
-            rings.add(life(1), Some(life(9)), &[parts[0].1]);
-            rings.add(life(2), None, &[parts[1].1]);
+            rings.add(life(9), None, (of_nine, 0));
+            rings.add(life(1), Some(life(9)), (&[parts[0].1], 0));
+            rings.add(life(2), None, (&[parts[1].1], 0));
             rings.broken().len()
         };
         assert_eq!(add_all(true), 0);

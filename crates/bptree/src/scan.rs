@@ -106,7 +106,7 @@ impl Store {
     /// Shows the records from `start` up to `end`, until `visit` says no or `limit` were shown.
     ///
     /// # Errors
-    /// If a leaf is damaged.
+    /// If a leaf is damaged, or in doubt.
     pub(crate) fn scan(
         &self,
         start: &[u8],
@@ -161,7 +161,7 @@ impl Store {
     /// As [`Store::scan`], from `end` down to `start`.
     ///
     /// # Errors
-    /// If a leaf is damaged.
+    /// If a leaf is damaged, or in doubt.
     pub(crate) fn scan_back(
         &self,
         start: &[u8],
@@ -269,7 +269,11 @@ impl Store {
             };
             let snapshot = self.read_snapshot(guard, descent.leaf, (leaf, version));
             let rests_on = self.rests_on_leaf(descent.leaf);
+            let is_in_doubt = leaf.doubt() > 0;
             if leaf.is_at(version) {
+                if is_in_doubt {
+                    return Err(self.in_doubt(guard, descent.leaf));
+                }
                 if !rests_on.is_durable() {
                     self.wait_durable(&Horizon::from(rests_on))?;
                 }

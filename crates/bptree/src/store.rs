@@ -1,6 +1,7 @@
 //! What the parts of the engine share: the pool, its pages, the tree.
 
 use crate::counters::{Count, Counters};
+use crate::doubt::is_doubtful;
 use crate::durable::Early;
 use crate::inner::{Descent, Inner};
 use crate::leaf::{Directory, Head, Held, Life, Version, tag_of};
@@ -141,6 +142,8 @@ pub(crate) struct Standing<'g> {
     pub(crate) old: Option<View<'g>>,
     /// It is a record, and has not expired.
     pub(crate) live: bool,
+    /// A newer one may have been lost, or, if there is none, one.
+    pub(crate) is_doubtful: bool,
 }
 
 /// A leaf that is locked for a write.
@@ -310,11 +313,12 @@ impl Store {
             let view = self.record_at(guard, page, leaf, place)?;
             if view.key() == key {
                 let live = view.header.kind == Kind::Put && !self.is_expired(&view)?;
-                return Ok(Standing { place: Some(place), old: Some(view), live });
+                let is_doubtful = is_doubtful(leaf, view.header.doubtful, leaf.offset(place));
+                return Ok(Standing { place: Some(place), old: Some(view), live, is_doubtful });
             }
             candidates &= candidates - 1;
         }
-        Ok(Standing { place: None, old: None, live: false })
+        Ok(Standing { place: None, old: None, live: false, is_doubtful: leaf.doubt() > 0 })
     }
 
     /// True if the record has expired: durably so, for one that was told that it is gone must not

@@ -1,5 +1,6 @@
 //! Whether the leaves are as they should be: beside writers, leaf by leaf.
 
+use crate::get::Leaf;
 use crate::store::Store;
 use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
@@ -15,10 +16,18 @@ impl Store {
         let mut from: Box<[u8]> = Box::default();
         loop {
             let guard = epoch::pin();
-            let (head, records) = self.leaf_of(&guard, Some(&from), false)?;
+            let Leaf { head, records, in_doubt, doubtful } = self.leaf_of(&guard, &from)?;
             if head.least > from {
                 let what = format!("keys from {from:?} to {:?} are missing", head.least);
                 report.damages.push(Damage { offset: 0, what });
+            }
+            if let Some(Error::Corrupt { offset, what }) = in_doubt {
+                report.damages.push(Damage { offset, what });
+                report.damages.extend(doubtful.into_iter().map(|key| {
+                    let key = key.escape_ascii();
+                    let what = format!("what there is of \"{key}\" may not be the newest");
+                    Damage { offset, what }
+                }));
             }
             for view in records.iter().map(|whole| &whole.view) {
                 self.verify_record(&guard, view, head.birth, &mut report);

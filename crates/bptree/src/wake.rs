@@ -15,11 +15,18 @@ impl Store {
     pub(crate) fn wake(&self, page: u32) -> Result<()> {
         let Some(waking) = self.leaves.get(page as usize).wake() else { return Ok(()) };
         let guard = epoch::pin();
+        self.make_readable(page)?;
         // The checkpoint has said where its records end.
         let (end, _) = self.space.watermarks(page).ok_or_else(|| self.not_a_leaf(page))?;
-        let head = self.head_of(&guard, page)?;
-        let (found, latest) = self.read_leaf_page(&guard, page, head, end)?;
-        if found.end != end || found.is_dead {
+        let head = match self.head_of(&guard, page) {
+            Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => {
+                self.opened.asleep.fetch_sub(1, Ordering::Relaxed);
+                return self.replace_lost(page, waking);
+            }
+            head => head?,
+        };
+        let (found, latest) = self.read_leaf_page(&guard, page, head, (end, end))?;
+        if found.is_dead {
             let offset = self.space.start_of(page) + u64::from(found.end);
             let what = format!("the records of page {page} end here, and should not");
             return Err(Error::Corrupt { offset, what });
@@ -27,6 +34,6 @@ impl Store {
         let begun = latest.begun(&found, self.opened.sealed_births);
         waking.begin(begun, latest.records(self.space.start_of(page)));
         self.opened.asleep.fetch_sub(1, Ordering::Relaxed);
-        Ok(())
+        if found.is_to_be_told() { self.keep_doubt(&found.head.least) } else { Ok(()) }
     }
 }

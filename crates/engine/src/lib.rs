@@ -41,7 +41,7 @@ pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
 pub use record::{Record, UnixMillis, Value};
-pub use stats::{Damage, DeviceStats, Progress, Stats, VerifyReport};
+pub use stats::{Damage, DeviceStats, Doubt, Progress, Stats, VerifyReport};
 
 use std::sync::Arc;
 
@@ -412,6 +412,25 @@ pub trait Engine: Send + Sync {
     /// [`Error::ChecksumMismatch`] or [`Error::Corrupt`] if it is damaged.
     fn check(&self, key: &[u8]) -> Result<bool> {
         self.get_with(key, Visibility::Early, &mut |_| {}).map(|found| found.hit)
+    }
+
+    /// Ranges of keys of which records were lost, nobody knows which. Reads of these keys fail, but of
+    /// those that were written since.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it cannot even be told.
+    fn doubts(&self) -> Result<Vec<Doubt>> {
+        Ok(Vec::new())
+    }
+
+    /// Everything that there is in a range which [`Engine::doubts`] has shown has been put again: what
+    /// was not, nor has been written since, is not there. Durable when it returns.
+    ///
+    /// # Errors
+    /// As [`Engine::put`].
+    fn settle(&self, doubt: &Doubt) -> Result<()> {
+        let _is_none = doubt;
+        Ok(())
     }
 
     /// Stops background work and leaves a clean store behind, from which the next open is

@@ -81,6 +81,15 @@ pub struct Damage {
     pub what: String,
 }
 
+/// Keys of which records were lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Doubt {
+    /// The first of them.
+    pub start: Vec<u8>,
+    /// The first that is too great; none: there is none.
+    pub end: Option<Vec<u8>>,
+}
+
 /// What `verify` found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VerifyReport {

@@ -1,7 +1,7 @@
 //! Bringing devices level when a matrix is opened that was not closed.
 
 use crate::bloom::hash_of;
-use crate::decided::{Decided, is_failure};
+use crate::decided::{Decided, is_damage, is_failure};
 use crate::device::make;
 use crate::intent::{Intent, Step};
 use crate::label::{Label, Position};
@@ -9,6 +9,7 @@ use crate::matrix::is_reserved;
 use crate::open::Found;
 use crate::pending::Devices;
 use crate::place::slot_of;
+use crate::scrub::show_sure;
 use coreplane_engine::{
     Batch, Change, Entry, Error, Progress, Remedy, Result, Visibility, WriteOptions,
 };
@@ -186,13 +187,17 @@ fn newest_since(members: &[(&Position, &Found)], mark: Option<u64>) -> Result<Ne
             }
         };
         let engine = &device.engine;
-        engine.changes_since(mark.unwrap_or(engine.tombstone_horizon()), &mut note)?;
-        let mut cursor = 0;
-        while mark.is_none() {
-            cursor = engine.iterate(cursor, 1024, &mut note)?;
-            if cursor == 0 {
-                break;
-            }
+        let since = mark.unwrap_or(engine.tombstone_horizon());
+        let doubts = match engine.changes_since(since, &mut note) {
+            // It has shown all that is sure: of the rest it is given what others have, as if it lacked it.
+            Err(error) if is_damage(&error) => match engine.doubts()? {
+                doubts if doubts.is_empty() => return Err(error),
+                doubts => doubts,
+            },
+            shown => shown.map(|()| Vec::new())?,
+        };
+        if mark.is_none() {
+            show_sure(&**engine, &doubts, &mut note)?;
         }
     }
     Ok(newest)

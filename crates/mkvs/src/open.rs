@@ -192,7 +192,16 @@ impl Matrix {
                 }
                 Err(error) => return Err(error),
             };
-            let Some(label) = Label::read(&*engine)? else {
+            // What the matrix has written there is damaged, so that nobody knows what it is.
+            let own = Label::read(&*engine).and_then(|it| Intent::all_on(&*engine).map(|_| it));
+            let label = match own {
+                Err(error) if is_damage(&error) => {
+                    damaged.push((place, error.to_string()));
+                    continue;
+                }
+                own => own?,
+            };
+            let Some(label) = label else {
                 let what = format!("the device at {place} belongs to no matrix");
                 blank.push((place, Error::Unusable(what)));
                 continue;

@@ -5,6 +5,11 @@
 //! that its own device does not find any more. What differs is looked at again within the key's turn,
 //! when all members have the same.
 //!
+//! Where a device has lost records and does not know of which keys, it says whose they may have been
+//! ([`Engine::doubts`]). Its peers have those keys: each that is not the same is written to it again, and
+//! when a peer has been gone through as far as the end, the doubt is settled. What still is doubtful then
+//! was deleted.
+//!
 //! A read that meets damage goes to a peer as well ([`Shared::find`]); it heals nothing.
 
 use crate::bloom::hash_of;
@@ -15,7 +20,7 @@ use crate::group::Group;
 use crate::label::Position;
 use crate::matrix::{Shared, is_reserved};
 use crate::pending::Pending;
-use coreplane_engine::{Engine, Progress, Record, Result, Visibility};
+use coreplane_engine::{Doubt, Engine, Entry, Progress, Record, Result, Visibility};
 use std::sync::Arc;
 
 /// Keys that are looked at at a time.
@@ -30,6 +35,9 @@ pub struct Scrubbed {
     pub repaired: Vec<Position>,
     /// Keys whose record is damaged on every device: nothing was changed.
     pub lost: Vec<Vec<u8>>,
+    /// Devices that had lost records, once for each range of keys that they may have been of, when all
+    /// that its peers have of it was written anew.
+    pub settled: Vec<Position>,
     /// Devices that could not be gone through as far as the end, and why. Their records were looked at
     /// as far as their peers have them.
     pub unreadable: Vec<(Position, String)>,
@@ -53,33 +61,84 @@ impl Matrix {
         let shared = &*self.shared;
         let mut scrubbed = Scrubbed::default();
         for group in shared.groups.iter() {
+            let mut doubts = Vec::new();
             for device in group.of(group.members()) {
-                shared.scrub_keys_of(group, device.number, &mut scrubbed, progress)?;
+                doubts.push((device.number, shared.doubts_of(group, device.number)?));
             }
+            for (number, doubts) in &doubts {
+                shared.scrub_keys_of(group, (*number, doubts), &mut scrubbed, progress)?;
+            }
+            shared.settle_all(group, &doubts, &mut scrubbed)?;
         }
         Ok(scrubbed)
     }
 }
 
 impl Shared {
-    /// Looks at every key that one device has, on all members.
+    /// What a device is in doubt of. One that fails is left out.
+    fn doubts_of(&self, group: &Arc<Group>, number: u8) -> Result<Vec<Doubt>> {
+        match group.device(number)?.engine.doubts() {
+            Err(error) => group.go_on_without(number, error).map(|()| Vec::new()),
+            doubts => doubts,
+        }
+    }
+
+    /// Settles what members are in doubt of, as far as a peer is sure of it and was gone through as a
+    /// whole.
+    fn settle_all(
+        &self,
+        group: &Arc<Group>,
+        doubts: &[(u8, Vec<Doubt>)],
+        scrubbed: &mut Scrubbed,
+    ) -> Result<()> {
+        let place = |number: u8| Position { group: group.number, device: number };
+        for (number, of) in doubts {
+            let is_sure = |doubt: &Doubt| {
+                let mut peers = doubts.iter().filter(|(peer, _)| peer != number);
+                peers.any(|(peer, theirs)| {
+                    let is_read = scrubbed.unreadable.iter().all(|(it, _)| *it != place(*peer));
+                    let is_member = group.members() & 1 << peer != 0;
+                    is_read && is_member && !theirs.iter().any(|other| overlap(other, doubt))
+                })
+            };
+            let is_lost = |doubt: &Doubt| scrubbed.lost.iter().any(|key| is_within(doubt, key));
+            let settled: Vec<&Doubt> = of.iter().filter(|it| is_sure(it) && !is_lost(it)).collect();
+            for doubt in settled {
+                if group.members() & 1 << number == 0 {
+                    break;
+                }
+                let device = group.device(*number)?;
+                device.drain();
+                match device.engine.settle(doubt) {
+                    Ok(()) => scrubbed.settled.push(place(*number)),
+                    Err(error) if is_failure(&error) => group.go_on_without(*number, error)?,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at every key that one device has, on all members; but for those that it is in doubt of,
+    /// whose peers have them.
     fn scrub_keys_of(
         &self,
         group: &Arc<Group>,
-        number: u8,
+        (number, doubts): (u8, &[Doubt]),
         scrubbed: &mut Scrubbed,
         progress: &dyn Fn(Progress),
     ) -> Result<()> {
+        if group.members() & 1 << number == 0 {
+            return Ok(());
+        }
         let engine = Arc::clone(&group.device(number)?.engine);
         let is_first = group.members().trailing_zeros() == u32::from(number);
-        let (mut cursor, mut done, total) = (0, 0, engine.len()?);
+        let (mut done, total) = (0, engine.len()?);
+        let mut keys_of = Keys::new(&*engine, doubts);
         loop {
             let mut keys = Vec::with_capacity(AT_A_TIME);
-            let next = engine.iterate(cursor, AT_A_TIME, &mut |entry| {
-                if !is_reserved(entry.key) {
-                    keys.push(entry.key.to_vec());
-                }
-            });
+            let is_more = keys_of.next(&mut keys);
+            keys.retain(|key: &Vec<u8>| !is_reserved(key));
             for key in &keys {
                 self.check_writable()?;
                 self.scrub_key(group, key, scrubbed)?;
@@ -87,17 +146,15 @@ impl Shared {
             done += keys.len() as u64;
             scrubbed.records += if is_first { keys.len() as u64 } else { 0 };
             progress(Progress { stage: "reading records", done: done.min(total), total });
-            cursor = match next {
-                Ok(cursor) => cursor,
+            match is_more {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
                 Err(error) if is_damage(&error) => {
                     let position = Position { group: group.number, device: number };
                     scrubbed.unreadable.push((position, error.to_string()));
-                    0
+                    return Ok(());
                 }
                 Err(error) => return Err(error),
-            };
-            if cursor == 0 {
-                return Ok(());
             }
         }
     }
@@ -164,5 +221,102 @@ impl Shared {
             }
         }
         Ok(healths)
+    }
+}
+
+fn is_within(doubt: &Doubt, key: &[u8]) -> bool {
+    key >= doubt.start.as_slice() && doubt.end.as_ref().is_none_or(|end| key < end.as_slice())
+}
+
+fn overlap(one: &Doubt, other: &Doubt) -> bool {
+    is_within(one, &other.start) || is_within(other, &one.start)
+}
+
+/// Shows all records of a device but those of which it is in doubt.
+///
+/// # Errors
+/// As the engine.
+pub(crate) fn show_sure(
+    engine: &dyn Engine,
+    doubts: &[Doubt],
+    show: &mut dyn FnMut(Entry<'_>),
+) -> Result<()> {
+    let Some(ordered) = engine.ordered().filter(|_| !doubts.is_empty()) else {
+        let mut cursor = 0;
+        loop {
+            cursor = engine.iterate(cursor, AT_A_TIME, show)?;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    };
+    let mut visit = |entry: Entry<'_>| {
+        show(entry);
+        true
+    };
+    let mut from: &[u8] = &[];
+    for Doubt { start, end } in doubts {
+        ordered.scan(from, Some(start), false, usize::MAX, &mut visit)?;
+        let Some(end) = end else { return Ok(()) };
+        from = end;
+    }
+    ordered.scan(from, None, false, usize::MAX, &mut visit)
+}
+
+/// The keys of a device, some at a time.
+struct Keys<'e> {
+    engine: &'e dyn Engine,
+    /// Where it is in doubt, in the order of keys, what lies ahead.
+    doubts: &'e [Doubt],
+    place: Place,
+}
+
+enum Place {
+    /// In no order: of a device without a doubt.
+    Cursor(u64),
+    /// From this key on.
+    Key(Vec<u8>),
+}
+
+impl<'e> Keys<'e> {
+    fn new(engine: &'e dyn Engine, doubts: &'e [Doubt]) -> Self {
+        let is_around = !doubts.is_empty() && engine.ordered().is_some();
+        let place = if is_around { Place::Key(Vec::new()) } else { Place::Cursor(0) };
+        Self { engine, doubts, place }
+    }
+
+    /// Gives the next keys; false if they were the last.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn next(&mut self, keys: &mut Vec<Vec<u8>>) -> Result<bool> {
+        let from = match &mut self.place {
+            Place::Cursor(cursor) => {
+                let mut take = |entry: Entry<'_>| keys.push(entry.key.to_vec());
+                *cursor = self.engine.iterate(*cursor, AT_A_TIME, &mut take)?;
+                return Ok(*cursor != 0);
+            }
+            Place::Key(from) => from,
+        };
+        let Some(ordered) = self.engine.ordered() else { return Ok(false) };
+        let end = self.doubts.first().map(|doubt| doubt.start.as_slice());
+        let before = keys.len();
+        if end.is_none_or(|end| from.as_slice() < end) {
+            ordered.scan(from, end, false, AT_A_TIME, &mut |entry| {
+                keys.push(entry.key.to_vec());
+                true
+            })?;
+        }
+        if keys.len() - before == AT_A_TIME
+            && let Some(last) = keys.last()
+        {
+            *from = [last.as_slice(), &[0]].concat();
+            return Ok(true);
+        }
+        let Some((doubt, ahead)) = self.doubts.split_first() else { return Ok(false) };
+        self.doubts = ahead;
+        let Some(end) = &doubt.end else { return Ok(false) };
+        from.clone_from(end);
+        Ok(true)
     }
 }

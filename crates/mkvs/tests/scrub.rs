@@ -81,3 +81,44 @@ fn what_is_damaged_everywhere_is_named_and_left_alone() {
     assert_eq!((scrubbed.lost, scrubbed.repaired), (vec![b"lost".to_vec()], vec![]));
     assert_eq!(matrix.get(b"kept").expect("get").as_deref(), Some(&b"another"[..]));
 }
+
+/// After a crash a device that has lost records does not know of which keys: its peer has them all.
+#[test]
+fn what_a_device_has_lost_it_is_given_by_its_peer() {
+    const PAGE: usize = 8192;
+    // In a record, in a head, and in the image of a leaf.
+    for place in [4000, 16, 300] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let matrix = created(&shelf);
+        let value = |number: u64| format!("the value of number {number:04}, and some more");
+        (0..500).for_each(|it| put(&matrix, &key(it), b"an older value"));
+        (0..500).for_each(|it| put(&matrix, &key(it), value(it).as_bytes()));
+        (0..20).for_each(|it| drop(matrix.delete(&key(25 * it), &WriteOptions::default())));
+        drop(matrix);
+        // The youngest leaf of some hundred: none of the matrix's own records is in it.
+        let mut pool = std::fs::read(shelf.path(at(0, 0))).expect("read");
+        let birth = |page: &[u8]| u64::from_le_bytes(page[16..24].try_into().expect("eight"));
+        let is_leaf =
+            |page: &&[u8]| page[4] == 0x4c && page[..4] != [0; 4] && page[64..].starts_with(b"k");
+        let leaves = pool.chunks(PAGE).enumerate().skip(1).filter(|(_, page)| is_leaf(page));
+        let (page, _) = leaves.max_by_key(|(_, page)| birth(page)).expect("a leaf");
+        pool[page * PAGE + place] ^= 1;
+        std::fs::write(shelf.path(at(0, 0)), &pool).expect("write");
+        let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
+        assert!(matrix.standings().contains(&(at(0, 0), Standing::Current)));
+        let is_right = |matrix: &Matrix| {
+            (0..500_u64).all(|number| {
+                let value = (!number.is_multiple_of(25)).then(|| value(number).into_bytes());
+                matrix.get(&key(number)).expect("get") == value
+            })
+        };
+        assert!(is_right(&matrix));
+        let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+        assert_eq!((scrubbed.settled.as_slice(), scrubbed.lost.len()), (&[at(0, 0)][..], 0));
+        let again = matrix.scrub(&|_| {}).expect("scrub");
+        assert_eq!((again.repaired.len(), again.settled.len(), again.unreadable.len()), (0, 0, 0));
+        assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+        shelf.pull(at(0, 1));
+        assert!(is_right(&matrix), "with the healed one alone, place {place}");
+    }
+}

@@ -4,7 +4,7 @@
 //! ```text
 //!   0   crc       CRC-32C of all that follows up to the end of the value, begun with a seed of
 //!                 pool, page generation and offset
-//!   4   lengths   key length (17) | kind (3) | flags (5) | zeroes
+//!   4   lengths   key length (17) | kind (3) | flags (6) | zeroes
 //!   8   value length (32)
 //!   12  version   orders all writes of a key
 //!   20  [expiry, milliseconds since 1970]  [sequence given by the caller]     8 bytes each
@@ -20,6 +20,8 @@
 //! *Follows*: a record says whether everything before it in its page was durable when it was
 //! written. So a record that is not sound, with one that follows behind it, is damage and not
 //! where a crash cut the log off.
+//!
+//! *Doubtful*: a newer record of its key may have been lost, so that nobody is to rest on this one.
 //!
 //! | kind | value |
 //! |---|---|
@@ -78,7 +80,8 @@ const SEQUENCE: u32 = 2;
 const LARGE: u32 = 4;
 const BATCHED: u32 = 8;
 const FOLLOWS: u32 = 16;
-const FLAGS: u32 = 0x1f;
+const DOUBTFUL: u32 = 32;
+const FLAGS: u32 = 0x3f;
 // media-format: end
 
 /// What is written before key and value.
@@ -92,6 +95,8 @@ pub struct Header {
     pub batched: bool,
     /// All records before it in its page were durable when it was written.
     pub follows: bool,
+    /// A newer record of its key may have been lost.
+    pub doubtful: bool,
     /// Orders all writes of a key.
     pub version: u64,
     /// When the record ceases to exist.
@@ -109,6 +114,7 @@ impl Header {
             large: false,
             batched: false,
             follows: false,
+            doubtful: false,
             version,
             expires_at: None,
             sequence: None,
@@ -122,6 +128,7 @@ impl Header {
             | flag(self.large, LARGE)
             | flag(self.batched, BATCHED)
             | flag(self.follows, FOLLOWS)
+            | flag(self.doubtful, DOUBTFUL)
     }
 
     /// Bytes before the key.
@@ -238,6 +245,7 @@ impl<'a> View<'a> {
             large: flags & LARGE != 0,
             batched: flags & BATCHED != 0,
             follows: flags & FOLLOWS != 0,
+            doubtful: flags & DOUBTFUL != 0,
             version: word64(bytes, 12),
             expires_at,
             sequence,
@@ -322,6 +330,15 @@ impl Form {
         let key_len = (lengths & ((1 << KEY_BITS) - 1)) as usize;
         let value_len = word32(bytes, 8) as usize;
         Some(Self { kind, flags, head: HEADER + 8 * extras, key_len, value_len })
+    }
+
+    /// False if no record begins with these eight bytes: a first look, for whoever looks for records
+    /// among other bytes.
+    #[inline]
+    pub fn may_begin(first: &[u8]) -> bool {
+        let Some(Ok(lengths)) = first.get(4..8).map(TryInto::try_into) else { return false };
+        let lengths = u32::from_le_bytes(lengths);
+        Kind::from_bits(lengths >> KEY_BITS & 7).is_some() && lengths >> (KEY_BITS + 3) <= FLAGS
     }
 
     /// True for a member of a batch.

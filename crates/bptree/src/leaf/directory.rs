@@ -50,6 +50,9 @@ pub(crate) struct Directory {
     used: AtomicU64,
     /// Bytes of the page that its living records take.
     live: AtomicU32,
+    /// Not 0 if records were lost: then those below this place in the page may not be the newest of
+    /// their keys, and what is not there may have been.
+    doubt: AtomicU32,
     /// The greatest version that any key of the leaf was given. Of whoever holds the lock.
     given: AtomicU64,
     /// The birth of the page.
@@ -78,6 +81,8 @@ pub(crate) struct Begun {
     pub(crate) is_sorted: bool,
     /// The values of some are large.
     pub(crate) has_large: bool,
+    /// As [`Directory::doubt`].
+    pub(crate) doubt: u32,
 }
 
 /// A version at which nobody was changing the leaf.
@@ -115,6 +120,7 @@ impl Directory {
             tags: Default::default(),
             offsets: Default::default(),
             live: AtomicU32::new(0),
+            doubt: AtomicU32::new(0),
             given: AtomicU64::new(0),
             birth: AtomicU64::new(0),
             is_sealed: AtomicBool::new(false),
@@ -256,6 +262,7 @@ impl Directory {
         let dead = self.word.load(Ordering::Relaxed);
         self.used.store(0, Ordering::Relaxed);
         self.live.store(0, Ordering::Relaxed);
+        self.doubt.store(begun.doubt, Ordering::Relaxed);
         self.given.store(begun.given, Ordering::Relaxed);
         self.birth.store(begun.birth, Ordering::Relaxed);
         self.is_sealed.store(begun.is_sealed, Ordering::Relaxed);
@@ -341,6 +348,13 @@ impl Directory {
     /// Bytes of the page that its living records take.
     pub(crate) fn live(&self) -> u32 {
         self.live.load(Ordering::Relaxed)
+    }
+
+    /// Not 0 if records of the leaf were lost: those that lie in the page below this may not be the
+    /// newest of their keys, and what is not there may have been.
+    #[inline]
+    pub(crate) fn doubt(&self) -> u32 {
+        self.doubt.load(Ordering::Relaxed)
     }
 
     /// A place that is free; none if all are in use.
@@ -439,7 +453,7 @@ impl Waking<'_> {
 
 impl Waking<'_> {
     /// The leaf is dead, and nobody has read it.
-    fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         if let Some(leaf) = self.leaf.take() {
             let word = leaf.word.load(Ordering::Relaxed) & !(ASLEEP | LOCKED | SHUT);
             leaf.word.store((word + VERSION) | DEAD, Ordering::Release);

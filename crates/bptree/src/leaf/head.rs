@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0   crc            CRC-32C of the rest of the head, begun with a seed of pool and page
-//!   4   kind | 1 if no key is too great for it | zeroes
+//!   4   kind | 1 if no key is too great for it | 1 if records of its keys were lost | zeroes
 //!   8   length of the least key | length of the bound
 //!   12  bytes of the page that were written before it became a leaf
 //!   16  birth          of the page; no two pages of a pool, and no two uses of a page, have the same
@@ -30,6 +30,7 @@ use coreplane_pmem::{PageBytes, Space};
 const FIXED: usize = 64;
 const LEAF: u32 = 0x4c;
 const UNBOUNDED: u32 = 1 << 8;
+const LOST: u32 = 1 << 9;
 const NOBODY: u32 = u32::MAX;
 // media-format: end
 
@@ -53,6 +54,8 @@ pub(crate) struct Head {
     pub(crate) bound: Option<Box<[u8]>>,
     /// Bytes of the page that were written before it became a leaf.
     pub(crate) image_len: u32,
+    /// Records were lost: what the leaf has not may have been there.
+    pub(crate) is_lost: bool,
 }
 
 impl Head {
@@ -80,7 +83,8 @@ impl Head {
         let mut bytes = vec![0; self.len()];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
         let unbounded = if self.bound.is_none() { UNBOUNDED } else { 0 };
-        put(4, &(LEAF | unbounded).to_le_bytes());
+        let lost = if self.is_lost { LOST } else { 0 };
+        put(4, &(LEAF | unbounded | lost).to_le_bytes());
         put(8, &(self.least.len() as u16).to_le_bytes());
         put(10, &(bound.len() as u16).to_le_bytes());
         put(12, &self.image_len.to_le_bytes());
@@ -131,6 +135,7 @@ impl Head {
             least: keys[..least_len].into(),
             bound: is_bounded.then(|| keys[least_len..least_len + bound_len].into()),
             image_len: word32(bytes, 12),
+            is_lost: word32(bytes, 4) & LOST != 0,
         }))
     }
 }

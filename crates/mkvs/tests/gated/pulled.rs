@@ -2,7 +2,7 @@
 //! or that forgets what it was told.
 
 use coreplane_engine::{
-    Batch, Change, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits,
+    Batch, Change, Doubt, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits,
     Mutation, Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
     Visibility, WriteOptions, Written,
 };
@@ -251,6 +251,14 @@ impl Engine for Pulled {
 
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.there()?.verify(progress)
+    }
+
+    fn doubts(&self) -> Result<Vec<Doubt>> {
+        self.there()?.doubts()
+    }
+
+    fn settle(&self, doubt: &Doubt) -> Result<()> {
+        self.there()?.settle(doubt)
     }
 
     fn close(&self) -> Result<()> {

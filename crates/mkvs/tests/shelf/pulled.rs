@@ -2,9 +2,9 @@
 //! reads, or writes of one key, that have come to it wait until it is let go.
 
 use coreplane_engine::{
-    Batch, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits, Mutation,
-    Ordered, Outcome, Progress, Record, Result, Stats, UnixMillis, VerifyReport, Visibility,
-    WriteOptions, Written,
+    Batch, Doubt, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits,
+    Mutation, Ordered, Outcome, Progress, Record, Result, Stats, UnixMillis, VerifyReport,
+    Visibility, WriteOptions, Written,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -180,6 +180,14 @@ impl Engine for Pulled {
 
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.there()?.verify(progress)
+    }
+
+    fn doubts(&self) -> Result<Vec<Doubt>> {
+        self.there()?.doubts()
+    }
+
+    fn settle(&self, doubt: &Doubt) -> Result<()> {
+        self.there()?.settle(doubt)
     }
 
     fn close(&self) -> Result<()> {

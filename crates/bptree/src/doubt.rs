@@ -1,0 +1,185 @@
+//! Leaves of which records were lost: what is known of that, for as long as it is true.
+//!
+//! A leaf knows for which keys it is. So when some of its records are damaged, nobody knows which keys
+//! they were of, but whose they may have been. From then on it is *in doubt*:
+//!
+//! | what the leaf has of a key | what a read says |
+//! |---|---|
+//! | a record that was written behind the damage, or since | the record |
+//! | an older one, marked as doubtful | that it may not be the newest |
+//! | none | that it may be lost |
+//!
+//! A put or a delete over a key ends the doubt about that key; a write that asks what was there before
+//! is refused. Whoever has all records of the leaf elsewhere puts them, and then
+//! [settles](Store::settle) it: what is doubtful still was deleted.
+//!
+//! On the medium the head of the leaf says that records were lost, and doubtful ones say that they are;
+//! both go over to its heirs. A leaf in which damage is found is written anew for that at once. Where
+//! there is no page for it, it stays as it is, and nothing is appended to it: the damage speaks for
+//! itself.
+
+use crate::leaf::{Directory, Head, Waking};
+use crate::pages::Patience;
+use crate::store::Store;
+use coreplane_engine::{Doubt, Error, Result};
+use coreplane_pmem::epoch::{self, Guard};
+use std::sync::atomic::Ordering;
+
+impl Store {
+    /// Records of a leaf were lost, and this may rest on them.
+    #[cold]
+    pub(crate) fn in_doubt(&self, guard: &Guard, page: u32) -> Error {
+        let (least, bound) = self.bounds(guard, page).unwrap_or_default();
+        let (least, bound) = (least.escape_ascii(), bound.map(<[u8]>::escape_ascii));
+        let bound = bound.map_or(String::new(), |bound| format!(" to \"{bound}\""));
+        let what = format!("records of keys from \"{least}\"{bound} were lost: none can be told");
+        Error::Corrupt { offset: self.space.start_of(page), what }
+    }
+
+    /// Sees to it that a page can be read: what the medium has lost of it is zeroes from now on.
+    ///
+    /// # Errors
+    /// If it stays unreadable.
+    pub(crate) fn make_readable(&self, page: u32) -> Result<()> {
+        if self.space.probe_loads(page).is_ok() {
+            return Ok(());
+        }
+        let context = format!("page {page} cannot be read");
+        self.space.heal(page).map_err(|source| Error::Io { context, source }).map(drop)
+    }
+
+    /// Makes a leaf in the place of one that is lost; durable when it returns. Its page.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
+    pub(crate) fn make_lost_leaf(&self, least: &[u8], bound: Option<&[u8]>) -> Result<u32> {
+        let mut patience = Patience::default();
+        let page = loop {
+            match self.pages.take(1, 0) {
+                Ok(pages) => break pages[0],
+                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
+                Err(error) => return Err(error),
+            }
+        };
+        let head = Head {
+            birth: 0,
+            // Whatever was lost has a smaller one: that is what an open raises the base for.
+            version: self.version_base.load(Ordering::Acquire),
+            predecessor: None,
+            least: least.into(),
+            bound: bound.map(Into::into),
+            image_len: 0,
+            is_lost: true,
+        };
+        self.write_first(page, head)?;
+        Ok(page)
+    }
+
+    /// Writes the leaf anew that serves `key`, if it is in doubt and the medium does not say so. Where
+    /// there is no page for it, it is left.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn keep_doubt(&self, key: &[u8]) -> Result<()> {
+        let guard = epoch::pin();
+        let locked = self.lock_leaf(key)?;
+        let head = self.head_of(&guard, locked.page)?;
+        let is_told = head.is_lost && locked.leaf.doubt() <= head.len() as u32;
+        if locked.held.is_shut() || locked.leaf.doubt() == 0 || is_told {
+            return Ok(());
+        }
+        match self.rewrite(&guard, locked, (key, 0), 0) {
+            Err(Error::NoSpace { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Puts a leaf without records in the place of one whose head is damaged, and which nobody has read
+    /// since the open; its caller has it to itself. Its page is given back.
+    ///
+    /// # Errors
+    /// As [`Store::make_lost_leaf`]; and if the leaf is not in the tree.
+    pub(crate) fn replace_lost(&self, page: u32, waking: Waking<'_>) -> Result<()> {
+        let leaves = self.inner.leaves();
+        let at = leaves.iter().position(|(_, leaf)| *leaf == page);
+        let at = at.ok_or_else(|| self.not_a_leaf(page))?;
+        let (least, _) = &leaves[at];
+        let bound = leaves.get(at + 1).map(|(bound, _)| &**bound);
+        let heir = self.make_lost_leaf(least, bound)?;
+        waking.kill();
+        self.inner.replace(least, heir);
+        self.retire(page)
+    }
+
+    /// The leaves that are in doubt.
+    ///
+    /// # Errors
+    /// If the way from one leaf to the next is lost.
+    pub(crate) fn doubts(&self) -> Result<Vec<Doubt>> {
+        let mut doubts = Vec::new();
+        let mut from: Box<[u8]> = Box::default();
+        loop {
+            let guard = epoch::pin();
+            let descent = self.inner.descend(&from);
+            let Some((leaf, version)) = self.arrive(&descent) else {
+                self.wake(descent.leaf)?;
+                continue;
+            };
+            let is_in_doubt = leaf.doubt() > 0;
+            let (least, bound) = self.bounds(&guard, descent.leaf)?;
+            if !leaf.is_at(version) {
+                continue;
+            }
+            if is_in_doubt {
+                let (start, end) = (least.to_vec(), bound.map(<[u8]>::to_vec));
+                doubts.push(Doubt { start, end });
+            }
+            match bound {
+                None => return Ok(doubts),
+                Some(bound) if bound <= &*from => return Err(self.not_a_leaf(descent.leaf)),
+                Some(bound) => from = bound.into(),
+            }
+        }
+    }
+
+    /// Ends all doubt about the keys of leaves that are in `doubt` as a whole: of what is doubtful still
+    /// nothing is kept.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
+    pub(crate) fn settle(&self, doubt: &Doubt) -> Result<()> {
+        self.check_writable()?;
+        let mut from: Box<[u8]> = doubt.start.as_slice().into();
+        let end = doubt.end.as_deref();
+        let mut patience = Patience::default();
+        loop {
+            let guard = epoch::pin();
+            let locked = self.lock_to_write(&from)?;
+            let (least, bound) = self.bounds(&guard, locked.page)?;
+            let next: Option<Box<[u8]>> = bound.map(Into::into);
+            let is_within = least >= doubt.start.as_slice()
+                && end.is_none_or(|end| bound.is_some_and(|bound| bound <= end));
+            if is_within && locked.leaf.doubt() > 0 {
+                match self.rewrite_settled(&guard, locked, &from) {
+                    Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {
+                        continue;
+                    }
+                    other => other?,
+                }
+            } else {
+                drop(locked);
+            }
+            match next {
+                Some(next) if end.is_none_or(|end| *next < *end) => from = next,
+                _ => return self.fence(),
+            }
+        }
+    }
+}
+
+/// What is doubtful of a record of a leaf: nobody is to rest on it.
+#[inline]
+pub(crate) fn is_doubtful(leaf: &Directory, is_marked: bool, within: u32) -> bool {
+    let doubt = leaf.doubt();
+    doubt > 0 && (is_marked || within < doubt)
+}
