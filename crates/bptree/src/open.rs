@@ -5,12 +5,13 @@ use crate::durable::Early;
 use crate::inner::Inner;
 use crate::leaf::{Directory, Head};
 use crate::pages::Pages;
-use crate::store::{Opened, Root, STEP, Store, TimeSource, sync_failed};
+use crate::store::{Opened, Root, STEP, Store, TimeSource};
 use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::windows::Windows;
-use coreplane_pmem::{CreateOptions, MediaChoice, Pool, PoolError, Space, spin};
+use coreplane_pmem::{CreateOptions, MediaChoice, Pool, Space, spin};
+pub(crate) use coreplane_record::pool_error;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -54,16 +55,6 @@ impl std::fmt::Debug for Options {
             .field("background", &self.background)
             .field("check_reads", &self.check_reads)
             .finish_non_exhaustive()
-    }
-}
-
-/// A pool's error as an engine's.
-pub(crate) fn pool_error(error: PoolError) -> Error {
-    match error {
-        PoolError::NoSpace { needed, .. } => Error::NoSpace { needed, reclaimable: 0 },
-        PoolError::Sync(error) => sync_failed(error),
-        PoolError::Io { context, source } => Error::Io { context, source },
-        other => Error::Unusable(other.to_string()),
     }
 }
 

@@ -12,6 +12,7 @@ use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::spin::{self, Backoff};
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{PageWriter, Pen, Pool, Space, thread_number};
+pub(crate) use coreplane_record::sync_failed;
 use coreplane_record::{self as record, Header, Kind, Reader, View};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
@@ -462,8 +463,4 @@ impl Store {
     pub(crate) fn len(&self) -> u64 {
         self.counters.get(Count::Records).max(0) as u64
     }
-}
-
-pub(crate) fn sync_failed(error: coreplane_pmem::SyncError) -> Error {
-    Error::SyncFailed(error.0)
 }

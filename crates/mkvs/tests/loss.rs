@@ -3,8 +3,9 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Error, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{Ack, Matrix, Options, Position, Rack, Shape, Standing, TimeSource};
 use shelf::{Kind, Shelf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const KEYS: u64 = 500;
@@ -122,7 +123,11 @@ fn a_device_is_pulled_out_where_writes_wait_for_the_first() {
 }
 
 fn two_by_two(ack: Ack) -> Shelf {
-    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    two_by_two_of(Kind::Bptree, ack)
+}
+
+fn two_by_two_of(kind: Kind, ack: Ack) -> Shelf {
+    let shelf = Shelf::new(kind, 16 << 20);
     let shape = Shape { ack, ..Shape::default() };
     let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
     (0..100).for_each(|number| put(&matrix, &key(0, number), b"value"));
@@ -189,6 +194,89 @@ fn foreign_devices_are_refused() {
     std::fs::remove_file(shelf.path(at(1, 1))).expect("remove");
     std::fs::copy(shelf.path(at(1, 0)), shelf.path(at(1, 1))).expect("copy");
     refused(&shelf, "two devices");
+}
+
+/// A rack, one of whose devices the operating system cannot read.
+struct Dying<'a>(&'a Shelf, Position);
+
+impl Rack for Dying<'_> {
+    fn present(&self) -> Result<Vec<Position>, Error> {
+        self.0.present()
+    }
+
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>, Error> {
+        self.0.create(place, time)
+    }
+
+    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>, Error> {
+        if place == self.1 {
+            let source = std::io::Error::from_raw_os_error(libc::EIO);
+            return Err(Error::Io { context: "read".to_owned(), source });
+        }
+        self.0.open(place, time)
+    }
+
+    fn remove(&self, place: Position) -> Result<(), Error> {
+        self.0.remove(place)
+    }
+}
+
+/// Whoever cannot be read at all counts as absent, and is named.
+fn left_out(kind: Kind, breaks: &dyn Fn(&mut Vec<u8>)) {
+    let shelf = two_by_two_of(kind, Ack::All);
+    // After a kill the last record of all may as well be one that never was whole.
+    opened(&shelf).expect("open").close().expect("close");
+    let path = shelf.path(at(0, 1));
+    let mut bytes = std::fs::read(&path).expect("read");
+    breaks(&mut bytes);
+    std::fs::write(&path, bytes).expect("write");
+    let matrix = opened(&shelf).expect("its peer has all");
+    left_out_of(&matrix);
+}
+
+fn left_out_of(matrix: &Matrix) {
+    assert_eq!(matrix.damaged().iter().map(|(place, _)| *place).collect::<Vec<_>>(), [at(0, 1)]);
+    assert_eq!(standing(matrix, at(0, 1)), Standing::Absent, "{:?}", matrix.damaged());
+    (0..100).for_each(|number| assert!(matrix.get(&key(0, number)).expect("get").is_some()));
+    put(matrix, b"after", b"1");
+}
+
+#[test]
+fn a_device_whose_header_is_broken_is_left_out() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        for at in [3, 9, 17, 40] {
+            left_out(kind, &|bytes| bytes[at] ^= 1);
+        }
+    }
+}
+
+#[test]
+fn a_device_that_is_cut_off_is_left_out() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        left_out(kind, &|bytes| bytes.truncate(bytes.len() / 2));
+    }
+}
+
+#[test]
+fn a_device_whose_label_is_damaged_is_left_out() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        // In the middle of every label that the device ever had.
+        left_out(kind, &|bytes| {
+            let word = b"\"identity\":\"";
+            let places: Vec<usize> =
+                (0..bytes.len() - word.len()).filter(|at| bytes[*at..].starts_with(word)).collect();
+            assert!(!places.is_empty(), "there is a label");
+            places.into_iter().for_each(|at| bytes[at + word.len()] ^= 1);
+        });
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_read_is_left_out() {
+    let shelf = two_by_two(Ack::All);
+    let dying = Dying(&shelf, at(0, 1));
+    let matrix = Matrix::open(&dying, &Options::default(), &|_| {}).expect("its peer has all");
+    left_out_of(&matrix);
 }
 
 /// Devices may be put anywhere: each knows where it belongs.

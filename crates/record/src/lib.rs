@@ -29,7 +29,10 @@
 //! | `Commit` | what counts from now on: the runs of a batch, the leaves in the place of another |
 //! | `Lost` | what was left of the records that lay here |
 
+mod errors;
 pub mod sealed;
+
+pub use errors::{pool_error, sync_failed};
 
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::checksum::crc32c_append;
