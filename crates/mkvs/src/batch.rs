@@ -237,9 +237,10 @@ impl Shared {
                 }
             }
         }
-        if let Some(number) = intent
-            && taken_back.is_ok()
-        {
+        if intent.is_some() && taken_back.is_err() {
+            // Whoever opens the matrix takes it back, or makes it.
+            self.intents.lose();
+        } else if let Some(number) = intent {
             // One that cannot be deleted is made again, or taken back again, when the matrix is
             // opened: sequences decide.
             for device in share_members(&shares[0]) {
@@ -251,9 +252,10 @@ impl Shared {
             self.intents.give_back(number);
         }
         if failed.is_some() {
+            self.pending.count_taken_back();
             for share in shares.iter() {
-                let followers = share.group.followers();
-                share.steps.iter().for_each(|step| self.pending.refuse(step.hash, followers));
+                let is_taken_back = taken_back.is_ok();
+                share.steps.iter().for_each(|step| share.group.refuse(step.hash, is_taken_back));
             }
             return taken_back.map(|()| failed);
         }
@@ -322,13 +324,13 @@ impl Shared {
         shares: &[Share<'_>],
         (made, undone): (u64, u64),
     ) -> std::result::Result<u32, (u16, Option<u8>, Error)> {
-        let number = self.intents.take();
+        let group = shares[0].group;
+        let number = self.intents.take().map_err(|error| (group.number, None, error))?;
         let steps = shares.iter().flat_map(|share| &share.steps);
         let plan = |step: &Step<'_>| Planned { change: step.change.clone(), old: step.old.clone() };
         let intent = Intent { made, undone, steps: steps.map(plan).collect() };
         for device in share_members(&shares[0]) {
             if let Err(error) = intent.write(&*device.engine, number) {
-                let group = shares[0].group;
                 let is_member = group.members() & 1 << device.number != 0;
                 if !is_member && group.drop_member(device.number).is_ok() {
                     // It does not become one, and that is no reason to refuse anything.
@@ -338,7 +340,7 @@ impl Shared {
                     let _dropped = Intent::drop(&*device.engine, number).is_ok();
                 }
                 self.intents.give_back(number);
-                return Err((shares[0].group.number, Some(device.number), error));
+                return Err((group.number, Some(device.number), error));
             }
         }
         Ok(number)

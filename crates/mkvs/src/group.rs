@@ -56,6 +56,8 @@ pub(crate) struct Group {
     devices: Box<[OnceLock<Arc<Device>>]>,
     /// What each of them is to the group.
     pub(crate) standings: Standings,
+    /// The standings since which every write that began under others is over.
+    settled_at: AtomicU64,
     pub(crate) filter: Filter,
     pub(crate) pending: Arc<Pending>,
     pub(crate) sequence: Arc<AtomicU64>,
@@ -118,6 +120,7 @@ impl Group {
             places: [const { AtomicU8::new(NOBODY) }; DEVICES_MAX],
             devices: (0..DEVICES_EVER).map(|_| OnceLock::new()).collect(),
             standings: Standings::new(members),
+            settled_at: AtomicU64::new(0),
             filter,
             pending,
             sequence,
@@ -277,7 +280,8 @@ impl Group {
             Ok(made) => made,
             Err(NotMade { made, device, error }) => {
                 let taken_back = self.take_back(made, asked, decided.key);
-                self.pending.refuse(hash, self.followers());
+                self.pending.count_taken_back();
+                self.refuse(hash, taken_back.is_ok());
                 return taken_back.map(|()| Tried::TakenBack(device, error));
             }
         };
@@ -475,22 +479,5 @@ impl Group {
     /// Which of the devices that have ever come to the group is at a place.
     pub(crate) fn index_of(&self, number: u8) -> u8 {
         self.places.get(usize::from(number)).map_or(NOBODY, |it| it.load(Ordering::Acquire))
-    }
-
-    /// The anchor: of every key it has what a reader is shown, and no more.
-    ///
-    /// # Errors
-    /// If the group has no member left.
-    pub(crate) fn settled(&self) -> Result<&Arc<Device>> {
-        loop {
-            let before = self.standings.now();
-            let anchor = anchor_of(before.members()).ok_or_else(|| self.lost())?;
-            let device = self.device(anchor)?;
-            // One that has become it just now may have older writes to make.
-            device.drain();
-            if self.standings.now() == before {
-                return Ok(device);
-            }
-        }
     }
 }

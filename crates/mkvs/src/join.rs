@@ -192,7 +192,7 @@ impl Shared {
         progress: &dyn Fn(Progress),
     ) -> Result<Filled> {
         // Whoever writes from here on knows of it; what was written before is found.
-        self.wait_for_writers();
+        self.pending.wait_for_turns();
         let total = group.settled()?.engine.len()?;
         let mut pace = Pace::new(options);
         let mut done = 0;
@@ -265,7 +265,7 @@ impl Shared {
             let put = Some((record.value.to_vec(), record.expires_at));
             item = Some(Item { key: key.to_vec(), put, sequence: record.sequence });
         };
-        group.settled()?.engine.get_with(key, Visibility::Durable, visit)?;
+        group.anchor()?.engine.get_with(key, Visibility::Durable, visit)?;
         Ok(item)
     }
 
@@ -303,7 +303,7 @@ impl Shared {
     fn admit(&self, group: &Arc<Group>, device: &Device) -> Result<()> {
         group.standings.propose(device.number);
         // Whoever writes from here on waits for it; what others have written is in its ring.
-        self.wait_for_writers();
+        self.pending.wait_for_turns();
         device.drain();
         device.engine.sync()?;
         let place = Position { group: group.number, device: device.number };

@@ -148,7 +148,7 @@ impl Shared {
             self.owners.begin(*slot, *to);
         }
         // Whoever writes from here on writes to both; what was written before is found.
-        self.wait_for_writers();
+        self.pending.wait_for_turns();
         for group in self.groups.iter() {
             self.give_moving(group, &mut pace, progress)?;
         }
@@ -276,7 +276,7 @@ impl Shared {
         let visit = &mut |record: Record<'_>| {
             seen = Some((record.sequence, record.value.to_vec(), record.expires_at));
         };
-        group.settled()?.engine.get_with(key, Visibility::Durable, visit)?;
+        group.anchor()?.engine.get_with(key, Visibility::Durable, visit)?;
         Ok(seen)
     }
 
@@ -340,7 +340,7 @@ impl Shared {
         let _moves = self.moves.write();
         slots.iter().for_each(|(slot, _)| self.owners.freeze(*slot));
         // From here on nobody writes to them, and what was written is everywhere.
-        self.wait_for_writers();
+        self.pending.wait_for_turns();
         self.groups.iter().for_each(|group| {
             group.of(group.followers()).for_each(|device| device.drain());
         });

@@ -72,6 +72,9 @@ const GIVEN_UP: Devices = 1 << (Devices::BITS - 1);
 const OPEN_BITS: u32 = 24;
 const OPEN: u64 = (1 << OPEN_BITS) - 1;
 
+/// Among the devices that have a write: nobody knows who.
+const NOWHERE: Devices = GIVEN_UP >> 1;
+
 /// The entries of all keys.
 #[derive(Debug)]
 pub(crate) struct Pending {
@@ -79,6 +82,8 @@ pub(crate) struct Pending {
     /// at fits into the first cache.
     words: Box<[AtomicU64]>,
     stripes: Box<[Stripe]>,
+    /// Writes that were taken back after a device that is read had them.
+    taken_back: AtomicU64,
 }
 
 /// The word of a key's stripe when a reader decided.
@@ -104,7 +109,8 @@ pub(crate) type Turn<'a> = MutexGuard<'a, ()>;
 impl Pending {
     pub(crate) fn new() -> Self {
         let words = (0..STRIPES).map(|_| AtomicU64::new(0)).collect();
-        Self { words, stripes: (0..STRIPES).map(|_| Stripe::default()).collect() }
+        let stripes = (0..STRIPES).map(|_| Stripe::default()).collect();
+        Self { words, stripes, taken_back: AtomicU64::new(0) }
     }
 
     /// The number of a key's stripe. Who takes several turns takes them in this order.
@@ -121,6 +127,22 @@ impl Pending {
     /// Waits for the turn to write the keys of a stripe.
     pub(crate) fn turn(&self, stripe: usize) -> Turn<'_> {
         spin::lock(&self.stripes[stripe].sequencer)
+    }
+
+    /// Waits until nobody writes who began before the call. Not for whoever has a turn.
+    pub(crate) fn wait_for_turns(&self) {
+        (0..STRIPES).for_each(|stripe| drop(self.turn(stripe)));
+    }
+
+    /// How many writes have been taken back: whoever goes through many keys at once may have seen one
+    /// if the number has grown meanwhile.
+    pub(crate) fn taken_back(&self) -> u64 {
+        self.taken_back.load(Ordering::Acquire)
+    }
+
+    /// A write has been taken back on all devices, and its entries are still there.
+    pub(crate) fn count_taken_back(&self) {
+        self.taken_back.fetch_add(1, Ordering::AcqRel);
     }
 
     #[inline]
@@ -207,6 +229,15 @@ impl Pending {
         });
     }
 
+    /// A write was neither made nor taken back everywhere: nobody knows what there is of the key, until
+    /// the matrix is opened again.
+    pub(crate) fn fail(&self, hash: u64) {
+        self.end(hash, |entry| {
+            *entry = Entry { done: GIVEN_UP | NOWHERE, is_held: false, before: None, ..*entry };
+            false
+        });
+    }
+
     /// Readers need not wait any more.
     pub(crate) fn let_go(&self, hash: u64) {
         self.end(hash, |entry| {
@@ -273,7 +304,8 @@ impl Pending {
     pub(crate) fn filled(&self, device: u8, of_group: impl Fn(u64) -> bool) {
         for stripe in &self.stripes {
             let mut entries = spin::lock(&stripe.entries);
-            for entry in entries.iter_mut().filter(|entry| of_group(entry.hash)) {
+            let is_known = |entry: &&mut Entry| entry.done & NOWHERE == 0 && of_group(entry.hash);
+            for entry in entries.iter_mut().filter(is_known) {
                 let before = entry.before.as_mut().map(|(_, done)| done);
                 for done in before.into_iter().chain([&mut entry.done]).filter(|done| **done != 0) {
                     *done |= 1 << device;

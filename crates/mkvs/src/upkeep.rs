@@ -6,7 +6,6 @@ use crate::group::Group;
 use crate::label::{Ack, Label, Position, Standing};
 use crate::matrix::{Shared, is_reserved};
 use crate::open::FILTER_MIN;
-use crate::pending::Pending;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin;
 use std::sync::atomic::Ordering;
@@ -189,7 +188,7 @@ impl Shared {
         // Who is given an older one from here on lowers it first.
         self.mark.fetch_max(newest, Ordering::AcqRel);
         // Whoever had drawn a sequence by then has made its entry when the turns have gone round.
-        self.wait_for_writers();
+        self.pending.wait_for_turns();
         let members = || self.groups.iter().flat_map(|group| group.of(group.members()));
         members().for_each(|device| device.drain());
         let mut label = spin::lock(&self.label);
@@ -252,13 +251,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until nobody writes who began before the call.
-    pub(crate) fn wait_for_writers(&self) {
-        for stripe in 0..Pending::stripes() {
-            drop(self.pending.turn(stripe));
-        }
-    }
-
     /// Leaves a clean matrix behind. Writes fail from now on.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::SeqCst) {
@@ -267,7 +259,7 @@ impl Shared {
             let is_clean = self.is_clean.load(Ordering::Acquire);
             return if is_clean { Ok(()) } else { Err(Error::Unusable(failed.to_owned())) };
         }
-        self.wait_for_writers();
+        self.pending.wait_for_turns();
         while !self.raise_mark()? {}
         {
             let mut label = spin::lock(&self.label);

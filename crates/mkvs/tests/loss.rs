@@ -2,9 +2,10 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Error, WriteOptions};
+use coreplane_engine::{Engine, Entry, Error, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Rack, Shape, Standing, TimeSource};
 use shelf::{Kind, Shelf};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -37,7 +38,31 @@ fn standing(matrix: &Matrix, position: Position) -> Standing {
     matrix.standings().into_iter().find(|(at, _)| *at == position).expect("a device").1
 }
 
-/// Four writers and four readers; a device is pulled out in the middle. What was acknowledged is
+/// All records, in the order of their keys if the matrix has one.
+fn all_of(matrix: &Matrix) -> HashMap<Vec<u8>, u64> {
+    let mut all = HashMap::new();
+    let mut add = |entry: Entry<'_>| {
+        let value = entry.record.expect("a record").value.to_vec();
+        all.insert(entry.key.to_vec(), u64::from_le_bytes(value.try_into().expect("a serial")));
+    };
+    if let Some(ordered) = matrix.ordered() {
+        let visit = &mut |entry: Entry<'_>| {
+            add(entry);
+            true
+        };
+        ordered.scan(b"", None, false, usize::MAX, visit).expect("no scan fails");
+        return all;
+    }
+    let mut cursor = 0;
+    loop {
+        cursor = matrix.iterate(cursor, 100, &mut add).expect("no iteration fails");
+        if cursor == 0 {
+            return all;
+        }
+    }
+}
+
+/// Four writers, four readers and one who goes through all records; a device is pulled out in the middle. What was acknowledged is
 /// there, no read has failed or gone back.
 fn pulled_under_load(kind: Kind, ack: Ack) {
     let shelf = Shelf::new(kind, 128 << 20);
@@ -76,6 +101,22 @@ fn pulled_under_load(kind: Kind, ack: Ack) {
                 }
             });
         }
+        let (matrix, stop, written) = (&matrix, &stop, &written);
+        scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let least: Vec<Vec<u64>> = written
+                    .iter()
+                    .map(|mine| mine.iter().map(|it| it.load(Ordering::SeqCst)).collect())
+                    .collect();
+                let found = all_of(matrix);
+                for (thread, mine) in (0..).zip(&least) {
+                    for (number, least) in (0..).zip(mine) {
+                        let found = found.get(&key(thread, number)).copied().unwrap_or_default();
+                        assert!(found >= *least, "{found} was listed, {least} acknowledged");
+                    }
+                }
+            }
+        });
         let wait_for = |count| {
             while total.load(Ordering::Relaxed) < count {
                 std::thread::yield_now();

@@ -12,6 +12,7 @@ use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::thread_number;
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Tries of a processor to read a key whose writers keep beginning.
@@ -181,6 +182,45 @@ impl Group {
             }
         }
         Ok(None)
+    }
+
+    /// The anchor, for whoever has the turns of the keys that are read there: of these keys it has
+    /// what a reader is shown, and no more.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    pub(crate) fn anchor(&self) -> Result<&Arc<Device>> {
+        loop {
+            let before = self.standings.now();
+            let anchor = anchor_of(before.members()).ok_or_else(|| self.lost())?;
+            let device = self.device(anchor)?;
+            // One that has become it just now may have older writes to make.
+            device.drain();
+            if self.standings.now() == before {
+                return Ok(device);
+            }
+        }
+    }
+
+    /// The anchor, for whoever has nobody's turn and goes through many keys: of every key it has what
+    /// a reader is shown, and no more.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    pub(crate) fn settled(&self) -> Result<&Arc<Device>> {
+        loop {
+            let now = self.standings.now();
+            if self.settled_at.load(Ordering::Acquire) != now.stamp() {
+                // Under other standings there was another anchor, perhaps, and whoever writes since
+                // then may have shown there what is on its way to this one.
+                self.pending.wait_for_turns();
+                self.settled_at.store(now.stamp(), Ordering::Release);
+            }
+            let device = self.anchor()?;
+            if self.standings.now() == now {
+                return Ok(device);
+            }
+        }
     }
 
     /// True if this is the device at its place, and not one that was there before.

@@ -7,6 +7,16 @@ use crate::pending::Devices;
 use coreplane_engine::{Record, Result, Visibility, WriteOptions};
 
 impl Group {
+    /// A write is over that was refused on the way: readers find what was before it again; or nothing,
+    /// if it could not be taken back everywhere.
+    pub(crate) fn refuse(&self, hash: u64, is_taken_back: bool) {
+        if is_taken_back {
+            self.pending.refuse(hash, self.followers());
+        } else {
+            self.pending.fail(hash);
+        }
+    }
+
     /// Takes a write back that was made on some devices: all get what `source` has, on which it was
     /// not.
     ///

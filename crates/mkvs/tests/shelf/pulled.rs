@@ -15,6 +15,8 @@ pub(crate) struct Switch {
     pub(crate) is_out: AtomicBool,
     pub(crate) holds_reads: AtomicBool,
     pub(crate) holds_writes: AtomicBool,
+    /// Every scan meets a damaged record.
+    pub(crate) scans_damaged: AtomicBool,
     /// Gets that have come so far, and those that are held now.
     pub(crate) reads: AtomicU64,
     pub(crate) held_reads: AtomicU64,
@@ -187,6 +189,26 @@ impl Engine for Pulled {
     }
 
     fn ordered(&self) -> Option<&dyn Ordered> {
-        self.engine.ordered()
+        self.engine.ordered().map(|_| self as &dyn Ordered)
+    }
+}
+
+impl Ordered for Pulled {
+    fn scan(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        reverse: bool,
+        limit: usize,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        if self.switch.scans_damaged.load(Ordering::SeqCst) {
+            let offset = 0;
+            return Err(Error::ChecksumMismatch { offset, stored: 1, computed: 2 });
+        }
+        match self.there()?.ordered() {
+            Some(ordered) => ordered.scan(start, end, reverse, limit, visit),
+            None => Err(Error::Unsupported { engine: self.name(), operation: "scan" }),
+        }
     }
 }
