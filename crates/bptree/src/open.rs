@@ -146,7 +146,7 @@ impl Store {
             pages: Pages::new(&space),
             inner: Inner::new(0, pages_max),
             leaves: Chunked::new(pages_max, CHUNK, Directory::new),
-            pens: (0..64).map(|_| CachePadded::new(Mutex::new(None))).collect(),
+            pens: (0..64).map(|_| CachePadded::new(spin::Lock::new(None))).collect(),
             version_base: AtomicU64::new(root.version_base),
             counters: Counters::default(),
             held_tombstones: AtomicU64::new(root.held.wrapping_sub(1)),

@@ -31,7 +31,7 @@ use crate::image::Item;
 use crate::leaf::Life;
 use crate::store::Store;
 use coreplane_engine::Result;
-use coreplane_pmem::{Pen, WriteMode, spin, thread_number};
+use coreplane_pmem::{Pen, WriteMode, thread_number};
 use coreplane_record::{HEADER, Header, Kind, View};
 use std::collections::{HashMap, HashSet};
 
@@ -224,7 +224,7 @@ impl Store {
             names.push((part.life, published + len as u32));
         }
         let mut places = Vec::with_capacity(parts.len());
-        let mut kept = spin::lock(&self.pens[thread_number() % self.pens.len()]);
+        let mut kept = self.pens[thread_number() % self.pens.len()].lock();
         let mut pen = kept.take().unwrap_or_else(|| Pen::new(&self.space));
         for (part, (next, next_at)) in parts.iter().zip(names.iter().cycle().skip(1)) {
             let (next, next_at, is_farewell) = (*next, *next_at, part.is_farewell);

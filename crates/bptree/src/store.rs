@@ -41,7 +41,8 @@ pub(crate) struct Store {
     pub(crate) inner: Inner,
     /// By the number of the page.
     pub(crate) leaves: Chunked<Directory>,
-    pub(crate) pens: Box<[CachePadded<Mutex<Option<Pen>>>]>,
+    /// A pen for each thread, more or less.
+    pub(crate) pens: Box<[CachePadded<spin::Lock<Option<Pen>>>]>,
     /// Versions given out are greater than this.
     pub(crate) version_base: AtomicU64,
     pub(crate) counters: Counters,
@@ -372,7 +373,7 @@ impl Store {
         page: u32,
         write: impl FnOnce(&mut PageWriter) -> Option<R>,
     ) -> Result<R> {
-        let mut pen = spin::lock(&self.pens[thread_number() % self.pens.len()]);
+        let mut pen = self.pens[thread_number() % self.pens.len()].lock();
         let taken = pen.take().unwrap_or_else(|| Pen::new(&self.space));
         let mut writer = taken.take_up(page).map_err(|_| self.not_a_leaf(page))?;
         let written = write(&mut writer).ok_or_else(|| self.not_a_leaf(page));
