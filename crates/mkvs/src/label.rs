@@ -169,7 +169,6 @@ impl Label {
         let members: Vec<Vec<Member>> =
             identities.iter().map(|group| group.iter().map(member).collect()).collect();
         let groups = members.len() as u16;
-        let owners = (0..crate::SLOTS).map(|slot| crate::place::rendezvous(slot, groups));
         Self {
             version: VERSION,
             matrix,
@@ -180,7 +179,7 @@ impl Label {
             prototype: crate::Prototype::default(),
             members,
             planned: None,
-            owners: owners.collect(),
+            owners: crate::place::deal(groups),
             moving: BTreeMap::new(),
             has_guests: false,
             is_clean: false,

@@ -27,7 +27,7 @@ use crate::matrix::{Shared, is_reserved};
 use crate::open::{Rack, assemble_group, drawn};
 use crate::owners::Route;
 use crate::pending::Pending;
-use crate::place::{SLOTS, rendezvous, slot_of};
+use crate::place::{SLOTS, share_of, slot_of};
 use coreplane_engine::{Engine, Error, Progress, Record, Result, UnixMillis, Visibility};
 use coreplane_pmem::spin;
 use std::sync::Arc;
@@ -412,9 +412,9 @@ impl Shared {
 fn found(label: &mut Label) {
     let Some(mut planned) = label.planned.take() else { return };
     planned.iter_mut().for_each(|member| member.standing = Standing::Current);
+    let group = label.members.len() as u16;
     label.members.push(planned);
-    let groups = label.members.len() as u16;
-    let share = |slot: &usize| rendezvous(*slot, groups) == groups - 1;
-    label.moving = (0..SLOTS).filter(share).map(|slot| (slot as u16, groups - 1)).collect();
+    let share = share_of(group, &label.owners).into_iter();
+    label.moving = share.map(|slot| (slot as u16, group)).collect();
     label.has_guests = true;
 }

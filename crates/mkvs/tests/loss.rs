@@ -62,6 +62,19 @@ fn all_of(matrix: &Matrix) -> HashMap<Vec<u8>, u64> {
     }
 }
 
+/// Whoever goes through all records finds what was acknowledged before, or newer.
+fn nothing_is_missing(matrix: &Matrix, written: &[Vec<AtomicU64>]) {
+    let load = |mine: &Vec<AtomicU64>| mine.iter().map(|it| it.load(Ordering::SeqCst)).collect();
+    let least: Vec<Vec<u64>> = written.iter().map(load).collect();
+    let found = all_of(matrix);
+    for (thread, mine) in (0..).zip(&least) {
+        for (number, least) in (0..).zip(mine) {
+            let found = found.get(&key(thread, number)).copied().unwrap_or_default();
+            assert!(found >= *least, "{found} was listed, {least} acknowledged");
+        }
+    }
+}
+
 /// Four writers, four readers and one who goes through all records; a device is pulled out in the middle. What was acknowledged is
 /// there, no read has failed or gone back.
 fn pulled_under_load(kind: Kind, ack: Ack) {
@@ -101,20 +114,9 @@ fn pulled_under_load(kind: Kind, ack: Ack) {
                 }
             });
         }
-        let (matrix, stop, written) = (&matrix, &stop, &written);
-        scope.spawn(move || {
+        scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                let least: Vec<Vec<u64>> = written
-                    .iter()
-                    .map(|mine| mine.iter().map(|it| it.load(Ordering::SeqCst)).collect())
-                    .collect();
-                let found = all_of(matrix);
-                for (thread, mine) in (0..).zip(&least) {
-                    for (number, least) in (0..).zip(mine) {
-                        let found = found.get(&key(thread, number)).copied().unwrap_or_default();
-                        assert!(found >= *least, "{found} was listed, {least} acknowledged");
-                    }
-                }
+                nothing_is_missing(&matrix, &written);
             }
         });
         let wait_for = |count| {
