@@ -27,6 +27,7 @@
 //! only across [`Engine::advance_sequence`]. A matrix supplies its own by
 //! [`WriteOptions::sequence`], with which "put if newer" and "delete if newer" decide.
 
+pub mod around;
 mod batch;
 pub mod conformance;
 mod cursors;
