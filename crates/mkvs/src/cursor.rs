@@ -59,7 +59,7 @@ impl Shared {
                 Err(_) if !of.is_there(on) => continue,
                 Err(error) if is_damage(&error) => return Err(error),
                 Err(error) => {
-                    of.go_on_without(on.number, error)?;
+                    of.go_on_without(on, error)?;
                     continue;
                 }
             };
@@ -91,10 +91,12 @@ impl Shared {
         }
         let _still = self.moves.read_recursive();
         for (number, group) in self.groups.iter().enumerate() {
-            group.settled()?.engine.changes_since(sequence, &mut |entry| {
-                if self.is_shown(number, entry.key) {
-                    visit(entry);
-                }
+            group.ask(|device| {
+                device.engine.changes_since(sequence, &mut |entry| {
+                    if self.is_shown(number, entry.key) {
+                        visit(entry);
+                    }
+                })
             })?;
         }
         Ok(())
@@ -110,13 +112,14 @@ impl Shared {
         let mut len = 0;
         let has_guests = self.has_guests.load(Ordering::Acquire);
         for (number, group) in self.groups.iter().enumerate() {
-            let engine = &group.settled()?.engine;
-            if has_guests {
-                len += self.count_shown(number, &**engine)?;
-                continue;
-            }
-            let own = crate::open::own_records(&**engine)?;
-            len += engine.len()?.saturating_sub(own);
+            len += group.ask(|device| {
+                let engine = &*device.engine;
+                if has_guests {
+                    return self.count_shown(number, engine);
+                }
+                let own = crate::open::own_records(engine)?;
+                Ok(engine.len()?.saturating_sub(own))
+            })?;
         }
         Ok(len)
     }
@@ -159,7 +162,10 @@ impl Shared {
             let mut most = 0;
             for device in group.of(group.members()) {
                 device.drain();
-                most = most.max(device.engine.sweep_expired()?);
+                match device.engine.sweep_expired() {
+                    Ok(swept) => most = most.max(swept),
+                    Err(error) => group.go_on_without(device, error)?,
+                }
             }
             swept += most;
         }

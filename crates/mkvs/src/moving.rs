@@ -189,7 +189,7 @@ impl Shared {
         if !routes.any(|route| route.to().is_some() && route.owner() == number) {
             return Ok(());
         }
-        let (mut done, total) = (0, group.settled()?.engine.len()?);
+        let (mut done, total) = (0, group.ask(|device| device.engine.len())?);
         self.give_all(group, pace, &mut |item| {
             done += 1;
             if done % 1024 == 0 {
@@ -254,7 +254,7 @@ impl Shared {
         let inserted = change.insert(hash);
         let given = group.of(group.followers()).try_for_each(|device| {
             match item.give_to(&*device.engine) {
-                Err(error) if is_failure(&error) => group.go_on_without(device.number, error),
+                Err(error) if is_failure(&error) => group.go_on_without(device, error),
                 other => other.map(|_| ()),
             }
         });
@@ -276,7 +276,7 @@ impl Shared {
         let visit = &mut |record: Record<'_>| {
             seen = Some((record.sequence, record.value.to_vec(), record.expires_at));
         };
-        group.anchor()?.engine.get_with(key, Visibility::Durable, visit)?;
+        group.ask_anchor(|device| device.engine.get_with(key, Visibility::Durable, visit))?;
         Ok(seen)
     }
 

@@ -345,8 +345,8 @@ pub(crate) fn assemble_group(
 ) -> Result<Arc<Group>> {
     let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
     let shared = shared.clone();
-    let demote: Demote = Box::new(move |position| match shared.upgrade() {
-        Some(shared) => shared.demote(position),
+    let demote: Demote = Box::new(move |position, device| match shared.upgrade() {
+        Some(shared) => shared.demote(position, device),
         None => Err(Error::Closed),
     });
     let filter = Filter::with_capacity(FILTER_MIN);

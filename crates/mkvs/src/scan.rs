@@ -156,7 +156,7 @@ impl Shared {
                 // Another may be in its place by now, which has not failed.
                 Err(_) if !of.is_there(on) => continue,
                 Err(error) => {
-                    of.go_on_without(on.number, error)?;
+                    of.go_on_without(on, error)?;
                     continue;
                 }
             }

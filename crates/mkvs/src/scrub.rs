@@ -9,6 +9,7 @@
 
 use crate::bloom::hash_of;
 use crate::decided::{is_damage, is_failure};
+use crate::device::Device;
 use crate::engine::Matrix;
 use crate::filling::Item;
 use crate::group::Group;
@@ -53,29 +54,35 @@ impl Matrix {
         let shared = &*self.shared;
         let mut scrubbed = Scrubbed::default();
         for group in shared.groups.iter() {
+            let mut records = None;
             for device in group.of(group.members()) {
-                shared.scrub_keys_of(group, device.number, &mut scrubbed, progress)?;
+                let of_device = shared.scrub_keys_of(group, device, &mut scrubbed, progress)?;
+                records = records.or(of_device);
             }
+            scrubbed.records += records.unwrap_or(0);
         }
         Ok(scrubbed)
     }
 }
 
 impl Shared {
-    /// Looks at every key that one device has, on all members.
+    /// Looks at every key that one device has, on all members; how many they were, unless the device
+    /// failed: its peers have what it had.
     fn scrub_keys_of(
         &self,
         group: &Arc<Group>,
-        number: u8,
+        device: &Device,
         scrubbed: &mut Scrubbed,
         progress: &dyn Fn(Progress),
-    ) -> Result<()> {
-        let engine = Arc::clone(&group.device(number)?.engine);
-        let is_first = group.members().trailing_zeros() == u32::from(number);
-        let (mut cursor, mut done, total) = (0, 0, engine.len()?);
+    ) -> Result<Option<u64>> {
+        let (mut cursor, mut done) = (0, 0);
+        let total = match device.engine.len() {
+            Ok(total) => total,
+            Err(error) => return group.go_on_without(device, error).map(|()| None),
+        };
         loop {
             let mut keys = Vec::with_capacity(AT_A_TIME);
-            let next = engine.iterate(cursor, AT_A_TIME, &mut |entry| {
+            let next = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
                 if !is_reserved(entry.key) {
                     keys.push(entry.key.to_vec());
                 }
@@ -85,19 +92,18 @@ impl Shared {
                 self.scrub_key(group, key, scrubbed)?;
             }
             done += keys.len() as u64;
-            scrubbed.records += if is_first { keys.len() as u64 } else { 0 };
             progress(Progress { stage: "reading records", done: done.min(total), total });
             cursor = match next {
                 Ok(cursor) => cursor,
                 Err(error) if is_damage(&error) => {
-                    let position = Position { group: group.number, device: number };
+                    let position = Position { group: group.number, device: device.number };
                     scrubbed.unreadable.push((position, error.to_string()));
                     0
                 }
-                Err(error) => return Err(error),
+                Err(error) => return group.go_on_without(device, error).map(|()| None),
             };
             if cursor == 0 {
-                return Ok(());
+                return Ok(Some(done));
             }
         }
     }
@@ -124,10 +130,17 @@ impl Shared {
             return Ok(());
         };
         let mut item = Item { key: key.to_vec(), put: None, sequence: group.draw(None) };
-        let source = Arc::clone(&group.device(*source)?.engine);
-        source.get_with(key, Visibility::Durable, &mut |record: Record<'_>| {
+        let source = Arc::clone(group.device(*source)?);
+        let read = source.engine.get_with(key, Visibility::Durable, &mut |record: Record<'_>| {
             item.put = Some((record.value.to_vec(), record.expires_at));
-        })?;
+        });
+        match read {
+            Err(error) if !is_damage(&error) => {
+                // What it had is found again with its peers, by whoever goes through theirs.
+                return group.go_on_without(&source, error);
+            }
+            read => drop(read?),
+        }
         for device in group.of(group.followers()) {
             if let Err(error) = item.give_to(&*device.engine) {
                 if !is_failure(&error) {
@@ -135,9 +148,9 @@ impl Shared {
                 }
                 // It cannot even be written over: the device has to be replaced.
                 if group.members() & 1 << device.number == 0 {
-                    group.drop_member(device.number)?;
+                    group.drop_member(device)?;
                 } else {
-                    group.go_on_without(device.number, error)?;
+                    group.go_on_without(device, error)?;
                 }
             }
         }
@@ -160,7 +173,7 @@ impl Shared {
         for device in group.of(group.members()) {
             match health(&*device.engine) {
                 Ok(health) => healths.push((device.number, health)),
-                Err(error) => group.go_on_without(device.number, error)?,
+                Err(error) => group.go_on_without(device, error)?,
             }
         }
         Ok(healths)

@@ -391,6 +391,54 @@ fn a_write_with_an_old_sequence_is_brought_level() {
     assert_eq!(matrix.get(b"older").expect("get").as_deref(), Some(&b"alone"[..]));
 }
 
+/// Whoever is the first to notice that a device is gone: it goes on with the other one.
+#[test]
+fn whoever_goes_through_all_keys_goes_on_without_a_device() {
+    type Look = fn(&Matrix) -> Result<u64, Error>;
+    let iterate: Look = |matrix| {
+        let (mut keys, mut cursor) = (std::collections::BTreeSet::new(), 0);
+        loop {
+            let visit = &mut |it: Entry<'_>| keys.extend([it.key.to_vec()]);
+            cursor = matrix.iterate(cursor, 7, visit)?;
+            if cursor == 0 {
+                return Ok(keys.len() as u64);
+            }
+        }
+    };
+    let scan: Look = |matrix| {
+        let mut count = 0;
+        let visit = &mut |_: Entry<'_>| {
+            count += 1;
+            true
+        };
+        matrix.ordered().expect("order").scan(b"", None, true, usize::MAX, visit)?;
+        Ok(count)
+    };
+    let since: Look = |matrix| {
+        let mut keys = std::collections::BTreeSet::new();
+        matrix.changes_since(0, &mut |it| keys.extend([it.key.to_vec()]))?;
+        Ok(keys.len() as u64)
+    };
+    let looks: [Look; 6] = [
+        iterate,
+        scan,
+        since,
+        |matrix| matrix.len(),
+        |matrix| matrix.sweep_expired().map(|_| 100),
+        |matrix| matrix.scrub(&|_| {}).map(|scrubbed| scrubbed.records),
+    ];
+    for (number, look) in looks.into_iter().enumerate() {
+        let shelf = two_by_two(Ack::All);
+        let matrix = opened(&shelf).expect("open");
+        matrix.hold_tombstones(0).expect("hold");
+        assert_eq!(look(&matrix).expect("both are there"), 100, "{number}");
+        // The one that is asked, and its peer in the other group.
+        (0..2).for_each(|group| shelf.pull(at(group, 1 - group as u8)));
+        assert_eq!(look(&matrix).expect("one of each is there"), 100, "{number}");
+        assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent, "{number}");
+    }
+}
+
 /// What must be known of the members is written to full devices, too: none is left out for that.
 #[test]
 fn a_full_device_is_not_left_out() {

@@ -88,16 +88,16 @@ fn a_scan_goes_around_damage() {
     let expected = (scan(false).expect("scan"), scan(true).expect("scan"));
     assert_eq!((expected.0.len(), expected.1.len()), (250, 250));
     for device in 0..2 {
-        shelf.switch(at(0, device)).scans_damaged.store(true, Ordering::SeqCst);
+        shelf.gate(at(0, device)).scans_damaged.store(true, Ordering::SeqCst);
         if device == 0 {
             assert_eq!(scan(false).expect("its peer is whole"), expected.0);
             assert_eq!(scan(true).expect("its peer is whole"), expected.1);
-            shelf.switch(at(0, 0)).scans_damaged.store(false, Ordering::SeqCst);
+            shelf.gate(at(0, 0)).scans_damaged.store(false, Ordering::SeqCst);
         }
     }
     // The one that is asked first.
     assert_eq!(scan(false).expect("its peer is whole"), expected.0);
-    shelf.switch(at(0, 0)).scans_damaged.store(true, Ordering::SeqCst);
+    shelf.gate(at(0, 0)).scans_damaged.store(true, Ordering::SeqCst);
     assert!(matches!(scan(false), Err(Error::ChecksumMismatch { .. })));
     assert!(matrix.standings().iter().all(|(_, standing)| *standing == Standing::Current));
 }

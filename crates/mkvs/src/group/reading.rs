@@ -1,6 +1,7 @@
 //! The reading side of a group: which device is asked, and whether what it says may be shown.
 
 use super::Group;
+use crate::decided::is_damage;
 use crate::device::Device;
 use crate::order::{anchor_of, numbers};
 use crate::pending::{Current, Devices, Seen};
@@ -71,7 +72,7 @@ impl Group {
             if now.members() & !but == 0 {
                 return Err(self.lost());
             }
-            if self.pending.is_lost(hash, now.members()) {
+            if self.pending.reached(hash, now.members()) == 0 {
                 return Err(self.gone());
             }
             backoff.wait();
@@ -277,5 +278,36 @@ impl Group {
         let (devices, _) = self.readers(hash, 0)?;
         let first = self.fastest(devices).ok_or_else(|| self.lost())?;
         race::read(self, self.device(first)?, (hash, key), self.competes(), visit)
+    }
+
+    /// Asks the anchor, and goes on without it if it has failed: then whoever is it now is asked the
+    /// same again, from the beginning. For whoever has nobody's turn.
+    ///
+    /// # Errors
+    /// As `ask`, and if the group has no member left.
+    pub(crate) fn ask<T>(&self, ask: impl FnMut(&Device) -> Result<T>) -> Result<T> {
+        self.ask_one(|| self.settled(), ask)
+    }
+
+    /// As [`Self::ask`], for whoever has the turns of the keys that are read there.
+    ///
+    /// # Errors
+    /// As `ask`, and if the group has no member left.
+    pub(crate) fn ask_anchor<T>(&self, ask: impl FnMut(&Device) -> Result<T>) -> Result<T> {
+        self.ask_one(|| self.anchor(), ask)
+    }
+
+    fn ask_one<'a, T>(
+        &'a self,
+        choose: impl Fn() -> Result<&'a Arc<Device>>,
+        mut ask: impl FnMut(&Device) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let device = choose()?;
+            match ask(device) {
+                Err(error) if !is_damage(&error) => self.go_on_without(device, error)?,
+                answer => return answer,
+            }
+        }
     }
 }
