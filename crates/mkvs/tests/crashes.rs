@@ -130,7 +130,7 @@ fn a_group_is_added_before_the_power_cut() {
 fn devices_are_full() {
     let (_, refused) = tell_all(8, |story| {
         let (len, large_in) = (if story.kind == Kind::Bptree { 48 } else { 80 } << 10, 1);
-        Story { len, large_in, keys: 60, ..story }
+        Story { len, large_in, keys: 60, is_tight: true, ..story }
     });
     assert!(refused > 0, "no device was full");
 }

@@ -68,6 +68,9 @@ pub(crate) struct Story {
     pub(crate) len: u64,
     /// One value in so many has pages of its own.
     pub(crate) large_in: u64,
+    /// Devices are so small that one may have no space even for what brings it level: then it is left
+    /// out.
+    pub(crate) is_tight: bool,
     /// Devices have no space now and then: one, or all.
     pub(crate) fills: bool,
     pub(crate) aftermath: Aftermath,
@@ -92,6 +95,7 @@ impl Story {
             operations: 50,
             len: if kind == Kind::Bptree { 160 << 10 } else { 224 << 10 },
             large_in: 12,
+            is_tight: false,
             fills: false,
             aftermath: Aftermath::Opened,
             pulls: None,
@@ -294,7 +298,7 @@ impl Subject for Story {
         let contents = survivors::contents(left)?;
         if let (Left::Matrix { matrix, .. }, Aftermath::Opened) = (left, &self.aftermath)
             && (self.pulls.is_none() || self.goes_on())
-            && !self.leaves_full_out()
+            && !(self.leaves_full_out() || self.is_tight)
         {
             let standings = matrix.standings();
             if standings.iter().any(|(_, standing)| *standing != Standing::Current) {
