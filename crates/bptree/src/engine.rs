@@ -148,7 +148,7 @@ impl Engine for Bptree {
 
     fn limits(&self) -> Limits {
         Limits {
-            key_len_max: self.store.key_max(),
+            key_len_max: coreplane_engine::KEY_LEN_MAX,
             value_len_max: coreplane_engine::VALUE_LEN_MAX,
             batch_len_max: BATCH_LEN_MAX,
         }

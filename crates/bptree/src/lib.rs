@@ -11,6 +11,7 @@
 //!
 //! - `inner`: from a key to its leaf
 //! - `leaf`: what is in a page, and what is known of it
+//! - `keys`: long ones, of which a record has a part
 //! - `put`, `batch`, `ring`: writing
 //! - `image`, `rewrite`: making room
 //! - `clear`: emptying the store
@@ -30,6 +31,7 @@ mod engine;
 mod get;
 mod image;
 mod inner;
+mod keys;
 mod leaf;
 mod open;
 mod pages;

@@ -58,6 +58,8 @@ pub(crate) struct Directory {
     is_sealed: AtomicBool,
     /// There is, or was, a record whose value is large.
     has_large: AtomicBool,
+    /// There is, or was, a record whose key is long.
+    has_long: AtomicBool,
     /// The version at which `order` was right.
     ordered_at: AtomicU64,
     /// The places in use, a byte each, in the order of their keys: for scans, made by the first
@@ -78,6 +80,8 @@ pub(crate) struct Begun {
     pub(crate) is_sorted: bool,
     /// The values of some are large.
     pub(crate) has_large: bool,
+    /// The keys of some are long.
+    pub(crate) has_long: bool,
 }
 
 /// A version at which nobody was changing the leaf.
@@ -119,6 +123,7 @@ impl Directory {
             birth: AtomicU64::new(0),
             is_sealed: AtomicBool::new(false),
             has_large: AtomicBool::new(false),
+            has_long: AtomicBool::new(false),
             ordered_at: AtomicU64::new(u64::MAX),
             order: Default::default(),
         }
@@ -247,6 +252,12 @@ impl Directory {
         self.has_large.load(Ordering::Relaxed)
     }
 
+    /// False if the key of no record is long.
+    #[inline]
+    pub(crate) fn has_long(&self) -> bool {
+        self.has_long.load(Ordering::Relaxed)
+    }
+
     fn exchange(&self, from: u64, to: u64) -> bool {
         self.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
@@ -260,6 +271,7 @@ impl Directory {
         self.birth.store(begun.birth, Ordering::Relaxed);
         self.is_sealed.store(begun.is_sealed, Ordering::Relaxed);
         self.has_large.store(begun.has_large, Ordering::Relaxed);
+        self.has_long.store(begun.has_long, Ordering::Relaxed);
         for (place, (tag, offset, len)) in records.enumerate() {
             self.fill(place, tag, offset);
             self.add_live(len as i32);
@@ -422,6 +434,12 @@ impl Held<'_> {
         self.leaf.has_large.store(true, Ordering::Relaxed);
     }
 
+    /// The key of a record is long.
+    #[inline]
+    pub(crate) fn note_long(&self) {
+        self.leaf.has_long.store(true, Ordering::Relaxed);
+    }
+
     /// The leaf is dead from now on, and its page someone else's one day.
     pub(crate) fn bury(mut self) {
         self.word = ((self.word & !SHUT) + VERSION) | DEAD;
@@ -465,7 +483,13 @@ impl Drop for Held<'_> {
 /// The tag of a key.
 #[inline]
 pub(crate) fn tag_of(key: &[u8]) -> u8 {
-    (coreplane_pmem::checksum::crc32c_append(0, key) >> 11) as u8
+    tag_from(coreplane_pmem::checksum::crc32c_append(0, key))
+}
+
+/// The tag of a key of this checksum.
+#[inline]
+pub(crate) fn tag_from(crc: u32) -> u8 {
+    (crc >> 11) as u8
 }
 
 const _: () = assert!(size_of::<Directory>() == 320);

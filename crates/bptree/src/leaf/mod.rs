@@ -3,5 +3,5 @@
 mod directory;
 mod head;
 
-pub(crate) use directory::{Begun, Directory, Held, PLACES, Version, tag_of};
+pub(crate) use directory::{Begun, Directory, Held, PLACES, Version, tag_from, tag_of};
 pub(crate) use head::{Head, Life};
