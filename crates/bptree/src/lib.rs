@@ -10,6 +10,7 @@
 //! finds every leaf whole, and inner nodes are never on the medium at all.
 //!
 //! - `inner`: from a key to its leaf
+//! - `kernel`: how readers without locks and writers stay out of each other's way
 //! - `leaf`: what is in a page, and what is known of it
 //! - `keys`: long ones, of which a record has a part
 //! - `put`, `batch`, `ring`: writing
@@ -31,6 +32,7 @@ mod engine;
 mod get;
 mod image;
 mod inner;
+mod kernel;
 mod keys;
 mod leaf;
 mod open;
