@@ -208,7 +208,8 @@ impl Store {
         }
     }
 
-    fn read_leaf<'g>(
+    /// All records of a leaf; right if it has not changed meanwhile.
+    pub(crate) fn read_leaf<'g>(
         &'g self,
         guard: &'g Guard,
         page: u32,

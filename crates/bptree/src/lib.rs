@@ -20,7 +20,7 @@
 //! - `get`, `scan`, `cursor`: reading
 //! - `read`, `recover`: after a crash
 //! - `checkpoint`, `wake`: after a close
-//! - `verify`: whether all is as it should be
+//! - `verify`, `scrub`: whether all is as it should be
 
 mod batch;
 mod checkpoint;
@@ -44,6 +44,7 @@ mod recover;
 mod rewrite;
 mod ring;
 mod scan;
+mod scrub;
 mod store;
 mod verify;
 mod wake;

@@ -100,6 +100,11 @@ impl Latest<'_> {
         self.views.iter().map(record)
     }
 
+    /// The records.
+    pub(crate) fn views(&self) -> &[View<'_>] {
+        &self.views
+    }
+
     /// What a leaf of these begins with.
     pub(crate) fn begun(&self, found: &Found, sealed_births: u64) -> Begun {
         let birth = found.head.birth;

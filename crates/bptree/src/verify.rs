@@ -39,7 +39,14 @@ impl Store {
         }
     }
 
-    fn verify_record(&self, guard: &Guard, view: &View<'_>, birth: u64, report: &mut VerifyReport) {
+    /// Holds a record, and what has pages of its own, against their checksums.
+    pub(crate) fn verify_record(
+        &self,
+        guard: &Guard,
+        view: &View<'_>,
+        birth: u64,
+        report: &mut VerifyReport,
+    ) {
         let checked = view.check(record::seed(self.seed, birth as u32, view.offset));
         if let Err(Error::ChecksumMismatch { stored, computed, .. }) = checked {
             let what = format!("a record's checksum is {stored:#010x}, not {computed:#010x}");

@@ -245,6 +245,11 @@ impl Directory {
         }
     }
 
+    /// True if nothing is known of the page yet.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.word.load(Ordering::Acquire) & ASLEEP != 0
+    }
+
     /// False if the value of no record is large.
     pub(crate) fn has_large(&self) -> bool {
         self.has_large.load(Ordering::Relaxed)
