@@ -7,9 +7,13 @@ use coreplane_engine::{Entry, Found, Horizon, Record, Result, Ticket, Value, Vis
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::spin::Backoff;
 use coreplane_record::{Kind, View};
+use std::borrow::Cow;
 
 /// A record or none, and what that rests on.
 type Answer<'g> = (Option<Whole<'g>>, Ticket);
+
+/// A record or tombstone and its key.
+pub(crate) type Listed<'g> = (Cow<'g, [u8]>, Whole<'g>);
 
 /// Looks at several keys before their leaves are locked.
 const TRIES: usize = 8;
@@ -62,7 +66,7 @@ impl Store {
         if view.header.large {
             self.pieces_of(guard, view, true)?;
         }
-        Ok(())
+        self.parts(guard, view.key(), true).map(drop)
     }
 
     /// A record with its value, as long as the guard lives. The record is still there.
@@ -160,14 +164,14 @@ impl Store {
         // In the order in which everybody locks leaves.
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|at| keys[*at]);
-        let mut locks: Vec<(Locked<'_>, Option<&[u8]>)> = Vec::new();
+        let mut locks: Vec<(Locked<'_>, Option<Cow<'_, [u8]>>)> = Vec::new();
         let mut found: Vec<Answer<'g>> = Vec::new();
         found.resize_with(keys.len(), || (None, Ticket::DURABLE));
         for at in order {
             let key = keys[at];
             let is_mine =
-                |(_, bound): &(Locked<'_>, Option<&[u8]>)| bound.is_none_or(|bound| key < bound);
-            if !locks.last().is_some_and(is_mine) {
+                |bound: &Option<Cow<'_, [u8]>>| bound.as_deref().is_none_or(|bound| key < bound);
+            if !locks.last().is_some_and(|(_, bound)| is_mine(bound)) {
                 let locked = self.lock_leaf(key)?;
                 let (_, bound) = self.bounds(guard, locked.page)?;
                 locks.push((locked, bound));
@@ -180,13 +184,14 @@ impl Store {
     }
 
     /// All records and tombstones of the leaf that serves `key` (or, if `before`, of the one that
-    /// serves what is just below it), in the order of keys; and its head.
+    /// serves what is just below it), in the order of keys, each with its key; and its head, in which
+    /// the keys are whole.
     pub(crate) fn leaf_of<'g>(
         &'g self,
         guard: &'g Guard,
         key: Option<&[u8]>,
         before: bool,
-    ) -> Result<(Head, Vec<Whole<'g>>)> {
+    ) -> Result<(Head, Vec<Listed<'g>>)> {
         loop {
             let descent = match key {
                 Some(key) if !before => self.inner.descend(key),
@@ -203,22 +208,26 @@ impl Store {
         }
     }
 
-    fn read_leaf<'g>(
+    /// All records of a leaf; right if it has not changed meanwhile.
+    pub(crate) fn read_leaf<'g>(
         &'g self,
         guard: &'g Guard,
         page: u32,
         leaf: &Directory,
-    ) -> Result<(Head, Vec<Whole<'g>>)> {
-        let head = self.head_of(guard, page)?;
+    ) -> Result<(Head, Vec<Listed<'g>>)> {
+        let mut head = self.head_of(guard, page)?;
+        let bounds = std::iter::once(&mut head.least).chain(&mut head.bound);
+        bounds.into_iter().try_for_each(|bound| self.make_whole(guard, bound))?;
         let mut used = leaf.used();
         let mut records = Vec::with_capacity(used.count_ones() as usize);
         while used != 0 {
             let view = self.record_at(guard, page, leaf, used.trailing_zeros() as usize)?;
             let ticket = self.rests_on(page, view.offset);
-            records.push(Whole { ticket, ..self.whole(guard, view)? });
+            let key = self.whole_key(guard, view.key())?;
+            records.push((key, Whole { ticket, ..self.whole(guard, view)? }));
             used &= used - 1;
         }
-        records.sort_unstable_by_key(|whole| whole.view.key());
+        records.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         Ok((head, records))
     }
 }
@@ -245,8 +254,8 @@ impl Whole<'_> {
         }
     }
 
-    pub(crate) fn entry(&self) -> Entry<'_> {
-        let record = Some(self.record());
-        Entry { key: self.view.key(), record, sequence: self.view.sequence() }
+    /// The record of `key`, which is what its field stands for.
+    pub(crate) fn entry<'w>(&'w self, key: &'w [u8]) -> Entry<'w> {
+        Entry { key, record: Some(self.record()), sequence: self.view.sequence() }
     }
 }

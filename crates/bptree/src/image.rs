@@ -4,7 +4,8 @@
 //! of the leaf whose records these were ([`rewrite`](crate::rewrite)).
 
 use crate::counters::Count;
-use crate::leaf::{Begun, Head, Life, PLACES, tag_of};
+use crate::keys::{Edge, tag_of_field};
+use crate::leaf::{Begun, Head, Life, PLACES};
 use crate::store::{FAREWELL, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::WriteMode;
@@ -14,6 +15,7 @@ use coreplane_record::{Header, Kind, View};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item<'a> {
     pub(crate) header: Header,
+    /// The key's [field](crate::keys).
     pub(crate) key: &'a [u8],
     /// The value, or the name of one that is large.
     pub(crate) value: &'a [u8],
@@ -47,47 +49,55 @@ impl Item<'_> {
             _ => self.value.len() as i64,
         }
     }
-
-    /// Bytes that live, with those of a large value.
-    #[inline]
-    pub(crate) fn live_bytes(&self) -> i64 {
-        let large = if self.header.large { self.value_len() } else { 0 };
-        i64::from(self.live_len()) + large
-    }
 }
 
 /// A new leaf that is durable after a fence and counts for nothing yet.
-pub(crate) struct Image {
+pub(crate) struct Image<'s> {
     pub(crate) life: Life,
     /// The least key that it serves.
-    pub(crate) least: Box<[u8]>,
+    pub(crate) edge: Edge<'s>,
     begun: Begun,
     /// Tag, offset in the page and length of each record.
     records: Vec<(u8, u32, u32)>,
 }
 
 impl Store {
+    /// Bytes that live, with those of a large value and of all of a long key.
+    #[inline]
+    pub(crate) fn live_bytes(&self, item: &Item<'_>) -> i64 {
+        let large = if item.header.large { item.value_len() } else { 0 };
+        let is_long = self.is_long(item.key) && item.header.kind == Kind::Put;
+        let rest = if is_long { self.key_len_of(item.key) - item.key.len() } else { 0 };
+        i64::from(item.live_len()) + large + rest as i64
+    }
+
     /// Counts a write over what was there before.
     #[inline]
     pub(crate) fn count_write(&self, item: &Item<'_>, old: Option<&View<'_>>) {
         let is_record = item.header.kind == Kind::Put;
         let was_record = old.is_some_and(|old| old.header.kind == Kind::Put);
-        let old_bytes = old.map_or(0, |old| Item::from(old).live_bytes());
+        let old_bytes = old.map_or(0, |old| self.live_bytes(&Item::from(old)));
         let counters = &self.counters;
         counters.add(if is_record { Count::Puts } else { Count::Deletes }, 1);
         counters.add(Count::Records, i64::from(is_record) - i64::from(was_record));
-        counters.add(Count::LiveBytes, item.live_bytes() - old_bytes);
-        counters.add(Count::UserBytes, item.key.len() as i64 + item.value_len());
+        counters.add(Count::LiveBytes, self.live_bytes(item) - old_bytes);
+        counters.add(Count::UserBytes, self.key_len_of(item.key) as i64 + item.value_len());
         counters.add(Count::LogBytes, item.len() as i64);
     }
 
-    /// Writes a leaf to a free page; durable after a fence.
-    pub(crate) fn write_image(&self, page: u32, head: Head, items: &[Item<'_>]) -> Result<Image> {
+    /// Writes a leaf to a free page; durable after a fence. Its least key is given beside the head.
+    pub(crate) fn write_image<'s>(
+        &self,
+        page: u32,
+        (head, edge): (Head, Edge<'s>),
+        items: &[Item<'_>],
+    ) -> Result<Image<'s>> {
         let birth = self.birth()?;
         let Some(mut writer) = self.space.claim_log(page) else {
             return Err(Error::Unusable(format!("free page {page} is in use")));
         };
         let past_caches = self.space.append_mode() == WriteMode::NonTemporal;
+        let head = Head { least: edge.field.clone(), ..head };
         let image_len = (head.len() + items.iter().map(Item::len).sum::<usize>()) as u32;
         let head = Head { birth, image_len, ..head };
         let mut records = Vec::with_capacity(items.len());
@@ -102,7 +112,8 @@ impl Store {
             let encoded = self.encode(birth, next, &item.header, item.key, item.value);
             let encoded = if item.is_damaged { encoded.spoiled() } else { encoded };
             write(&[encoded.bytes(), item.key, item.value])?;
-            records.push((tag_of(item.key), (next - start) as u32, item.live_len()));
+            let tag = tag_of_field(item.key, self.field_max());
+            records.push((tag, (next - start) as u32, item.live_len()));
             next += item.len() as u64;
         }
         if !past_caches {
@@ -112,12 +123,16 @@ impl Store {
         self.counters.add(Count::CopiedBytes, i64::from(image_len));
         let has_large = items.iter().any(|item| item.header.large);
         let given = head.version;
-        let begun = Begun { birth, given, is_sealed: false, is_sorted: true, has_large };
-        Ok(Image { life: Life { page, birth }, least: head.least, begun, records })
+        let has_long = items.iter().any(|item| self.is_long(item.key));
+        let begun = Begun { birth, given, is_sealed: false, is_sorted: true, has_large, has_long };
+        Ok(Image { life: Life { page, birth }, edge, begun, records })
     }
 
-    /// Lets an image be a leaf that is ready for whoever is led to it.
-    pub(crate) fn begin(&self, image: Image) {
+    /// Lets an image, which counts, be a leaf that is ready for whoever is led to it.
+    pub(crate) fn begin(&self, image: Image<'_>) {
+        if let Some(rest) = image.edge.rest {
+            rest.own();
+        }
         let page = image.life.page;
         let tail = self.space.watermarks(page).map_or(0, |(published, _)| published);
         self.space.mark_durable(page, tail);
@@ -132,7 +147,7 @@ impl Store {
     /// number of records in each, of at least one stretch.
     pub(crate) fn stretches(&self, items: &[Item<'_>]) -> Vec<usize> {
         // The longest head there can be, since what the bounds will be is not known yet.
-        let head = 2 * self.key_max() + 64;
+        let head = 2 * self.field_max() + 64;
         let capacity = (self.space.page_size() as usize - head - FAREWELL) * 3 / 4;
         let places = PLACES * 3 / 4;
         let total: usize = items.iter().map(Item::len).sum();

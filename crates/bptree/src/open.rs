@@ -31,9 +31,10 @@ const CHUNK: usize = 16 << 10;
 pub struct Options {
     /// The durability of writes that do not say otherwise.
     pub durability: Durability,
-    /// Whether a thread works in the background. Without it the window of a `relaxed` write ends by
-    /// its bytes, by a sync or by closing, not by its time; nor does `max_delay` end the waiting of
-    /// early writes at `group`. Where a fence is an instruction there is none anyway.
+    /// Whether threads work in the background. Without them nothing is scrubbed, and the window of a
+    /// `relaxed` write ends by its bytes, by a sync or by closing, not by its time; nor does
+    /// `max_delay` end the waiting of early writes at `group`. Where a fence is an instruction there
+    /// are no windows.
     pub background: bool,
     /// Whether a read checks the record's checksum before it shows it, so that damage at rest is
     /// an error and never a wrong value. Scans and whatever makes a new value of an old one do not.

@@ -22,6 +22,7 @@
 use crate::counters::Count;
 use crate::image::{Image, Item};
 use crate::inner::Bound;
+use crate::keys::Edge;
 use crate::leaf::{Head, Life, PLACES};
 use crate::pages::RESERVE;
 use crate::ring::NewPart;
@@ -37,6 +38,8 @@ pub(crate) struct Contents<'g> {
     pub(crate) kept: Vec<Item<'g>>,
     /// Records that are kept no more.
     pub(crate) expired: Vec<View<'g>>,
+    /// Fields of long keys of which nothing is kept.
+    pub(crate) dropped: Vec<&'g [u8]>,
 }
 
 impl Store {
@@ -77,7 +80,7 @@ impl Store {
         reserve: u32,
     ) -> Result<()> {
         let head = self.head_of(guard, locked.page)?;
-        let Contents { kept: items, expired } = self.records_of(guard, &locked)?;
+        let Contents { kept: items, expired, dropped } = self.records_of(guard, &locked)?;
         let total: usize = items.iter().map(Item::len).sum();
         let capacity = self.space.page_size() as usize - head.len() - FAREWELL;
         let is_one =
@@ -89,7 +92,8 @@ impl Store {
             (vec![lower, items.len() - lower], reserve, Count::Splits)
         };
         let pages = self.pages.take(lens.len(), reserve)?;
-        let images = self.write_images(&locked, &head, (&items, &lens), &pages)?;
+        let images =
+            self.write_images(guard, (&locked, &head), (&items, &lens), &pages, reserve)?;
         self.fence()?;
         self.say_farewell(&[&locked], locked.held.given())?;
         self.cover();
@@ -99,6 +103,7 @@ impl Store {
         self.lead_to_heirs(key, &heirs);
         self.counters.add(count, 1);
         self.forget(guard, &expired)?;
+        self.retire_rests(guard, &dropped)?;
         self.retire(old)
     }
 
@@ -120,27 +125,28 @@ impl Store {
         if !is_pair || live > self.space.page_size() / 2 {
             return Ok(());
         }
-        let Contents { mut kept, mut expired } = self.records_of(&guard, &left)?;
+        let Contents { mut kept, mut expired, mut dropped } = self.records_of(&guard, &left)?;
         let others = self.records_of(&guard, &right)?;
         kept.extend(others.kept);
         expired.extend(others.expired);
+        dropped.extend(others.dropped);
         if kept.len() > PLACES / 2 {
             return Ok(());
         }
         let (lower, upper) = (self.head_of(&guard, left.page)?, self.head_of(&guard, right.page)?);
         let version = left.held.given().max(right.held.given());
-        let head = Head {
-            version,
-            predecessor: Some(left.life()),
-            least: lower.least,
-            bound: upper.bound,
-            ..upper
-        };
+        // The bound between the two is none from now on.
+        let between = upper.least.clone();
+        dropped.push(&between);
+        let head =
+            Head { version, predecessor: Some(left.life()), bound: upper.bound.clone(), ..upper };
+        let whole = self.whole_key(&guard, &lower.least)?.into();
+        let edge = Edge { whole, field: lower.least, rest: None };
         let page = match self.pages.take(1, 0) {
             Ok(pages) => pages[0],
             Err(_) => return Ok(()),
         };
-        let image = self.write_image(page, head, &kept)?;
+        let image = self.write_image(page, (head, edge), &kept)?;
         self.fence()?;
         self.say_farewell(&[&left, &right], version)?;
         self.cover();
@@ -151,6 +157,7 @@ impl Store {
         self.inner.merge(&separator, page);
         self.counters.add(Count::Merges, 1);
         self.forget(&guard, &expired)?;
+        self.retire_rests(&guard, &dropped)?;
         old.into_iter().try_for_each(|page| self.retire(page))
     }
 
@@ -169,7 +176,8 @@ impl Store {
         guard: &'g Guard,
         locked: &Locked<'_>,
     ) -> Result<Contents<'g>> {
-        let mut contents = Contents { kept: Vec::with_capacity(PLACES), expired: Vec::new() };
+        let kept = Vec::with_capacity(PLACES);
+        let mut contents = Contents { kept, expired: Vec::new(), dropped: Vec::new() };
         let mut used = locked.leaf.used();
         while used != 0 {
             let place = used.trailing_zeros() as usize;
@@ -189,10 +197,32 @@ impl Store {
                 let header =
                     Header { kind: Kind::Delete, large: false, expires_at: None, ..item.header };
                 contents.kept.push(Item { header, value: &[], ..item });
+            } else if self.is_long(item.key) {
+                contents.dropped.push(item.key);
             }
         }
-        contents.kept.sort_unstable_by_key(|item| item.key);
+        self.sort_items(guard, &mut contents.kept)?;
         Ok(contents)
+    }
+
+    /// Puts records in the order of their keys.
+    ///
+    /// # Errors
+    /// If the rest of a long key is not the one that was written.
+    pub(crate) fn sort_items<'i>(
+        &'i self,
+        guard: &'i Guard,
+        items: &mut Vec<Item<'i>>,
+    ) -> Result<()> {
+        if !items.iter().any(|item| self.is_long(item.key)) {
+            items.sort_unstable_by_key(|item| item.key);
+            return Ok(());
+        }
+        let keyed = |item: &Item<'i>| Ok((self.parts(guard, item.key, false)?, *item));
+        let mut keyed: Vec<_> = items.iter().map(keyed).collect::<Result<_>>()?;
+        keyed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        *items = keyed.into_iter().map(|(_, item)| item).collect();
+        Ok(())
     }
 
     /// Records that had expired are there no more.
@@ -200,7 +230,7 @@ impl Store {
         for view in expired {
             self.counters.add(Count::Records, -1);
             self.counters.add(Count::Expired, 1);
-            self.counters.add(Count::LiveBytes, -Item::from(view).live_bytes());
+            self.counters.add(Count::LiveBytes, -self.live_bytes(&Item::from(view)));
             if view.header.large {
                 self.retire_pieces(guard, view)?;
             }
@@ -215,34 +245,43 @@ impl Store {
     /// If the medium fails.
     pub(crate) fn write_images(
         &self,
-        locked: &Locked<'_>,
-        head: &Head,
+        guard: &Guard,
+        (locked, head): (&Locked<'_>, &Head),
         (items, lens): (&[Item<'_>], &[usize]),
         pages: &[u32],
-    ) -> Result<Vec<Image>> {
+        reserve: u32,
+    ) -> Result<Vec<Image<'_>>> {
         let predecessor = Life { page: locked.page, birth: head.birth };
         let version = locked.held.given();
         let mut head = Head { version, predecessor: Some(predecessor), ..head.clone() };
         let last_bound = head.bound.take();
+        let whole = self.whole_key(guard, &head.least)?.into();
+        let mut edge = Edge { whole, field: head.least.clone(), rest: None };
         let mut images = Vec::with_capacity(lens.len());
         let mut rest = items;
         for (len, page) in lens.iter().zip(pages) {
             let (mine, others) = rest.split_at(*len);
-            head.bound = match (mine.last(), others.first()) {
-                (Some(lower), Some(upper)) => Some(separator(lower.key, upper.key)),
-                _ => last_bound.clone(),
+            let next = match (mine.last(), others.first()) {
+                (Some(lower), Some(upper)) => {
+                    Some(self.edge_between(guard, (lower.key, upper.key), reserve)?)
+                }
+                _ => None,
             };
-            images.push(self.write_image(*page, head.clone(), mine)?);
-            head.least = head.bound.clone().unwrap_or_default();
+            head.bound = match &next {
+                Some(next) => Some(next.field.clone()),
+                None => last_bound.clone(),
+            };
+            images.push(self.write_image(*page, (head.clone(), edge), mine)?);
+            edge = next.unwrap_or_else(Edge::first);
             rest = others;
         }
         Ok(images)
     }
 
     /// Lets durable images be leaves that nothing leads to yet: of each the least key, and the page.
-    pub(crate) fn begin_all(&self, images: Vec<Image>) -> Vec<Bound> {
-        let begin = |image: Image| {
-            let bound = (image.least.clone(), image.life.page);
+    pub(crate) fn begin_all(&self, images: Vec<Image<'_>>) -> Vec<Bound> {
+        let begin = |image: Image<'_>| {
+            let bound = (image.edge.whole.clone(), image.life.page);
             self.begin(image);
             bound
         };
@@ -261,7 +300,7 @@ impl Store {
 
     /// Makes the leaf that a new store begins with; durable when it returns.
     pub(crate) fn write_first(&self, page: u32, head: Head) -> Result<()> {
-        let image = self.write_image(page, head, &[])?;
+        let image = self.write_image(page, (head, Edge::first()), &[])?;
         self.fence()?;
         self.begin(image);
         Ok(())

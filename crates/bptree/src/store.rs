@@ -5,17 +5,18 @@ use crate::durable::Early;
 use crate::inner::{Descent, Inner};
 use crate::leaf::{Directory, Head, Held, Life, Version, tag_of};
 use crate::pages::Pages;
-use coreplane_engine::{Cursors, Durability, Error, Result, UnixMillis};
+use coreplane_engine::{Cursors, Durability, Error, KEY_LEN_MAX, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::spin::{self, Backoff};
 use coreplane_pmem::windows::Windows;
-use coreplane_pmem::{PageWriter, Pen, Pool, Space, thread_number};
+use coreplane_pmem::{PageBytes, PageWriter, Pen, Pool, Space, thread_number};
 pub(crate) use coreplane_record::sync_failed;
 use coreplane_record::{self as record, Header, Kind, Reader, View};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -145,6 +146,9 @@ pub(crate) struct Standing<'g> {
     pub(crate) live: bool,
 }
 
+/// The least key of a leaf and its bound.
+pub(crate) type Bounds<'g> = (Cow<'g, [u8]>, Option<Cow<'g, [u8]>>);
+
 /// A leaf that is locked for a write.
 pub(crate) struct Locked<'s> {
     pub(crate) page: u32,
@@ -172,11 +176,6 @@ impl Store {
         self.space.check_sync().map_err(sync_failed)
     }
 
-    /// The longest key.
-    pub(crate) fn key_max(&self) -> usize {
-        self.space.page_size() as usize / 8
-    }
-
     /// The longest value that is in its record.
     pub(crate) fn inline_max(&self) -> usize {
         self.space.page_size() as usize / 4
@@ -195,7 +194,7 @@ impl Store {
     /// # Errors
     /// If the key is too long.
     pub(crate) fn check_key(&self, key: &[u8]) -> Result<()> {
-        let max = self.key_max();
+        let max = KEY_LEN_MAX;
         if key.len() > max {
             return Err(Error::KeyTooLong { len: key.len(), max });
         }
@@ -267,13 +266,25 @@ impl Store {
     ///
     /// # Errors
     /// If the page is no leaf.
-    pub(crate) fn bounds<'g>(
+    pub(crate) fn bounds<'g>(&'g self, guard: &'g Guard, page: u32) -> Result<Bounds<'g>> {
+        let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
+        self.bounds_in(guard, &bytes)
+    }
+
+    /// As [`Store::bounds`], of a leaf's page.
+    ///
+    /// # Errors
+    /// As [`Store::bounds`].
+    #[inline]
+    pub(crate) fn bounds_in<'g>(
         &'g self,
         guard: &'g Guard,
-        page: u32,
-    ) -> Result<(&'g [u8], Option<&'g [u8]>)> {
-        let bytes = self.space.page_bytes(guard, page);
-        bytes.and_then(|bytes| Head::bounds(&bytes)).ok_or_else(|| self.not_a_leaf(page))
+        bytes: &PageBytes<'g>,
+    ) -> Result<Bounds<'g>> {
+        let not_a_leaf = || self.not_a_leaf(self.space.page_of(bytes.start()));
+        let (least, bound) = Head::bounds(bytes).ok_or_else(not_a_leaf)?;
+        let bound = bound.map(|bound| self.whole_key(guard, bound)).transpose()?;
+        Ok((self.whole_key(guard, least)?, bound))
     }
 
     /// The record of a place.
@@ -310,7 +321,7 @@ impl Store {
         while candidates != 0 {
             let place = candidates.trailing_zeros() as usize;
             let view = self.record_at(guard, page, leaf, place)?;
-            if view.key() == key {
+            if self.is_key(guard, view.key(), key)? {
                 let live = view.header.kind == Kind::Put && !self.is_expired(&view)?;
                 return Ok(Standing { place: Some(place), old: Some(view), live });
             }

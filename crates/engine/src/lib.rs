@@ -35,6 +35,7 @@ mod durability;
 mod error;
 pub mod model;
 mod record;
+mod scrub;
 mod stats;
 
 pub use batch::{Batch, Change};
@@ -42,6 +43,7 @@ pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
 pub use record::{Record, UnixMillis, Value};
+pub use scrub::{SCRUB_PACE, Scrub, Scrubbed};
 pub use stats::{Damage, DeviceStats, Progress, Stats, VerifyReport};
 
 use std::sync::Arc;

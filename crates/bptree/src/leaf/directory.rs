@@ -27,18 +27,19 @@
 //!
 //! A leaf that is *shut* is written to no more: the store is closed.
 
+use crate::kernel;
 use coreplane_pmem::spin::Backoff;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Places in a leaf.
 pub(crate) const PLACES: usize = 64;
 
-const LOCKED: u64 = 1;
-const DEAD: u64 = 2;
-const CHANGING: u64 = 4;
+pub(crate) const LOCKED: u64 = 1;
+pub(crate) const DEAD: u64 = 2;
+pub(crate) const CHANGING: u64 = 4;
 const ASLEEP: u64 = 8;
 const SHUT: u64 = 16;
-const VERSION: u64 = 32;
+pub(crate) const VERSION: u64 = 32;
 
 /// Five lines: one of tags, two of offsets, one of what changes, one of the order.
 #[derive(Debug)]
@@ -58,6 +59,8 @@ pub(crate) struct Directory {
     is_sealed: AtomicBool,
     /// There is, or was, a record whose value is large.
     has_large: AtomicBool,
+    /// There is, or was, a record whose key is long.
+    has_long: AtomicBool,
     /// The version at which `order` was right.
     ordered_at: AtomicU64,
     /// The places in use, a byte each, in the order of their keys: for scans, made by the first
@@ -78,6 +81,8 @@ pub(crate) struct Begun {
     pub(crate) is_sorted: bool,
     /// The values of some are large.
     pub(crate) has_large: bool,
+    /// The keys of some are long.
+    pub(crate) has_long: bool,
 }
 
 /// A version at which nobody was changing the leaf.
@@ -119,6 +124,7 @@ impl Directory {
             birth: AtomicU64::new(0),
             is_sealed: AtomicBool::new(false),
             has_large: AtomicBool::new(false),
+            has_long: AtomicBool::new(false),
             ordered_at: AtomicU64::new(u64::MAX),
             order: Default::default(),
         }
@@ -147,7 +153,7 @@ impl Directory {
     pub(crate) fn version(&self) -> Option<Version> {
         let mut backoff = Backoff::new();
         loop {
-            let word = self.word.load(Ordering::Acquire);
+            let word = kernel::look(&self.word);
             if word & DEAD != 0 {
                 return None;
             }
@@ -161,18 +167,15 @@ impl Directory {
     /// True if what was read since `version` was loaded was so.
     #[inline]
     pub(crate) fn is_at(&self, version: Version) -> bool {
-        // What was loaded before this is not loaded after the word.
-        fence(Ordering::Acquire);
-        self.word.load(Ordering::Relaxed) & !LOCKED == version.0
+        kernel::is_at(&self.word, version.0, LOCKED)
     }
 
     /// Locks the leaf if it still has that version and nobody holds the lock.
     #[inline]
     pub(crate) fn try_lock(&self, version: Version) -> Option<Held<'_>> {
-        let to = version.0 | LOCKED;
-        let taken = self.word.compare_exchange(version.0, to, Ordering::Acquire, Ordering::Relaxed);
+        let is_taken = kernel::try_lock(&self.word, version.0, version.0 | LOCKED);
         // Made only then: a lock that is dropped is given back.
-        taken.is_ok().then(|| Held { leaf: self, word: version.0 })
+        is_taken.then(|| Held { leaf: self, word: version.0 })
     }
 
     /// Locks the leaf, whatever its version; none if it is dead.
@@ -242,24 +245,38 @@ impl Directory {
         }
     }
 
+    /// True if nothing is known of the page yet.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.word.load(Ordering::Acquire) & ASLEEP != 0
+    }
+
     /// False if the value of no record is large.
     pub(crate) fn has_large(&self) -> bool {
         self.has_large.load(Ordering::Relaxed)
     }
 
+    /// False if the key of no record is long.
+    #[inline]
+    pub(crate) fn has_long(&self) -> bool {
+        self.has_long.load(Ordering::Relaxed)
+    }
+
     fn exchange(&self, from: u64, to: u64) -> bool {
-        self.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        kernel::try_lock(&self.word, from, to)
     }
 
     /// Makes a dead leaf a living one of these records, unlocked: nobody can find it yet.
     pub(crate) fn begin(&self, begun: Begun, records: impl Iterator<Item = (u8, u32, u32)>) {
         let dead = self.word.load(Ordering::Relaxed);
+        // Who is late, and reads what it is filled with, sees that it is dead.
+        kernel::begin(&self.word, dead);
         self.used.store(0, Ordering::Relaxed);
         self.live.store(0, Ordering::Relaxed);
         self.given.store(begun.given, Ordering::Relaxed);
         self.birth.store(begun.birth, Ordering::Relaxed);
         self.is_sealed.store(begun.is_sealed, Ordering::Relaxed);
         self.has_large.store(begun.has_large, Ordering::Relaxed);
+        self.has_long.store(begun.has_long, Ordering::Relaxed);
         for (place, (tag, offset, len)) in records.enumerate() {
             self.fill(place, tag, offset);
             self.add_live(len as i32);
@@ -273,7 +290,7 @@ impl Directory {
             }
             self.ordered_at.store(word, Ordering::Relaxed);
         }
-        self.word.store(word, Ordering::Release);
+        kernel::end(&self.word, word);
     }
 
     /// Adds a place of a leaf that nobody else knows.
@@ -402,9 +419,7 @@ impl Held<'_> {
     /// Readers wait from here on, until the leaf is unlocked.
     #[inline]
     pub(crate) fn begin(&mut self) {
-        self.leaf.word.store(self.word | LOCKED | CHANGING, Ordering::Relaxed);
-        // No store of the change before this one: who has seen any of it sees that.
-        fence(Ordering::Release);
+        kernel::begin(&self.leaf.word, self.word | LOCKED | CHANGING);
         self.word += VERSION;
     }
 
@@ -420,6 +435,12 @@ impl Held<'_> {
     #[inline]
     pub(crate) fn note_large(&self) {
         self.leaf.has_large.store(true, Ordering::Relaxed);
+    }
+
+    /// The key of a record is long.
+    #[inline]
+    pub(crate) fn note_long(&self) {
+        self.leaf.has_long.store(true, Ordering::Relaxed);
     }
 
     /// The leaf is dead from now on, and its page someone else's one day.
@@ -458,14 +479,20 @@ impl Drop for Waking<'_> {
 impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.leaf.word.store(self.word, Ordering::Release);
+        kernel::end(&self.leaf.word, self.word);
     }
 }
 
 /// The tag of a key.
 #[inline]
 pub(crate) fn tag_of(key: &[u8]) -> u8 {
-    (coreplane_pmem::checksum::crc32c_append(0, key) >> 11) as u8
+    tag_from(coreplane_pmem::checksum::crc32c_append(0, key))
+}
+
+/// The tag of a key of this checksum.
+#[inline]
+pub(crate) fn tag_from(crc: u32) -> u8 {
+    (crc >> 11) as u8
 }
 
 const _: () = assert!(size_of::<Directory>() == 320);
