@@ -21,7 +21,7 @@ mod shelf;
 use coreplane_engine::conformance::history::{Call, Client, Event, Sequences, is_linearizable};
 use coreplane_engine::{Engine, Error, WriteOptions};
 use coreplane_mkvs::bloom::hash_of;
-use coreplane_mkvs::place::{rendezvous, slot_of};
+use coreplane_mkvs::place::{deal, share_of, slot_of};
 use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Position, Shape, Standing};
 use parking_lot::RwLock;
 use shelf::{Kind, Shelf};
@@ -416,10 +416,8 @@ fn shape(groups: u16, devices: u8, ack: Ack) -> Shape {
 #[test]
 fn keys_move_to_a_group_that_is_added() {
     for groups in 1..=3 {
-        let moves = |key: &usize| {
-            let slot = slot_of(hash_of(&Client::key(*key)));
-            rendezvous(slot, groups) != rendezvous(slot, groups + 1)
-        };
+        let share = share_of(groups, &deal(groups));
+        let moves = |key: &usize| share.contains(&slot_of(hash_of(&Client::key(*key))));
         let moving = (0..KEYS).filter(moves).count();
         assert!((1..KEYS).contains(&moving), "{moving} of {KEYS} from {groups} groups on");
     }
