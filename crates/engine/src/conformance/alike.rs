@@ -76,7 +76,8 @@ fn change(engine: &dyn Engine, map: &mut Map, keys: &[Vec<u8>], large: usize) {
     check(engine, map, keys);
     written(engine.put(&keys[3], b"", &until(PAST)).unwrap());
     assert!(written(engine.delete(&keys[2], &WAIT).unwrap()).replaced);
-    (map.remove(&keys[3]), map.remove(&keys[2]));
+    map.remove(&keys[3]);
+    map.remove(&keys[2]);
     check(engine, map, keys);
 }
 
