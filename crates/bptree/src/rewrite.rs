@@ -130,7 +130,9 @@ impl Store {
         kept.extend(others.kept);
         expired.extend(others.expired);
         dropped.extend(others.dropped);
-        if kept.len() > PLACES / 2 {
+        // Tombstones that are held take room too, and do not count as living.
+        let len: usize = kept.iter().map(Item::len).sum();
+        if kept.len() > PLACES / 2 || len > self.space.page_size() as usize / 2 {
             return Ok(());
         }
         let (lower, upper) = (self.head_of(&guard, left.page)?, self.head_of(&guard, right.page)?);

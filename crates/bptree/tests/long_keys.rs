@@ -53,6 +53,29 @@ fn the_longest_record_of_a_leaf_can_be_replaced() {
     }
 }
 
+/// Tombstones that are held take the room of their keys: two leaves of them need not fit into one.
+#[test]
+fn leaves_of_long_tombstones_are_not_made_one() {
+    let directory = in_memory();
+    let store = created(directory.path(), 16 << 20, PAGE, &ManualClock::starting_at(NOW));
+    store.hold_tombstones(0).expect("hold");
+    for len in [300, 440, 5000] {
+        let key = |number: u32| format!("{number:0len$}").into_bytes();
+        for number in 0..60 {
+            store.put(&key(number), b"value", &usual()).expect("put");
+        }
+        for number in 0..60 {
+            store.delete(&key(number), &usual()).expect("delete");
+        }
+    }
+    let mut tombstones = 0;
+    store
+        .changes_since(0, &mut |entry| tombstones += u32::from(entry.record.is_none()))
+        .expect("changes");
+    assert_eq!(tombstones, 180);
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
 struct Draw(u64);
 
 impl Draw {

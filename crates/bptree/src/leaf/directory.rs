@@ -456,9 +456,7 @@ impl Waking<'_> {
             leaf.begin(begun, records);
         }
     }
-}
 
-impl Waking<'_> {
     /// The leaf is dead, and nobody has read it.
     fn kill(mut self) {
         if let Some(leaf) = self.leaf.take() {
