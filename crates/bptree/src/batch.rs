@@ -13,7 +13,7 @@
 
 use crate::counters::Count;
 use crate::durable::Level;
-use crate::image::{Image, Item, live_len};
+use crate::image::{Image, Item, Source, live_len};
 use crate::keys::Rest;
 use crate::leaf::tag_of;
 use crate::pages::{Patience, RESERVE};
@@ -42,7 +42,7 @@ impl Step<'_> {
     fn item(&self, version: u64) -> Item<'_> {
         let value = self.pieces.as_ref().map_or(self.value, Pieces::name);
         let header = Header { version, ..self.header };
-        Item { header, key: self.field().unwrap_or(self.key), value, is_damaged: false }
+        Item { header, key: self.field().unwrap_or(self.key), value, source: Source::Caller }
     }
 
     /// The field of a long key; none of other keys, and if its rest has yet to be written.

@@ -9,7 +9,7 @@ use crate::leaf::{Begun, Head, Life, PLACES};
 use crate::store::{FAREWELL, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::WriteMode;
-use coreplane_record::{Header, Kind, View};
+use coreplane_record::{Header, Kind, Original, View};
 
 /// A record that is to be in a leaf.
 #[derive(Debug, Clone, Copy)]
@@ -19,14 +19,24 @@ pub(crate) struct Item<'a> {
     pub(crate) key: &'a [u8],
     /// The value, or the name of one that is large.
     pub(crate) value: &'a [u8],
-    /// It is copied from a record that was not what its checksum says.
-    pub(crate) is_damaged: bool,
+    pub(crate) source: Source<'a>,
+}
+
+/// Where a record comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// It is new.
+    Caller,
+    /// A record, of which only flags are changed.
+    Record(Original<'a>),
+    /// A record that was not what its checksum says.
+    Damaged,
 }
 
 impl<'a> From<&View<'a>> for Item<'a> {
     fn from(view: &View<'a>) -> Self {
         let header = Header { follows: false, batched: false, ..view.header };
-        Self { header, key: view.key(), value: view.value(), is_damaged: false }
+        Self { header, key: view.key(), value: view.value(), source: Source::Caller }
     }
 }
 
@@ -96,36 +106,48 @@ impl Store {
         let Some(mut writer) = self.space.claim_log(page) else {
             return Err(Error::Unusable(format!("free page {page} is in use")));
         };
-        let past_caches = self.space.append_mode() == WriteMode::NonTemporal;
+        let past_caches = self.space.fill_mode() == WriteMode::NonTemporal;
         let head = Head { least: edge.field.clone(), ..head };
         let image_len = (head.len() + items.iter().map(Item::len).sum::<usize>()) as u32;
         let head = Head { birth, image_len, ..head };
         let mut records = Vec::with_capacity(items.len());
         let start = writer.next_offset();
-        let mut write = |parts: &[&[u8]]| {
-            let written = if past_caches { writer.append_nt(parts) } else { writer.append(parts) };
-            written.ok_or_else(|| Error::Unusable(format!("page {page} is too short")))
-        };
-        write(&[&head.encode(self.seed, page)])?;
-        let mut next = start + head.len() as u64;
+        let mut bytes = Vec::with_capacity(image_len as usize);
+        bytes.extend_from_slice(&head.encode(self.seed, page));
         for item in items {
-            let encoded = self.encode(birth, next, &item.header, item.key, item.value);
-            let encoded = if item.is_damaged { encoded.spoiled() } else { encoded };
-            write(&[encoded.bytes(), item.key, item.value])?;
+            let within = bytes.len();
+            self.encode_item(item, (birth, start + within as u64), &mut bytes);
             let tag = tag_of_field(item.key, self.field_max());
-            records.push((tag, (next - start) as u32, item.live_len()));
-            next += item.len() as u64;
+            records.push((tag, within as u32, item.live_len()));
         }
+        // All at once, so that whole lines go past the caches.
+        let parts = [bytes.as_slice()];
+        let written = if past_caches { writer.append_nt(&parts) } else { writer.append(&parts) };
+        written.ok_or_else(|| Error::Unusable(format!("page {page} is too short")))?;
         if !past_caches {
             writer.flush_from(start);
         }
-        writer.publish_early();
+        writer.finish_early();
         self.counters.add(Count::CopiedBytes, i64::from(image_len));
         let has_large = items.iter().any(|item| item.header.large);
         let given = head.version;
         let has_long = items.iter().any(|item| self.is_long(item.key));
         let begun = Begun { birth, given, is_sealed: false, is_sorted: true, has_large, has_long };
         Ok(Image { life: Life { page, birth }, edge, begun, records })
+    }
+
+    /// Appends the bytes of a record to those of its leaf; it will be at `offset` of the pool.
+    fn encode_item(&self, item: &Item<'_>, (birth, offset): (u64, u64), to: &mut Vec<u8>) {
+        let Item { header, key, value, source } = item;
+        if let Source::Record(original) = source {
+            let seed = coreplane_record::seed(self.seed, birth as u32, offset);
+            return original.copy(header, seed, to);
+        }
+        let encoded = self.encode(birth, offset, header, key, value);
+        let is_damaged = matches!(source, Source::Damaged);
+        let encoded = if is_damaged { encoded.spoiled() } else { encoded };
+        [encoded.bytes(), key, value].into_iter().for_each(|part| to.extend_from_slice(part));
+        to.resize(to.len().next_multiple_of(8), 0);
     }
 
     /// Lets an image, which counts, be a leaf that is ready for whoever is led to it.
@@ -181,7 +203,7 @@ mod tests {
 
     #[test]
     fn what_is_in_an_item_lives_unless_it_is_a_tombstone() {
-        let item = |header| Item { header, key: b"key", value: b"value", is_damaged: false };
+        let item = |header| Item { header, key: b"key", value: b"value", source: Source::Caller };
         assert_eq!((item(Header::put(1)).len(), item(Header::put(1)).live_len()), (32, 32));
         let tombstone = Header { kind: Kind::Delete, ..Header::put(1) };
         assert_eq!((item(tombstone).len(), item(tombstone).live_len()), (32, 0));

@@ -6,7 +6,7 @@
 //! without room is written anew first ([`rewrite`](crate::rewrite)), and the look repeated.
 
 use crate::get::Whole;
-use crate::image::{Item, live_len};
+use crate::image::{Item, Source, live_len};
 use crate::keys::{Rest, tag_of_field};
 use crate::leaf::tag_of;
 use crate::pages::{Patience, RESERVE};
@@ -244,7 +244,7 @@ impl Store {
         let Some(standing) = seen.transpose()? else { return appended.map(|_| None) };
         let appended = appended?;
         let place = standing.place.unwrap_or(vacancy);
-        let item = Item { header, key, value, is_damaged: false };
+        let item = Item { header, key, value, source: Source::Caller };
         let outcome = self.publish(locked, &item, options, &standing, (place, appended));
         if let Some(old) = standing.old.filter(|old| old.header.large) {
             self.retire_pieces(&guard, &old)?;
@@ -285,7 +285,7 @@ impl Store {
         let appended = self.append_to(locked.page, |writer| {
             self.write_record(writer, birth, &header, key, value)
         })?;
-        let item = Item { header, key, value, is_damaged: false };
+        let item = Item { header, key, value, source: Source::Caller };
         let outcome = self.publish(locked, &item, options, standing, (place, appended));
         let leaves_little = header.kind == Kind::Delete && leaf.live() < self.space.page_size() / 4;
         Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })

@@ -20,17 +20,21 @@
 //! is kept.
 
 use crate::counters::Count;
-use crate::image::{Image, Item};
-use crate::inner::Bound;
+use crate::image::{Image, Item, Source};
+use crate::inner::{Bound, word_at};
 use crate::keys::Edge;
 use crate::leaf::{Head, Life, PLACES};
 use crate::pages::RESERVE;
 use crate::ring::NewPart;
 use crate::store::{FAREWELL, Locked, Store};
 use coreplane_engine::{Error, Result};
+use coreplane_pmem::LINE;
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
+
+/// Lines of a record that are asked for before its length is known.
+const ASKED: u64 = 3;
 
 /// What is in a leaf.
 pub(crate) struct Contents<'g> {
@@ -180,14 +184,15 @@ impl Store {
     ) -> Result<Contents<'g>> {
         let kept = Vec::with_capacity(PLACES);
         let mut contents = Contents { kept, expired: Vec::new(), dropped: Vec::new() };
+        self.ask_for_records(locked);
         let mut used = locked.leaf.used();
         while used != 0 {
             let place = used.trailing_zeros() as usize;
             used &= used - 1;
             let view = self.record_at(guard, locked.page, locked.leaf, place)?;
-            // With a checksum of its own a copy of what is damaged would look sound.
             let seed = coreplane_record::seed(self.seed, locked.held.birth() as u32, view.offset);
-            let item = Item { is_damaged: view.check(seed).is_err(), ..Item::from(&view) };
+            let mut item =
+                Item { source: Source::Record(view.original(seed)), ..Item::from(&view) };
             if item.header.kind == Kind::Put && !self.is_expired(&view)? {
                 contents.kept.push(item);
                 continue;
@@ -198,6 +203,11 @@ impl Store {
             if self.holds_tombstone(view.sequence()) {
                 let header =
                     Header { kind: Kind::Delete, large: false, expires_at: None, ..item.header };
+                if header != item.header {
+                    // With a checksum of its own a copy of what is damaged would look sound.
+                    let is_sound = view.check(seed).is_ok();
+                    item.source = if is_sound { Source::Caller } else { Source::Damaged };
+                }
                 contents.kept.push(Item { header, value: &[], ..item });
             } else if self.is_long(item.key) {
                 contents.dropped.push(item.key);
@@ -217,7 +227,7 @@ impl Store {
         items: &mut Vec<Item<'i>>,
     ) -> Result<()> {
         if !items.iter().any(|item| self.is_long(item.key)) {
-            items.sort_unstable_by_key(|item| item.key);
+            sort(items);
             return Ok(());
         }
         let keyed = |item: &Item<'i>| Ok((self.parts(guard, item.key, false)?, *item));
@@ -225,6 +235,17 @@ impl Store {
         keyed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         *items = keyed.into_iter().map(|(_, item)| item).collect();
         Ok(())
+    }
+
+    /// Asks for all records of a leaf at once: most of them are in no cache.
+    fn ask_for_records(&self, locked: &Locked<'_>) {
+        let start = self.space.start_of(locked.page);
+        let mut used = locked.leaf.used();
+        while used != 0 {
+            let at = start + u64::from(locked.leaf.offset(used.trailing_zeros() as usize));
+            (0..ASKED).for_each(|line| self.space.prefetch(at + line * LINE as u64));
+            used &= used - 1;
+        }
     }
 
     /// Records that had expired are there no more.
@@ -335,6 +356,18 @@ impl Store {
         }
         Err(Error::Unusable(format!("page {page} has a writer, and should be dead")))
     }
+}
+
+/// Sorts records by their keys, most of which differ in their first bytes: those are compared as
+/// numbers, and the records moved once. Those that the leaf began with are in order already, of which
+/// the sort that is stable makes use.
+fn sort(items: &mut Vec<Item<'_>>) {
+    let mut order: Vec<_> = (0..).zip(&*items).map(|(at, it)| (word_at(it.key, 0), at)).collect();
+    let by_key = |a: &(u64, usize), b: &(u64, usize)| {
+        a.0.cmp(&b.0).then_with(|| items[a.1].key.cmp(items[b.1].key))
+    };
+    order.sort_by(by_key);
+    *items = order.into_iter().map(|(_, at)| items[at]).collect();
 }
 
 /// How many of two or more records are to be in the lower one of two leaves: as near to `half` of the

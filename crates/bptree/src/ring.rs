@@ -27,7 +27,7 @@
 //! a part that does not count is struck out with it: nobody was told of that either, since the
 //! sync that covers it covers the part too.
 
-use crate::image::Item;
+use crate::image::{Item, Source};
 use crate::leaf::Life;
 use crate::store::Store;
 use coreplane_engine::Result;
@@ -263,12 +263,11 @@ impl Store {
         };
         let places = part.items.iter().map(&mut append).collect::<Result<_>>()?;
         let header = Header { kind: Kind::Commit, ..Header::put(version) };
-        append(&Item { header, key: &[], value: &closing.to_value(), is_damaged: false })?;
+        append(&Item { header, key: &[], value: &closing.to_value(), source: Source::Caller })?;
         if !past_caches {
             writer.flush_from(from);
         }
-        writer.publish_early();
-        Ok((writer.lay_down(), places))
+        Ok((writer.finish_early(), places))
     }
 }
 

@@ -11,14 +11,14 @@
 //! this one, so that the next has arrived when it comes there.
 
 use crate::get::Whole;
-use crate::inner::Descent;
+use crate::inner::{Descent, word_at};
 use crate::keys::Parts;
 use crate::leaf::{Directory, PLACES, Version};
 use crate::store::Store;
 use coreplane_engine::{Entry, Error, Horizon, Record, Result, Ticket, Value};
 use coreplane_pmem::PageBytes;
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_record::{Kind, View};
+use coreplane_record::{HEADER, Kind, View};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
@@ -159,8 +159,10 @@ impl Store {
                 way = Some(self.set_out(Reach::From(bound)));
             }
             for (at, offset) in offsets.iter().enumerate() {
-                if let Some(ahead) = offsets.get(at + AHEAD) {
-                    snapshot.prefetch(*ahead, LINES);
+                match (offsets.get(at + AHEAD), &way) {
+                    (Some(ahead), _) => snapshot.prefetch(*ahead, LINES),
+                    (None, Some(way)) => self.ask_for_record(way, at + AHEAD - offsets.len()),
+                    _ => {}
                 }
                 let view = snapshot.view(*offset)?;
                 if end.is_some_and(|end| snapshot.compare(&view, end).is_ge()) {
@@ -287,6 +289,14 @@ impl Store {
         descent
     }
 
+    /// Asks for the record that is likely to be the `at`-th of a leaf.
+    #[inline]
+    fn ask_for_record(&self, way: &Descent, at: usize) {
+        let offset = self.leaves.get(way.leaf as usize).likely_offset(at);
+        let start = self.space.start_of(way.leaf) + u64::from(offset % self.space.page_size());
+        (0..u64::from(LINES)).for_each(|line| self.space.prefetch(start + 64 * line));
+    }
+
     /// The leaf where a scan is, as it is at one moment; the way there, if somebody has set out
     /// already.
     fn snapshot<'g>(
@@ -322,10 +332,11 @@ impl Store {
         let bytes = self.space.page_bytes(guard, page).ok_or_else(not_a_leaf)?;
         let (least, bound) = self.bounds_in(guard, &bytes)?;
         let mut places = [0; PLACES];
-        let len = match leaf.order_at(version, &mut places) {
-            Some(len) => len,
-            None => self.sort(guard, &bytes, (leaf, version), &mut places)?,
-        };
+        let ordered = leaf.ordered(&mut places);
+        let len = leaf.used().count_ones() as usize;
+        if ordered < len {
+            self.sort(guard, &bytes, (leaf, version), &mut places[..len])?;
+        }
         let mut offsets = [0; PLACES];
         for (offset, place) in offsets.iter_mut().zip(&places).take(len) {
             *offset = leaf.offset(usize::from(*place) % PLACES);
@@ -356,35 +367,41 @@ impl Store {
         Ok(longs)
     }
 
-    /// Sorts the places of a leaf by their keys; how many there are.
+    /// Sorts the places of a leaf by their keys, which mostly differ in their first bytes.
+    #[inline(never)]
     fn sort(
         &self,
         guard: &Guard,
         bytes: &PageBytes<'_>,
         (leaf, version): (&Directory, Version),
-        places: &mut [u8; PLACES],
-    ) -> Result<usize> {
-        let mut used = leaf.used();
-        let mut keys = Vec::with_capacity(used.count_ones() as usize);
-        while used != 0 {
-            let place = used.trailing_zeros() as usize;
-            let offset = leaf.offset(place);
+        places: &mut [u8],
+    ) -> Result<()> {
+        let offset_of = |place: &u8| leaf.offset(usize::from(*place) % PLACES);
+        // All at once: most of them are in no cache.
+        for offset in places.iter().map(offset_of) {
+            // Where a record begins, and where the beginning of its key may end.
+            bytes.prefetch(offset);
+            bytes.prefetch(offset + HEADER as u32 + 7);
+        }
+        let mut keys = Vec::with_capacity(places.len());
+        for place in &*places {
+            let offset = offset_of(place);
             let view = View::of(bytes, offset).ok_or_else(|| no_record(bytes, offset))?;
-            keys.push((view.key(), place as u8));
-            used &= used - 1;
+            keys.push((word_at(view.key(), 0), view.key(), *place));
         }
         if leaf.has_long() {
-            let whole = |(field, place)| Ok((self.parts(guard, field, false)?, place));
+            let whole = |(_, field, place)| Ok((self.parts(guard, field, false)?, place));
             let mut keyed: Vec<_> = keys.into_iter().map(whole).collect::<Result<_>>()?;
             keyed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-            keys = keyed.into_iter().map(|(_, place)| (&[][..], place)).collect();
+            keys = keyed.into_iter().map(|(_, place)| (0, &[][..], place)).collect();
         } else {
-            keys.sort_unstable();
+            // Most are in order, and the sort that is stable makes use of it.
+            keys.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.cmp(b.1)));
         }
-        for (to, (_, place)) in places.iter_mut().zip(&keys) {
+        for (to, (.., place)) in places.iter_mut().zip(&keys) {
             *to = *place;
         }
         leaf.keep_order(version, places);
-        Ok(keys.len())
+        Ok(())
     }
 }

@@ -86,7 +86,7 @@ impl Shape {
 
 /// The 8 bytes of `key` from `at` on, zeroes behind its end, so that words sort as bytes do.
 #[inline]
-fn word_at(key: &[u8], at: usize) -> u64 {
+pub(crate) fn word_at(key: &[u8], at: usize) -> u64 {
     match key.get(at..) {
         Some([a, b, c, d, e, f, g, h, ..]) => u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h]),
         Some(rest) => {

@@ -27,8 +27,11 @@
 //!
 //! A leaf that is *shut* is written to no more: the store is closed.
 
+mod order;
+
 use crate::kernel;
 use coreplane_pmem::spin::Backoff;
+use order::Order;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Places in a leaf.
@@ -61,11 +64,8 @@ pub(crate) struct Directory {
     has_large: AtomicBool,
     /// There is, or was, a record whose key is long.
     has_long: AtomicBool,
-    /// The version at which `order` was right.
-    ordered_at: AtomicU64,
-    /// The places in use, a byte each, in the order of their keys: for scans, made by the first
-    /// that comes after a change.
-    order: [AtomicU64; PLACES / 8],
+    _rest_of_line: u64,
+    order: Order,
 }
 
 /// What a leaf begins with, beside its records.
@@ -125,8 +125,8 @@ impl Directory {
             is_sealed: AtomicBool::new(false),
             has_large: AtomicBool::new(false),
             has_long: AtomicBool::new(false),
-            ordered_at: AtomicU64::new(u64::MAX),
-            order: Default::default(),
+            _rest_of_line: 0,
+            order: Order::default(),
         }
     }
 
@@ -282,14 +282,7 @@ impl Directory {
             self.add_live(len as i32);
         }
         let word = (dead & !(ASLEEP | DEAD | LOCKED | CHANGING)) + VERSION;
-        if begun.is_sorted {
-            const FIRST: u64 = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7]);
-            for (at, order) in (0_u8..).zip(&self.order) {
-                let places = FIRST + u64::from_le_bytes([8 * at; 8]);
-                order.store(places, Ordering::Relaxed);
-            }
-            self.ordered_at.store(word, Ordering::Relaxed);
-        }
+        self.order.begin(if begun.is_sorted { self.used().count_ones() } else { 0 });
         kernel::end(&self.word, word);
     }
 
@@ -324,28 +317,24 @@ impl Directory {
         u32::from((word >> (16 * (place % 4))) as u16) * 8
     }
 
-    /// The places in use in the order of their keys, if somebody has made it at `version`. Right if
-    /// the leaf is still at that version afterwards.
-    pub(crate) fn order_at(&self, version: Version, places: &mut [u8; PLACES]) -> Option<usize> {
-        if self.ordered_at.load(Ordering::Acquire) != version.0 {
-            return None;
-        }
-        for (bytes, word) in places.chunks_exact_mut(8).zip(&self.order) {
-            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-        }
-        Some(self.used().count_ones() as usize)
+    /// The places in the order of their keys, as far as somebody has brought them into it: how many.
+    /// The others in use are behind them, in no order. Right if the leaf is at the version
+    /// afterwards that it was at before.
+    pub(crate) fn ordered(&self, places: &mut [u8; PLACES]) -> usize {
+        self.order.read(self.used(), places)
     }
 
-    /// Keeps the order of the places for other scans, if nobody is writing to the leaf.
-    pub(crate) fn keep_order(&self, version: Version, places: &[u8; PLACES]) {
-        let Some(_held) = self.try_lock(version) else { return };
-        // Nobody reads it before `ordered_at` says so: that is of another version until then.
-        if self.ordered_at.load(Ordering::Relaxed) != version.0 {
-            for (bytes, word) in places.chunks_exact(8).zip(&self.order) {
-                let bytes = bytes.try_into().unwrap_or_default();
-                word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
-            }
-            self.ordered_at.store(version.0, Ordering::Release);
+    /// Where the record begins that is the `at`-th in the order of keys, if the order is whole and
+    /// nobody changes it: for whoever asks for the record ahead of its use.
+    #[inline]
+    pub(crate) fn likely_offset(&self, at: usize) -> u32 {
+        self.offset(self.order.likely(at))
+    }
+
+    /// Keeps the order of so many places for other scans, if nobody is writing to the leaf.
+    pub(crate) fn keep_order(&self, version: Version, places: &[u8]) {
+        if let Some(_held) = self.try_lock(version) {
+            self.order.keep(places);
         }
     }
 

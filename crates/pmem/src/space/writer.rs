@@ -91,6 +91,19 @@ impl PageWriter {
         self.lay_down()
     }
 
+    /// Lets readers see everything appended so far although it may not be durable yet, and gives
+    /// the page up; [`Space::mark_durable`] follows when it is. Nobody else raises a watermark of
+    /// the page meanwhile.
+    #[inline]
+    pub fn finish_early(mut self) -> Pen {
+        if self.space.fences_at_once() {
+            self.space.roles.finish_early(self.page, self.tail);
+            return self.into_pen();
+        }
+        self.publish_early();
+        self.lay_down()
+    }
+
     /// Gives the page up, as if dropped, and keeps what it takes to write to another.
     pub fn lay_down(self) -> Pen {
         self.space.roles.drop_writer(self.page);
