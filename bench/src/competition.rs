@@ -13,6 +13,7 @@ use crate::report::Tally;
 use crate::stalling::{Pauses, Stalling, Weather};
 use crate::{Error, Plan, Result};
 use coreplane_bptree::Bptree;
+use coreplane_engine::around::Surrounded;
 use coreplane_engine::{Engine, Stats, Visibility, WriteOptions};
 use coreplane_mkvs::{Matrix, Options, Position, Prototype, Rack, ReadPath, Shape, TimeSource};
 use coreplane_pmem::MediaChoice;
@@ -116,7 +117,8 @@ impl Rack for Stallers<'_> {
             length: Duration::from_micros(self.jitter.stall_us),
         };
         let weather = Arc::clone(&self.weather);
-        Ok(Arc::new(Stalling { engine: Arc::new(engine), pauses, weather }))
+        let around = Arc::new(Stalling { pauses, weather });
+        Ok(Arc::new(Surrounded { engine: Arc::new(engine), around }))
     }
 
     fn open(&self, place: Position, _: &TimeSource) -> coreplane_engine::Result<Arc<dyn Engine>> {

@@ -5,11 +5,8 @@
 //! the same for the same seed.
 
 use crate::record::mix;
-use coreplane_engine::{
-    Batch, Doubt, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits, Mutation,
-    Ordered, Outcome, Progress, Record, Result, Stats, UnixMillis, VerifyReport, Visibility,
-    WriteOptions, Written,
-};
+use coreplane_engine::Result;
+use coreplane_engine::around::{Around, Call};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -45,171 +42,26 @@ pub(crate) struct Weather {
     pub(crate) met: AtomicU64,
 }
 
-/// An engine that pauses.
+/// A device that pauses, for whoever reads or writes.
 pub(crate) struct Stalling {
-    pub(crate) engine: Arc<dyn Engine>,
     pub(crate) pauses: Pauses,
     pub(crate) weather: Arc<Weather>,
 }
 
-impl Stalling {
+impl Around for Stalling {
+    type Held<'a> = ();
+
     /// Waits for the end of a pause.
-    fn come(&self) -> &dyn Engine {
+    fn begin(&self, call: Call<'_>) -> Result<()> {
         let weather = &self.weather;
-        if weather.is_rough.load(Ordering::Relaxed)
+        if !matches!(call, Call::Care)
+            && weather.is_rough.load(Ordering::Relaxed)
             && let Some(rest) = self.pauses.rest(weather.start.elapsed())
         {
             weather.met.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(rest);
         }
-        &*self.engine
-    }
-}
-
-impl Engine for Stalling {
-    fn name(&self) -> &'static str {
-        self.engine.name()
-    }
-
-    fn limits(&self) -> Limits {
-        self.engine.limits()
-    }
-
-    fn get_with(
-        &self,
-        key: &[u8],
-        visibility: Visibility,
-        visit: &mut dyn FnMut(Record<'_>),
-    ) -> Result<Found> {
-        self.come().get_with(key, visibility, visit)
-    }
-
-    fn multi_get(
-        &self,
-        keys: &[&[u8]],
-        visibility: Visibility,
-        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
-    ) -> Result<Horizon> {
-        self.come().multi_get(keys, visibility, visit)
-    }
-
-    fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.come().put(key, value, options)
-    }
-
-    fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.come().insert(key, value, options)
-    }
-
-    fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.come().update(key, value, options)
-    }
-
-    fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.come().delete(key, options)
-    }
-
-    fn compare_and_set(
-        &self,
-        key: &[u8],
-        expected: Expected<'_>,
-        value: &[u8],
-        options: &WriteOptions,
-    ) -> Result<Outcome> {
-        self.come().compare_and_set(key, expected, value, options)
-    }
-
-    fn modify(
-        &self,
-        key: &[u8],
-        options: &WriteOptions,
-        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
-    ) -> Result<Outcome> {
-        self.come().modify(key, options, decide)
-    }
-
-    fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
-        self.come().apply(batch, options)
-    }
-
-    fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
-        self.come().iterate(cursor, count, visit)
-    }
-
-    fn advance_sequence(&self) -> Result<u64> {
-        self.engine.advance_sequence()
-    }
-
-    fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
-        self.come().changes_since(sequence, visit)
-    }
-
-    fn hold_tombstones(&self, sequence: u64) -> Result<()> {
-        self.engine.hold_tombstones(sequence)
-    }
-
-    fn tombstone_horizon(&self) -> u64 {
-        self.engine.tombstone_horizon()
-    }
-
-    fn len(&self) -> Result<u64> {
-        self.engine.len()
-    }
-
-    fn clear(&self) -> Result<()> {
-        self.come().clear()
-    }
-
-    fn sweep_expired(&self) -> Result<u64> {
-        self.come().sweep_expired()
-    }
-
-    fn commit(&self, horizon: &Horizon) -> Result<bool> {
-        self.engine.commit(horizon)
-    }
-
-    fn now(&self) -> UnixMillis {
-        self.engine.now()
-    }
-
-    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
-        self.engine.is_durable(horizon)
-    }
-
-    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
-        self.engine.wait_durable(horizon)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.engine.sync()
-    }
-
-    fn on_durable(&self, listener: DurableListener) {
-        self.engine.on_durable(listener);
-    }
-
-    fn stats(&self) -> Stats {
-        self.engine.stats()
-    }
-
-    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
-        self.engine.verify(progress)
-    }
-
-    fn doubts(&self) -> Result<Vec<Doubt>> {
-        self.engine.doubts()
-    }
-
-    fn settle(&self, doubt: &Doubt) -> Result<()> {
-        self.engine.settle(doubt)
-    }
-
-    fn close(&self) -> Result<()> {
-        self.engine.close()
-    }
-
-    fn ordered(&self) -> Option<&dyn Ordered> {
-        self.engine.ordered()
+        Ok(())
     }
 }
 

@@ -13,7 +13,8 @@
 
 use crate::counters::Count;
 use crate::durable::Level;
-use crate::image::{Image, Item, live_len};
+use crate::image::{Image, Item, Source, live_len};
+use crate::keys::Rest;
 use crate::leaf::{Head, tag_of};
 use crate::pages::{Patience, RESERVE};
 use crate::pieces::Pieces;
@@ -31,12 +32,22 @@ struct Step<'b> {
     value: &'b [u8],
     header: Header,
     pieces: Option<Pieces<'b>>,
+    /// Of a long key, which its leaf knows: its field there.
+    known: Option<Box<[u8]>>,
+    /// Of one that its leaf does not know.
+    rest: Option<Rest<'b>>,
 }
 
 impl Step<'_> {
     fn item(&self, version: u64) -> Item<'_> {
         let value = self.pieces.as_ref().map_or(self.value, Pieces::name);
-        Item { header: Header { version, ..self.header }, key: self.key, value, is_damaged: false }
+        let header = Header { version, ..self.header };
+        Item { header, key: self.field().unwrap_or(self.key), value, source: Source::Caller }
+    }
+
+    /// The field of a long key; none of other keys, and if its rest has yet to be written.
+    fn field(&self) -> Option<&[u8]> {
+        self.known.as_deref().or(self.rest.as_ref().map(Rest::field))
     }
 
     /// True if nothing is written for it: a delete of nothing, or a change that is not newer than
@@ -53,13 +64,31 @@ impl Step<'_> {
     }
 }
 
+/// What came of applying steps.
+enum Applied {
+    /// What was written, and keys of leaves in which it has left little.
+    Done(Written, Vec<Vec<u8>>),
+    /// Nothing was. These steps need the rests of their keys.
+    NeedRests(Vec<usize>),
+}
+
+/// What is not in the leaves that are written anew.
+#[derive(Default)]
+struct Gone<'g> {
+    expired: Vec<View<'g>>,
+    /// Fields of keys of which nothing is left; of short ones too.
+    dropped: Vec<&'g [u8]>,
+    /// Steps that delete what is forgotten at once.
+    unwritten: Vec<usize>,
+}
+
 /// What a batch does in one leaf.
 struct Share<'s> {
     locked: Locked<'s>,
     /// The steps that are written, by their numbers, each with what it finds.
     steps: Vec<(usize, Standing<'s>)>,
     /// The leaves in the place of this one, if it has no room.
-    heirs: Option<Vec<Image>>,
+    heirs: Option<Vec<Image<'s>>>,
     /// Where the records are; none if it has heirs.
     places: Vec<Place>,
 }
@@ -80,7 +109,12 @@ impl Store {
         self.check_sequence(options.sequence)?;
         let apply = || {
             let mut steps = self.steps(batch, options.sequence)?;
-            self.apply_steps(&mut steps, options)
+            loop {
+                match self.apply_steps(&mut steps, options)? {
+                    Applied::Done(written, sparse) => return Ok((written, sparse)),
+                    Applied::NeedRests(needing) => self.write_rests(&mut steps, &needing)?,
+                }
+            }
         };
         let mut patience = Patience::default();
         let (written, sparse) = loop {
@@ -127,19 +161,42 @@ impl Store {
                     &[]
                 }
             };
-            Ok(Step { key: change.key(), value, header, pieces })
+            Ok(Step { key: change.key(), value, header, pieces, known: None, rest: None })
         };
         last.map(step).collect()
     }
 
-    /// What was written, and keys of leaves in which it has left little.
-    fn apply_steps(
-        &self,
-        steps: &mut [Step<'_>],
-        options: &WriteOptions,
-    ) -> Result<(Written, Vec<Vec<u8>>)> {
+    /// Writes the rests of the keys of these steps; durable when it returns.
+    fn write_rests<'b>(&'b self, steps: &mut [Step<'b>], needing: &[usize]) -> Result<()> {
+        for at in needing {
+            let step = &mut steps[*at];
+            let reserve = if step.header.kind == Kind::Delete { 0 } else { RESERVE };
+            step.rest = Some(self.write_rest(step.key, reserve)?);
+        }
+        self.fence()
+    }
+
+    /// Lets each step with a long key have the field that its leaf knows it by. Those that need a rest.
+    fn know_fields(&self, shares: &[Share<'_>], steps: &mut [Step<'_>]) -> Vec<usize> {
+        let mut needing = Vec::new();
+        for (at, standing) in shares.iter().flat_map(|share| &share.steps) {
+            let step = &mut steps[*at];
+            if self.is_long(step.key) {
+                step.known = standing.old.as_ref().map(|old| old.key().into());
+                needing.extend(step.field().is_none().then_some(*at));
+            }
+        }
+        needing
+    }
+
+    /// Does all steps or none.
+    fn apply_steps(&self, steps: &mut [Step<'_>], options: &WriteOptions) -> Result<Applied> {
         let guard = epoch::pin();
         let mut shares = self.shares(&guard, steps)?;
+        let needing = self.know_fields(&shares, steps);
+        if !needing.is_empty() {
+            return Ok(Applied::NeedRests(needing));
+        }
         let sequence = options.sequence;
         let mut written = Written {
             sequence: sequence.unwrap_or_else(|| self.version_base.load(Ordering::Acquire)),
@@ -149,11 +206,11 @@ impl Store {
         if shares.iter().all(Share::is_idle) {
             // What was found may not be durable.
             written.ticket = self.visible_ticket();
-            return Ok((written, Vec::new()));
+            return Ok(Applied::Done(written, Vec::new()));
         }
         let version = self.batch_version(&shares, sequence)?;
         written.sequence = sequence.unwrap_or(version);
-        let expired = self.write_heirs(&guard, &mut shares, steps, version)?;
+        let gone = self.write_heirs(&guard, &mut shares, steps, version)?;
         self.write_shares(&mut shares, steps, version)?;
         let generation = self.cover();
         let done = shares.iter().flat_map(|share| &share.steps);
@@ -168,14 +225,19 @@ impl Store {
             if let Some(pieces) = steps[at].pieces.take() {
                 pieces.own();
             }
+            // What is in no heir has no rest either.
+            if let Some(rest) = steps[at].rest.take().filter(|_| !gone.unwritten.contains(&at)) {
+                rest.own();
+            }
             if let Some(old) = standing.old.filter(|old| old.header.large) {
                 self.retire_pieces(&guard, &old)?;
             }
         }
         written.ticket = self.written_ticket(generation, len, options);
-        self.forget(&guard, &expired)?;
+        self.forget(&guard, &gone.expired)?;
+        self.retire_rests(&guard, &gone.dropped)?;
         dead.into_iter().try_for_each(|page| self.retire(page))?;
-        Ok((written, sparse))
+        Ok(Applied::Done(written, sparse))
     }
 
     /// Locks all leaves that a batch looks at, and looks.
@@ -187,7 +249,7 @@ impl Store {
             let (_, bound) = self.bounds(guard, locked.page)?;
             let mut mine = Vec::new();
             while let Some(step) = steps.get(next)
-                && bound.is_none_or(|bound| step.key < bound)
+                && bound.as_deref().is_none_or(|bound| step.key < bound)
             {
                 let standing = self.look(guard, locked.page, locked.leaf, step.key)?;
                 let rests_on = self.rests_on_old(locked.page, standing.old.as_ref());
@@ -217,17 +279,17 @@ impl Store {
         Ok(version)
     }
 
-    /// Writes those leaves anew that have no room for their shares; durable when it returns. Shows
-    /// the records that have expired and are not in them.
+    /// Writes those leaves anew that have no room for their shares; durable when it returns. Says
+    /// what is not in them.
     fn write_heirs<'g>(
         &'g self,
         guard: &'g Guard,
-        shares: &mut [Share<'_>],
+        shares: &mut [Share<'g>],
         steps: &[Step<'_>],
         version: u64,
-    ) -> Result<Vec<View<'g>>> {
+    ) -> Result<Gone<'g>> {
         let mut plans = Vec::new();
-        let mut forgotten = Vec::new();
+        let mut gone = Gone::default();
         for (number, share) in shares.iter().enumerate() {
             let lens: usize = share.steps.iter().map(|(at, _)| steps[*at].item(0).len()).sum();
             let places = share.steps.iter().filter(|(_, it)| it.place.is_none()).count();
@@ -238,26 +300,34 @@ impl Store {
             }
             let mut items = Vec::new();
             let is_lost = share.locked.leaf.doubt() > 0;
-            let Contents { kept, expired, .. } = self.records_of(guard, &share.locked)?;
-            let is_kept =
-                |key: &[u8]| share.steps.binary_search_by_key(&key, |it| steps[it.0].key).is_err();
+            let Contents { kept, expired, dropped, .. } = self.records_of(guard, &share.locked)?;
+            let is_kept = |field: &[u8]| {
+                if self.is_long(field) {
+                    return !share.steps.iter().any(|it| steps[it.0].field() == Some(field));
+                }
+                share.steps.binary_search_by_key(&field, |it| steps[it.0].key).is_err()
+            };
             items.extend(kept.into_iter().filter(|item| is_kept(item.key)));
             // Those that are written over are counted with what is written.
-            forgotten.extend(expired.into_iter().filter(|view| is_kept(view.key())));
-            for (at, _) in &share.steps {
+            gone.expired.extend(expired.into_iter().filter(|view| is_kept(view.key())));
+            gone.dropped.extend(dropped.into_iter().filter(|field| is_kept(field)));
+            for (at, standing) in &share.steps {
                 let item = steps[*at].item(version);
                 let header = Header { batched: false, ..item.header };
                 let sequence = header.sequence.unwrap_or(version);
                 if header.kind == Kind::Put || is_lost || self.holds_tombstone(sequence) {
                     items.push(Item { header, ..item });
+                    continue;
                 }
+                gone.unwritten.push(*at);
+                gone.dropped.extend(standing.old.map(|old| old.key()));
             }
-            items.sort_unstable_by_key(|item| item.key);
+            self.sort_items(guard, &mut items)?;
             let lens = self.stretches(&items);
             plans.push((number, items, lens));
         }
         if plans.is_empty() {
-            return Ok(forgotten);
+            return Ok(gone);
         }
         // All pages before anything is written: what nobody says farewell for must not be there.
         let count: usize = plans.iter().map(|(_, _, lens)| lens.len()).sum();
@@ -270,13 +340,14 @@ impl Store {
             let locked = &shares[number].locked;
             let is_lost = locked.leaf.doubt() > 0;
             let head = Head { is_lost, ..self.head_of(guard, locked.page)? };
-            let images = self.write_images(locked, &head, (&items, &lens), mine)?;
+            let images =
+                self.write_images(guard, (locked, &head), (&items, &lens), mine, reserve)?;
             self.counters.add(if mine.len() > 1 { Count::Splits } else { Count::Rewrites }, 1);
             shares[number].heirs = Some(images);
             rest = others;
         }
         self.fence()?;
-        Ok(forgotten)
+        Ok(gone)
     }
 
     /// Appends its part to each leaf.
@@ -342,6 +413,9 @@ impl Store {
                     share.locked.held.set(place.unwrap_or_default(), named, old_len);
                     if step.header.large {
                         share.locked.held.note_large();
+                    }
+                    if self.is_long(step.key) {
+                        share.locked.held.note_long();
                     }
                 }
                 if share.locked.leaf.live() < self.space.page_size() / 4 {

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 // media-format: begin pool
 const VERSION: u64 = 1;
-const WORDS: usize = 6;
+const WORDS: usize = 7;
 const LEAF: usize = 12;
 // media-format: end
 
@@ -54,8 +54,10 @@ struct Sheet {
     forgotten_tombstones: u64,
     /// In the order of keys.
     leaves: Vec<Leaf>,
-    /// The pages of large values.
+    /// The pages of large values, and of the rests of long keys.
     pieces: Vec<u32>,
+    /// There are rests of long keys.
+    has_long: bool,
 }
 
 impl Sheet {
@@ -65,7 +67,7 @@ impl Sheet {
         let len = 8 * WORDS + LEAF * self.leaves.len() + keys + 4 * self.pieces.len();
         let mut bytes = Vec::with_capacity(len);
         let Self { records, live_bytes, forgotten_tombstones, .. } = self;
-        let counts = [self.leaves.len() as u64, self.pieces.len() as u64];
+        let counts = [self.leaves.len() as u64, self.pieces.len() as u64, u64::from(self.has_long)];
         for word in [VERSION, *records, *live_bytes, *forgotten_tombstones].iter().chain(&counts) {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
@@ -87,10 +89,12 @@ impl Sheet {
         for word in &mut words {
             *word = u64::from_le_bytes(*take(&mut rest)?);
         }
-        let [version, records, live_bytes, forgotten_tombstones, leaf_count, piece_count] = words;
+        let [version, records, live_bytes, forgotten_tombstones, leaf_count, piece_count, long] =
+            words;
         // Each takes some bytes, so that a count that is too great asks for no memory.
         let least_len = leaf_count.checked_mul(LEAF as u64)?;
         if version != VERSION
+            || long > 1
             || least_len.checked_add(piece_count.checked_mul(4)?)? > rest.len() as u64
         {
             return None;
@@ -106,7 +110,15 @@ impl Sheet {
         let (pieces, after) = rest.as_chunks();
         let pieces: Vec<u32> = pieces.iter().map(|page| u32::from_le_bytes(*page)).collect();
         let is_whole = after.is_empty() && pieces.len() as u64 == piece_count;
-        is_whole.then_some(Self { records, live_bytes, forgotten_tombstones, leaves, pieces })
+        let has_long = long == 1;
+        is_whole.then_some(Self {
+            records,
+            live_bytes,
+            forgotten_tombstones,
+            leaves,
+            pieces,
+            has_long,
+        })
     }
 
     /// Which of `pages` pages of `page_size` bytes are free; none if what the sheet says cannot be.
@@ -187,6 +199,7 @@ impl Store {
             forgotten_tombstones: self.forgotten_tombstones.load(Ordering::Acquire),
             leaves: Vec::with_capacity(leaves.len()),
             pieces: Vec::new(),
+            has_long: self.pages.keeps_for_bounds(),
         };
         for (least, page) in leaves {
             let (end, _) = self.space.watermarks(page).ok_or_else(|| self.not_a_leaf(page))?;
@@ -225,6 +238,9 @@ impl Store {
         self.opened.asleep.store(sheet.leaves.len() as u64, Ordering::Release);
         let leaves = sheet.leaves.into_iter().map(|leaf| (leaf.least, leaf.page));
         self.inner.build_all(leaves.collect());
+        if sheet.has_long {
+            self.expect_long_keys();
+        }
         Ok(Some(!sheet.pieces.is_empty()))
     }
 }
@@ -241,6 +257,7 @@ mod tests {
             forgotten_tombstones: 3,
             leaves: vec![leaf(4, b""), leaf(2, b"k"), leaf(9, b"key")],
             pieces: vec![1, 6],
+            has_long: true,
         }
     }
 
@@ -252,7 +269,7 @@ mod tests {
             assert_eq!(Sheet::from_bytes(&bytes[..len]), None, "{len} bytes");
         }
         assert_eq!(Sheet::from_bytes(&[bytes.as_slice(), &[0; 4]].concat()), None);
-        for at in [0, 32, 40] {
+        for at in [0, 32, 40, 48] {
             let mut other = bytes.clone();
             other[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
             assert_eq!(Sheet::from_bytes(&other), None, "the word at {at}");

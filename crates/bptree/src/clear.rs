@@ -12,6 +12,7 @@
 
 use crate::counters::Count;
 use crate::inner::Bound;
+use crate::keys::Edge;
 use crate::leaf::{Head, Life};
 use crate::pages::Patience;
 use crate::store::{Root, STEP, Store};
@@ -66,7 +67,7 @@ impl Store {
             image_len: 0,
             is_lost: false,
         };
-        let image = self.write_image(page, head, &[])?;
+        let image = self.write_image(page, (head, Edge::first()), &[])?;
         {
             // The first of a root's four fences makes the leaf durable, before any word of the root.
             let _changing = spin::lock(&self.root_change);
@@ -99,15 +100,19 @@ impl Store {
         Ok(Life { page, birth: self.head_of(guard, page)?.birth })
     }
 
-    /// The pages of all large values in leaves that are shut.
+    /// The pages of all large values and rests of keys in leaves that are shut.
     fn pieces_in(&self, guard: &Guard, leaves: &[Bound]) -> Result<Vec<u32>> {
         let mut pieces = Vec::new();
-        for (_, page) in leaves {
+        for (least, page) in leaves {
             if self.opened.has_large {
                 self.wake(*page)?;
             }
+            if self.is_long(least) {
+                pieces.extend(self.rest_of(guard, &self.head_of(guard, *page)?.least)?);
+            }
             let leaf = self.leaves.get(*page as usize);
-            let mut used = if leaf.has_large() { leaf.used() } else { 0 };
+            let has_pieces = leaf.has_large() || leaf.has_long();
+            let mut used = if has_pieces { leaf.used() } else { 0 };
             while used != 0 {
                 let place = used.trailing_zeros() as usize;
                 used &= used - 1;
@@ -115,6 +120,7 @@ impl Store {
                 if view.header.large && view.header.kind == Kind::Put {
                     pieces.extend(self.pages_of(guard, &view)?);
                 }
+                pieces.extend(self.rest_of(guard, view.key())?);
             }
         }
         Ok(pieces)

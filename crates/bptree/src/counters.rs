@@ -22,9 +22,11 @@ pub(crate) enum Count {
     Splits,
     Rewrites,
     Merges,
+    ScrubbedPages,
+    DamagedPages,
 }
 
-const COUNTS: usize = Count::Merges as usize + 1;
+const COUNTS: usize = Count::DamagedPages as usize + 1;
 
 /// The counters: exact, and without a locked instruction each ([`Stripes`]).
 #[derive(Debug, Default)]

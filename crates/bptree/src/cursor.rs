@@ -26,11 +26,11 @@ impl Store {
             if let Some(error) = in_doubt {
                 return Err(error);
             }
-            for whole in records.iter().filter(|whole| whole.view.key() >= &*from) {
+            for (key, whole) in records.iter().filter(|(key, _)| **key >= *from) {
                 let view = &whole.view;
                 if view.header.kind == Kind::Put && !self.is_expired(view)? {
                     shown += 1;
-                    visit(whole.entry());
+                    visit(whole.entry(key));
                 }
             }
             match head.bound {
@@ -101,10 +101,10 @@ impl Store {
             let guard = epoch::pin();
             let Leaf { head, records, in_doubt, .. } = self.leaf_of(&guard, &from)?;
             doubt = doubt.or(in_doubt);
-            for whole in records.iter().filter(|whole| whole.view.sequence() > sequence) {
+            for (key, whole) in records.iter().filter(|it| it.1.view.sequence() > sequence) {
                 let view = &whole.view;
                 let live = view.header.kind == Kind::Put && !self.is_expired(view)?;
-                let entry = whole.entry();
+                let entry = whole.entry(key);
                 visit(Entry { record: entry.record.filter(|_| live), ..entry });
             }
             match head.bound {

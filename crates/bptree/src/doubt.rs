@@ -23,6 +23,7 @@ use crate::pages::Patience;
 use crate::store::Store;
 use coreplane_engine::{Doubt, Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 impl Store {
@@ -30,8 +31,8 @@ impl Store {
     #[cold]
     pub(crate) fn in_doubt(&self, guard: &Guard, page: u32) -> Error {
         let (least, bound) = self.bounds(guard, page).unwrap_or_default();
-        let (least, bound) = (least.escape_ascii(), bound.map(<[u8]>::escape_ascii));
-        let bound = bound.map_or(String::new(), |bound| format!(" to \"{bound}\""));
+        let least = least.escape_ascii();
+        let bound = bound.map_or(String::new(), |it| format!(" to \"{}\"", it.escape_ascii()));
         let what = format!("records of keys from \"{least}\"{bound} were lost: none can be told");
         Error::Corrupt { offset: self.space.start_of(page), what }
     }
@@ -61,17 +62,23 @@ impl Store {
                 Err(error) => return Err(error),
             }
         };
+        // The rests that its neighbours name, if these are long, are theirs.
+        let least = self.edge(least.into(), 0)?;
+        let bound = bound.map(|bound| self.edge(bound.into(), 0)).transpose()?;
         let head = Head {
             birth: 0,
             // Whatever was lost has a smaller one: that is what an open raises the base for.
             version: self.version_base.load(Ordering::Acquire),
             predecessor: None,
-            least: least.into(),
-            bound: bound.map(Into::into),
+            least: Box::default(),
+            bound: bound.as_ref().map(|bound| bound.field.clone()),
             image_len: 0,
             is_lost: true,
         };
-        self.write_first(page, head)?;
+        self.write_first(page, (head, least))?;
+        if let Some(rest) = bound.and_then(|bound| bound.rest) {
+            rest.own();
+        }
         Ok(page)
     }
 
@@ -131,12 +138,12 @@ impl Store {
                 continue;
             }
             if is_in_doubt {
-                let (start, end) = (least.to_vec(), bound.map(<[u8]>::to_vec));
+                let (start, end) = (least.into_owned(), bound.clone().map(Cow::into_owned));
                 doubts.push(Doubt { start, end });
             }
             match bound {
                 None => return Ok(doubts),
-                Some(bound) if bound <= &*from => return Err(self.not_a_leaf(descent.leaf)),
+                Some(bound) if *bound <= *from => return Err(self.not_a_leaf(descent.leaf)),
                 Some(bound) => from = bound.into(),
             }
         }
@@ -156,9 +163,9 @@ impl Store {
             let guard = epoch::pin();
             let locked = self.lock_to_write(&from)?;
             let (least, bound) = self.bounds(&guard, locked.page)?;
+            let is_within = *least >= *doubt.start
+                && end.is_none_or(|end| bound.as_deref().is_some_and(|bound| bound <= end));
             let next: Option<Box<[u8]>> = bound.map(Into::into);
-            let is_within = least >= doubt.start.as_slice()
-                && end.is_none_or(|end| bound.is_some_and(|bound| bound <= end));
             if is_within && locked.leaf.doubt() > 0 {
                 match self.rewrite_settled(&guard, locked, &from) {
                     Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {

@@ -25,8 +25,8 @@ const BATCH_LEN_MAX: usize = 1 << 20;
 /// is lost, and the next open recovers.
 pub struct Bptree {
     store: Arc<Store>,
-    /// The thread in the background.
-    background: Mutex<Option<JoinHandle<()>>>,
+    /// The threads in the background.
+    background: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for Bptree {
@@ -92,29 +92,38 @@ impl Bptree {
     }
 
     fn start(store: Store, options: &Options) -> Result<Self> {
-        let store = Arc::new(store);
-        let is_needed = options.background && store.early.is_some();
-        let background = is_needed.then(|| {
-            let store = Arc::clone(&store);
-            let run = move || {
+        let this = Self { store: Arc::new(store), background: Mutex::default() };
+        if options.background && this.store.early.is_some() {
+            this.spawn("coreplane-windows", |store| {
                 let is_closed = || store.closed.load(Ordering::Acquire);
                 store.windows.end_in_time(is_closed, || {
                     store.request_visible();
                     // If the medium has failed, writers are told so.
                     store.space.check_sync().is_ok()
                 });
-            };
-            std::thread::Builder::new().name("coreplane-windows".to_owned()).spawn(run)
-        });
+            })?;
+        }
+        // What is simulated is looked at by its tests.
+        if options.background && this.store.pool.path().is_some() {
+            this.spawn("coreplane-scrub", Store::scrub_on)?;
+        }
+        Ok(this)
+    }
+
+    fn spawn(&self, name: &str, run: fn(&Store)) -> Result<()> {
+        let store = Arc::clone(&self.store);
+        let builder = std::thread::Builder::new().name(name.to_owned());
         let context = "a background thread".to_owned();
-        let background = background.transpose();
-        let background = background.map_err(|source| Error::Io { context, source })?;
-        Ok(Self { store, background: Mutex::new(background) })
+        let spawned = builder.spawn(move || run(&store));
+        let thread = spawned.map_err(|source| Error::Io { context, source })?;
+        self.background.lock().push(thread);
+        Ok(())
     }
 
     fn stop_background(&self) {
         self.store.windows.wake();
-        if let Some(thread) = self.background.lock().take() {
+        for thread in self.background.lock().drain(..) {
+            thread.thread().unpark();
             // A panic there has been reported by its thread; what is durable is so anyway.
             let _ended = thread.join().is_ok();
         }
@@ -148,7 +157,7 @@ impl Engine for Bptree {
 
     fn limits(&self) -> Limits {
         Limits {
-            key_len_max: self.store.key_max(),
+            key_len_max: coreplane_engine::KEY_LEN_MAX,
             value_len_max: coreplane_engine::VALUE_LEN_MAX,
             batch_len_max: BATCH_LEN_MAX,
         }
@@ -348,6 +357,8 @@ impl Engine for Bptree {
             ("leaves_asleep", store.opened.asleep.load(Ordering::Relaxed)),
             ("opened_with_checkpoint", u64::from(store.opened.with_checkpoint)),
             ("checkpoints_damaged", u64::from(store.opened.checkpoint_is_damaged)),
+            ("scrubbed_pages", count(Count::ScrubbedPages)),
+            ("damaged_pages", count(Count::DamagedPages)),
         ];
         stats.live_bytes = count(Count::LiveBytes);
         stats.pool_bytes = store.space.len();

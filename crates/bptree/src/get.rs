@@ -8,9 +8,13 @@ use coreplane_engine::{Entry, Error, Found, Horizon, Record, Result, Ticket, Val
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::spin::Backoff;
 use coreplane_record::{Kind, View};
+use std::borrow::Cow;
 
 /// A record or none, and what that rests on.
 type Answer<'g> = (Option<Whole<'g>>, Ticket);
+
+/// A record or tombstone and its key.
+pub(crate) type Listed<'g> = (Cow<'g, [u8]>, Whole<'g>);
 
 /// Looks at several keys before their leaves are locked.
 const TRIES: usize = 8;
@@ -66,7 +70,7 @@ impl Store {
         if view.header.large {
             self.pieces_of(guard, view, true)?;
         }
-        Ok(())
+        self.parts(guard, view.key(), true).map(drop)
     }
 
     /// A record with its value, as long as the guard lives. The record is still there.
@@ -164,14 +168,14 @@ impl Store {
         // In the order in which everybody locks leaves.
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_unstable_by_key(|at| keys[*at]);
-        let mut locks: Vec<(Locked<'_>, Option<&[u8]>)> = Vec::new();
+        let mut locks: Vec<(Locked<'_>, Option<Cow<'_, [u8]>>)> = Vec::new();
         let mut found: Vec<Answer<'g>> = Vec::new();
         found.resize_with(keys.len(), || (None, Ticket::DURABLE));
         for at in order {
             let key = keys[at];
             let is_mine =
-                |(_, bound): &(Locked<'_>, Option<&[u8]>)| bound.is_none_or(|bound| key < bound);
-            if !locks.last().is_some_and(is_mine) {
+                |bound: &Option<Cow<'_, [u8]>>| bound.as_deref().is_none_or(|bound| key < bound);
+            if !locks.last().is_some_and(|(_, bound)| is_mine(bound)) {
                 let locked = self.lock_leaf(key)?;
                 let (_, bound) = self.bounds(guard, locked.page)?;
                 locks.push((locked, bound));
@@ -198,8 +202,16 @@ impl Store {
         }
     }
 
-    fn read_leaf<'g>(&'g self, guard: &'g Guard, page: u32, leaf: &Directory) -> Result<Leaf<'g>> {
-        let head = self.head_of(guard, page)?;
+    /// All records of a leaf; right if it has not changed meanwhile.
+    pub(crate) fn read_leaf<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+    ) -> Result<Leaf<'g>> {
+        let mut head = self.head_of(guard, page)?;
+        let bounds = std::iter::once(&mut head.least).chain(&mut head.bound);
+        bounds.into_iter().try_for_each(|bound| self.make_whole(guard, bound))?;
         let mut used = leaf.used();
         let mut records = Vec::with_capacity(used.count_ones() as usize);
         let mut doubtful = Vec::new();
@@ -207,14 +219,15 @@ impl Store {
             let place = used.trailing_zeros() as usize;
             used &= used - 1;
             let view = self.record_at(guard, page, leaf, place)?;
+            let key = self.whole_key(guard, view.key())?;
             if is_doubtful(leaf, view.header.doubtful, leaf.offset(place)) {
-                doubtful.push(view.key());
+                doubtful.push(key);
                 continue;
             }
             let ticket = self.rests_on(page, view.offset);
-            records.push(Whole { ticket, ..self.whole(guard, view)? });
+            records.push((key, Whole { ticket, ..self.whole(guard, view)? }));
         }
-        records.sort_unstable_by_key(|whole| whole.view.key());
+        records.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         doubtful.sort_unstable();
         let in_doubt = (leaf.doubt() > 0).then(|| self.in_doubt(guard, page));
         Ok(Leaf { head, records, in_doubt, doubtful })
@@ -224,12 +237,12 @@ impl Store {
 /// What is in a leaf at one moment.
 pub(crate) struct Leaf<'g> {
     pub(crate) head: Head,
-    /// Records and tombstones, in the order of keys: the newest of these, without a doubt.
-    pub(crate) records: Vec<Whole<'g>>,
+    /// Records and tombstones with their keys, in the order of those: the newest, without a doubt.
+    pub(crate) records: Vec<Listed<'g>>,
     /// What is to be said of the others, if records were lost.
     pub(crate) in_doubt: Option<Error>,
     /// Keys of which there are records that may not be the newest.
-    pub(crate) doubtful: Vec<&'g [u8]>,
+    pub(crate) doubtful: Vec<Cow<'g, [u8]>>,
 }
 
 /// A record or tombstone, and its value if that is large.
@@ -254,8 +267,8 @@ impl Whole<'_> {
         }
     }
 
-    pub(crate) fn entry(&self) -> Entry<'_> {
-        let record = Some(self.record());
-        Entry { key: self.view.key(), record, sequence: self.view.sequence() }
+    /// The record of `key`, which is what its field stands for.
+    pub(crate) fn entry<'w>(&'w self, key: &'w [u8]) -> Entry<'w> {
+        Entry { key, record: Some(self.record()), sequence: self.view.sequence() }
     }
 }

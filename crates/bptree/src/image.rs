@@ -4,27 +4,39 @@
 //! of the leaf whose records these were ([`rewrite`](crate::rewrite)).
 
 use crate::counters::Count;
-use crate::leaf::{Begun, Head, Life, PLACES, tag_of};
+use crate::keys::{Edge, tag_of_field};
+use crate::leaf::{Begun, Head, Life, PLACES};
 use crate::store::{FAREWELL, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::WriteMode;
-use coreplane_record::{Header, Kind, View};
+use coreplane_record::{Header, Kind, Original, View};
 
 /// A record that is to be in a leaf.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item<'a> {
     pub(crate) header: Header,
+    /// The key's [field](crate::keys).
     pub(crate) key: &'a [u8],
     /// The value, or the name of one that is large.
     pub(crate) value: &'a [u8],
-    /// It is copied from a record that was not what its checksum says.
-    pub(crate) is_damaged: bool,
+    pub(crate) source: Source<'a>,
+}
+
+/// Where a record comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// It is new.
+    Caller,
+    /// A record, of which only flags are changed.
+    Record(Original<'a>),
+    /// A record that was not what its checksum says.
+    Damaged,
 }
 
 impl<'a> From<&View<'a>> for Item<'a> {
     fn from(view: &View<'a>) -> Self {
         let header = Header { follows: false, batched: false, ..view.header };
-        Self { header, key: view.key(), value: view.value(), is_damaged: false }
+        Self { header, key: view.key(), value: view.value(), source: Source::Caller }
     }
 }
 
@@ -47,78 +59,104 @@ impl Item<'_> {
             _ => self.value.len() as i64,
         }
     }
-
-    /// Bytes that live, with those of a large value.
-    #[inline]
-    pub(crate) fn live_bytes(&self) -> i64 {
-        let large = if self.header.large { self.value_len() } else { 0 };
-        i64::from(self.live_len()) + large
-    }
 }
 
 /// A new leaf that is durable after a fence and counts for nothing yet.
-pub(crate) struct Image {
+pub(crate) struct Image<'s> {
     pub(crate) life: Life,
     /// The least key that it serves.
-    pub(crate) least: Box<[u8]>,
+    pub(crate) edge: Edge<'s>,
     begun: Begun,
     /// Tag, offset in the page and length of each record.
     records: Vec<(u8, u32, u32)>,
 }
 
 impl Store {
+    /// Bytes that live, with those of a large value and of all of a long key.
+    #[inline]
+    pub(crate) fn live_bytes(&self, item: &Item<'_>) -> i64 {
+        let large = if item.header.large { item.value_len() } else { 0 };
+        let is_long = self.is_long(item.key) && item.header.kind == Kind::Put;
+        let rest = if is_long { self.key_len_of(item.key) - item.key.len() } else { 0 };
+        i64::from(item.live_len()) + large + rest as i64
+    }
+
     /// Counts a write over what was there before.
     #[inline]
     pub(crate) fn count_write(&self, item: &Item<'_>, old: Option<&View<'_>>) {
         let is_record = item.header.kind == Kind::Put;
         let was_record = old.is_some_and(|old| old.header.kind == Kind::Put);
-        let old_bytes = old.map_or(0, |old| Item::from(old).live_bytes());
+        let old_bytes = old.map_or(0, |old| self.live_bytes(&Item::from(old)));
         let counters = &self.counters;
         counters.add(if is_record { Count::Puts } else { Count::Deletes }, 1);
         counters.add(Count::Records, i64::from(is_record) - i64::from(was_record));
-        counters.add(Count::LiveBytes, item.live_bytes() - old_bytes);
-        counters.add(Count::UserBytes, item.key.len() as i64 + item.value_len());
+        counters.add(Count::LiveBytes, self.live_bytes(item) - old_bytes);
+        counters.add(Count::UserBytes, self.key_len_of(item.key) as i64 + item.value_len());
         counters.add(Count::LogBytes, item.len() as i64);
     }
 
-    /// Writes a leaf to a free page; durable after a fence.
-    pub(crate) fn write_image(&self, page: u32, head: Head, items: &[Item<'_>]) -> Result<Image> {
+    /// Writes a leaf to a free page; durable after a fence. Its least key is given beside the head.
+    pub(crate) fn write_image<'s>(
+        &self,
+        page: u32,
+        (head, edge): (Head, Edge<'s>),
+        items: &[Item<'_>],
+    ) -> Result<Image<'s>> {
         let birth = self.birth()?;
         let Some(mut writer) = self.space.claim_log(page) else {
             return Err(Error::Unusable(format!("free page {page} is in use")));
         };
-        let past_caches = self.space.append_mode() == WriteMode::NonTemporal;
+        let past_caches = self.space.fill_mode() == WriteMode::NonTemporal;
+        let head = Head { least: edge.field.clone(), ..head };
         let image_len = (head.len() + items.iter().map(Item::len).sum::<usize>()) as u32;
         let head = Head { birth, image_len, ..head };
         let mut records = Vec::with_capacity(items.len());
         let start = writer.next_offset();
-        let mut write = |parts: &[&[u8]]| {
-            let written = if past_caches { writer.append_nt(parts) } else { writer.append(parts) };
-            written.ok_or_else(|| Error::Unusable(format!("page {page} is too short")))
-        };
-        write(&[&head.encode(self.seed, page)])?;
-        let mut next = start + head.len() as u64;
+        let mut bytes = Vec::with_capacity(image_len as usize);
+        bytes.extend_from_slice(&head.encode(self.seed, page));
         for item in items {
-            let encoded = self.encode(birth, next, &item.header, item.key, item.value);
-            let encoded = if item.is_damaged { encoded.spoiled() } else { encoded };
-            write(&[encoded.bytes(), item.key, item.value])?;
-            records.push((tag_of(item.key), (next - start) as u32, item.live_len()));
-            next += item.len() as u64;
+            let within = bytes.len();
+            self.encode_item(item, (birth, start + within as u64), &mut bytes);
+            let tag = tag_of_field(item.key, self.field_max());
+            records.push((tag, within as u32, item.live_len()));
         }
+        // All at once, so that whole lines go past the caches.
+        let parts = [bytes.as_slice()];
+        let written = if past_caches { writer.append_nt(&parts) } else { writer.append(&parts) };
+        written.ok_or_else(|| Error::Unusable(format!("page {page} is too short")))?;
         if !past_caches {
             writer.flush_from(start);
         }
-        writer.publish_early();
+        writer.finish_early();
         self.counters.add(Count::CopiedBytes, i64::from(image_len));
         let has_large = items.iter().any(|item| item.header.large);
         let given = head.version;
+        let has_long = items.iter().any(|item| self.is_long(item.key));
         let doubt = if head.is_lost { head.len() as u32 } else { 0 };
-        let begun = Begun { birth, given, is_sealed: false, is_sorted: true, has_large, doubt };
-        Ok(Image { life: Life { page, birth }, least: head.least, begun, records })
+        let (is_sealed, is_sorted) = (false, true);
+        let begun = Begun { birth, given, is_sealed, is_sorted, has_large, has_long, doubt };
+        Ok(Image { life: Life { page, birth }, edge, begun, records })
     }
 
-    /// Lets an image be a leaf that is ready for whoever is led to it.
-    pub(crate) fn begin(&self, image: Image) {
+    /// Appends the bytes of a record to those of its leaf; it will be at `offset` of the pool.
+    fn encode_item(&self, item: &Item<'_>, (birth, offset): (u64, u64), to: &mut Vec<u8>) {
+        let Item { header, key, value, source } = item;
+        if let Source::Record(original) = source {
+            let seed = coreplane_record::seed(self.seed, birth as u32, offset);
+            return original.copy(header, seed, to);
+        }
+        let encoded = self.encode(birth, offset, header, key, value);
+        let is_damaged = matches!(source, Source::Damaged);
+        let encoded = if is_damaged { encoded.spoiled() } else { encoded };
+        [encoded.bytes(), key, value].into_iter().for_each(|part| to.extend_from_slice(part));
+        to.resize(to.len().next_multiple_of(8), 0);
+    }
+
+    /// Lets an image, which counts, be a leaf that is ready for whoever is led to it.
+    pub(crate) fn begin(&self, image: Image<'_>) {
+        if let Some(rest) = image.edge.rest {
+            rest.own();
+        }
         let page = image.life.page;
         let tail = self.space.watermarks(page).map_or(0, |(published, _)| published);
         self.space.mark_durable(page, tail);
@@ -133,7 +171,7 @@ impl Store {
     /// number of records in each, of at least one stretch.
     pub(crate) fn stretches(&self, items: &[Item<'_>]) -> Vec<usize> {
         // The longest head there can be, since what the bounds will be is not known yet.
-        let head = 2 * self.key_max() + 64;
+        let head = 2 * self.field_max() + 64;
         let capacity = (self.space.page_size() as usize - head - FAREWELL) * 3 / 4;
         let places = PLACES * 3 / 4;
         let total: usize = items.iter().map(Item::len).sum();
@@ -167,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_is_in_an_item_lives_unless_it_is_a_tombstone() {
-        let item = |header| Item { header, key: b"key", value: b"value", is_damaged: false };
+        let item = |header| Item { header, key: b"key", value: b"value", source: Source::Caller };
         assert_eq!((item(Header::put(1)).len(), item(Header::put(1)).live_len()), (32, 32));
         let tombstone = Header { kind: Kind::Delete, ..Header::put(1) };
         assert_eq!((item(tombstone).len(), item(tombstone).live_len()), (32, 0));

@@ -10,7 +10,9 @@
 //! finds every leaf whole, and inner nodes are never on the medium at all.
 //!
 //! - `inner`: from a key to its leaf
+//! - `kernel`: how readers without locks and writers stay out of each other's way
 //! - `leaf`: what is in a page, and what is known of it
+//! - `keys`: long ones, of which a record has a part
 //! - `put`, `batch`, `ring`: writing
 //! - `image`, `rewrite`: making room
 //! - `clear`: emptying the store
@@ -19,7 +21,7 @@
 //! - `read`, `prove`, `recover`: after a crash
 //! - `checkpoint`, `wake`: after a close
 //! - `doubt`: what is known of damage
-//! - `verify`: whether all is as it should be
+//! - `verify`, `scrub`: whether all is as it should be
 
 mod batch;
 mod checkpoint;
@@ -32,6 +34,8 @@ mod engine;
 mod get;
 mod image;
 mod inner;
+mod kernel;
+mod keys;
 mod leaf;
 mod open;
 mod pages;
@@ -43,6 +47,7 @@ mod recover;
 mod rewrite;
 mod ring;
 mod scan;
+mod scrub;
 mod store;
 mod verify;
 mod wake;

@@ -3,14 +3,16 @@
 use crate::counters::Counters;
 use crate::durable::Early;
 use crate::inner::Inner;
+use crate::keys::Edge;
 use crate::leaf::{Directory, Head};
 use crate::pages::Pages;
-use crate::store::{Opened, Root, STEP, Store, TimeSource, sync_failed};
+use crate::store::{Opened, Root, STEP, Store, TimeSource};
 use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::windows::Windows;
-use coreplane_pmem::{CreateOptions, MediaChoice, Pool, PoolError, Space, spin};
+use coreplane_pmem::{CreateOptions, MediaChoice, Pool, Space, spin};
+pub(crate) use coreplane_record::pool_error;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -30,9 +32,10 @@ const CHUNK: usize = 16 << 10;
 pub struct Options {
     /// The durability of writes that do not say otherwise.
     pub durability: Durability,
-    /// Whether a thread works in the background. Without it the window of a `relaxed` write ends by
-    /// its bytes, by a sync or by closing, not by its time; nor does `max_delay` end the waiting of
-    /// early writes at `group`. Where a fence is an instruction there is none anyway.
+    /// Whether threads work in the background. Without them nothing is scrubbed, and the window of a
+    /// `relaxed` write ends by its bytes, by a sync or by closing, not by its time; nor does
+    /// `max_delay` end the waiting of early writes at `group`. Where a fence is an instruction there
+    /// are no windows.
     pub background: bool,
     /// Whether a read checks the record's checksum before it shows it, so that damage at rest is
     /// an error and never a wrong value. Scans and whatever makes a new value of an old one do not.
@@ -54,16 +57,6 @@ impl std::fmt::Debug for Options {
             .field("background", &self.background)
             .field("check_reads", &self.check_reads)
             .finish_non_exhaustive()
-    }
-}
-
-/// A pool's error as an engine's.
-pub(crate) fn pool_error(error: PoolError) -> Error {
-    match error {
-        PoolError::NoSpace { needed, .. } => Error::NoSpace { needed, reclaimable: 0 },
-        PoolError::Sync(error) => sync_failed(error),
-        PoolError::Io { context, source } => Error::Io { context, source },
-        other => Error::Unusable(other.to_string()),
     }
 }
 
@@ -103,7 +96,7 @@ impl Store {
             is_lost: false,
         };
         let page = self.pages.take(1, 0)?[0];
-        self.write_first(page, head)?;
+        self.write_first(page, (head, Edge::first()))?;
         self.inner.build(page, Vec::new());
         Ok(())
     }
@@ -156,7 +149,7 @@ impl Store {
             pages: Pages::new(&space),
             inner: Inner::new(0, pages_max),
             leaves: Chunked::new(pages_max, CHUNK, Directory::new),
-            pens: (0..64).map(|_| CachePadded::new(Mutex::new(None))).collect(),
+            pens: (0..64).map(|_| CachePadded::new(spin::Lock::new(None))).collect(),
             version_base: AtomicU64::new(root.version_base),
             counters: Counters::default(),
             held_tombstones: AtomicU64::new(root.held.wrapping_sub(1)),

@@ -21,7 +21,7 @@ use coreplane_pmem::spin::{self, Backoff};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Pages that only what gives pages back may take: two new leaves, and one for each large value
@@ -58,6 +58,8 @@ pub(crate) struct Pages {
     next_birth: AtomicU64,
     /// Births up to here may be given out: the root says so durably.
     births_end: AtomicU64,
+    /// Pages of the reserve beside the usual ones: where there are long keys, for a bound.
+    for_bounds: AtomicU32,
 }
 
 /// Tries without a gain after which there is no space.
@@ -77,6 +79,7 @@ impl Pages {
             free: Mutex::default(),
             next_birth: AtomicU64::new(1),
             births_end: AtomicU64::new(1),
+            for_bounds: AtomicU32::new(0),
         }
     }
 
@@ -117,11 +120,23 @@ impl Pages {
         self.space.reclaim_all(|page| free.used.push(page));
     }
 
-    /// Takes `count` pages, if `reserve` are left. They are free, and blank.
+    /// A split may need so many pages for the bound that it makes: they are kept with the reserve.
+    pub(crate) fn keep_for_bounds(&self, pages: u32) {
+        self.for_bounds.store(pages, Ordering::Relaxed);
+    }
+
+    /// True if pages are kept for bounds.
+    pub(crate) fn keeps_for_bounds(&self) -> bool {
+        self.for_bounds.load(Ordering::Relaxed) > 0
+    }
+
+    /// Takes `count` pages, if `reserve` are left (0: none need be). They are free, and blank.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
     pub(crate) fn take(&self, count: usize, reserve: u32) -> Result<Vec<u32>> {
+        let for_bounds = self.for_bounds.load(Ordering::Relaxed);
+        let reserve = if reserve > 0 { reserve + for_bounds } else { 0 };
         let mut free = spin::lock(&self.free);
         // Not each time: it interrupts the others.
         if free.blank.len() < count || free.len() < count + reserve as usize {

@@ -1,4 +1,5 @@
-//! Large values: in pages of their own, which the record names.
+//! Large values: in pages of their own, which the record names. So are the rests of long
+//! [keys](crate::keys).
 //!
 //! ```text
 //!   record ─▶ length, first page, its birth
@@ -23,7 +24,10 @@ use coreplane_record::View;
 
 // media-format: begin pool
 const HEAD: usize = 32;
+/// Bytes of what names a row of pages.
+pub(crate) const NAME: usize = 24;
 const PIECE: u32 = 0x50;
+const KEY: u32 = 0x4b;
 const CHECKPOINT: u32 = 0x43;
 const LAST: u32 = u32::MAX;
 // media-format: end
@@ -33,6 +37,8 @@ const LAST: u32 = u32::MAX;
 #[repr(u32)]
 pub(crate) enum Row {
     Value = PIECE,
+    /// The rest of a long key.
+    Key = KEY,
     Checkpoint = CHECKPOINT,
 }
 
@@ -43,7 +49,7 @@ pub(crate) struct Pieces<'s> {
     /// Of the first page; the others have the same birth.
     first: Life,
     /// What the record says instead of the value.
-    name: [u8; 24],
+    name: [u8; NAME],
 }
 
 impl Pieces<'_> {
@@ -74,7 +80,7 @@ impl Drop for Pieces<'_> {
 
 impl Store {
     /// Bytes of a value in one page.
-    fn piece_max(&self) -> usize {
+    pub(crate) fn piece_max(&self) -> usize {
         self.space.page_size() as usize - HEAD
     }
 
@@ -96,7 +102,7 @@ impl Store {
         let pieces: Vec<&[u8]> = bytes.chunks(self.piece_max()).collect();
         let pages = self.pages.take(pieces.len(), reserve)?;
         let mut first = Life { page: LAST, birth: self.birth()? };
-        let mut written = Pieces { store: self, pages: Vec::new(), first, name: [0; 24] };
+        let mut written = Pieces { store: self, pages: Vec::new(), first, name: [0; NAME] };
         for (page, piece) in pages.iter().zip(pieces).rev() {
             self.write_piece(row, (*page, first), piece)?;
             written.pages.push(*page);
@@ -148,18 +154,37 @@ impl Store {
         view: &View<'_>,
         checked: bool,
     ) -> Result<Vec<(u32, &'g [u8])>> {
-        let corrupt = |what: &str| Error::Corrupt { offset: view.offset, what: what.to_owned() };
-        let (Some(len), Some(first), Some(page)) =
-            (view.value_word(0), view.value_word(1), view.value_word(2))
-        else {
-            return Err(corrupt("a large value without a name"));
+        if view.value().len() < NAME {
+            let what = "a large value without a name".to_owned();
+            return Err(Error::Corrupt { offset: view.offset, what });
+        }
+        self.row(guard, Row::Value, view.value(), checked)
+    }
+
+    /// The pages that a name leads to and the bytes in each. Checked against their checksums if
+    /// `checked`.
+    ///
+    /// # Errors
+    /// If a page is not the one that was written.
+    pub(crate) fn row<'g>(
+        &'g self,
+        guard: &'g Guard,
+        row: Row,
+        name: &[u8],
+        checked: bool,
+    ) -> Result<Vec<(u32, &'g [u8])>> {
+        let word = |at: usize| {
+            name.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |it| u64::from_le_bytes(*it))
         };
+        let (len, first) = (word(0), word(8));
         let mut pieces = Vec::new();
-        let (mut page, mut left) = (page as u32, len);
+        let (mut page, mut left) = (word(16) as u32, len);
         while left > 0 {
-            let piece = self.piece(guard, Row::Value, page, checked)?;
+            let piece = self.piece(guard, row, page, checked)?;
             if piece.birth != first || piece.bytes.len() as u64 > left {
-                return Err(corrupt("a large value whose pages are not its own"));
+                let offset = self.space.start_of(page);
+                let what = format!("page {page} is a part of something else");
+                return Err(Error::Corrupt { offset, what });
             }
             left -= piece.bytes.len() as u64;
             pieces.push((page, piece.bytes));
@@ -168,10 +193,11 @@ impl Store {
         Ok(pieces)
     }
 
-    /// True if the page, which is in use, holds a part of a large value.
+    /// True if the page, which is in use, holds a part of a large value, or of a long key.
     pub(crate) fn is_piece(&self, guard: &Guard, page: u32) -> bool {
         let head = self.space.bytes(guard, self.space.start_of(page), 8);
-        head.is_some_and(|head| head[4..8] == PIECE.to_le_bytes())
+        let is_kind = |kind: u32| head.is_some_and(|head| head[4..8] == kind.to_le_bytes());
+        is_kind(PIECE) || is_kind(KEY)
     }
 
     /// The checkpoint that begins in a page, and its pages, which are adopted; what is there is
@@ -204,7 +230,7 @@ impl Store {
     ) -> Result<Piece<'g>> {
         let offset = self.space.start_of(page);
         let corrupt =
-            || Error::Corrupt { offset, what: format!("page {page} is no part of a large value") };
+            || Error::Corrupt { offset, what: format!("page {page} is no part of what names it") };
         let head = self.space.bytes(guard, offset, HEAD as u64).ok_or_else(corrupt)?;
         let word =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);

@@ -6,7 +6,8 @@
 //! without room is written anew first ([`rewrite`](crate::rewrite)), and the look repeated.
 
 use crate::get::Whole;
-use crate::image::{Item, live_len};
+use crate::image::{Item, Source, live_len};
+use crate::keys::{Rest, tag_of_field};
 use crate::leaf::tag_of;
 use crate::pages::{Patience, RESERVE};
 use crate::pieces::Pieces;
@@ -46,6 +47,14 @@ struct Prepared<'s> {
     expires_at: Option<UnixMillis>,
 }
 
+/// What was written ahead of a record.
+#[derive(Default)]
+struct Ahead<'s> {
+    value: Option<Prepared<'s>>,
+    /// That of the key. It stays what it is whatever is decided.
+    rest: Option<Rest<'s>>,
+}
+
 enum Attempt {
     Done(Outcome),
     /// A delete, of which the leaf has so little left that it could be one with another.
@@ -53,6 +62,8 @@ enum Attempt {
     /// The value is large and not yet in pages of its own; the version of the live record in sight
     /// of which it was decided.
     NeedPieces(Vec<u8>, Option<u64>, Option<UnixMillis>),
+    /// The key is long, the leaf does not know it, and its rest is not yet in pages of its own.
+    NeedRest(Kind),
     /// The leaf has no room for a record so long, or no place for another key.
     NeedRoom(usize, Kind),
 }
@@ -65,6 +76,7 @@ impl Store {
         self.check_sequence(options.sequence)?;
         let expires_at = options.expires_at;
         if value.len() <= self.inline_max()
+            && !self.is_long(key)
             && let Some(outcome) = self.put_ahead(key, value, options)?
         {
             return self.finish(outcome, options);
@@ -84,9 +96,9 @@ impl Store {
         self.check_writable()?;
         self.check_key(key)?;
         self.check_sequence(options.sequence)?;
-        let (mut prepared, mut patience) = (None, Patience::default());
+        let (mut ahead, mut patience) = (Ahead::default(), Patience::default());
         loop {
-            match self.step(key, (options, rests_on), &mut prepared, decide) {
+            match self.step(key, (options, rests_on), &mut ahead, decide) {
                 Ok(Some(outcome)) => return self.finish(outcome, options),
                 Ok(None) => {}
                 // Pages that somebody may still read come back soon.
@@ -101,10 +113,10 @@ impl Store {
         &'s self,
         key: &[u8],
         (options, rests_on): (&WriteOptions, RestsOn),
-        prepared: &mut Option<Prepared<'s>>,
+        ahead: &mut Ahead<'s>,
         decide: Decide<'_, '_>,
     ) -> Result<Option<Outcome>> {
-        match self.attempt(key, (options, rests_on), prepared, decide)? {
+        match self.attempt(key, (options, rests_on), ahead, decide)? {
             Attempt::Done(outcome) => return Ok(Some(outcome)),
             Attempt::LeftLittle(outcome) => {
                 self.merge_at(key)?;
@@ -113,7 +125,12 @@ impl Store {
             Attempt::NeedPieces(value, seen, expires_at) => {
                 let reserve = if options.is_vital { 0 } else { RESERVE };
                 let pieces = self.write_pieces(&value, reserve)?;
-                *prepared = Some(Prepared { pieces, seen, expires_at });
+                ahead.value = Some(Prepared { pieces, seen, expires_at });
+            }
+            Attempt::NeedRest(kind) => {
+                let is_vital = options.is_vital || kind == Kind::Delete;
+                ahead.rest = Some(self.write_rest(key, if is_vital { 0 } else { RESERVE })?);
+                self.fence()?;
             }
             Attempt::NeedRoom(len, kind) => {
                 let kind = if options.is_vital { Kind::Delete } else { kind };
@@ -123,21 +140,31 @@ impl Store {
         Ok(None)
     }
 
+    /// What is answered where the record that is there is newer than what was given.
+    #[inline]
+    fn not_newer(
+        &self,
+        page: u32,
+        standing: &Standing<'_>,
+        options: &WriteOptions,
+    ) -> Option<Outcome> {
+        let old = standing.old.as_ref()?;
+        options.sequence.filter(|given| *given <= old.sequence())?;
+        Some(Outcome::NotNewer(old.sequence(), self.rests_on(page, old.offset)))
+    }
+
     fn attempt<'s>(
         &'s self,
         key: &[u8],
         (options, rests_on): (&WriteOptions, RestsOn),
-        prepared: &mut Option<Prepared<'s>>,
+        ahead: &mut Ahead<'s>,
         decide: Decide<'_, '_>,
     ) -> Result<Attempt> {
         let guard = epoch::pin();
         let locked = self.lock_to_write(key)?;
         let standing = self.look(&guard, locked.page, locked.leaf, key)?;
-        if let (Some(given), Some(old)) = (options.sequence, &standing.old)
-            && given <= old.sequence()
-        {
-            let ticket = self.rests_on(locked.page, old.offset);
-            return Ok(Attempt::Done(Outcome::NotNewer(old.sequence(), ticket)));
+        if let Some(outcome) = self.not_newer(locked.page, &standing, options) {
+            return Ok(Attempt::Done(outcome));
         }
         if standing.is_doubtful && rests_on == RestsOn::Old {
             return Err(self.in_doubt(&guard, locked.page));
@@ -145,7 +172,7 @@ impl Store {
         let live = standing.old.filter(|_| standing.live);
         let seen = live.map(|view| view.header.version);
         // What was written for a decision that is out of date is given back.
-        let ready = prepared.take().filter(|ready| ready.seen == seen);
+        let ready = ahead.value.take().filter(|ready| ready.seen == seen);
         let mut header = Header { sequence: options.sequence, ..Header::put(0) };
         let value = match &ready {
             Some(Prepared { pieces, expires_at, .. }) => {
@@ -175,15 +202,28 @@ impl Store {
             self.check_value(value.len())?;
             return Ok(Attempt::NeedPieces(value.into_owned(), seen, header.expires_at));
         }
-        let len = header.record_len(key, value.len());
+        let field = match (&standing.old, &ahead.rest) {
+            _ if !self.is_long(key) => key,
+            (Some(old), _) => old.key(),
+            (None, Some(rest)) => rest.field(),
+            (None, None) => {
+                drop(value);
+                ahead.value = ready;
+                return Ok(Attempt::NeedRest(header.kind));
+            }
+        };
+        let len = header.record_len(field, value.len());
         let place = standing.place.or_else(|| locked.leaf.vacancy());
         let Some(place) = place.filter(|_| len <= self.room(&locked)) else {
             drop(value);
-            *prepared = ready;
+            ahead.value = ready;
             return Ok(Attempt::NeedRoom(len, header.kind));
         };
-        let attempt = self.append(locked, (key, &value), (header, options), &standing, place)?;
+        let attempt = self.append(locked, (field, &value), (header, options), &standing, place)?;
         drop(value);
+        if let Some(rest) = ahead.rest.take().filter(|_| standing.old.is_none()) {
+            rest.own();
+        }
         if let Some(ready) = ready {
             ready.pieces.own();
         }
@@ -227,7 +267,7 @@ impl Store {
         let Some(standing) = seen.transpose()? else { return appended.map(|_| None) };
         let appended = appended?;
         let place = standing.place.unwrap_or(vacancy);
-        let item = Item { header, key, value, is_damaged: false };
+        let item = Item { header, key, value, source: Source::Caller };
         let outcome = self.publish(locked, &item, options, &standing, (place, appended));
         if let Some(old) = standing.old.filter(|old| old.header.large) {
             self.retire_pieces(&guard, &old)?;
@@ -269,7 +309,7 @@ impl Store {
         let appended = self.append_to(locked.page, |writer| {
             self.write_record(writer, birth, &header, key, value)
         })?;
-        let item = Item { header, key, value, is_damaged: false };
+        let item = Item { header, key, value, source: Source::Caller };
         let outcome = self.publish(locked, &item, options, standing, (place, appended));
         let leaves_little = header.kind == Kind::Delete && leaf.live() < self.space.page_size() / 4;
         Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })
@@ -311,9 +351,13 @@ impl Store {
         let old_len = standing.old.as_ref().map_or(0, live_len);
         locked.held.begin();
         self.note(locked.page, offset, generation, self.level(options));
-        locked.held.set(place, (tag_of(item.key), offset, item.live_len()), old_len);
+        let tag = tag_of_field(item.key, self.field_max());
+        locked.held.set(place, (tag, offset, item.live_len()), old_len);
         if item.header.large {
             locked.held.note_large();
+        }
+        if self.is_long(item.key) {
+            locked.held.note_long();
         }
         drop(locked);
         self.count_write(item, standing.old.as_ref());

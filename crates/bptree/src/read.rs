@@ -26,7 +26,8 @@
 //! is closed.
 
 use crate::image::{Item, live_len};
-use crate::leaf::{Begun, Directory, Head, Life, PLACES, tag_of};
+use crate::keys::tag_of_field;
+use crate::leaf::{Begun, Directory, Head, Life, PLACES};
 use crate::ring::{Closing, Part};
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
@@ -39,7 +40,7 @@ use coreplane_record::{self as record, Form, Kind, View};
 pub(crate) struct Found {
     pub(crate) page: u32,
     pub(crate) head: Head,
-    /// Where in the page those records are whose values are large.
+    /// Where in the page those records are whose values are large, or whose keys are long.
     pub(crate) large: Vec<u64>,
     /// How many of its keys have a record that is no tombstone.
     pub(crate) live: i64,
@@ -57,6 +58,8 @@ pub(crate) struct Found {
     pub(crate) doubt: u32,
     /// What it has of batches.
     pub(crate) parts: Vec<Part>,
+    /// The pages of the rests of its bounds, once these are whole keys.
+    pub(crate) rests: Vec<u32>,
 }
 
 impl Found {
@@ -73,6 +76,7 @@ impl Found {
             has_proof: false,
             doubt: if head.is_lost { head.len() as u32 } else { 0 },
             parts: Vec::new(),
+            rests: Vec::new(),
             head,
         }
     }
@@ -94,18 +98,20 @@ pub(crate) struct Latest<'g> {
     keys: Directory,
     views: Vec<View<'g>>,
     is_sorted: bool,
+    field_max: usize,
 }
 
 impl<'g> Latest<'g> {
-    fn new() -> Self {
+    fn new(field_max: usize) -> Self {
         let keys = Directory::new();
         keys.begin(Begun::default(), std::iter::empty());
-        Self { keys, views: Vec::with_capacity(PLACES), is_sorted: true }
+        Self { keys, views: Vec::with_capacity(PLACES), is_sorted: true, field_max }
     }
 
     /// Takes the record in the place of an earlier one; false if there are too many keys.
     fn take(&mut self, view: View<'g>) -> bool {
-        let (key, tag) = (view.key(), tag_of(view.key()));
+        // In one leaf equal keys have equal fields.
+        let (key, tag) = (view.key(), tag_of_field(view.key(), self.field_max));
         let mut candidates = self.keys.candidates(tag);
         while candidates != 0 {
             let place = candidates.trailing_zeros() as usize;
@@ -116,7 +122,9 @@ impl<'g> Latest<'g> {
             candidates &= candidates - 1;
         }
         let Some(place) = self.keys.vacancy() else { return false };
-        self.is_sorted &= self.views.last().is_none_or(|last| last.key() < key);
+        // Fields of long keys do not tell the order where their prefixes are equal.
+        let is_below = |last: &[u8]| last < key && last.len().max(key.len()) < self.field_max;
+        self.is_sorted &= self.views.last().is_none_or(|last| is_below(last.key()));
         self.keys.add(place, tag);
         self.views.push(view);
         true
@@ -127,9 +135,14 @@ impl Latest<'_> {
     /// Tag, offset in the page and length of each.
     pub(crate) fn records(&self, start: u64) -> impl Iterator<Item = (u8, u32, u32)> {
         let record = move |view: &View<'_>| {
-            (tag_of(view.key()), (view.offset - start) as u32, live_len(view))
+            (tag_of_field(view.key(), self.field_max), (view.offset - start) as u32, live_len(view))
         };
         self.views.iter().map(record)
+    }
+
+    /// The records.
+    pub(crate) fn views(&self) -> &[View<'_>] {
+        &self.views
     }
 
     /// What a leaf of these begins with.
@@ -137,9 +150,10 @@ impl Latest<'_> {
         let birth = found.head.birth;
         // Nothing is written over what says that there is damage.
         let is_sealed = birth < sealed_births || found.is_to_be_told();
-        let has_large = !found.large.is_empty();
+        let has_large = self.views.iter().any(|view| view.header.large);
+        let has_long = self.views.iter().any(|view| view.key().len() >= self.field_max);
         let (given, is_sorted, doubt) = (found.given, self.is_sorted, found.doubt);
-        Begun { birth, given, is_sealed, is_sorted, has_large, doubt }
+        Begun { birth, given, is_sealed, is_sorted, has_large, has_long, doubt }
     }
 }
 
@@ -214,8 +228,8 @@ impl Store {
         }
         for view in &latest.views {
             found.live += i64::from(view.header.kind == Kind::Put);
-            found.live_bytes += Item::from(view).live_bytes();
-            if view.header.large {
+            found.live_bytes += self.live_bytes(&Item::from(view));
+            if view.header.large || self.is_long(view.key()) {
                 found.large.push(view.offset - self.space.start_of(page));
             }
         }
@@ -230,7 +244,7 @@ impl Store {
         limit: u32,
     ) -> Result<(Found, Latest<'g>, Option<u32>)> {
         let page = found.page;
-        let mut latest = Latest::new();
+        let mut latest = Latest::new(self.field_max());
         // Where the batch began to which the last records belong.
         let mut open: Option<u32> = None;
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;

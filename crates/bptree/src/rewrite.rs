@@ -21,16 +21,21 @@
 
 use crate::counters::Count;
 use crate::doubt::is_doubtful;
-use crate::image::{Image, Item};
-use crate::inner::Bound;
+use crate::image::{Image, Item, Source};
+use crate::inner::{Bound, word_at};
+use crate::keys::Edge;
 use crate::leaf::{Head, Life, PLACES};
 use crate::pages::RESERVE;
 use crate::ring::NewPart;
 use crate::store::{FAREWELL, Locked, Store};
 use coreplane_engine::{Error, Result};
+use coreplane_pmem::LINE;
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
+
+/// Lines of a record that are asked for before its length is known.
+const ASKED: u64 = 3;
 
 /// What is in a leaf.
 pub(crate) struct Contents<'g> {
@@ -38,6 +43,8 @@ pub(crate) struct Contents<'g> {
     pub(crate) kept: Vec<Item<'g>>,
     /// Records that are kept no more.
     pub(crate) expired: Vec<View<'g>>,
+    /// Fields of long keys of which nothing is kept.
+    pub(crate) dropped: Vec<&'g [u8]>,
     /// It is in doubt whether these are the newest of their keys; they are kept too.
     doubtful: Vec<View<'g>>,
 }
@@ -98,9 +105,10 @@ impl Store {
         let head = Head { is_lost: false, ..self.head_of(guard, locked.page)? };
         let mut contents = self.records_of(guard, &locked)?;
         contents.kept.retain(|item| !item.header.doubtful);
-        let dropped = std::mem::take(&mut contents.doubtful);
+        let gone = std::mem::take(&mut contents.doubtful);
+        contents.dropped.extend(gone.iter().map(View::key).filter(|field| self.is_long(field)));
         self.rewrite_as(guard, locked, (key, 0, 0), (head, contents))?;
-        dropped.iter().try_for_each(|view| self.uncount(guard, view))
+        gone.iter().try_for_each(|view| self.uncount(guard, view))
     }
 
     fn rewrite_as(
@@ -110,7 +118,7 @@ impl Store {
         (key, len, reserve): (&[u8], usize, u32),
         (head, contents): (Head, Contents<'_>),
     ) -> Result<()> {
-        let Contents { kept: items, expired, .. } = contents;
+        let Contents { kept: items, expired, dropped, .. } = contents;
         let total: usize = items.iter().map(Item::len).sum();
         let capacity = self.space.page_size() as usize - head.len() - FAREWELL;
         let is_one =
@@ -122,7 +130,8 @@ impl Store {
             (vec![lower, items.len() - lower], reserve, Count::Splits)
         };
         let pages = self.pages.take(lens.len(), reserve)?;
-        let images = self.write_images(&locked, &head, (&items, &lens), &pages)?;
+        let images =
+            self.write_images(guard, (&locked, &head), (&items, &lens), &pages, reserve)?;
         self.fence()?;
         self.say_farewell(&[&locked], locked.held.given())?;
         self.cover();
@@ -132,6 +141,7 @@ impl Store {
         self.lead_to_heirs(key, &heirs);
         self.counters.add(count, 1);
         self.forget(guard, &expired)?;
+        self.retire_rests(guard, &dropped)?;
         self.retire(old)
     }
 
@@ -154,27 +164,30 @@ impl Store {
         if !is_pair || is_in_doubt || live > self.space.page_size() / 2 {
             return Ok(());
         }
-        let Contents { mut kept, mut expired, .. } = self.records_of(&guard, &left)?;
+        let Contents { mut kept, mut expired, mut dropped, .. } = self.records_of(&guard, &left)?;
         let others = self.records_of(&guard, &right)?;
         kept.extend(others.kept);
         expired.extend(others.expired);
-        if kept.len() > PLACES / 2 {
+        dropped.extend(others.dropped);
+        // Tombstones that are held take room too, and do not count as living.
+        let len: usize = kept.iter().map(Item::len).sum();
+        if kept.len() > PLACES / 2 || len > self.space.page_size() as usize / 2 {
             return Ok(());
         }
         let (lower, upper) = (self.head_of(&guard, left.page)?, self.head_of(&guard, right.page)?);
         let version = left.held.given().max(right.held.given());
-        let head = Head {
-            version,
-            predecessor: Some(left.life()),
-            least: lower.least,
-            bound: upper.bound,
-            ..upper
-        };
+        // The bound between the two is none from now on.
+        let between = upper.least.clone();
+        dropped.push(&between);
+        let head =
+            Head { version, predecessor: Some(left.life()), bound: upper.bound.clone(), ..upper };
+        let whole = self.whole_key(&guard, &lower.least)?.into();
+        let edge = Edge { whole, field: lower.least, rest: None };
         let page = match self.pages.take(1, 0) {
             Ok(pages) => pages[0],
             Err(_) => return Ok(()),
         };
-        let image = self.write_image(page, head, &kept)?;
+        let image = self.write_image(page, (head, edge), &kept)?;
         self.fence()?;
         self.say_farewell(&[&left, &right], version)?;
         self.cover();
@@ -185,6 +198,7 @@ impl Store {
         self.inner.merge(&separator, page);
         self.counters.add(Count::Merges, 1);
         self.forget(&guard, &expired)?;
+        self.retire_rests(&guard, &dropped)?;
         old.into_iter().try_for_each(|page| self.retire(page))
     }
 
@@ -205,16 +219,18 @@ impl Store {
         locked: &Locked<'_>,
     ) -> Result<Contents<'g>> {
         let kept = Vec::with_capacity(PLACES);
-        let mut contents = Contents { kept, expired: Vec::new(), doubtful: Vec::new() };
+        let (expired, dropped, doubtful) = (Vec::new(), Vec::new(), Vec::new());
+        let mut contents = Contents { kept, expired, dropped, doubtful };
+        self.ask_for_records(locked);
         let (start, is_in_doubt) = (self.space.start_of(locked.page), locked.leaf.doubt() > 0);
         let mut used = locked.leaf.used();
         while used != 0 {
             let place = used.trailing_zeros() as usize;
             used &= used - 1;
             let view = self.record_at(guard, locked.page, locked.leaf, place)?;
-            // With a checksum of its own a copy of what is damaged would look sound.
             let seed = coreplane_record::seed(self.seed, locked.held.birth() as u32, view.offset);
-            let mut item = Item { is_damaged: view.check(seed).is_err(), ..Item::from(&view) };
+            let mut item =
+                Item { source: Source::Record(view.original(seed)), ..Item::from(&view) };
             let within = (view.offset - start) as u32;
             item.header.doubtful = is_doubtful(locked.leaf, view.header.doubtful, within);
             if item.header.doubtful {
@@ -233,11 +249,49 @@ impl Store {
             if is_in_doubt || self.holds_tombstone(view.sequence()) {
                 let header =
                     Header { kind: Kind::Delete, large: false, expires_at: None, ..item.header };
+                if header != item.header {
+                    // With a checksum of its own a copy of what is damaged would look sound.
+                    let is_sound = view.check(seed).is_ok();
+                    item.source = if is_sound { Source::Caller } else { Source::Damaged };
+                }
                 contents.kept.push(Item { header, value: &[], ..item });
+            } else if self.is_long(item.key) {
+                contents.dropped.push(item.key);
             }
         }
-        contents.kept.sort_unstable_by_key(|item| item.key);
+        self.sort_items(guard, &mut contents.kept)?;
         Ok(contents)
+    }
+
+    /// Puts records in the order of their keys.
+    ///
+    /// # Errors
+    /// If the rest of a long key is not the one that was written.
+    pub(crate) fn sort_items<'i>(
+        &'i self,
+        guard: &'i Guard,
+        items: &mut Vec<Item<'i>>,
+    ) -> Result<()> {
+        if !items.iter().any(|item| self.is_long(item.key)) {
+            sort(items);
+            return Ok(());
+        }
+        let keyed = |item: &Item<'i>| Ok((self.parts(guard, item.key, false)?, *item));
+        let mut keyed: Vec<_> = items.iter().map(keyed).collect::<Result<_>>()?;
+        keyed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        *items = keyed.into_iter().map(|(_, item)| item).collect();
+        Ok(())
+    }
+
+    /// Asks for all records of a leaf at once: most of them are in no cache.
+    fn ask_for_records(&self, locked: &Locked<'_>) {
+        let start = self.space.start_of(locked.page);
+        let mut used = locked.leaf.used();
+        while used != 0 {
+            let at = start + u64::from(locked.leaf.offset(used.trailing_zeros() as usize));
+            (0..ASKED).for_each(|line| self.space.prefetch(at + line * LINE as u64));
+            used &= used - 1;
+        }
     }
 
     /// Records that had expired are there no more.
@@ -255,7 +309,7 @@ impl Store {
             return Ok(());
         }
         self.counters.add(Count::Records, -1);
-        self.counters.add(Count::LiveBytes, -Item::from(view).live_bytes());
+        self.counters.add(Count::LiveBytes, -self.live_bytes(&Item::from(view)));
         if view.header.large { self.retire_pieces(guard, view) } else { Ok(()) }
     }
 
@@ -266,34 +320,43 @@ impl Store {
     /// If the medium fails.
     pub(crate) fn write_images(
         &self,
-        locked: &Locked<'_>,
-        head: &Head,
+        guard: &Guard,
+        (locked, head): (&Locked<'_>, &Head),
         (items, lens): (&[Item<'_>], &[usize]),
         pages: &[u32],
-    ) -> Result<Vec<Image>> {
+        reserve: u32,
+    ) -> Result<Vec<Image<'_>>> {
         let predecessor = Life { page: locked.page, birth: head.birth };
         let version = locked.held.given();
         let mut head = Head { version, predecessor: Some(predecessor), ..head.clone() };
         let last_bound = head.bound.take();
+        let whole = self.whole_key(guard, &head.least)?.into();
+        let mut edge = Edge { whole, field: head.least.clone(), rest: None };
         let mut images = Vec::with_capacity(lens.len());
         let mut rest = items;
         for (len, page) in lens.iter().zip(pages) {
             let (mine, others) = rest.split_at(*len);
-            head.bound = match (mine.last(), others.first()) {
-                (Some(lower), Some(upper)) => Some(separator(lower.key, upper.key)),
-                _ => last_bound.clone(),
+            let next = match (mine.last(), others.first()) {
+                (Some(lower), Some(upper)) => {
+                    Some(self.edge_between(guard, (lower.key, upper.key), reserve)?)
+                }
+                _ => None,
             };
-            images.push(self.write_image(*page, head.clone(), mine)?);
-            head.least = head.bound.clone().unwrap_or_default();
+            head.bound = match &next {
+                Some(next) => Some(next.field.clone()),
+                None => last_bound.clone(),
+            };
+            images.push(self.write_image(*page, (head.clone(), edge), mine)?);
+            edge = next.unwrap_or_else(Edge::first);
             rest = others;
         }
         Ok(images)
     }
 
     /// Lets durable images be leaves that nothing leads to yet: of each the least key, and the page.
-    pub(crate) fn begin_all(&self, images: Vec<Image>) -> Vec<Bound> {
-        let begin = |image: Image| {
-            let bound = (image.least.clone(), image.life.page);
+    pub(crate) fn begin_all(&self, images: Vec<Image<'_>>) -> Vec<Bound> {
+        let begin = |image: Image<'_>| {
+            let bound = (image.edge.whole.clone(), image.life.page);
             self.begin(image);
             bound
         };
@@ -311,8 +374,8 @@ impl Store {
     }
 
     /// Makes the leaf that a new store begins with; durable when it returns.
-    pub(crate) fn write_first(&self, page: u32, head: Head) -> Result<()> {
-        let image = self.write_image(page, head, &[])?;
+    pub(crate) fn write_first(&self, page: u32, (head, least): (Head, Edge<'_>)) -> Result<()> {
+        let image = self.write_image(page, (head, least), &[])?;
         self.fence()?;
         self.begin(image);
         Ok(())
@@ -345,6 +408,18 @@ impl Store {
         }
         Err(Error::Unusable(format!("page {page} has a writer, and should be dead")))
     }
+}
+
+/// Sorts records by their keys, most of which differ in their first bytes: those are compared as
+/// numbers, and the records moved once. Those that the leaf began with are in order already, of which
+/// the sort that is stable makes use.
+fn sort(items: &mut Vec<Item<'_>>) {
+    let mut order: Vec<_> = (0..).zip(&*items).map(|(at, it)| (word_at(it.key, 0), at)).collect();
+    let by_key = |a: &(u64, usize), b: &(u64, usize)| {
+        a.0.cmp(&b.0).then_with(|| items[a.1].key.cmp(items[b.1].key))
+    };
+    order.sort_by(by_key);
+    *items = order.into_iter().map(|(_, at)| items[at]).collect();
 }
 
 /// How many of two or more records are to be in the lower one of two leaves: as near to `half` of the

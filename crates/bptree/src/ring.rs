@@ -29,12 +29,12 @@
 //! a part that does not count is struck out with it: nobody was told of that either, since the
 //! sync that covers it covers the part too.
 
-use crate::image::Item;
+use crate::image::{Item, Source};
 use crate::leaf::Life;
 use crate::prove::DEAD;
 use crate::store::Store;
 use coreplane_engine::Result;
-use coreplane_pmem::{Pen, WriteMode, spin, thread_number};
+use coreplane_pmem::{Pen, WriteMode, thread_number};
 use coreplane_record::{HEADER, Header, Kind, View};
 use std::collections::{HashMap, HashSet};
 
@@ -243,7 +243,7 @@ impl Store {
             names.push((part.life, published + len as u32));
         }
         let mut places = Vec::with_capacity(parts.len());
-        let mut kept = spin::lock(&self.pens[thread_number() % self.pens.len()]);
+        let mut kept = self.pens[thread_number() % self.pens.len()].lock();
         let mut pen = kept.take().unwrap_or_else(|| Pen::new(&self.space));
         for (part, (next, next_at)) in parts.iter().zip(names.iter().cycle().skip(1)) {
             let (next, next_at, is_farewell) = (*next, *next_at, part.is_farewell);
@@ -284,12 +284,11 @@ impl Store {
         };
         let places = part.items.iter().map(&mut append).collect::<Result<_>>()?;
         let header = Header { kind: Kind::Commit, ..Header::put(version) };
-        append(&Item { header, key: &[], value: &closing.to_value(), is_damaged: false })?;
+        append(&Item { header, key: &[], value: &closing.to_value(), source: Source::Caller })?;
         if !past_caches {
             writer.flush_from(from);
         }
-        writer.publish_early();
-        Ok((writer.lay_down(), places))
+        Ok((writer.finish_early(), places))
     }
 }
 

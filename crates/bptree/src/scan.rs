@@ -11,14 +11,16 @@
 //! this one, so that the next has arrived when it comes there.
 
 use crate::get::Whole;
-use crate::inner::Descent;
-use crate::leaf::{Directory, Head, PLACES, Version};
+use crate::inner::{Descent, word_at};
+use crate::keys::Parts;
+use crate::leaf::{Directory, PLACES, Version};
 use crate::store::Store;
 use coreplane_engine::{Entry, Error, Horizon, Record, Result, Ticket, Value};
 use coreplane_pmem::PageBytes;
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_record::{Kind, View};
+use coreplane_record::{HEADER, Kind, View};
 use std::borrow::Cow;
+use std::cmp::Ordering;
 
 /// Lines of a record that are asked for before its length is known.
 const LINES: u32 = 3;
@@ -46,11 +48,14 @@ struct Snapshot<'g> {
     leaf: &'g Directory,
     version: Version,
     bytes: PageBytes<'g>,
-    least: &'g [u8],
-    bound: Option<&'g [u8]>,
+    least: Cow<'g, [u8]>,
+    bound: Option<Cow<'g, [u8]>>,
     /// Where in the page its records are, in the order of their keys.
     offsets: [u32; PLACES],
     len: usize,
+    /// The keys that are long, by where their records are. They are looked for at that moment: later
+    /// their rests may be gone.
+    longs: Vec<(u32, Parts<'g>)>,
 }
 
 /// What came of a record.
@@ -78,9 +83,34 @@ impl<'g> Snapshot<'g> {
         View::of(&self.bytes, offset).ok_or_else(|| no_record(&self.bytes, offset))
     }
 
+    /// How the key of a record compares.
+    #[inline]
+    fn compare(&self, view: &View<'g>, key: &[u8]) -> Ordering {
+        match self.parts(view) {
+            None => view.key().cmp(key),
+            Some(parts) => parts.cmp_key(key),
+        }
+    }
+
+    /// The key of a record.
+    #[inline]
+    fn key(&self, view: &View<'g>) -> Cow<'g, [u8]> {
+        self.parts(view).map_or(Cow::Borrowed(view.key()), Parts::whole)
+    }
+
+    /// The key of a record, if it is long.
+    #[inline]
+    fn parts(&self, view: &View<'g>) -> Option<&Parts<'g>> {
+        if self.longs.is_empty() {
+            return None;
+        }
+        let offset = (view.offset - self.bytes.start()) as u32;
+        self.longs.iter().find(|(at, _)| *at == offset).map(|(_, parts)| parts)
+    }
+
     /// How many records are below a key.
     fn below(&self, key: &[u8]) -> Result<usize> {
-        if key == self.least {
+        if *key == *self.least {
             return Ok(0);
         }
         let offsets = self.offsets();
@@ -91,7 +121,8 @@ impl<'g> Snapshot<'g> {
         let (mut from, mut to) = (0, offsets.len());
         while from < to {
             let middle = from.midpoint(to);
-            if self.view(offsets[middle])?.key() < key { from = middle + 1 } else { to = middle }
+            let order = self.compare(&self.view(offsets[middle])?, key);
+            if order.is_lt() { from = middle + 1 } else { to = middle }
         }
         Ok(from)
     }
@@ -123,15 +154,18 @@ impl Store {
             let offsets = &snapshot.offsets()[snapshot.below(&from)?..];
             let first = offsets.iter().take(AHEAD.min(limit - shown));
             first.for_each(|offset| snapshot.prefetch(*offset, LINES));
-            if let Some(bound) = snapshot.bound.filter(|_| limit - shown > offsets.len()) {
+            let bound = snapshot.bound.as_deref();
+            if let Some(bound) = bound.filter(|_| limit - shown > offsets.len()) {
                 way = Some(self.set_out(Reach::From(bound)));
             }
             for (at, offset) in offsets.iter().enumerate() {
-                if let Some(ahead) = offsets.get(at + AHEAD) {
-                    snapshot.prefetch(*ahead, LINES);
+                match (offsets.get(at + AHEAD), &way) {
+                    (Some(ahead), _) => snapshot.prefetch(*ahead, LINES),
+                    (None, Some(way)) => self.ask_for_record(way, at + AHEAD - offsets.len()),
+                    _ => {}
                 }
                 let view = snapshot.view(*offset)?;
-                if end.is_some_and(|end| view.key() >= end) {
+                if end.is_some_and(|end| snapshot.compare(&view, end).is_ge()) {
                     return Ok(());
                 }
                 match self.show(&guard, &snapshot, view, visit)? {
@@ -139,7 +173,7 @@ impl Store {
                     Shown::Yes => shown += 1,
                     Shown::Last => return Ok(()),
                     Shown::Gone => {
-                        from = Cow::Owned(view.key().to_vec());
+                        from = Cow::Owned(snapshot.key(&view).into_owned());
                         way = None;
                         continue 'leaves;
                     }
@@ -148,7 +182,7 @@ impl Store {
                     return Ok(());
                 }
             }
-            match snapshot.bound {
+            match bound {
                 Some(bound) if end.is_none_or(|end| bound < end) => {
                     from = Cow::Owned(bound.to_vec());
                 }
@@ -183,7 +217,7 @@ impl Store {
                     snapshot.prefetch(offsets[ahead], LINES);
                 }
                 let view = snapshot.view(*offset)?;
-                if view.key() < start {
+                if snapshot.compare(&view, start).is_lt() {
                     return Ok(());
                 }
                 match self.show(&guard, &snapshot, view, visit)? {
@@ -193,7 +227,8 @@ impl Store {
                     Shown::Gone => {
                         // Below the one that was shown last.
                         if let Some(last) = offsets.get(at + 1) {
-                            to = Some(Cow::Owned(snapshot.view(*last)?.key().to_vec()));
+                            let last = snapshot.key(&snapshot.view(*last)?).into_owned();
+                            to = Some(Cow::Owned(last));
                         }
                         continue 'leaves;
                     }
@@ -202,7 +237,7 @@ impl Store {
                     return Ok(());
                 }
             }
-            if snapshot.least.is_empty() || snapshot.least <= start {
+            if snapshot.least.is_empty() || *snapshot.least <= *start {
                 return Ok(());
             }
             to = Some(Cow::Owned(snapshot.least.to_vec()));
@@ -211,11 +246,11 @@ impl Store {
     }
 
     #[inline]
-    fn show(
+    fn show<'g>(
         &self,
-        guard: &Guard,
-        snapshot: &Snapshot<'_>,
-        view: View<'_>,
+        guard: &'g Guard,
+        snapshot: &Snapshot<'g>,
+        view: View<'g>,
         visit: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<Shown> {
         if view.header.kind != Kind::Put || self.is_expired(&view)? {
@@ -228,7 +263,8 @@ impl Store {
                 expires_at: view.header.expires_at,
                 ticket: Ticket::DURABLE,
             });
-            let entry = Entry { key: view.key(), record, sequence: view.sequence() };
+            let key = snapshot.key(&view);
+            let entry = Entry { key: &key, record, sequence: view.sequence() };
             return Ok(if visit(entry) { Shown::Yes } else { Shown::Last });
         }
         let whole: Whole<'_> = match self.whole(guard, view) {
@@ -237,7 +273,7 @@ impl Store {
             Err(_) if !snapshot.leaf.is_at(snapshot.version) => return Ok(Shown::Gone),
             Err(error) => return Err(error),
         };
-        Ok(if visit(whole.entry()) { Shown::Yes } else { Shown::Last })
+        Ok(if visit(whole.entry(&snapshot.key(&view))) { Shown::Yes } else { Shown::Last })
     }
 
     /// Goes down to the leaf where a scan will be, and asks for what will be looked at there.
@@ -251,6 +287,14 @@ impl Store {
         let start = self.space.start_of(descent.leaf);
         (0..HEAD_LINES).for_each(|line| self.space.prefetch(start + 64 * line));
         descent
+    }
+
+    /// Asks for the record that is likely to be the `at`-th of a leaf.
+    #[inline]
+    fn ask_for_record(&self, way: &Descent, at: usize) {
+        let offset = self.leaves.get(way.leaf as usize).likely_offset(at);
+        let start = self.space.start_of(way.leaf) + u64::from(offset % self.space.page_size());
+        (0..u64::from(LINES)).for_each(|line| self.space.prefetch(start + 64 * line));
     }
 
     /// The leaf where a scan is, as it is at one moment; the way there, if somebody has set out
@@ -290,39 +334,78 @@ impl Store {
     ) -> Result<Snapshot<'g>> {
         let not_a_leaf = || self.not_a_leaf(page);
         let bytes = self.space.page_bytes(guard, page).ok_or_else(not_a_leaf)?;
-        let (least, bound) = Head::bounds(&bytes).ok_or_else(not_a_leaf)?;
+        let (least, bound) = self.bounds_in(guard, &bytes)?;
         let mut places = [0; PLACES];
-        let len = match leaf.order_at(version, &mut places) {
-            Some(len) => len,
-            None => sort(&bytes, (leaf, version), &mut places)?,
-        };
+        let ordered = leaf.ordered(&mut places);
+        let len = leaf.used().count_ones() as usize;
+        if ordered < len {
+            self.sort(guard, &bytes, (leaf, version), &mut places[..len])?;
+        }
         let mut offsets = [0; PLACES];
         for (offset, place) in offsets.iter_mut().zip(&places).take(len) {
             *offset = leaf.offset(usize::from(*place) % PLACES);
         }
-        Ok(Snapshot { leaf, version, bytes, least, bound, offsets, len })
+        let longs = if leaf.has_long() {
+            self.long_keys(guard, &bytes, &offsets[..len])?
+        } else {
+            Vec::new()
+        };
+        Ok(Snapshot { leaf, version, bytes, least, bound, offsets, len, longs })
     }
-}
 
-/// Sorts the places of a leaf by their keys; how many there are.
-fn sort(
-    bytes: &PageBytes<'_>,
-    (leaf, version): (&Directory, Version),
-    places: &mut [u8; PLACES],
-) -> Result<usize> {
-    let mut used = leaf.used();
-    let mut keys = Vec::with_capacity(used.count_ones() as usize);
-    while used != 0 {
-        let place = used.trailing_zeros() as usize;
-        let offset = leaf.offset(place);
-        let view = View::of(bytes, offset).ok_or_else(|| no_record(bytes, offset))?;
-        keys.push((view.key(), place as u8));
-        used &= used - 1;
+    /// The keys that are long, of records at these places.
+    #[cold]
+    fn long_keys<'g>(
+        &'g self,
+        guard: &'g Guard,
+        bytes: &PageBytes<'g>,
+        offsets: &[u32],
+    ) -> Result<Vec<(u32, Parts<'g>)>> {
+        let mut longs = Vec::new();
+        for offset in offsets {
+            let view = View::of(bytes, *offset).ok_or_else(|| no_record(bytes, *offset))?;
+            if self.is_long(view.key()) {
+                longs.push((*offset, self.parts(guard, view.key(), false)?));
+            }
+        }
+        Ok(longs)
     }
-    keys.sort_unstable();
-    for (to, (_, place)) in places.iter_mut().zip(&keys) {
-        *to = *place;
+
+    /// Sorts the places of a leaf by their keys, which mostly differ in their first bytes.
+    #[inline(never)]
+    fn sort(
+        &self,
+        guard: &Guard,
+        bytes: &PageBytes<'_>,
+        (leaf, version): (&Directory, Version),
+        places: &mut [u8],
+    ) -> Result<()> {
+        let offset_of = |place: &u8| leaf.offset(usize::from(*place) % PLACES);
+        // All at once: most of them are in no cache.
+        for offset in places.iter().map(offset_of) {
+            // Where a record begins, and where the beginning of its key may end.
+            bytes.prefetch(offset);
+            bytes.prefetch(offset + HEADER as u32 + 7);
+        }
+        let mut keys = Vec::with_capacity(places.len());
+        for place in &*places {
+            let offset = offset_of(place);
+            let view = View::of(bytes, offset).ok_or_else(|| no_record(bytes, offset))?;
+            keys.push((word_at(view.key(), 0), view.key(), *place));
+        }
+        if leaf.has_long() {
+            let whole = |(_, field, place)| Ok((self.parts(guard, field, false)?, place));
+            let mut keyed: Vec<_> = keys.into_iter().map(whole).collect::<Result<_>>()?;
+            keyed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+            keys = keyed.into_iter().map(|(_, place)| (0, &[][..], place)).collect();
+        } else {
+            // Most are in order, and the sort that is stable makes use of it.
+            keys.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.cmp(b.1)));
+        }
+        for (to, (.., place)) in places.iter_mut().zip(&keys) {
+            *to = *place;
+        }
+        leaf.keep_order(version, places);
+        Ok(())
     }
-    leaf.keep_order(version, places);
-    Ok(keys.len())
 }

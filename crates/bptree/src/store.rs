@@ -6,16 +6,18 @@ use crate::durable::Early;
 use crate::inner::{Descent, Inner};
 use crate::leaf::{Directory, Head, Held, Life, Version, tag_of};
 use crate::pages::Pages;
-use coreplane_engine::{Cursors, Durability, Error, Result, UnixMillis};
+use coreplane_engine::{Cursors, Durability, Error, KEY_LEN_MAX, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::spin::{self, Backoff};
 use coreplane_pmem::windows::Windows;
-use coreplane_pmem::{PageWriter, Pen, Pool, Space, thread_number};
+use coreplane_pmem::{PageBytes, PageWriter, Pen, Pool, Space, thread_number};
+pub(crate) use coreplane_record::sync_failed;
 use coreplane_record::{self as record, Header, Kind, Reader, View};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -41,7 +43,8 @@ pub(crate) struct Store {
     pub(crate) inner: Inner,
     /// By the number of the page.
     pub(crate) leaves: Chunked<Directory>,
-    pub(crate) pens: Box<[CachePadded<Mutex<Option<Pen>>>]>,
+    /// A pen for each thread, more or less.
+    pub(crate) pens: Box<[CachePadded<spin::Lock<Option<Pen>>>]>,
     /// Versions given out are greater than this.
     pub(crate) version_base: AtomicU64,
     pub(crate) counters: Counters,
@@ -146,6 +149,9 @@ pub(crate) struct Standing<'g> {
     pub(crate) is_doubtful: bool,
 }
 
+/// The least key of a leaf and its bound.
+pub(crate) type Bounds<'g> = (Cow<'g, [u8]>, Option<Cow<'g, [u8]>>);
+
 /// A leaf that is locked for a write.
 pub(crate) struct Locked<'s> {
     pub(crate) page: u32,
@@ -173,11 +179,6 @@ impl Store {
         self.space.check_sync().map_err(sync_failed)
     }
 
-    /// The longest key.
-    pub(crate) fn key_max(&self) -> usize {
-        self.space.page_size() as usize / 8
-    }
-
     /// The longest value that is in its record.
     pub(crate) fn inline_max(&self) -> usize {
         self.space.page_size() as usize / 4
@@ -196,7 +197,7 @@ impl Store {
     /// # Errors
     /// If the key is too long.
     pub(crate) fn check_key(&self, key: &[u8]) -> Result<()> {
-        let max = self.key_max();
+        let max = KEY_LEN_MAX;
         if key.len() > max {
             return Err(Error::KeyTooLong { len: key.len(), max });
         }
@@ -268,13 +269,25 @@ impl Store {
     ///
     /// # Errors
     /// If the page is no leaf.
-    pub(crate) fn bounds<'g>(
+    pub(crate) fn bounds<'g>(&'g self, guard: &'g Guard, page: u32) -> Result<Bounds<'g>> {
+        let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
+        self.bounds_in(guard, &bytes)
+    }
+
+    /// As [`Store::bounds`], of a leaf's page.
+    ///
+    /// # Errors
+    /// As [`Store::bounds`].
+    #[inline]
+    pub(crate) fn bounds_in<'g>(
         &'g self,
         guard: &'g Guard,
-        page: u32,
-    ) -> Result<(&'g [u8], Option<&'g [u8]>)> {
-        let bytes = self.space.page_bytes(guard, page);
-        bytes.and_then(|bytes| Head::bounds(&bytes)).ok_or_else(|| self.not_a_leaf(page))
+        bytes: &PageBytes<'g>,
+    ) -> Result<Bounds<'g>> {
+        let not_a_leaf = || self.not_a_leaf(self.space.page_of(bytes.start()));
+        let (least, bound) = Head::bounds(bytes).ok_or_else(not_a_leaf)?;
+        let bound = bound.map(|bound| self.whole_key(guard, bound)).transpose()?;
+        Ok((self.whole_key(guard, least)?, bound))
     }
 
     /// The record of a place.
@@ -311,7 +324,7 @@ impl Store {
         while candidates != 0 {
             let place = candidates.trailing_zeros() as usize;
             let view = self.record_at(guard, page, leaf, place)?;
-            if view.key() == key {
+            if self.is_key(guard, view.key(), key)? {
                 let live = view.header.kind == Kind::Put && !self.is_expired(&view)?;
                 let is_doubtful = is_doubtful(leaf, view.header.doubtful, leaf.offset(place));
                 return Ok(Standing { place: Some(place), old: Some(view), live, is_doubtful });
@@ -375,7 +388,7 @@ impl Store {
         page: u32,
         write: impl FnOnce(&mut PageWriter) -> Option<R>,
     ) -> Result<R> {
-        let mut pen = spin::lock(&self.pens[thread_number() % self.pens.len()]);
+        let mut pen = self.pens[thread_number() % self.pens.len()].lock();
         let taken = pen.take().unwrap_or_else(|| Pen::new(&self.space));
         let mut writer = taken.take_up(page).map_err(|_| self.not_a_leaf(page))?;
         let written = write(&mut writer).ok_or_else(|| self.not_a_leaf(page));
@@ -466,8 +479,4 @@ impl Store {
     pub(crate) fn len(&self) -> u64 {
         self.counters.get(Count::Records).max(0) as u64
     }
-}
-
-pub(crate) fn sync_failed(error: coreplane_pmem::SyncError) -> Error {
-    Error::SyncFailed(error.0)
 }

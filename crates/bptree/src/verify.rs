@@ -29,10 +29,11 @@ impl Store {
                     Damage { offset, what }
                 }));
             }
-            for view in records.iter().map(|whole| &whole.view) {
+            for (key, whole) in &records {
+                let view = &whole.view;
                 self.verify_record(&guard, view, head.birth, &mut report);
                 let bound = head.bound.as_deref();
-                if view.key() < &*head.least || bound.is_some_and(|bound| view.key() >= bound) {
+                if **key < *head.least || bound.is_some_and(|bound| **key >= *bound) {
                     let what = "a key that is not of its leaf".to_owned();
                     report.damages.push(Damage { offset: view.offset, what });
                 }
@@ -47,16 +48,27 @@ impl Store {
         }
     }
 
-    fn verify_record(&self, guard: &Guard, view: &View<'_>, birth: u64, report: &mut VerifyReport) {
+    /// Holds a record, and what has pages of its own, against their checksums.
+    pub(crate) fn verify_record(
+        &self,
+        guard: &Guard,
+        view: &View<'_>,
+        birth: u64,
+        report: &mut VerifyReport,
+    ) {
         let checked = view.check(record::seed(self.seed, birth as u32, view.offset));
         if let Err(Error::ChecksumMismatch { stored, computed, .. }) = checked {
             let what = format!("a record's checksum is {stored:#010x}, not {computed:#010x}");
             report.damages.push(Damage { offset: view.offset, what });
             return;
         }
+        if let Err(error) = self.parts(guard, view.key(), true) {
+            let what = format!("a long key: {error}");
+            report.damages.push(Damage { offset: view.offset, what });
+        }
         if view.header.kind == Kind::Put {
             report.records += 1;
-            report.bytes += (view.key().len() + view.value().len()) as u64;
+            report.bytes += (self.key_len_of(view.key()) + view.value().len()) as u64;
             if view.header.large
                 && let Err(error) = self.pieces_of(guard, view, true)
             {

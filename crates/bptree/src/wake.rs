@@ -34,6 +34,13 @@ impl Store {
         let begun = latest.begun(&found, self.opened.sealed_births);
         waking.begin(begun, latest.records(self.space.start_of(page)));
         self.opened.asleep.fetch_sub(1, Ordering::Relaxed);
-        if found.is_to_be_told() { self.keep_doubt(&found.head.least) } else { Ok(()) }
+        if !found.is_to_be_told() {
+            return Ok(());
+        }
+        match self.whole_key(&guard, &found.head.least) {
+            Ok(least) => self.keep_doubt(&least),
+            // It stays as it is, as where there is no page for it.
+            Err(_) => Ok(()),
+        }
     }
 }

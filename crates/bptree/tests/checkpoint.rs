@@ -11,7 +11,7 @@ use coreplane_pmem::media::sim::{Fault, Model, SimOptions, explore};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use story::{Story, explored};
+use story::{Story, explored, long_key, short_key};
 
 fn scaled<T>(usual: T, full: T) -> T {
     let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
@@ -20,11 +20,16 @@ fn scaled<T>(usual: T, full: T) -> T {
 
 /// Short, closed at the end, and written to after the recovery.
 fn closing(seed: u64) -> Story {
-    Story { closes: true, goes_on: true, ..Story::new(seed, 1, 14) }
+    // In one of three some keys are long.
+    let key = if seed.is_multiple_of(3) { long_key } else { short_key };
+    Story { closes: true, goes_on: true, key, ..Story::new(seed, 1, 14) }
 }
 
 fn options(seed: u64) -> SimOptions {
-    SimOptions { images_per_cut: 5, recovery_cut_in: 6, ..story::options(seed) }
+    let base = story::options(seed);
+    // Long keys are not to fill it: whether there is room depends on what readers hold.
+    let len = if seed.is_multiple_of(3) { 2 * base.len } else { base.len };
+    SimOptions { images_per_cut: 5, recovery_cut_in: 6, len, max_len: len, ..base }
 }
 
 #[test]

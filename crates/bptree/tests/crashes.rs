@@ -3,7 +3,7 @@
 mod story;
 
 use coreplane_pmem::media::sim::{Fault, Model, SimOptions, explore};
-use story::{Story, explored, options};
+use story::{Story, explored, long_key, options};
 
 #[test]
 fn what_was_acknowledged_is_there_after_a_power_cut() {
@@ -57,6 +57,30 @@ fn where_a_fence_is_a_sync_too() {
         let options = SimOptions { model: Model::File, images_per_cut: 6, ..options(seed) };
         explored(&story, &options);
     }
+}
+
+/// Keys of which a record has a part: in pages of their own that are durable before the record is,
+/// that later records of the key name too, and that go with the last of them.
+#[test]
+fn where_keys_are_long() {
+    let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
+    let (mut images, mut splits, mut merges) = (0, 0, 0);
+    for seed in 1..=if is_full { 40 } else { 4 } {
+        let model = if seed % 4 == 3 { Model::File } else { Model::X86 };
+        let waits_for = if seed % 8 == 7 { 9 } else { 1 };
+        let threads = 1 + (seed % 2) as u16;
+        let clears_in = if seed % 4 == 2 { 25 } else { 0 };
+        let len = 1 << 20;
+        let base = Story::new(seed, threads, if is_full { 70 } else { 40 });
+        let story = Story { keys: 14, key: long_key, large_in: 20, waits_for, clears_in, ..base };
+        images += explored(
+            &story,
+            &SimOptions { model, images_per_cut: 4, len, max_len: len, ..options(seed) },
+        );
+        splits += story.splits.into_inner();
+        merges += story.merges.into_inner();
+    }
+    assert!(images > 1000 && splits > 15 && merges > 4, "{images} {splits} {merges}");
 }
 
 /// Where a fence is a sync, many writes share one, and readers see what it does not cover yet.

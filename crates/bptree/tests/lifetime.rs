@@ -208,3 +208,45 @@ fn what_is_damaged_stays_so_when_its_leaf_is_written_anew() {
     store.put(b"damaged", b"whole again", &options).expect("put");
     assert!(store.check(b"damaged").expect("check"));
 }
+
+/// In a record, in the pages of a large value, in those of a long key; in a leaf that is awake, and in
+/// one that nobody has come to since the open.
+#[test]
+fn the_scrub_finds_what_nobody_reads() {
+    use std::os::unix::fs::FileExt;
+    let patterns = [[0xa5; 60], [0xb5; 60], [0xc5; 60]];
+    for (pattern, is_asleep) in patterns.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+        let directory = in_memory();
+        let mut store = created(directory.path(), 4 << 20, &Options::default());
+        let write = WriteOptions::default();
+        store.put(b"key", &patterns[0], &write).expect("put");
+        store.put(b"of a large value", &patterns[1].repeat(200), &write).expect("put");
+        let long = [vec![b'k'; 1100], patterns[2].to_vec()].concat();
+        store.put(&long, b"value", &write).expect("put");
+        if is_asleep {
+            store.close().expect("close");
+            drop(store);
+            store = opened(directory.path());
+        }
+        let count = |name: &str| store.stats().figure(name).unwrap_or(0);
+        let wait_for = |what: &str, is_there: &dyn Fn() -> bool| {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            while !is_there() {
+                assert!(std::time::Instant::now() < deadline, "no {what}");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        };
+        wait_for("scrub", &|| count("scrubbed_pages") > 0);
+        assert_eq!(count("damaged_pages"), 0);
+        let path = directory.path().join("pool");
+        let bytes = std::fs::read(&path).expect("read");
+        let at = bytes.windows(60).position(|window| window == pattern).expect("the pattern");
+        let file = std::fs::File::options().write(true).open(&path).expect("open");
+        file.write_all_at(&[0], at as u64 + 30).expect("flip");
+        wait_for("damage found", &|| count("damaged_pages") == 1);
+        let seen = count("scrubbed_pages");
+        wait_for("second look", &|| count("scrubbed_pages") > seen + 1);
+        assert_eq!(count("damaged_pages"), 1, "told twice");
+        assert_eq!(count("leaves_asleep"), u64::from(is_asleep), "it was woken");
+    }
+}

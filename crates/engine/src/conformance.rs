@@ -34,6 +34,7 @@
 //! [`conformance_suite!`]: crate::conformance_suite
 
 mod accounting;
+mod alike;
 mod batches;
 mod changes;
 mod conditional;
@@ -198,6 +199,7 @@ macro_rules! __conformance_properties {
             points: put_then_get, insert_only_if_absent, update_only_if_present,
                 delete_only_what_is_there, replaced_is_true_of_live_records,
                 multi_get_answers_each_key, records_are_shown_whole;
+            alike: long_keys_that_begin_alike;
             sizes: empty_keys_and_values, keys_of_every_length, values_of_every_length,
                 beyond_a_limit_nothing_changes, a_full_store_keeps_what_it_has;
             expiry: gone_at_the_very_millisecond, gone_for_every_operation,

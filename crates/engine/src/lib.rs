@@ -27,6 +27,7 @@
 //! only across [`Engine::advance_sequence`]. A matrix supplies its own by
 //! [`WriteOptions::sequence`], with which "put if newer" and "delete if newer" decide.
 
+pub mod around;
 mod batch;
 pub mod conformance;
 mod cursors;
@@ -34,6 +35,7 @@ mod durability;
 mod error;
 pub mod model;
 mod record;
+mod scrub;
 mod stats;
 
 pub use batch::{Batch, Change};
@@ -41,6 +43,7 @@ pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
 pub use record::{Record, UnixMillis, Value};
+pub use scrub::{SCRUB_PACE, Scrub, Scrubbed};
 pub use stats::{Damage, DeviceStats, Doubt, Progress, Stats, VerifyReport};
 
 use std::sync::Arc;

@@ -10,7 +10,7 @@
 use crate::bloom::hash_of;
 use crate::counters::Count;
 use crate::decided::Decided;
-use crate::device::{Job, make};
+use crate::device::{Device, Job, make};
 use crate::group::{Group, NotMade};
 use crate::intent::{Intent, Step as Planned};
 use crate::matrix::Shared;
@@ -32,6 +32,9 @@ struct Step<'b> {
     hash: u64,
     old: Old,
 }
+
+/// The group in which a batch failed, the device if it was one, and how.
+type Failed = (u16, Option<Arc<Device>>, Error);
 
 /// What a batch does in one group.
 struct Share<'b> {
@@ -105,7 +108,7 @@ impl Shared {
                 Some((_, None, error)) => return Err(error),
                 Some((.., error)) if given.is_some() => return Err(error),
                 Some((group, Some(device), error)) => {
-                    self.groups[usize::from(group)].go_on_without(device, error)?;
+                    self.groups[usize::from(group)].go_on_without(&device, error)?;
                 }
             }
         }
@@ -200,7 +203,7 @@ impl Shared {
         shares: &mut [Share<'_>],
         options: &WriteOptions,
         counting: &[crate::bloom::Change<'_>],
-    ) -> Result<Option<(u16, Option<u8>, Error)>> {
+    ) -> Result<Option<Failed>> {
         let sequence = options.sequence.unwrap_or_default();
         let is_held = shares.len() > 1;
         shares.iter_mut().try_for_each(Share::choose_devices)?;
@@ -237,23 +240,25 @@ impl Shared {
                 }
             }
         }
-        if let Some(number) = intent
-            && taken_back.is_ok()
-        {
+        if intent.is_some() && taken_back.is_err() {
+            // Whoever opens the matrix takes it back, or makes it.
+            self.intents.lose();
+        } else if let Some(number) = intent {
             // One that cannot be deleted is made again, or taken back again, when the matrix is
             // opened: sequences decide.
             for device in share_members(&shares[0]) {
                 if Intent::drop(&*device.engine, number).is_err() {
                     // It has failed: if nobody can be told now, the next to ask it finds it out.
-                    let _left = shares[0].group.drop_member(device.number).is_ok();
+                    let _left = shares[0].group.drop_member(device).is_ok();
                 }
             }
             self.intents.give_back(number);
         }
         if failed.is_some() {
+            self.pending.count_taken_back();
             for share in shares.iter() {
-                let followers = share.group.followers();
-                share.steps.iter().for_each(|step| self.pending.refuse(step.hash, followers));
+                let is_taken_back = taken_back.is_ok();
+                share.steps.iter().for_each(|step| share.group.refuse(step.hash, is_taken_back));
             }
             return taken_back.map(|()| failed);
         }
@@ -275,17 +280,10 @@ impl Shared {
     }
 
     /// Makes every share on the devices that are waited for; says what failed.
-    fn make_on_devices(
-        &self,
-        shares: &mut [Share<'_>],
-        options: &WriteOptions,
-    ) -> Option<(u16, Option<u8>, Error)> {
+    fn make_on_devices(&self, shares: &mut [Share<'_>], options: &WriteOptions) -> Option<Failed> {
         for share in shares {
             let group = share.group;
-            let make_on = |number: u8| {
-                let device = group.device(number)?;
-                make(&*device.engine, &share.batch, options)
-            };
+            let make_on = |device: &Device| make(&*device.engine, &share.batch, options);
             let Some(order) = &share.order else { continue };
             match group.copy(order, 0, make_on) {
                 Ok(made) => share.made = made,
@@ -300,13 +298,14 @@ impl Shared {
 
     /// Takes back what was made.
     fn take_back(&self, shares: &[Share<'_>], undone: u64) -> Result<()> {
-        for share in shares {
-            let options = WriteOptions { sequence: Some(undone), ..WriteOptions::default() };
-            share.group.restore(share.made, |number| {
-                let engine = &*share.group.device(number)?.engine;
+        // Where nothing was made there is nothing to take back, and perhaps no space for it.
+        for share in shares.iter().filter(|share| share.made != 0) {
+            let sequence = Some(undone);
+            let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
+            share.group.restore(share.made, |device| {
                 share.steps.iter().try_for_each(|step| {
                     let put = step.old.as_ref().map(|(value, at)| (value.as_slice(), *at));
-                    Decided { key: step.change.key(), put }.make(engine, &options)
+                    Decided { key: step.change.key(), put }.make(&*device.engine, &options)
                 })
             })?;
             for step in &share.steps {
@@ -321,16 +320,16 @@ impl Shared {
         &self,
         shares: &[Share<'_>],
         (made, undone): (u64, u64),
-    ) -> std::result::Result<u32, (u16, Option<u8>, Error)> {
-        let number = self.intents.take();
+    ) -> std::result::Result<u32, Failed> {
+        let group = shares[0].group;
+        let number = self.intents.take().map_err(|error| (group.number, None, error))?;
         let steps = shares.iter().flat_map(|share| &share.steps);
         let plan = |step: &Step<'_>| Planned { change: step.change.clone(), old: step.old.clone() };
         let intent = Intent { made, undone, steps: steps.map(plan).collect() };
         for device in share_members(&shares[0]) {
             if let Err(error) = intent.write(&*device.engine, number) {
-                let group = shares[0].group;
                 let is_member = group.members() & 1 << device.number != 0;
-                if !is_member && group.drop_member(device.number).is_ok() {
+                if !is_member && group.drop_member(device).is_ok() {
                     // It does not become one, and that is no reason to refuse anything.
                     continue;
                 }
@@ -338,7 +337,7 @@ impl Shared {
                     let _dropped = Intent::drop(&*device.engine, number).is_ok();
                 }
                 self.intents.give_back(number);
-                return Err((shares[0].group.number, Some(device.number), error));
+                return Err((group.number, Some(Arc::clone(device)), error));
             }
         }
         Ok(number)
@@ -349,14 +348,14 @@ impl Shared {
     fn refuse_intent(&self, share: &Share<'_>, number: u32) -> Result<()> {
         for device in share_members(share) {
             if Intent::refuse(&*device.engine, number).is_err() {
-                share.group.drop_member(device.number)?;
+                share.group.drop_member(device)?;
             }
         }
         Ok(())
     }
 }
 
-fn share_members<'a>(share: &'a Share<'_>) -> impl Iterator<Item = &'a Arc<crate::device::Device>> {
+fn share_members<'a>(share: &'a Share<'_>) -> impl Iterator<Item = &'a Arc<Device>> {
     // Those too that may be members by the time of the answer.
     let now = share.group.standings.now();
     share.group.of(now.members() | now.candidates())

@@ -68,3 +68,10 @@ pub(crate) fn is_failure(error: &Error) -> bool {
 pub(crate) fn is_damage(error: &Error) -> bool {
     matches!(error, Error::ChecksumMismatch { .. } | Error::Corrupt { .. })
 }
+
+/// The medium itself answers with errors, or is not there any more.
+pub(crate) fn is_dead(error: &Error) -> bool {
+    const DEAD: [i32; 3] = [libc::EIO, libc::ENXIO, libc::ENODEV];
+    matches!(error, Error::Io { source, .. }
+        if source.raw_os_error().is_some_and(|code| DEAD.contains(&code)))
+}

@@ -273,7 +273,7 @@ impl Shared {
     fn difference(&self, group: &Group) -> Result<Option<String>> {
         for _ in 0..TRIES {
             let before = self.sequence.load(Ordering::Acquire);
-            self.wait_for_writers();
+            self.pending.wait_for_turns();
             // What will have expired when the last one is read is in some and not in others.
             let lasting = UnixMillis(self.clock.now().0 + HOUR_MS);
             let mut digests = Vec::new();

@@ -4,6 +4,8 @@
 //! on meanwhile, and what they write comes to whoever is being filled as well, by itself. Sequences
 //! sort it out: each record is given with its own, and an engine keeps what is newest.
 
+use crate::decided::is_damage;
+use crate::device::Device;
 use crate::group::Group;
 use crate::matrix::{Shared, is_reserved};
 use coreplane_engine::{Error, Result, UnixMillis};
@@ -105,23 +107,32 @@ impl Shared {
                 (device, cursor) = (Arc::clone(anchor), 0);
             }
             let mut items = Vec::with_capacity(AT_A_TIME);
-            cursor = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
+            let listed = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
                 let Some(record) = &entry.record else { return };
                 let put = Some((record.value.to_vec(), record.expires_at));
                 items.push(Item { key: entry.key.to_vec(), put, sequence: entry.sequence });
-            })?;
+            });
+            cursor = match listed {
+                Err(error) if !is_damage(&error) => {
+                    group.go_on_without(&device, error)?;
+                    continue;
+                }
+                listed => listed?,
+            };
             self.give_each(&items, pace, give)?;
             if cursor == 0 {
                 break;
             }
         }
         let mut gone = Vec::new();
-        let engine = &group.settled()?.engine;
-        engine.changes_since(engine.tombstone_horizon(), &mut |entry| {
-            if entry.record.is_none() {
-                let (key, sequence) = (entry.key.to_vec(), entry.sequence);
-                gone.push(Item { key, put: None, sequence });
-            }
+        group.ask(|Device { engine, .. }| {
+            gone.clear();
+            engine.changes_since(engine.tombstone_horizon(), &mut |entry| {
+                if entry.record.is_none() {
+                    let (key, sequence) = (entry.key.to_vec(), entry.sequence);
+                    gone.push(Item { key, put: None, sequence });
+                }
+            })
         })?;
         self.give_each(&gone, pace, give)
     }

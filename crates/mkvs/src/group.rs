@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Who is told that a device has failed: makes that durable, or says why it cannot.
-pub(crate) type Demote = Box<dyn Fn(Position) -> Result<()> + Send + Sync>;
+pub(crate) type Demote = Box<dyn Fn(Position, &Device) -> Result<()> + Send + Sync>;
 
 /// Devices of a group at most.
 pub const DEVICES_MAX: usize = 8;
@@ -56,6 +56,8 @@ pub(crate) struct Group {
     devices: Box<[OnceLock<Arc<Device>>]>,
     /// What each of them is to the group.
     pub(crate) standings: Standings,
+    /// The standings since which every write that began under others is over.
+    settled_at: AtomicU64,
     pub(crate) filter: Filter,
     pub(crate) pending: Arc<Pending>,
     pub(crate) sequence: Arc<AtomicU64>,
@@ -97,7 +99,7 @@ pub(crate) struct NotMade {
     /// Where it was.
     pub(crate) made: Devices,
     /// Where it was refused; none if there was nobody left to ask.
-    pub(crate) device: Option<u8>,
+    pub(crate) device: Option<Arc<Device>>,
     pub(crate) error: Error,
 }
 
@@ -105,9 +107,9 @@ pub(crate) struct NotMade {
 enum Tried {
     Made(Outcome),
     /// On this device, and nowhere was anything made.
-    Failed(u8, Error),
+    Failed(Arc<Device>, Error),
     /// On this device, if it was one; what was made on others has been taken back, unseen.
-    TakenBack(Option<u8>, Error),
+    TakenBack(Option<Arc<Device>>, Error),
 }
 
 impl Group {
@@ -118,6 +120,7 @@ impl Group {
             places: [const { AtomicU8::new(NOBODY) }; DEVICES_MAX],
             devices: (0..DEVICES_EVER).map(|_| OnceLock::new()).collect(),
             standings: Standings::new(members),
+            settled_at: AtomicU64::new(0),
             filter,
             pending,
             sequence,
@@ -175,10 +178,13 @@ impl Group {
         Error::Unusable(format!("group {} has no current device left", self.number))
     }
 
-    /// What was acknowledged last of a key was on devices that have failed since.
+    /// What was acknowledged last of a key is not on devices that have failed, and that could not be
+    /// left out; or on no others.
     fn gone(&self) -> Error {
         let number = self.number;
-        let what = format!("the newest of a key is on no device that is left in group {number}");
+        let what = format!(
+            "the newest of a key is not on all devices of group {number}, of which one has failed"
+        );
         Error::Unusable(what)
     }
 
@@ -187,13 +193,13 @@ impl Group {
     ///
     /// # Errors
     /// The error, if it is no failure of the device, or there is no other.
-    pub(crate) fn go_on_without(&self, device: u8, error: Error) -> Result<()> {
+    pub(crate) fn go_on_without(&self, device: &Device, error: Error) -> Result<()> {
         if !is_failure(&error) {
             return Err(error);
         }
         let members = self.members();
-        if members & 1 << device == 0 {
-            // Somebody else has found it out.
+        if members & 1 << device.number == 0 || !self.is_there(device) {
+            // Somebody else has found it out; and perhaps another is in its place by now.
             return Ok(());
         }
         if members.count_ones() < 2 {
@@ -206,8 +212,8 @@ impl Group {
     ///
     /// # Errors
     /// If that cannot be made durable, or it was the last one.
-    pub(crate) fn drop_member(&self, device: u8) -> Result<()> {
-        (self.demote)(Position { group: self.number, device })
+    pub(crate) fn drop_member(&self, device: &Device) -> Result<()> {
+        (self.demote)(Position { group: self.number, device: device.number }, device)
     }
 
     /// The membership is durable: from here on these are the members.
@@ -240,9 +246,9 @@ impl Group {
             match self.try_write(hash, &options, write)? {
                 Tried::Made(outcome) => return Ok(outcome),
                 Tried::TakenBack(Some(device), error) if given.is_none() => {
-                    self.go_on_without(device, error)?;
+                    self.go_on_without(&device, error)?;
                 }
-                Tried::Failed(device, error) => self.go_on_without(device, error)?,
+                Tried::Failed(device, error) => self.go_on_without(&device, error)?,
                 Tried::TakenBack(_, error) => return Err(error),
             }
         }
@@ -267,17 +273,18 @@ impl Group {
                 self.pending.refuse(hash, self.followers());
                 return Ok(match refused {
                     Ok(outcome) => Tried::Made(outcome),
-                    Err(error) => Tried::Failed(first.number, error),
+                    Err(error) => Tried::Failed(Arc::clone(first), error),
                 });
             }
         };
         let decided = write.decided();
-        let make = |number: u8| decided.make(&*self.device(number)?.engine, options);
+        let make = |device: &Device| decided.make(&*device.engine, options);
         let copied = match self.copy(&order, 1 << first.number, make) {
             Ok(made) => made,
             Err(NotMade { made, device, error }) => {
                 let taken_back = self.take_back(made, asked, decided.key);
-                self.pending.refuse(hash, self.followers());
+                self.pending.count_taken_back();
+                self.refuse(hash, taken_back.is_ok());
                 return taken_back.map(|()| Tried::TakenBack(device, error));
             }
         };
@@ -304,8 +311,11 @@ impl Group {
         &self,
         order: &Order,
         made: Devices,
-        make: impl Fn(u8) -> Result<()>,
+        make: impl Fn(&Device) -> Result<()>,
     ) -> std::result::Result<Devices, NotMade> {
+        let not_made = |made, device: &Arc<Device>, error| {
+            Err(NotMade { made, device: Some(Arc::clone(device)), error })
+        };
         let (mut made, mut asked) = (made, made);
         loop {
             let now = self.standings.now();
@@ -313,11 +323,11 @@ impl Group {
             let has = (made & members).count_ones();
             if has > 0 && has >= self.rules.ack.copies(members.count_ones()) {
                 // They may be members by the time of the answer.
-                for number in numbers(now.candidates() & !made) {
-                    if make(number).is_ok() {
-                        made |= 1 << number;
-                    } else if let Err(error) = self.drop_member(number) {
-                        return Err(NotMade { made, device: Some(number), error });
+                for device in self.of(now.candidates() & !made) {
+                    if make(device).is_ok() {
+                        made |= 1 << device.number;
+                    } else if let Err(error) = self.drop_member(device) {
+                        return not_made(made, device, error);
                     }
                 }
                 if self.standings.now() == now {
@@ -331,21 +341,22 @@ impl Group {
             let mut next = listed.chain(numbers(members)).filter(|number| rest & 1 << number != 0);
             let Some(number) = next.next() else { break };
             asked |= 1 << number;
-            match make(number) {
+            let Some(device) = self.at(number) else { continue };
+            match make(device) {
                 Ok(()) => made |= 1 << number,
                 Err(error) if is_failure(&error) => {
-                    if let Err(error) = self.go_on_without(number, error) {
-                        return Err(NotMade { made, device: Some(number), error });
+                    if let Err(error) = self.go_on_without(device, error) {
+                        return not_made(made, device, error);
                     }
                 }
                 // The one that is read has it, so that it cannot be taken back unseen: this device
                 // cannot follow, as one that has no space for what is in its ring.
                 Err(error) if made & 1 << order.asked() != 0 => {
-                    if self.drop_member(number).is_err() {
-                        return Err(NotMade { made, device: Some(number), error });
+                    if self.drop_member(device).is_err() {
+                        return not_made(made, device, error);
                     }
                 }
-                Err(error) => return Err(NotMade { made, device: Some(number), error }),
+                Err(error) => return not_made(made, device, error),
             }
         }
         Err(NotMade { made, device: None, error: self.lost() })
@@ -423,7 +434,10 @@ impl Group {
                 let hash = hashes.first().copied().unwrap_or_default();
                 return Ok(Order::new(hash, members, current, (copies, anchor)));
             }
-            if hashes.iter().any(|hash| self.pending.is_lost(*hash, members)) {
+            let reach = |set, hash: &u64| set & self.pending.reached(*hash, members);
+            let reached = hashes.iter().fold(members, reach);
+            if reached & 1 << anchor == 0 || (reached.count_ones() as usize) < copies {
+                // Until somebody can leave out who has failed.
                 return Err(self.gone());
             }
             backoff.wait();
@@ -461,9 +475,10 @@ impl Group {
             }
             // Without space, too: it cannot have what the others have. If that cannot be made
             // durable the entry stays, and nobody is told that the device has it.
-            if self.drop_member(device.number).is_err() {
+            if self.drop_member(device).is_err() {
                 let sequence = sequence.unwrap_or_default();
-                hashes.iter().for_each(|hash| self.pending.give_up(*hash, sequence));
+                let give_up = |hash: &u64| self.pending.give_up(*hash, sequence, device.number);
+                hashes.iter().for_each(give_up);
             }
             return;
         }
@@ -475,22 +490,5 @@ impl Group {
     /// Which of the devices that have ever come to the group is at a place.
     pub(crate) fn index_of(&self, number: u8) -> u8 {
         self.places.get(usize::from(number)).map_or(NOBODY, |it| it.load(Ordering::Acquire))
-    }
-
-    /// The anchor: of every key it has what a reader is shown, and no more.
-    ///
-    /// # Errors
-    /// If the group has no member left.
-    pub(crate) fn settled(&self) -> Result<&Arc<Device>> {
-        loop {
-            let before = self.standings.now();
-            let anchor = anchor_of(before.members()).ok_or_else(|| self.lost())?;
-            let device = self.device(anchor)?;
-            // One that has become it just now may have older writes to make.
-            device.drain();
-            if self.standings.now() == before {
-                return Ok(device);
-            }
-        }
     }
 }

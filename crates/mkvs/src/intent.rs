@@ -25,28 +25,50 @@ const INTENTS: u32 = 64;
 /// The numbers of intents that are free.
 #[derive(Debug)]
 pub(crate) struct Intents {
-    free: Mutex<Vec<u32>>,
+    numbers: Mutex<Numbers>,
     freed: Condvar,
+}
+
+#[derive(Debug)]
+struct Numbers {
+    free: Vec<u32>,
+    /// How many will not be free any more, until the matrix is opened again.
+    lost: u32,
 }
 
 impl Intents {
     pub(crate) fn new() -> Self {
-        Self { free: Mutex::new((0..INTENTS).collect()), freed: Condvar::new() }
+        let numbers = Numbers { free: (0..INTENTS).collect(), lost: 0 };
+        Self { numbers: Mutex::new(numbers), freed: Condvar::new() }
     }
 
-    pub(crate) fn take(&self) -> u32 {
-        let mut free = self.free.lock();
+    /// Waits for a number that is free.
+    ///
+    /// # Errors
+    /// If all are lost.
+    pub(crate) fn take(&self) -> Result<u32> {
+        let mut numbers = self.numbers.lock();
         loop {
-            if let Some(number) = free.pop() {
-                return number;
+            if let Some(number) = numbers.free.pop() {
+                return Ok(number);
             }
-            self.freed.wait(&mut free);
+            if numbers.lost == INTENTS {
+                let what = "too many batches could be neither made nor taken back: open it again";
+                return Err(Error::Unusable(what.to_owned()));
+            }
+            self.freed.wait(&mut numbers);
         }
     }
 
     pub(crate) fn give_back(&self, number: u32) {
-        self.free.lock().push(number);
+        self.numbers.lock().free.push(number);
         self.freed.notify_one();
+    }
+
+    /// One that was taken stays: its batch was neither made nor taken back.
+    pub(crate) fn lose(&self) {
+        self.numbers.lock().lost += 1;
+        self.freed.notify_all();
     }
 }
 

@@ -59,8 +59,12 @@ impl Matrix {
         Intent::drop_all(&*engine)?;
         shared.damaged.lock().retain(|(damaged, _)| *damaged != place);
         let device = Arc::new(Device::new(place.device, engine));
-        group.place(Arc::clone(&device))?;
-        group.standings.join(place.device);
+        {
+            // Whoever finds out from here on that the one before it has failed comes too late.
+            let _label = spin::lock(&shared.label);
+            group.place(Arc::clone(&device))?;
+            group.standings.join(place.device);
+        }
         let filled = shared.fill(group, &device, options, progress);
         let joined = filled.and_then(|filled| shared.admit(group, &device).map(|()| filled));
         if joined.is_err() {
@@ -192,8 +196,8 @@ impl Shared {
         progress: &dyn Fn(Progress),
     ) -> Result<Filled> {
         // Whoever writes from here on knows of it; what was written before is found.
-        self.wait_for_writers();
-        let total = group.settled()?.engine.len()?;
+        self.pending.wait_for_turns();
+        let total = group.ask(|device| device.engine.len())?;
         let mut pace = Pace::new(options);
         let mut done = 0;
         self.give_all(group, &mut pace, &mut |item| {
@@ -265,7 +269,7 @@ impl Shared {
             let put = Some((record.value.to_vec(), record.expires_at));
             item = Some(Item { key: key.to_vec(), put, sequence: record.sequence });
         };
-        group.settled()?.engine.get_with(key, Visibility::Durable, visit)?;
+        group.ask_anchor(|device| device.engine.get_with(key, Visibility::Durable, visit))?;
         Ok(item)
     }
 
@@ -293,7 +297,7 @@ impl Shared {
                     return Err(error);
                 }
                 // The others have it: who has not is no member any more.
-                group.go_on_without(peer.number, error)?;
+                group.go_on_without(peer, error)?;
             }
         }
         Ok(())
@@ -303,7 +307,7 @@ impl Shared {
     fn admit(&self, group: &Arc<Group>, device: &Device) -> Result<()> {
         group.standings.propose(device.number);
         // Whoever writes from here on waits for it; what others have written is in its ring.
-        self.wait_for_writers();
+        self.pending.wait_for_turns();
         device.drain();
         device.engine.sync()?;
         let place = Position { group: group.number, device: device.number };

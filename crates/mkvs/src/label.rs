@@ -109,6 +109,12 @@ pub(crate) struct Member {
     pub(crate) standing: Standing,
 }
 
+/// What every version of a label has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
 /// What a device knows of the matrix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Label {
@@ -163,7 +169,6 @@ impl Label {
         let members: Vec<Vec<Member>> =
             identities.iter().map(|group| group.iter().map(member).collect()).collect();
         let groups = members.len() as u16;
-        let owners = (0..crate::SLOTS).map(|slot| crate::place::rendezvous(slot, groups));
         Self {
             version: VERSION,
             matrix,
@@ -174,7 +179,7 @@ impl Label {
             prototype: crate::Prototype::default(),
             members,
             planned: None,
-            owners: owners.collect(),
+            owners: crate::place::deal(groups),
             moving: BTreeMap::new(),
             has_guests: false,
             is_clean: false,
@@ -247,23 +252,31 @@ impl Label {
     /// The label of a device; none if it has none.
     ///
     /// # Errors
-    /// As the engine, and [`Error::Unusable`] if it is of another version, or none at all.
+    /// As the engine, [`Error::Corrupt`] if it is not one that was ever written, and
+    /// [`Error::Unusable`] if it is of another version.
     pub(crate) fn read(engine: &dyn Engine) -> Result<Option<Self>> {
+        if !engine.check(&key())? {
+            return Ok(None);
+        }
         let Some(text) = engine.get(&key())? else { return Ok(None) };
-        let label: Self = serde_json::from_slice(&text)
-            .map_err(|error| Error::Unusable(format!("the label of a device: {error}")))?;
-        if label.version != VERSION {
+        // The version first: those to come may have other fields.
+        let garbled = |what: String| Error::Corrupt { offset: 0, what };
+        let Versioned { version } = serde_json::from_slice(&text)
+            .map_err(|error| garbled(format!("the label of a device: {error}")))?;
+        if version != VERSION {
             return Err(Error::Unusable(format!(
-                "the label of a device has version {}, and {VERSION} is understood",
-                label.version
+                "the label of a device has version {version}, and {VERSION} is understood"
             )));
         }
+        let label: Self = serde_json::from_slice(&text)
+            .map_err(|error| garbled(format!("the label of a device: {error}")))?;
         let groups = label.members.len();
         let mut owners = label.owners.iter().chain(label.moving.values());
         let slots = label.moving.keys().all(|slot| usize::from(*slot) < crate::SLOTS);
         if !slots || owners.any(|owner| usize::from(*owner) >= groups) {
-            let what = "the label of a device names a group or a slot that is not".to_owned();
-            return Err(Error::Unusable(what));
+            return Err(garbled(
+                "the label of a device names a group or a slot that is not".to_owned(),
+            ));
         }
         Ok(Some(label))
     }

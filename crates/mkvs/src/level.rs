@@ -64,7 +64,8 @@ fn make_intent(
     is_made: bool,
 ) -> Result<Vec<Position>> {
     let sequence = Some(if is_made { intent.made } else { intent.undone });
-    let options = WriteOptions { sequence, ..WriteOptions::default() };
+    // What is taken back takes the place of what had been there.
+    let options = WriteOptions { sequence, is_vital: !is_made, ..WriteOptions::default() };
     let mut full = Vec::new();
     for (position, device) in found {
         let is_own =
@@ -154,7 +155,9 @@ fn level_members(
         })?;
         let mut batch = Batch::new();
         batch.push(change);
-        let options = WriteOptions { sequence: Some(sequence), ..WriteOptions::default() };
+        // A device must not be left out because it is full.
+        let sequence = Some(sequence);
+        let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
         for (position, device) in &members {
             if has & 1 << position.device == 0 && !full.contains(*position) {
                 match make(&*device.engine, &batch, &options) {

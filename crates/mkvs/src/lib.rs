@@ -17,6 +17,7 @@
 //! - `device`, `decided`, `group`, `ring`: writing to several, reading from one
 //! - `race`, `pace`, [`Prototype`]: reads for which devices compete
 //! - `pending`: which devices have the newest of a key
+//! - `scan`, `cursor`: through many keys, in their order and in any
 //! - `batch`, `intent`: over several groups, all or nothing
 //! - `filling`, `join`, `moving`: a device that is replaced, a group that is added
 //! - `scrub`: damage at rest, healed from a peer
@@ -55,6 +56,7 @@ pub mod place;
 mod prototype;
 mod race;
 mod ring;
+mod scan;
 mod scrub;
 mod standings;
 mod upkeep;

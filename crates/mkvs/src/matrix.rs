@@ -336,9 +336,7 @@ impl Shared {
                 let is_last = group.members() & !*damaged == 0;
                 if is_last { Err(error) } else { Ok(None) }
             }
-            // Another may be in its place by now, which has not failed.
-            Err(_) if !group.is_there(device) => Ok(None),
-            Err(error) => group.go_on_without(device.number, error).map(|()| None),
+            Err(error) => group.go_on_without(device, error).map(|()| None),
         }
     }
 

@@ -27,7 +27,7 @@ use crate::matrix::{Shared, is_reserved};
 use crate::open::{Rack, assemble_group, drawn};
 use crate::owners::Route;
 use crate::pending::Pending;
-use crate::place::{SLOTS, rendezvous, slot_of};
+use crate::place::{SLOTS, share_of, slot_of};
 use coreplane_engine::{Engine, Error, Progress, Record, Result, UnixMillis, Visibility};
 use coreplane_pmem::spin;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ impl Shared {
             self.owners.begin(*slot, *to);
         }
         // Whoever writes from here on writes to both; what was written before is found.
-        self.wait_for_writers();
+        self.pending.wait_for_turns();
         for group in self.groups.iter() {
             self.give_moving(group, &mut pace, progress)?;
         }
@@ -189,7 +189,7 @@ impl Shared {
         if !routes.any(|route| route.to().is_some() && route.owner() == number) {
             return Ok(());
         }
-        let (mut done, total) = (0, group.settled()?.engine.len()?);
+        let (mut done, total) = (0, group.ask(|device| device.engine.len())?);
         self.give_all(group, pace, &mut |item| {
             done += 1;
             if done % 1024 == 0 {
@@ -254,7 +254,7 @@ impl Shared {
         let inserted = change.insert(hash);
         let given = group.of(group.followers()).try_for_each(|device| {
             match item.give_to(&*device.engine) {
-                Err(error) if is_failure(&error) => group.go_on_without(device.number, error),
+                Err(error) if is_failure(&error) => group.go_on_without(device, error),
                 other => other.map(|_| ()),
             }
         });
@@ -276,7 +276,7 @@ impl Shared {
         let visit = &mut |record: Record<'_>| {
             seen = Some((record.sequence, record.value.to_vec(), record.expires_at));
         };
-        group.settled()?.engine.get_with(key, Visibility::Durable, visit)?;
+        group.ask_anchor(|device| device.engine.get_with(key, Visibility::Durable, visit))?;
         Ok(seen)
     }
 
@@ -340,7 +340,7 @@ impl Shared {
         let _moves = self.moves.write();
         slots.iter().for_each(|(slot, _)| self.owners.freeze(*slot));
         // From here on nobody writes to them, and what was written is everywhere.
-        self.wait_for_writers();
+        self.pending.wait_for_turns();
         self.groups.iter().for_each(|group| {
             group.of(group.followers()).for_each(|device| device.drain());
         });
@@ -412,9 +412,9 @@ impl Shared {
 fn found(label: &mut Label) {
     let Some(mut planned) = label.planned.take() else { return };
     planned.iter_mut().for_each(|member| member.standing = Standing::Current);
+    let group = label.members.len() as u16;
     label.members.push(planned);
-    let groups = label.members.len() as u16;
-    let share = |slot: &usize| rendezvous(*slot, groups) == groups - 1;
-    label.moving = (0..SLOTS).filter(share).map(|slot| (slot as u16, groups - 1)).collect();
+    let share = share_of(group, &label.owners).into_iter();
+    label.moving = share.map(|slot| (slot as u16, group)).collect();
     label.has_guests = true;
 }

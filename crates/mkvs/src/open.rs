@@ -11,7 +11,7 @@
 use crate::bloom::Filter;
 use crate::clock::{Clock, TimeSource};
 use crate::counters::Counters;
-use crate::decided::is_damage;
+use crate::decided::{is_damage, is_dead};
 use crate::device::Device;
 use crate::engine::Matrix;
 use crate::group::{DEVICES_MAX, Demote, Group, Parts, Rules};
@@ -179,37 +179,20 @@ impl Matrix {
         // Places where there is none yet, and why.
         let (mut found, mut blank) = (BTreeMap::new(), Vec::new());
         for place in rack.present()? {
-            let engine = match rack.open(place, &clock.source()) {
-                Ok(engine) => engine,
-                Err(error @ Error::Unusable(_)) => {
+            let device = match look(rack, place, &clock)? {
+                Seen::Device(device) => device,
+                Seen::Blank(error) => {
                     blank.push((place, error));
                     continue;
                 }
-                // As if it were not there: its peers have what it had, or the matrix is refused.
-                Err(error) if is_damage(&error) => {
-                    damaged.push((place, error.to_string()));
+                Seen::Damaged(how) => {
+                    damaged.push((place, how));
                     continue;
                 }
-                Err(error) => return Err(error),
             };
-            // What the matrix has written there is damaged, so that nobody knows what it is.
-            let own = Label::read(&*engine).and_then(|it| Intent::all_on(&*engine).map(|_| it));
-            let label = match own {
-                Err(error) if is_damage(&error) => {
-                    damaged.push((place, error.to_string()));
-                    continue;
-                }
-                own => own?,
-            };
-            let Some(label) = label else {
-                let what = format!("the device at {place} belongs to no matrix");
-                blank.push((place, Error::Unusable(what)));
-                continue;
-            };
-            clock.raise(engine.now());
-            let position = label.position;
+            let position = device.label.position;
             occupied.insert(place, position);
-            if found.insert(position, Found { engine, label }).is_some() {
+            if found.insert(position, device).is_some() {
                 return Err(Error::Unusable(format!("there are two devices {position}")));
             }
         }
@@ -309,6 +292,42 @@ impl Matrix {
     }
 }
 
+/// What is at a place.
+enum Seen {
+    Device(Found),
+    /// No device of a matrix, and why.
+    Blank(Error),
+    /// It cannot be read: as if it were not there. Its peers have what it had, or the matrix is
+    /// refused.
+    Damaged(String),
+}
+
+/// Opens what is at `place`.
+///
+/// # Errors
+/// If it may be sound and cannot be used now.
+fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
+    let labelled = rack.open(place, &clock.source()).and_then(|engine| {
+        let label = Label::read(&*engine)?;
+        // What the matrix has written there may be damaged, so that nobody knows what it is.
+        Intent::all_on(&*engine)?;
+        Ok((engine, label))
+    });
+    match labelled {
+        Ok((engine, Some(label))) => {
+            clock.raise(engine.now());
+            Ok(Seen::Device(Found { engine, label }))
+        }
+        Ok((_, None)) => {
+            let what = format!("the device at {place} belongs to no matrix");
+            Ok(Seen::Blank(Error::Unusable(what)))
+        }
+        Err(error) if is_damage(&error) || is_dead(&error) => Ok(Seen::Damaged(error.to_string())),
+        Err(error @ Error::Unusable(_)) => Ok(Seen::Blank(error)),
+        Err(error) => Err(error),
+    }
+}
+
 /// Why the matrix cannot be opened: with the devices that are damaged, which may be the reason.
 fn damaged_first(damaged: &[(Position, String)], error: Error) -> Error {
     match damaged.first() {
@@ -328,8 +347,8 @@ pub(crate) fn assemble_group(
 ) -> Result<Arc<Group>> {
     let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
     let shared = shared.clone();
-    let demote: Demote = Box::new(move |position| match shared.upgrade() {
-        Some(shared) => shared.demote(position),
+    let demote: Demote = Box::new(move |position, device| match shared.upgrade() {
+        Some(shared) => shared.demote(position, device),
         None => Err(Error::Closed),
     });
     let filter = Filter::with_capacity(FILTER_MIN);

@@ -65,8 +65,12 @@ struct Stripe {
     sequencer: Mutex<()>,
 }
 
-/// Among the devices that have a write: no other will.
-const GIVEN_UP: Devices = 1 << (Devices::BITS - 1);
+/// Beside the devices that have a write, so much further up: those that have failed to make it and
+/// could not be left out. They never will.
+const GIVEN_UP: u32 = Devices::BITS / 2;
+
+/// The devices that have a write.
+const MADE: Devices = (1 << GIVEN_UP) - 1;
 
 /// The bits of a stripe's word that count open entries. Those above count writes that have begun.
 const OPEN_BITS: u32 = 24;
@@ -79,6 +83,8 @@ pub(crate) struct Pending {
     /// at fits into the first cache.
     words: Box<[AtomicU64]>,
     stripes: Box<[Stripe]>,
+    /// Writes that were taken back after a device that is read had them.
+    taken_back: AtomicU64,
 }
 
 /// The word of a key's stripe when a reader decided.
@@ -104,7 +110,8 @@ pub(crate) type Turn<'a> = MutexGuard<'a, ()>;
 impl Pending {
     pub(crate) fn new() -> Self {
         let words = (0..STRIPES).map(|_| AtomicU64::new(0)).collect();
-        Self { words, stripes: (0..STRIPES).map(|_| Stripe::default()).collect() }
+        let stripes = (0..STRIPES).map(|_| Stripe::default()).collect();
+        Self { words, stripes, taken_back: AtomicU64::new(0) }
     }
 
     /// The number of a key's stripe. Who takes several turns takes them in this order.
@@ -121,6 +128,22 @@ impl Pending {
     /// Waits for the turn to write the keys of a stripe.
     pub(crate) fn turn(&self, stripe: usize) -> Turn<'_> {
         spin::lock(&self.stripes[stripe].sequencer)
+    }
+
+    /// Waits until nobody writes who began before the call. Not for whoever has a turn.
+    pub(crate) fn wait_for_turns(&self) {
+        (0..STRIPES).for_each(|stripe| drop(self.turn(stripe)));
+    }
+
+    /// How many writes have been taken back: whoever goes through many keys at once may have seen one
+    /// if the number has grown meanwhile.
+    pub(crate) fn taken_back(&self) -> u64 {
+        self.taken_back.load(Ordering::Acquire)
+    }
+
+    /// A write has been taken back on all devices, and its entries are still there.
+    pub(crate) fn count_taken_back(&self) {
+        self.taken_back.fetch_add(1, Ordering::AcqRel);
     }
 
     #[inline]
@@ -207,6 +230,15 @@ impl Pending {
         });
     }
 
+    /// A write was neither made nor taken back everywhere: nobody knows what there is of the key, until
+    /// the matrix is opened again.
+    pub(crate) fn fail(&self, hash: u64) {
+        self.end(hash, |entry| {
+            *entry = Entry { done: !MADE, is_held: false, before: None, ..*entry };
+            false
+        });
+    }
+
     /// Readers need not wait any more.
     pub(crate) fn let_go(&self, hash: u64) {
         self.end(hash, |entry| {
@@ -230,30 +262,29 @@ impl Pending {
         });
     }
 
-    /// The last device that could have followed a write has failed to: if those that have it go, it
-    /// is lost.
-    pub(crate) fn give_up(&self, hash: u64, sequence: u64) {
+    /// A device that should have followed a write has failed to, and could not be left out.
+    pub(crate) fn give_up(&self, hash: u64, sequence: u64, device: u8) {
+        let given_up = 1 << (GIVEN_UP + u32::from(device));
         self.end(hash, |entry| {
             if entry.sequence == sequence {
-                entry.done |= GIVEN_UP;
+                entry.done |= given_up;
             }
             if let Some((before, done)) = &mut entry.before
                 && *before == sequence
             {
-                *done |= GIVEN_UP;
+                *done |= given_up;
             }
             false
         });
     }
 
-    /// True if no member has the newest of a key, and none will.
-    pub(crate) fn is_lost(&self, hash: u64, members: Devices) -> bool {
-        self.entry(hash).is_some_and(|entry| {
-            // While it is being made nobody has it yet who is known.
-            let is_known = entry.done & !GIVEN_UP != 0;
-            let is_given_up = entry.done & GIVEN_UP != 0;
-            !entry.is_held && is_known && is_given_up && entry.done & members == 0
-        })
+    /// The members that have the newest of a key, or will.
+    pub(crate) fn reached(&self, hash: u64, members: Devices) -> Devices {
+        match self.entry(hash) {
+            // While it is being made nobody has failed to yet.
+            Some(Entry { is_held: false, done, .. }) => members & (done | !(done >> GIVEN_UP)),
+            _ => members,
+        }
     }
 
     /// Drops the key's entry if `is_over`.
@@ -275,9 +306,9 @@ impl Pending {
             let mut entries = spin::lock(&stripe.entries);
             for entry in entries.iter_mut().filter(|entry| of_group(entry.hash)) {
                 let before = entry.before.as_mut().map(|(_, done)| done);
-                for done in before.into_iter().chain([&mut entry.done]).filter(|done| **done != 0) {
-                    *done |= 1 << device;
-                }
+                // Not of what nobody has yet, or of which nobody knows who has it.
+                let all = before.into_iter().chain([&mut entry.done]);
+                all.filter(|done| **done & MADE != 0).for_each(|done| *done |= 1 << device);
             }
         }
     }
@@ -379,16 +410,19 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_and_nobody_will_have_is_lost() {
+    fn who_has_given_up_is_not_waited_for() {
         let pending = Pending::new();
         pending.begin(entry(1, 1));
         pending.done(7, 1, 0b10, 0b11);
-        assert!(!pending.is_lost(7, 0b01), "the other may get it still");
-        pending.give_up(7, 1);
-        assert!(pending.is_lost(7, 0b01) && !pending.is_lost(7, 0b11));
+        assert_eq!(pending.reached(7, 0b01), 0b01, "the other may get it still");
+        pending.give_up(7, 1, 0);
+        assert_eq!((pending.reached(7, 0b01), pending.reached(7, 0b111)), (0, 0b110));
         pending.begin(entry(2, 0));
+        assert_eq!(pending.reached(7, 0b01), 0b01, "another is being made");
         pending.refuse(7, 0b01);
-        assert!(pending.is_lost(7, 0b01), "it is so again");
+        assert_eq!(pending.reached(7, 0b01), 0, "it is so again");
+        pending.filled(0, |_| true);
+        assert_eq!(pending.reached(7, 0b01), 0b01, "another is in its place");
     }
 
     #[test]

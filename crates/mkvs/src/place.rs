@@ -4,10 +4,11 @@
 //!   key ─▶ hash ─▶ slot (one of 1024) ─▶ owner: a group
 //! ```
 //!
-//! Slots are dealt to groups by *rendezvous*: every group throws for every slot, and the highest
-//! throw has it. So a group that is added takes its share of slots, each from whoever had it, and
-//! no other slot moves. The table is what counts, though, and is kept durably: the rendezvous only
-//! says how it should be, and slots move one at a time.
+//! Slots are dealt to groups by *rendezvous* with equal shares: a group that comes throws for every
+//! slot, and takes those with its highest throws, each from whoever has most then, until it has as
+//! many as the others. So no other slot moves, all groups have the same number of slots but for one,
+//! and a matrix that was made with four groups is as one that grew to them. The table is what counts,
+//! though, and is kept durably: this only says how it should be, and slots move a few at a time.
 
 /// Slots of a matrix.
 pub const SLOTS: usize = 1024;
@@ -18,10 +19,29 @@ pub fn slot_of(hash: u64) -> usize {
     (hash >> (u64::BITS - SLOTS.ilog2())) as usize
 }
 
-/// The group that should own `slot`, of groups 0 to `groups` - 1.
-pub fn rendezvous(slot: usize, groups: u16) -> u16 {
-    let throw = |group: &u16| mix((slot as u64) << 16 | u64::from(*group));
-    (0..groups).max_by_key(throw).unwrap_or(0)
+/// The owner of each slot in a matrix of so many groups, at least one.
+pub fn deal(groups: u16) -> Vec<u16> {
+    let mut owners = vec![0; SLOTS];
+    for group in 1..groups {
+        share_of(group, &owners).into_iter().for_each(|slot| owners[slot] = group);
+    }
+    owners
+}
+
+/// The slots that `group` is to take from those before it, which own all: in ascending order.
+pub fn share_of(group: u16, owners: &[u16]) -> Vec<usize> {
+    let mut of: Vec<Vec<usize>> = vec![Vec::new(); usize::from(group)];
+    for (slot, owner) in owners.iter().enumerate() {
+        of[usize::from(*owner)].push(slot);
+    }
+    // The highest throw last.
+    let throw = |slot: &usize| mix((*slot as u64) << 16 | u64::from(group));
+    of.iter_mut().for_each(|slots| slots.sort_by_key(throw));
+    let mut share: Vec<usize> = (0..owners.len() / (usize::from(group) + 1))
+        .filter_map(|_| of.iter_mut().rev().max_by_key(|slots| slots.len())?.pop())
+        .collect();
+    share.sort_unstable();
+    share
 }
 
 /// A throw: all bits of the result depend on all bits of the argument.
@@ -37,28 +57,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_group_has_its_share() {
-        for groups in 1..=8_u16 {
+    fn all_groups_have_the_same_share() {
+        for groups in 1..=64_u16 {
             let mut owned = vec![0_usize; usize::from(groups)];
-            (0..SLOTS).for_each(|slot| owned[usize::from(rendezvous(slot, groups))] += 1);
-            let fair = SLOTS / usize::from(groups);
-            for count in &owned {
-                assert!(count.abs_diff(fair) <= fair / 3, "{owned:?} of {groups} groups");
-            }
+            deal(groups).into_iter().for_each(|owner| owned[usize::from(owner)] += 1);
+            let (least, most) = (owned.iter().min().unwrap(), owned.iter().max().unwrap());
+            assert!(most - least <= 1, "{owned:?} of {groups} groups");
         }
     }
 
     #[test]
     fn a_new_group_takes_slots_and_no_other_moves() {
-        for groups in 1..8_u16 {
-            let moved = (0..SLOTS).filter(|slot| {
-                let (before, after) = (rendezvous(*slot, groups), rendezvous(*slot, groups + 1));
-                assert!(after == before || after == groups, "slot {slot} moved between the others");
-                after != before
-            });
-            let fair = SLOTS / usize::from(groups + 1);
-            assert!(moved.count().abs_diff(fair) <= fair / 3);
+        for groups in 1..16_u16 {
+            for (before, after) in deal(groups).into_iter().zip(deal(groups + 1)) {
+                assert!(after == before || after == groups, "moved from {before} to {after}");
+            }
         }
+    }
+
+    #[test]
+    fn whoever_has_more_gives_more() {
+        // As a table that was dealt otherwise.
+        let owners: Vec<u16> = (0..SLOTS).map(|slot| u16::from(slot % 4 == 0)).collect();
+        let share = share_of(2, &owners);
+        assert_eq!(share.len(), SLOTS / 3);
+        assert!(share.iter().all(|slot| owners[*slot] == 0), "the other has a quarter only");
+        assert!(share.is_sorted());
     }
 
     #[test]

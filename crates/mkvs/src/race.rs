@@ -73,8 +73,8 @@ struct Finish {
     /// An answer has come, or nobody waits for one any more.
     is_over: bool,
     answer: Scratch,
-    /// Those who have nothing to say, and why if they failed.
-    void: Vec<(u8, Option<Error>)>,
+    /// Those who have nothing to say, and why if nobody else has either.
+    void: Vec<Option<Error>>,
 }
 
 /// A read.
@@ -152,11 +152,10 @@ impl Race {
             let visit = &mut |record: Record<'_>| scratch.keep(&record);
             match group.read_if_current(device, (self.hash, &self.key), visit) {
                 Ok(Some(_)) => self.win(scratch),
-                Ok(None) => self.pass(device.number, None),
-                // Another may be in its place by now, which has not failed.
-                Err(error) => {
-                    self.pass(device.number, Some(error).filter(|_| group.is_there(device)))
-                }
+                Ok(None) => self.pass(None),
+                // Who asks next finds damage by himself, and deals with it.
+                Err(error) if is_damage(&error) => self.pass(None),
+                Err(error) => self.pass(group.go_on_without(device, error).err()),
             }
         };
         device.pace.note(end, asked_at, begun_at);
@@ -177,8 +176,8 @@ impl Race {
         End::Won
     }
 
-    fn pass(&self, device: u8, error: Option<Error>) -> End {
-        spin::lock(&self.finish).void.push((device, error));
+    fn pass(&self, error: Option<Error>) -> End {
+        spin::lock(&self.finish).void.push(error);
         self.tell();
         End::Void
     }
@@ -235,12 +234,9 @@ impl Field<'_> {
     /// Deals with who has passed. True if that was all.
     fn has_passed(&mut self) -> Result<bool> {
         let void = std::mem::take(&mut spin::lock(&self.race.finish).void);
-        for (device, error) in void {
+        for error in void {
             self.running -= 1;
-            // Who asks next finds damage by himself, and deals with it.
-            if let Some(error) = error.filter(|error| !is_damage(error)) {
-                self.group.go_on_without(device, error)?;
-            }
+            error.map_or(Ok(()), Err)?;
         }
         Ok(self.running == 0)
     }

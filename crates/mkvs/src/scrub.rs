@@ -14,6 +14,7 @@
 
 use crate::bloom::hash_of;
 use crate::decided::{is_damage, is_failure};
+use crate::device::Device;
 use crate::engine::Matrix;
 use crate::filling::Item;
 use crate::group::Group;
@@ -63,11 +64,15 @@ impl Matrix {
         for group in shared.groups.iter() {
             let mut doubts = Vec::new();
             for device in group.of(group.members()) {
-                doubts.push((device.number, shared.doubts_of(group, device.number)?));
+                doubts.push((Arc::clone(device), shared.doubts_of(group, device)?));
             }
-            for (number, doubts) in &doubts {
-                shared.scrub_keys_of(group, (*number, doubts), &mut scrubbed, progress)?;
+            let mut records = None;
+            for (device, doubts) in &doubts {
+                let of_device =
+                    shared.scrub_keys_of(group, (device, doubts), &mut scrubbed, progress)?;
+                records = records.or(of_device);
             }
+            scrubbed.records += records.unwrap_or(0);
             shared.settle_all(group, &doubts, &mut scrubbed)?;
         }
         Ok(scrubbed)
@@ -76,9 +81,9 @@ impl Matrix {
 
 impl Shared {
     /// What a device is in doubt of. One that fails is left out.
-    fn doubts_of(&self, group: &Arc<Group>, number: u8) -> Result<Vec<Doubt>> {
-        match group.device(number)?.engine.doubts() {
-            Err(error) => group.go_on_without(number, error).map(|()| Vec::new()),
+    fn doubts_of(&self, group: &Arc<Group>, device: &Device) -> Result<Vec<Doubt>> {
+        match device.engine.doubts() {
+            Err(error) => group.go_on_without(device, error).map(|()| Vec::new()),
             doubts => doubts,
         }
     }
@@ -88,53 +93,54 @@ impl Shared {
     fn settle_all(
         &self,
         group: &Arc<Group>,
-        doubts: &[(u8, Vec<Doubt>)],
+        doubts: &[(Arc<Device>, Vec<Doubt>)],
         scrubbed: &mut Scrubbed,
     ) -> Result<()> {
-        let place = |number: u8| Position { group: group.number, device: number };
-        for (number, of) in doubts {
+        let place = |device: &Device| Position { group: group.number, device: device.number };
+        for (device, of) in doubts {
             let is_sure = |doubt: &Doubt| {
-                let mut peers = doubts.iter().filter(|(peer, _)| peer != number);
+                let mut peers = doubts.iter().filter(|(peer, _)| peer.number != device.number);
                 peers.any(|(peer, theirs)| {
-                    let is_read = scrubbed.unreadable.iter().all(|(it, _)| *it != place(*peer));
-                    let is_member = group.members() & 1 << peer != 0;
-                    is_read && is_member && !theirs.iter().any(|other| overlap(other, doubt))
+                    let is_read = scrubbed.unreadable.iter().all(|(it, _)| *it != place(peer));
+                    is_read
+                        && group.is_member(peer)
+                        && !theirs.iter().any(|other| overlap(other, doubt))
                 })
             };
             let is_lost = |doubt: &Doubt| scrubbed.lost.iter().any(|key| is_within(doubt, key));
             let settled: Vec<&Doubt> = of.iter().filter(|it| is_sure(it) && !is_lost(it)).collect();
             for doubt in settled {
-                if group.members() & 1 << number == 0 {
+                if !group.is_member(device) {
                     break;
                 }
-                let device = group.device(*number)?;
                 device.drain();
                 match device.engine.settle(doubt) {
-                    Ok(()) => scrubbed.settled.push(place(*number)),
-                    Err(error) if is_failure(&error) => group.go_on_without(*number, error)?,
-                    Err(error) => return Err(error),
+                    Ok(()) => scrubbed.settled.push(place(device)),
+                    Err(error) => group.go_on_without(device, error)?,
                 }
             }
         }
         Ok(())
     }
 
-    /// Looks at every key that one device has, on all members; but for those that it is in doubt of,
-    /// whose peers have them.
+    /// Looks at every key that one device has, on all members, but for those that it is in doubt of,
+    /// whose peers have them; how many they were, unless the device failed: its peers have what it had.
     fn scrub_keys_of(
         &self,
         group: &Arc<Group>,
-        (number, doubts): (u8, &[Doubt]),
+        (device, doubts): (&Device, &[Doubt]),
         scrubbed: &mut Scrubbed,
         progress: &dyn Fn(Progress),
-    ) -> Result<()> {
-        if group.members() & 1 << number == 0 {
-            return Ok(());
+    ) -> Result<Option<u64>> {
+        if !group.is_member(device) {
+            return Ok(None);
         }
-        let engine = Arc::clone(&group.device(number)?.engine);
-        let is_first = group.members().trailing_zeros() == u32::from(number);
-        let (mut done, total) = (0, engine.len()?);
-        let mut keys_of = Keys::new(&*engine, doubts);
+        let mut done = 0;
+        let total = match device.engine.len() {
+            Ok(total) => total,
+            Err(error) => return group.go_on_without(device, error).map(|()| None),
+        };
+        let mut keys_of = Keys::new(&*device.engine, doubts);
         loop {
             let mut keys = Vec::with_capacity(AT_A_TIME);
             let is_more = keys_of.next(&mut keys);
@@ -144,17 +150,16 @@ impl Shared {
                 self.scrub_key(group, key, scrubbed)?;
             }
             done += keys.len() as u64;
-            scrubbed.records += if is_first { keys.len() as u64 } else { 0 };
             progress(Progress { stage: "reading records", done: done.min(total), total });
             match is_more {
                 Ok(true) => {}
-                Ok(false) => return Ok(()),
+                Ok(false) => return Ok(Some(done)),
                 Err(error) if is_damage(&error) => {
-                    let position = Position { group: group.number, device: number };
+                    let position = Position { group: group.number, device: device.number };
                     scrubbed.unreadable.push((position, error.to_string()));
-                    return Ok(());
+                    return Ok(Some(done));
                 }
-                Err(error) => return Err(error),
+                Err(error) => return group.go_on_without(device, error).map(|()| None),
             }
         }
     }
@@ -181,10 +186,17 @@ impl Shared {
             return Ok(());
         };
         let mut item = Item { key: key.to_vec(), put: None, sequence: group.draw(None) };
-        let source = Arc::clone(&group.device(*source)?.engine);
-        source.get_with(key, Visibility::Durable, &mut |record: Record<'_>| {
+        let source = Arc::clone(group.device(*source)?);
+        let read = source.engine.get_with(key, Visibility::Durable, &mut |record: Record<'_>| {
             item.put = Some((record.value.to_vec(), record.expires_at));
-        })?;
+        });
+        match read {
+            Err(error) if !is_damage(&error) => {
+                // What it had is found again with its peers, by whoever goes through theirs.
+                return group.go_on_without(&source, error);
+            }
+            read => drop(read?),
+        }
         for device in group.of(group.followers()) {
             if let Err(error) = item.give_to(&*device.engine) {
                 if !is_failure(&error) {
@@ -192,9 +204,9 @@ impl Shared {
                 }
                 // It cannot even be written over: the device has to be replaced.
                 if group.members() & 1 << device.number == 0 {
-                    group.drop_member(device.number)?;
+                    group.drop_member(device)?;
                 } else {
-                    group.go_on_without(device.number, error)?;
+                    group.go_on_without(device, error)?;
                 }
             }
         }
@@ -217,7 +229,7 @@ impl Shared {
         for device in group.of(group.members()) {
             match health(&*device.engine) {
                 Ok(health) => healths.push((device.number, health)),
-                Err(error) => group.go_on_without(device.number, error)?,
+                Err(error) => group.go_on_without(device, error)?,
             }
         }
         Ok(healths)

@@ -44,6 +44,11 @@ impl Moment {
         self.members() | self.joining() | self.candidates()
     }
 
+    /// Another for each time, and never zero.
+    pub(crate) fn stamp(self) -> u64 {
+        self.0
+    }
+
     fn with(self, members: Devices, joining: Devices, candidates: Devices) -> Self {
         let sets = u64::from(members) | u64::from(joining) << 8 | u64::from(candidates) << 16;
         Self((self.0 & !(VERSION - 1)).wrapping_add(VERSION) | sets)

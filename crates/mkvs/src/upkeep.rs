@@ -2,11 +2,11 @@
 
 use crate::bloom::hash_of;
 use crate::decided::is_failure;
+use crate::device::Device;
 use crate::group::Group;
 use crate::label::{Ack, Label, Position, Standing};
 use crate::matrix::{Shared, is_reserved};
 use crate::open::FILTER_MIN;
-use crate::pending::Pending;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin;
 use std::sync::atomic::Ordering;
@@ -28,34 +28,41 @@ impl Shared {
     /// # Errors
     /// As the engine, and if there is no memory.
     pub(crate) fn fill_filter(&self, group: &Group) -> Result<()> {
-        let capacity = (2 * group.settled()?.engine.len()?).max(FILTER_MIN);
+        let capacity = (2 * group.ask(|device| device.engine.len())?).max(FILTER_MIN);
         let unusable = |error: crate::bloom::FilterError| Error::Unusable(error.to_string());
         let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
-        // Only now: what was counted in the old table alone is on this device when it is listed.
-        let engine = &group.settled()?.engine;
-        let mut cursor = 0;
-        loop {
-            cursor = engine.iterate(cursor, 1024, &mut |entry| {
-                if !is_reserved(entry.key) {
-                    rebuild.add(hash_of(entry.key));
+        // Only now: what was counted in the old table alone is on this device when it is listed. What
+        // one had listed that has failed is counted twice: that is "perhaps".
+        group.ask(|device| {
+            let mut cursor = 0;
+            loop {
+                cursor = device.engine.iterate(cursor, 1024, &mut |entry| {
+                    if !is_reserved(entry.key) {
+                        rebuild.add(hash_of(entry.key));
+                    }
+                })?;
+                if cursor == 0 {
+                    return Ok(());
                 }
-            })?;
-            if cursor == 0 {
-                rebuild.finish();
-                return Ok(());
             }
-        }
+        })?;
+        rebuild.finish();
+        Ok(())
     }
 
-    /// A device is a member no more: durably so on all that can be reached, when it returns.
+    /// A device is a member no more: durably so on all that can be reached, when it returns. Nothing
+    /// is to be done if another is in its place by now.
     ///
     /// # Errors
     /// If it was the last of its group.
-    pub(crate) fn demote(&self, position: Position) -> Result<()> {
+    pub(crate) fn demote(&self, position: Position, device: &Device) -> Result<()> {
         let mut label = spin::lock(&self.label);
         let Some(group) = self.groups.iter().find(|group| group.number == position.group) else {
             return Err(Error::Unusable(format!("there is no device {position}")));
         };
+        if !group.is_there(device) {
+            return Ok(());
+        }
         let bit = 1 << position.device;
         if group.followers() & bit != 0 && group.members() & bit == 0 {
             // Nobody counts on it yet.
@@ -189,7 +196,7 @@ impl Shared {
         // Who is given an older one from here on lowers it first.
         self.mark.fetch_max(newest, Ordering::AcqRel);
         // Whoever had drawn a sequence by then has made its entry when the turns have gone round.
-        self.wait_for_writers();
+        self.pending.wait_for_turns();
         let members = || self.groups.iter().flat_map(|group| group.of(group.members()));
         members().for_each(|device| device.drain());
         let mut label = spin::lock(&self.label);
@@ -252,13 +259,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until nobody writes who began before the call.
-    pub(crate) fn wait_for_writers(&self) {
-        for stripe in 0..Pending::stripes() {
-            drop(self.pending.turn(stripe));
-        }
-    }
-
     /// Leaves a clean matrix behind. Writes fail from now on.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::SeqCst) {
@@ -267,7 +267,7 @@ impl Shared {
             let is_clean = self.is_clean.load(Ordering::Acquire);
             return if is_clean { Ok(()) } else { Err(Error::Unusable(failed.to_owned())) };
         }
-        self.wait_for_writers();
+        self.pending.wait_for_turns();
         while !self.raise_mark()? {}
         {
             let mut label = spin::lock(&self.label);

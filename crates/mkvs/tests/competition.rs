@@ -4,16 +4,16 @@ mod shelf;
 
 use coreplane_engine::{Engine, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Prototype, ReadPath, Shape, Standing};
-use shelf::pulled::Switch;
+use shelf::gate::Gate;
 use shelf::{Kind, Shelf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A group of two devices, and a switch for each.
+/// A group of two devices, and what is done to each.
 struct Pair {
     matrix: Matrix,
-    switches: [Arc<Switch>; 2],
+    gates: [Arc<Gate>; 2],
     shelf: Shelf,
 }
 
@@ -22,8 +22,8 @@ fn pair(ack: Ack, prototype: Prototype, read_path: ReadPath) -> Pair {
     let shape = Shape { groups: 1, devices: 2, ack, prototype };
     let options = Options { read_path, ..Options::default() };
     let matrix = Matrix::create(&shelf, shape, &options).expect("create");
-    let switches = [0, 1].map(|device| shelf.switch(Position { group: 0, device }));
-    Pair { matrix, switches, shelf }
+    let gates = [0, 1].map(|device| shelf.gate(Position { group: 0, device }));
+    Pair { matrix, gates, shelf }
 }
 
 fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
@@ -50,11 +50,11 @@ fn count(counter: &AtomicU64) -> u64 {
 
 impl Pair {
     fn held_reads(&self) -> u64 {
-        self.switches.iter().map(|switch| count(&switch.held_reads)).sum()
+        self.gates.iter().map(|gate| count(&gate.held_gets)).sum()
     }
 
     fn hold_reads(&self, holds: bool) {
-        self.switches.iter().for_each(|switch| set(&switch.holds_reads, holds));
+        self.gates.iter().for_each(|gate| set(&gate.holds_gets, holds));
     }
 }
 
@@ -73,16 +73,16 @@ fn a_slow_read_is_not_too_new(read_path: ReadPath) {
             let reader = scope.spawn(move || get(matrix, key));
             wait_until(|| pair.held_reads() > 0);
             // It comes to one device and waits at the other.
-            let reads = |switch: &Arc<Switch>| count(&switch.held_reads) > 0;
-            let asked = pair.switches.iter().position(reads).expect("a device");
-            let other = &pair.switches[1 - asked];
-            set(&other.holds_writes, true);
+            let reads = |gate: &Arc<Gate>| count(&gate.held_gets) > 0;
+            let asked = pair.gates.iter().position(reads).expect("a device");
+            let other = &pair.gates[1 - asked];
+            set(&other.holds_puts, true);
             let writer = scope.spawn(move || put(matrix, key, b"new"));
-            wait_until(|| count(&other.held_writes) > 0);
+            wait_until(|| count(&other.held_puts) > 0);
             pair.hold_reads(false);
             let first = reader.join().expect("reader");
             let second = get(matrix, key);
-            set(&other.holds_writes, false);
+            set(&other.holds_puts, false);
             writer.join().expect("writer");
             assert!(second == b"new" || first == b"old", "a reader goes back");
             assert_eq!(get(matrix, key), b"new");
@@ -107,8 +107,8 @@ fn a_stalled_device_holds_up_nobody() {
     let keys: Vec<String> = (0..100).map(|number| format!("key {number}")).collect();
     keys.iter().for_each(|key| put(&pair.matrix, key.as_bytes(), key.as_bytes()));
     for stalled in [0, 1, 0] {
-        let switch = &pair.switches[stalled];
-        set(&switch.holds_reads, true);
+        let gate = &pair.gates[stalled];
+        set(&gate.holds_gets, true);
         let matrix = &pair.matrix;
         std::thread::scope(|scope| {
             // Of several threads, of which each prefers a device.
@@ -120,14 +120,15 @@ fn a_stalled_device_holds_up_nobody() {
                 });
             }
         });
-        set(&switch.holds_reads, false);
+        set(&gate.holds_gets, false);
     }
     let stats = pair.matrix.stats();
     assert!(stats.figure("matrix_hedges") > Some(0), "{stats:?}");
-    // That they are over is what counts. Now and then one is not raced: when it had to be decided
-    // anew whom to ask, a few times.
     assert_eq!(stats.hits, 1200, "{stats:?}");
-    assert!(stats.figure("matrix_race_wins") > Some(1000), "{stats:?}");
+    // All were raced, and each was won once. The last winners may not have noted it yet.
+    let wins = || pair.matrix.stats().figure("matrix_race_wins").expect("a figure");
+    wait_until(|| wins() >= 1200);
+    assert_eq!(wins(), 1200);
     assert_eq!(stats.devices.len(), 2);
 }
 
@@ -140,27 +141,27 @@ fn a_hedge_is_never_stale() {
         let key = key.as_bytes();
         put(&pair.matrix, key, b"old");
         pair.matrix.sync().expect("both have it");
-        let [one, other] = &pair.switches;
+        let [one, other] = &pair.gates;
         // Whichever decides the write, the other does not get it.
         let lagging = if round % 2 == 0 { one } else { other };
         let current = if round % 2 == 0 { other } else { one };
-        set(&lagging.holds_writes, true);
+        set(&lagging.holds_puts, true);
         let matrix = &pair.matrix;
         std::thread::scope(|scope| {
             let writer = scope.spawn(move || put(matrix, key, b"new"));
-            wait_until(|| count(&lagging.held_writes) > 0 || writer.is_finished());
+            wait_until(|| count(&lagging.held_puts) > 0 || writer.is_finished());
             if writer.is_finished() {
-                wait_until(|| count(&lagging.held_writes) > 0);
-                set(&current.holds_reads, true);
+                wait_until(|| count(&lagging.held_puts) > 0);
+                set(&current.holds_gets, true);
                 let reader = scope.spawn(move || get(matrix, key));
-                wait_until(|| count(&current.held_reads) > 0 || reader.is_finished());
+                wait_until(|| count(&current.held_gets) > 0 || reader.is_finished());
                 // Time enough to ask the other one, if that were allowed.
                 let late = Instant::now() + Duration::from_millis(20);
                 wait_until(|| Instant::now() > late || reader.is_finished());
-                set(&current.holds_reads, false);
+                set(&current.holds_gets, false);
                 assert_eq!(reader.join().expect("reader"), b"new");
             }
-            set(&lagging.holds_writes, false);
+            set(&lagging.holds_puts, false);
             writer.join().expect("writer");
         });
         pair.matrix.sync().expect("both have it");
@@ -174,8 +175,7 @@ fn a_device_that_fails_in_a_race_loses_it() {
     for failing in [0, 1] {
         let pair = pair(Ack::All, Prototype::Mkvs, ReadPath::Rings);
         put(&pair.matrix, b"key", b"value");
-        let [fails, stays] =
-            [failing, 1 - failing].map(|device| Arc::clone(&pair.switches[device]));
+        let [fails, stays] = [failing, 1 - failing].map(|device| Arc::clone(&pair.gates[device]));
         pair.hold_reads(true);
         pair.shelf.pull(Position { group: 0, device: failing as u8 });
         let matrix = &pair.matrix;
@@ -183,11 +183,11 @@ fn a_device_that_fails_in_a_race_loses_it() {
             let reader = scope.spawn(move || get(matrix, b"key"));
             // Both are asked, since the first one is late.
             wait_until(|| pair.held_reads() == 2);
-            set(&fails.holds_reads, false);
+            set(&fails.holds_gets, false);
             let position = Position { group: 0, device: failing as u8 };
             let is_absent = || matrix.standings().contains(&(position, Standing::Absent));
             wait_until(is_absent);
-            set(&stays.holds_reads, false);
+            set(&stays.holds_gets, false);
             assert_eq!(reader.join().expect("reader"), b"value");
         });
         assert_eq!(get(matrix, b"key"), b"value");
@@ -200,7 +200,7 @@ fn one_device_serves_reads_where_none_competes() {
     for read_path in [ReadPath::Auto, ReadPath::Rings] {
         let pair = pair(Ack::All, Prototype::Gekv, read_path);
         put(&pair.matrix, b"key", b"value");
-        let before = pair.switches.each_ref().map(|switch| count(&switch.reads));
+        let before = pair.gates.each_ref().map(|gate| count(&gate.gets));
         let matrix = &pair.matrix;
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -208,7 +208,7 @@ fn one_device_serves_reads_where_none_competes() {
                     .spawn(move || (0..50).for_each(|_| assert_eq!(get(matrix, b"key"), b"value")));
             }
         });
-        let after = pair.switches.each_ref().map(|switch| count(&switch.reads));
+        let after = pair.gates.each_ref().map(|gate| count(&gate.gets));
         assert_eq!([after[0] - before[0], after[1] - before[1]], [0, 200]);
         // When it is gone the other one does.
         pair.shelf.pull(Position { group: 0, device: 1 });
@@ -243,13 +243,13 @@ fn stalls_make_reads_go_through_the_rings() {
     let stop = AtomicBool::new(false);
     let (matrix, stopped) = (&pair.matrix, &stop);
     std::thread::scope(|scope| {
-        let switches = &pair.switches;
+        let gates = &pair.gates;
         scope.spawn(move || {
             while !stopped.load(Ordering::SeqCst) {
-                for switch in switches {
-                    set(&switch.holds_reads, true);
+                for gate in gates {
+                    set(&gate.holds_gets, true);
                     std::thread::sleep(Duration::from_millis(1));
-                    set(&switch.holds_reads, false);
+                    set(&gate.holds_gets, false);
                     std::thread::sleep(Duration::from_micros(100));
                 }
             }

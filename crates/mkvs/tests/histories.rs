@@ -1,23 +1,31 @@
 //! Concurrent histories of small matrices, judged key by key, while devices stall, are pulled out and
-//! come back, and all of it crashes and is opened again.
+//! come back, a group is added, records are scrubbed, and all of it crashes and is opened again.
 //!
 //! ```text
 //!   clients   call ─ call ─ call ─ … ─ (cut off)      call ─ call ─ …
 //!   stalls      a device waits ─ goes on ─ another waits …
-//!   chaos       pulled out ─ put back, filled, a member again …
+//!   chaos       pulled out ─ put back, filled, a member again; or a new one in its place …
+//!   keeper      scrub ─ a group is added: slots move … ─ scrub …
 //!   power                              ✂ every device fails at once; opened again
 //! ```
+//!
+//! At every moment one device of a group at most has failed: so no call fails but for the power. One
+//! that was pulled out and put back before anybody saw it may have failed whoever is still at work;
+//! so before another of its group is pulled out, whoever is at work has ended.
 //!
 //! `COREPLANE_HISTORIES=n` for n seeds of each matrix (else a few, or 400 at full scale), from
 //! `COREPLANE_HISTORY=seed` on.
 
-#[path = "gated/mod.rs"]
 mod shelf;
 
 use coreplane_engine::conformance::history::{Call, Client, Event, Sequences, is_linearizable};
-use coreplane_engine::{Engine, Error};
+use coreplane_engine::{Engine, Error, WriteOptions};
+use coreplane_mkvs::bloom::hash_of;
+use coreplane_mkvs::place::{deal, share_of, slot_of};
 use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Position, Shape, Standing};
+use parking_lot::RwLock;
 use shelf::{Kind, Shelf};
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -58,6 +66,8 @@ struct Tally {
     stalls: AtomicU64,
     pulls: AtomicU64,
     returns: AtomicU64,
+    groups: AtomicU64,
+    scrubs: AtomicU64,
     crashes: AtomicU64,
     refused: AtomicU64,
 }
@@ -75,24 +85,25 @@ struct History<'t> {
     tally: &'t Tally,
     /// What was done to devices, and when.
     deeds: Mutex<Vec<(u64, String)>>,
+    /// Held by whoever calls the matrix.
+    at_work: RwLock<()>,
+    /// The device of each group that was pulled out last.
+    pulled: Mutex<HashMap<u16, Position>>,
+}
+
+fn positions(matrix: &Matrix) -> Vec<Position> {
+    matrix.standings().into_iter().map(|(position, _)| position).collect()
 }
 
 impl History<'_> {
-    fn positions(&self) -> Vec<Position> {
-        let Shape { groups, devices, .. } = self.shape;
-        (0..groups)
-            .flat_map(|group| (0..devices).map(move |device| Position { group, device }))
-            .collect()
-    }
-
     fn note(&self, deed: String) {
         self.deeds.lock().expect("lock").push((self.clock.load(Ordering::SeqCst), deed));
     }
 
     /// Devices stall for a moment until `is_over`, one after the other.
-    fn stall(&self, mut dice: Dice, is_over: &AtomicBool) {
-        let positions = self.positions();
+    fn stall(&self, matrix: &Matrix, mut dice: Dice, is_over: &AtomicBool) {
         while !is_over.load(Ordering::SeqCst) {
+            let positions = positions(matrix);
             let position = positions[dice.throw(positions.len() as u64) as usize];
             let gate = self.shelf.gate(position);
             gate.is_stalled.store(true, Ordering::SeqCst);
@@ -105,35 +116,101 @@ impl History<'_> {
 
     /// Devices are pulled out and put back until `is_over`; one of a group always stays.
     fn pull_and_return(&self, matrix: &Matrix, mut dice: Dice, is_over: &AtomicBool) {
-        let positions = self.positions();
         while !is_over.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_micros(dice.throw(600)));
+            let positions = positions(matrix);
             let position = positions[dice.throw(positions.len() as u64) as usize];
-            let standings = matrix.standings();
-            let is_current = |at: Position| standings.contains(&(at, Standing::Current));
-            let others = positions.iter().filter(|it| it.group == position.group);
-            if is_current(position) && others.filter(|it| is_current(**it)).count() > 1 {
+            if self.may_be_pulled(matrix, position) {
                 self.note(format!("{position} is pulled out"));
                 self.shelf.pull(position);
                 add(&self.tally.pulls, 1);
                 std::thread::sleep(Duration::from_micros(dice.throw(800)));
                 self.note(format!("{position} is there"));
                 self.shelf.put_back(position);
-            } else if !is_current(position) {
-                self.put_back(matrix, position);
+            } else if !matrix.standings().contains(&(position, Standing::Current)) {
+                self.put_back(matrix, position, dice.throw(4) == 0);
             }
         }
     }
 
-    fn put_back(&self, matrix: &Matrix, position: Position) {
-        self.note(format!("{position} comes back"));
-        match matrix.replace(&self.shelf, position, &FillOptions::default(), &|_| {}) {
+    /// True if the group of a device has another one, and nobody is at work whom that one has failed.
+    fn may_be_pulled(&self, matrix: &Matrix, position: Position) -> bool {
+        let mut pulled = self.pulled.lock().expect("lock");
+        let last = pulled.insert(position.group, position);
+        if last.is_some_and(|last| last != position) {
+            drop(self.at_work.write());
+            // What lies in rings is made; who cannot make it is a member no more.
+            assert!(matrix.sync().is_ok() || self.shelf.is_dead(), "seed {}: sync", self.seed);
+        }
+        let standings = matrix.standings();
+        let is_current = |at: Position| standings.contains(&(at, Standing::Current));
+        let mut others = standings.iter().map(|(at, _)| *at).filter(|it| *it != position);
+        is_current(position) && others.any(|it| it.group == position.group && is_current(it))
+    }
+
+    fn put_back(&self, matrix: &Matrix, position: Position, is_fresh: bool) {
+        self.note(format!("{position} comes back, or a new one: {is_fresh}"));
+        let options = FillOptions { is_fresh, ..FillOptions::default() };
+        match matrix.replace(&self.shelf, position, &options, &|_| {}) {
             Ok(_) => {
                 self.note(format!("{position} is a member again"));
                 add(&self.tally.returns, 1);
             }
-            Err(error) => assert!(self.shelf.is_dead(), "{position} cannot come back: {error}"),
+            // The keeper is at it.
+            Err(Error::Unusable(why)) if why.starts_with("another device or group") => {}
+            Err(error) => {
+                let seed = self.seed;
+                assert!(self.shelf.is_dead(), "seed {seed}: {position} cannot come back: {error}");
+            }
         }
+    }
+
+    /// A group is added, once, and records are scrubbed, until `is_over`.
+    fn keep(&self, matrix: &Matrix, mut dice: Dice, is_over: &AtomicBool) {
+        while !is_over.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_micros(dice.throw(1500)));
+            let _working = self.at_work.read();
+            if dice.throw(3) > 0 {
+                match matrix.scrub(&|_| {}) {
+                    Ok(scrubbed) => assert_eq!(scrubbed.lost.len(), 0, "seed {}", self.seed),
+                    Err(error) => self.assert_is_cut("scrub", &error),
+                }
+                add(&self.tally.scrubs, 1);
+            } else {
+                self.grow(matrix);
+            }
+        }
+    }
+
+    fn grow(&self, matrix: &Matrix) {
+        let options = FillOptions::default();
+        let has_grown = matrix.slots().0.len() > usize::from(self.shape.groups);
+        if has_grown && !matrix.is_moving() {
+            return;
+        }
+        self.note("slots begin to move".to_owned());
+        let moved = if has_grown {
+            matrix.finish_moves(&options, &|_| {})
+        } else {
+            matrix.add_group(&self.shelf, &options, &|_| {})
+        };
+        match moved {
+            Ok(_) => {
+                self.note("slots have moved".to_owned());
+                add(&self.tally.groups, 1);
+            }
+            // A device is being filled.
+            Err(Error::Unusable(why)) if why.starts_with("another device or group") => {}
+            Err(error) => self.assert_is_cut("a group cannot be added", &error),
+        }
+    }
+
+    fn assert_is_cut(&self, what: &str, error: &Error) {
+        assert!(self.shelf.is_dead(), "seed {}: {what}: {error}", self.seed);
+    }
+
+    fn has_pulled(&self) -> bool {
+        !self.pulled.lock().expect("lock").is_empty()
     }
 
     /// From an opening to the next crash or close: the events of each client.
@@ -154,9 +231,11 @@ impl History<'_> {
                     scope.spawn(move || self.run(matrix, client, (calls, last)))
                 })
                 .collect();
-            let (stalls, pulls) = (Dice::of(self.seed, 100 + era), Dice::of(self.seed, 200 + era));
-            scope.spawn(move || self.stall(stalls, is_over));
+            let dice = |part| Dice::of(self.seed, part + era);
+            let (stalls, pulls, keeps) = (dice(100), dice(200), dice(300));
+            scope.spawn(move || self.stall(matrix, stalls, is_over));
             scope.spawn(move || self.pull_and_return(matrix, pulls, is_over));
+            scope.spawn(move || self.keep(matrix, keeps, is_over));
             let ended: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
             is_over.store(true, Ordering::SeqCst);
             ended
@@ -179,17 +258,11 @@ impl History<'_> {
                 self.shelf.cut_power();
                 add(&self.tally.crashes, 1);
             }
+            let _working = self.at_work.read();
             let (made, error) = client.call(matrix);
             events.extend(made);
             if let Some(error) = error {
-                // A device was pulled out while somebody had still to find out that the other, which
-                // is back, had failed him: then there is none.
-                let error = error.to_string();
-                let none_left =
-                    ["the last current device of its group", "on no device that is left"];
-                let is_last = none_left.iter().any(|words| error.contains(words));
-                let is_cut = self.shelf.is_dead() || is_last;
-                assert!(is_cut, "seed {}: a call failed: {error}", self.seed);
+                self.assert_is_cut("a call failed", &error);
                 break;
             }
         }
@@ -215,7 +288,7 @@ impl History<'_> {
             matrix = match opened {
                 Ok(matrix) => matrix,
                 // What only the one that was pulled out had might be lost.
-                Err(Error::Unusable(_)) if self.shape.ack != Ack::All => {
+                Err(Error::Unusable(_)) if self.shape.ack != Ack::All && self.has_pulled() => {
                     add(&self.tally.refused, 1);
                     return all;
                 }
@@ -236,15 +309,47 @@ impl History<'_> {
         lines.iter().map(|(at, what)| format!("  {at} {what}\n")).collect()
     }
 
-    /// All devices come back, and all keys are read.
-    fn end(&self, matrix: &Matrix, all: &mut Vec<Vec<Event>>) {
-        for (position, standing) in matrix.standings() {
-            if standing != Standing::Current {
-                self.put_back(matrix, position);
+    /// A device is pulled out, and others write until that is known.
+    fn pull_noticed(&self, matrix: &Matrix) {
+        let positions = positions(matrix);
+        let position = positions[self.seed as usize % positions.len()];
+        self.shelf.pull(position);
+        add(&self.tally.pulls, 1);
+        for number in 0.. {
+            let key = format!("another {number}");
+            matrix.put(key.as_bytes(), b"", &WriteOptions::default()).expect("put");
+            if !matrix.standings().contains(&(position, Standing::Current)) {
+                break;
             }
         }
+        self.shelf.put_back(position);
+    }
+
+    /// What has not happened yet does; all devices come back, and all keys are read.
+    fn end(&self, matrix: &Matrix, all: &mut Vec<Vec<Event>>) {
+        // Who cannot make what lies in its ring is a member no more.
+        matrix.sync().expect("sync");
+        self.bring_back(matrix);
+        self.grow(matrix);
+        self.pull_noticed(matrix);
+        self.bring_back(matrix);
+        let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+        assert!(scrubbed.lost.is_empty() && !matrix.is_moving(), "seed {}", self.seed);
+        add(&self.tally.scrubs, 1);
         let report = matrix.verify(&mut |_| {}).expect("verify");
         assert!(report.is_sound(), "seed {}: {report:?}", self.seed);
+        all.push(self.read_all(matrix));
+    }
+
+    fn bring_back(&self, matrix: &Matrix) {
+        for (position, standing) in matrix.standings() {
+            if standing != Standing::Current {
+                self.put_back(matrix, position, false);
+            }
+        }
+    }
+
+    fn read_all(&self, matrix: &Matrix) -> Vec<Event> {
         let mut reader = Vec::new();
         for key in 0..KEYS {
             let begin = self.clock.fetch_add(1, Ordering::SeqCst);
@@ -258,7 +363,7 @@ impl History<'_> {
             let end = self.clock.fetch_add(1, Ordering::SeqCst);
             reader.push(Event { key, begin, end, call: Call::Get(register) });
         }
-        all.push(reader);
+        reader
     }
 }
 
@@ -266,7 +371,7 @@ fn seeds() -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
     let first = number("COREPLANE_HISTORY").unwrap_or(1);
-    let count = number("COREPLANE_HISTORIES").unwrap_or(if is_full { 400 } else { 12 });
+    let count = number("COREPLANE_HISTORIES").unwrap_or(if is_full { 400 } else { 5 });
     first..first + count
 }
 
@@ -276,8 +381,9 @@ fn judge(kind: Kind, shape: Shape) {
         // As little as a pool of the kind can have.
         let size = if kind == Kind::Bptree { 1 << 20 } else { 16 << 20 };
         let (shelf, clock) = (Shelf::new(kind, size), AtomicU64::new(0));
-        let (tally, deeds) = (&tally, Mutex::default());
-        let history = History { seed, shape, shelf, clock, tally, deeds };
+        let (tally, deeds, at_work, pulled) =
+            (&tally, Mutex::default(), RwLock::default(), Mutex::default());
+        let history = History { seed, shape, shelf, clock, tally, deeds, at_work, pulled };
         let threads = history.tell();
         add(&tally.histories, 1);
         for key in 0..KEYS {
@@ -297,12 +403,24 @@ fn judge(kind: Kind, shape: Shape) {
         }
     }
     eprintln!("{kind:?}, {shape:?}: {tally:?}");
-    let happened = [&tally.stalls, &tally.pulls, &tally.crashes, &tally.returns];
+    let Tally { stalls, pulls, crashes, returns, groups, scrubs, .. } = &tally;
+    let happened = [stalls, pulls, crashes, returns, groups, scrubs];
     assert!(happened.iter().all(|it| it.load(Ordering::Relaxed) > 0), "{tally:?}");
 }
 
 fn shape(groups: u16, devices: u8, ack: Ack) -> Shape {
     Shape { groups, devices, ack, ..Shape::default() }
+}
+
+/// When a group is added, keys of the histories move to it.
+#[test]
+fn keys_move_to_a_group_that_is_added() {
+    for groups in 1..=3 {
+        let share = share_of(groups, &deal(groups));
+        let moves = |key: &usize| share.contains(&slot_of(hash_of(&Client::key(*key))));
+        let moving = (0..KEYS).filter(moves).count();
+        assert!((1..KEYS).contains(&moving), "{moving} of {KEYS} from {groups} groups on");
+    }
 }
 
 #[test]
@@ -314,19 +432,35 @@ fn two_by_two_that_waits_for_all() {
 #[test]
 fn two_by_two_that_waits_for_the_first() {
     judge(Kind::Bptree, shape(2, 2, Ack::First));
+    judge(Kind::Scmkv, shape(2, 2, Ack::First));
+}
+
+#[test]
+fn three_by_two_that_waits_for_all() {
+    judge(Kind::Bptree, shape(3, 2, Ack::All));
+    judge(Kind::Scmkv, shape(3, 2, Ack::All));
+}
+
+#[test]
+fn three_by_two_that_waits_for_the_first() {
+    judge(Kind::Bptree, shape(3, 2, Ack::First));
+    judge(Kind::Scmkv, shape(3, 2, Ack::First));
 }
 
 #[test]
 fn one_by_three_that_waits_for_most() {
     judge(Kind::Bptree, shape(1, 3, Ack::Majority));
+    judge(Kind::Scmkv, shape(1, 3, Ack::Majority));
 }
 
 #[test]
 fn one_by_three_that_waits_for_the_first() {
+    judge(Kind::Bptree, shape(1, 3, Ack::First));
     judge(Kind::Scmkv, shape(1, 3, Ack::First));
 }
 
 #[test]
 fn one_by_three_that_waits_for_all() {
     judge(Kind::Bptree, shape(1, 3, Ack::All));
+    judge(Kind::Scmkv, shape(1, 3, Ack::All));
 }

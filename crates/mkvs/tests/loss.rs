@@ -2,9 +2,11 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Error, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use coreplane_engine::{Engine, Entry, Error, WriteOptions};
+use coreplane_mkvs::{Ack, Matrix, Options, Position, Rack, Shape, Standing, TimeSource};
 use shelf::{Kind, Shelf};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const KEYS: u64 = 500;
@@ -36,7 +38,44 @@ fn standing(matrix: &Matrix, position: Position) -> Standing {
     matrix.standings().into_iter().find(|(at, _)| *at == position).expect("a device").1
 }
 
-/// Four writers and four readers; a device is pulled out in the middle. What was acknowledged is
+/// All records, in the order of their keys if the matrix has one.
+fn all_of(matrix: &Matrix) -> HashMap<Vec<u8>, u64> {
+    let mut all = HashMap::new();
+    let mut add = |entry: Entry<'_>| {
+        let value = entry.record.expect("a record").value.to_vec();
+        all.insert(entry.key.to_vec(), u64::from_le_bytes(value.try_into().expect("a serial")));
+    };
+    if let Some(ordered) = matrix.ordered() {
+        let visit = &mut |entry: Entry<'_>| {
+            add(entry);
+            true
+        };
+        ordered.scan(b"", None, false, usize::MAX, visit).expect("no scan fails");
+        return all;
+    }
+    let mut cursor = 0;
+    loop {
+        cursor = matrix.iterate(cursor, 100, &mut add).expect("no iteration fails");
+        if cursor == 0 {
+            return all;
+        }
+    }
+}
+
+/// Whoever goes through all records finds what was acknowledged before, or newer.
+fn nothing_is_missing(matrix: &Matrix, written: &[Vec<AtomicU64>]) {
+    let load = |mine: &Vec<AtomicU64>| mine.iter().map(|it| it.load(Ordering::SeqCst)).collect();
+    let least: Vec<Vec<u64>> = written.iter().map(load).collect();
+    let found = all_of(matrix);
+    for (thread, mine) in (0..).zip(&least) {
+        for (number, least) in (0..).zip(mine) {
+            let found = found.get(&key(thread, number)).copied().unwrap_or_default();
+            assert!(found >= *least, "{found} was listed, {least} acknowledged");
+        }
+    }
+}
+
+/// Four writers, four readers and one who goes through all records; a device is pulled out in the middle. What was acknowledged is
 /// there, no read has failed or gone back.
 fn pulled_under_load(kind: Kind, ack: Ack) {
     let shelf = Shelf::new(kind, 128 << 20);
@@ -75,6 +114,11 @@ fn pulled_under_load(kind: Kind, ack: Ack) {
                 }
             });
         }
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                nothing_is_missing(&matrix, &written);
+            }
+        });
         let wait_for = |count| {
             while total.load(Ordering::Relaxed) < count {
                 std::thread::yield_now();
@@ -122,7 +166,11 @@ fn a_device_is_pulled_out_where_writes_wait_for_the_first() {
 }
 
 fn two_by_two(ack: Ack) -> Shelf {
-    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    two_by_two_of(Kind::Bptree, ack)
+}
+
+fn two_by_two_of(kind: Kind, ack: Ack) -> Shelf {
+    let shelf = Shelf::new(kind, 16 << 20);
     let shape = Shape { ack, ..Shape::default() };
     let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
     (0..100).for_each(|number| put(&matrix, &key(0, number), b"value"));
@@ -189,6 +237,89 @@ fn foreign_devices_are_refused() {
     std::fs::remove_file(shelf.path(at(1, 1))).expect("remove");
     std::fs::copy(shelf.path(at(1, 0)), shelf.path(at(1, 1))).expect("copy");
     refused(&shelf, "two devices");
+}
+
+/// A rack, one of whose devices the operating system cannot read.
+struct Dying<'a>(&'a Shelf, Position);
+
+impl Rack for Dying<'_> {
+    fn present(&self) -> Result<Vec<Position>, Error> {
+        self.0.present()
+    }
+
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>, Error> {
+        self.0.create(place, time)
+    }
+
+    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>, Error> {
+        if place == self.1 {
+            let source = std::io::Error::from_raw_os_error(libc::EIO);
+            return Err(Error::Io { context: "read".to_owned(), source });
+        }
+        self.0.open(place, time)
+    }
+
+    fn remove(&self, place: Position) -> Result<(), Error> {
+        self.0.remove(place)
+    }
+}
+
+/// Whoever cannot be read at all counts as absent, and is named.
+fn left_out(kind: Kind, breaks: &dyn Fn(&mut Vec<u8>)) {
+    let shelf = two_by_two_of(kind, Ack::All);
+    // After a kill the last record of all may as well be one that never was whole.
+    opened(&shelf).expect("open").close().expect("close");
+    let path = shelf.path(at(0, 1));
+    let mut bytes = std::fs::read(&path).expect("read");
+    breaks(&mut bytes);
+    std::fs::write(&path, bytes).expect("write");
+    let matrix = opened(&shelf).expect("its peer has all");
+    left_out_of(&matrix);
+}
+
+fn left_out_of(matrix: &Matrix) {
+    assert_eq!(matrix.damaged().iter().map(|(place, _)| *place).collect::<Vec<_>>(), [at(0, 1)]);
+    assert_eq!(standing(matrix, at(0, 1)), Standing::Absent, "{:?}", matrix.damaged());
+    (0..100).for_each(|number| assert!(matrix.get(&key(0, number)).expect("get").is_some()));
+    put(matrix, b"after", b"1");
+}
+
+#[test]
+fn a_device_whose_header_is_broken_is_left_out() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        for at in [3, 9, 17, 40] {
+            left_out(kind, &|bytes| bytes[at] ^= 1);
+        }
+    }
+}
+
+#[test]
+fn a_device_that_is_cut_off_is_left_out() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        left_out(kind, &|bytes| bytes.truncate(bytes.len() / 2));
+    }
+}
+
+#[test]
+fn a_device_whose_label_is_damaged_is_left_out() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        // In the middle of every label that the device ever had.
+        left_out(kind, &|bytes| {
+            let word = b"\"identity\":\"";
+            let places: Vec<usize> =
+                (0..bytes.len() - word.len()).filter(|at| bytes[*at..].starts_with(word)).collect();
+            assert!(!places.is_empty(), "there is a label");
+            places.into_iter().for_each(|at| bytes[at + word.len()] ^= 1);
+        });
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_read_is_left_out() {
+    let shelf = two_by_two(Ack::All);
+    let dying = Dying(&shelf, at(0, 1));
+    let matrix = Matrix::open(&dying, &Options::default(), &|_| {}).expect("its peer has all");
+    left_out_of(&matrix);
 }
 
 /// Devices may be put anywhere: each knows where it belongs.
@@ -258,6 +389,54 @@ fn a_write_with_an_old_sequence_is_brought_level() {
     assert_eq!(matrix.get(b"old").expect("get").as_deref(), Some(&b"second"[..]));
     shelf.pull(at(0, 1));
     assert_eq!(matrix.get(b"older").expect("get").as_deref(), Some(&b"alone"[..]));
+}
+
+/// Whoever is the first to notice that a device is gone: it goes on with the other one.
+#[test]
+fn whoever_goes_through_all_keys_goes_on_without_a_device() {
+    type Look = fn(&Matrix) -> Result<u64, Error>;
+    let iterate: Look = |matrix| {
+        let (mut keys, mut cursor) = (std::collections::BTreeSet::new(), 0);
+        loop {
+            let visit = &mut |it: Entry<'_>| keys.extend([it.key.to_vec()]);
+            cursor = matrix.iterate(cursor, 7, visit)?;
+            if cursor == 0 {
+                return Ok(keys.len() as u64);
+            }
+        }
+    };
+    let scan: Look = |matrix| {
+        let mut count = 0;
+        let visit = &mut |_: Entry<'_>| {
+            count += 1;
+            true
+        };
+        matrix.ordered().expect("order").scan(b"", None, true, usize::MAX, visit)?;
+        Ok(count)
+    };
+    let since: Look = |matrix| {
+        let mut keys = std::collections::BTreeSet::new();
+        matrix.changes_since(0, &mut |it| keys.extend([it.key.to_vec()]))?;
+        Ok(keys.len() as u64)
+    };
+    let looks: [Look; 6] = [
+        iterate,
+        scan,
+        since,
+        |matrix| matrix.len(),
+        |matrix| matrix.sweep_expired().map(|_| 100),
+        |matrix| matrix.scrub(&|_| {}).map(|scrubbed| scrubbed.records),
+    ];
+    for (number, look) in looks.into_iter().enumerate() {
+        let shelf = two_by_two(Ack::All);
+        let matrix = opened(&shelf).expect("open");
+        matrix.hold_tombstones(0).expect("hold");
+        assert_eq!(look(&matrix).expect("both are there"), 100, "{number}");
+        // The one that is asked, and its peer in the other group.
+        (0..2).for_each(|group| shelf.pull(at(group, 1 - group as u8)));
+        assert_eq!(look(&matrix).expect("one of each is there"), 100, "{number}");
+        assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent, "{number}");
+    }
 }
 
 /// What must be known of the members is written to full devices, too: none is left out for that.

@@ -2,9 +2,10 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, WriteOptions};
+use coreplane_engine::{Engine, Entry, Error, WriteOptions};
 use coreplane_mkvs::{Matrix, Options, Position, Shape, Standing};
 use shelf::{Kind, Shelf};
+use std::sync::atomic::Ordering;
 
 fn at(group: u16, device: u8) -> Position {
     Position { group, device }
@@ -67,6 +68,38 @@ fn a_damaged_record_is_written_anew_from_its_peer() {
         shelf.pull(at(0, 0));
         check(&matrix);
     }
+}
+
+/// A scan goes around a device that has damage on its way: a peer has the same.
+#[test]
+fn a_scan_goes_around_damage() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = created(&shelf);
+    (0..500).for_each(|it| put(&matrix, &key(it), &it.to_le_bytes()));
+    let scan = |reverse: bool| {
+        let mut keys = Vec::new();
+        let visit = &mut |entry: Entry<'_>| {
+            keys.push(entry.key.to_vec());
+            true
+        };
+        let ordered = matrix.ordered().expect("trees have an order");
+        ordered.scan(&key(100), Some(&key(400)), reverse, 250, visit).map(|()| keys)
+    };
+    let expected = (scan(false).expect("scan"), scan(true).expect("scan"));
+    assert_eq!((expected.0.len(), expected.1.len()), (250, 250));
+    for device in 0..2 {
+        shelf.gate(at(0, device)).scans_damaged.store(true, Ordering::SeqCst);
+        if device == 0 {
+            assert_eq!(scan(false).expect("its peer is whole"), expected.0);
+            assert_eq!(scan(true).expect("its peer is whole"), expected.1);
+            shelf.gate(at(0, 0)).scans_damaged.store(false, Ordering::SeqCst);
+        }
+    }
+    // The one that is asked first.
+    assert_eq!(scan(false).expect("its peer is whole"), expected.0);
+    shelf.gate(at(0, 0)).scans_damaged.store(true, Ordering::SeqCst);
+    assert!(matches!(scan(false), Err(Error::ChecksumMismatch { .. })));
+    assert!(matrix.standings().iter().all(|(_, standing)| *standing == Standing::Current));
 }
 
 #[test]

@@ -20,6 +20,24 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     }
 }
 
+/// By how much the checksums of two inputs differ that are as long as each other: `seeds` is what
+/// they begin with, the one xor the other, `first` the same of their first bytes; behind those,
+/// `zeroes` bytes are equal in both. So a copy that differs a little has its checksum without a
+/// look at its bytes, and one of damaged bytes is as wrong as it was.
+#[inline]
+pub fn crc32c_difference(seeds: u32, first: &[u8], zeroes: usize) -> u32 {
+    const ZEROES: [u8; SHORT] = [0; SHORT];
+    // A checksum is inverted before and after: what is linear lies between.
+    let mut crc = crc32c_append(!seeds, first);
+    let mut rest = zeroes;
+    while rest > 0 {
+        let len = rest.min(SHORT);
+        crc = crc32c_append(crc, &ZEROES[..len]);
+        rest -= len;
+    }
+    !crc
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,6 +70,19 @@ mod tests {
             let (head, tail) = bytes.split_at(cut.index(bytes.len() + 1));
             let whole = crc32c::crc32c_append(seed, &bytes);
             prop_assert_eq!(crc32c_append(crc32c_append(seed, head), tail), whole);
+        }
+
+        #[test]
+        fn what_differs_in_the_inputs_says_what_differs_in_the_checksums(
+            bytes in prop::collection::vec(any::<u8>(), 8..600),
+            first in any::<[u8; 8]>(),
+            seeds in any::<[u32; 2]>(),
+        ) {
+            let mut other = bytes.clone();
+            other.iter_mut().zip(first).for_each(|(byte, by)| *byte ^= by);
+            let difference = crc32c_difference(seeds[0] ^ seeds[1], &first, bytes.len() - 8);
+            let expected = crc32c_append(seeds[1], &other);
+            prop_assert_eq!(crc32c_append(seeds[0], &bytes) ^ difference, expected);
         }
     }
 }

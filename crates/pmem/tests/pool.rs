@@ -117,7 +117,7 @@ fn every_flipped_bit_of_the_header_is_an_error_and_flips_of_one_copy_are_repaire
             let (directory, opened) = open_bytes(&bytes);
             let error = opened.expect_err("a flipped bit was not noticed");
             let named = match &error {
-                PoolError::NotAPool(what) => at < 8 && what.contains("damaged"),
+                PoolError::Damaged { what, offset: 0 } => at < 8 && what.contains("magic"),
                 PoolError::ChecksumMismatch { offset, stored, computed, .. } => {
                     at >= 8 && *offset as usize <= at && (stored != computed || at % 128 >= 124)
                 }

@@ -31,10 +31,13 @@
 //! | `Commit` | what counts from now on: the runs of a batch, the leaves in the place of another |
 //! | `Lost` | what was left of the records that lay here |
 
+mod errors;
 pub mod sealed;
 
+pub use errors::{pool_error, sync_failed};
+
 use coreplane_engine::{Error, Result, UnixMillis};
-use coreplane_pmem::checksum::crc32c_append;
+use coreplane_pmem::checksum::{crc32c_append, crc32c_difference};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{PageBytes, Space};
 
@@ -213,7 +216,7 @@ fn word32(bytes: &[u8], at: usize) -> u32 {
 
 #[inline]
 fn word64(bytes: &[u8], at: usize) -> u64 {
-    u64::from(word32(bytes, at)) | u64::from(word32(bytes, at + 4)) << 32
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
 }
 
 #[allow(clippy::len_without_is_empty, reason = "there is no empty one")]
@@ -295,10 +298,43 @@ impl<'a> View<'a> {
         Err(Error::ChecksumMismatch { offset: self.offset, stored, computed })
     }
 
+    /// For a copy of the record, whose checksum begins with `seed`.
+    #[inline]
+    pub fn original(&self, seed: u32) -> Original<'a> {
+        Original { bytes: self.bytes, seed }
+    }
+
     /// The `n`-th 8-byte word of the value.
     pub fn value_word(&self, n: usize) -> Option<u64> {
         let value = self.value();
         (value.len() >= 8 * n + 8).then(|| word64(value, 8 * n))
+    }
+}
+
+/// A record that is to be copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Original<'a> {
+    /// From the header to the end of the value.
+    bytes: &'a [u8],
+    /// What its checksum begins with.
+    seed: u32,
+}
+
+impl Original<'_> {
+    /// Appends a copy, padded, with the flags of `header`, of which all else is as it was. Its
+    /// checksum begins with `seed`, and is as right as the original's, or as wrong.
+    #[inline]
+    pub fn copy(&self, header: &Header, seed: u32, to: &mut Vec<u8>) {
+        let start = to.len();
+        to.extend_from_slice(self.bytes);
+        let (crc, lengths) = (word32(self.bytes, 0), word32(self.bytes, 4));
+        let shift = KEY_BITS + 3;
+        let flagged = lengths & !(FLAGS << shift) | header.flags() << shift;
+        let first = (lengths ^ flagged).to_le_bytes();
+        let difference = crc32c_difference(self.seed ^ seed, &first, self.bytes.len() - 8);
+        to[start..start + 4].copy_from_slice(&(crc ^ difference).to_le_bytes());
+        to[start + 4..start + 8].copy_from_slice(&flagged.to_le_bytes());
+        to.resize(start + self.bytes.len().next_multiple_of(8), 0);
     }
 }
 
@@ -381,4 +417,35 @@ pub fn seed(pool: u32, generation: u32, offset: u64) -> u32 {
     pool ^ generation.wrapping_mul(0x9e37_79b1)
         ^ ((offset >> 3) as u32).rotate_left(7)
         ^ (offset >> 35) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_as_sound_as_its_original() {
+        let (from, to) = (seed(7, 1, 4096), seed(7, 2, 640));
+        let (key, value) = (b"a key".as_slice(), [9; 300]);
+        let sequence = Some(3);
+        for len in [0, 1, 90, 300] {
+            let header = Header { follows: true, batched: true, sequence, ..Header::put(5) };
+            let encoded = header.encode(from, key, &[&value[..len]]);
+            let sound = [encoded.bytes(), key, &value[..len]].concat();
+            let plain = Header { follows: false, batched: false, ..header };
+            let expected = plain.encode(to, key, &[&value[..len]]);
+            for damaged in [None, Some(30)] {
+                let mut bytes = sound.clone();
+                damaged.into_iter().for_each(|at: usize| bytes[at] ^= 1);
+                let view = |bytes| View::of_form(Form::of(bytes).unwrap(), bytes, 0);
+                let mut copy = vec![0; 8];
+                view(&bytes).original(from).copy(&plain, to, &mut copy);
+                assert_eq!(copy.len(), 8 + plain.record_len(key, len));
+                let copied = view(&copy[8..8 + bytes.len()]);
+                assert_eq!((copied.header, copied.key().len()), (plain, key.len()));
+                assert_eq!(copied.check(to).is_ok(), damaged.is_none(), "{len} bytes");
+                assert!(copy[8..].starts_with(expected.bytes()), "{len} bytes");
+            }
+        }
+    }
 }

@@ -5,10 +5,9 @@
 
 use crate::counters::Count;
 use crate::log::Log;
-use crate::scrub::Scrub;
 use crate::store::Store;
 use crate::sweep_expired::Sweep;
-use coreplane_engine::{Error, Result};
+use coreplane_engine::{Error, Result, SCRUB_PACE, Scrub};
 use coreplane_record::Kind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often the first two look without being woken.
-const TICK: Duration = Duration::from_millis(100);
+const TICK: Duration = SCRUB_PACE;
 /// Cleaning that failed is tried again after so many ticks at most.
 const PAUSE_MAX: u32 = 600;
 

@@ -18,7 +18,8 @@ use crate::store::{Root, Seeds, Store};
 use crate::sweep_expired::Expiries;
 use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
 use coreplane_pmem::windows::Windows;
-use coreplane_pmem::{CreateOptions, Pool, PoolError, Space, spin};
+use coreplane_pmem::{CreateOptions, Pool, Space, spin};
+pub(crate) use coreplane_record::pool_error;
 use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -70,16 +71,6 @@ impl std::fmt::Debug for Options {
             .field("background", &self.background)
             .field("check_reads", &self.check_reads)
             .finish_non_exhaustive()
-    }
-}
-
-/// A pool's error as an engine's.
-pub(crate) fn pool_error(error: PoolError) -> Error {
-    match error {
-        PoolError::NoSpace { needed, .. } => Error::NoSpace { needed, reclaimable: 0 },
-        PoolError::Sync(error) => page::sync_failed(error),
-        PoolError::Io { context, source } => Error::Io { context, source },
-        other => Error::Unusable(other.to_string()),
     }
 }
 

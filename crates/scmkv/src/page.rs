@@ -35,6 +35,7 @@ use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::pool::HEADER_LEN;
 use coreplane_pmem::{Claim, Durable, PageWriter, Space, Word};
 use coreplane_record::sealed;
+pub(crate) use coreplane_record::sync_failed;
 use element::{CUT, ELEMENT_LEN};
 use free::Readiness;
 use parking_lot::Mutex;
@@ -427,8 +428,4 @@ impl Pages {
     pub(crate) fn clock_offset(&self) -> u64 {
         self.element_offset(0) + 24
     }
-}
-
-pub(crate) fn sync_failed(error: coreplane_pmem::SyncError) -> Error {
-    Error::SyncFailed(error.0)
 }

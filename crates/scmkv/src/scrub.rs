@@ -10,38 +10,28 @@
 use crate::counters::Count;
 use crate::page::Kind;
 use crate::store::Store;
-use coreplane_engine::VerifyReport;
-use std::collections::BTreeSet;
+use coreplane_engine::{Scrub, VerifyReport};
 use std::sync::atomic::Ordering;
-
-/// Where the scrub is, and what it has found.
-#[derive(Debug, Default)]
-pub(crate) struct Scrub {
-    next: u32,
-    /// Page and generation of what is damaged.
-    damaged: BTreeSet<(u32, u32)>,
-}
 
 impl Store {
     /// Checks the next full page.
     pub(crate) fn scrub_next(&self, scrub: &mut Scrub) {
-        let pages = self.pages.len();
-        let is_full = |page: &u32| {
-            let cell = self.pages.cell(*page);
-            cell.kind() == Some(Kind::Log) && cell.length.load(Ordering::Acquire) > 0
+        let look = |page: u32| {
+            let cell = self.pages.cell(page);
+            let is_full = cell.kind() == Some(Kind::Log) && cell.length.load(Ordering::Acquire) > 0;
+            is_full.then(|| {
+                let generation = cell.generation();
+                let mut report = VerifyReport::default();
+                if !self.is_lost(page, &mut report) {
+                    self.verify_page(page, &mut report);
+                }
+                (u64::from(generation), report.is_sound())
+            })
         };
-        let Some(page) = (scrub.next..pages).chain(0..scrub.next.min(pages)).find(is_full) else {
-            return;
-        };
-        scrub.next = page + 1;
-        let generation = self.pages.cell(page).generation();
-        let mut report = VerifyReport::default();
-        if !self.is_lost(page, &mut report) {
-            self.verify_page(page, &mut report);
-        }
+        let Some(looked) = scrub.step(self.pages.len(), look) else { return };
         self.counters.add(Count::ScrubbedPages, 1);
-        if !report.is_sound() && scrub.damaged.insert((page, generation)) {
-            self.pages.cell(page).pin();
+        if looked.is_new_damage {
+            self.pages.cell(looked.page).pin();
             self.counters.add(Count::DamagedPages, 1);
         }
     }

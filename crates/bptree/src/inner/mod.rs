@@ -27,6 +27,7 @@ mod node;
 
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::spin;
+pub(crate) use node::word_at;
 use node::{Content, FANOUT, Node};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -21,8 +21,9 @@
 //! Separators are as short as the keys on their sides allow, and what they have in common is left
 //! out, so that a node of long keys that begin alike is as quick as one of short ones.
 
+use crate::kernel;
 use parking_lot::RwLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Children at most.
 pub(crate) const FANOUT: usize = 64;
@@ -85,7 +86,7 @@ impl Shape {
 
 /// The 8 bytes of `key` from `at` on, zeroes behind its end, so that words sort as bytes do.
 #[inline]
-fn word_at(key: &[u8], at: usize) -> u64 {
+pub(crate) fn word_at(key: &[u8], at: usize) -> u64 {
     match key.get(at..) {
         Some([a, b, c, d, e, f, g, h, ..]) => u64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h]),
         Some(rest) => {
@@ -150,7 +151,7 @@ impl Node {
     pub(crate) fn stable(&self) -> u64 {
         let mut backoff = coreplane_pmem::spin::Backoff::new();
         loop {
-            let version = self.version.load(Ordering::Acquire);
+            let version = kernel::look(&self.version);
             if version & 1 == 0 {
                 return version;
             }
@@ -161,9 +162,7 @@ impl Node {
     /// True if nothing has changed since `version` was loaded.
     #[inline]
     pub(crate) fn is_at(&self, version: u64) -> bool {
-        // What was loaded before this is not loaded after the version.
-        fence(Ordering::Acquire);
-        self.version.load(Ordering::Relaxed) == version
+        kernel::is_at(&self.version, version, 0)
     }
 
     /// The child that serves `key`, and the level of the node: true if the version says so.
@@ -301,15 +300,13 @@ impl Node {
     pub(crate) fn begin(&self) {
         let version = self.version.load(Ordering::Relaxed);
         debug_assert!(version & 1 == 0, "two changes at a time");
-        self.version.store(version + 1, Ordering::Relaxed);
-        // No store of the change before this one: who has seen any of it sees an odd version.
-        fence(Ordering::Release);
+        kernel::begin(&self.version, version + 1);
     }
 
     /// Whoever has read in between looks again.
     pub(crate) fn end(&self) {
         let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version + 1, Ordering::Release);
+        kernel::end(&self.version, version + 1);
     }
 
     /// Changes all of a node that a change has begun of. The content fits.

@@ -27,18 +27,22 @@
 //!
 //! A leaf that is *shut* is written to no more: the store is closed.
 
+mod order;
+
+use crate::kernel;
 use coreplane_pmem::spin::Backoff;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use order::Order;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Places in a leaf.
 pub(crate) const PLACES: usize = 64;
 
-const LOCKED: u64 = 1;
-const DEAD: u64 = 2;
-const CHANGING: u64 = 4;
+pub(crate) const LOCKED: u64 = 1;
+pub(crate) const DEAD: u64 = 2;
+pub(crate) const CHANGING: u64 = 4;
 const ASLEEP: u64 = 8;
 const SHUT: u64 = 16;
-const VERSION: u64 = 32;
+pub(crate) const VERSION: u64 = 32;
 
 /// Five lines: one of tags, two of offsets, one of what changes, one of the order.
 #[derive(Debug)]
@@ -50,8 +54,7 @@ pub(crate) struct Directory {
     used: AtomicU64,
     /// Bytes of the page that its living records take.
     live: AtomicU32,
-    /// Not 0 if records were lost: then those below this place in the page may not be the newest of
-    /// their keys, and what is not there may have been.
+    /// As in [`Begun`].
     doubt: AtomicU32,
     /// The greatest version that any key of the leaf was given. Of whoever holds the lock.
     given: AtomicU64,
@@ -61,11 +64,10 @@ pub(crate) struct Directory {
     is_sealed: AtomicBool,
     /// There is, or was, a record whose value is large.
     has_large: AtomicBool,
-    /// The version at which `order` was right.
-    ordered_at: AtomicU64,
-    /// The places in use, a byte each, in the order of their keys: for scans, made by the first
-    /// that comes after a change.
-    order: [AtomicU64; PLACES / 8],
+    /// There is, or was, a record whose key is long.
+    has_long: AtomicBool,
+    _rest_of_line: u64,
+    order: Order,
 }
 
 /// What a leaf begins with, beside its records.
@@ -81,7 +83,9 @@ pub(crate) struct Begun {
     pub(crate) is_sorted: bool,
     /// The values of some are large.
     pub(crate) has_large: bool,
-    /// As [`Directory::doubt`].
+    /// The keys of some are long.
+    pub(crate) has_long: bool,
+    /// As [`Directory::doubt`] says.
     pub(crate) doubt: u32,
 }
 
@@ -125,8 +129,9 @@ impl Directory {
             birth: AtomicU64::new(0),
             is_sealed: AtomicBool::new(false),
             has_large: AtomicBool::new(false),
-            ordered_at: AtomicU64::new(u64::MAX),
-            order: Default::default(),
+            has_long: AtomicBool::new(false),
+            _rest_of_line: 0,
+            order: Order::default(),
         }
     }
 
@@ -153,7 +158,7 @@ impl Directory {
     pub(crate) fn version(&self) -> Option<Version> {
         let mut backoff = Backoff::new();
         loop {
-            let word = self.word.load(Ordering::Acquire);
+            let word = kernel::look(&self.word);
             if word & DEAD != 0 {
                 return None;
             }
@@ -167,18 +172,15 @@ impl Directory {
     /// True if what was read since `version` was loaded was so.
     #[inline]
     pub(crate) fn is_at(&self, version: Version) -> bool {
-        // What was loaded before this is not loaded after the word.
-        fence(Ordering::Acquire);
-        self.word.load(Ordering::Relaxed) & !LOCKED == version.0
+        kernel::is_at(&self.word, version.0, LOCKED)
     }
 
     /// Locks the leaf if it still has that version and nobody holds the lock.
     #[inline]
     pub(crate) fn try_lock(&self, version: Version) -> Option<Held<'_>> {
-        let to = version.0 | LOCKED;
-        let taken = self.word.compare_exchange(version.0, to, Ordering::Acquire, Ordering::Relaxed);
+        let is_taken = kernel::try_lock(&self.word, version.0, version.0 | LOCKED);
         // Made only then: a lock that is dropped is given back.
-        taken.is_ok().then(|| Held { leaf: self, word: version.0 })
+        is_taken.then(|| Held { leaf: self, word: version.0 })
     }
 
     /// Locks the leaf, whatever its version; none if it is dead.
@@ -248,18 +250,31 @@ impl Directory {
         }
     }
 
+    /// True if nothing is known of the page yet.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.word.load(Ordering::Acquire) & ASLEEP != 0
+    }
+
     /// False if the value of no record is large.
     pub(crate) fn has_large(&self) -> bool {
         self.has_large.load(Ordering::Relaxed)
     }
 
+    /// False if the key of no record is long.
+    #[inline]
+    pub(crate) fn has_long(&self) -> bool {
+        self.has_long.load(Ordering::Relaxed)
+    }
+
     fn exchange(&self, from: u64, to: u64) -> bool {
-        self.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        kernel::try_lock(&self.word, from, to)
     }
 
     /// Makes a dead leaf a living one of these records, unlocked: nobody can find it yet.
     pub(crate) fn begin(&self, begun: Begun, records: impl Iterator<Item = (u8, u32, u32)>) {
         let dead = self.word.load(Ordering::Relaxed);
+        // Who is late, and reads what it is filled with, sees that it is dead.
+        kernel::begin(&self.word, dead);
         self.used.store(0, Ordering::Relaxed);
         self.live.store(0, Ordering::Relaxed);
         self.doubt.store(begun.doubt, Ordering::Relaxed);
@@ -267,20 +282,14 @@ impl Directory {
         self.birth.store(begun.birth, Ordering::Relaxed);
         self.is_sealed.store(begun.is_sealed, Ordering::Relaxed);
         self.has_large.store(begun.has_large, Ordering::Relaxed);
+        self.has_long.store(begun.has_long, Ordering::Relaxed);
         for (place, (tag, offset, len)) in records.enumerate() {
             self.fill(place, tag, offset);
             self.add_live(len as i32);
         }
         let word = (dead & !(ASLEEP | DEAD | LOCKED | CHANGING)) + VERSION;
-        if begun.is_sorted {
-            const FIRST: u64 = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7]);
-            for (at, order) in (0_u8..).zip(&self.order) {
-                let places = FIRST + u64::from_le_bytes([8 * at; 8]);
-                order.store(places, Ordering::Relaxed);
-            }
-            self.ordered_at.store(word, Ordering::Relaxed);
-        }
-        self.word.store(word, Ordering::Release);
+        self.order.begin(if begun.is_sorted { self.used().count_ones() } else { 0 });
+        kernel::end(&self.word, word);
     }
 
     /// Adds a place of a leaf that nobody else knows.
@@ -314,28 +323,24 @@ impl Directory {
         u32::from((word >> (16 * (place % 4))) as u16) * 8
     }
 
-    /// The places in use in the order of their keys, if somebody has made it at `version`. Right if
-    /// the leaf is still at that version afterwards.
-    pub(crate) fn order_at(&self, version: Version, places: &mut [u8; PLACES]) -> Option<usize> {
-        if self.ordered_at.load(Ordering::Acquire) != version.0 {
-            return None;
-        }
-        for (bytes, word) in places.chunks_exact_mut(8).zip(&self.order) {
-            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-        }
-        Some(self.used().count_ones() as usize)
+    /// The places in the order of their keys, as far as somebody has brought them into it: how many.
+    /// The others in use are behind them, in no order. Right if the leaf is at the version
+    /// afterwards that it was at before.
+    pub(crate) fn ordered(&self, places: &mut [u8; PLACES]) -> usize {
+        self.order.read(self.used(), places)
     }
 
-    /// Keeps the order of the places for other scans, if nobody is writing to the leaf.
-    pub(crate) fn keep_order(&self, version: Version, places: &[u8; PLACES]) {
-        let Some(_held) = self.try_lock(version) else { return };
-        // Nobody reads it before `ordered_at` says so: that is of another version until then.
-        if self.ordered_at.load(Ordering::Relaxed) != version.0 {
-            for (bytes, word) in places.chunks_exact(8).zip(&self.order) {
-                let bytes = bytes.try_into().unwrap_or_default();
-                word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
-            }
-            self.ordered_at.store(version.0, Ordering::Release);
+    /// Where the record begins that is the `at`-th in the order of keys, if the order is whole and
+    /// nobody changes it: for whoever asks for the record ahead of its use.
+    #[inline]
+    pub(crate) fn likely_offset(&self, at: usize) -> u32 {
+        self.offset(self.order.likely(at))
+    }
+
+    /// Keeps the order of so many places for other scans, if nobody is writing to the leaf.
+    pub(crate) fn keep_order(&self, version: Version, places: &[u8]) {
+        if let Some(_held) = self.try_lock(version) {
+            self.order.keep(places);
         }
     }
 
@@ -350,8 +355,7 @@ impl Directory {
         self.live.load(Ordering::Relaxed)
     }
 
-    /// Not 0 if records of the leaf were lost: those that lie in the page below this may not be the
-    /// newest of their keys, and what is not there may have been.
+    /// Not 0 if records were lost: those below it in the page may be old, and others be missing.
     #[inline]
     pub(crate) fn doubt(&self) -> u32 {
         self.doubt.load(Ordering::Relaxed)
@@ -416,9 +420,7 @@ impl Held<'_> {
     /// Readers wait from here on, until the leaf is unlocked.
     #[inline]
     pub(crate) fn begin(&mut self) {
-        self.leaf.word.store(self.word | LOCKED | CHANGING, Ordering::Relaxed);
-        // No store of the change before this one: who has seen any of it sees that.
-        fence(Ordering::Release);
+        kernel::begin(&self.leaf.word, self.word | LOCKED | CHANGING);
         self.word += VERSION;
     }
 
@@ -436,6 +438,12 @@ impl Held<'_> {
         self.leaf.has_large.store(true, Ordering::Relaxed);
     }
 
+    /// The key of a record is long.
+    #[inline]
+    pub(crate) fn note_long(&self) {
+        self.leaf.has_long.store(true, Ordering::Relaxed);
+    }
+
     /// The leaf is dead from now on, and its page someone else's one day.
     pub(crate) fn bury(mut self) {
         self.word = ((self.word & !SHUT) + VERSION) | DEAD;
@@ -449,9 +457,7 @@ impl Waking<'_> {
             leaf.begin(begun, records);
         }
     }
-}
 
-impl Waking<'_> {
     /// The leaf is dead, and nobody has read it.
     pub(crate) fn kill(mut self) {
         if let Some(leaf) = self.leaf.take() {
@@ -472,14 +478,20 @@ impl Drop for Waking<'_> {
 impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.leaf.word.store(self.word, Ordering::Release);
+        kernel::end(&self.leaf.word, self.word);
     }
 }
 
 /// The tag of a key.
 #[inline]
 pub(crate) fn tag_of(key: &[u8]) -> u8 {
-    (coreplane_pmem::checksum::crc32c_append(0, key) >> 11) as u8
+    tag_from(coreplane_pmem::checksum::crc32c_append(0, key))
+}
+
+/// The tag of a key of this checksum.
+#[inline]
+pub(crate) fn tag_from(crc: u32) -> u8 {
+    (crc >> 11) as u8
 }
 
 const _: () = assert!(size_of::<Directory>() == 320);

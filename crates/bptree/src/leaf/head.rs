@@ -12,7 +12,7 @@
 //!   36  zeroes
 //!   40                 and its birth
 //!   48  zeroes
-//!   64  least key, bound, zeroes up to a multiple of 8; then records
+//!   64  least key, bound (of long ones the fields), zeroes up to a multiple of 8; then records
 //! ```
 //!
 //! A leaf serves the keys from its least key up to its bound, which is the least key of the next
@@ -49,8 +49,9 @@ pub(crate) struct Head {
     pub(crate) version: u64,
     /// The leaf whose records these were; of two the one with the lower keys.
     pub(crate) predecessor: Option<Life>,
+    /// The [field](crate::keys) of the least key.
     pub(crate) least: Box<[u8]>,
-    /// The least key that is too great for it.
+    /// That of the least key that is too great for it.
     pub(crate) bound: Option<Box<[u8]>>,
     /// Bytes of the page that were written before it became a leaf.
     pub(crate) image_len: u32,
@@ -65,7 +66,7 @@ impl Head {
         (FIXED + self.least.len() + bound).next_multiple_of(8)
     }
 
-    /// The least key of a leaf and its bound, where they lie, unchecked; none if not all of them are
+    /// The fields of the least key of a leaf and its bound, where they lie, unchecked; none if not all of them are
     /// published.
     pub(crate) fn bounds<'g>(page: &PageBytes<'g>) -> Option<(&'g [u8], Option<&'g [u8]>)> {
         let fixed = page.get(0, FIXED)?;

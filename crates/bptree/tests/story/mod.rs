@@ -24,8 +24,18 @@ pub(crate) enum Op {
     Close,
 }
 
-fn key(number: u16) -> Vec<u8> {
+/// Which key has this number.
+pub(crate) type Keys = fn(u16) -> Vec<u8>;
+
+pub(crate) fn short_key(number: u16) -> Vec<u8> {
     format!("key-{number:03}").into_bytes()
+}
+
+/// One in three is short; of the others a record has a part, and where it is they are all alike. The
+/// rests of some are in several pages.
+pub(crate) fn long_key(number: u16) -> Vec<u8> {
+    let alike = [0, 450, 4700][usize::from(number % 3)];
+    [vec![b'k'; alike], short_key(number)].concat()
 }
 
 /// One thread, or two with keys of their own.
@@ -33,6 +43,7 @@ pub(crate) struct Story {
     pub(crate) seed: u64,
     pub(crate) threads: u16,
     pub(crate) keys: u16,
+    pub(crate) key: Keys,
     pub(crate) operations: u64,
     /// So many operations share a wait.
     pub(crate) waits_for: u64,
@@ -92,6 +103,7 @@ impl Story {
             seed,
             threads,
             keys: 40,
+            key: short_key,
             operations,
             waits_for: 1,
             large_in: 12,
@@ -128,7 +140,7 @@ impl Story {
             }
             let changes: Vec<_> = changes.into_iter().collect();
             begun.push(run.began(Op::Write(changes.clone())));
-            horizon.include(make(store, &changes, &options));
+            horizon.include(make(store, self.key, &changes, &options));
             if serial % self.waits_for == 0 {
                 store.wait_durable(&horizon).expect("wait");
                 horizon.clear();
@@ -151,7 +163,12 @@ impl Story {
 }
 
 /// Makes changes together; the ticket.
-fn make(store: &Bptree, changes: &[(u16, Option<Vec<u8>>)], options: &WriteOptions) -> Ticket {
+fn make(
+    store: &Bptree,
+    key: Keys,
+    changes: &[(u16, Option<Vec<u8>>)],
+    options: &WriteOptions,
+) -> Ticket {
     match changes {
         [(number, Some(value))] => store.put(&key(*number), value, options).expect("put").ticket(),
         [(number, None)] => {
@@ -174,24 +191,24 @@ fn make(store: &Bptree, changes: &[(u16, Option<Vec<u8>>)], options: &WriteOptio
 
 /// Closes and opens again, writes beside every key, and opens once more: what a crash has left behind
 /// the last record of a leaf must not come to life.
-fn live_on(store: Bptree, space: &Arc<Space>, seed: u64, keys: u16) -> Result<Bptree, Error> {
+fn live_on(story: &Story, store: Bptree, space: &Arc<Space>) -> Result<Bptree, Error> {
     let open = |space: &Arc<Space>| {
-        let sim = Sim::after(space, &options(seed)).expect("memory");
+        let sim = Sim::after(space, &options(story.seed)).expect("memory");
         Bptree::simulated_open(Arc::clone(sim.space()), &Options::default())
             .map(|store| (store, Arc::clone(sim.space())))
     };
     store.close()?;
     let (store, space) = open(space)?;
-    write_beside(&store, keys)?;
+    write_beside(&store, story)?;
     drop(store);
     open(&space).map(|(store, _)| store)
 }
 
 /// Writes beside every key, as far as there is room.
-fn write_beside(store: &Bptree, keys: u16) -> Result<(), Error> {
-    for number in 0..keys {
+fn write_beside(store: &Bptree, story: &Story) -> Result<(), Error> {
+    for number in 0..story.keys * story.threads {
         for len in [1, 17] {
-            let extra = [key(number), vec![b'!'; len]].concat();
+            let extra = [(story.key)(number), vec![b'!'; len]].concat();
             match store.put(&extra, b"extra", &WriteOptions::default()) {
                 Ok(_) | Err(Error::NoSpace { .. }) => {}
                 Err(error) => return Err(error),
@@ -232,11 +249,11 @@ impl Subject for Story {
             Ok(store) if self.goes_on => {
                 let with = store.stats().figure("opened_with_checkpoint").unwrap_or(0);
                 self.with_checkpoint.fetch_add(with, Ordering::Relaxed);
-                let written = write_beside(&store, self.keys * self.threads);
+                let written = write_beside(&store, self);
                 written.map(|()| Some(store)).map_err(|error| format!("going on: {error}"))
             }
             Ok(store) if self.seed % 4 == 1 => {
-                let store = live_on(store, space, self.seed, self.keys * self.threads);
+                let store = live_on(self, store, space);
                 store.map(Some).map_err(|error| format!("afterwards: {error}"))
             }
             Ok(store) => Ok(Some(store)),
@@ -308,13 +325,14 @@ impl Subject for Story {
         }
         // The operations that can have left a key as it is.
         let makers = |number: &u16| {
-            let found = map.get(&key(*number));
+            let found = map.get(&(self.key)(*number));
             let states = allowed.get(number).into_iter().flatten();
             states.filter(move |(_, state)| *state == found).map(|(at, _)| *at)
         };
         for (number, states) in &allowed {
             if makers(number).next().is_none() {
-                let (key, found) = (key(*number), map.get(&key(*number)).map(Vec::len));
+                let key = (self.key)(*number);
+                let found = map.get(&key).map(Vec::len);
                 let states: Vec<_> = states.iter().map(|(_, it)| it.map(Vec::len)).collect();
                 let key = String::from_utf8_lossy(&key).into_owned();
                 return Err(format!("{key} has {found:?} bytes, not one of {states:?}"));
@@ -331,7 +349,7 @@ impl Subject for Story {
                 return Err(format!("operation {at} on {keys:?} was made in part, by {made:?}"));
             }
         }
-        let names: BTreeSet<Vec<u8>> = allowed.keys().map(|number| key(*number)).collect();
+        let names: BTreeSet<Vec<u8>> = allowed.keys().map(|number| (self.key)(*number)).collect();
         match map.keys().find(|key| !key.ends_with(b"!") && !names.contains(*key)) {
             Some(key) => Err(format!("{key:?} was never written")),
             None => Ok(()),

@@ -1,6 +1,7 @@
 //! The reading side of a group: which device is asked, and whether what it says may be shown.
 
 use super::Group;
+use crate::decided::is_damage;
 use crate::device::Device;
 use crate::order::{anchor_of, numbers};
 use crate::pending::{Current, Devices, Seen};
@@ -12,6 +13,7 @@ use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::thread_number;
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Tries of a processor to read a key whose writers keep beginning.
@@ -70,7 +72,7 @@ impl Group {
             if now.members() & !but == 0 {
                 return Err(self.lost());
             }
-            if self.pending.is_lost(hash, now.members()) {
+            if self.pending.reached(hash, now.members()) == 0 {
                 return Err(self.gone());
             }
             backoff.wait();
@@ -183,9 +185,53 @@ impl Group {
         Ok(None)
     }
 
+    /// The anchor, for whoever has the turns of the keys that are read there: of these keys it has
+    /// what a reader is shown, and no more.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    pub(crate) fn anchor(&self) -> Result<&Arc<Device>> {
+        loop {
+            let before = self.standings.now();
+            let anchor = anchor_of(before.members()).ok_or_else(|| self.lost())?;
+            let device = self.device(anchor)?;
+            // One that has become it just now may have older writes to make.
+            device.drain();
+            if self.standings.now() == before {
+                return Ok(device);
+            }
+        }
+    }
+
+    /// The anchor, for whoever has nobody's turn and goes through many keys: of every key it has what
+    /// a reader is shown, and no more.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    pub(crate) fn settled(&self) -> Result<&Arc<Device>> {
+        loop {
+            let now = self.standings.now();
+            if self.settled_at.load(Ordering::Acquire) != now.stamp() {
+                // Under other standings there was another anchor, perhaps, and whoever writes since
+                // then may have shown there what is on its way to this one.
+                self.pending.wait_for_turns();
+                self.settled_at.store(now.stamp(), Ordering::Release);
+            }
+            let device = self.anchor()?;
+            if self.standings.now() == now {
+                return Ok(device);
+            }
+        }
+    }
+
     /// True if this is the device at its place, and not one that was there before.
     pub(crate) fn is_there(&self, device: &Device) -> bool {
         self.device(device.number).is_ok_and(|here| std::ptr::eq(&**here, device))
+    }
+
+    /// True if this device is a member, as it was when it was found.
+    pub(crate) fn is_member(&self, device: &Device) -> bool {
+        self.members() & 1 << device.number != 0 && self.is_there(device)
     }
 
     /// True if reads go through the rings.
@@ -237,5 +283,36 @@ impl Group {
         let (devices, _) = self.readers(hash, 0)?;
         let first = self.fastest(devices).ok_or_else(|| self.lost())?;
         race::read(self, self.device(first)?, (hash, key), self.competes(), visit)
+    }
+
+    /// Asks the anchor, and goes on without it if it has failed: then whoever is it now is asked the
+    /// same again, from the beginning. For whoever has nobody's turn.
+    ///
+    /// # Errors
+    /// As `ask`, and if the group has no member left.
+    pub(crate) fn ask<T>(&self, ask: impl FnMut(&Device) -> Result<T>) -> Result<T> {
+        self.ask_one(|| self.settled(), ask)
+    }
+
+    /// As [`Self::ask`], for whoever has the turns of the keys that are read there.
+    ///
+    /// # Errors
+    /// As `ask`, and if the group has no member left.
+    pub(crate) fn ask_anchor<T>(&self, ask: impl FnMut(&Device) -> Result<T>) -> Result<T> {
+        self.ask_one(|| self.anchor(), ask)
+    }
+
+    fn ask_one<'a, T>(
+        &'a self,
+        choose: impl Fn() -> Result<&'a Arc<Device>>,
+        mut ask: impl FnMut(&Device) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let device = choose()?;
+            match ask(device) {
+                Err(error) if !is_damage(&error) => self.go_on_without(device, error)?,
+                answer => return answer,
+            }
+        }
     }
 }

@@ -2,11 +2,21 @@
 
 use super::Group;
 use crate::decided::Decided;
-use crate::order::numbers;
+use crate::device::Device;
 use crate::pending::Devices;
 use coreplane_engine::{Record, Result, Visibility, WriteOptions};
 
 impl Group {
+    /// A write is over that was refused on the way: readers find what was before it again; or nothing,
+    /// if it could not be taken back everywhere.
+    pub(crate) fn refuse(&self, hash: u64, is_taken_back: bool) {
+        if is_taken_back {
+            self.pending.refuse(hash, self.followers());
+        } else {
+            self.pending.fail(hash);
+        }
+    }
+
     /// Takes a write back that was made on some devices: all get what `source` has, on which it was
     /// not.
     ///
@@ -19,22 +29,30 @@ impl Group {
         self.device(source)?.engine.get_with(key, Visibility::Durable, visit)?;
         let put = old.as_ref().map(|(value, expires_at)| (value.as_slice(), *expires_at));
         let sequence = Some(self.draw(None));
-        let options = WriteOptions { sequence, ..WriteOptions::default() };
-        self.restore(made, |number| {
-            Decided { key, put }.make(&*self.device(number)?.engine, &options)
-        })
+        // It takes the place of what had been there: a full device must not be left out for that.
+        let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
+        self.restore(made, |device| Decided { key, put }.make(&*device.engine, &options))
     }
 
     /// Makes what was there before a write that was refused, on all devices: where it was made, where
-    /// it was copied from there, and on the others, so that all have the same.
+    /// it was copied from there, and on the others, so that all have the same. Who has no space even
+    /// for that is left out.
     ///
     /// # Errors
     /// If a device that has what nobody else has cannot be left out.
-    pub(crate) fn restore(&self, made: Devices, make: impl Fn(u8) -> Result<()>) -> Result<()> {
-        for number in numbers(self.followers()) {
-            let is_needed = (made | !self.members()) & 1 << number != 0;
-            if make(number).is_err() && is_needed {
-                self.drop_member(number)?;
+    pub(crate) fn restore(
+        &self,
+        made: Devices,
+        make: impl Fn(&Device) -> Result<()>,
+    ) -> Result<()> {
+        for device in self.of(self.followers()) {
+            if make(device).is_err() {
+                let is_needed = (made | !self.members()) & 1 << device.number != 0;
+                let left = self.drop_member(device);
+                // Else it has the same value as the others, and an older sequence.
+                if is_needed {
+                    left?;
+                }
             }
         }
         Ok(())

@@ -1,17 +1,18 @@
 //! A rack of pools in a directory in memory.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
-pub(crate) mod pulled;
+pub(crate) mod gate;
 
 use coreplane_bptree::Bptree;
+use coreplane_engine::around::Surrounded;
 use coreplane_engine::{Engine, Error, Result};
 use coreplane_mkvs::{Position, Rack, TimeSource};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Placement, Scmkv};
-use pulled::{Pulled, Switch};
+use gate::Gate;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Which engine the devices have.
@@ -26,14 +27,24 @@ pub(crate) struct Shelf {
     directory: tempfile::TempDir,
     kind: Kind,
     size: u64,
-    /// The devices that were opened, and what is done to them.
-    switches: Mutex<HashMap<Position, Arc<Switch>>>,
+    /// Bytes of devices that have less, or more.
+    sizes: Mutex<HashMap<Position, u64>>,
+    /// Of the devices that were opened.
+    gates: Mutex<HashMap<Position, Arc<Gate>>>,
+    /// Of those that are opened from now on: set when their power is cut.
+    is_dead: Mutex<Arc<AtomicBool>>,
 }
 
 impl Shelf {
     pub(crate) fn new(kind: Kind, size: u64) -> Self {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
-        Self { directory, kind, size, switches: Mutex::default() }
+        let (sizes, gates, is_dead) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { directory, kind, size, sizes, gates, is_dead }
+    }
+
+    /// The device that is made at `place` from now on has so many bytes.
+    pub(crate) fn size(&self, place: Position, size: u64) {
+        self.sizes.lock().expect("lock").insert(place, size);
     }
 
     pub(crate) fn path(&self, place: Position) -> PathBuf {
@@ -42,24 +53,38 @@ impl Shelf {
 
     /// From now on every call of the device fails.
     pub(crate) fn pull(&self, place: Position) {
-        self.switch(place).is_out.store(true, Ordering::SeqCst);
-    }
-
-    /// What is done to a device.
-    pub(crate) fn switch(&self, place: Position) -> Arc<Switch> {
-        Arc::clone(&self.switches.lock().expect("lock")[&place])
+        self.gate(place).is_out.store(true, Ordering::SeqCst);
     }
 
     /// The device answers again, with what it has.
     pub(crate) fn put_back(&self, place: Position) {
-        let switches = self.switches.lock().expect("lock");
-        switches[&place].is_out.store(false, Ordering::SeqCst);
+        self.gate(place).is_out.store(false, Ordering::SeqCst);
     }
 
-    fn with_switch(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
-        let switch = Arc::new(Switch::default());
-        self.switches.lock().expect("lock").insert(place, Arc::clone(&switch));
-        Arc::new(Pulled { engine, switch })
+    /// From now on every call of every device fails that has been opened so far.
+    pub(crate) fn cut_power(&self) {
+        self.is_dead.lock().expect("lock").store(true, Ordering::SeqCst);
+    }
+
+    /// Devices that are opened from now on work again.
+    pub(crate) fn restore_power(&self) {
+        *self.is_dead.lock().expect("lock") = Arc::default();
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.is_dead.lock().expect("lock").load(Ordering::SeqCst)
+    }
+
+    /// The gate of the device at `place`, which was opened.
+    pub(crate) fn gate(&self, place: Position) -> Arc<Gate> {
+        Arc::clone(&self.gates.lock().expect("lock")[&place])
+    }
+
+    fn with_gate(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
+        let is_dead = Arc::clone(&self.is_dead.lock().expect("lock"));
+        let gate = Arc::new(Gate::powered_by(is_dead));
+        self.gates.lock().expect("lock").insert(place, Arc::clone(&gate));
+        Arc::new(Surrounded { engine, around: gate })
     }
 }
 
@@ -75,18 +100,19 @@ impl Rack for Shelf {
             return Err(Error::Unusable(format!("there is a device at {place}")));
         }
         let time = Some(Arc::clone(time));
+        let size = self.sizes.lock().expect("lock").get(&place).copied().unwrap_or(self.size);
         let engine: Arc<dyn Engine> = match self.kind {
             Kind::Bptree => {
                 let options = coreplane_bptree::Options { time, ..Default::default() };
-                Arc::new(Bptree::create(&path, self.size, 8192, MediaChoice::Auto, &options)?)
+                Arc::new(Bptree::create(&path, size, 8192, MediaChoice::Auto, &options)?)
             }
             Kind::Scmkv => {
                 let options = coreplane_scmkv::Options { time, ..Default::default() };
                 let (media, placement) = (MediaChoice::Auto, Placement::Auto);
-                Arc::new(Scmkv::create(&path, self.size, media, placement, options)?)
+                Arc::new(Scmkv::create(&path, size, media, placement, options)?)
             }
         };
-        Ok(self.with_switch(place, engine))
+        Ok(self.with_gate(place, engine))
     }
 
     fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
@@ -101,7 +127,7 @@ impl Rack for Shelf {
                 Arc::new(Scmkv::open(&path, MediaChoice::Auto, options)?)
             }
         };
-        Ok(self.with_switch(place, engine))
+        Ok(self.with_gate(place, engine))
     }
 
     fn remove(&self, place: Position) -> Result<()> {

@@ -21,7 +21,7 @@ pub(crate) use survivors::{Contents, Left};
 use crate::scale::scaled;
 use crate::shelf::Kind;
 use coreplane_engine::{Engine, UnixMillis};
-use coreplane_mkvs::{FillOptions, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Position, Shape, Standing};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Run, Sim, SimOptions, Subject};
 use std::sync::Arc;
@@ -68,6 +68,11 @@ pub(crate) struct Story {
     pub(crate) len: u64,
     /// One value in so many has pages of its own.
     pub(crate) large_in: u64,
+    /// Devices are so small that one may have no space even for what brings it level: then it is left
+    /// out.
+    pub(crate) is_tight: bool,
+    /// Devices have no space now and then: one, or all.
+    pub(crate) fills: bool,
     pub(crate) aftermath: Aftermath,
     /// A device that is pulled out in the middle.
     pub(crate) pulls: Option<Position>,
@@ -90,6 +95,8 @@ impl Story {
             operations: 50,
             len: if kind == Kind::Bptree { 160 << 10 } else { 224 << 10 },
             large_in: 12,
+            is_tight: false,
+            fills: false,
             aftermath: Aftermath::Opened,
             pulls: None,
             forgets_intents: false,
@@ -120,6 +127,11 @@ impl Story {
             shrink: false,
             ..SimOptions::default()
         }
+    }
+
+    /// A device that follows and has no space for what others have is left out.
+    pub(crate) fn leaves_full_out(&self) -> bool {
+        self.fills && self.shape.ack == Ack::First
     }
 
     /// What was cut off is gone on with after the opening.
@@ -188,6 +200,9 @@ impl Story {
         for serial in 0..self.operations {
             rack.clock.fetch_add(1000, Ordering::SeqCst);
             rack.lag(&mut draw);
+            if self.fills {
+                rack.fill(&mut draw);
+            }
             if let Some(position) = self.pulls
                 && thread == 0
                 && serial == self.operations / 2
@@ -230,6 +245,10 @@ impl Subject for Story {
         let matrix = run.acknowledged(Op::Create, || {
             Matrix::create(&rack, self.shape, &options).expect("create")
         });
+        if self.fills {
+            // Who is left out has the others brought level, which waits for whoever lags.
+            rack.be_prompt();
+        }
         rack.each_gate(|gate| gate.forgets_intents.store(self.forgets_intents, Ordering::SeqCst));
         if self.threads == 1 {
             self.write(run, (&matrix, &rack), 0);
@@ -246,8 +265,11 @@ impl Subject for Story {
             let closed = run.began(Op::Close);
             match matrix.close() {
                 Ok(()) => closed.returned(),
-                // The device that was pulled out cannot be closed.
-                Err(error) => assert!(self.pulls.is_some(), "close: {error}"),
+                // One that was pulled out cannot be closed; nor can one that is full to the last.
+                Err(error) => {
+                    let is_full = matches!(error, coreplane_engine::Error::NoSpace { .. });
+                    assert!(self.pulls.is_some() || self.is_tight && is_full, "close: {error}");
+                }
             }
         }
     }
@@ -279,6 +301,7 @@ impl Subject for Story {
         let contents = survivors::contents(left)?;
         if let (Left::Matrix { matrix, .. }, Aftermath::Opened) = (left, &self.aftermath)
             && (self.pulls.is_none() || self.goes_on())
+            && !(self.leaves_full_out() || self.is_tight)
         {
             let standings = matrix.standings();
             if standings.iter().any(|(_, standing)| *standing != Standing::Current) {

@@ -2,8 +2,9 @@
 
 use super::{Draw, NOW};
 use crate::shelf::Kind;
-use crate::shelf::pulled::{Gate, Pulled};
+use crate::shelf::gate::Gate;
 use coreplane_bptree::Bptree;
+use coreplane_engine::around::Surrounded;
 use coreplane_engine::{Engine, Error, Result};
 use coreplane_mkvs::{Ack, Position, Rack, Shape, TimeSource};
 use coreplane_pmem::{Claim, Durable, Space};
@@ -98,6 +99,16 @@ impl SimRack {
         }
     }
 
+    /// Now and then a device is full, or has space again; or all are, or have.
+    pub(crate) fn fill(&self, draw: &mut Draw) {
+        let (drawn, device) = (draw.next(12), draw.next(self.gates.len() as u64) as usize);
+        match drawn {
+            0..=2 => drop(self.gates[device].is_full.fetch_xor(true, Ordering::SeqCst)),
+            3 | 4 => self.each_gate(|gate| gate.is_full.store(drawn == 3, Ordering::SeqCst)),
+            _ => {}
+        }
+    }
+
     /// All devices catch up.
     pub(crate) fn let_go(&self) {
         self.each_gate(|gate| gate.is_lagging.store(false, Ordering::SeqCst));
@@ -110,7 +121,7 @@ impl SimRack {
     }
 
     fn gated(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
-        Arc::new(Pulled { engine, gate: Arc::clone(&self.gates[self.number(place)]) })
+        Arc::new(Surrounded { engine, around: Arc::clone(&self.gates[self.number(place)]) })
     }
 }
 

@@ -123,6 +123,7 @@ fn may_refuse(story: &Story, history: &History<'_, Op>) -> bool {
         _ if standing(&Op::Create) != Some(Standing::Acknowledged) => true,
         // What only the one that was pulled out had might be lost.
         _ if standing(&Op::Pull).is_some() && waits_for_some && !is_closed => true,
+        _ if story.leaves_full_out() && !is_closed => true,
         Aftermath::Opened => false,
         Aftermath::Returned(_) => waits_for_some && !is_closed,
         Aftermath::Without(missing) => {

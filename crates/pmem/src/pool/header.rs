@@ -173,10 +173,13 @@ impl Static {
 fn no_pool(found: u64, rest_is_a_pool: bool) -> PoolError {
     PoolError::NotAPool(match (rest_is_a_pool, found) {
         (true, 0) => "its creation did not finish; remove the file and create it again".to_owned(),
-        (true, _) => format!(
-            "the magic at offset 0x0 is {found:#018x}, not {MAGIC:#018x}, although the rest of \
-             the header is that of a pool: damaged"
-        ),
+        (true, _) => {
+            let what = format!(
+                "the magic is {found:#018x}, not {MAGIC:#018x}, although the rest of the header is \
+                 that of a pool,"
+            );
+            return PoolError::Damaged { what, offset: 0 };
+        }
         (false, 0) => {
             "it starts with zeroes (a creation that did not finish leaves such a file)".to_owned()
         }

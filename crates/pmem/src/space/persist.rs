@@ -112,6 +112,20 @@ impl Space {
         }
     }
 
+    /// As [`Space::append_mode`], for many whole lines at once: past the caches wherever a flush is
+    /// an instruction, since then no line is read that is written as a whole.
+    #[inline]
+    pub fn fill_mode(&self) -> WriteMode {
+        match &self.behaviour {
+            Behaviour::Emulated(_) | Behaviour::Dax { .. }
+                if self.instruction != Instruction::None =>
+            {
+                WriteMode::NonTemporal
+            }
+            _ => self.append_mode(),
+        }
+    }
+
     /// True if a fence is an instruction here, not a system call that waits for a device.
     pub fn fences_at_once(&self) -> bool {
         match &self.behaviour {

@@ -185,6 +185,15 @@ impl Roles {
         self.store(page, log_word(to, to));
     }
 
+    /// As [`Roles::finish`], of the published watermark alone.
+    #[inline]
+    pub(super) fn finish_early(&self, page: u32, to: u32) {
+        debug_assert!(self.has_writer(page));
+        if let Role::Log { durable, .. } = self.role(page) {
+            self.store(page, log_word(to, durable));
+        }
+    }
+
     /// Asks for the word of a page ahead of its use.
     #[inline]
     pub(super) fn prefetch(&self, page: u32) {
@@ -298,6 +307,9 @@ mod tests {
         assert_eq!(roles.role(0), Role::Log { published: 128, durable: 128 });
         assert!(roles.lower(0, 64) && roles.lower(0, 96));
         assert_eq!(roles.role(0), Role::Log { published: 64, durable: 64 });
+        assert_eq!(roles.adopt_writer(0), Some(64));
+        roles.finish_early(0, 80);
+        assert_eq!(roles.role(0), Role::Log { published: 80, durable: 64 });
         assert!(roles.retire(0) && !roles.retire(0) && !roles.lower(0, 8));
         roles.raise_durable(0, 256);
         assert_eq!(roles.role(0), Role::Retired);

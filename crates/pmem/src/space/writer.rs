@@ -3,6 +3,8 @@
 use super::Space;
 use crate::arch;
 use crate::media::Behaviour;
+use std::mem::ManuallyDrop;
+use std::ptr;
 use std::sync::Arc;
 
 /// How an append reaches the medium.
@@ -79,20 +81,44 @@ impl PageWriter {
 
     /// Lets readers see everything appended so far, which the caller has made durable, and gives
     /// the page up.
+    #[inline]
     pub fn finish(mut self) -> Pen {
         if self.space.fences_at_once() {
             self.space.roles.finish(self.page, self.tail);
-            // There is nothing left to give up when this is dropped.
-            self.page = u32::MAX;
-        } else {
-            self.publish();
+            return self.into_pen();
         }
+        self.publish();
+        self.lay_down()
+    }
+
+    /// Lets readers see everything appended so far although it may not be durable yet, and gives
+    /// the page up; [`Space::mark_durable`] follows when it is. Nobody else raises a watermark of
+    /// the page meanwhile.
+    #[inline]
+    pub fn finish_early(mut self) -> Pen {
+        if self.space.fences_at_once() {
+            self.space.roles.finish_early(self.page, self.tail);
+            return self.into_pen();
+        }
+        self.publish_early();
         self.lay_down()
     }
 
     /// Gives the page up, as if dropped, and keeps what it takes to write to another.
-    pub fn lay_down(mut self) -> Pen {
-        Pen { space: Arc::clone(&self.space), stage: self.stage.take() }
+    pub fn lay_down(self) -> Pen {
+        self.space.roles.drop_writer(self.page);
+        self.into_pen()
+    }
+
+    /// What it takes to write to another page. The space is handed on and not counted once more: a
+    /// locked instruction right after a fence waits for the medium, and the count is in a line
+    /// that all writers share.
+    #[inline]
+    fn into_pen(self) -> Pen {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `this` is not dropped, so that both fields have one owner; no other has anything
+        // to drop.
+        unsafe { Pen { space: ptr::read(&this.space), stage: ptr::read(&this.stage) } }
     }
 
     /// Makes a page of which nothing was published free again.

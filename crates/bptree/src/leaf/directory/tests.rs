@@ -30,15 +30,27 @@ fn what_began_sorted_is_in_order_until_it_changes() {
     let records = || (0..PLACES as u32).map(|at| (at as u8, 8 * at, 8));
     leaf.begin(Begun::default(), records());
     let mut places = [0; PLACES];
-    assert_eq!(leaf.order_at(leaf.version().unwrap(), &mut places), None);
-    leaf.begin(Begun { is_sorted: true, ..Begun::default() }, records());
-    assert_eq!(leaf.order_at(leaf.version().unwrap(), &mut places), Some(PLACES));
-    assert_eq!(places, std::array::from_fn(|at| at as u8));
-    let mut held = leaf.lock().unwrap();
-    held.begin();
-    held.set(3, (2, 80, 24), 8);
-    drop(held);
-    assert_eq!(leaf.order_at(leaf.version().unwrap(), &mut places), None);
+    assert_eq!(leaf.ordered(&mut places), 0);
+    leaf.begin(Begun { is_sorted: true, ..Begun::default() }, records().take(PLACES - 2));
+    let set = |place: usize| {
+        let mut held = leaf.lock().unwrap();
+        held.begin();
+        held.set(place, (2, 80, 24), 8);
+    };
+    // A record in the place of another of its key changes no order; one of a new key does.
+    for (place, expected) in [(3, PLACES - 2), (PLACES - 2, PLACES - 2)] {
+        set(place);
+        assert_eq!(leaf.ordered(&mut places), expected);
+    }
+    assert_eq!(places[..PLACES - 1], std::array::from_fn::<u8, { PLACES - 1 }, _>(|at| at as u8));
+    let before = leaf.version().unwrap();
+    places.reverse();
+    leaf.keep_order(before, &places[1..]);
+    let mut kept = [0; PLACES];
+    assert_eq!((leaf.ordered(&mut kept), &kept[..PLACES - 1]), (PLACES - 1, &places[1..]));
+    set(PLACES - 1);
+    leaf.keep_order(before, &[7; PLACES]);
+    assert_eq!((leaf.ordered(&mut kept), kept[PLACES - 1]), (PLACES - 1, PLACES as u8 - 1));
 }
 
 #[test]

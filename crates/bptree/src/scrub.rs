@@ -1,0 +1,79 @@
+//! The scrub: leaf after leaf is held against its checksums in the background, with the values and
+//! keys that have pages of their own. What is found is counted (`damaged_pages` among the
+//! statistics), and named by `verify`. It stays damaged where its leaf is written anew.
+//!
+//! A leaf that is asleep is read and not woken.
+
+use crate::counters::Count;
+use crate::leaf::{Directory, Head};
+use crate::store::Store;
+use coreplane_engine::{SCRUB_PACE, Scrub, VerifyReport};
+use coreplane_pmem::epoch::{self, Guard};
+use std::sync::atomic::Ordering;
+
+impl Store {
+    /// Looks at one leaf after the other until the store is closed.
+    pub(crate) fn scrub_on(&self) {
+        let mut scrub = Scrub::default();
+        loop {
+            std::thread::park_timeout(SCRUB_PACE);
+            if self.closed.load(Ordering::Acquire) {
+                return;
+            }
+            self.scrub_next(&mut scrub);
+        }
+    }
+
+    fn scrub_next(&self, scrub: &mut Scrub) {
+        let Some(looked) = scrub.step(self.space.pages(), |page| self.scrub_page(page)) else {
+            return;
+        };
+        self.counters.add(Count::ScrubbedPages, 1);
+        if looked.is_new_damage {
+            self.counters.add(Count::DamagedPages, 1);
+        }
+    }
+
+    /// The birth of a leaf's page, and whether all is as it was written; none of any other page, and
+    /// of a leaf that has changed meanwhile: its turn comes again.
+    fn scrub_page(&self, page: u32) -> Option<(u64, bool)> {
+        let guard = epoch::pin();
+        let leaf = self.leaves.made(page as usize);
+        let Some((leaf, version)) = leaf.and_then(|leaf| Some((leaf, leaf.version()?))) else {
+            return self.scrub_asleep(&guard, page);
+        };
+        let mut report = VerifyReport::default();
+        let read = self.read_leaf(&guard, page, leaf);
+        let birth = leaf.birth();
+        for (_, whole) in read.iter().flat_map(|leaf| &leaf.records) {
+            self.verify_record(&guard, &whole.view, birth, &mut report);
+        }
+        let is_whole = read.is_ok_and(|leaf| leaf.in_doubt.is_none());
+        // The pages of a value go when its record does.
+        leaf.is_at(version).then_some((birth, is_whole && report.is_sound()))
+    }
+
+    /// As [`Store::scrub_page`], of a leaf that nobody has come to since the open.
+    fn scrub_asleep(&self, guard: &Guard, page: u32) -> Option<(u64, bool)> {
+        let (end, _) = self.space.watermarks(page)?;
+        let head = match Head::read(&self.space, guard, self.seed, page) {
+            Ok(head) => head?,
+            Err(_) => return self.is_asleep(page).then_some((0, false)),
+        };
+        let birth = head.birth;
+        let mut report = VerifyReport::default();
+        let read = self.read_leaf_page(guard, page, head, (end, end));
+        let is_whole = read.as_ref().is_ok_and(|(found, _)| found.end == end && found.doubt == 0);
+        for view in read.iter().flat_map(|(_, latest)| latest.views()) {
+            self.verify_record(guard, view, birth, &mut report);
+        }
+        self.is_asleep(page).then_some((birth, is_whole && report.is_sound()))
+    }
+
+    /// True if the tree leads to a leaf that nobody has come to, or may: what is in the page of any
+    /// other that is not awake says nothing.
+    fn is_asleep(&self, page: u32) -> bool {
+        let leaf = self.leaves.made(page as usize);
+        self.opened.asleep.load(Ordering::Acquire) > 0 && leaf.is_none_or(Directory::is_asleep)
+    }
+}

@@ -1,0 +1,292 @@
+//! Keys of all lengths up to the longest, and such as begin alike, against a model.
+
+use coreplane_bptree::{Bptree, Options};
+use coreplane_engine::model::ManualClock;
+use coreplane_engine::{
+    Batch, Engine, Expected, KEY_LEN_MAX, Ordered, Outcome, UnixMillis, WriteOptions,
+};
+use coreplane_pmem::MediaChoice;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const PAGE: u32 = 4096;
+const NOW: UnixMillis = UnixMillis(1_800_000_000_000);
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options(clock: &ManualClock) -> Options {
+    Options { time: Some(clock.as_clock()), check_reads: true, ..Options::default() }
+}
+
+fn created(directory: &Path, size: u64, page: u32, clock: &ManualClock) -> Bptree {
+    let path = directory.join("pool");
+    Bptree::create(&path, size, page, MediaChoice::Auto, &options(clock)).expect("create")
+}
+
+fn opened(directory: &Path, clock: &ManualClock) -> Bptree {
+    let path = directory.join("pool");
+    Bptree::open(&path, MediaChoice::Auto, &options(clock), &|_| {}).expect("open")
+}
+
+fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
+}
+
+fn usual() -> WriteOptions {
+    WriteOptions::default()
+}
+
+/// A leaf between two bounds as long as can be, and in it a record as long as can be.
+#[test]
+fn the_longest_record_of_a_leaf_can_be_replaced() {
+    let directory = in_memory();
+    let store = created(directory.path(), 16 << 20, PAGE, &ManualClock::starting_at(NOW));
+    for len in (PAGE as usize / 8 - 100..=PAGE as usize / 8).step_by(4) {
+        let key = |last: u8| [vec![b'k'; len - 1], vec![last]].concat();
+        for round in 0..3 {
+            for last in 0..9 {
+                store.put(&key(last), &[round; PAGE as usize / 4], &usual()).expect("put");
+            }
+        }
+    }
+}
+
+/// Tombstones that are held take the room of their keys: two leaves of them need not fit into one.
+#[test]
+fn leaves_of_long_tombstones_are_not_made_one() {
+    let directory = in_memory();
+    let store = created(directory.path(), 16 << 20, PAGE, &ManualClock::starting_at(NOW));
+    store.hold_tombstones(0).expect("hold");
+    for len in [300, 440, 5000] {
+        let key = |number: u32| format!("{number:0len$}").into_bytes();
+        for number in 0..60 {
+            store.put(&key(number), b"value", &usual()).expect("put");
+        }
+        for number in 0..60 {
+            store.delete(&key(number), &usual()).expect("delete");
+        }
+    }
+    let mut tombstones = 0;
+    store
+        .changes_since(0, &mut |entry| tombstones += u32::from(entry.record.is_none()))
+        .expect("changes");
+    assert_eq!(tombstones, 180);
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
+
+    /// Keys that are alike up to one of a few lengths, some of them prefixes of others.
+    fn key(&mut self, field_max: usize) -> Vec<u8> {
+        let alike = [0, 3, field_max - 25, field_max - 24, field_max - 2, field_max, 5000, 9000];
+        let mut key = vec![b'k'; alike[self.below(alike.len())]];
+        for _ in 0..self.below(3) {
+            key.push(b'i' + self.below(5) as u8);
+        }
+        if self.below(40) == 0 {
+            key.resize(KEY_LEN_MAX - self.below(2), b'm');
+        }
+        key
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        let len = [0, 5, 100, 300, 1000, 3000, 9000][self.below(7)];
+        vec![self.below(256) as u8; len]
+    }
+}
+
+fn all(store: &Bptree, start: &[u8], end: Option<&[u8]>, reverse: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut shown = Vec::new();
+    let mut visit = |entry: coreplane_engine::Entry<'_>| {
+        let value = entry.record.expect("a record").value.to_vec();
+        shown.push((entry.key.to_vec(), value));
+        true
+    };
+    store.scan(start, end, reverse, usize::MAX, &mut visit).expect("scan");
+    shown
+}
+
+fn check_range(store: &Bptree, map: &Map, draw: &mut Draw, field_max: usize) {
+    let (start, end) = (draw.key(field_max), draw.key(field_max));
+    let end = (draw.below(3) > 0).then_some(end);
+    let range = (
+        Bound::Included(&start),
+        end.as_ref().map_or(Bound::Unbounded, |end| Bound::Excluded(end.max(&start))),
+    );
+    let mut due: Vec<_> =
+        map.range::<Vec<u8>, _>(range).map(|(k, v)| (k.clone(), v.clone())).collect();
+    assert!(all(store, &start, end.as_deref(), false) == due, "scan of {} bytes", start.len());
+    due.reverse();
+    assert!(all(store, &start, end.as_deref(), true) == due, "backwards from {}", start.len());
+}
+
+fn check_all(store: &Bptree, map: &Map) {
+    store.sweep_expired().expect("sweep");
+    let due: Vec<_> = map.clone().into_iter().collect();
+    assert!(all(store, b"", None, false) == due, "the scan is another");
+    let mut iterated = Map::new();
+    let mut cursor = 0;
+    loop {
+        cursor = store
+            .iterate(cursor, 7, &mut |entry| {
+                let value = entry.record.expect("a record").value.to_vec();
+                iterated.insert(entry.key.to_vec(), value);
+            })
+            .expect("iterate");
+        if cursor == 0 {
+            break;
+        }
+    }
+    assert!(iterated == *map, "the iteration is another");
+    for key in map.keys() {
+        assert!(store.check(key).expect("check"));
+    }
+    let keys: Vec<&[u8]> = map.keys().map(Vec::as_slice).collect();
+    let mut hits = 0;
+    let mut visit = |at: usize, record: Option<coreplane_engine::Record<'_>>| {
+        hits += usize::from(record.is_some_and(|it| it.value.equals(&map[keys[at]])));
+    };
+    store.multi_get(&keys, coreplane_engine::Visibility::Durable, &mut visit).expect("get");
+    assert_eq!(hits, map.len());
+    let report = store.verify(&mut |_| {}).expect("verify");
+    assert!(report.is_sound(), "{:?}", report.damages);
+    assert_eq!((report.records, store.len().expect("len")), (map.len() as u64, map.len() as u64));
+}
+
+fn write(store: &Bptree, map: &mut Map, draw: &mut Draw, field_max: usize) {
+    let (key, value) = (draw.key(field_max), draw.value());
+    let is_there = map.contains_key(&key);
+    match draw.below(9) {
+        0..3 => {
+            let outcome = store.put(&key, &value, &usual()).expect("put");
+            assert!(matches!(outcome, Outcome::Written(it) if it.replaced == is_there));
+            map.insert(key, value);
+        }
+        3 => {
+            let outcome = store.insert(&key, &value, &usual()).expect("insert");
+            assert_eq!(matches!(outcome, Outcome::Exists(_)), is_there);
+            map.entry(key).or_insert(value);
+        }
+        4 => {
+            let expected = map.get(&key).map_or(Expected::Absent, |value| Expected::Value(value));
+            let outcome = store.compare_and_set(&key, expected, &value, &usual()).expect("cas");
+            assert!(matches!(outcome, Outcome::Written(_)));
+            let refused = store.compare_and_set(&key, Expected::Absent, b"", &usual());
+            assert!(matches!(refused.expect("cas"), Outcome::Mismatch(_)));
+            map.insert(key, value);
+        }
+        5 | 6 => {
+            let outcome = store.delete(&key, &usual()).expect("delete");
+            assert_eq!(matches!(outcome, Outcome::Written(_)), is_there);
+            map.remove(&key);
+        }
+        7 => {
+            let mut batch = Batch::new();
+            for _ in 0..draw.below(9) {
+                let (key, value) = (draw.key(field_max), draw.value());
+                if draw.below(3) == 0 {
+                    batch.delete(&key);
+                    map.remove(&key);
+                } else {
+                    batch.put(&key, &value);
+                    map.insert(key, value);
+                }
+            }
+            store.apply(&batch, &usual()).expect("a batch");
+        }
+        _ => {
+            // What has expired is as if it had never been.
+            let brief = WriteOptions { expires_at: Some(UnixMillis(NOW.0 - 5)), ..usual() };
+            store.put(&key, &value, &brief).expect("put");
+            map.remove(&key);
+        }
+    }
+}
+
+/// Pages that are free, once readers (of other tests too) have gone.
+fn settles_at(store: &Bptree, free: u64) -> bool {
+    let begun = Instant::now();
+    while store.stats().free_bytes != free {
+        if begun.elapsed() > Duration::from_secs(20) {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
+/// Nothing is in use that nothing leads to, and nothing is free that something leads to: an open that
+/// looks at every leaf finds as many pages free.
+fn reopened(store: Bptree, directory: &Path, clock: &ManualClock, closes: bool) -> Bptree {
+    if closes {
+        store.close().expect("close");
+        drop(store);
+        return opened(directory, clock);
+    }
+    let begun = Instant::now();
+    let mut free = 0;
+    // Readers of other tests hold pages for a while.
+    while begun.elapsed() < Duration::from_millis(50) {
+        free = store.stats().free_bytes.max(free);
+    }
+    drop(store);
+    let store = opened(directory, clock);
+    let after = store.stats().free_bytes;
+    assert!(after == free || settles_at(&store, free), "{free} bytes were free, now {after}");
+    store
+}
+
+fn story(seed: u64, page: u32, operations: usize) {
+    let directory = in_memory();
+    let clock = ManualClock::starting_at(NOW);
+    let field_max = page as usize / 8 - 64;
+    let mut store = created(directory.path(), 32 << 20, page, &clock);
+    let (mut map, mut draw) = (Map::new(), Draw(seed));
+    for operation in 0..operations {
+        write(&store, &mut map, &mut draw, field_max);
+        if draw.below(20) == 0 {
+            check_range(&store, &map, &mut draw, field_max);
+        }
+        if operation % 400 == 399 {
+            check_all(&store, &map);
+        }
+        match draw.below(600) {
+            0 => store = reopened(store, directory.path(), &clock, true),
+            1 => store = reopened(store, directory.path(), &clock, false),
+            2 => {
+                store.clear().expect("clear");
+                map.clear();
+            }
+            3 => drop(store.sweep_expired().expect("sweep")),
+            _ => {}
+        }
+    }
+    check_all(&store, &map);
+    let store = reopened(store, directory.path(), &clock, false);
+    check_all(&store, &map);
+    let splits = store.stats().figure("leaves_split");
+    assert!(splits.is_some());
+    // With the last record the last rest goes, and none stays behind.
+    for key in map.keys() {
+        store.delete(key, &usual()).expect("delete");
+    }
+    store.clear().expect("clear");
+    assert!(settles_at(&store, (32 << 20) - 2 * u64::from(page)), "{:?}", store.stats());
+}
+
+#[test]
+fn keys_of_all_lengths_are_what_the_model_has() {
+    let seeds = std::env::var("COREPLANE_SEEDS").ok().and_then(|it| it.parse().ok()).unwrap_or(4);
+    for seed in 1..=seeds {
+        story(seed, [PAGE, 16 << 10][seed as usize % 2], 1500);
+    }
+}

@@ -1,0 +1,285 @@
+//! An engine with something around every call: devices that stall, fail or fall behind, for tests and
+//! measurements.
+//!
+//! [`Surrounded`] passes every call on. Before each it asks an [`Around`], which may wait, refuse, or
+//! hold something until the call has returned. So a fault is written once, and forgets no call.
+
+use crate::{
+    Batch, Doubt, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits, Mutation,
+    Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
+    Visibility, WriteOptions, Written,
+};
+use std::sync::Arc;
+
+/// A call that is about to be made.
+#[derive(Debug, Clone, Copy)]
+pub enum Call<'a> {
+    /// Of one key.
+    Get,
+    /// Of several keys, or of all.
+    Look,
+    /// Of keys in their order.
+    Scan,
+    /// Of one key: its value takes space.
+    Put(&'a WriteOptions),
+    /// Of one key: it may put a value there as well.
+    Change(&'a WriteOptions),
+    /// Of one key or of many: it takes nothing but what a mark needs.
+    Delete,
+    /// Of a batch.
+    Apply(&'a Batch, &'a WriteOptions),
+    /// Durability, counts, checks and the close: what is neither read nor written.
+    Care,
+}
+
+/// What is around the calls of an engine.
+pub trait Around: Send + Sync {
+    /// Kept until the call has returned.
+    type Held<'a>
+    where
+        Self: 'a;
+
+    /// A call comes.
+    ///
+    /// # Errors
+    /// What is answered instead.
+    fn begin(&self, call: Call<'_>) -> Result<Self::Held<'_>>;
+
+    /// True if a batch is said to be made, and is not.
+    fn forgets(&self, _batch: &Batch) -> bool {
+        false
+    }
+}
+
+/// An engine, and what is around it.
+pub struct Surrounded<A> {
+    /// The engine.
+    pub engine: Arc<dyn Engine>,
+    /// What is around it.
+    pub around: Arc<A>,
+}
+
+impl<A: Around> Surrounded<A> {
+    /// Makes a call of its own kind, if it is let in.
+    fn call<T>(&self, call: Call<'_>, make: impl FnOnce(&dyn Engine) -> Result<T>) -> Result<T> {
+        let _held = self.around.begin(call)?;
+        make(&*self.engine)
+    }
+}
+
+impl<A: Around> Engine for Surrounded<A> {
+    fn name(&self) -> &'static str {
+        self.engine.name()
+    }
+
+    fn limits(&self) -> Limits {
+        self.engine.limits()
+    }
+
+    fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        self.call(Call::Get, |engine| engine.get_with(key, visibility, visit))
+    }
+
+    fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<Horizon> {
+        self.call(Call::Look, |engine| engine.multi_get(keys, visibility, visit))
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.call(Call::Put(options), |engine| engine.put(key, value, options))
+    }
+
+    fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.call(Call::Change(options), |engine| engine.insert(key, value, options))
+    }
+
+    fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.call(Call::Change(options), |engine| engine.update(key, value, options))
+    }
+
+    fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.call(Call::Delete, |engine| engine.delete(key, options))
+    }
+
+    fn compare_and_set(
+        &self,
+        key: &[u8],
+        expected: Expected<'_>,
+        value: &[u8],
+        options: &WriteOptions,
+    ) -> Result<Outcome> {
+        let call = Call::Change(options);
+        self.call(call, |engine| engine.compare_and_set(key, expected, value, options))
+    }
+
+    fn modify(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    ) -> Result<Outcome> {
+        self.call(Call::Change(options), |engine| engine.modify(key, options, decide))
+    }
+
+    fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        if self.around.forgets(batch) {
+            return Ok(Written { sequence: 1, ticket: Ticket::DURABLE, replaced: false });
+        }
+        self.call(Call::Apply(batch, options), |engine| engine.apply(batch, options))
+    }
+
+    fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
+        self.call(Call::Look, |engine| engine.iterate(cursor, count, visit))
+    }
+
+    fn advance_sequence(&self) -> Result<u64> {
+        self.call(Call::Care, |engine| engine.advance_sequence())
+    }
+
+    fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
+        self.call(Call::Look, |engine| engine.changes_since(sequence, visit))
+    }
+
+    fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        self.call(Call::Care, |engine| engine.hold_tombstones(sequence))
+    }
+
+    fn tombstone_horizon(&self) -> u64 {
+        self.engine.tombstone_horizon()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.call(Call::Care, |engine| engine.len())
+    }
+
+    fn clear(&self) -> Result<()> {
+        self.call(Call::Delete, |engine| engine.clear())
+    }
+
+    fn sweep_expired(&self) -> Result<u64> {
+        self.call(Call::Delete, |engine| engine.sweep_expired())
+    }
+
+    fn commit(&self, horizon: &Horizon) -> Result<bool> {
+        self.call(Call::Care, |engine| engine.commit(horizon))
+    }
+
+    fn visible_ticket(&self) -> Ticket {
+        self.engine.visible_ticket()
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.engine.now()
+    }
+
+    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+        self.call(Call::Care, |engine| engine.is_durable(horizon))
+    }
+
+    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        self.call(Call::Care, |engine| engine.wait_durable(horizon))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.call(Call::Care, |engine| engine.sync())
+    }
+
+    fn on_durable(&self, listener: DurableListener) {
+        self.engine.on_durable(listener);
+    }
+
+    fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        self.call(Call::Care, |engine| engine.verify(progress))
+    }
+
+    fn check(&self, key: &[u8]) -> Result<bool> {
+        self.call(Call::Care, |engine| engine.check(key))
+    }
+
+    fn doubts(&self) -> Result<Vec<Doubt>> {
+        self.call(Call::Care, |engine| engine.doubts())
+    }
+
+    fn settle(&self, doubt: &Doubt) -> Result<()> {
+        self.call(Call::Care, |engine| engine.settle(doubt))
+    }
+
+    fn close(&self) -> Result<()> {
+        self.call(Call::Care, |engine| engine.close())
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        self.engine.ordered().map(|_| self as &dyn Ordered)
+    }
+}
+
+impl<A: Around> Ordered for Surrounded<A> {
+    fn scan(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        reverse: bool,
+        limit: usize,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        self.call(Call::Scan, |engine| match engine.ordered() {
+            Some(ordered) => ordered.scan(start, end, reverse, limit, visit),
+            None => Ok(()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelEngine;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    #[derive(Default)]
+    struct Door {
+        is_shut: AtomicBool,
+        calls: AtomicU64,
+    }
+
+    impl Around for Door {
+        type Held<'a> = ();
+
+        fn begin(&self, _call: Call<'_>) -> Result<()> {
+            self.calls.fetch_add(1, Ordering::SeqCst);
+            if self.is_shut.load(Ordering::SeqCst) {
+                return Err(crate::Error::Closed);
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_shut_door_lets_no_call_in() {
+        let around = Arc::new(Door::default());
+        let engine: Arc<dyn Engine> = Arc::new(ModelEngine::new());
+        let surrounded = Surrounded { engine: Arc::clone(&engine), around: Arc::clone(&around) };
+        let options = WriteOptions::default();
+        surrounded.put(b"key", b"value", &options).expect("it is open");
+        assert_eq!(surrounded.get(b"key").expect("get").as_deref(), Some(&b"value"[..]));
+        around.is_shut.store(true, Ordering::SeqCst);
+        assert!(surrounded.delete(b"key", &options).is_err() && surrounded.len().is_err());
+        assert!(surrounded.apply(&Batch::new(), &options).is_err() && surrounded.clear().is_err());
+        let scanned = surrounded.ordered().map(|it| it.scan(b"", None, false, 1, &mut |_| true));
+        assert!(scanned.is_none_or(|scanned| scanned.is_err()));
+        assert_eq!(engine.len().expect("len"), 1, "nothing was changed");
+        assert!(around.calls.load(Ordering::SeqCst) >= 6);
+    }
+}

@@ -1,0 +1,66 @@
+//! The scrub of an engine: reads what is at rest, page after page, so that damage is found while
+//! another copy may still exist. The engine has the pages, the thread and the counters.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How often a page is looked at: a store of 100 GB in pages of 1 MiB takes some hours, at a few
+/// thousandths of a core.
+pub const SCRUB_PACE: Duration = Duration::from_millis(100);
+
+/// Where a scrub is, and what it has found.
+#[derive(Debug, Default)]
+pub struct Scrub {
+    next: u32,
+    /// Page and life of what is damaged.
+    damaged: BTreeSet<(u32, u64)>,
+}
+
+/// A page that was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Its number.
+    pub page: u32,
+    /// It is damaged, and was not known to be.
+    pub is_new_damage: bool,
+}
+
+impl Scrub {
+    /// Goes on to the next of `pages` pages that `look` does not pass over, and has it looked at.
+    /// `look` says which life of the page it was (no two uses of a page have the same), and whether
+    /// it is sound; none if there is nothing to look at. None if that is so of every page.
+    pub fn step(
+        &mut self,
+        pages: u32,
+        mut look: impl FnMut(u32) -> Option<(u64, bool)>,
+    ) -> Option<Scrubbed> {
+        let round = (self.next..pages).chain(0..self.next.min(pages));
+        let mut looked = round.filter_map(|page| look(page).map(|looked| (page, looked)));
+        let (page, (life, is_sound)) = looked.next()?;
+        self.next = page + 1;
+        let is_new_damage = !is_sound && self.damaged.insert((page, life));
+        Some(Scrubbed { page, is_new_damage })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_goes_round_and_tells_each_damage_once() {
+        let mut scrub = Scrub::default();
+        let looks = |scrub: &mut Scrub, life| {
+            // Page 0 is nothing to look at, page 2 is damaged.
+            let look = |page: u32| (page > 0).then_some((life, page != 2));
+            scrub.step(4, look).map(|it| (it.page, it.is_new_damage))
+        };
+        let first: Vec<_> = (0..5).map(|_| looks(&mut scrub, 7).unwrap()).collect();
+        assert_eq!(first, [(1, false), (2, true), (3, false), (1, false), (2, false)]);
+        assert_eq!(looks(&mut scrub, 7), Some((3, false)));
+        assert_eq!(looks(&mut scrub, 8), Some((1, false)));
+        assert_eq!(looks(&mut scrub, 8), Some((2, true)), "the page was used again");
+        assert_eq!(scrub.step(4, |_| None), None);
+        assert_eq!(scrub.step(2, |_| Some((0, true))).map(|it| it.page), Some(0), "it is shorter");
+    }
+}

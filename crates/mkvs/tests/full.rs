@@ -1,0 +1,144 @@
+//! Devices without space: a write is refused with an error that says so, nothing that was acknowledged
+//! is lost, and devices of a group have the same, after a restart too.
+
+mod shelf;
+
+use coreplane_engine::{Batch, Engine, Error, WriteOptions};
+use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use shelf::{Kind, Shelf};
+use std::collections::BTreeMap;
+
+type Known = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key-{number:05}").into_bytes()
+}
+
+fn value(serial: u64) -> Vec<u8> {
+    vec![serial as u8; 1500 + (serial * 37 % 2000) as usize]
+}
+
+/// Writes new values to keys, now and then in batches, until so many in a row were refused.
+fn write_until_refused(matrix: &Matrix, known: &mut Known, in_a_row: u64) {
+    let (options, mut refused) = (WriteOptions::default(), 0);
+    for serial in 0.. {
+        let numbers = if serial % 9 == 8 { serial..serial + 4 } else { serial..serial + 1 };
+        let changes = numbers.map(|number| (key(number * 7 % 40_000), value(number + serial)));
+        let changes: Vec<(Vec<u8>, Vec<u8>)> = changes.collect();
+        let written = if let [(key, value)] = &changes[..] {
+            matrix.put(key, value, &options).map(|_| ())
+        } else {
+            let mut batch = Batch::new();
+            for (key, value) in &changes {
+                batch.put(key, value);
+            }
+            matrix.apply(&batch, &options).map(|_| ())
+        };
+        match written {
+            Ok(()) => {
+                known.extend(changes);
+                refused = 0;
+            }
+            Err(Error::NoSpace { .. }) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+        if refused == in_a_row {
+            return;
+        }
+    }
+}
+
+fn check(matrix: &Matrix, known: &Known) {
+    for (key, value) in known {
+        assert_eq!(matrix.get(key).expect("get").as_ref(), Some(value));
+    }
+    assert_eq!(matrix.len().expect("len"), known.len() as u64);
+    let report = matrix.verify(&mut |_| {}).expect("verify");
+    assert!(report.is_sound(), "{:?}", report.damages);
+}
+
+/// All are current but for one that has less space than its peer: when it has not even as much as it
+/// takes to take back what only its peer had space for, it is left out.
+fn is_kept(matrix: &Matrix, smaller: Option<Position>) -> bool {
+    let standings = matrix.standings();
+    standings.iter().all(|(at, it)| *it == Standing::Current || Some(*at) == smaller)
+}
+
+fn created(kind: Kind, ack: Ack, smaller: Option<Position>) -> (Shelf, Matrix) {
+    let size = if kind == Kind::Bptree { 2 << 20 } else { 24 << 20 };
+    let shelf = Shelf::new(kind, size);
+    if let Some(position) = smaller {
+        shelf.size(position, size * 2 / 3);
+    }
+    let shape = Shape { ack, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    (shelf, matrix)
+}
+
+/// One device has less than the others, whichever it is of its group; or all have the same.
+#[test]
+fn what_does_not_fit_is_refused_and_nothing_is_lost() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        for device in [Some(0), Some(1), None] {
+            let smaller = device.map(|device| Position { group: 1, device });
+            let (shelf, mut matrix) = created(kind, Ack::All, smaller);
+            let mut known = Known::new();
+            for round in 0..3 {
+                write_until_refused(&matrix, &mut known, 12);
+                check(&matrix, &known);
+                assert!(
+                    is_kept(&matrix, smaller),
+                    "{kind:?}, {smaller:?}: {:?}",
+                    matrix.standings()
+                );
+                if round == 1 {
+                    matrix.close().expect("close");
+                }
+                drop(matrix);
+                matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
+                check(&matrix, &known);
+                assert!(
+                    is_kept(&matrix, smaller),
+                    "{kind:?}, {smaller:?}: {:?}",
+                    matrix.standings()
+                );
+                // What is deleted makes room for others.
+                let gone: Vec<Vec<u8>> = known.keys().step_by(3).cloned().collect();
+                for key in gone {
+                    matrix.delete(&key, &WriteOptions::default()).expect("delete");
+                    known.remove(&key);
+                }
+                let len = known.len();
+                write_until_refused(&matrix, &mut known, 1);
+                assert!(known.len() > len, "{kind:?}, {smaller:?}: there is room again");
+            }
+        }
+    }
+}
+
+/// Where writes wait for the first, a device that follows and has less space is left out, and the
+/// others have everything.
+#[test]
+fn who_cannot_follow_for_lack_of_space_is_left_out() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        // The second of a group is the one that is waited for.
+        let smaller = Position { group: 0, device: 0 };
+        let (shelf, matrix) = created(kind, Ack::First, Some(smaller));
+        let mut known = Known::new();
+        write_until_refused(&matrix, &mut known, 12);
+        matrix.sync().expect("sync");
+        check(&matrix, &known);
+        let left_out: Vec<Position> = matrix
+            .standings()
+            .into_iter()
+            .filter(|(_, standing)| *standing != Standing::Current)
+            .map(|(position, _)| position)
+            .collect();
+        // Who is waited for is not; its peer may be full a little sooner by chance.
+        let is_right = left_out.contains(&smaller) && left_out.iter().all(|it| it.device == 0);
+        assert!(is_right, "{kind:?}: {left_out:?}");
+        matrix.close().expect("close");
+        drop(matrix);
+        check(&Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open"), &known);
+    }
+}

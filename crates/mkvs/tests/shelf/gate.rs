@@ -1,0 +1,132 @@
+//! What is done to a device while it is in use: it is pulled out, stalls, falls behind, is full, or
+//! forgets what it was told.
+
+use coreplane_engine::around::{Around, Call};
+use coreplane_engine::{Batch, Change, Error, Result};
+use coreplane_pmem::spin::{self, Backoff};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What is done to a device.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    /// Every call fails.
+    pub(crate) is_out: AtomicBool,
+    /// Every call waits, before it begins or before it returns.
+    pub(crate) is_stalled: AtomicBool,
+    /// All devices fail at one moment: whoever cuts the power has the same one.
+    is_dead: Arc<AtomicBool>,
+    /// The calls of the device's own processor wait.
+    pub(crate) is_lagging: AtomicBool,
+    /// What takes space is refused.
+    pub(crate) is_full: AtomicBool,
+    /// Intents are not written down, and said to be.
+    pub(crate) forgets_intents: AtomicBool,
+    /// Gets wait, or puts.
+    pub(crate) holds_gets: AtomicBool,
+    pub(crate) holds_puts: AtomicBool,
+    /// Every scan meets a damaged record.
+    pub(crate) scans_damaged: AtomicBool,
+    /// Gets that have come so far, and those that are held now.
+    pub(crate) gets: AtomicU64,
+    pub(crate) held_gets: AtomicU64,
+    /// Puts that are held now.
+    pub(crate) held_puts: AtomicU64,
+    /// One call at a time: the simulator knows no other order of a thread that it does not schedule.
+    turn: Option<Mutex<()>>,
+}
+
+fn is(flag: &AtomicBool) -> bool {
+    flag.load(Ordering::SeqCst)
+}
+
+fn wait_while(is_held: impl Fn() -> bool) {
+    let mut backoff = Backoff::new();
+    while is_held() {
+        backoff.wait();
+    }
+}
+
+impl Gate {
+    /// One that lets one call through at a time.
+    pub(crate) fn by_turns() -> Self {
+        Self { turn: Some(Mutex::new(())), ..Self::default() }
+    }
+
+    /// One whose device fails when the power is cut.
+    pub(crate) fn powered_by(is_dead: Arc<AtomicBool>) -> Self {
+        Self { is_dead, ..Self::default() }
+    }
+
+    fn holds_up(&self) -> bool {
+        let is_processor =
+            || std::thread::current().name().is_some_and(|name| name.starts_with("coreplane-d"));
+        is(&self.is_stalled) || is(&self.is_lagging) && is_processor()
+    }
+
+    fn hold(&self, call: Call<'_>) {
+        let (holds, held) = match call {
+            Call::Get => (&self.holds_gets, &self.held_gets),
+            Call::Put(_) => (&self.holds_puts, &self.held_puts),
+            _ => return,
+        };
+        held.fetch_add(1, Ordering::SeqCst);
+        wait_while(|| is(holds));
+        held.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// True if a call has no space.
+    fn refuses(&self, call: Call<'_>) -> bool {
+        let takes_space = match call {
+            Call::Put(options) | Call::Change(options) => !options.is_vital,
+            Call::Apply(batch, options) => {
+                let is_put = |change: &Change| matches!(change, Change::Put { .. });
+                !options.is_vital && batch.changes().iter().any(is_put)
+            }
+            _ => false,
+        };
+        takes_space && is(&self.is_full)
+    }
+}
+
+/// A call that was let in: it does not return while the device stalls.
+pub(crate) struct Let<'a> {
+    gate: &'a Gate,
+    _turn: Option<MutexGuard<'a, ()>>,
+}
+
+impl Drop for Let<'_> {
+    fn drop(&mut self) {
+        wait_while(|| is(&self.gate.is_stalled));
+    }
+}
+
+impl Around for Gate {
+    type Held<'a> = Let<'a>;
+
+    fn begin(&self, call: Call<'_>) -> Result<Let<'_>> {
+        if matches!(call, Call::Get) {
+            self.gets.fetch_add(1, Ordering::SeqCst);
+        }
+        self.hold(call);
+        wait_while(|| self.holds_up());
+        let turn = self.turn.as_ref().map(spin::lock);
+        if is(&self.is_out) || is(&self.is_dead) {
+            let source = std::io::Error::other("the device was pulled out");
+            return Err(Error::Io { context: "a device".to_owned(), source });
+        }
+        if matches!(call, Call::Scan) && is(&self.scans_damaged) {
+            return Err(Error::ChecksumMismatch { offset: 0, stored: 1, computed: 2 });
+        }
+        if self.refuses(call) {
+            return Err(Error::NoSpace { needed: 1, reclaimable: 0 });
+        }
+        Ok(Let { gate: self, _turn: turn })
+    }
+
+    fn forgets(&self, batch: &Batch) -> bool {
+        let is_intent = |change: &Change| change.key().starts_with(b"\0coreplane matrix\0intent");
+        is(&self.forgets_intents) && batch.changes().iter().any(is_intent)
+    }
+}

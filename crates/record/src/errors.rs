@@ -1,0 +1,30 @@
+//! What went wrong with a pool, as an engine says it.
+
+use coreplane_engine::Error;
+use coreplane_pmem::{PoolError, SyncError};
+
+/// A sync that failed, as an engine's error.
+pub fn sync_failed(error: SyncError) -> Error {
+    Error::SyncFailed(error.0)
+}
+
+/// A pool's error as an engine's.
+///
+/// Damage stays damage, so that a matrix whose other devices have what this one had can go on
+/// without it; whatever else keeps a pool from being opened (it is another's, of another version,
+/// locked) has to be seen to first.
+pub fn pool_error(error: PoolError) -> Error {
+    match error {
+        PoolError::NoSpace { needed, .. } => Error::NoSpace { needed, reclaimable: 0 },
+        PoolError::Sync(error) => sync_failed(error),
+        PoolError::Io { context, source } => Error::Io { context, source },
+        PoolError::ChecksumMismatch { offset, .. } => {
+            Error::Corrupt { offset, what: error.to_string() }
+        }
+        PoolError::Damaged { offset, .. } => Error::Corrupt { offset, what: error.to_string() },
+        PoolError::Truncated { found, .. } => {
+            Error::Corrupt { offset: found, what: error.to_string() }
+        }
+        other => Error::Unusable(other.to_string()),
+    }
+}
