@@ -25,10 +25,11 @@ use crate::decided::{Write, is_failure};
 use crate::device::{Device, Job, make};
 use crate::label::{Ack, Position};
 use crate::order::{Order, anchor_of, numbers};
-use crate::pending::{Devices, Entry, Pending};
+use crate::pending::{Devices, Entry, Known, Pending};
 use crate::prototype::{Prototype, ReadPath};
 use crate::ring::{Decision, Room};
 use crate::standings::Standings;
+use crate::track::OnTheWay;
 use coreplane_engine::{Batch, Completion, Error, Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::spin::Backoff;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -263,8 +264,8 @@ impl Group {
         let order = self.order(hash)?;
         let sequence = options.sequence.unwrap_or_default();
         let asked = order.asked();
-        let entry = Entry { hash, sequence, asked, done: 0, is_held: false, before: None };
-        self.pending.begin(entry);
+        self.pending.begin(Entry::new(hash, sequence, asked, false));
+        self.prepare(&order);
         let change = self.filter.change();
         let first = self.device(order.awaited()[0])?;
         let written = match write.decide(&*first.engine, options) {
@@ -296,10 +297,13 @@ impl Group {
         }
         // In their rings before anybody is told, so that who drains a ring has it all.
         let decision = Decision { hash, decided, options };
+        let mut on_the_way = None;
         for device in self.of(self.followers() & !copied) {
-            self.follow(device, &decision);
+            let is_told = on_the_way.is_some();
+            let way = self.follow(device, &decision, is_told);
+            on_the_way = on_the_way.or(way);
         }
-        self.pending.done(hash, sequence, copied, self.followers());
+        self.pending.done_and(hash, sequence, (copied, on_the_way), self.followers());
         drop(change);
         let written = Written { sequence, ticket: Ticket::DURABLE, ..written };
         Ok(Tried::Made(Outcome::Written(written)))
@@ -362,12 +366,30 @@ impl Group {
         Err(NotMade { made, device: None, error: self.lost() })
     }
 
-    /// Has a device follow a write of one key: through its ring, or at once if that is full.
+    /// The devices that will follow are about to be given a write.
     #[inline]
-    fn follow(self: &Arc<Self>, device: &Arc<Device>, decision: &Decision<'_>) {
-        match device.follow(self, decision) {
-            Room::Enough | Room::Scarce => {}
-            Room::None => self.catch_up(device, decision),
+    fn prepare(&self, order: &Order) {
+        for device in order.others().iter().filter_map(|number| self.at(*number)) {
+            device.prepare();
+        }
+    }
+
+    /// Has a device follow a write of one key: through its ring, or at once if that is full. What is
+    /// on the way is told of when it is made, if it is so wished, and is returned if not.
+    #[inline]
+    fn follow(
+        self: &Arc<Self>,
+        device: &Arc<Device>,
+        decision: &Decision<'_>,
+        is_told: bool,
+    ) -> Option<OnTheWay> {
+        match device.follow(self, decision, is_told) {
+            Room::Enough(place) | Room::Scarce(place) => {
+                return (!is_told).then(|| device.on_the_way(place));
+            }
+            Room::None => {
+                self.catch_up(device, decision, true);
+            }
             Room::Never => {
                 let mut batch = Batch::new();
                 batch.push(decision.decided.to_change());
@@ -375,6 +397,7 @@ impl Group {
                 self.follow_all(device, Job { batch, options, hashes });
             }
         }
+        None
     }
 
     /// Has a device follow: through its ring, or at once if that is full.
@@ -427,8 +450,8 @@ impl Group {
             let anchor = anchor_of(members).ok_or_else(|| self.lost())?;
             let entries = hashes.iter().filter_map(|hash| self.pending.entry(*hash));
             let current = entries.fold(members, |current, entry| match entry {
-                Entry { done: 0, asked, .. } => current & 1 << asked,
-                Entry { done, .. } => current & done,
+                Known { done: 0, asked, .. } => current & 1 << asked,
+                Known { done, .. } => current & done,
             });
             if current.count_ones() as usize >= copies && current & 1 << anchor != 0 {
                 let hash = hashes.first().copied().unwrap_or_default();
@@ -444,17 +467,25 @@ impl Group {
         }
     }
 
-    /// Makes on a device what the others have already, if it is a member.
-    pub(crate) fn catch_up(&self, device: &Device, decision: &Decision<'_>) {
+    /// Makes on a device what the others have already, if it is a member; true if it has it then. Tells
+    /// of it if it `is_told`.
+    pub(crate) fn catch_up(&self, device: &Device, decision: &Decision<'_>, is_told: bool) -> bool {
         let Decision { hash, decided, options } = decision;
-        self.made_by(device, options.sequence, &[*hash], || decided.make(&*device.engine, options));
+        let is_made = self
+            .made_by(device, options.sequence, &[*hash], || decided.make(&*device.engine, options));
+        if is_made && (is_told || device.has_stopped()) {
+            self.tell(device, options.sequence, &[*hash]);
+        }
+        is_made
     }
 
     /// As [`Self::catch_up`], of a batch.
     pub(crate) fn catch_up_all(&self, device: &Device, job: &Job) {
         let Job { batch, options, hashes } = job;
         let make = || make(&*device.engine, batch, options);
-        self.made_by(device, options.sequence, hashes, make);
+        if self.made_by(device, options.sequence, hashes, make) {
+            self.tell(device, options.sequence, hashes);
+        }
     }
 
     fn made_by(
@@ -463,26 +494,29 @@ impl Group {
         sequence: Option<u64>,
         hashes: &[u64],
         make: impl FnOnce() -> Result<()>,
-    ) {
+    ) -> bool {
         let bit = 1 << device.number;
         if self.followers() & bit == 0 || !self.is_there(device) {
-            return;
+            return false;
         }
-        if make().is_err() {
-            if !self.is_there(device) {
-                // It was replaced meanwhile, and the one in its place has not failed.
-                return;
-            }
-            // Without space, too: it cannot have what the others have. If that cannot be made
-            // durable the entry stays, and nobody is told that the device has it.
-            if self.drop_member(device).is_err() {
-                let sequence = sequence.unwrap_or_default();
-                let give_up = |hash: &u64| self.pending.give_up(*hash, sequence, device.number);
-                hashes.iter().for_each(give_up);
-            }
-            return;
+        if make().is_ok() {
+            return true;
         }
+        // Without space, too: it cannot have what the others have. If that cannot be made durable the
+        // entry stays, and nobody is told that the device has it. If it was replaced meanwhile, the
+        // one in its place has not failed.
+        if self.is_there(device) && self.drop_member(device).is_err() {
+            let sequence = sequence.unwrap_or_default();
+            let give_up = |hash: &u64| self.pending.give_up(*hash, sequence, device.number);
+            hashes.iter().for_each(give_up);
+        }
+        false
+    }
+
+    /// A device has made what it was given.
+    fn tell(&self, device: &Device, sequence: Option<u64>, hashes: &[u64]) {
         for hash in hashes {
+            let bit = 1 << device.number;
             self.pending.done(*hash, sequence.unwrap_or(0), bit, self.followers());
         }
     }
