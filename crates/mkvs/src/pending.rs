@@ -33,11 +33,15 @@
 //! found it looks whether a write has begun in the stripe since it decided, and decides again.
 //!
 //! **Processors** that make a write from their ring do not come here: they say how far they are
-//! ([`Track`]), once for many writes, and whoever comes to the entry sees whether that is past it.
+//! ([`track`](crate::track)), once for many writes, and whoever comes to the entry sees whether that is past it.
 //! Else every entry would go from the writer's processor to theirs and back. So an entry may be there
 //! after all have the write: until the next who looks at the stripe.
 //!
 //! Two keys with one hash are taken for one here, which costs a moment and nothing else.
+
+mod entry;
+
+pub(crate) use entry::{Entry, Known};
 
 use crate::track::OnTheWay;
 use coreplane_pmem::spin::{self, Held, Lock};
@@ -49,83 +53,6 @@ const STRIPES: usize = 1024;
 
 /// A set of devices of a group, a bit each.
 pub(crate) type Devices = u32;
-
-/// A write that not all members have.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    hash: u64,
-    /// The device to read while `done` is empty.
-    asked: u8,
-    /// Readers wait until it is over: it is a part of a batch in several groups.
-    is_held: bool,
-    write: Write,
-    /// The write before it, as long as this one may be refused.
-    before: Option<Write>,
-    /// Those that are waited for before the entry goes.
-    wanted: Devices,
-}
-
-/// A write, and who has it.
-#[derive(Debug)]
-struct Write {
-    sequence: u64,
-    done: Devices,
-    on_the_way: Option<OnTheWay>,
-}
-
-/// What there is to know of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Known {
-    /// The device to read while `done` is empty.
-    pub(crate) asked: u8,
-    /// Devices that have it.
-    pub(crate) done: Devices,
-    /// Readers wait until it is over.
-    pub(crate) is_held: bool,
-}
-
-impl Write {
-    /// Notes whom it has come to meanwhile.
-    #[inline]
-    fn look(&mut self) {
-        if let Some(way) = &self.on_the_way
-            && way.has_come()
-        {
-            self.done |= 1 << way.number();
-            self.on_the_way = None;
-        }
-    }
-}
-
-impl Entry {
-    /// A write that is about to be made.
-    pub(crate) fn new(hash: u64, sequence: u64, asked: u8, is_held: bool) -> Self {
-        let write = Write { sequence, done: 0, on_the_way: None };
-        Self { hash, asked, is_held, write, before: None, wanted: Devices::MAX }
-    }
-
-    fn known(&self) -> Known {
-        Known { asked: self.asked, done: self.write.done, is_held: self.is_held }
-    }
-
-    /// The write of a sequence, if it is this one or the one before.
-    fn write_of(&mut self, sequence: u64) -> Option<&mut Write> {
-        let both = [Some(&mut self.write), self.before.as_mut()];
-        both.into_iter().flatten().find(|write| write.sequence == sequence)
-    }
-
-    /// Notes whom it has come to meanwhile; true if it can go.
-    #[inline]
-    fn look(&mut self) -> bool {
-        self.write.look();
-        self.is_over()
-    }
-
-    #[inline]
-    fn is_over(&self) -> bool {
-        self.write.done != 0 && !self.is_held && self.write.done & self.wanted == self.wanted
-    }
-}
 
 type Entries = Vec<Entry>;
 
