@@ -5,22 +5,29 @@
 //! due, drawn beforehand, whether or not those before it are through, and its latency counts from
 //! then. Many clients share the load, so that one that waits holds up few others. The same is done
 //! with competition (`mkvs`) and without (`mkvs-gekv`), both through the rings of the devices, at the
-//! same load, with the same pauses and draws.
+//! same load, with the same pauses at the same moments, and the same draws.
+//!
+//! # What is not the store's
+//!
+//! Where both devices of a group stall at once no competition helps: how much of the time that was
+//! follows from the draws, and is reported. And a machine that others use wakes clients late, and the
+//! store's threads too. How late a client was woken for a get that it slept for has nothing to do with
+//! the store; it is reported, as is the share of the processors that others had, so that whoever
+//! reads the figures can tell the one from the other. No round is left out for it.
 
+use crate::bay::{Bay, DeviceEngine};
 use crate::choice::Draws;
+use crate::processors::Processors;
 use crate::record::{check_value, write_key, write_value};
 use crate::report::Tally;
-use crate::stalling::{Pauses, Stalling, Weather};
+use crate::stalling::{Pauses, Weather};
 use crate::{Error, Plan, Result};
-use coreplane_bptree::Bptree;
-use coreplane_engine::around::Surrounded;
 use coreplane_engine::{Engine, Stats, Visibility, WriteOptions};
-use coreplane_mkvs::{Matrix, Options, Position, Prototype, Rack, ReadPath, Shape, TimeSource};
-use coreplane_pmem::MediaChoice;
+use coreplane_mkvs::{Matrix, Options, Position, Prototype, ReadPath, Shape};
+use hdrhistogram::Histogram;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How devices stall, and the load.
@@ -85,49 +92,42 @@ pub struct CompetitionReport {
     pub period_us: u64,
     /// Clients.
     pub clients: usize,
+    /// How late clients were woken that slept until a get was due: half of them at most so long.
+    pub woken_late_p50_ns: u64,
+    /// 99.9 % of them.
+    pub woken_late_p999_ns: u64,
+    /// The latest.
+    pub woken_late_max_ns: u64,
+    /// Gets that were due before their client was through with the one before.
+    pub behind: u64,
+    /// The share of the processors' time that other processes had; none where the system does not
+    /// say.
+    pub others: Option<f64>,
+    /// The share that the machine under this one took away.
+    pub stolen: Option<f64>,
+    /// The share of the time in which all devices of a group stalled at once, by the draws.
+    pub all_stalled: f64,
 }
 
-/// Devices in a directory, which stall.
-struct Stallers<'a> {
-    directory: PathBuf,
-    jitter: &'a Jitter,
-    seed: u64,
-    size: u64,
-    weather: Arc<Weather>,
+/// When the device at a place stalls.
+fn pauses(jitter: &Jitter, seed: u64, place: Position) -> Pauses {
+    Pauses {
+        seed: seed ^ u64::from(place.group) << 8 ^ u64::from(place.device),
+        period: Duration::from_micros(jitter.period_us),
+        length: Duration::from_micros(jitter.stall_us),
+    }
 }
 
-impl Rack for Stallers<'_> {
-    fn present(&self) -> coreplane_engine::Result<Vec<Position>> {
-        Ok(Vec::new())
-    }
-
-    fn create(
-        &self,
-        place: Position,
-        time: &TimeSource,
-    ) -> coreplane_engine::Result<Arc<dyn Engine>> {
-        let options =
-            coreplane_bptree::Options { time: Some(Arc::clone(time)), ..Default::default() };
-        let path = self.directory.join(place.to_string());
-        let page_size = coreplane_bptree::PAGE_SIZE;
-        let engine = Bptree::create(&path, self.size, page_size, MediaChoice::Auto, &options)?;
-        let pauses = Pauses {
-            seed: self.seed ^ u64::from(place.group) << 8 ^ u64::from(place.device),
-            period: Duration::from_micros(self.jitter.period_us),
-            length: Duration::from_micros(self.jitter.stall_us),
-        };
-        let weather = Arc::clone(&self.weather);
-        let around = Arc::new(Stalling { pauses, weather });
-        Ok(Arc::new(Surrounded { engine: Arc::new(engine), around }))
-    }
-
-    fn open(&self, place: Position, _: &TimeSource) -> coreplane_engine::Result<Arc<dyn Engine>> {
-        Err(coreplane_engine::Error::Unusable(format!("{place} is not opened again")))
-    }
-
-    fn remove(&self, place: Position) -> coreplane_engine::Result<()> {
-        Err(coreplane_engine::Error::Unusable(format!("{place} stays")))
-    }
+/// The share of so long a time in which all devices of a group stall.
+fn all_stalled(jitter: &Jitter, seed: u64, shape: &Shape, time: Duration) -> f64 {
+    let of_group = |group: u16| -> Vec<Pauses> {
+        let devices = 0..shape.devices;
+        devices.map(|device| pauses(jitter, seed, Position { group, device })).collect()
+    };
+    let shared: f64 = (0..shape.groups)
+        .map(|group| Pauses::shared_by(&of_group(group), time).as_secs_f64())
+        .sum();
+    shared / (time.as_secs_f64() * f64::from(shape.groups)).max(f64::MIN_POSITIVE)
 }
 
 /// Runs the plan's operations on a new matrix of this prototype, in a directory that is made for it
@@ -158,16 +158,15 @@ fn run(
     jitter: &Jitter,
     prototype: Prototype,
 ) -> Result<CompetitionReport> {
-    let weather = Arc::new(Weather {
-        start: Instant::now(),
-        is_rough: AtomicBool::new(false),
-        met: AtomicU64::new(0),
-    });
+    let weather = Arc::new(Weather::default());
     let size = plan.records * (plan.key_size + plan.value_size + 48) as u64 * 2 + (64 << 20);
     let (seed, directory) = (plan.seed, directory.to_owned());
-    let rack = Stallers { directory, jitter, seed, size, weather: Arc::clone(&weather) };
+    let jitters = *jitter;
+    let stalls = move |place| pauses(&jitters, seed, place);
+    let rack = Bay::new(directory, DeviceEngine::Bptree, size).stalling(stalls, &weather);
     let options = Options { read_path: ReadPath::Rings, ..Options::default() };
-    let matrix = Matrix::create(&rack, Shape { prototype, ..Shape::default() }, &options)?;
+    let shape = Shape { prototype, ..Shape::default() };
+    let matrix = Matrix::create(&rack, shape, &options)?;
     let (mut key, mut value) = (vec![0; plan.key_size], vec![0; plan.value_size]);
     for number in 0..plan.records {
         write_key(number, &mut key);
@@ -175,17 +174,36 @@ fn run(
         matrix.put(&key, &value, &WriteOptions::default())?;
     }
     let before = matrix.stats();
-    weather.is_rough.store(true, Ordering::Relaxed);
-    let tally = drive(&matrix, plan, jitter);
-    weather.is_rough.store(false, Ordering::Relaxed);
-    let report = report(&tally?, jitter, prototype, (&before, &matrix.stats()), &weather);
+    let processors = Processors::now();
+    let start = Instant::now() + Duration::from_millis(50);
+    weather.begin(start);
+    let driven = drive(&matrix, plan, jitter, start);
+    weather.end();
+    let (tally, woken) = driven?;
+    let mut report = report(&tally, jitter, prototype, (&before, &matrix.stats()), &weather);
+    report.woken_late_p50_ns = woken.late.value_at_quantile(0.5);
+    report.woken_late_p999_ns = woken.late.value_at_quantile(0.999);
+    report.woken_late_max_ns = woken.late.max();
+    report.behind = woken.behind;
+    let shares = processors.and_then(|before| before.since());
+    (report.others, report.stolen) = (shares.map(|it| it.others), shares.map(|it| it.stolen));
+    report.all_stalled = all_stalled(jitter, seed, &shape, start.elapsed());
     matrix.close()?;
     Ok(report)
 }
 
-fn drive(matrix: &Matrix, plan: &Plan, jitter: &Jitter) -> Result<Tally> {
-    let start = Instant::now() + Duration::from_millis(50);
+/// How clients came to their gets.
+struct Woken {
+    /// Nanoseconds after the time for which they slept.
+    late: Histogram<u32>,
+    /// Gets that were due before the one before was through.
+    behind: u64,
+}
+
+fn drive(matrix: &Matrix, plan: &Plan, jitter: &Jitter, start: Instant) -> Result<(Tally, Woken)> {
     let mut tally = Tally::new()?;
+    // The same bounds as of the latencies.
+    let mut woken = Woken { late: Tally::new()?.latencies, behind: 0 };
     let mut ended = Vec::new();
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..jitter.clients)
@@ -194,9 +212,13 @@ fn drive(matrix: &Matrix, plan: &Plan, jitter: &Jitter) -> Result<Tally> {
         ended.extend(clients.into_iter().map(|client| client.join().map_err(|_| Error::Panicked)));
     });
     for of_one in ended {
-        tally.merge(&of_one??)?;
+        let (of_one, late) = of_one??;
+        tally.merge(&of_one)?;
+        let cannot = |error| Error::Plan(format!("histograms: {error}"));
+        woken.late.add(&late.late).map_err(cannot)?;
+        woken.behind += late.behind;
     }
-    Ok(tally)
+    Ok((tally, woken))
 }
 
 /// One client.
@@ -205,8 +227,9 @@ fn work(
     plan: &Plan,
     jitter: &Jitter,
     (client, start): (usize, Instant),
-) -> Result<Tally> {
+) -> Result<(Tally, Woken)> {
     let mut tally = Tally::new()?;
+    let mut woken = Woken { late: Tally::new()?.latencies, behind: 0 };
     let mut draws = Draws::new(plan.seed ^ (client as u64) << 32);
     let mean_gap = jitter.clients as f64 / jitter.rate;
     let mut due = start;
@@ -221,6 +244,11 @@ fn work(
         let now = Instant::now();
         if due > now {
             std::thread::sleep(due - now);
+            woken
+                .late
+                .saturating_record(u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        } else {
+            woken.behind += 1;
         }
         let mut len = 0;
         let found = matrix.get_with(&key, Visibility::Durable, &mut |record| {
@@ -239,7 +267,7 @@ fn work(
         check_value(number, &copy[..len], plan.value_size)
             .map_err(|what| Error::WrongValue { number, what })?;
     }
-    Ok(tally)
+    Ok((tally, woken))
 }
 
 fn report(
@@ -266,13 +294,20 @@ fn report(
         p999_ns: latencies.value_at_quantile(0.999),
         max_ns: latencies.max(),
         late: latencies.count_between(late_ns, u64::MAX),
-        met: weather.met.load(Ordering::Relaxed),
+        met: weather.met(),
         hedges: counted("matrix_hedges"),
         losses: counted("matrix_race_losses"),
         cancelled: counted("matrix_race_cancelled"),
         stall_us: jitter.stall_us,
         period_us: jitter.period_us,
         clients: jitter.clients,
+        woken_late_p50_ns: 0,
+        woken_late_p999_ns: 0,
+        woken_late_max_ns: 0,
+        behind: 0,
+        others: None,
+        stolen: None,
+        all_stalled: 0.0,
     }
 }
 
@@ -292,6 +327,9 @@ mod tests {
             let report = competition(&path, &plan, &jitter, prototype).expect("a run");
             assert_eq!((report.operations, report.prototype), (400, prototype.name()));
             assert!(report.met > 0 && report.max_ns >= report.p50_ns);
+            assert!(report.woken_late_max_ns > 0 && report.behind < report.operations);
+            assert!(report.others.is_some() == cfg!(target_os = "linux"));
+            assert!(report.all_stalled > 0.0 && report.all_stalled < 0.5);
             assert_eq!(report.hedges > 0, prototype == Prototype::Mkvs);
             assert!(!path.exists());
         }

@@ -21,6 +21,7 @@
 //! for the percentiles: reading the clock around each would cost more than it measures. The rate
 //! is that of all operations, from the first thread's first to the last thread's last.
 
+mod bay;
 mod choice;
 mod competition;
 mod drive;
@@ -28,12 +29,15 @@ mod error;
 mod filter;
 mod floor;
 mod plan;
+mod processors;
 pub mod record;
 mod report;
+mod resync;
 mod stalling;
 mod target;
 mod workload;
 
+pub use bay::DeviceEngine;
 pub use choice::Distribution;
 pub use competition::{CompetitionReport, Jitter, competition};
 pub use drive::run;
@@ -42,5 +46,6 @@ pub use filter::{FilterReport, run_filter};
 pub use floor::{Floor, FloorIndex, FloorRoom};
 pub use plan::Plan;
 pub use report::Report;
+pub use resync::{Refill, ResyncEnd, ResyncReport, resync};
 pub use target::{Costs, EngineTarget, Session, Target};
 pub use workload::{Step, Workload};

@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use coreplane::{
     Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement, Position, Prototype,
 };
-use coreplane_bench::{Jitter, Plan};
+use coreplane_bench::{Jitter, Plan, Refill};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -359,13 +359,15 @@ pub(crate) struct Grow {
 ///              often it is wrong, and that it denies no key, in --operations
 ///   competition  gets of matrices whose devices stall, due at times that do not depend on each
 ///              other; without and with competition, in turn
+///   resync     a matrix under load of which a device is pulled out, and a new one filled, twice: at
+///              full speed, and throttled
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) pool: Pool,
     /// What to do, one after the other: load, fill, a, b, c, d, e, f, mget, overwrite, open, floor,
-    /// filter, competition; `c@uniform:2t:1000` chooses records so, on two threads, in so many
+    /// filter, competition, resync; `c@uniform:2t:1000` chooses records so, on two threads, in so many
     /// operations, whatever the other options say.
     #[arg(long, default_value = "a", value_delimiter = ',')]
     pub(crate) workload: Vec<String>,
@@ -373,6 +375,8 @@ pub(crate) struct Bench {
     pub(crate) plan: Plan,
     #[command(flatten)]
     pub(crate) jitter: Jitter,
+    #[command(flatten)]
+    pub(crate) refill: Refill,
     /// strict, group, relaxed, or, for comparison alone, noflush.
     #[arg(long, default_value = "strict", value_parser = terms::durability)]
     pub(crate) durability: Durability,

@@ -210,9 +210,7 @@ impl Shared {
         for share in shares.iter() {
             let asked = share.order.as_ref().map_or(0, Order::asked);
             for step in &share.steps {
-                let hash = step.hash;
-                let entry = Entry { hash, sequence, asked, done: 0, is_held, before: None };
-                self.pending.begin(entry);
+                self.pending.begin(Entry::new(step.hash, sequence, asked, is_held));
             }
         }
         let _publishing = self.isolation.begin();

@@ -25,7 +25,9 @@ use crate::group::Group;
 use crate::pace::Pace;
 use crate::race::{Race, Scratch};
 use crate::ring::{Decision, Decisions, Room, Taken};
+use crate::track::{OnTheWay, Track};
 use coreplane_engine::{Batch, Change, Engine, Outcome, Result, WriteOptions};
+use coreplane_pmem::epoch::barrier;
 use coreplane_pmem::spin::{self, Backoff};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
@@ -50,6 +52,9 @@ const NAPS: u32 = 8;
 /// Writes between two looks at whether the group is still there.
 const AT_A_TIME: usize = 64;
 
+/// Writes after which it says how far it is.
+const TELL_EVERY: usize = 16;
+
 /// What a processor does when there is nothing to do.
 const AWAKE: u32 = 0;
 const NAPPING: u32 = 1;
@@ -72,8 +77,8 @@ pub(crate) struct Device {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) pace: Pace,
     decisions: Decisions,
-    /// Lines of that ring that were made.
-    made: AtomicU64,
+    /// How far the processor is with them.
+    track: Arc<Track>,
     jobs: ArrayQueue<Job>,
     submitted: AtomicU64,
     completed: AtomicU64,
@@ -118,7 +123,7 @@ impl Device {
             engine,
             pace: Pace::new(),
             decisions: Decisions::new(),
-            made: AtomicU64::new(0),
+            track: Arc::new(Track::new()),
             jobs: ArrayQueue::new(JOBS),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
@@ -132,8 +137,7 @@ impl Device {
 
     /// What waits for the device, in lines of its ring, batches and reads; or is being made.
     pub(crate) fn queued(&self) -> u64 {
-        let (made, completed) =
-            (self.made.load(Ordering::Acquire), self.completed.load(Ordering::Acquire));
+        let (made, completed) = (self.track.past(), self.completed.load(Ordering::Acquire));
         let jobs = self.submitted.load(Ordering::Acquire).saturating_sub(completed);
         self.decisions.submitted().saturating_sub(made) + jobs + self.reads_queued()
     }
@@ -144,15 +148,44 @@ impl Device {
         self.reads.len() as u64
     }
 
-    /// Hands a write of one key to the device's processor; says whether there was room.
+    /// A write of one key will be handed to the processor.
     #[inline]
-    pub(crate) fn follow(self: &Arc<Self>, group: &Arc<Group>, decision: &Decision<'_>) -> Room {
+    pub(crate) fn prepare(&self) {
+        self.decisions.prefetch();
+    }
+
+    /// Hands a write of one key to the device's processor, which tells of it when it is made if it
+    /// `is_told`; says whether there was room.
+    #[inline]
+    pub(crate) fn follow(
+        self: &Arc<Self>,
+        group: &Arc<Group>,
+        decision: &Decision<'_>,
+        is_told: bool,
+    ) -> Room {
         if !self.has_processor(group) {
             return Room::None;
         }
-        let room = self.decisions.push(decision);
-        self.nudge(room == Room::Scarce);
+        let room = self.decisions.push(decision, is_told);
+        // Either the processor sees what is in the ring before it sleeps, or that it sleeps is seen
+        // here; where it naps it looks again by itself.
+        barrier::light();
+        match self.rest.load(Ordering::Relaxed) {
+            AWAKE => {}
+            NAPPING if !matches!(room, Room::Scarce(_)) => {}
+            _ => self.wake(),
+        }
         room
+    }
+
+    /// What says whether it has made what ends at this place of its ring.
+    pub(crate) fn on_the_way(&self, place: u64) -> OnTheWay {
+        OnTheWay::new(&self.track, place, self.number)
+    }
+
+    /// True if its processor tells of each write that it makes.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.track.has_stopped()
     }
 
     /// Hands changes to the device's processor; gives them back if its ring is full, or there can be
@@ -166,7 +199,11 @@ impl Device {
             self.submitted.fetch_sub(1, Ordering::AcqRel);
             return Some(job);
         }
-        self.nudge(false);
+        // Either the processor sees what is in the ring, or its rest is seen here.
+        fence(Ordering::SeqCst);
+        if self.rest.load(Ordering::Relaxed) == ASLEEP {
+            self.wake();
+        }
         None
     }
 
@@ -181,18 +218,6 @@ impl Device {
             }
         }
         is_asked
-    }
-
-    /// Something was put into a ring: wakes the processor if it sleeps, or, if that is urgent, naps.
-    #[inline]
-    fn nudge(&self, is_urgent: bool) {
-        // Either the processor sees what is in the ring, or its rest is seen here.
-        fence(Ordering::SeqCst);
-        match self.rest.load(Ordering::Relaxed) {
-            AWAKE => {}
-            NAPPING if !is_urgent => {}
-            _ => self.wake(),
-        }
     }
 
     /// Wakes the processor.
@@ -246,8 +271,13 @@ impl Device {
                 let is_nap = naps < NAPS;
                 naps += 1;
                 self.rest.store(if is_nap { NAPPING } else { ASLEEP }, Ordering::SeqCst);
-                fence(Ordering::SeqCst);
-                // What was put into a ring before it was said is seen now; who comes later sees it.
+                // What was put into a ring before it was said is seen now; who comes later sees it, but
+                // for a nap, which nobody needs to see.
+                if is_nap {
+                    fence(Ordering::SeqCst)
+                } else {
+                    barrier::heavy()
+                }
                 if self.is_idle() && !self.is_closed.load(Ordering::SeqCst) {
                     let long = Duration::from_millis(100);
                     std::thread::park_timeout(if is_nap { NAP } else { long });
@@ -268,8 +298,9 @@ impl Device {
         }
         let Some(group) = group.upgrade() else {
             // Nobody is there for whom it could matter.
-            while let Some(made) = self.decisions.pop(taken) {
-                self.made.store(made, Ordering::Release);
+            while let Some(place) = self.decisions.pop(taken) {
+                self.track.stop(place);
+                self.track.come_to(place);
             }
             while self.jobs.pop().is_some() {
                 self.completed.fetch_add(1, Ordering::AcqRel);
@@ -277,15 +308,22 @@ impl Device {
             while self.reads.pop().is_some() {}
             return false;
         };
-        for _ in 0..AT_A_TIME {
+        let mut past = self.track.past();
+        for number in 1..=AT_A_TIME {
             while !self.reads.is_empty()
                 && let Some((race, asked_at)) = self.reads.pop()
             {
                 race.run(self, &group, asked_at, scratch);
             }
-            if let Some(made) = self.decisions.pop(taken) {
-                group.catch_up(self, &taken.decision());
-                self.made.store(made, Ordering::Release);
+            if let Some(place) = self.decisions.pop(taken) {
+                past = place;
+                if !group.catch_up(self, &taken.decision(), taken.is_told) {
+                    self.track.stop(place);
+                }
+                // Not of each: who looks takes the line away.
+                if number.is_multiple_of(TELL_EVERY) {
+                    self.track.come_to(past);
+                }
             } else if let Some(job) = self.jobs.pop() {
                 group.catch_up_all(self, &job);
                 self.completed.fetch_add(1, Ordering::AcqRel);
@@ -293,6 +331,7 @@ impl Device {
                 break;
             }
         }
+        self.track.come_to(past);
         true
     }
 
@@ -306,10 +345,8 @@ impl Device {
         let (lines, jobs) = (self.decisions.submitted(), self.submitted.load(Ordering::Acquire));
         // One that did not fit into the ring is counted for a moment.
         let goal = || jobs.min(self.submitted.load(Ordering::Acquire));
-        let is_behind = || {
-            self.made.load(Ordering::Acquire) < lines
-                || self.completed.load(Ordering::Acquire) < goal()
-        };
+        let is_behind =
+            || self.track.past() < lines || self.completed.load(Ordering::Acquire) < goal();
         let mut backoff = Backoff::new();
         while is_behind() && !self.is_closed.load(Ordering::Acquire) {
             self.wake();

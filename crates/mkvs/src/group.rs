@@ -17,19 +17,20 @@
 //! without it. A device without space is another matter: the write is taken back where it was made,
 //! before any reader has seen it, and refused.
 
+mod following;
 mod reading;
 mod refusing;
 
 use crate::bloom::Filter;
 use crate::decided::{Write, is_failure};
-use crate::device::{Device, Job, make};
+use crate::device::Device;
 use crate::label::{Ack, Position};
 use crate::order::{Order, anchor_of, numbers};
-use crate::pending::{Devices, Entry, Pending};
+use crate::pending::{Devices, Entry, Known, Pending};
 use crate::prototype::{Prototype, ReadPath};
-use crate::ring::{Decision, Room};
+use crate::ring::Decision;
 use crate::standings::Standings;
-use coreplane_engine::{Batch, Completion, Error, Outcome, Result, Ticket, WriteOptions, Written};
+use coreplane_engine::{Completion, Error, Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::spin::Backoff;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -263,8 +264,8 @@ impl Group {
         let order = self.order(hash)?;
         let sequence = options.sequence.unwrap_or_default();
         let asked = order.asked();
-        let entry = Entry { hash, sequence, asked, done: 0, is_held: false, before: None };
-        self.pending.begin(entry);
+        self.pending.begin(Entry::new(hash, sequence, asked, false));
+        self.prepare(&order);
         let change = self.filter.change();
         let first = self.device(order.awaited()[0])?;
         let written = match write.decide(&*first.engine, options) {
@@ -296,10 +297,13 @@ impl Group {
         }
         // In their rings before anybody is told, so that who drains a ring has it all.
         let decision = Decision { hash, decided, options };
+        let mut on_the_way = None;
         for device in self.of(self.followers() & !copied) {
-            self.follow(device, &decision);
+            let is_told = on_the_way.is_some();
+            let way = self.follow(device, &decision, is_told);
+            on_the_way = on_the_way.or(way);
         }
-        self.pending.done(hash, sequence, copied, self.followers());
+        self.pending.done_and(hash, sequence, (copied, on_the_way), self.followers());
         drop(change);
         let written = Written { sequence, ticket: Ticket::DURABLE, ..written };
         Ok(Tried::Made(Outcome::Written(written)))
@@ -362,28 +366,6 @@ impl Group {
         Err(NotMade { made, device: None, error: self.lost() })
     }
 
-    /// Has a device follow a write of one key: through its ring, or at once if that is full.
-    #[inline]
-    fn follow(self: &Arc<Self>, device: &Arc<Device>, decision: &Decision<'_>) {
-        match device.follow(self, decision) {
-            Room::Enough | Room::Scarce => {}
-            Room::None => self.catch_up(device, decision),
-            Room::Never => {
-                let mut batch = Batch::new();
-                batch.push(decision.decided.to_change());
-                let (options, hashes) = (*decision.options, vec![decision.hash]);
-                self.follow_all(device, Job { batch, options, hashes });
-            }
-        }
-    }
-
-    /// Has a device follow: through its ring, or at once if that is full.
-    pub(crate) fn follow_all(self: &Arc<Self>, device: &Arc<Device>, job: Job) {
-        if let Some(job) = device.submit(self, job) {
-            self.catch_up_all(device, &job);
-        }
-    }
-
     #[inline]
     pub(crate) fn device(&self, number: u8) -> Result<&Arc<Device>> {
         self.at(number).ok_or_else(|| self.lost())
@@ -427,8 +409,8 @@ impl Group {
             let anchor = anchor_of(members).ok_or_else(|| self.lost())?;
             let entries = hashes.iter().filter_map(|hash| self.pending.entry(*hash));
             let current = entries.fold(members, |current, entry| match entry {
-                Entry { done: 0, asked, .. } => current & 1 << asked,
-                Entry { done, .. } => current & done,
+                Known { done: 0, asked, .. } => current & 1 << asked,
+                Known { done, .. } => current & done,
             });
             if current.count_ones() as usize >= copies && current & 1 << anchor != 0 {
                 let hash = hashes.first().copied().unwrap_or_default();
@@ -441,49 +423,6 @@ impl Group {
                 return Err(self.gone());
             }
             backoff.wait();
-        }
-    }
-
-    /// Makes on a device what the others have already, if it is a member.
-    pub(crate) fn catch_up(&self, device: &Device, decision: &Decision<'_>) {
-        let Decision { hash, decided, options } = decision;
-        self.made_by(device, options.sequence, &[*hash], || decided.make(&*device.engine, options));
-    }
-
-    /// As [`Self::catch_up`], of a batch.
-    pub(crate) fn catch_up_all(&self, device: &Device, job: &Job) {
-        let Job { batch, options, hashes } = job;
-        let make = || make(&*device.engine, batch, options);
-        self.made_by(device, options.sequence, hashes, make);
-    }
-
-    fn made_by(
-        &self,
-        device: &Device,
-        sequence: Option<u64>,
-        hashes: &[u64],
-        make: impl FnOnce() -> Result<()>,
-    ) {
-        let bit = 1 << device.number;
-        if self.followers() & bit == 0 || !self.is_there(device) {
-            return;
-        }
-        if make().is_err() {
-            if !self.is_there(device) {
-                // It was replaced meanwhile, and the one in its place has not failed.
-                return;
-            }
-            // Without space, too: it cannot have what the others have. If that cannot be made
-            // durable the entry stays, and nobody is told that the device has it.
-            if self.drop_member(device).is_err() {
-                let sequence = sequence.unwrap_or_default();
-                let give_up = |hash: &u64| self.pending.give_up(*hash, sequence, device.number);
-                hashes.iter().for_each(give_up);
-            }
-            return;
-        }
-        for hash in hashes {
-            self.pending.done(*hash, sequence.unwrap_or(0), bit, self.followers());
         }
     }
 

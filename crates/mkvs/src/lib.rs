@@ -59,6 +59,7 @@ mod ring;
 mod scan;
 mod scrub;
 mod standings;
+mod track;
 mod upkeep;
 
 pub use clock::TimeSource;

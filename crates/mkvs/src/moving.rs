@@ -343,6 +343,8 @@ impl Shared {
         self.pending.wait_for_turns();
         self.groups.iter().for_each(|group| {
             group.of(group.followers()).for_each(|device| device.drain());
+            // What is noted of where to read a key is of the group that it leaves.
+            self.settle_group(group);
         });
         let written = self.sync_targets(slots).and_then(|()| self.write_owners(slots));
         for (slot, to) in slots {

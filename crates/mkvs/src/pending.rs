@@ -9,12 +9,13 @@
 //! # The picture
 //!
 //! ```text
-//!   stripe (of 4096, by the key's hash)
+//!   stripe (of 1024, by the key's hash)
 //!     sequencer   held by whoever writes one of its keys, from the decision to the last copy that
 //!                 it waits for: writes of a key come one after the other
 //!     word        how many entries are open: 0 is the usual case, and all a reader looks at;
 //!                 and how many writes have begun
 //!     entries     hash | sequence | asked: the device to read | done: devices that have it
+//!                 | on the way: the place in a device's ring where the write lies
 //! ```
 //!
 //! **Readers** see that no entry is open: then every current member has the newest, and any will do.
@@ -31,37 +32,34 @@
 //! others are asked to read has nothing yet, or which is taken back. So before it shows what it has
 //! found it looks whether a write has begun in the stripe since it decided, and decides again.
 //!
+//! **Processors** that make a write from their ring do not come here: they say how far they are
+//! ([`track`](crate::track)), once for many writes, and whoever comes to the entry sees whether that is past it.
+//! Else every entry would go from the writer's processor to theirs and back. So an entry may be there
+//! after all have the write: until the next who looks at the stripe.
+//!
 //! Two keys with one hash are taken for one here, which costs a moment and nothing else.
 
-use coreplane_pmem::spin;
+mod entry;
+
+pub(crate) use entry::{Entry, Known};
+
+use crate::track::OnTheWay;
+use coreplane_pmem::spin::{self, Held, Lock};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Stripes of a matrix.
-const STRIPES: usize = 4096;
+const STRIPES: usize = 1024;
 
 /// A set of devices of a group, a bit each.
 pub(crate) type Devices = u32;
 
-/// A write that not all members have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) hash: u64,
-    pub(crate) sequence: u64,
-    /// The device to read while `done` is empty.
-    pub(crate) asked: u8,
-    /// Devices that have it.
-    pub(crate) done: Devices,
-    /// Readers wait until it is over: it is a part of a batch in several groups.
-    pub(crate) is_held: bool,
-    /// The write before it and who has that, as long as this one may be refused.
-    pub(crate) before: Option<(u64, Devices)>,
-}
+type Entries = Vec<Entry>;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(64))]
 struct Stripe {
-    entries: Mutex<Vec<Entry>>,
+    entries: Lock<Entries>,
     sequencer: Mutex<()>,
 }
 
@@ -110,7 +108,8 @@ pub(crate) type Turn<'a> = MutexGuard<'a, ()>;
 impl Pending {
     pub(crate) fn new() -> Self {
         let words = (0..STRIPES).map(|_| AtomicU64::new(0)).collect();
-        let stripes = (0..STRIPES).map(|_| Stripe::default()).collect();
+        let stripe = |_| Stripe { entries: Lock::new(Vec::new()), sequencer: Mutex::new(()) };
+        let stripes = (0..STRIPES).map(stripe).collect();
         Self { words, stripes, taken_back: AtomicU64::new(0) }
     }
 
@@ -172,38 +171,48 @@ impl Pending {
     /// Where to read a key of a group whose members these are.
     #[inline]
     pub(crate) fn current(&self, hash: u64, members: Devices) -> Current {
-        if self.is_quiet(hash) {
-            return Current::All;
-        }
         match self.entry(hash) {
             None => Current::All,
-            Some(Entry { is_held: true, .. }) => Current::Wait,
-            Some(Entry { done: 0, asked, .. }) if members & 1 << asked != 0 => Current::Ask(asked),
+            Some(Known { is_held: true, .. }) => Current::Wait,
+            Some(Known { done: 0, asked, .. }) if members & 1 << asked != 0 => Current::Ask(asked),
             // Who has it is gone, and who has not will have it soon.
-            Some(Entry { done, .. }) if done & members == 0 => Current::Wait,
-            Some(Entry { done, .. }) => Current::Some(done & members),
+            Some(Known { done, .. }) if done & members == 0 => Current::Wait,
+            Some(Known { done, .. }) => Current::Some(done & members),
         }
     }
 
     /// The entry of a key.
-    pub(crate) fn entry(&self, hash: u64) -> Option<Entry> {
-        if self.is_quiet(hash) {
-            return None;
-        }
-        let entries = spin::lock(&self.stripes[Self::stripe_of(hash)].entries);
-        entries.iter().find(|entry| entry.hash == hash).copied()
+    #[inline]
+    pub(crate) fn entry(&self, hash: u64) -> Option<Known> {
+        if self.is_quiet(hash) { None } else { self.entry_there(hash) }
+    }
+
+    #[inline(never)]
+    fn entry_there(&self, hash: u64) -> Option<Known> {
+        let stripe = Self::stripe_of(hash);
+        let mut entries = self.stripes[stripe].entries.lock();
+        self.sweep(stripe, &mut entries, 0);
+        entries.iter().find(|entry| entry.hash == hash).map(Entry::known)
+    }
+
+    /// Entries go that are over; and so many writes begin.
+    #[inline]
+    fn sweep(&self, stripe: usize, entries: &mut Held<'_, Entries>, begun: u64) {
+        entries.retain_mut(|entry| !entry.look());
+        self.count(stripe, entries.len(), begun);
     }
 
     /// A write is about to be made, by whoever has the turn. It takes the place of the key's entry,
     /// if there is one.
-    pub(crate) fn begin(&self, entry: Entry) {
+    pub(crate) fn begin(&self, mut entry: Entry) {
         let stripe = Self::stripe_of(entry.hash);
-        let mut entries = spin::lock(&self.stripes[stripe].entries);
+        let mut entries = self.stripes[stripe].entries.lock();
+        entries.retain_mut(|entry| !entry.look());
         match entries.iter_mut().find(|known| known.hash == entry.hash) {
             Some(known) => {
-                let before =
-                    if known.done == 0 { known.before } else { Some((known.sequence, known.done)) };
-                *known = Entry { before, ..entry };
+                std::mem::swap(known, &mut entry);
+                let before = if entry.write.done == 0 { entry.before } else { Some(entry.write) };
+                known.before = before;
             }
             None => entries.push(entry),
         }
@@ -221,12 +230,11 @@ impl Pending {
 
     /// A write was not made: what there was before is so again, with what has become of it since.
     pub(crate) fn refuse(&self, hash: u64, members: Devices) {
-        self.end(hash, |entry| match entry.before {
-            Some((sequence, done)) if done & members != members => {
-                *entry = Entry { sequence, done, is_held: false, before: None, ..*entry };
-                false
-            }
-            _ => true,
+        self.end(hash, |entry| {
+            let Some(mut before) = entry.before.take() else { return true };
+            before.look();
+            (entry.write, entry.wanted, entry.is_held) = (before, members, false);
+            entry.is_over()
         });
     }
 
@@ -234,7 +242,8 @@ impl Pending {
     /// the matrix is opened again.
     pub(crate) fn fail(&self, hash: u64) {
         self.end(hash, |entry| {
-            *entry = Entry { done: !MADE, is_held: false, before: None, ..*entry };
+            (entry.write.done, entry.write.on_the_way) = (!MADE, None);
+            (entry.is_held, entry.before) = (false, None);
             false
         });
     }
@@ -249,16 +258,24 @@ impl Pending {
 
     /// These devices have the write of this sequence. The entry goes when all `members` have it.
     pub(crate) fn done(&self, hash: u64, sequence: u64, devices: Devices, members: Devices) {
+        self.done_and(hash, sequence, (devices, None), members);
+    }
+
+    /// The same; and it is on the way to another.
+    pub(crate) fn done_and(
+        &self,
+        hash: u64,
+        sequence: u64,
+        (devices, on_the_way): (Devices, Option<OnTheWay>),
+        members: Devices,
+    ) {
         self.end(hash, |entry| {
-            if entry.sequence == sequence {
-                entry.done |= devices;
+            if let Some(write) = entry.write_of(sequence) {
+                write.done |= devices;
+                write.on_the_way = on_the_way.or(write.on_the_way.take());
             }
-            if let Some((before, done)) = &mut entry.before
-                && *before == sequence
-            {
-                *done |= devices;
-            }
-            entry.done != 0 && !entry.is_held && entry.done & members == members
+            entry.wanted = members;
+            entry.is_over()
         });
     }
 
@@ -266,13 +283,8 @@ impl Pending {
     pub(crate) fn give_up(&self, hash: u64, sequence: u64, device: u8) {
         let given_up = 1 << (GIVEN_UP + u32::from(device));
         self.end(hash, |entry| {
-            if entry.sequence == sequence {
-                entry.done |= given_up;
-            }
-            if let Some((before, done)) = &mut entry.before
-                && *before == sequence
-            {
-                *done |= given_up;
+            if let Some(write) = entry.write_of(sequence) {
+                write.done |= given_up;
             }
             false
         });
@@ -282,15 +294,16 @@ impl Pending {
     pub(crate) fn reached(&self, hash: u64, members: Devices) -> Devices {
         match self.entry(hash) {
             // While it is being made nobody has failed to yet.
-            Some(Entry { is_held: false, done, .. }) => members & (done | !(done >> GIVEN_UP)),
+            Some(Known { is_held: false, done, .. }) => members & (done | !(done >> GIVEN_UP)),
             _ => members,
         }
     }
 
     /// Drops the key's entry if `is_over`.
-    fn end(&self, hash: u64, mut is_over: impl FnMut(&mut Entry) -> bool) {
+    #[inline]
+    fn end(&self, hash: u64, is_over: impl FnOnce(&mut Entry) -> bool) {
         let stripe = Self::stripe_of(hash);
-        let mut entries = spin::lock(&self.stripes[stripe].entries);
+        let mut entries = self.stripes[stripe].entries.lock();
         if let Some(at) = entries.iter().position(|entry| entry.hash == hash)
             && is_over(&mut entries[at])
         {
@@ -303,26 +316,26 @@ impl Pending {
     /// `of_group` says which keys are its group's.
     pub(crate) fn filled(&self, device: u8, of_group: impl Fn(u64) -> bool) {
         for stripe in &self.stripes {
-            let mut entries = spin::lock(&stripe.entries);
+            let mut entries = stripe.entries.lock();
             for entry in entries.iter_mut().filter(|entry| of_group(entry.hash)) {
-                let before = entry.before.as_mut().map(|(_, done)| done);
+                let both = [Some(&mut entry.write), entry.before.as_mut()];
                 // Not of what nobody has yet, or of which nobody knows who has it.
-                let all = before.into_iter().chain([&mut entry.done]);
-                all.filter(|done| **done & MADE != 0).for_each(|done| *done |= 1 << device);
+                for write in both.into_iter().flatten().filter(|write| write.done & MADE != 0) {
+                    write.done |= 1 << device;
+                }
             }
         }
     }
 
-    /// The members are others now: entries go that all of them have. `of_group` says which keys
-    /// are theirs, by their hashes.
+    /// The members are others now, or have made all that they were given: entries go that all of
+    /// them have. `of_group` says which keys are theirs, by their hashes.
     pub(crate) fn settle(&self, members: Devices, of_group: impl Fn(u64) -> bool) {
         for (number, stripe) in self.stripes.iter().enumerate() {
-            let mut entries = spin::lock(&stripe.entries);
-            entries.retain(|entry| {
-                let is_over = entry.done != 0 && entry.done & members == members;
-                !of_group(entry.hash) || entry.is_held || !is_over
-            });
-            self.count(number, entries.len(), 0);
+            let mut entries = stripe.entries.lock();
+            for entry in entries.iter_mut().filter(|entry| of_group(entry.hash)) {
+                entry.wanted = members;
+            }
+            self.sweep(number, &mut entries, 0);
         }
     }
 
@@ -335,11 +348,13 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::track::Track;
+    use std::sync::Arc;
 
     const MEMBERS: Devices = 0b111;
 
     fn entry(sequence: u64, asked: u8) -> Entry {
-        Entry { hash: 7, sequence, asked, done: 0, is_held: false, before: None }
+        Entry::new(7, sequence, asked, false)
     }
 
     #[test]
@@ -376,9 +391,46 @@ mod tests {
         pending.done(7, 1, 1 << 1, MEMBERS);
         pending.refuse(7, MEMBERS);
         assert_eq!(pending.current(7, MEMBERS), Current::All);
-        pending.begin(Entry { hash: 9, ..entry(3, 1) });
+        pending.begin(Entry::new(9, 3, 1, false));
         pending.refuse(9, MEMBERS);
         assert_eq!(pending.current(9, MEMBERS), Current::All);
+    }
+
+    /// What lies in a ring is known to be made when the processor is past it, without a word of it.
+    #[test]
+    fn what_is_on_the_way_comes() {
+        let pending = Pending::new();
+        let track = Arc::new(Track::new());
+        let write = |sequence, place| {
+            pending.begin(entry(sequence, 1));
+            let way = (0b10, Some(OnTheWay::new(&track, place, 0)));
+            pending.done_and(7, sequence, way, 0b11);
+        };
+        write(1, 2);
+        assert_eq!(pending.current(7, 0b11), Current::Some(0b10));
+        track.come_to(2);
+        assert_eq!(pending.current(7, 0b11), Current::All);
+        assert!(pending.is_quiet(7), "who looks takes it away");
+        // The one before is on its way still when a newer one begins, which is refused.
+        write(2, 4);
+        pending.begin(entry(3, 1));
+        pending.refuse(7, 0b11);
+        assert_eq!(pending.current(7, 0b11), Current::Some(0b10));
+        pending.begin(entry(4, 1));
+        track.come_to(4);
+        pending.refuse(7, 0b11);
+        assert_eq!(pending.current(7, 0b11), Current::All);
+        // What was not made has not come, and nobody else will have it.
+        write(5, 6);
+        track.stop(6);
+        pending.give_up(7, 5, 0);
+        track.come_to(8);
+        assert_eq!(pending.current(7, 0b11), Current::Some(0b10));
+        assert_eq!((pending.reached(7, 0b11), pending.reached(7, 0b01)), (0b10, 0));
+        // Who was told of each from then on need not look.
+        write(6, 8);
+        pending.done(7, 6, 0b01, 0b11);
+        assert_eq!(pending.current(7, 0b11), Current::All);
     }
 
     /// A write that all had but one, which left and came back: nobody is left to wait for.
@@ -387,7 +439,7 @@ mod tests {
         let pending = Pending::new();
         pending.begin(entry(1, 0));
         pending.done(7, 1, 1, MEMBERS);
-        pending.begin(Entry { hash: 9, ..entry(2, 0) });
+        pending.begin(Entry::new(9, 2, 0, false));
         pending.filled(2, |hash| hash == 7 || hash == 9);
         assert_eq!(pending.current(7, MEMBERS), Current::Some(0b101));
         assert_eq!(pending.current(9, MEMBERS), Current::Ask(0), "it is not made yet");

@@ -24,7 +24,7 @@
 //!
 //! What is said of pages holds for values in DRAM as well: [`Published`].
 
-mod barrier;
+pub mod barrier;
 mod kernel;
 mod published;
 

@@ -12,6 +12,7 @@ use super::record::Record;
 use super::table::{Table, figure, percent};
 use super::{Binaries, Rounds};
 use crate::Outcome;
+use serde_json::Value;
 
 /// A device stalls for one in so many parts of the time.
 const SHARE: u64 = 66;
@@ -36,6 +37,7 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     record.note("rounds", &format!("{rounds}, prototypes in turn; figures are medians"));
     for stall_us in stalls {
         let mut results = Rounds::default();
+        let mut weather = Table::new(WEATHER);
         for round in 0..rounds {
             let label = format!("stalls of {stall_us} us, round {}", round + 1);
             println!("{label}");
@@ -46,7 +48,7 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
                 ("--operations", operations),
                 ("--rate", rate),
                 ("--stall-us", stall_us),
-                ("--period-us", (stall_us * SHARE).max(1_000_000)),
+                ("--period-us", period_us(stall_us)),
                 ("--seed", round as u64 + 1),
             ] {
                 command.args([option, &value.to_string()]);
@@ -54,6 +56,7 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
             match child::lines(&mut command) {
                 Err(why) => record.failed(&label, &why),
                 Ok(lines) => {
+                    weather.row(weather_of(round + 1, &lines));
                     for line in lines {
                         let name = line["prototype"].as_str().unwrap_or("?").to_owned();
                         for column in COLUMNS {
@@ -64,10 +67,57 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
                 }
             }
         }
-        record.section(&format!("Stalls of {stall_us} us"), &table(&results, operations));
+        let text = format!("{}\n\n{}\n{READING}", table(&results, operations), weather.finish());
+        record.section(&format!("Stalls of {stall_us} us"), &text);
     }
     record.finish()
 }
+
+/// Microseconds in which a device stalls once.
+fn period_us(stall_us: u64) -> u64 {
+    if stall_us == 0 { 1_000_000 } else { stall_us * SHARE }
+}
+
+/// What the machine did in a round, without competition and with it.
+fn weather_of(round: usize, lines: &[Value]) -> Vec<String> {
+    let of = |name: &str| lines.iter().find(|line| line["prototype"] == name);
+    let [without, with] = PROTOTYPES.map(of);
+    let get = |line: Option<&Value>, column: &str| line.and_then(|line| line[column].as_f64());
+    let ratio = |column| Some(get(with, column)? / get(without, column)?);
+    let both = |column, scale: f64| {
+        let scaled = |line| figure(get(line, column).map(|found| found * scale));
+        format!("{}, {}", scaled(without), scaled(with))
+    };
+    vec![
+        round.to_string(),
+        figure(ratio("p999_ns")),
+        figure(ratio("mean_ns")),
+        both("woken_late_p50_ns", 1e-3),
+        both("woken_late_p999_ns", 1e-3),
+        both("woken_late_max_ns", 1e-3),
+        both("others", 100.0),
+        both("stolen", 100.0),
+        both("all_stalled", 100.0),
+    ]
+}
+
+const WEATHER: [&str; 9] = [
+    "round",
+    "p99.9, with over without",
+    "mean",
+    "clients woken late by, µs: p50",
+    "p99.9",
+    "max",
+    "processors' time that others had, %",
+    "was stolen, %",
+    "both devices of a group stalled, % of the time",
+];
+
+const READING: &str = "Two figures: without competition, with it. How late a client is woken for a get that it slept \
+                       for has nothing to do with the store: where that is a good part of the p99.9, the round says \
+                       what the machine did. Others' time is that of all other processes, threads of the kernel \
+                       among them. While both devices of a group stall nobody can answer; a round in which that is \
+                       more than 0.1 % of the time shows a stall as its p99.9 whatever the store does.";
 
 fn table(results: &Rounds, operations: u64) -> String {
     let mut table = Table::new([
@@ -102,4 +152,23 @@ fn table(results: &Rounds, operations: u64) -> String {
         ratio("p999_ns"),
         ratio("mean_ns")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_round_shows_what_the_machine_did() {
+        assert_eq!((period_us(0), period_us(5000)), (1_000_000, 330_000));
+        let line = |name: &str, p999_ns: f64, others: Option<f64>| {
+            json!({"prototype": name, "p999_ns": p999_ns, "mean_ns": 2e4, "others": others,
+                   "woken_late_p999_ns": 80_000})
+        };
+        let row = weather_of(3, &[line("mkvs-gekv", 1e6, Some(0.5)), line("mkvs", 2e5, None)]);
+        assert_eq!(row.len(), WEATHER.len());
+        assert_eq!(row[..3], ["3", "0.20", "1.00"]);
+        assert_eq!((row[4].as_str(), row[6].as_str()), ("80.0, 80.0", "50.0, –"));
+    }
 }

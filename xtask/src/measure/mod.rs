@@ -27,6 +27,7 @@ mod mount;
 mod ordered;
 mod record;
 mod restart;
+mod resync;
 mod rounds;
 mod running;
 mod server;
@@ -40,7 +41,7 @@ use crate::{Outcome, cargo};
 use rounds::Rounds;
 
 pub(crate) const USAGE: &str = "\
-cargo xtask measure engines|figures|filter|matrix|ordered|restart|server [OPTION…]
+cargo xtask measure competition|engines|figures|filter|matrix|ordered|restart|resync|server [OPTION…]
 
   engines   floors, both placements of the index, and peers: put, get, mget, YCSB A, B, C, F,
             overwrite; one thread and two
@@ -65,6 +66,9 @@ cargo xtask measure engines|figures|filter|matrix|ordered|restart|server [OPTION
             --operations N  --peer-operations N  --peer-rounds N  --peers lmdb,redb,…
   restart   from the start of a process to its first read and write, after a close and a kill -9
             --engine scmkv|bptree  --keys 1000000,10000000,40000000 (bptree: 1000000,10000000)
+  resync    a 2x2 matrix at W = all under load loses a device and is given another, at full speed and
+            throttled: throughput of clients in each stage, failed reads, lost writes
+            --engine bptree|scmkv  --keys N  --stage-ms N  --throttle BYTES (a second)
   server    redis-benchmark against coreplane serve and redis-server, on tmpfs and on a disk
             --requests N  --keyspace N  --disk DIR
 
@@ -89,6 +93,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         "matrix" => matrix::run(root, rest),
         "ordered" => ordered::run(root, rest),
         "restart" => restart::run(root, rest),
+        "resync" => resync::run(root, rest),
         "server" => server::run(root, rest),
         "help" | "--help" => {
             print!("{USAGE}");

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 mod competition;
+mod resync;
 
 pub(crate) fn run(bench: Bench) -> Outcome {
     let plan = bench.plan;
@@ -28,9 +29,10 @@ pub(crate) fn run(bench: Bench) -> Outcome {
             "open" => first_operations(&bench, &plan)?,
             "filter" => filter(&bench, &plan)?,
             "competition" => competition::run(&bench, &plan)?,
+            "resync" => resync::run(&bench, &plan)?,
             _ => {
                 let refuse = |what| {
-                    let more = "open, floor, filter, competition";
+                    let more = "open, floor, filter, competition, resync";
                     Failure::new(failure::USAGE, format!("{what}, {more}"))
                 };
                 steps.push(name.parse::<Step>().map_err(refuse)?);

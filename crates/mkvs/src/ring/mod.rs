@@ -5,7 +5,7 @@ mod kernel;
 
 use crate::decided::Decided;
 use coreplane_engine::{Completion, Durability, UnixMillis, WriteOptions};
-use kernel::{Atomic, LINES_MAX, Reader, Writer, lines_of};
+use kernel::{Atomic, LINES_MAX, Reader, Writer, Written, lines_of};
 use std::sync::atomic::AtomicU64;
 
 /// Lines of a ring: 256 KiB, which is more than a thousand writes of 100 bytes.
@@ -26,6 +26,7 @@ const PUT: u64 = 1 << 48;
 const EXPIRES: u64 = 1 << 49;
 const DURABILITY_BITS: u32 = 50;
 const VITAL: u64 = 1 << 53;
+const TOLD: u64 = 1 << 54;
 
 /// A write that was decided.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +44,8 @@ pub(crate) struct Taken {
     key: Vec<u8>,
     value: Vec<u8>,
     is_put: bool,
+    /// Somebody is to be told when it is made.
+    pub(crate) is_told: bool,
     expires_at: Option<UnixMillis>,
     options: WriteOptions,
 }
@@ -71,9 +74,10 @@ pub(crate) struct Decisions(kernel::Ring<AtomicU64>);
 /// The room that a ring has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    Enough,
-    /// It should be emptied soon.
-    Scarce,
+    /// It lies there, and ends at this place.
+    Enough(u64),
+    /// The same; and the ring should be emptied soon.
+    Scarce(u64),
     /// For nothing now.
     None,
     /// Never for this one: it is too long, or of a kind that is not for a ring.
@@ -85,9 +89,16 @@ impl Decisions {
         Self(kernel::Ring::new(LINES))
     }
 
-    /// Puts a decision into the ring, if there is room.
+    /// Asks for the lines that will be written next, ahead of that.
     #[inline]
-    pub(crate) fn push(&self, decision: &Decision<'_>) -> Room {
+    pub(crate) fn prefetch(&self) {
+        self.0.prefetch();
+    }
+
+    /// Puts a decision into the ring, if there is room. With `is_told` the processor tells of it when
+    /// it is made.
+    #[inline]
+    pub(crate) fn push(&self, decision: &Decision<'_>, is_told: bool) -> Room {
         let Decision { hash, decided: Decided { key, put }, options } = *decision;
         let durability = DURABILITIES.iter().position(|known| *known == options.durability);
         let Some(durability) = durability else { return Room::Never };
@@ -102,6 +113,7 @@ impl Decisions {
             let kind = if put.is_some() { PUT } else { 0 }
                 | if expires_at.is_some() { EXPIRES } else { 0 }
                 | if options.is_vital { VITAL } else { 0 }
+                | if is_told { TOLD } else { 0 }
                 | (durability as u64) << DURABILITY_BITS;
             writer.push(kind | (value.len() as u64) << LEN_BITS | key.len() as u64);
             writer.push(expires_at.map_or(0, |at| at.0));
@@ -110,8 +122,8 @@ impl Decisions {
         });
         match taken {
             None => Room::None,
-            Some(taken) if taken > LINES / 4 => Room::Scarce,
-            Some(_) => Room::Enough,
+            Some(Written { taken, end }) if taken > LINES / 4 => Room::Scarce(end),
+            Some(Written { end, .. }) => Room::Enough(end),
         }
     }
 
@@ -125,6 +137,7 @@ impl Decisions {
         let kind = reader.pop();
         let expires_at = reader.pop();
         taken.is_put = kind & PUT != 0;
+        taken.is_told = kind & TOLD != 0;
         taken.expires_at = (kind & EXPIRES != 0).then_some(UnixMillis(expires_at));
         let durability = (kind & (VITAL - 1)) >> DURABILITY_BITS;
         let durability = DURABILITIES[durability as usize % DURABILITIES.len()];
@@ -199,7 +212,7 @@ mod tests {
                 let options = WriteOptions { is_vital, ..options(round as u64, durability) };
                 let decided = Decided { key, put: *put };
                 let decision = Decision { hash: number as u64, decided, options: &options };
-                assert_eq!(ring.push(&decision), Room::Enough);
+                assert!(matches!(ring.push(&decision, is_vital), Room::Enough(_)));
             }
             for (number, (key, put)) in writes.iter().enumerate() {
                 assert!(ring.pop(&mut taken).is_some());
@@ -209,7 +222,7 @@ mod tests {
                 assert_eq!(found.decided.put, *put);
                 let is_vital = number % 2 == 0;
                 let expected = WriteOptions { is_vital, ..options(round as u64, durability) };
-                assert_eq!(*found.options, expected);
+                assert_eq!((*found.options, taken.is_told), (expected, is_vital));
             }
             assert!(ring.is_empty());
         }
@@ -223,7 +236,7 @@ mod tests {
         let push = |value: &[u8], durability| {
             let options = options(1, durability);
             let decided = Decided { key: b"key", put: Some((value, None)) };
-            ring.push(&Decision { hash: 1, decided, options: &options })
+            ring.push(&Decision { hash: 1, decided, options: &options }, false)
         };
         assert_eq!(push(&huge, None), Room::Never);
         let odd = Durability::Relaxed { window_bytes: 5, window: std::time::Duration::ZERO };
@@ -233,7 +246,7 @@ mod tests {
         loop {
             match push(value, None) {
                 Room::None => break,
-                room => is_scarce |= room == Room::Scarce,
+                room => is_scarce |= matches!(room, Room::Scarce(_)),
             }
             pushed += 1;
         }

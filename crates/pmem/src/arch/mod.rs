@@ -39,3 +39,17 @@ pub(crate) fn prefetch_address(address: *const u8) {
 pub fn prefetch<T>(of: &T) {
     prefetch_address(std::ptr::from_ref(of).cast());
 }
+
+/// Asks for the line where `of` begins ahead of a store to it, which takes it from other processors.
+#[inline]
+pub fn prefetch_to_write<T>(of: &T) {
+    let address: *const u8 = std::ptr::from_ref(of).cast();
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no effect that the program could see, and never faults. Where the
+    // processor does not know this one it does nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}

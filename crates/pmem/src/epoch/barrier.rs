@@ -29,9 +29,10 @@ fn membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// The reader's fence: between its slot and what it looks at.
+/// The reader's fence: between its slot and what it looks at. For whoever does that far more often
+/// than another looks for it with [`heavy`].
 #[inline]
-pub(super) fn light() {
+pub fn light() {
     if ASYMMETRIC.load(Ordering::Relaxed) {
         compiler_fence(Ordering::SeqCst);
     } else {
@@ -39,8 +40,8 @@ pub(super) fn light() {
     }
 }
 
-/// The retirer's: between what is made unreachable and the slots.
-pub(super) fn heavy() {
+/// The retirer's: between what is made unreachable and the slots. A system call.
+pub fn heavy() {
     prepare();
     fence(Ordering::SeqCst);
     if ASYMMETRIC.load(Ordering::Relaxed) && !membarrier(PRIVATE_EXPEDITED) {

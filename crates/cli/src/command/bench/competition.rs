@@ -23,7 +23,8 @@ pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         writeln!(
             out,
             "{:<16} {:<10} {:>8.0} gets/s   mean {:>9.0} ns  p50 {:>8} ns  p99 {:>9} ns  p99.9 {:>9} \
-             ns   late {}  hedges {}  too late {}  not begun {}",
+             ns   late {}  hedges {}  too late {}  not begun {}   woken late by p99.9 {} ns, max {} ns   \
+             others had {}, {} was stolen   all stalled {:.3} %",
             report.phase,
             report.prototype,
             report.rate,
@@ -35,7 +36,16 @@ pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
             report.hedges,
             report.losses,
             report.cancelled,
+            report.woken_late_p999_ns,
+            report.woken_late_max_ns,
+            percent(report.others),
+            percent(report.stolen),
+            100.0 * report.all_stalled,
         )?;
     }
     Ok(())
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "?".to_owned(), |share| format!("{:.1} %", 100.0 * share))
 }

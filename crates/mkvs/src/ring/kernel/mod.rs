@@ -15,6 +15,7 @@
 //!
 //! The words are atomic and their order is relaxed: that costs nothing, and needs no word of trust.
 
+use coreplane_pmem::arch::prefetch_to_write;
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -54,6 +55,9 @@ const WORDS: usize = 7;
 /// The bits of a mark that say how many lines a record has.
 const LEN_BITS: u32 = 12;
 
+/// Lines that are asked for ahead: those of a usual record.
+const AHEAD: u64 = 4;
+
 /// Lines of a record at most.
 pub(super) const LINES_MAX: usize = (1 << LEN_BITS) - 1;
 
@@ -73,10 +77,20 @@ struct Line<A> {
 #[derive(Debug)]
 pub(super) struct Ring<A> {
     lines: Box<[Line<A>]>,
-    /// Lines that writers have taken so far.
-    tail: CachePadded<A>,
+    /// Lines that writers have taken so far, and that the reader was past when one of them looked:
+    /// the reader moves on all the time, and each look at it takes its line from it.
+    tail: CachePadded<[A; 2]>,
     /// Lines that the reader is past.
     head: CachePadded<A>,
+}
+
+/// What a writer is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Written {
+    /// Lines that are taken now, at most: exact if it is more than a quarter of them.
+    pub(super) taken: usize,
+    /// How many lines the reader is past when it has taken the record.
+    pub(super) end: u64,
 }
 
 /// The mark of the record that begins at `place`.
@@ -91,7 +105,7 @@ impl<A: Atomic> Ring<A> {
         let line = |_| Line { mark: A::new(0), words: std::array::from_fn(|_| A::new(0)) };
         Self {
             lines: (0..lines).map(line).collect(),
-            tail: CachePadded::new(A::new(0)),
+            tail: CachePadded::new([A::new(0), A::new(0)]),
             head: CachePadded::new(A::new(0)),
         }
     }
@@ -103,42 +117,60 @@ impl<A: Atomic> Ring<A> {
 
     /// Lines that were taken so far.
     pub(super) fn tail(&self) -> u64 {
-        self.tail.load(Ordering::Acquire)
+        self.tail[0].load(Ordering::Acquire)
     }
 
-    /// Writes a record of so many words; none if there is no room, else how many lines are taken
-    /// now.
+    /// Asks for the lines that will be written next, ahead of that.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        let tail = self.tail[0].load(Ordering::Relaxed);
+        (tail..tail + AHEAD).for_each(|place| prefetch_to_write(self.line(place)));
+    }
+
+    /// Lines between the head and here; looks at the head itself only where it may matter.
+    #[inline]
+    fn between(&self, place: u64) -> usize {
+        // Whatever is read of the lines that are free was read before they became so. A tail that is
+        // out of date may be behind the head.
+        let known = place.saturating_sub(self.tail[1].load(Ordering::Acquire)) as usize;
+        if known <= self.lines.len() / 4 {
+            return known;
+        }
+        let head = self.head.load(Ordering::Acquire);
+        self.tail[1].store(head, Ordering::Release);
+        place.saturating_sub(head) as usize
+    }
+
+    /// Writes a record of so many words; none if there is no room.
     #[inline]
     pub(super) fn write(
         &self,
         words: usize,
         fill: impl FnOnce(&mut Writer<'_, A>),
-    ) -> Option<usize> {
+    ) -> Option<Written> {
         let lines = lines_of(words);
         if lines > LINES_MAX {
             return None;
         }
-        let mut tail = self.tail.load(Ordering::Relaxed);
+        let mut tail = self.tail[0].load(Ordering::Relaxed);
         let taken = loop {
-            // Whatever is read of the lines that are free was read before they became so. A tail
-            // that is out of date may be behind the head.
-            let taken = tail.saturating_sub(self.head.load(Ordering::Acquire)) as usize + lines;
+            let taken = self.between(tail + lines as u64);
             if taken > self.lines.len() {
-                let now = self.tail.load(Ordering::Relaxed);
+                let now = self.tail[0].load(Ordering::Relaxed);
                 if now == tail {
                     return None;
                 }
                 tail = now;
                 continue;
             }
-            match self.tail.replace(tail, tail + lines as u64) {
+            match self.tail[0].replace(tail, tail + lines as u64) {
                 Ok(_) => break taken,
                 Err(now) => tail = now,
             }
         };
         fill(&mut Writer { ring: self, place: tail, word: 0 });
         self.line(tail).mark.store(mark(tail, lines), Ordering::Release);
-        Some(taken)
+        Some(Written { taken, end: tail + lines as u64 })
     }
 
     /// The record at the head, if it is there; for the one who reads.

@@ -1,0 +1,60 @@
+//! A matrix under load that loses a device and is given another.
+
+use crate::arguments::Bench;
+use crate::failure::{self, Failure};
+use crate::json;
+use coreplane::EngineChoice;
+use coreplane_bench::{DeviceEngine, Plan, resync};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// On a matrix of its own beside the pool: a line for each stage, and one for the end.
+pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
+    let engine = match bench.engine {
+        None | Some(EngineChoice::Bptree) => DeviceEngine::Bptree,
+        Some(EngineChoice::Scmkv) => DeviceEngine::Scmkv,
+        Some(EngineChoice::Model) => {
+            let message = "resync needs an engine with a pool: bptree or scmkv";
+            return Err(Failure::new(failure::USAGE, message));
+        }
+    };
+    let beside = bench.pool.pool.clone().unwrap_or_else(|| PathBuf::from("/dev/shm/coreplane"));
+    let mut name = beside.into_os_string();
+    name.push(format!(".resync-{}", std::process::id()));
+    let (stages, end) = resync(&PathBuf::from(name), plan, &bench.refill, engine)?;
+    let mut out = io::stdout().lock();
+    if bench.pool.json {
+        for stage in &stages {
+            json::write_line(&mut out, &serde_json::to_value(stage)?)?;
+        }
+        return json::write_line(&mut out, &serde_json::to_value(&end)?);
+    }
+    for stage in stages {
+        writeln!(
+            out,
+            "{:<18} {:>6.2} s   puts {:>9.0}/s  p99.9 {:>9} ns  max {:>11} ns   gets {:>9.0}/s  p99.9 \
+             {:>9} ns  max {:>11} ns   failed {} {}  stale {}   filled {} records, {:.1} MB/s",
+            stage.stage,
+            stage.seconds,
+            stage.puts_per_s,
+            stage.put_p999_ns,
+            stage.put_max_ns,
+            stage.gets_per_s,
+            stage.get_p999_ns,
+            stage.get_max_ns,
+            stage.failed_puts,
+            stage.failed_gets,
+            stage.stale_gets,
+            stage.filled_records,
+            stage.filled_bytes_per_s / 1e6,
+        )?;
+    }
+    writeln!(
+        out,
+        "end                {} writes acknowledged, {} lost; members {}",
+        end.acknowledged,
+        end.lost,
+        if end.is_equal { "have the same".to_owned() } else { end.damages.join("; ") },
+    )?;
+    Ok(())
+}

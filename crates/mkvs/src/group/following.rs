@@ -1,0 +1,107 @@
+//! What devices get that a write does not wait for: through their rings, or at once where those are
+//! full.
+
+use super::Group;
+use crate::device::{Device, Job, make};
+use crate::order::Order;
+use crate::ring::{Decision, Room};
+use crate::track::OnTheWay;
+use coreplane_engine::{Batch, Result};
+use std::sync::Arc;
+
+impl Group {
+    /// The devices that will follow are about to be given a write.
+    #[inline]
+    pub(super) fn prepare(&self, order: &Order) {
+        for device in order.others().iter().filter_map(|number| self.at(*number)) {
+            device.prepare();
+        }
+    }
+
+    /// Has a device follow a write of one key: through its ring, or at once if that is full. What is
+    /// on the way is told of when it is made, if it is so wished, and is returned if not.
+    #[inline]
+    pub(super) fn follow(
+        self: &Arc<Self>,
+        device: &Arc<Device>,
+        decision: &Decision<'_>,
+        is_told: bool,
+    ) -> Option<OnTheWay> {
+        match device.follow(self, decision, is_told) {
+            Room::Enough(place) | Room::Scarce(place) => {
+                return (!is_told).then(|| device.on_the_way(place));
+            }
+            Room::None => {
+                self.catch_up(device, decision, true);
+            }
+            Room::Never => {
+                let mut batch = Batch::new();
+                batch.push(decision.decided.to_change());
+                let (options, hashes) = (*decision.options, vec![decision.hash]);
+                self.follow_all(device, Job { batch, options, hashes });
+            }
+        }
+        None
+    }
+
+    /// Has a device follow: through its ring, or at once if that is full.
+    pub(crate) fn follow_all(self: &Arc<Self>, device: &Arc<Device>, job: Job) {
+        if let Some(job) = device.submit(self, job) {
+            self.catch_up_all(device, &job);
+        }
+    }
+
+    /// Makes on a device what the others have already, if it is a member; true if it has it then. Tells
+    /// of it if it `is_told`.
+    pub(crate) fn catch_up(&self, device: &Device, decision: &Decision<'_>, is_told: bool) -> bool {
+        let Decision { hash, decided, options } = decision;
+        let is_made = self
+            .made_by(device, options.sequence, &[*hash], || decided.make(&*device.engine, options));
+        if is_made && (is_told || device.has_stopped()) {
+            self.tell(device, options.sequence, &[*hash]);
+        }
+        is_made
+    }
+
+    /// As [`Self::catch_up`], of a batch.
+    pub(crate) fn catch_up_all(&self, device: &Device, job: &Job) {
+        let Job { batch, options, hashes } = job;
+        let make = || make(&*device.engine, batch, options);
+        if self.made_by(device, options.sequence, hashes, make) {
+            self.tell(device, options.sequence, hashes);
+        }
+    }
+
+    fn made_by(
+        &self,
+        device: &Device,
+        sequence: Option<u64>,
+        hashes: &[u64],
+        make: impl FnOnce() -> Result<()>,
+    ) -> bool {
+        let bit = 1 << device.number;
+        if self.followers() & bit == 0 || !self.is_there(device) {
+            return false;
+        }
+        if make().is_ok() {
+            return true;
+        }
+        // Without space, too: it cannot have what the others have. If that cannot be made durable the
+        // entry stays, and nobody is told that the device has it. If it was replaced meanwhile, the
+        // one in its place has not failed.
+        if self.is_there(device) && self.drop_member(device).is_err() {
+            let sequence = sequence.unwrap_or_default();
+            let give_up = |hash: &u64| self.pending.give_up(*hash, sequence, device.number);
+            hashes.iter().for_each(give_up);
+        }
+        false
+    }
+
+    /// A device has made what it was given.
+    fn tell(&self, device: &Device, sequence: Option<u64>, hashes: &[u64]) {
+        for hash in hashes {
+            let bit = 1 << device.number;
+            self.pending.done(*hash, sequence.unwrap_or(0), bit, self.followers());
+        }
+    }
+}

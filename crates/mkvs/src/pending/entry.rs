@@ -1,0 +1,81 @@
+//! A write on its way to the devices, and who has it.
+
+use super::Devices;
+use crate::track::OnTheWay;
+
+/// A write that not all members have.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(super) hash: u64,
+    /// The device to read while `done` is empty.
+    pub(super) asked: u8,
+    /// Readers wait until it is over: it is a part of a batch in several groups.
+    pub(super) is_held: bool,
+    pub(super) write: Write,
+    /// The write before it, as long as this one may be refused.
+    pub(super) before: Option<Write>,
+    /// Those that are waited for before the entry goes.
+    pub(super) wanted: Devices,
+}
+
+/// A write, and who has it.
+#[derive(Debug)]
+pub(super) struct Write {
+    pub(super) sequence: u64,
+    pub(super) done: Devices,
+    pub(super) on_the_way: Option<OnTheWay>,
+}
+
+/// What there is to know of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// The device to read while `done` is empty.
+    pub(crate) asked: u8,
+    /// Devices that have it.
+    pub(crate) done: Devices,
+    /// Readers wait until it is over.
+    pub(crate) is_held: bool,
+}
+
+impl Write {
+    /// Notes whom it has come to meanwhile.
+    #[inline]
+    pub(super) fn look(&mut self) {
+        if let Some(way) = &self.on_the_way
+            && way.has_come()
+        {
+            self.done |= 1 << way.number();
+            self.on_the_way = None;
+        }
+    }
+}
+
+impl Entry {
+    /// A write that is about to be made.
+    pub(crate) fn new(hash: u64, sequence: u64, asked: u8, is_held: bool) -> Self {
+        let write = Write { sequence, done: 0, on_the_way: None };
+        Self { hash, asked, is_held, write, before: None, wanted: Devices::MAX }
+    }
+
+    pub(super) fn known(&self) -> Known {
+        Known { asked: self.asked, done: self.write.done, is_held: self.is_held }
+    }
+
+    /// The write of a sequence, if it is this one or the one before.
+    pub(super) fn write_of(&mut self, sequence: u64) -> Option<&mut Write> {
+        let both = [Some(&mut self.write), self.before.as_mut()];
+        both.into_iter().flatten().find(|write| write.sequence == sequence)
+    }
+
+    /// Notes whom it has come to meanwhile; true if it can go.
+    #[inline]
+    pub(super) fn look(&mut self) -> bool {
+        self.write.look();
+        self.is_over()
+    }
+
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        self.write.done != 0 && !self.is_held && self.write.done & self.wanted == self.wanted
+    }
+}

@@ -1,0 +1,95 @@
+//! How far a device's processor is with its ring, for those who want to know whether it has made a
+//! write that they put there.
+
+use crossbeam_utils::CachePadded;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How far a processor is. Places are lines of its ring, counted from the first ever written.
+#[derive(Debug)]
+pub(crate) struct Track {
+    /// It has dealt with all that ends up to here.
+    past: CachePadded<AtomicU64>,
+    /// What ends here it has not made; of what comes later it tells of each.
+    stopped_at: CachePadded<AtomicU64>,
+}
+
+impl Track {
+    pub(crate) fn new() -> Self {
+        let place = |at| CachePadded::new(AtomicU64::new(at));
+        Self { past: place(0), stopped_at: place(u64::MAX) }
+    }
+
+    /// It has dealt with all that ends up to here.
+    #[inline]
+    pub(crate) fn past(&self) -> u64 {
+        self.past.load(Ordering::Acquire)
+    }
+
+    /// Says so; for the processor alone.
+    #[inline]
+    pub(crate) fn come_to(&self, place: u64) {
+        self.past.store(place, Ordering::Release);
+    }
+
+    /// What ends here was not made; to be said before [`Self::come_to`].
+    #[cold]
+    pub(crate) fn stop(&self, place: u64) {
+        self.stopped_at.fetch_min(place, Ordering::AcqRel);
+    }
+
+    /// From a write that it has not made on the processor tells of each that it has.
+    #[inline]
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.stopped_at.load(Ordering::Acquire) != u64::MAX
+    }
+
+    #[inline]
+    fn has_made(&self, place: u64) -> bool {
+        self.past() >= place && place < self.stopped_at.load(Ordering::Acquire)
+    }
+}
+
+/// A write in a device's ring.
+#[derive(Debug)]
+pub(crate) struct OnTheWay {
+    track: Arc<Track>,
+    place: u64,
+    number: u8,
+}
+
+impl OnTheWay {
+    /// To the device of this number, in whose ring it ends at `place`.
+    pub(crate) fn new(track: &Arc<Track>, place: u64, number: u8) -> Self {
+        Self { track: Arc::clone(track), place, number }
+    }
+
+    /// The number of the device.
+    pub(crate) fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// True if the device has made it.
+    #[inline]
+    pub(crate) fn has_come(&self) -> bool {
+        self.track.has_made(self.place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_made_has_not_come() {
+        let track = Arc::new(Track::new());
+        let ways = [2, 4, 6].map(|place| OnTheWay::new(&track, place, 1));
+        let come = || ways.each_ref().map(OnTheWay::has_come);
+        assert_eq!(come(), [false; 3]);
+        track.come_to(2);
+        assert_eq!(come(), [true, false, false]);
+        track.stop(4);
+        track.come_to(6);
+        assert_eq!((come(), track.has_stopped()), ([true, false, false], true));
+    }
+}
