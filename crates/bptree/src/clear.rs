@@ -93,19 +93,26 @@ impl Store {
         Ok(pieces)
     }
 
-    /// The first leaf. The new one names it, as if it were made of it: so it counts when that one
-    /// does not.
+    /// The first leaf of which the head is sound. The new one names it, as if it were made of it: so it
+    /// counts when that one does not.
     fn first_of(&self, guard: &Guard, leaves: &[Bound]) -> Result<Life> {
-        let page = leaves.first().map_or(0, |(_, page)| *page);
-        Ok(Life { page, birth: self.head_of(guard, page)?.birth })
+        let mut lives = leaves.iter().map(|(_, page)| {
+            let birth = self.head_of(guard, *page)?.birth;
+            Ok(Life { page: *page, birth })
+        });
+        let first = lives.next().unwrap_or_else(|| Err(self.not_a_leaf(0)));
+        first.or_else(|error| lives.find_map(Result::ok).ok_or(error))
     }
 
     /// The pages of all large values and rests of keys in leaves that are shut.
     fn pieces_in(&self, guard: &Guard, leaves: &[Bound]) -> Result<Vec<u32>> {
         let mut pieces = Vec::new();
         for (least, page) in leaves {
-            if self.opened.has_large {
-                self.wake(*page)?;
+            let woken = if self.opened.has_large { self.wake(*page) } else { Ok(()) };
+            match woken {
+                // Of a leaf that is damaged nobody knows which they are: the next recovery finds them.
+                Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => continue,
+                woken => woken?,
             }
             if self.is_long(least) {
                 pieces.extend(self.rest_of(guard, &self.head_of(guard, *page)?.least)?);

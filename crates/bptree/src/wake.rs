@@ -19,7 +19,11 @@ impl Store {
         // The checkpoint has said where its records end.
         let (end, _) = self.space.watermarks(page).ok_or_else(|| self.not_a_leaf(page))?;
         let head = match self.head_of(&guard, page) {
-            Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => {
+            Err(error @ (Error::ChecksumMismatch { .. } | Error::Corrupt { .. })) => {
+                if waking.is_shut() {
+                    // The close, or the clear, has to know all leaves.
+                    return Err(error);
+                }
                 self.opened.asleep.fetch_sub(1, Ordering::Relaxed);
                 return self.replace_lost(page, waking);
             }

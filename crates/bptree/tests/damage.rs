@@ -374,3 +374,27 @@ fn a_bit_that_flips_in_a_long_key_is_told_and_costs_no_more_than_its_leaves() {
         assert!(2 * most < shelf.map.len(), "{most} keys for one bit");
     }
 }
+
+/// With a leaf among them that is damaged, and that nobody has come to.
+#[test]
+fn a_store_with_a_damaged_leaf_can_be_emptied() {
+    let shelf = shelf(true);
+    let is_leaf = |page: &usize| tail(&shelf.pool, *page).is_some();
+    let mut emptied = 0;
+    for page in (1..shelf.pool.len() / PAGE).filter(is_leaf) {
+        let store = shelf.open(&[(page * PAGE + 20, 1)]).expect("open");
+        store.clear().expect("clear");
+        store.put(&key(5), b"new", &WriteOptions::default()).expect("put");
+        let is_right = |store: &Bptree| {
+            let get = |number| store.get(&key(number)).expect("get");
+            store.len().expect("len") == 1
+                && (0..KEYS).all(|number| get(number).is_some() == (number == 5))
+                && store.doubts().expect("doubts").is_empty()
+        };
+        assert!(is_right(&store), "page {page}");
+        drop(store);
+        assert!(is_right(&opened(&shelf.path()).expect("open")), "page {page}");
+        emptied += 1;
+    }
+    assert!(emptied > 3, "{emptied} leaves");
+}

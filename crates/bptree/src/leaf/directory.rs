@@ -28,11 +28,13 @@
 //! A leaf that is *shut* is written to no more: the store is closed.
 
 mod order;
+mod waking;
 
 use crate::kernel;
 use coreplane_pmem::spin::Backoff;
 use order::Order;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub(crate) use waking::Waking;
 
 /// Places in a leaf.
 pub(crate) const PLACES: usize = 64;
@@ -99,12 +101,6 @@ pub(crate) struct Held<'a> {
     leaf: &'a Directory,
     /// The word to store when it is unlocked.
     word: u64,
-}
-
-/// A leaf that was asleep and is being filled by whoever has this; asleep again if it is dropped.
-#[derive(Debug)]
-pub(crate) struct Waking<'a> {
-    leaf: Option<&'a Directory>,
 }
 
 /// Sets the high bit of each byte of `word` that equals `tag`, and perhaps of the byte above one
@@ -447,31 +443,6 @@ impl Held<'_> {
     /// The leaf is dead from now on, and its page someone else's one day.
     pub(crate) fn bury(mut self) {
         self.word = ((self.word & !SHUT) + VERSION) | DEAD;
-    }
-}
-
-impl Waking<'_> {
-    /// The leaf is awake, of these records.
-    pub(crate) fn begin(mut self, begun: Begun, records: impl Iterator<Item = (u8, u32, u32)>) {
-        if let Some(leaf) = self.leaf.take() {
-            leaf.begin(begun, records);
-        }
-    }
-
-    /// The leaf is dead, and nobody has read it.
-    pub(crate) fn kill(mut self) {
-        if let Some(leaf) = self.leaf.take() {
-            let word = leaf.word.load(Ordering::Relaxed) & !(ASLEEP | LOCKED | SHUT);
-            leaf.word.store((word + VERSION) | DEAD, Ordering::Release);
-        }
-    }
-}
-
-impl Drop for Waking<'_> {
-    fn drop(&mut self) {
-        if let Some(leaf) = self.leaf {
-            leaf.word.fetch_and(!LOCKED, Ordering::Release);
-        }
     }
 }
 
