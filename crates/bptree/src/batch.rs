@@ -285,6 +285,8 @@ impl Store {
         steps: &[Step<'_>],
         version: u64,
     ) -> Result<Gone<'g>> {
+        let is_delete = |step: &Step<'_>| step.header.kind == Kind::Delete;
+        let reserve = if steps.iter().all(is_delete) { 0 } else { RESERVE };
         let mut plans = Vec::new();
         let mut gone = Gone::default();
         for (number, share) in shares.iter().enumerate() {
@@ -320,23 +322,21 @@ impl Store {
             }
             self.sort_items(guard, &mut items)?;
             let lens = self.stretches(&items);
-            plans.push((number, items, lens));
+            let head = self.head_of(guard, share.locked.page)?;
+            let edges = self.edges(guard, &head, (&items, &lens), reserve)?;
+            plans.push((number, head, items, lens, edges));
         }
         if plans.is_empty() {
             return Ok(gone);
         }
         // All pages before anything is written: what nobody says farewell for must not be there.
-        let count: usize = plans.iter().map(|(_, _, lens)| lens.len()).sum();
-        let is_delete = |step: &Step<'_>| step.header.kind == Kind::Delete;
-        let reserve = if steps.iter().all(is_delete) { 0 } else { RESERVE };
+        let count: usize = plans.iter().map(|(.., lens, _)| lens.len()).sum();
         let pages = self.pages.take(count, reserve)?;
         let mut rest = &pages[..];
-        for (number, items, lens) in plans {
+        for (number, head, items, lens, edges) in plans {
             let (mine, others) = rest.split_at(lens.len());
             let locked = &shares[number].locked;
-            let head = self.head_of(guard, locked.page)?;
-            let images =
-                self.write_images(guard, (locked, &head), (&items, &lens), mine, reserve)?;
+            let images = self.write_images((locked, head), (&items, &lens), (mine, edges))?;
             self.counters.add(if mine.len() > 1 { Count::Splits } else { Count::Rewrites }, 1);
             shares[number].heirs = Some(images);
             rest = others;

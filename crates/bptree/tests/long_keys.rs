@@ -3,7 +3,7 @@
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::model::ManualClock;
 use coreplane_engine::{
-    Batch, Engine, Expected, KEY_LEN_MAX, Ordered, Outcome, UnixMillis, WriteOptions,
+    Batch, Engine, Error, Expected, KEY_LEN_MAX, Ordered, Outcome, UnixMillis, WriteOptions,
 };
 use coreplane_pmem::MediaChoice;
 use std::collections::BTreeMap;
@@ -288,5 +288,63 @@ fn keys_of_all_lengths_are_what_the_model_has() {
     let seeds = std::env::var("COREPLANE_SEEDS").ok().and_then(|it| it.parse().ok()).unwrap_or(4);
     for seed in 1..=seeds {
         story(seed, [PAGE, 16 << 10][seed as usize % 2], 1500);
+    }
+}
+
+/// Puts and batches until many were refused for space.
+fn fill(store: &Bptree, map: &mut Map, draw: &mut Draw) {
+    let key = |draw: &mut Draw| {
+        let alike = [3, 440, 5000, 30_000][draw.below(4)];
+        format!("{}{:03}", "k".repeat(alike), draw.below(200)).into_bytes()
+    };
+    let mut refused = 0;
+    while refused < 12 {
+        let mut after = map.clone();
+        let mut batch = Batch::new();
+        for _ in 0..[1, 2, 12][draw.below(3)] {
+            let key = key(draw);
+            if draw.below(6) == 0 {
+                batch.delete(&key);
+                after.remove(&key);
+            } else {
+                let value = vec![draw.below(256) as u8; [5, 300, 900][draw.below(3)]];
+                batch.put(&key, &value);
+                after.insert(key, value);
+            }
+        }
+        let written = match batch.changes() {
+            [coreplane_engine::Change::Put { key, value, .. }] => {
+                store.put(key, value, &usual()).map(drop)
+            }
+            _ => store.apply(&batch, &usual()).map(drop),
+        };
+        match written {
+            Ok(()) => *map = after,
+            Err(Error::NoSpace { .. }) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// What is refused for want of space changes nothing, loses no page, and leaves nothing behind that
+/// would be taken for a leaf later.
+#[test]
+fn what_is_refused_for_space_is_as_if_it_had_not_been() {
+    for seed in 1..=6 {
+        let directory = in_memory();
+        let clock = ManualClock::starting_at(NOW);
+        let mut store = created(directory.path(), 1 << 20, PAGE, &clock);
+        let (mut map, mut draw) = (Map::new(), Draw(seed));
+        for _ in 0..4 {
+            fill(&store, &mut map, &mut draw);
+            check_all(&store, &map);
+            store = reopened(store, directory.path(), &clock, false);
+            check_all(&store, &map);
+            let keys: Vec<_> = map.keys().filter(|_| draw.below(2) == 0).cloned().collect();
+            for key in keys {
+                store.delete(&key, &usual()).expect("a delete");
+                map.remove(&key);
+            }
+        }
     }
 }
