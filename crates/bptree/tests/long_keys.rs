@@ -294,7 +294,7 @@ fn keys_of_all_lengths_are_what_the_model_has() {
 /// Puts and batches until many were refused for space.
 fn fill(store: &Bptree, map: &mut Map, draw: &mut Draw) {
     let key = |draw: &mut Draw| {
-        let alike = [3, 440, 5000, 30_000][draw.below(4)];
+        let alike = [3, 440, 5000, 30_000, 65_300][draw.below(5)];
         format!("{}{:03}", "k".repeat(alike), draw.below(200)).into_bytes()
     };
     let mut refused = 0;
@@ -340,7 +340,7 @@ fn what_is_refused_for_space_is_as_if_it_had_not_been() {
             check_all(&store, &map);
             store = reopened(store, directory.path(), &clock, false);
             check_all(&store, &map);
-            let keys: Vec<_> = map.keys().filter(|_| draw.below(2) == 0).cloned().collect();
+            let keys: Vec<_> = map.keys().filter(|_| draw.below(8) > 0).cloned().collect();
             for key in keys {
                 store.delete(&key, &usual()).expect("a delete");
                 map.remove(&key);
