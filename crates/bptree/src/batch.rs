@@ -222,8 +222,10 @@ impl Store {
             if let Some(pieces) = steps[at].pieces.take() {
                 pieces.own();
             }
-            // What is in no heir has no rest either.
-            if let Some(rest) = steps[at].rest.take().filter(|_| !gone.unwritten.contains(&at)) {
+            // What is in no heir has no rest either; and where somebody else has put the key since its
+            // rest was written, the record names another.
+            let is_named = steps[at].known.is_none() && !gone.unwritten.contains(&at);
+            if let Some(rest) = steps[at].rest.take().filter(|_| is_named) {
                 rest.own();
             }
             if let Some(old) = standing.old.filter(|old| old.header.large) {

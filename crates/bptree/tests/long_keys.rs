@@ -348,3 +348,31 @@ fn what_is_refused_for_space_is_as_if_it_had_not_been() {
         }
     }
 }
+
+/// Whoever writes a key first gives it its rest; that of the other belongs to nobody.
+#[test]
+fn of_two_that_write_a_new_key_one_keeps_its_rest() {
+    let directory = in_memory();
+    let clock = ManualClock::starting_at(NOW);
+    let store = created(directory.path(), 32 << 20, PAGE, &clock);
+    let key = |number: u32| format!("{number:020000}").into_bytes();
+    let both = std::sync::Barrier::new(2);
+    let keys = 500;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..keys {
+                let mut batch = Batch::new();
+                batch.put(&key(number), b"of a batch");
+                both.wait();
+                store.apply(&batch, &usual()).expect("a batch");
+            }
+        });
+        for number in 0..keys {
+            let key = key(number);
+            both.wait();
+            store.put(&key, b"of a put", &usual()).expect("put");
+        }
+    });
+    let store = reopened(store, directory.path(), &clock, false);
+    assert_eq!(store.len().expect("len"), u64::from(keys));
+}
