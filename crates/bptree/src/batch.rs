@@ -214,6 +214,8 @@ impl Store {
         let done: Vec<(usize, Standing<'_>)> = done.copied().collect();
         written.replaced = done.iter().any(|(_, standing)| standing.live);
         let (dead, sparse) = self.publish_shares(shares, steps, (generation, self.level(options)));
+        // From here on the batch counts, whatever comes of the pages that it frees.
+        let mut retired = self.retire_all(dead);
         let mut len = 0;
         for (at, standing) in done {
             let item = steps[at].item(0);
@@ -229,13 +231,12 @@ impl Store {
                 rest.own();
             }
             if let Some(old) = standing.old.filter(|old| old.header.large) {
-                self.retire_pieces(&guard, &old)?;
+                retired = retired.and(self.retire_pieces(&guard, &old));
             }
         }
         written.ticket = self.written_ticket(generation, len, options);
-        self.forget(&guard, &gone.expired)?;
-        self.retire_rests(&guard, &gone.dropped)?;
-        dead.into_iter().try_for_each(|page| self.retire(page))?;
+        retired = retired.and(self.forget(&guard, &gone.expired));
+        retired.and(self.retire_rests(&guard, &gone.dropped))?;
         Ok(Applied::Done(written, sparse))
     }
 

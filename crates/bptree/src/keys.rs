@@ -293,15 +293,14 @@ impl Store {
         Ok(row.into_iter().map(|(page, _)| page).collect())
     }
 
-    /// Gives back the rests of keys that no leaf knows any more, or of a bound that is none.
+    /// Gives back the rests of keys that no leaf knows any more, or of a bound that is none. Of one
+    /// that is damaged nobody knows which pages it has: they are found by the next recovery.
     ///
     /// # Errors
-    /// As [`Store::parts`].
+    /// As [`Store::retire`], after all of them.
     pub(crate) fn retire_rests(&self, guard: &Guard, fields: &[&[u8]]) -> Result<()> {
-        for field in fields {
-            self.rest_of(guard, field)?.into_iter().try_for_each(|page| self.retire(page))?;
-        }
-        Ok(())
+        let pages = |field: &&[u8]| self.rest_of(guard, field).unwrap_or_default();
+        self.retire_all(fields.iter().flat_map(pages))
     }
 }
 

@@ -106,9 +106,9 @@ impl Store {
         locked.held.bury();
         self.lead_to_heirs(key, &heirs);
         self.counters.add(count, 1);
-        self.forget(guard, &expired)?;
-        self.retire_rests(guard, &dropped)?;
-        self.retire(old)
+        // What was written counts, whatever comes of the rest.
+        let retired = self.retire(old).and(self.forget(guard, &expired));
+        retired.and(self.retire_rests(guard, &dropped))
     }
 
     /// Makes one leaf of the one that serves `key` and one beside it, if they are small enough and
@@ -162,9 +162,8 @@ impl Store {
         right.held.bury();
         self.inner.merge(&separator, page);
         self.counters.add(Count::Merges, 1);
-        self.forget(&guard, &expired)?;
-        self.retire_rests(&guard, &dropped)?;
-        old.into_iter().try_for_each(|page| self.retire(page))
+        let retired = self.retire_all(old).and(self.forget(&guard, &expired));
+        retired.and(self.retire_rests(&guard, &dropped))
     }
 
     /// Locks a leaf to write to it; none if it is dead, or written to no more.
@@ -367,6 +366,11 @@ impl Store {
             return Ok(());
         }
         Err(Error::Unusable(format!("page {page} has a writer, and should be dead")))
+    }
+
+    /// As [`Store::retire`], of all of them, and says what went wrong first.
+    pub(crate) fn retire_all(&self, pages: impl IntoIterator<Item = u32>) -> Result<()> {
+        pages.into_iter().fold(Ok(()), |before, page| before.and(self.retire(page)))
     }
 }
 
