@@ -157,10 +157,14 @@ impl Store {
         key.len() >= self.field_max()
     }
 
-    /// Bytes of the key that a field stands for.
+    /// Bytes of the key that a field stands for: no less than the field has, and no more than a key can
+    /// have, whatever a damaged one says.
     #[inline]
     pub(crate) fn key_len_of(&self, field: &[u8]) -> usize {
-        if self.is_long(field) { long_len(field, self.field_max()) } else { field.len() }
+        if !self.is_long(field) {
+            return field.len();
+        }
+        long_len(field, self.field_max()).min(KEY_LEN_MAX).max(field.len())
     }
 
     /// Pages of a rest at most.
