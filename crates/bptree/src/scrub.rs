@@ -54,19 +54,26 @@ impl Store {
 
     /// As [`Store::scrub_page`], of a leaf that nobody has come to since the open.
     fn scrub_asleep(&self, guard: &Guard, page: u32) -> Option<(u64, bool)> {
-        let (end, _) = self.space.watermarks(page)?;
+        // Of one that is being written nothing is published yet.
+        let (end, _) = self.space.watermarks(page).filter(|(end, _)| *end > 0)?;
+        let is_still =
+            || self.is_asleep(page) && self.space.watermarks(page).is_some_and(|it| it.0 == end);
         let head = match Head::read(&self.space, guard, self.seed, page) {
             Ok(head) => head?,
-            Err(_) => return self.is_asleep(page).then_some((0, false)),
+            Err(_) => return is_still().then_some((0, false)),
         };
         let birth = head.birth;
+        // One that is new is written before its leaf is awake.
+        if birth >= self.opened.births_end {
+            return None;
+        }
         let mut report = VerifyReport::default();
         let read = self.read_leaf_page(guard, page, head, end);
         let is_whole = read.as_ref().is_ok_and(|(found, _)| found.end == end);
         for view in read.iter().flat_map(|(_, latest)| latest.views()) {
             self.verify_record(guard, view, birth, &mut report);
         }
-        self.is_asleep(page).then_some((birth, is_whole && report.is_sound()))
+        is_still().then_some((birth, is_whole && report.is_sound()))
     }
 
     /// True if the tree leads to a leaf that nobody has come to, or may: what is in the page of any
