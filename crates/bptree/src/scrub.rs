@@ -7,7 +7,7 @@
 use crate::counters::Count;
 use crate::leaf::{Directory, Head};
 use crate::store::Store;
-use coreplane_engine::{SCRUB_PACE, Scrub, VerifyReport};
+use coreplane_engine::{SCRUB_BYTES, SCRUB_PACE, Scrub, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
 use std::sync::atomic::Ordering;
 
@@ -15,23 +15,30 @@ impl Store {
     /// Looks at one leaf after the other until the store is closed.
     pub(crate) fn scrub_on(&self) {
         let mut scrub = Scrub::default();
+        let each_time = (SCRUB_BYTES / self.space.page_size()).max(1);
         loop {
             std::thread::park_timeout(SCRUB_PACE);
-            if self.closed.load(Ordering::Acquire) {
-                return;
+            for _ in 0..each_time {
+                if self.closed.load(Ordering::Acquire) {
+                    return;
+                }
+                if !self.scrub_next(&mut scrub) {
+                    break;
+                }
             }
-            self.scrub_next(&mut scrub);
         }
     }
 
-    fn scrub_next(&self, scrub: &mut Scrub) {
+    /// False if there was nothing to look at for so long that it is time for a rest.
+    fn scrub_next(&self, scrub: &mut Scrub) -> bool {
         let Some(looked) = scrub.step(self.space.pages(), |page| self.scrub_page(page)) else {
-            return;
+            return false;
         };
         self.counters.add(Count::ScrubbedPages, 1);
         if looked.is_new_damage {
             self.counters.add(Count::DamagedPages, 1);
         }
+        true
     }
 
     /// The birth of a leaf's page, and whether all is as it was written; none of any other page, and
