@@ -217,6 +217,8 @@ impl Store {
         let done: Vec<(usize, Standing<'_>)> = done.copied().collect();
         written.replaced = done.iter().any(|(_, standing)| standing.live);
         let (dead, sparse) = self.publish_shares(shares, steps, (generation, self.level(options)));
+        // From here on the batch counts, whatever comes of the pages that it frees.
+        let mut retired = self.retire_all(dead);
         let mut len = 0;
         for (at, standing) in done {
             let item = steps[at].item(0);
@@ -225,18 +227,19 @@ impl Store {
             if let Some(pieces) = steps[at].pieces.take() {
                 pieces.own();
             }
-            // What is in no heir has no rest either.
-            if let Some(rest) = steps[at].rest.take().filter(|_| !gone.unwritten.contains(&at)) {
+            // What is in no heir has no rest either; and where somebody else has put the key since its
+            // rest was written, the record names another.
+            let is_named = steps[at].known.is_none() && !gone.unwritten.contains(&at);
+            if let Some(rest) = steps[at].rest.take().filter(|_| is_named) {
                 rest.own();
             }
             if let Some(old) = standing.old.filter(|old| old.header.large) {
-                self.retire_pieces(&guard, &old)?;
+                retired = retired.and(self.retire_pieces(&guard, &old));
             }
         }
         written.ticket = self.written_ticket(generation, len, options);
-        self.forget(&guard, &gone.expired)?;
-        self.retire_rests(&guard, &gone.dropped)?;
-        dead.into_iter().try_for_each(|page| self.retire(page))?;
+        retired = retired.and(self.forget(&guard, &gone.expired));
+        retired.and(self.retire_rests(&guard, &gone.dropped))?;
         Ok(Applied::Done(written, sparse))
     }
 
@@ -288,6 +291,8 @@ impl Store {
         steps: &[Step<'_>],
         version: u64,
     ) -> Result<Gone<'g>> {
+        let is_delete = |step: &Step<'_>| step.header.kind == Kind::Delete;
+        let reserve = if steps.iter().all(is_delete) { 0 } else { RESERVE };
         let mut plans = Vec::new();
         let mut gone = Gone::default();
         for (number, share) in shares.iter().enumerate() {
@@ -324,24 +329,21 @@ impl Store {
             }
             self.sort_items(guard, &mut items)?;
             let lens = self.stretches(&items);
-            plans.push((number, items, lens));
+            let head = Head { is_lost, ..self.head_of(guard, share.locked.page)? };
+            let edges = self.edges(guard, &head, (&items, &lens), reserve)?;
+            plans.push((number, head, items, lens, edges));
         }
         if plans.is_empty() {
             return Ok(gone);
         }
         // All pages before anything is written: what nobody says farewell for must not be there.
-        let count: usize = plans.iter().map(|(_, _, lens)| lens.len()).sum();
-        let is_delete = |step: &Step<'_>| step.header.kind == Kind::Delete;
-        let reserve = if steps.iter().all(is_delete) { 0 } else { RESERVE };
+        let count: usize = plans.iter().map(|(.., lens, _)| lens.len()).sum();
         let pages = self.pages.take(count, reserve)?;
         let mut rest = &pages[..];
-        for (number, items, lens) in plans {
+        for (number, head, items, lens, edges) in plans {
             let (mine, others) = rest.split_at(lens.len());
             let locked = &shares[number].locked;
-            let is_lost = locked.leaf.doubt() > 0;
-            let head = Head { is_lost, ..self.head_of(guard, locked.page)? };
-            let images =
-                self.write_images(guard, (locked, &head), (&items, &lens), mine, reserve)?;
+            let images = self.write_images((locked, head), (&items, &lens), (mine, edges))?;
             self.counters.add(if mine.len() > 1 { Count::Splits } else { Count::Rewrites }, 1);
             shares[number].heirs = Some(images);
             rest = others;

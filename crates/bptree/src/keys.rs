@@ -157,10 +157,14 @@ impl Store {
         key.len() >= self.field_max()
     }
 
-    /// Bytes of the key that a field stands for.
+    /// Bytes of the key that a field stands for: no less than the field has, and no more than a key can
+    /// have, whatever a damaged one says.
     #[inline]
     pub(crate) fn key_len_of(&self, field: &[u8]) -> usize {
-        if self.is_long(field) { long_len(field, self.field_max()) } else { field.len() }
+        if !self.is_long(field) {
+            return field.len();
+        }
+        long_len(field, self.field_max()).min(KEY_LEN_MAX).max(field.len())
     }
 
     /// Pages of a rest at most.
@@ -306,15 +310,14 @@ impl Store {
         }
     }
 
-    /// Gives back the rests of keys that no leaf knows any more, or of a bound that is none.
+    /// Gives back the rests of keys that no leaf knows any more, or of a bound that is none. Of one
+    /// that is damaged nobody knows which pages it has: they are found by the next recovery.
     ///
     /// # Errors
-    /// As [`Store::parts`].
+    /// As [`Store::retire`], after all of them.
     pub(crate) fn retire_rests(&self, guard: &Guard, fields: &[&[u8]]) -> Result<()> {
-        for field in fields {
-            self.rest_of(guard, field)?.into_iter().try_for_each(|page| self.retire(page))?;
-        }
-        Ok(())
+        let pages = |field: &&[u8]| self.rest_of(guard, field).unwrap_or_default();
+        self.retire_all(fields.iter().flat_map(pages))
     }
 }
 

@@ -120,7 +120,8 @@ impl Pages {
         self.space.reclaim_all(|page| free.used.push(page));
     }
 
-    /// A split may need so many pages for the bound that it makes: they are kept with the reserve.
+    /// A split may need so many pages for the bound that it makes: they are kept with the reserve, so
+    /// that a delete can split. A put that needs as many for a bound of its own leaves these.
     pub(crate) fn keep_for_bounds(&self, pages: u32) {
         self.for_bounds.store(pages, Ordering::Relaxed);
     }

@@ -129,9 +129,9 @@ impl Store {
             let lower = lower_half(&items, total / 2);
             (vec![lower, items.len() - lower], reserve, Count::Splits)
         };
+        let edges = self.edges(guard, &head, (&items, &lens), reserve)?;
         let pages = self.pages.take(lens.len(), reserve)?;
-        let images =
-            self.write_images(guard, (&locked, &head), (&items, &lens), &pages, reserve)?;
+        let images = self.write_images((&locked, head), (&items, &lens), (&pages, edges))?;
         self.fence()?;
         self.say_farewell(&[&locked], locked.held.given())?;
         self.cover();
@@ -140,9 +140,9 @@ impl Store {
         locked.held.bury();
         self.lead_to_heirs(key, &heirs);
         self.counters.add(count, 1);
-        self.forget(guard, &expired)?;
-        self.retire_rests(guard, &dropped)?;
-        self.retire(old)
+        // What was written counts, whatever comes of the rest.
+        let retired = self.retire(old).and(self.forget(guard, &expired));
+        retired.and(self.retire_rests(guard, &dropped))
     }
 
     /// Makes one leaf of the one that serves `key` and one beside it, if they are small enough and
@@ -197,9 +197,8 @@ impl Store {
         right.held.bury();
         self.inner.merge(&separator, page);
         self.counters.add(Count::Merges, 1);
-        self.forget(&guard, &expired)?;
-        self.retire_rests(&guard, &dropped)?;
-        old.into_iter().try_for_each(|page| self.retire(page))
+        let retired = self.retire_all(old).and(self.forget(&guard, &expired));
+        retired.and(self.retire_rests(&guard, &dropped))
     }
 
     /// Locks a leaf to write to it; none if it is dead, or written to no more.
@@ -313,41 +312,53 @@ impl Store {
         if view.header.large { self.retire_pieces(guard, view) } else { Ok(()) }
     }
 
-    /// Writes the heirs of a locked leaf to free pages: records that are sorted, and how many of
-    /// them are in each heir. Durable after a fence.
+    /// The least keys of the heirs of a leaf: of its records, which are sorted, and how many of them
+    /// are in each heir. All that is new of them is durable after a fence.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], if a rest is damaged, and if the medium fails.
+    pub(crate) fn edges(
+        &self,
+        guard: &Guard,
+        head: &Head,
+        (items, lens): (&[Item<'_>], &[usize]),
+        reserve: u32,
+    ) -> Result<Vec<Edge<'_>>> {
+        let whole = self.whole_key(guard, &head.least)?.into();
+        let mut edges = vec![Edge { whole, field: head.least.clone(), rest: None }];
+        let mut rest = items;
+        for len in lens {
+            let (mine, others) = rest.split_at(*len);
+            if let (Some(lower), Some(upper)) = (mine.last(), others.first()) {
+                edges.push(self.edge_between(guard, (lower.key, upper.key), reserve)?);
+            }
+            rest = others;
+        }
+        Ok(edges)
+    }
+
+    /// Writes the heirs of a locked leaf to free pages, each with its least key. Durable after a
+    /// fence. They would be taken for leaves once the leaf is gone: from here on nothing may be
+    /// refused, so all that takes pages is done before.
     ///
     /// # Errors
     /// If the medium fails.
-    pub(crate) fn write_images(
+    pub(crate) fn write_images<'s>(
         &self,
-        guard: &Guard,
-        (locked, head): (&Locked<'_>, &Head),
+        (locked, mut head): (&Locked<'_>, Head),
         (items, lens): (&[Item<'_>], &[usize]),
-        pages: &[u32],
-        reserve: u32,
-    ) -> Result<Vec<Image<'_>>> {
-        let predecessor = Life { page: locked.page, birth: head.birth };
-        let version = locked.held.given();
-        let mut head = Head { version, predecessor: Some(predecessor), ..head.clone() };
-        let last_bound = head.bound.take();
-        let whole = self.whole_key(guard, &head.least)?.into();
-        let mut edge = Edge { whole, field: head.least.clone(), rest: None };
+        (pages, edges): (&[u32], Vec<Edge<'s>>),
+    ) -> Result<Vec<Image<'s>>> {
+        head.predecessor = Some(Life { page: locked.page, birth: head.birth });
+        head.version = locked.held.given();
+        let bounds = edges.iter().skip(1).map(|edge| Some(edge.field.clone()));
+        let bounds: Vec<_> = bounds.chain([head.bound.take()]).collect();
         let mut images = Vec::with_capacity(lens.len());
         let mut rest = items;
-        for (len, page) in lens.iter().zip(pages) {
+        for (((len, page), edge), bound) in lens.iter().zip(pages).zip(edges).zip(bounds) {
             let (mine, others) = rest.split_at(*len);
-            let next = match (mine.last(), others.first()) {
-                (Some(lower), Some(upper)) => {
-                    Some(self.edge_between(guard, (lower.key, upper.key), reserve)?)
-                }
-                _ => None,
-            };
-            head.bound = match &next {
-                Some(next) => Some(next.field.clone()),
-                None => last_bound.clone(),
-            };
-            images.push(self.write_image(*page, (head.clone(), edge), mine)?);
-            edge = next.unwrap_or_else(Edge::first);
+            let head = Head { bound, ..head.clone() };
+            images.push(self.write_image(*page, (head, edge), mine)?);
             rest = others;
         }
         Ok(images)
@@ -407,6 +418,15 @@ impl Store {
             return Ok(());
         }
         Err(Error::Unusable(format!("page {page} has a writer, and should be dead")))
+    }
+
+    /// As [`Store::retire`], of all of them, and says what went wrong first.
+    pub(crate) fn retire_all(&self, pages: impl IntoIterator<Item = u32>) -> Result<()> {
+        let mut retired = Ok(());
+        for page in pages {
+            retired = retired.and(self.retire(page));
+        }
+        retired
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::counters::Count;
 use crate::leaf::{Directory, Head};
 use crate::store::Store;
-use coreplane_engine::{SCRUB_PACE, Scrub, VerifyReport};
+use coreplane_engine::{SCRUB_BYTES, SCRUB_PACE, Scrub, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
 use std::sync::atomic::Ordering;
 
@@ -15,23 +15,30 @@ impl Store {
     /// Looks at one leaf after the other until the store is closed.
     pub(crate) fn scrub_on(&self) {
         let mut scrub = Scrub::default();
+        let each_time = (SCRUB_BYTES / self.space.page_size()).max(1);
         loop {
             std::thread::park_timeout(SCRUB_PACE);
-            if self.closed.load(Ordering::Acquire) {
-                return;
+            for _ in 0..each_time {
+                if self.closed.load(Ordering::Acquire) {
+                    return;
+                }
+                if !self.scrub_next(&mut scrub) {
+                    break;
+                }
             }
-            self.scrub_next(&mut scrub);
         }
     }
 
-    fn scrub_next(&self, scrub: &mut Scrub) {
+    /// False if there was nothing to look at for so long that it is time for a rest.
+    fn scrub_next(&self, scrub: &mut Scrub) -> bool {
         let Some(looked) = scrub.step(self.space.pages(), |page| self.scrub_page(page)) else {
-            return;
+            return false;
         };
         self.counters.add(Count::ScrubbedPages, 1);
         if looked.is_new_damage {
             self.counters.add(Count::DamagedPages, 1);
         }
+        true
     }
 
     /// The birth of a leaf's page, and whether all is as it was written; none of any other page, and
@@ -55,19 +62,26 @@ impl Store {
 
     /// As [`Store::scrub_page`], of a leaf that nobody has come to since the open.
     fn scrub_asleep(&self, guard: &Guard, page: u32) -> Option<(u64, bool)> {
-        let (end, _) = self.space.watermarks(page)?;
+        // Of one that is being written nothing is published yet.
+        let (end, _) = self.space.watermarks(page).filter(|(end, _)| *end > 0)?;
+        let is_still =
+            || self.is_asleep(page) && self.space.watermarks(page).is_some_and(|it| it.0 == end);
         let head = match Head::read(&self.space, guard, self.seed, page) {
             Ok(head) => head?,
-            Err(_) => return self.is_asleep(page).then_some((0, false)),
+            Err(_) => return is_still().then_some((0, false)),
         };
         let birth = head.birth;
+        // One that is new is written before its leaf is awake.
+        if birth >= self.opened.births_end {
+            return None;
+        }
         let mut report = VerifyReport::default();
         let read = self.read_leaf_page(guard, page, head, (end, end));
         let is_whole = read.as_ref().is_ok_and(|(found, _)| found.end == end && found.doubt == 0);
         for view in read.iter().flat_map(|(_, latest)| latest.views()) {
             self.verify_record(guard, view, birth, &mut report);
         }
-        self.is_asleep(page).then_some((birth, is_whole && report.is_sound()))
+        is_still().then_some((birth, is_whole && report.is_sound()))
     }
 
     /// True if the tree leads to a leaf that nobody has come to, or may: what is in the page of any

@@ -77,6 +77,8 @@ pub(crate) struct Opened {
     pub(crate) sealed_births: u64,
     /// Leaves with a birth below this count no more.
     pub(crate) cleared_births: u64,
+    /// Leaves with a birth below this were there already.
+    pub(crate) births_end: u64,
     /// There were large values in the checkpoint.
     pub(crate) has_large: bool,
     /// With the checkpoint of the close before.

@@ -3,7 +3,7 @@
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::model::ManualClock;
 use coreplane_engine::{
-    Batch, Engine, Expected, KEY_LEN_MAX, Ordered, Outcome, UnixMillis, WriteOptions,
+    Batch, Engine, Error, Expected, KEY_LEN_MAX, Ordered, Outcome, UnixMillis, WriteOptions,
 };
 use coreplane_pmem::MediaChoice;
 use std::collections::BTreeMap;
@@ -251,6 +251,7 @@ fn story(seed: u64, page: u32, operations: usize) {
     let field_max = page as usize / 8 - 64;
     let mut store = created(directory.path(), 32 << 20, page, &clock);
     let (mut map, mut draw) = (Map::new(), Draw(seed));
+    let mut splits = 0;
     for operation in 0..operations {
         write(&store, &mut map, &mut draw, field_max);
         if draw.below(20) == 0 {
@@ -260,8 +261,10 @@ fn story(seed: u64, page: u32, operations: usize) {
             check_all(&store, &map);
         }
         match draw.below(600) {
-            0 => store = reopened(store, directory.path(), &clock, true),
-            1 => store = reopened(store, directory.path(), &clock, false),
+            closes @ 0..2 => {
+                splits += store.stats().figure("leaves_split").expect("a figure");
+                store = reopened(store, directory.path(), &clock, closes == 0);
+            }
             2 => {
                 store.clear().expect("clear");
                 map.clear();
@@ -271,14 +274,15 @@ fn story(seed: u64, page: u32, operations: usize) {
         }
     }
     check_all(&store, &map);
+    splits += store.stats().figure("leaves_split").expect("a figure");
+    assert!(splits > 0);
     let store = reopened(store, directory.path(), &clock, false);
     check_all(&store, &map);
-    let splits = store.stats().figure("leaves_split");
-    assert!(splits.is_some());
     // With the last record the last rest goes, and none stays behind.
     for key in map.keys() {
         store.delete(key, &usual()).expect("delete");
     }
+    let store = reopened(store, directory.path(), &clock, false);
     store.clear().expect("clear");
     assert!(settles_at(&store, (32 << 20) - 2 * u64::from(page)), "{:?}", store.stats());
 }
@@ -289,4 +293,90 @@ fn keys_of_all_lengths_are_what_the_model_has() {
     for seed in 1..=seeds {
         story(seed, [PAGE, 16 << 10][seed as usize % 2], 1500);
     }
+}
+
+/// Puts and batches until many were refused for space.
+fn fill(store: &Bptree, map: &mut Map, draw: &mut Draw) {
+    let key = |draw: &mut Draw| {
+        let alike = [3, 440, 5000, 30_000, 65_300][draw.below(5)];
+        format!("{}{:03}", "k".repeat(alike), draw.below(200)).into_bytes()
+    };
+    let mut refused = 0;
+    while refused < 12 {
+        let mut after = map.clone();
+        let mut batch = Batch::new();
+        for _ in 0..[1, 2, 12][draw.below(3)] {
+            let key = key(draw);
+            if draw.below(6) == 0 {
+                batch.delete(&key);
+                after.remove(&key);
+            } else {
+                let value = vec![draw.below(256) as u8; [5, 300, 900][draw.below(3)]];
+                batch.put(&key, &value);
+                after.insert(key, value);
+            }
+        }
+        let written = match batch.changes() {
+            [coreplane_engine::Change::Put { key, value, .. }] => {
+                store.put(key, value, &usual()).map(drop)
+            }
+            _ => store.apply(&batch, &usual()).map(drop),
+        };
+        match written {
+            Ok(()) => *map = after,
+            Err(Error::NoSpace { .. }) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// What is refused for want of space changes nothing, loses no page, and leaves nothing behind that
+/// would be taken for a leaf later.
+#[test]
+fn what_is_refused_for_space_is_as_if_it_had_not_been() {
+    for seed in 1..=6 {
+        let directory = in_memory();
+        let clock = ManualClock::starting_at(NOW);
+        let mut store = created(directory.path(), 1 << 20, PAGE, &clock);
+        let (mut map, mut draw) = (Map::new(), Draw(seed));
+        for _ in 0..4 {
+            fill(&store, &mut map, &mut draw);
+            check_all(&store, &map);
+            store = reopened(store, directory.path(), &clock, false);
+            check_all(&store, &map);
+            let keys: Vec<_> = map.keys().filter(|_| draw.below(8) > 0).cloned().collect();
+            for key in keys {
+                store.delete(&key, &usual()).expect("a delete");
+                map.remove(&key);
+            }
+        }
+    }
+}
+
+/// Whoever writes a key first gives it its rest; that of the other belongs to nobody.
+#[test]
+fn of_two_that_write_a_new_key_one_keeps_its_rest() {
+    let directory = in_memory();
+    let clock = ManualClock::starting_at(NOW);
+    let store = created(directory.path(), 32 << 20, PAGE, &clock);
+    let key = |number: u32| format!("{number:020000}").into_bytes();
+    let both = std::sync::Barrier::new(2);
+    let keys = 500;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..keys {
+                let mut batch = Batch::new();
+                batch.put(&key(number), b"of a batch");
+                both.wait();
+                store.apply(&batch, &usual()).expect("a batch");
+            }
+        });
+        for number in 0..keys {
+            let key = key(number);
+            both.wait();
+            store.put(&key, b"of a put", &usual()).expect("put");
+        }
+    });
+    let store = reopened(store, directory.path(), &clock, false);
+    assert_eq!(store.len().expect("len"), u64::from(keys));
 }

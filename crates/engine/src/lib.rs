@@ -43,7 +43,7 @@ pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
 pub use record::{Record, UnixMillis, Value};
-pub use scrub::{SCRUB_PACE, Scrub, Scrubbed};
+pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed};
 pub use stats::{Damage, DeviceStats, Doubt, Progress, Stats, VerifyReport};
 
 use std::sync::Arc;

@@ -4,9 +4,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How often a page is looked at: a store of 100 GB in pages of 1 MiB takes some hours, at a few
-/// thousandths of a core.
+/// How often [`SCRUB_BYTES`] are looked at: a store of 100 GB takes some hours, at a few thousandths of
+/// a core.
 pub const SCRUB_PACE: Duration = Duration::from_millis(100);
+
+/// Bytes of pages that are looked at each time, or one page if that is longer.
+pub const SCRUB_BYTES: u32 = 1 << 20;
+
+/// Pages that one step passes over at most, so that in a store with few it is not long either.
+const PASSED_MAX: usize = 1024;
 
 /// Where a scrub is, and what it has found.
 #[derive(Debug, Default)]
@@ -28,18 +34,22 @@ pub struct Scrubbed {
 impl Scrub {
     /// Goes on to the next of `pages` pages that `look` does not pass over, and has it looked at.
     /// `look` says which life of the page it was (no two uses of a page have the same), and whether
-    /// it is sound; none if there is nothing to look at. None if that is so of every page.
+    /// it is sound; none if there is nothing to look at. None if that is so of the next pages, of which
+    /// there may be many: the next step goes on behind them.
     pub fn step(
         &mut self,
         pages: u32,
         mut look: impl FnMut(u32) -> Option<(u64, bool)>,
     ) -> Option<Scrubbed> {
         let round = (self.next..pages).chain(0..self.next.min(pages));
-        let mut looked = round.filter_map(|page| look(page).map(|looked| (page, looked)));
-        let (page, (life, is_sound)) = looked.next()?;
-        self.next = page + 1;
-        let is_new_damage = !is_sound && self.damaged.insert((page, life));
-        Some(Scrubbed { page, is_new_damage })
+        for page in round.take(PASSED_MAX) {
+            self.next = page + 1;
+            if let Some((life, is_sound)) = look(page) {
+                let is_new_damage = !is_sound && self.damaged.insert((page, life));
+                return Some(Scrubbed { page, is_new_damage });
+            }
+        }
+        None
     }
 }
 
@@ -62,5 +72,22 @@ mod tests {
         assert_eq!(looks(&mut scrub, 8), Some((2, true)), "the page was used again");
         assert_eq!(scrub.step(4, |_| None), None);
         assert_eq!(scrub.step(2, |_| Some((0, true))).map(|it| it.page), Some(0), "it is shorter");
+    }
+
+    #[test]
+    fn a_step_over_pages_that_are_nothing_ends_and_the_next_goes_on() {
+        let pages = 3 * PASSED_MAX as u32;
+        let (mut scrub, mut passed, mut steps) = (Scrub::default(), 0, 0);
+        let found = loop {
+            let look = |page: u32| {
+                passed += 1;
+                (page == pages - 1).then_some((1, true))
+            };
+            if let Some(found) = scrub.step(pages, look) {
+                break found.page;
+            }
+            steps += 1;
+        };
+        assert_eq!((found, passed, steps), (pages - 1, pages, 2));
     }
 }
