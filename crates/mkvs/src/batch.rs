@@ -207,6 +207,7 @@ impl Shared {
         let sequence = options.sequence.unwrap_or_default();
         let is_held = shares.len() > 1;
         shares.iter_mut().try_for_each(Share::choose_devices)?;
+        let _holding = is_held.then(|| self.pending.hold());
         for share in shares.iter() {
             let asked = share.order.as_ref().map_or(0, Order::asked);
             for step in &share.steps {
@@ -331,10 +332,15 @@ impl Shared {
                     // It does not become one, and that is no reason to refuse anything.
                     continue;
                 }
-                for device in share_members(&shares[0]) {
-                    let _dropped = Intent::drop(&*device.engine, number).is_ok();
+                let dropped = share_members(&shares[0]).try_for_each(|device| {
+                    // Whoever opens the matrix must not find it and make it.
+                    let dropped = Intent::drop(&*device.engine, number);
+                    dropped.or_else(|_| group.drop_member(device))
+                });
+                match dropped {
+                    Ok(()) => self.intents.give_back(number),
+                    Err(_) => self.intents.lose(),
                 }
-                self.intents.give_back(number);
                 return Err((group.number, Some(Arc::clone(device)), error));
             }
         }

@@ -1,7 +1,6 @@
 //! Going through all records: group after group, each on a device that has all of it.
 
 use crate::bloom::hash_of;
-use crate::decided::is_damage;
 use crate::matrix::{Shared, is_reserved};
 use crate::scan::Stretch;
 use coreplane_engine::{Entry, Error, Result, WriteOptions};
@@ -33,36 +32,19 @@ impl Shared {
         let Place { mut group, mut device, mut inner } = spin::lock(&self.cursors).place_of(cursor);
         let (mut shown, mut stretch) = (0, Stretch::default());
         while let Some(of) = self.groups.get(group) {
-            let taken_back = self.pending.taken_back();
-            let on = of.settled()?;
-            // Another than before, in its place or in another, begins with the group again.
-            let index = of.index_of(on.number);
-            if device != Some(index) {
-                (device, inner) = (Some(index), 0);
-            }
-            stretch.clear();
-            let next = on.engine.iterate(inner, count.max(1) - shown, &mut |entry| {
-                if let (true, Some(record)) = (self.is_shown(group, entry.key), &entry.record) {
-                    stretch.push(entry.key, record);
-                }
-            });
-            inner = match next {
-                Ok(next) => {
-                    // Readers of single keys wait for a batch, and so it is here.
-                    self.read_held(&mut stretch)?;
-                    if self.pending.taken_back() != taken_back {
-                        // What was taken back may have been seen.
-                        continue;
+            let (wanted, from) = (count.max(1) - shown, (device, inner));
+            (device, inner) = self.read_settled(of, |on| {
+                // Another than before, in its place or in another, begins with the group again.
+                let index = Some(of.index_of(on.number));
+                let inner = if from.0 == index { from.1 } else { 0 };
+                stretch.clear();
+                let next = on.engine.iterate(inner, wanted, &mut |entry| {
+                    if let (true, Some(record)) = (self.is_shown(group, entry.key), &entry.record) {
+                        stretch.push(entry.key, record);
                     }
-                    next
-                }
-                Err(_) if !of.is_there(on) => continue,
-                Err(error) if is_damage(&error) => return Err(error),
-                Err(error) => {
-                    of.go_on_without(on, error)?;
-                    continue;
-                }
-            };
+                })?;
+                Ok((index, next))
+            })?;
             stretch.entries().for_each(&mut *visit);
             shown += stretch.len();
             if inner == 0 {
@@ -73,11 +55,6 @@ impl Shared {
             }
         }
         Ok(0)
-    }
-
-    /// True if a batch over several groups writes the key, which may be refused still.
-    pub(crate) fn is_held(&self, key: &[u8]) -> bool {
-        self.pending.entry(hash_of(key)).is_some_and(|entry| entry.is_held)
     }
 
     pub(crate) fn changes_since(

@@ -217,7 +217,8 @@ impl Device {
                 self.wake();
             }
         }
-        is_asked
+        // One that has ended meanwhile may not have seen it, and never will.
+        is_asked && !self.is_closed()
     }
 
     /// Wakes the processor.

@@ -284,7 +284,9 @@ impl Group {
             Ok(made) => made,
             Err(NotMade { made, device, error }) => {
                 let taken_back = self.take_back(made, asked, decided.key);
-                self.pending.count_taken_back();
+                if made & 1 << asked != 0 {
+                    self.pending.count_taken_back();
+                }
                 self.refuse(hash, taken_back.is_ok());
                 return taken_back.map(|()| Tried::TakenBack(device, error));
             }

@@ -65,6 +65,11 @@ impl Intents {
         self.freed.notify_one();
     }
 
+    /// True if one was.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.numbers.lock().lost != 0
+    }
+
     /// One that was taken stays: its batch was neither made nor taken back.
     pub(crate) fn lose(&self) {
         self.numbers.lock().lost += 1;

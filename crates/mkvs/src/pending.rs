@@ -40,6 +40,7 @@
 //! Two keys with one hash are taken for one here, which costs a moment and nothing else.
 
 mod entry;
+mod many;
 
 pub(crate) use entry::{Entry, Known};
 
@@ -83,6 +84,10 @@ pub(crate) struct Pending {
     stripes: Box<[Stripe]>,
     /// Writes that were taken back after a device that is read had them.
     taken_back: AtomicU64,
+    /// Batches over several groups that are being made.
+    held: AtomicU64,
+    /// The least sequence of a write of which nobody knows who has it; all ones: none.
+    doubt: AtomicU64,
 }
 
 /// The word of a key's stripe when a reader decided.
@@ -110,7 +115,8 @@ impl Pending {
         let words = (0..STRIPES).map(|_| AtomicU64::new(0)).collect();
         let stripe = |_| Stripe { entries: Lock::new(Vec::new()), sequencer: Mutex::new(()) };
         let stripes = (0..STRIPES).map(stripe).collect();
-        Self { words, stripes, taken_back: AtomicU64::new(0) }
+        let (taken_back, held) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { words, stripes, taken_back, held, doubt: AtomicU64::new(u64::MAX) }
     }
 
     /// The number of a key's stripe. Who takes several turns takes them in this order.
@@ -119,30 +125,9 @@ impl Pending {
         hash as usize % STRIPES
     }
 
-    /// How many stripes there are.
-    pub(crate) fn stripes() -> usize {
-        STRIPES
-    }
-
     /// Waits for the turn to write the keys of a stripe.
     pub(crate) fn turn(&self, stripe: usize) -> Turn<'_> {
         spin::lock(&self.stripes[stripe].sequencer)
-    }
-
-    /// Waits until nobody writes who began before the call. Not for whoever has a turn.
-    pub(crate) fn wait_for_turns(&self) {
-        (0..STRIPES).for_each(|stripe| drop(self.turn(stripe)));
-    }
-
-    /// How many writes have been taken back: whoever goes through many keys at once may have seen one
-    /// if the number has grown meanwhile.
-    pub(crate) fn taken_back(&self) -> u64 {
-        self.taken_back.load(Ordering::Acquire)
-    }
-
-    /// A write has been taken back on all devices, and its entries are still there.
-    pub(crate) fn count_taken_back(&self) {
-        self.taken_back.fetch_add(1, Ordering::AcqRel);
     }
 
     #[inline]
@@ -242,6 +227,7 @@ impl Pending {
     /// the matrix is opened again.
     pub(crate) fn fail(&self, hash: u64) {
         self.end(hash, |entry| {
+            self.doubt.fetch_min(entry.write.sequence, Ordering::AcqRel);
             (entry.write.done, entry.write.on_the_way) = (!MADE, None);
             (entry.is_held, entry.before) = (false, None);
             false
@@ -281,6 +267,7 @@ impl Pending {
 
     /// A device that should have followed a write has failed to, and could not be left out.
     pub(crate) fn give_up(&self, hash: u64, sequence: u64, device: u8) {
+        self.doubt.fetch_min(sequence, Ordering::AcqRel);
         let given_up = 1 << (GIVEN_UP + u32::from(device));
         self.end(hash, |entry| {
             if let Some(write) = entry.write_of(sequence) {

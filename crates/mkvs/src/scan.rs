@@ -4,9 +4,8 @@
 //! A stretch is what the group's *anchor* shows: of every key it has what a reader was shown, and
 //! no more. Two things are seen to:
 //!
-//! - A key that a batch over several groups is writing is read by itself, which waits for the batch;
-//!   and if any write was taken back meanwhile the stretch is read again, since that may have been
-//!   seen on the way.
+//! - What a batch over several groups has written, or deleted, may be taken back: a stretch that was
+//!   read while there is one waits for it, and is read again if anything was taken back meanwhile.
 //! - A device that fails is gone without, and the stretch is read on another. One that has damaged
 //!   records only is gone around: while nobody writes every member has the same.
 
@@ -15,10 +14,12 @@ use crate::decided::is_damage;
 use crate::device::Device;
 use crate::group::Group;
 use crate::matrix::Shared;
-use crate::pending::Pending;
 use coreplane_engine::{Entry, Error, Ordered, Record, Result, Ticket, UnixMillis, Value};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Tries to read what nothing is taken back of, before nobody may write.
+const READS: u32 = 8;
 
 /// Records that a scan asks of a group at a time, at most.
 const AT_A_TIME: usize = 64;
@@ -135,6 +136,37 @@ impl Stream<'_> {
 }
 
 impl Shared {
+    /// Reads on the anchor of a group, until nothing was read that is taken back.
+    ///
+    /// # Errors
+    /// As `read` if that meets damage, and if the group has no member left, or it is not known what its
+    /// members have.
+    pub(crate) fn read_settled<'g, T>(
+        &self,
+        of: &'g Arc<Group>,
+        mut read: impl FnMut(&'g Arc<Device>) -> Result<T>,
+    ) -> Result<T> {
+        let mut tries = 0;
+        loop {
+            // Where one write after the other is refused nobody writes for once.
+            let turns = (tries >= READS).then(|| self.pending.all_turns());
+            tries += 1;
+            let taken_back = self.pending.taken_back();
+            let on = if turns.is_some() { of.anchor()? } else { of.settled()? };
+            match read(on) {
+                Ok(read) => {
+                    if turns.is_some() || self.pending.is_as_before(taken_back) {
+                        return of.is_sure().map(|()| read);
+                    }
+                }
+                Err(error) if is_damage(&error) => return Err(error),
+                // Another may be in its place by now, which has not failed.
+                Err(_) if !of.is_there(on) => {}
+                Err(error) => of.go_on_without(on, error)?,
+            }
+        }
+    }
+
     /// Reads the next stretch of a group.
     fn fetch(
         &self,
@@ -143,27 +175,17 @@ impl Shared {
         count: usize,
         to: &mut Stretch,
     ) -> Result<()> {
-        let of = &self.groups[group];
-        loop {
-            let taken_back = self.pending.taken_back();
-            let on = of.settled()?;
-            match self.fetch_on(on, group, bounds, count, to) {
-                Ok(()) => {}
-                Err(error) if is_damage(&error) => {
-                    self.counters.add(Count::DamagedReads, 1);
-                    return self.fetch_around(of, (on.number, error), bounds, count, to);
-                }
-                // Another may be in its place by now, which has not failed.
-                Err(_) if !of.is_there(on) => continue,
-                Err(error) => {
-                    of.go_on_without(on, error)?;
-                    continue;
-                }
+        let (of, mut asked) = (&self.groups[group], 0);
+        let read = self.read_settled(of, |on| {
+            asked = on.number;
+            self.fetch_on(on, group, bounds, count, to)
+        });
+        match read {
+            Err(error) if is_damage(&error) => {
+                self.counters.add(Count::DamagedReads, 1);
+                self.fetch_around(of, (asked, error), bounds, count, to)
             }
-            self.read_held(to)?;
-            if self.pending.taken_back() == taken_back {
-                return Ok(());
-            }
+            read => read,
         }
     }
 
@@ -201,8 +223,10 @@ impl Shared {
         count: usize,
         to: &mut Stretch,
     ) -> Result<()> {
-        let _turns: Vec<_> =
-            (0..Pending::stripes()).map(|stripe| self.pending.turn(stripe)).collect();
+        // What takes long, first.
+        group.of(group.members() & !(1 << damaged)).for_each(|device| device.drain());
+        let _turns = self.pending.all_turns();
+        group.is_sure()?;
         for device in group.of(group.members() & !(1 << damaged)) {
             device.drain();
             // What a device that has failed says is looked at where somebody reads it by itself.
@@ -213,31 +237,6 @@ impl Shared {
             }
         }
         Err(error)
-    }
-
-    /// Reads what batches over several groups are writing, which waits for them.
-    pub(crate) fn read_held(&self, stretch: &mut Stretch) -> Result<()> {
-        let mut at = 0;
-        while at < stretch.records.len() {
-            let next = &stretch.records[at];
-            let key = &stretch.bytes[next.key.clone()];
-            if !self.is_held(key) {
-                at += 1;
-                continue;
-            }
-            match self.answer(key)? {
-                Some(answer) => {
-                    let start = stretch.bytes.len();
-                    stretch.bytes.extend_from_slice(&answer.value);
-                    let next = &mut stretch.records[at];
-                    (next.sequence, next.expires_at) = (answer.sequence, answer.expires_at);
-                    next.value = start..stretch.bytes.len();
-                    at += 1;
-                }
-                None => drop(stretch.records.remove(at)),
-            }
-        }
-        Ok(())
     }
 }
 

@@ -204,7 +204,9 @@ impl Shared {
             // The others may not have got yet what that one had acknowledged.
             return Ok(false);
         }
-        label.mark = label.mark.max(newest.min(self.mark.load(Ordering::Acquire)));
+        // Below what not everybody may have, which is compared when the matrix is opened.
+        let sure = self.pending.doubt().map_or(newest, |doubt| newest.min(doubt - 1));
+        label.mark = label.mark.max(sure.min(self.mark.load(Ordering::Acquire)));
         label.is_level = true;
         let held = label.held.min(label.mark);
         // All labels first: where a device has let tombstones go, every label that is found says so.
@@ -261,17 +263,21 @@ impl Shared {
 
     /// Leaves a clean matrix behind. Writes fail from now on.
     pub(crate) fn close(&self) -> Result<()> {
-        if self.closed.swap(true, Ordering::SeqCst) {
-            let failed =
+        let failed = || {
+            let what =
                 "the matrix was not closed in good order: it is brought level when it is opened";
+            Error::Unusable(what.to_owned())
+        };
+        if self.closed.swap(true, Ordering::SeqCst) {
             let is_clean = self.is_clean.load(Ordering::Acquire);
-            return if is_clean { Ok(()) } else { Err(Error::Unusable(failed.to_owned())) };
+            return if is_clean { Ok(()) } else { Err(failed()) };
         }
         self.pending.wait_for_turns();
         while !self.raise_mark()? {}
+        let is_clean = self.pending.doubt().is_none() && !self.intents.has_lost();
         {
             let mut label = spin::lock(&self.label);
-            label.is_clean = true;
+            label.is_clean = is_clean;
             for group in self.groups.iter() {
                 for device in group.of(group.members()) {
                     let position = Position { group: group.number, device: device.number };
@@ -288,6 +294,9 @@ impl Shared {
                     closed?;
                 }
             }
+        }
+        if !is_clean {
+            return Err(failed());
         }
         self.is_clean.store(true, Ordering::Release);
         Ok(())

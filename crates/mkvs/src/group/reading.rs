@@ -72,7 +72,7 @@ impl Group {
             if now.members() & !but == 0 {
                 return Err(self.lost());
             }
-            if self.pending.reached(hash, now.members()) == 0 {
+            if self.pending.reached(hash, now.members()) & !but == 0 {
                 return Err(self.gone());
             }
             backoff.wait();
@@ -222,6 +222,12 @@ impl Group {
                 return Ok(device);
             }
         }
+    }
+
+    /// # Errors
+    /// If of some write nobody knows who has it: whoever reads many keys may miss it.
+    pub(crate) fn is_sure(&self) -> Result<()> {
+        if self.pending.doubt().is_some() { Err(self.gone()) } else { Ok(()) }
     }
 
     /// True if this is the device at its place, and not one that was there before.

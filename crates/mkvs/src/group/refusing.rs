@@ -3,8 +3,10 @@
 use super::Group;
 use crate::decided::Decided;
 use crate::device::Device;
+use crate::order::numbers;
 use crate::pending::Devices;
 use coreplane_engine::{Record, Result, Visibility, WriteOptions};
+use std::sync::Arc;
 
 impl Group {
     /// A write is over that was refused on the way: readers find what was before it again; or nothing,
@@ -17,21 +19,36 @@ impl Group {
         }
     }
 
-    /// Takes a write back that was made on some devices: all get what `source` has, on which it was
-    /// not.
+    /// Takes a write back that was made on some devices: all get what one has on which it was not; that
+    /// which readers were `asked` to read, if that is there still.
     ///
     /// # Errors
-    /// If that one cannot be read.
-    pub(super) fn take_back(&self, made: Devices, source: u8, key: &[u8]) -> Result<()> {
+    /// If there is none, or it cannot be read.
+    pub(super) fn take_back(&self, made: Devices, asked: u8, key: &[u8]) -> Result<()> {
         let mut old = None;
         let visit =
             &mut |record: Record<'_>| old = Some((record.value.to_vec(), record.expires_at));
-        self.device(source)?.engine.get_with(key, Visibility::Durable, visit)?;
+        self.source(made, asked)?.engine.get_with(key, Visibility::Durable, visit)?;
         let put = old.as_ref().map(|(value, expires_at)| (value.as_slice(), *expires_at));
         let sequence = Some(self.draw(None));
         // It takes the place of what had been there: a full device must not be left out for that.
         let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
         self.restore(made, |device| Decided { key, put }.make(&*device.engine, &options))
+    }
+
+    /// A member that has what was there before a write that was made on some. The caller has the turn.
+    fn source(&self, made: Devices, asked: u8) -> Result<&Arc<Device>> {
+        let of_asked = std::iter::once(asked).chain(numbers(self.members()));
+        for number in of_asked.filter(|number| made & 1 << number == 0) {
+            let device = self.device(number)?;
+            device.drain();
+            // In the place of one that has failed there may be another by now, which is no member yet.
+            let is_member = self.members() & 1 << number != 0 && self.is_there(device);
+            if is_member && (number == asked || self.pending.doubt().is_none()) {
+                return Ok(device);
+            }
+        }
+        Err(self.lost())
     }
 
     /// Makes what was there before a write that was refused, on all devices: where it was made, where

@@ -1,0 +1,102 @@
+//! For whoever goes through many keys at once: waiting for writers, and what has to be looked at again.
+
+use super::{Pending, STRIPES, Turn};
+use std::sync::atomic::Ordering;
+
+/// A batch over several groups, as long as it may be refused.
+pub(crate) struct Holding<'a>(&'a Pending);
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Pending {
+    /// Waits until nobody writes who began before the call. Not for whoever has a turn.
+    pub(crate) fn wait_for_turns(&self) {
+        (0..STRIPES).for_each(|stripe| drop(self.turn(stripe)));
+    }
+
+    /// How many writes have been taken back: whoever goes through many keys at once may have seen one
+    /// if the number has grown meanwhile.
+    pub(crate) fn taken_back(&self) -> u64 {
+        self.taken_back.load(Ordering::Acquire)
+    }
+
+    /// True if nothing was taken back since, and nothing that may have been seen by then will be. Not for
+    /// whoever has a turn.
+    pub(crate) fn is_as_before(&self, taken_back: u64) -> bool {
+        if self.held.load(Ordering::Acquire) != 0 {
+            // What a batch has deleted is not there to be looked at: it has to be waited for.
+            self.wait_for_turns();
+        }
+        self.taken_back() == taken_back
+    }
+
+    /// A batch over several groups begins: whoever goes through many keys waits for it.
+    pub(crate) fn hold(&self) -> Holding<'_> {
+        self.held.fetch_add(1, Ordering::AcqRel);
+        Holding(self)
+    }
+
+    /// All turns: nobody writes until they are dropped.
+    pub(crate) fn all_turns(&self) -> Vec<Turn<'_>> {
+        (0..STRIPES).map(|stripe| self.turn(stripe)).collect()
+    }
+
+    /// The least sequence of a write of which nobody knows who has it, until the matrix is opened again.
+    pub(crate) fn doubt(&self) -> Option<u64> {
+        Some(self.doubt.load(Ordering::Acquire)).filter(|sequence| *sequence != u64::MAX)
+    }
+
+    /// A write has been taken back on all devices, and its entries are still there.
+    pub(crate) fn count_taken_back(&self) {
+        self.taken_back.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Entry;
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn what_is_taken_back_while_a_batch_is_waited_for_is_looked_at_again() {
+        let pending = Pending::new();
+        let before = pending.taken_back();
+        assert!(pending.is_as_before(before));
+        let is_refused = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (turn, holding) = (pending.turn(3), pending.hold());
+            let looks = scope.spawn(|| {
+                let is_as_before = pending.is_as_before(before);
+                (is_refused.load(Ordering::SeqCst), is_as_before)
+            });
+            // It waits, whatever it has not found.
+            while !looks.is_finished() && !is_refused.load(Ordering::SeqCst) {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                is_refused.store(true, Ordering::SeqCst);
+            }
+            pending.count_taken_back();
+            drop((holding, turn));
+            assert_eq!(looks.join().expect("no panic"), (true, false));
+        });
+        assert!(pending.is_as_before(pending.taken_back()));
+    }
+
+    #[test]
+    fn the_oldest_doubt_counts() {
+        let pending = Pending::new();
+        assert_eq!(pending.doubt(), None);
+        for (hash, sequence) in [(1, 9), (2, 7), (3, 8)] {
+            pending.begin(Entry::new(hash, sequence, 0, false));
+        }
+        pending.fail(1);
+        assert_eq!(pending.doubt(), Some(9));
+        pending.give_up(2, 7, 1);
+        pending.fail(3);
+        assert_eq!(pending.doubt(), Some(7));
+    }
+}
