@@ -96,7 +96,8 @@ impl Store {
         Ok(Life { page, birth: self.head_of(guard, page)?.birth })
     }
 
-    /// The pages of all large values and rests of keys in leaves that are shut.
+    /// The pages of all large values and rests of keys in leaves that are shut. Those of a rest that
+    /// is damaged are found by the next recovery.
     fn pieces_in(&self, guard: &Guard, leaves: &[Bound]) -> Result<Vec<u32>> {
         let mut pieces = Vec::new();
         for (least, page) in leaves {
@@ -104,7 +105,8 @@ impl Store {
                 self.wake(*page)?;
             }
             if self.is_long(least) {
-                pieces.extend(self.rest_of(guard, &self.head_of(guard, *page)?.least)?);
+                let least = self.head_of(guard, *page)?.least;
+                pieces.extend(self.rest_of(guard, &least).unwrap_or_default());
             }
             let leaf = self.leaves.get(*page as usize);
             let has_pieces = leaf.has_large() || leaf.has_long();
@@ -117,7 +119,7 @@ impl Store {
                     let of_value = self.pieces_of(guard, &view, false)?;
                     pieces.extend(of_value.into_iter().map(|(page, _)| page));
                 }
-                pieces.extend(self.rest_of(guard, view.key())?);
+                pieces.extend(self.rest_of(guard, view.key()).unwrap_or_default());
             }
         }
         Ok(pieces)
