@@ -370,7 +370,11 @@ impl Store {
 
     /// As [`Store::retire`], of all of them, and says what went wrong first.
     pub(crate) fn retire_all(&self, pages: impl IntoIterator<Item = u32>) -> Result<()> {
-        pages.into_iter().fold(Ok(()), |before, page| before.and(self.retire(page)))
+        let mut retired = Ok(());
+        for page in pages {
+            retired = retired.and(self.retire(page));
+        }
+        retired
     }
 }
 
