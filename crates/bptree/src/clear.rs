@@ -104,7 +104,8 @@ impl Store {
         first.or_else(|error| lives.find_map(Result::ok).ok_or(error))
     }
 
-    /// The pages of all large values and rests of keys in leaves that are shut.
+    /// The pages of all large values and rests of keys in leaves that are shut. Those of a rest that
+    /// is damaged are found by the next recovery.
     fn pieces_in(&self, guard: &Guard, leaves: &[Bound]) -> Result<Vec<u32>> {
         let mut pieces = Vec::new();
         for (least, page) in leaves {
@@ -115,7 +116,8 @@ impl Store {
                 woken => woken?,
             }
             if self.is_long(least) {
-                pieces.extend(self.rest_of(guard, &self.head_of(guard, *page)?.least)?);
+                let least = self.head_of(guard, *page)?.least;
+                pieces.extend(self.rest_of(guard, &least).unwrap_or_default());
             }
             let leaf = self.leaves.get(*page as usize);
             let has_pieces = leaf.has_large() || leaf.has_long();
@@ -127,7 +129,7 @@ impl Store {
                 if view.header.large && view.header.kind == Kind::Put {
                     pieces.extend(self.pages_of(guard, &view)?);
                 }
-                pieces.extend(self.rest_of(guard, view.key())?);
+                pieces.extend(self.rest_of(guard, view.key()).unwrap_or_default());
             }
         }
         Ok(pieces)

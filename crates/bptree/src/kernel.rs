@@ -1,5 +1,5 @@
 //! The few accesses on which readers without locks and writers rest, over any kind of atomic, so that
-//! a model checker runs the very code that the tree runs.
+//! a model checker runs the very accesses that the tree makes, if not those that call them.
 //!
 //! ```text
 //!   reader:   node's version ─▶ child ─▶ leaf's version ─▶ node still at its? ─▶ places ─▶ leaf still at its?

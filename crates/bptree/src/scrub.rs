@@ -75,13 +75,15 @@ impl Store {
         if birth >= self.opened.births_end {
             return None;
         }
+        let mut bounds = std::iter::once(&head.least).chain(&head.bound);
+        let has_bounds = bounds.all(|bound| self.parts(guard, bound, true).is_ok());
         let mut report = VerifyReport::default();
         let read = self.read_leaf_page(guard, page, head, (end, end));
         let is_whole = read.as_ref().is_ok_and(|(found, _)| found.end == end && found.doubt == 0);
         for view in read.iter().flat_map(|(_, latest)| latest.views()) {
             self.verify_record(guard, view, birth, &mut report);
         }
-        is_still().then_some((birth, is_whole && report.is_sound()))
+        is_still().then_some((birth, has_bounds && is_whole && report.is_sound()))
     }
 
     /// True if the tree leads to a leaf that nobody has come to, or may: what is in the page of any

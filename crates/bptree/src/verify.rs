@@ -7,16 +7,28 @@ use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{self as record, Kind, View};
 
 impl Store {
-    /// Reads every record against its checksum, its leaf's bounds, and its way there.
+    /// Reads every record against its checksum, its leaf's bounds, and its way there. Of a leaf that
+    /// cannot be read that is all that is said.
     ///
     /// # Errors
-    /// If the way from one leaf to the next is lost.
+    /// If the medium fails.
     pub(crate) fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         let mut from: Box<[u8]> = Box::default();
         loop {
             let guard = epoch::pin();
-            let Leaf { head, records, in_doubt, doubtful } = self.leaf_of(&guard, &from)?;
+            let leaf = match self.leaf_of(&guard, &from) {
+                Err(error @ (Error::Corrupt { .. } | Error::ChecksumMismatch { .. })) => {
+                    report.damages.push(unreadable(&error));
+                    // The tree knows where the next leaf begins.
+                    let mut next = self.inner.leaves().into_iter().map(|(least, _)| least);
+                    let Some(next) = next.find(|least| *least > from) else { return Ok(report) };
+                    from = next;
+                    continue;
+                }
+                read => read?,
+            };
+            let Leaf { head, records, in_doubt, doubtful } = leaf;
             if head.least > from {
                 let what = format!("keys from {from:?} to {:?} are missing", head.least);
                 report.damages.push(Damage { offset: 0, what });
@@ -77,4 +89,12 @@ impl Store {
             }
         }
     }
+}
+
+fn unreadable(error: &Error) -> Damage {
+    let offset = match error {
+        Error::Corrupt { offset, .. } | Error::ChecksumMismatch { offset, .. } => *offset,
+        _ => 0,
+    };
+    Damage { offset, what: format!("a leaf that cannot be read: {error}") }
 }

@@ -380,3 +380,30 @@ fn of_two_that_write_a_new_key_one_keeps_its_rest() {
     let store = reopened(store, directory.path(), &clock, false);
     assert_eq!(store.len().expect("len"), u64::from(keys));
 }
+
+/// Both leaves that a damaged bound parts are named, and what is behind them is looked at.
+#[test]
+fn verify_goes_on_behind_a_bound_that_is_damaged() {
+    use std::os::unix::fs::FileExt as _;
+    let directory = in_memory();
+    let store = created(directory.path(), 16 << 20, PAGE, &ManualClock::starting_at(NOW));
+    let alike = 4000;
+    for number in 0..60 {
+        let key = [vec![b'k'; alike], format!("{number:03}").into(), vec![b'z'; alike]].concat();
+        store.put(&key, b"value", &usual()).expect("put");
+    }
+    let path = directory.path().join("pool");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("the pool");
+    let bytes = std::fs::read(directory.path().join("pool")).expect("the pool");
+    // The rest of a bound is as long as the keys are alike, and a digit or more.
+    let rest = alike - (PAGE as usize / 8 - 64 - 24);
+    let word = |page: &[u8], at: usize| u32::from_le_bytes(page[at..at + 4].try_into().unwrap());
+    let is_bound = |page: &[u8]| {
+        word(page, 4) == 0x4b && (rest + 1..=rest + 3).contains(&(word(page, 20) as usize))
+    };
+    let bound = bytes.chunks(PAGE as usize).position(is_bound).expect("a bound that is long");
+    file.write_all_at(b"j", bound as u64 * u64::from(PAGE) + 1000).expect("damage");
+    let report = store.verify(&mut |_| {}).expect("verify");
+    assert_eq!(report.damages.len(), 2, "{:?}", report.damages);
+    assert!(report.records > 40, "{}", report.records);
+}
