@@ -28,7 +28,7 @@ use crate::open::{Rack, assemble_group, drawn};
 use crate::owners::Route;
 use crate::pending::Pending;
 use crate::place::{SLOTS, share_of, slot_of};
-use coreplane_engine::{Engine, Error, Progress, Record, Result, UnixMillis, Visibility};
+use coreplane_engine::{Error, Progress, Record, Result, UnixMillis, Visibility};
 use coreplane_pmem::spin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -280,23 +280,29 @@ impl Shared {
         Ok(seen)
     }
 
-    /// Shows every key that a device has of slots that are not its group's.
+    /// Shows every key that a device has of slots that are not its group's; of one that fails, those that
+    /// were found by then.
     fn each_guest(
         &self,
         group: &Group,
-        engine: &dyn Engine,
+        device: &Device,
         see: &mut dyn FnMut(&[u8], u64) -> Result<()>,
     ) -> Result<()> {
         let mut cursor = 0;
         loop {
             let mut guests = Vec::new();
-            cursor = engine.iterate(cursor, AT_A_TIME, &mut |entry| {
+            let listed = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
                 let is_own =
                     self.owners.of(hash_of(entry.key)).owner() == usize::from(group.number);
                 if !is_own && !is_reserved(entry.key) {
                     guests.push((entry.key.to_vec(), entry.sequence));
                 }
-            })?;
+            });
+            cursor = match listed {
+                Ok(cursor) => cursor,
+                // When it comes back it is held against its peers.
+                Err(error) => return group.go_on_without(device, error),
+            };
             for (key, sequence) in &guests {
                 self.check_going_on()?;
                 see(key, *sequence)?;
@@ -311,7 +317,7 @@ impl Shared {
     /// is removed, and what is older with them is overwritten. It is left from an earlier try.
     fn hold_guests(&self, group: &Arc<Group>) -> Result<()> {
         for device in group.of(group.followers()) {
-            self.each_guest(group, &*device.engine, &mut |key, sequence| {
+            self.each_guest(group, device, &mut |key, sequence| {
                 let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
                 let route = self.owners.of(hash_of(key));
                 if route.to() != Some(usize::from(group.number)) {
@@ -323,9 +329,10 @@ impl Shared {
                 }
                 // What was read of it may be out of date by now.
                 let mut has = None;
-                device
-                    .engine
-                    .get_with(key, Visibility::Durable, &mut |it| has = Some(it.sequence))?;
+                let visit = &mut |it: Record<'_>| has = Some(it.sequence);
+                if let Err(error) = device.engine.get_with(key, Visibility::Durable, visit) {
+                    return group.go_on_without(device, error);
+                }
                 let seen = self.seen_in(&self.groups[route.owner()], key)?;
                 let is_same = has == seen.map(|(known, ..)| known);
                 if is_same { Ok(()) } else { self.give_anew(route, key) }
@@ -360,7 +367,10 @@ impl Shared {
     fn sync_targets(&self, slots: &[(usize, u16)]) -> Result<()> {
         for (number, group) in (0_u16..).zip(self.groups.iter()) {
             if slots.iter().any(|(_, to)| *to == number) {
-                group.of(group.followers()).try_for_each(|device| device.engine.sync())?;
+                group.of(group.followers()).try_for_each(|device| {
+                    let synced = device.engine.sync();
+                    synced.or_else(|error| group.go_on_without(device, error))
+                })?;
             }
         }
         Ok(())
@@ -393,7 +403,7 @@ impl Shared {
     /// A group removes what is not its own and does not move to it.
     fn remove_guests(&self, group: &Arc<Group>) -> Result<()> {
         for device in group.of(group.followers()) {
-            self.each_guest(group, &*device.engine, &mut |key, _| {
+            self.each_guest(group, device, &mut |key, _| {
                 let hash = hash_of(key);
                 let _turn = self.pending.turn(Pending::stripe_of(hash));
                 let route = self.owners.of(hash);
