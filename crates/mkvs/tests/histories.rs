@@ -318,6 +318,8 @@ impl History<'_> {
         for number in 0.. {
             let key = format!("another {number}");
             matrix.put(key.as_bytes(), b"", &WriteOptions::default()).expect("put");
+            // Its processor may have no time for a while, and the pools are small.
+            std::thread::sleep(Duration::from_micros(20));
             if !matrix.standings().contains(&(position, Standing::Current)) {
                 break;
             }
