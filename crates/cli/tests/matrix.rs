@@ -170,31 +170,48 @@ fn a_server_goes_on_while_its_matrix_is_looked_after() -> Outcome<()> {
     Ok(())
 }
 
+/// A matrix of which g0d0 is damaged, all of it but the first page, which says whose it is.
+fn damaged(place: &Place, engine: &str) -> Outcome<Pool> {
+    let matrix = created(place, engine, 300)?;
+    let path = matrix.path.join("g0d0");
+    let file = std::fs::File::options().write(true).open(&path)?;
+    let len = file.metadata()?.len();
+    for at in (65_536..len).step_by(4096) {
+        file.write_all_at(&[0xa5; 512], at)?;
+    }
+    Ok(matrix)
+}
+
 #[test]
 fn a_device_whose_pool_is_damaged_is_left_out_until_it_is_replaced() -> Outcome<()> {
     let place = Place::in_memory()?;
-    for engine in ["bptree", "scmkv"] {
-        let matrix = created(&place, engine, 300)?;
-        // All of it but the first page, which says whose it is.
-        let path = matrix.path.join("g0d0");
-        let file = std::fs::File::options().write(true).open(&path)?;
-        let len = file.metadata()?.len();
-        for at in (65_536..len).step_by(4096) {
-            file.write_all_at(&[0xa5; 512], at)?;
-        }
-        drop(file);
-        let status = matrix.expect(0, &["matrix", "status"])?;
-        assert!(status.contains("g0d0     absent") && status.contains("is damaged"), "{status}");
-        matrix.expect(2, &["matrix", "replace", "--device", "g0d0"])?;
-        matrix.expect(0, &["matrix", "replace", "--device", "g0d0", "--fresh"])?;
-        let status = matrix.expect(0, &["matrix", "status"])?;
-        assert!(status.contains("g0d0     current"), "{status}");
-        remove(&matrix, "g0d1")?;
-        let served = matrix.serve(&[])?;
-        check(&mut served.connect()?, 0..300)?;
-        served.terminate()?;
-    }
-    Ok(())
+    let matrix = damaged(&place, "scmkv")?;
+    let status = matrix.expect(0, &["matrix", "status"])?;
+    assert!(status.contains("g0d0     absent") && status.contains("is damaged"), "{status}");
+    matrix.expect(2, &["matrix", "replace", "--device", "g0d0"])?;
+    matrix.expect(0, &["matrix", "replace", "--device", "g0d0", "--fresh"])?;
+    let status = matrix.expect(0, &["matrix", "status"])?;
+    assert!(status.contains("g0d0     current"), "{status}");
+    remove(&matrix, "g0d1")?;
+    let served = matrix.serve(&[])?;
+    check(&mut served.connect()?, 0..300)?;
+    served.terminate()
+}
+
+/// A tree loses keys by damage and not the device: its peer answers for them until a scrub.
+#[test]
+fn a_device_whose_leaves_are_damaged_is_healed_by_a_scrub() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let matrix = damaged(&place, "bptree")?;
+    let served = matrix.serve(&[])?;
+    check(&mut served.connect()?, 0..300)?;
+    served.terminate()?;
+    matrix.expect(1, &["matrix", "scrub"])?;
+    matrix.expect(0, &["matrix", "scrub"])?;
+    remove(&matrix, "g0d1")?;
+    let served = matrix.serve(&[])?;
+    check(&mut served.connect()?, 0..300)?;
+    served.terminate()
 }
 
 /// Each prototype is made, stays what it is, and tells of its devices.

@@ -160,6 +160,7 @@ impl Prototypes {
     /// Options of `coreplane create`; none: it cannot be made.
     fn options(&self, name: &str) -> Option<Vec<String>> {
         let options = match (self, name) {
+            (_, rival) if !PROTOTYPES.contains(&rival) => return None,
             (Self::All, name) => format!("--matrix 2x2 --ack first --prototype {name}"),
             (Self::ByShape, "mkvs") => "--matrix 2x2 --ack first".to_owned(),
             (Self::ByShape, "mkvs-ekv") => "--matrix 1x1 --ack first".to_owned(),
