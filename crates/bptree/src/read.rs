@@ -27,7 +27,7 @@
 
 use crate::image::{Item, live_len};
 use crate::keys::tag_of_field;
-use crate::leaf::{Begun, Directory, Head, Life, PLACES};
+use crate::leaf::{Begun, Directory, Head, Life, PLACES, generation};
 use crate::ring::{Closing, Part};
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
@@ -169,7 +169,7 @@ impl<'g> Records<'g> {
     /// The record at a place; none if what is there is not sound.
     fn at(&self, within: u32) -> Option<View<'g>> {
         let view = View::of(&self.bytes, within)?;
-        let seed = record::seed(self.seed, self.birth as u32, view.offset);
+        let seed = record::seed(self.seed, generation(self.birth), view.offset);
         view.check(seed).is_ok().then_some(view)
     }
 
