@@ -46,10 +46,14 @@ impl Store {
     pub(crate) fn prove(&self, found: &mut [Found]) -> Result<()> {
         let places = Places::new(found, self.space.pages());
         loop {
-            for page in die(found, &places) {
-                self.bury(page);
+            loop {
+                for page in die(found, &places) {
+                    self.bury(page);
+                }
+                if !prove_batches(found, &places) {
+                    break;
+                }
             }
-            prove_batches(found, &places);
             let lacks =
                 |found: &&mut Found| !found.is_dead && found.proven > found.end.max(found.doubt);
             let guard = epoch::pin();
@@ -74,18 +78,21 @@ impl Store {
     }
 }
 
-/// Lets those be dead whose heirs have been written to: the pages of those that were not.
+/// Lets those be dead whose heirs have been written to, and those that they were made of themselves: a
+/// leaf says farewell only once it counts. The pages of those that were not.
 fn die(found: &mut [Found], places: &Places) -> Vec<u32> {
     let mut died = Vec::new();
-    for at in 0..found.len() {
-        let heir = &found[at];
-        let before = heir.head.predecessor.filter(|_| heir.has_proof);
-        let Some(before) = before.and_then(|before| places.of(found, before)) else { continue };
-        let before = &mut found[before];
-        if !before.is_dead {
-            died.push(before.page);
+    for mut at in 0..found.len() {
+        while found[at].has_proof {
+            let before = found[at].head.predecessor.and_then(|before| places.of(found, before));
+            let Some(before) = before.filter(|before| found[*before].proven != DEAD) else { break };
+            if !found[before].is_dead {
+                died.push(found[before].page);
+            }
+            let it = &mut found[before];
+            (it.is_dead, it.has_proof, it.proven) = (true, true, DEAD);
+            at = before;
         }
-        (before.is_dead, before.proven) = (true, DEAD);
     }
     died
 }
@@ -108,10 +115,12 @@ fn bid_farewell(found: &mut [Found]) -> Vec<u32> {
     died
 }
 
-/// What is proven of one part of a batch is proven of all.
-fn prove_batches(found: &mut [Found], places: &Places) {
+/// What is proven of one part of a batch is proven of all, and with it that the leaf counts that has it.
+/// True if something was.
+fn prove_batches(found: &mut [Found], places: &Places) -> bool {
     let has_others = |found: &Found| found.parts.iter().any(|it| it.closing.next != found.life());
     let several: Vec<usize> = (0..found.len()).filter(|at| has_others(&found[*at])).collect();
+    let mut was_any = false;
     loop {
         let mut is_any = false;
         for at in &several {
@@ -125,13 +134,79 @@ fn prove_batches(found: &mut [Found], places: &Places) {
                 if is_proven != is_next_proven {
                     let (of, proven) =
                         if is_proven { (other, next_at) } else { (Some(*at), part.at) };
-                    of.into_iter().for_each(|of| found[of].proven = proven + 8);
+                    if let Some(found) = of.map(|of| &mut found[of]) {
+                        found.proven = proven + 8;
+                        found.has_proof |= found.proven > found.head.image_len;
+                    }
                     is_any = true;
                 }
             }
         }
         if !is_any {
-            return;
+            return was_any;
+        }
+        was_any = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::leaf::Head;
+    use crate::ring::Part;
+
+    fn life(page: u32) -> Life {
+        Life { page, birth: 100 + u64::from(page) }
+    }
+
+    /// A leaf whose image of 200 bytes is whole, made of another, for keys from one to another.
+    fn leaf(page: u32, of: Option<u32>, (least, bound): (&[u8], &[u8])) -> Found {
+        let head = Head {
+            birth: life(page).birth,
+            version: 0,
+            predecessor: of.map(life),
+            least: least.into(),
+            bound: Some(bound.into()),
+            image_len: 200,
+            is_lost: false,
+        };
+        Found { end: 200, ..Found::new(page, head) }
+    }
+
+    fn dead(found: &[Found]) -> Vec<u32> {
+        found.iter().filter(|it| it.is_dead && it.proven == DEAD).map(|it| it.page).collect()
+    }
+
+    #[test]
+    fn who_was_written_to_proves_all_dead_that_it_comes_of() {
+        let all = (&b"a"[..], &b"z"[..]);
+        for proof in 1..=3 {
+            let mut found = [leaf(1, None, all), leaf(2, Some(1), all), leaf(3, Some(2), all)];
+            found[proof - 1].has_proof = true;
+            let places = Places::new(&found, 9);
+            let died = die(&mut found, &places);
+            assert_eq!(died.len(), proof - 1);
+            assert_eq!(dead(&found), Vec::from_iter(1..proof as u32));
+            assert_eq!(die(&mut found, &places), [], "they are");
+        }
+    }
+
+    #[test]
+    fn who_has_a_part_of_a_batch_that_was_durable_counts() {
+        let [lower, upper] = [(&b"a"[..], &b"m"[..]), (&b"m"[..], &b"z"[..])];
+        let part = |next, next_at, at| {
+            let closing = Closing { next: life(next), next_at, is_farewell: false };
+            Part { start: at, at, closing }
+        };
+        for is_durable in [false, true] {
+            let mut found = [leaf(1, None, lower), leaf(2, Some(1), lower), leaf(3, None, upper)];
+            found[1].parts.push(part(3, 320, 240));
+            found[2].parts.push(part(2, 240, 320));
+            found[2].proven = if is_durable { 400 } else { 320 };
+            let places = Places::new(&found, 9);
+            assert_eq!(prove_batches(&mut found, &places), is_durable);
+            assert_eq!(found[1].has_proof, is_durable);
+            assert_eq!(die(&mut found, &places).len(), usize::from(is_durable));
         }
     }
 }
