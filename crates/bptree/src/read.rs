@@ -28,6 +28,7 @@
 use crate::image::{Item, live_len};
 use crate::keys::tag_of_field;
 use crate::leaf::{Begun, Directory, Head, Life, PLACES, generation};
+use crate::prove::DEAD;
 use crate::ring::{Closing, Part};
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
@@ -83,6 +84,11 @@ impl Found {
 
     pub(crate) fn life(&self) -> Life {
         Life { page: self.page, birth: self.head.birth }
+    }
+
+    /// It is known to be dead, and does not say so.
+    pub(crate) fn has_lost_farewell(&self) -> bool {
+        self.proven == DEAD && !self.parts.last().is_some_and(|part| part.closing.is_farewell)
     }
 
     /// Records were lost, and nothing that is durable in the page says so by itself.
