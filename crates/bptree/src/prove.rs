@@ -8,13 +8,13 @@
 //! - a batch is durable as a whole. If one of its parts was, all were, and a leaf that lacks its part
 //!   has lost it.
 
-use crate::leaf::Life;
+use crate::leaf::{Head, Life};
 use crate::read::Found;
 use crate::ring::Closing;
 use crate::store::Store;
 use coreplane_engine::Result;
 use coreplane_pmem::epoch;
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 /// The proof of a leaf that is known to be dead: whatever was in it was durable.
 pub(crate) const DEAD: u32 = u32::MAX;
@@ -97,8 +97,9 @@ fn die(found: &mut [Found], places: &Places) -> Vec<u32> {
     died
 }
 
-/// What has lost the end of what was durable there, and has heirs, has lost its farewell: nothing else
-/// is written to a leaf that has some. The pages of those.
+/// What has lost the end of what was durable there, and has all its heirs, has lost its farewell: nothing
+/// else is written to a leaf that has them. One that has not all of them, or not whole, was being written
+/// anew for what it has lost when the power went. The pages of those.
 fn bid_farewell(found: &mut [Found]) -> Vec<u32> {
     let has_lost = |found: &Found| {
         !found.is_dead && found.doubt > found.end && found.end >= found.head.image_len
@@ -106,13 +107,37 @@ fn bid_farewell(found: &mut [Found]) -> Vec<u32> {
     if !found.iter().any(has_lost) {
         return Vec::new();
     }
-    let heirs: HashSet<Life> = found.iter().filter_map(|found| found.head.predecessor).collect();
-    let mut died = Vec::new();
-    for found in found.iter_mut().filter(|found| has_lost(found) && heirs.contains(&found.life())) {
-        (found.is_dead, found.proven) = (true, DEAD);
-        died.push(found.page);
+    let is_whole = |found: &&Found| !found.is_to_be_told() && found.end >= found.head.image_len;
+    let mut heirs: HashMap<Life, Vec<&Head>> = HashMap::new();
+    for heir in found.iter().filter(is_whole) {
+        if let Some(before) = heir.head.predecessor {
+            heirs.entry(before).or_default().push(&heir.head);
+        }
     }
-    died
+    let is_dead = |found: &Found| {
+        has_lost(found) && heirs.get(&found.life()).is_some_and(|heirs| cover(&found.head, heirs))
+    };
+    let dead: Vec<usize> = (0..found.len()).filter(|at| is_dead(&found[*at])).collect();
+    for at in &dead {
+        let found = &mut found[*at];
+        (found.is_dead, found.has_proof, found.proven) = (true, true, DEAD);
+    }
+    dead.into_iter().map(|at| found[at].page).collect()
+}
+
+/// True if heirs serve all that a leaf did, or more: of two that were merged there is one.
+fn cover(leaf: &Head, heirs: &[&Head]) -> bool {
+    let mut least = &leaf.least;
+    // Each goes on where the last one ended.
+    for _ in heirs {
+        let Some(heir) = heirs.iter().find(|heir| heir.least == *least) else { return false };
+        let Some(bound) = &heir.bound else { return true };
+        if leaf.bound.as_ref().is_some_and(|it| it <= bound) {
+            return true;
+        }
+        least = bound;
+    }
+    false
 }
 
 /// What is proven of one part of a batch is proven of all, and with it that the leaf counts that has it.
@@ -152,7 +177,6 @@ fn prove_batches(found: &mut [Found], places: &Places) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::leaf::Head;
     use crate::ring::Part;
 
     fn life(page: u32) -> Life {
@@ -208,5 +232,28 @@ mod tests {
             assert_eq!(found[1].has_proof, is_durable);
             assert_eq!(die(&mut found, &places).len(), usize::from(is_durable));
         }
+    }
+
+    #[test]
+    fn who_has_lost_its_end_is_dead_if_all_that_it_served_has_heirs() {
+        let all = (&b"b"[..], &b"y"[..]);
+        let [lower, upper] = [(&b"b"[..], &b"m"[..]), (&b"m"[..], &b"y"[..])];
+        let is_dead = |heirs: Vec<Found>| {
+            let old = Found { doubt: 300, ..leaf(1, None, all) };
+            let mut found = Vec::from_iter(std::iter::once(old).chain(heirs));
+            assert_eq!(bid_farewell(&mut found).len(), dead(&found).len());
+            !dead(&found).is_empty()
+        };
+        let (left, right) = (|| leaf(2, Some(1), lower), || leaf(3, Some(1), upper));
+        assert!(!is_dead(vec![]) && !is_dead(vec![left()]) && !is_dead(vec![right()]));
+        assert!(is_dead(vec![left(), right()]) && is_dead(vec![right(), left()]));
+        assert!(is_dead(vec![leaf(2, Some(1), all)]));
+        assert!(is_dead(vec![leaf(2, Some(1), (b"b", b"z"))]), "it was merged with the next one");
+        assert!(!is_dead(vec![leaf(2, Some(9), all)]), "of another");
+        assert!(
+            !is_dead(vec![left(), Found { end: 160, ..right() }]),
+            "an image that ends too soon"
+        );
+        assert!(!is_dead(vec![left(), Found { doubt: 160, ..right() }]), "one with a hole");
     }
 }
