@@ -249,7 +249,8 @@ impl Store {
             if is_in_doubt || self.holds_tombstone(view.sequence()) {
                 let header =
                     Header { kind: Kind::Delete, large: false, expires_at: None, ..item.header };
-                if header != item.header {
+                // The lengths of one that is damaged may give a tombstone a value.
+                if header != item.header || !item.value.is_empty() {
                     // With a checksum of its own a copy of what is damaged would look sound.
                     let is_sound = view.check(seed).is_ok();
                     item.source = if is_sound { Source::Caller } else { Source::Damaged };
