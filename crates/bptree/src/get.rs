@@ -2,7 +2,7 @@
 
 use crate::counters::Count;
 use crate::doubt::is_doubtful;
-use crate::leaf::{Directory, Head};
+use crate::leaf::{Directory, Head, generation};
 use crate::store::{Locked, Store};
 use coreplane_engine::{Entry, Error, Found, Horizon, Record, Result, Ticket, Value, Visibility};
 use coreplane_pmem::epoch::{self, Guard};
@@ -66,7 +66,7 @@ impl Store {
     /// # Errors
     /// If they are not what was written.
     pub(crate) fn check(&self, guard: &Guard, view: &View<'_>, birth: u64) -> Result<()> {
-        view.check(coreplane_record::seed(self.seed, birth as u32, view.offset))?;
+        view.check(coreplane_record::seed(self.seed, generation(birth), view.offset))?;
         if view.header.large {
             self.pieces_of(guard, view, true)?;
         }

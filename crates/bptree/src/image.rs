@@ -5,7 +5,7 @@
 
 use crate::counters::Count;
 use crate::keys::{Edge, tag_of_field};
-use crate::leaf::{Begun, Head, Life, PLACES};
+use crate::leaf::{Begun, Head, Life, PLACES, generation};
 use crate::store::{FAREWELL, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::WriteMode;
@@ -142,7 +142,7 @@ impl Store {
     fn encode_item(&self, item: &Item<'_>, (birth, offset): (u64, u64), to: &mut Vec<u8>) {
         let Item { header, key, value, source } = item;
         if let Source::Record(original) = source {
-            let seed = coreplane_record::seed(self.seed, birth as u32, offset);
+            let seed = coreplane_record::seed(self.seed, generation(birth), offset);
             return original.copy(header, seed, to);
         }
         let encoded = self.encode(birth, offset, header, key, value);

@@ -8,13 +8,13 @@
 //! - a batch is durable as a whole. If one of its parts was, all were, and a leaf that lacks its part
 //!   has lost it.
 
-use crate::leaf::Life;
+use crate::leaf::{Head, Life};
 use crate::read::Found;
 use crate::ring::Closing;
 use crate::store::Store;
 use coreplane_engine::Result;
 use coreplane_pmem::epoch;
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 /// The proof of a leaf that is known to be dead: whatever was in it was durable.
 pub(crate) const DEAD: u32 = u32::MAX;
@@ -46,10 +46,14 @@ impl Store {
     pub(crate) fn prove(&self, found: &mut [Found]) -> Result<()> {
         let places = Places::new(found, self.space.pages());
         loop {
-            for page in die(found, &places) {
-                self.bury(page);
+            loop {
+                for page in die(found, &places) {
+                    self.bury(page);
+                }
+                if !prove_batches(found, &places) {
+                    break;
+                }
             }
-            prove_batches(found, &places);
             let lacks =
                 |found: &&mut Found| !found.is_dead && found.proven > found.end.max(found.doubt);
             let guard = epoch::pin();
@@ -74,24 +78,28 @@ impl Store {
     }
 }
 
-/// Lets those be dead whose heirs have been written to: the pages of those that were not.
+/// Lets those be dead whose heirs have been written to, and those that they were made of themselves: a
+/// leaf says farewell only once it counts. The pages of those that were not.
 fn die(found: &mut [Found], places: &Places) -> Vec<u32> {
     let mut died = Vec::new();
-    for at in 0..found.len() {
-        let heir = &found[at];
-        let before = heir.head.predecessor.filter(|_| heir.has_proof);
-        let Some(before) = before.and_then(|before| places.of(found, before)) else { continue };
-        let before = &mut found[before];
-        if !before.is_dead {
-            died.push(before.page);
+    for mut at in 0..found.len() {
+        while found[at].has_proof {
+            let before = found[at].head.predecessor.and_then(|before| places.of(found, before));
+            let Some(before) = before.filter(|before| found[*before].proven != DEAD) else { break };
+            if !found[before].is_dead {
+                died.push(found[before].page);
+            }
+            let it = &mut found[before];
+            (it.is_dead, it.has_proof, it.proven) = (true, true, DEAD);
+            at = before;
         }
-        (before.is_dead, before.proven) = (true, DEAD);
     }
     died
 }
 
-/// What has lost the end of what was durable there, and has heirs, has lost its farewell: nothing else
-/// is written to a leaf that has some. The pages of those.
+/// What has lost the end of what was durable there, and has all its heirs, has lost its farewell: nothing
+/// else is written to a leaf that has them. One that has not all of them, or not whole, was being written
+/// anew for what it has lost when the power went. The pages of those.
 fn bid_farewell(found: &mut [Found]) -> Vec<u32> {
     let has_lost = |found: &Found| {
         !found.is_dead && found.doubt > found.end && found.end >= found.head.image_len
@@ -99,19 +107,45 @@ fn bid_farewell(found: &mut [Found]) -> Vec<u32> {
     if !found.iter().any(has_lost) {
         return Vec::new();
     }
-    let heirs: HashSet<Life> = found.iter().filter_map(|found| found.head.predecessor).collect();
-    let mut died = Vec::new();
-    for found in found.iter_mut().filter(|found| has_lost(found) && heirs.contains(&found.life())) {
-        (found.is_dead, found.proven) = (true, DEAD);
-        died.push(found.page);
+    let is_whole = |found: &&Found| !found.is_to_be_told() && found.end >= found.head.image_len;
+    let mut heirs: HashMap<Life, Vec<&Head>> = HashMap::new();
+    for heir in found.iter().filter(is_whole) {
+        if let Some(before) = heir.head.predecessor {
+            heirs.entry(before).or_default().push(&heir.head);
+        }
     }
-    died
+    let is_dead = |found: &Found| {
+        has_lost(found) && heirs.get(&found.life()).is_some_and(|heirs| cover(&found.head, heirs))
+    };
+    let dead: Vec<usize> = (0..found.len()).filter(|at| is_dead(&found[*at])).collect();
+    for at in &dead {
+        let found = &mut found[*at];
+        (found.is_dead, found.has_proof, found.proven) = (true, true, DEAD);
+    }
+    dead.into_iter().map(|at| found[at].page).collect()
 }
 
-/// What is proven of one part of a batch is proven of all.
-fn prove_batches(found: &mut [Found], places: &Places) {
+/// True if heirs serve all that a leaf did, or more: of two that were merged there is one.
+fn cover(leaf: &Head, heirs: &[&Head]) -> bool {
+    let mut least = &leaf.least;
+    // Each goes on where the last one ended.
+    for _ in heirs {
+        let Some(heir) = heirs.iter().find(|heir| heir.least == *least) else { return false };
+        let Some(bound) = &heir.bound else { return true };
+        if leaf.bound.as_ref().is_some_and(|it| it <= bound) {
+            return true;
+        }
+        least = bound;
+    }
+    false
+}
+
+/// What is proven of one part of a batch is proven of all, and with it that the leaf counts that has it.
+/// True if something was.
+fn prove_batches(found: &mut [Found], places: &Places) -> bool {
     let has_others = |found: &Found| found.parts.iter().any(|it| it.closing.next != found.life());
     let several: Vec<usize> = (0..found.len()).filter(|at| has_others(&found[*at])).collect();
+    let mut was_any = false;
     loop {
         let mut is_any = false;
         for at in &several {
@@ -125,13 +159,101 @@ fn prove_batches(found: &mut [Found], places: &Places) {
                 if is_proven != is_next_proven {
                     let (of, proven) =
                         if is_proven { (other, next_at) } else { (Some(*at), part.at) };
-                    of.into_iter().for_each(|of| found[of].proven = proven + 8);
+                    if let Some(found) = of.map(|of| &mut found[of]) {
+                        found.proven = proven + 8;
+                        found.has_proof |= found.proven > found.head.image_len;
+                    }
                     is_any = true;
                 }
             }
         }
         if !is_any {
-            return;
+            return was_any;
         }
+        was_any = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::Part;
+
+    fn life(page: u32) -> Life {
+        Life { page, birth: 100 + u64::from(page) }
+    }
+
+    /// A leaf whose image of 200 bytes is whole, made of another, for keys from one to another.
+    fn leaf(page: u32, of: Option<u32>, (least, bound): (&[u8], &[u8])) -> Found {
+        let head = Head {
+            birth: life(page).birth,
+            version: 0,
+            predecessor: of.map(life),
+            least: least.into(),
+            bound: Some(bound.into()),
+            image_len: 200,
+            is_lost: false,
+        };
+        Found { end: 200, ..Found::new(page, head) }
+    }
+
+    fn dead(found: &[Found]) -> Vec<u32> {
+        found.iter().filter(|it| it.is_dead && it.proven == DEAD).map(|it| it.page).collect()
+    }
+
+    #[test]
+    fn who_was_written_to_proves_all_dead_that_it_comes_of() {
+        let all = (&b"a"[..], &b"z"[..]);
+        for proof in 1..=3 {
+            let mut found = [leaf(1, None, all), leaf(2, Some(1), all), leaf(3, Some(2), all)];
+            found[proof - 1].has_proof = true;
+            let places = Places::new(&found, 9);
+            let died = die(&mut found, &places);
+            assert_eq!(died.len(), proof - 1);
+            assert_eq!(dead(&found), Vec::from_iter(1..proof as u32));
+            assert_eq!(die(&mut found, &places), [], "they are");
+        }
+    }
+
+    #[test]
+    fn who_has_a_part_of_a_batch_that_was_durable_counts() {
+        let [lower, upper] = [(&b"a"[..], &b"m"[..]), (&b"m"[..], &b"z"[..])];
+        let part = |next, next_at, at| {
+            let closing = Closing { next: life(next), next_at, is_farewell: false };
+            Part { start: at, at, closing }
+        };
+        for is_durable in [false, true] {
+            let mut found = [leaf(1, None, lower), leaf(2, Some(1), lower), leaf(3, None, upper)];
+            found[1].parts.push(part(3, 320, 240));
+            found[2].parts.push(part(2, 240, 320));
+            found[2].proven = if is_durable { 400 } else { 320 };
+            let places = Places::new(&found, 9);
+            assert_eq!(prove_batches(&mut found, &places), is_durable);
+            assert_eq!(found[1].has_proof, is_durable);
+            assert_eq!(die(&mut found, &places).len(), usize::from(is_durable));
+        }
+    }
+
+    #[test]
+    fn who_has_lost_its_end_is_dead_if_all_that_it_served_has_heirs() {
+        let all = (&b"b"[..], &b"y"[..]);
+        let [lower, upper] = [(&b"b"[..], &b"m"[..]), (&b"m"[..], &b"y"[..])];
+        let is_dead = |heirs: Vec<Found>| {
+            let old = Found { doubt: 300, ..leaf(1, None, all) };
+            let mut found = Vec::from_iter(std::iter::once(old).chain(heirs));
+            assert_eq!(bid_farewell(&mut found).len(), dead(&found).len());
+            !dead(&found).is_empty()
+        };
+        let (left, right) = (|| leaf(2, Some(1), lower), || leaf(3, Some(1), upper));
+        assert!(!is_dead(vec![]) && !is_dead(vec![left()]) && !is_dead(vec![right()]));
+        assert!(is_dead(vec![left(), right()]) && is_dead(vec![right(), left()]));
+        assert!(is_dead(vec![leaf(2, Some(1), all)]));
+        assert!(is_dead(vec![leaf(2, Some(1), (b"b", b"z"))]), "it was merged with the next one");
+        assert!(!is_dead(vec![leaf(2, Some(9), all)]), "of another");
+        assert!(
+            !is_dead(vec![left(), Found { end: 160, ..right() }]),
+            "an image that ends too soon"
+        );
+        assert!(!is_dead(vec![left(), Found { doubt: 160, ..right() }]), "one with a hole");
     }
 }

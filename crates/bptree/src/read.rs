@@ -27,7 +27,8 @@
 
 use crate::image::{Item, live_len};
 use crate::keys::tag_of_field;
-use crate::leaf::{Begun, Directory, Head, Life, PLACES};
+use crate::leaf::{Begun, Directory, Head, Life, PLACES, generation};
+use crate::prove::DEAD;
 use crate::ring::{Closing, Part};
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
@@ -83,6 +84,11 @@ impl Found {
 
     pub(crate) fn life(&self) -> Life {
         Life { page: self.page, birth: self.head.birth }
+    }
+
+    /// It is known to be dead, and does not say so.
+    pub(crate) fn has_lost_farewell(&self) -> bool {
+        self.proven == DEAD && !self.parts.last().is_some_and(|part| part.closing.is_farewell)
     }
 
     /// Records were lost, and nothing that is durable in the page says so by itself.
@@ -169,7 +175,7 @@ impl<'g> Records<'g> {
     /// The record at a place; none if what is there is not sound.
     fn at(&self, within: u32) -> Option<View<'g>> {
         let view = View::of(&self.bytes, within)?;
-        let seed = record::seed(self.seed, self.birth as u32, view.offset);
+        let seed = record::seed(self.seed, generation(self.birth), view.offset);
         view.check(seed).is_ok().then_some(view)
     }
 

@@ -24,7 +24,7 @@ use crate::doubt::is_doubtful;
 use crate::image::{Image, Item, Source};
 use crate::inner::{Bound, word_at};
 use crate::keys::Edge;
-use crate::leaf::{Head, Life, PLACES};
+use crate::leaf::{Head, Life, PLACES, generation};
 use crate::pages::RESERVE;
 use crate::ring::NewPart;
 use crate::store::{FAREWELL, Locked, Store};
@@ -227,7 +227,8 @@ impl Store {
             let place = used.trailing_zeros() as usize;
             used &= used - 1;
             let view = self.record_at(guard, locked.page, locked.leaf, place)?;
-            let seed = coreplane_record::seed(self.seed, locked.held.birth() as u32, view.offset);
+            let seed =
+                coreplane_record::seed(self.seed, generation(locked.held.birth()), view.offset);
             let mut item =
                 Item { source: Source::Record(view.original(seed)), ..Item::from(&view) };
             let within = (view.offset - start) as u32;
@@ -248,7 +249,8 @@ impl Store {
             if is_in_doubt || self.holds_tombstone(view.sequence()) {
                 let header =
                     Header { kind: Kind::Delete, large: false, expires_at: None, ..item.header };
-                if header != item.header {
+                // The lengths of one that is damaged may give a tombstone a value.
+                if header != item.header || !item.value.is_empty() {
                     // With a checksum of its own a copy of what is damaged would look sound.
                     let is_sound = view.check(seed).is_ok();
                     item.source = if is_sound { Source::Caller } else { Source::Damaged };

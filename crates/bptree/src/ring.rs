@@ -155,8 +155,8 @@ impl Rings {
 
     fn first_broken(&mut self, number: usize) -> Option<(usize, Part)> {
         let leaf = &self.leaves[number];
-        // Mostly there is none.
-        if leaf.parts.is_empty() {
+        // Mostly there is none. What is known to be dead is whole, and its farewell says that it is dead.
+        if leaf.parts.is_empty() || leaf.proven == DEAD {
             return None;
         }
         let (life, len) = (leaf.life, leaf.parts.len());
@@ -386,6 +386,22 @@ mod tests {
         };
         assert_eq!(add_all(true), 0);
         assert_eq!(add_all(false), 2, "neither it nor the others");
+    }
+
+    #[test]
+    fn what_is_known_to_be_dead_keeps_its_farewell() {
+        let broken = |proven: u32| {
+            let mut rings = Rings::default();
+            let (_, mut farewell) = ring(&[2])[0];
+            farewell.closing.is_farewell = true;
+            // The farewell of the first is lost.
+            rings.add(life(1), None, (&[], 0));
+            rings.add(life(2), Some(life(1)), (&[farewell], proven));
+            rings.add(life(3), Some(life(2)), (&[ring(&[3])[0].1], 0));
+            rings.broken().len()
+        };
+        assert_eq!(broken(DEAD), 0);
+        assert_eq!(broken(0), 2, "nobody knows");
     }
 
     #[test]

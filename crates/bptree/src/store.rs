@@ -4,7 +4,7 @@ use crate::counters::{Count, Counters};
 use crate::doubt::is_doubtful;
 use crate::durable::Early;
 use crate::inner::{Descent, Inner};
-use crate::leaf::{Directory, Head, Held, Life, Version, tag_of};
+use crate::leaf::{Directory, Head, Held, Life, Version, generation, tag_of};
 use crate::pages::Pages;
 use coreplane_engine::{Cursors, Durability, Error, KEY_LEN_MAX, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
@@ -424,7 +424,7 @@ impl Store {
         key: &[u8],
         value: &[u8],
     ) -> record::Encoded {
-        header.encode(record::seed(self.seed, birth as u32, offset), key, &[value])
+        header.encode(record::seed(self.seed, generation(birth), offset), key, &[value])
     }
 
     /// The head of a leaf's page.

@@ -1,6 +1,7 @@
 //! Whether the leaves are as they should be: beside writers, leaf by leaf.
 
 use crate::get::Leaf;
+use crate::leaf::generation;
 use crate::store::Store;
 use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
@@ -68,7 +69,7 @@ impl Store {
         birth: u64,
         report: &mut VerifyReport,
     ) {
-        let checked = view.check(record::seed(self.seed, birth as u32, view.offset));
+        let checked = view.check(record::seed(self.seed, generation(birth), view.offset));
         if let Err(Error::ChecksumMismatch { stored, computed, .. }) = checked {
             let what = format!("a record's checksum is {stored:#010x}, not {computed:#010x}");
             report.damages.push(Damage { offset: view.offset, what });

@@ -41,6 +41,14 @@ pub(crate) struct Life {
     pub(crate) birth: u64,
 }
 
+/// What the checksums of records have of the birth of their page: below 2^32 the birth itself. Above it is
+/// not cut off, or after 256 opens the births of an open would have what those of an earlier one had, and
+/// what an earlier use of a page has left would look sound.
+#[inline]
+pub(crate) fn generation(birth: u64) -> u32 {
+    birth as u32 ^ ((birth >> 32) as u32).wrapping_mul(0x85eb_ca6b)
+}
+
 /// What a leaf's page begins with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Head {
@@ -152,4 +160,19 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
 /// What the checksum of a page's head begins with: a head that was copied elsewhere is none.
 fn seed(pool: u32, page: u32) -> u32 {
     pool.rotate_left(9) ^ page.wrapping_mul(0x9e37_79b1) ^ LEAF
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::STEP;
+    use std::collections::HashSet;
+
+    #[test]
+    fn the_births_of_one_open_have_not_the_generations_of_another() {
+        let births = || (0..4096).flat_map(|open| (1..9).map(move |birth| open * STEP + birth));
+        let generations: HashSet<u32> = births().map(generation).collect();
+        assert_eq!(generations.len(), births().count());
+        assert_eq!(generation(u64::from(u32::MAX)), u32::MAX, "as it was");
+    }
 }

@@ -6,4 +6,4 @@ mod head;
 pub(crate) use directory::{Begun, Directory, Held, PLACES, Version, Waking, tag_from, tag_of};
 #[cfg(test)]
 pub(crate) use directory::{CHANGING, DEAD, LOCKED, VERSION};
-pub(crate) use head::{Head, Life};
+pub(crate) use head::{Head, Life, generation};
