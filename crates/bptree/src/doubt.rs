@@ -37,16 +37,16 @@ impl Store {
         Error::Corrupt { offset: self.space.start_of(page), what }
     }
 
-    /// Sees to it that a page can be read: what the medium has lost of it is zeroes from now on.
+    /// Holds a page against the medium, before anything is read of it. What cannot be read now may be
+    /// readable another time: nothing is written over it.
     ///
     /// # Errors
-    /// If it stays unreadable.
-    pub(crate) fn make_readable(&self, page: u32) -> Result<()> {
-        if self.space.probe_loads(page).is_ok() {
-            return Ok(());
-        }
-        let context = format!("page {page} cannot be read");
-        self.space.heal(page).map_err(|source| Error::Io { context, source }).map(drop)
+    /// [`Error::Corrupt`] if a part of it cannot be read.
+    pub(crate) fn check_readable(&self, page: u32) -> Result<()> {
+        self.space.probe_loads(page).map_err(|at| {
+            let what = "the medium cannot be read there".to_owned();
+            Error::Corrupt { offset: at.offset, what }
+        })
     }
 
     /// Makes a leaf in the place of one that is lost; durable when it returns. Its page.

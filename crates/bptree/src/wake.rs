@@ -15,7 +15,7 @@ impl Store {
     pub(crate) fn wake(&self, page: u32) -> Result<()> {
         let Some(waking) = self.leaves.get(page as usize).wake() else { return Ok(()) };
         let guard = epoch::pin();
-        self.make_readable(page)?;
+        self.check_readable(page)?;
         // The checkpoint has said where its records end.
         let (end, _) = self.space.watermarks(page).ok_or_else(|| self.not_a_leaf(page))?;
         let head = match self.head_of(&guard, page) {
