@@ -152,8 +152,8 @@ impl Intent {
         let mut all = Vec::new();
         for number in 0..INTENTS {
             if let Some(bytes) = engine.get(&key(number))? {
-                let intent = Self::decode(&bytes)
-                    .ok_or_else(|| Error::Unusable(format!("intent {number} makes no sense")))?;
+                let what = format!("intent {number} makes no sense");
+                let intent = Self::decode(&bytes).ok_or(Error::Corrupt { offset: 0, what })?;
                 let is_go = engine.get(&go_key(number))?.is_some();
                 all.push(Open { number, intent, is_go });
             }

@@ -205,7 +205,7 @@ impl Shared {
             return Ok(false);
         }
         // Below what not everybody may have, which is compared when the matrix is opened.
-        let sure = self.pending.doubt().map_or(newest, |doubt| newest.min(doubt - 1));
+        let sure = self.pending.doubt().map_or(newest, |doubt| newest.min(doubt.saturating_sub(1)));
         label.mark = label.mark.max(sure.min(self.mark.load(Ordering::Acquire)));
         label.is_level = true;
         let held = label.held.min(label.mark);
