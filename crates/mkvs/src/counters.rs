@@ -18,9 +18,11 @@ pub(crate) enum Count {
     FalseHits,
     /// Reads that met a damaged record and went to a peer.
     DamagedReads,
+    /// Filters that were made anew with more room.
+    Growths,
 }
 
-const COUNTS: usize = Count::DamagedReads as usize + 1;
+const COUNTS: usize = Count::Growths as usize + 1;
 
 /// The counters: exact, and without a locked instruction each.
 #[derive(Debug, Default)]
@@ -43,5 +45,6 @@ impl Counters {
         stats.more.push(("filter_denied", get(Count::Denied)));
         stats.more.push(("filter_false_hits", get(Count::FalseHits)));
         stats.more.push(("damaged_reads", get(Count::DamagedReads)));
+        stats.more.push(("filter_growths", get(Count::Growths)));
     }
 }

@@ -210,9 +210,10 @@ impl Drop for Matrix {
 }
 
 impl Shared {
-    /// The counters of all devices, and of the records the sum over the groups.
+    /// The counters of all devices, and of the records the sum over the groups; of the filters how full
+    /// the fullest is.
     fn stats(&self) -> Stats {
-        let mut sum = Stats::default();
+        let (mut sum, mut fullest) = (Stats::default(), 0.0_f64);
         for group in self.groups.iter() {
             for device in group.of(group.members()) {
                 let stats = device.engine.stats();
@@ -233,7 +234,9 @@ impl Shared {
                 }
             }
             sum.dram_bytes += group.filter.dram_bytes();
+            fullest = fullest.max(group.filter.load());
         }
+        sum.more.push(("filter_load_percent", (100.0 * fullest) as u64));
         sum.dram_bytes += self.pending.dram_bytes();
         sum.records = self.len().unwrap_or(0);
         self.counters.add_to(&mut sum);

@@ -19,6 +19,7 @@
 //! - `pending`: which devices have the newest of a key
 //! - `scan`, `cursor`: through many keys, in their order and in any
 //! - `batch`, `intent`: over several groups, all or nothing
+//! - `growing`: filters that fill up
 //! - `filling`, `join`, `moving`: a device that is replaced, a group that is added
 //! - `scrub`: damage at rest, healed from a peer
 //! - `open`, `level`, `upkeep`: creating, opening, bringing members level; and what is done meanwhile
@@ -41,6 +42,7 @@ mod figures;
 mod filling;
 mod group;
 mod groups;
+mod growing;
 mod intent;
 mod join;
 mod label;

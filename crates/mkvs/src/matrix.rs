@@ -7,6 +7,7 @@ use crate::decided::{Decided, Write, is_damage};
 use crate::device::Device;
 use crate::group::Group;
 use crate::groups::Groups;
+use crate::growing::Grower;
 use crate::intent::Intents;
 use crate::label::{Label, Position, RESERVED};
 use crate::owners::Owners;
@@ -62,6 +63,7 @@ pub(crate) struct Shared {
     pub(crate) is_clean: AtomicBool,
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
+    pub(crate) grower: Grower,
     /// Places whose devices could not be opened, and why.
     pub(crate) damaged: Mutex<Vec<(Position, String)>>,
     /// Why it could not be put together.

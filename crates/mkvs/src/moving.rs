@@ -163,9 +163,7 @@ impl Shared {
         progress(Progress { stage: "moving slots", done: total, total });
         for group in self.groups.iter() {
             self.remove_guests(group)?;
-        }
-        for group in self.groups.iter().filter(|group| group.filter.needs_growth()) {
-            self.fill_filter(group)?;
+            self.look_after_filter(group);
         }
         {
             let mut label = spin::lock(&self.label);
@@ -194,6 +192,7 @@ impl Shared {
             done += 1;
             if done % 1024 == 0 {
                 progress(Progress { stage: "copying", done: done.min(total), total });
+                self.groups.iter().for_each(|group| self.look_after_filter(group));
             }
             let hash = hash_of(&item.key);
             let _turn = self.pending.turn(Pending::stripe_of(hash));

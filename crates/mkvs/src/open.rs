@@ -16,6 +16,7 @@ use crate::device::Device;
 use crate::engine::Matrix;
 use crate::group::{DEVICES_MAX, Demote, Group, Parts, Rules};
 use crate::groups::{GROUPS_MAX, Groups};
+use crate::growing::Grower;
 use crate::intent::{Intent, Intents};
 use crate::label::{Ack, Label, Member, Position, RESERVED, Standing};
 use crate::level;
@@ -278,6 +279,7 @@ impl Matrix {
                 occupied: Mutex::default(),
                 horizon: AtomicU64::new(horizon),
                 counters: Counters::default(),
+                grower: Grower::default(),
                 failure: Mutex::new(failure),
                 damaged: Mutex::default(),
             }

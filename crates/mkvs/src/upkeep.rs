@@ -1,12 +1,9 @@
-//! What is done beside reading and writing: members that fail, filters that grow, the mark, the close.
+//! What is done beside reading and writing: members that fail, the mark, the close.
 
-use crate::bloom::hash_of;
 use crate::decided::is_failure;
 use crate::device::Device;
-use crate::group::Group;
 use crate::label::{Ack, Label, Position, Standing};
-use crate::matrix::{Shared, is_reserved};
-use crate::open::FILTER_MIN;
+use crate::matrix::Shared;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin;
 use std::sync::atomic::Ordering;
@@ -23,33 +20,6 @@ fn has_current(label: &Label, group: u16, but: Option<Position>) -> bool {
 }
 
 impl Shared {
-    /// Fills the filter of a group from a device's keys.
-    ///
-    /// # Errors
-    /// As the engine, and if there is no memory.
-    pub(crate) fn fill_filter(&self, group: &Group) -> Result<()> {
-        let capacity = (2 * group.ask(|device| device.engine.len())?).max(FILTER_MIN);
-        let unusable = |error: crate::bloom::FilterError| Error::Unusable(error.to_string());
-        let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
-        // Only now: what was counted in the old table alone is on this device when it is listed. What
-        // one had listed that has failed is counted twice: that is "perhaps".
-        group.ask(|device| {
-            let mut cursor = 0;
-            loop {
-                cursor = device.engine.iterate(cursor, 1024, &mut |entry| {
-                    if !is_reserved(entry.key) {
-                        rebuild.add(hash_of(entry.key));
-                    }
-                })?;
-                if cursor == 0 {
-                    return Ok(());
-                }
-            }
-        })?;
-        rebuild.finish();
-        Ok(())
-    }
-
     /// A device is a member no more: durably so on all that can be reached, when it returns. Nothing
     /// is to be done if another is in its place by now.
     ///
@@ -175,9 +145,8 @@ impl Shared {
     pub(crate) fn look_after(&self, hash: u64, sequence: u64) {
         const FILTERS: u64 = 1 << 10;
         const MARKS: u64 = 1 << 20;
-        if sequence.is_multiple_of(FILTERS) && self.group_of(hash).filter.needs_growth() {
-            // Without it, it is fuller and says "perhaps" more often.
-            let _grown = self.fill_filter(self.group_of(hash)).is_ok();
+        if sequence.is_multiple_of(FILTERS) {
+            self.look_after_filter(self.group_of(hash));
         }
         let is_due = sequence.is_multiple_of(MARKS) || !self.is_level.load(Ordering::Relaxed);
         if is_due && self.marking.try_lock().is_some() {
@@ -302,9 +271,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends the processors.
+    /// Ends the processors, and the matrix's own thread.
     pub(crate) fn stop(&self) {
         self.closed.store(true, Ordering::SeqCst);
+        self.grower.stop();
         self.groups.iter().flat_map(|group| group.devices()).for_each(|device| device.stop());
     }
 

@@ -1,8 +1,14 @@
-//! The filter of a group, by its public face alone: how often it is wrong, and that it grows.
+//! The filter of a group, by its public face alone: how often it is wrong, and that it grows; and that
+//! nobody waits for it in a matrix.
 
-use coreplane_engine::Remedy;
+mod shelf;
+
+use coreplane_engine::{Engine, Remedy, WriteOptions};
 use coreplane_mkvs::bloom::{Filter, FilterError, KEYS_PER_LINE, hash_of};
+use coreplane_mkvs::{Matrix, Options, Position, Shape};
+use shelf::{Kind, Shelf};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 fn hash(key: u64) -> u64 {
     hash_of(&key.to_le_bytes())
@@ -173,4 +179,72 @@ fn what_is_counted_beyond_the_end_is_never_denied() {
     }
     filter.rebuild(10).unwrap().finish();
     assert_eq!((filter.len(), contained(&filter, 0..500)), (0, 0));
+}
+
+/// However long it takes to go through a device's keys, whoever puts more does not wait for it, and
+/// none is denied.
+#[test]
+fn writers_do_not_wait_for_a_filter_that_grows() {
+    // As many as three filters of the least size have room for.
+    const KEYS: u64 = 3 * 4096;
+    let shelf = Shelf::new(Kind::Bptree, 32 << 20);
+    let shape = Shape { groups: 1, devices: 2, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let gates = [0, 1].map(|device| shelf.gate(Position { group: 0, device }));
+    let hold =
+        |holds| gates.iter().for_each(|gate| gate.holds_looks.store(holds, Ordering::SeqCst));
+    let figure = |name| matrix.stats().figure(name).expect("a figure");
+    let assert_there = || {
+        for key in 0..KEYS {
+            let found = matrix.get(&key.to_le_bytes()).expect("get");
+            assert_eq!(found.as_deref(), Some(&b"value"[..]), "key {key}");
+        }
+    };
+    hold(true);
+    for key in 0..KEYS {
+        matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default()).expect("put");
+    }
+    while gates.iter().all(|gate| gate.held_looks.load(Ordering::SeqCst) == 0) {
+        std::thread::yield_now();
+    }
+    assert_there();
+    assert!(figure("filter_load_percent") >= 299 && figure("filter_growths") == 0);
+    hold(false);
+    while figure("filter_load_percent") > 100 {
+        std::thread::yield_now();
+    }
+    assert!(figure("filter_growths") > 0);
+    assert_there();
+    let denied = figure("filter_denied");
+    for key in KEYS..2 * KEYS {
+        assert_eq!(matrix.get(&key.to_le_bytes()).expect("get"), None);
+    }
+    assert!(figure("filter_denied") - denied >= KEYS * 98 / 100, "it is not too full any more");
+    matrix.close().expect("close");
+}
+
+/// A matrix that is closed while its filter grows does not wait for the end of that.
+#[test]
+fn a_filter_that_grows_holds_up_no_close() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 1, devices: 1, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let gate = shelf.gate(Position { group: 0, device: 0 });
+    gate.holds_looks.store(true, Ordering::SeqCst);
+    let put = |key: u64| matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default());
+    (0..8192).for_each(|key| assert!(put(key).is_ok()));
+    while gate.held_looks.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while put(0).is_ok() {}
+            gate.holds_looks.store(false, Ordering::SeqCst);
+        });
+        matrix.close().expect("close");
+    });
+    assert_eq!(matrix.stats().figure("filter_growths"), Some(0), "it was given up");
+    drop(matrix);
+    let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
+    assert_eq!(matrix.len().expect("len"), 8192);
 }

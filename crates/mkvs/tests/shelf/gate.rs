@@ -26,6 +26,8 @@ pub(crate) struct Gate {
     /// Gets wait, or puts.
     pub(crate) holds_gets: AtomicBool,
     pub(crate) holds_puts: AtomicBool,
+    /// Who goes through all keys waits.
+    pub(crate) holds_looks: AtomicBool,
     /// Every scan meets a damaged record.
     pub(crate) scans_damaged: AtomicBool,
     /// Gets that have come so far, and those that are held now.
@@ -33,6 +35,8 @@ pub(crate) struct Gate {
     pub(crate) held_gets: AtomicU64,
     /// Puts that are held now.
     pub(crate) held_puts: AtomicU64,
+    /// The same of those who go through all keys.
+    pub(crate) held_looks: AtomicU64,
     /// One call at a time: the simulator knows no other order of a thread that it does not schedule.
     turn: Option<Mutex<()>>,
 }
@@ -69,6 +73,7 @@ impl Gate {
         let (holds, held) = match call {
             Call::Get => (&self.holds_gets, &self.held_gets),
             Call::Put(_) => (&self.holds_puts, &self.held_puts),
+            Call::Look => (&self.holds_looks, &self.held_looks),
             _ => return,
         };
         held.fetch_add(1, Ordering::SeqCst);

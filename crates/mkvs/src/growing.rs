@@ -1,0 +1,129 @@
+//! Filters that fill up are made anew with more room, in a thread of the matrix, while others write.
+//!
+//! Who writes looks now and then how full the filter of its key's group is, and asks for more room at
+//! seven eighths of what it is made for: that is a flag and a wake-up. The thread goes through the keys
+//! of the group; insertions and removals go on meanwhile ([`bloom`](crate::bloom)), and nobody waits
+//! for it.
+//!
+//! How full a filter is by then: where `i` keys are inserted in the time in which `l` are listed, 7/8 x
+//! (1 + i/l) of what it is made for, and what is inserted between two looks (1,024 writes of the matrix).
+//! Nothing else bounds it. A filter that is fuller says "perhaps" more often, and is never wrong
+//! otherwise; and when it has room it is looked at again, before anybody asks.
+
+use crate::bloom::{FilterError, hash_of};
+use crate::counters::Count;
+use crate::group::Group;
+use crate::matrix::{Shared, is_reserved};
+use crate::open::FILTER_MIN;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::spin;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{OnceLock, Weak};
+use std::thread::{JoinHandle, Thread};
+
+/// How full a filter is when more room is asked for.
+const FULL: f64 = 7.0 / 8.0;
+
+/// Keys that are listed at a time.
+const AT_A_TIME: usize = 1024;
+
+/// The thread: started when it is asked for the first time.
+#[derive(Debug, Default)]
+pub(crate) struct Grower {
+    is_asked: AtomicBool,
+    thread: OnceLock<Thread>,
+    handle: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Grower {
+    /// Ends the thread. The matrix is closed by now.
+    pub(crate) fn stop(&self) {
+        let handle = spin::lock(&self.handle).take();
+        if let Some(handle) = handle {
+            handle.thread().unpark();
+            // A panic there has been reported by its thread.
+            let _ended = handle.join().is_ok();
+        }
+    }
+}
+
+fn run(matrix: &Weak<Shared>) {
+    while let Some(shared) = matrix.upgrade().filter(|it| !it.closed.load(Ordering::SeqCst)) {
+        if shared.grower.is_asked.swap(false, Ordering::AcqRel) {
+            shared.grow();
+        } else {
+            // It must not keep the matrix.
+            drop(shared);
+            std::thread::park();
+        }
+    }
+}
+
+impl Shared {
+    /// Has the filter of a group grow if it is about to be full; does not wait for it.
+    pub(crate) fn look_after_filter(&self, group: &Group) {
+        if group.filter.load() <= FULL {
+            return;
+        }
+        self.grower.is_asked.store(true, Ordering::Release);
+        match self.grower.thread.get() {
+            Some(thread) => thread.unpark(),
+            None => self.start_grower(),
+        }
+    }
+
+    #[cold]
+    fn start_grower(&self) {
+        let mut handle = spin::lock(&self.grower.handle);
+        if self.grower.thread.get().is_some() || self.closed.load(Ordering::SeqCst) {
+            return;
+        }
+        let matrix = self.weak.clone();
+        let builder = std::thread::Builder::new().name("coreplane-filters".to_owned());
+        // Where the system gives none filters are fuller, and the next who writes tries again.
+        if let Ok(started) = builder.spawn(move || run(&matrix)) {
+            self.grower.thread.get_or_init(|| started.thread().clone());
+            *handle = Some(started);
+        }
+    }
+
+    /// Makes all filters anew that are about to be full, until none is.
+    fn grow(&self) {
+        while let Some(group) = self.groups.iter().find(|group| group.filter.load() > FULL) {
+            if self.fill_filter(group).is_err() {
+                // Until somebody asks again.
+                return;
+            }
+            self.counters.add(Count::Growths, 1);
+        }
+    }
+
+    /// Makes the filter of a group anew, twice as large as it has keys, from those of a device.
+    ///
+    /// # Errors
+    /// As the engine, if there is no memory, and if the matrix is closed meanwhile.
+    pub(crate) fn fill_filter(&self, group: &Group) -> Result<()> {
+        let capacity = (2 * group.ask(|device| device.engine.len())?).max(FILTER_MIN);
+        let unusable = |error: FilterError| Error::Unusable(error.to_string());
+        let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
+        // Only now: what was counted in the old table alone is on this device when it is listed. What
+        // one had listed that has failed is counted twice: that is "perhaps".
+        group.ask(|device| {
+            let mut cursor = 0;
+            loop {
+                self.check_writable()?;
+                cursor = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
+                    if !is_reserved(entry.key) {
+                        rebuild.add(hash_of(entry.key));
+                    }
+                })?;
+                if cursor == 0 {
+                    return Ok(());
+                }
+            }
+        })?;
+        rebuild.finish();
+        Ok(())
+    }
+}
