@@ -127,6 +127,7 @@ impl Store {
         if !past_caches {
             writer.flush_from(start);
         }
+        self.fill_rest(&mut writer, birth)?;
         writer.finish_early();
         self.counters.add(Count::CopiedBytes, i64::from(image_len));
         let has_large = items.iter().any(|item| item.header.large);

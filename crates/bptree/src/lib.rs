@@ -15,6 +15,7 @@
 //! - `keys`: long ones, of which a record has a part
 //! - `put`, `batch`, `ring`: writing
 //! - `image`, `rewrite`: making room
+//! - `fill`: what of a leaf has not arrived
 //! - `clear`: emptying the store
 //! - `durable`: what may be lost yet
 //! - `get`, `scan`, `cursor`: reading
@@ -31,6 +32,7 @@ mod cursor;
 mod doubt;
 mod durable;
 mod engine;
+mod fill;
 mod get;
 mod image;
 mod inner;

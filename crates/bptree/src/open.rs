@@ -124,6 +124,7 @@ impl Store {
         let mut store = Self::assemble(pool, root, options);
         store.pages.allow_births(old.births_end, root.births_end);
         store.opened.births_end = old.births_end;
+        store.opened.was_closed = is_clean;
         // From here on a crash finds the store unclean and no checkpoint, and versions and births go
         // on above.
         store.set_root(root)?;

@@ -330,7 +330,7 @@ impl Store {
         if self.space.append_mode() == WriteMode::NonTemporal {
             writer.append_nt(&parts)?;
         } else {
-            writer.append(&parts)?;
+            writer.append_in_words(&parts)?;
             writer.flush_from(offset);
         }
         let within = offset - self.space.start_of(writer.page());

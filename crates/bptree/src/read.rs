@@ -21,10 +21,10 @@
 //! What was lost may have been of any key of the leaf. So from there on what lies before the damage,
 //! and what is not there, is in *doubt*, and whoever asks for it is told so.
 //!
-//! Of the last record of a leaf, or of the last batch, nothing tells whether it is damaged or was
-//! never acknowledged: it is taken for the latter, until something is written behind it or the store
-//! is closed.
+//! Without a proof the words of a record tell whether all of it has arrived ([`fill`](crate::fill)): then
+//! it is damaged, be it the last one. Only what has not arrived as a whole was never acknowledged.
 
+use crate::fill::Filled;
 use crate::image::{Item, live_len};
 use crate::keys::tag_of_field;
 use crate::leaf::{Begun, Directory, Head, Life, PLACES, generation};
@@ -61,6 +61,8 @@ pub(crate) struct Found {
     pub(crate) parts: Vec<Part>,
     /// The pages of the rests of its bounds, once these are whole keys.
     pub(crate) rests: Vec<u32>,
+    /// There is something behind its last record that has to go before anything is appended.
+    pub(crate) has_remains: bool,
 }
 
 impl Found {
@@ -78,6 +80,7 @@ impl Found {
             doubt: if head.is_lost { head.len() as u32 } else { 0 },
             parts: Vec::new(),
             rests: Vec::new(),
+            has_remains: false,
             head,
         }
     }
@@ -169,9 +172,15 @@ struct Records<'g> {
     /// Of the pool.
     seed: u32,
     birth: u64,
+    /// The store was closed: whatever was begun has arrived.
+    nothing_is_torn: bool,
 }
 
 impl<'g> Records<'g> {
+    fn filled(&self) -> Filled<'_, 'g> {
+        Filled::new(&self.bytes, self.seed, self.birth)
+    }
+
     /// The record at a place; none if what is there is not sound.
     fn at(&self, within: u32) -> Option<View<'g>> {
         let view = View::of(&self.bytes, within)?;
@@ -230,7 +239,7 @@ impl Store {
             let has_proof = found.has_proof;
             let again = Found { proven: found.proven, ..again };
             (found, latest, _) = self.read_records(guard, again, start)?;
-            found.has_proof = has_proof;
+            (found.has_proof, found.has_remains) = (has_proof, true);
         }
         for view in &latest.views {
             found.live += i64::from(view.header.kind == Kind::Put);
@@ -254,7 +263,9 @@ impl Store {
         // Where the batch began to which the last records belong.
         let mut open: Option<u32> = None;
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
-        let records = Records { bytes, seed: self.seed, birth: found.head.birth };
+        let nothing_is_torn = self.opened.was_closed;
+        let (seed, birth) = (self.seed, found.head.birth);
+        let records = Records { bytes, seed, birth, nothing_is_torn };
         while found.end < limit {
             let at = found.end;
             let Some(view) = records.at(at).filter(|it| open.is_none() || it.header.batched) else {
@@ -298,6 +309,16 @@ impl Store {
 
 /// Where the records of a leaf go on behind what is not sound; none if they end there.
 fn go_on(records: &Records<'_>, found: &mut Found) -> Option<u32> {
+    found.has_remains = !records.filled().is_blank(found.end);
+    if !found.has_remains && found.proven <= found.end {
+        return None;
+    }
+    // A record that is sound is none that has lost its closing.
+    let is_damaged = records.at(found.end).is_none()
+        && records.filled().has_arrived(found.end, records.nothing_is_torn);
+    if is_damaged {
+        found.proven = found.proven.max(found.end + 8);
+    }
     found.proven = found.proven.max(records.proof(found.end));
     if found.proven <= found.end {
         return None;

@@ -104,6 +104,7 @@ impl Store {
         let is_used = self.used_by(&counting)?;
         self.strike_out_void(void)?;
         self.strike_out_leaves(&gone)?;
+        self.remove_remains(&counting)?;
         for page in (0..self.space.pages()).filter(|page| !is_used[*page as usize]) {
             if !self.space.retire(page) {
                 return Err(self.not_a_leaf(page));
@@ -202,9 +203,21 @@ impl Store {
                 self.read_leaf_page(&guard, page, head, (part.start, found.proven))?;
             self.begin_found(found, &latest);
             self.space.cut_log(page, found.end);
-            self.strike_out(page)?;
+            self.refill(found.life())?;
+            found.has_remains = false;
         }
         self.fence()
+    }
+
+    /// Fills again what lies behind the records of leaves and counts for nothing; durable when it
+    /// returns. What is damaged stays until it is told.
+    fn remove_remains(&self, counting: &[Found]) -> Result<()> {
+        let mut is_any = false;
+        for found in counting.iter().filter(|it| it.has_remains && !it.is_to_be_told()) {
+            self.refill(found.life())?;
+            is_any = true;
+        }
+        if is_any { self.fence() } else { Ok(()) }
     }
 
     /// Strikes out leaves that do not count. One that was made of another goes first, durably: with
@@ -232,20 +245,14 @@ impl Store {
         for page in pages {
             self.bury(*page);
             self.space.cut_log(*page, 0);
-            self.strike_out(*page)?;
+            let pen = Pen::new(&self.space);
+            let mut writer = pen.take_up(*page).map_err(|_| self.not_a_leaf(*page))?;
+            let start = writer.next_offset();
+            // It is not published: what comes next is written over it.
+            writer.append(&[&[0; 8]]).ok_or_else(|| self.not_a_leaf(*page))?;
+            writer.flush_from(start);
         }
         if pages.is_empty() { Ok(()) } else { self.fence() }
-    }
-
-    /// Sees to it that there is no record behind what is published of a page; after a fence.
-    fn strike_out(&self, page: u32) -> Result<()> {
-        let pen = Pen::new(&self.space);
-        let mut writer = pen.take_up(page).map_err(|_| self.not_a_leaf(page))?;
-        let start = writer.next_offset();
-        writer.append(&[&[0; 8]]).ok_or_else(|| self.not_a_leaf(page))?;
-        writer.flush_from(start);
-        // It is not published: what comes next is written over it.
-        Ok(())
     }
 
     /// Reads all pages, on as many threads as there are processors.

@@ -278,7 +278,7 @@ impl Store {
             let encoded = self.encode(birth, offset, &header, item.key, item.value);
             let parts = [encoded.bytes(), item.key, item.value];
             let appended =
-                if past_caches { writer.append_nt(&parts) } else { writer.append(&parts) };
+                if past_caches { writer.append_nt(&parts) } else { writer.append_in_words(&parts) };
             let place = ((offset - start) as u32, item.len() as u32);
             appended.map(|_| place).ok_or_else(|| self.not_a_leaf(page))
         };

@@ -79,6 +79,8 @@ pub(crate) struct Opened {
     pub(crate) cleared_births: u64,
     /// Leaves with a birth below this were there already.
     pub(crate) births_end: u64,
+    /// It had been closed.
+    pub(crate) was_closed: bool,
     /// There were large values in the checkpoint.
     pub(crate) has_large: bool,
     /// With the checkpoint of the close before.
@@ -98,8 +100,8 @@ pub(crate) struct Root {
     pub(crate) births_end: u64,
     /// The greatest expiry that anyone was told has passed, in milliseconds since 1970.
     pub(crate) told_expired: u64,
-    /// Leaves with a birth below this are sealed: a crash may have left something behind their last
-    /// records, which would be taken for a record if it came to be behind another one.
+    /// Leaves with a birth below this are sealed: their last records may not have been durable when the
+    /// process was killed, and what came behind them would say that they were.
     pub(crate) sealed_births: u64,
     /// One more than the sequence above which all tombstones are kept; 0: they are not.
     pub(crate) held: u64,
@@ -393,6 +395,7 @@ impl Store {
         let mut pen = self.pens[thread_number() % self.pens.len()].lock();
         let taken = pen.take().unwrap_or_else(|| Pen::new(&self.space));
         let mut writer = taken.take_up(page).map_err(|_| self.not_a_leaf(page))?;
+        let start = writer.next_offset();
         let written = write(&mut writer).ok_or_else(|| self.not_a_leaf(page));
         let fenced = if self.early.is_none() { self.fence() } else { Ok(()) };
         let is_made = written.is_ok() && fenced.is_ok();
@@ -401,10 +404,21 @@ impl Store {
         } else {
             if is_made {
                 writer.publish_early();
+            } else {
+                self.take_back(&mut writer, start);
             }
             writer.lay_down()
         });
         fenced.and(written)
+    }
+
+    /// Nothing of what was appended from `start` on is published: it is as if it had not been.
+    #[cold]
+    pub(crate) fn take_back(&self, writer: &mut PageWriter, start: u64) {
+        let birth = self.leaves.get(writer.page() as usize).birth();
+        // Where the medium has failed nothing is written any more.
+        let _taken_back =
+            writer.rewind(start) && self.fill_rest(writer, birth).is_ok() && self.fence().is_ok();
     }
 
     /// Everything that this thread flushed before is durable when it returns.

@@ -31,7 +31,7 @@ fn a_store_is_emptied_at_once_or_not_at_all() {
 fn a_flush_or_the_fence_of_a_clear_that_is_missing_is_found() {
     let few = || Story { clears_in: 8, closes: false, ..Story::new(2, 1, 8) };
     let sim = SimOptions {
-        images_per_cut: 60,
+        images_per_cut: 300,
         recovery_cut_in: 0,
         shrink: false,
         max_violations: 50,

@@ -1,7 +1,7 @@
 //! The laws of the simulated medium, one by one.
 
 use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
-use coreplane_pmem::{Claim, Durable, PageWriter, Space, Volatile};
+use coreplane_pmem::{Claim, Durable, PageWriter, Space, Volatile, WriteMode};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -129,6 +129,36 @@ fn a_part_of_a_word_tears_too() {
     assert!(all.contains(&vec![0x0000_0000_1111_1111]), "{all:x?}");
     assert!(all.contains(&vec![0x2222_2211_1111_1111]), "{all:x?}");
     assert!(!all.contains(&vec![0x2222_2200_0000_0000]), "prefix within the line: {all:x?}");
+}
+
+#[test]
+fn what_is_appended_in_words_tears_between_them_alone() {
+    for past_caches in [false, true] {
+        let sim = sim(Model::X86);
+        let mut writer = writer(sim.space());
+        let parts: [&[u8]; 3] = [&[0x11; 5], &[0x22; 4], &[0x33; 2]];
+        let appended =
+            if past_caches { writer.append_nt(&parts) } else { writer.append_in_words(&parts) };
+        assert_eq!((appended, writer.tail()), (Some(4096), 16));
+        let [first, second] = [0x2222_2211_1111_1111, 0x33_3322];
+        let any = [[0, 0], [first, 0], [0, second], [first, second]];
+        assert_eq!(outcomes(&sim, &[4096, 4104]), set(&any));
+    }
+}
+
+#[test]
+fn the_rest_of_a_page_is_filled_and_written_over() {
+    for mode in [WriteMode::Cached, WriteMode::NonTemporal] {
+        let sim = sim(Model::X86);
+        let mut writer = writer(sim.space());
+        writer.append(&[&1_u64.to_le_bytes()]).unwrap();
+        assert!(writer.fill_rest(7, mode));
+        writer.flush_from(4096);
+        sim.space().fence().unwrap();
+        assert_eq!(outcomes(&sim, &[4096, 4104, 8184]), set(&[[1, 7, 7]]));
+        writer.append(&[&2_u64.to_le_bytes()]).unwrap();
+        assert_eq!(outcomes(&sim, &[4096, 4104, 4112]), set(&[[1, 7, 7], [1, 2, 7]]));
+    }
 }
 
 #[test]

@@ -62,7 +62,7 @@ pub(crate) struct Directory {
     given: AtomicU64,
     /// The birth of the page.
     birth: AtomicU64,
-    /// Set where a crash may have left something behind the last record: nothing is appended.
+    /// Set where the last records may not have been durable at a crash: nothing is appended behind them.
     is_sealed: AtomicBool,
     /// There is, or was, a record whose value is large.
     has_large: AtomicBool,

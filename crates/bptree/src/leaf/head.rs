@@ -12,7 +12,8 @@
 //!   36  zeroes
 //!   40                 and its birth
 //!   48  zeroes
-//!   64  least key, bound (of long ones the fields), zeroes up to a multiple of 8; then records
+//!   64  least key, bound (of long ones the fields), zeroes up to a multiple of 8; then records, and
+//!       the fill
 //! ```
 //!
 //! A leaf serves the keys from its least key up to its bound, which is the least key of the next

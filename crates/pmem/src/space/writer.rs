@@ -193,6 +193,19 @@ impl PageWriter {
     /// flush. [`Space::append_mode`] tells where that is the faster way.
     #[inline]
     pub fn append_nt(&mut self, parts: &[&[u8]]) -> Option<u64> {
+        self.append_staged(parts, WriteMode::NonTemporal)
+    }
+
+    /// As [`PageWriter::append`], and each aligned word reaches the memory whole, wherever the parts
+    /// meet: a power cut leaves of it what was there before, or what it is now. So does
+    /// [`PageWriter::append_nt`].
+    #[inline]
+    pub fn append_in_words(&mut self, parts: &[&[u8]]) -> Option<u64> {
+        self.append_staged(parts, WriteMode::Cached)
+    }
+
+    #[inline]
+    fn append_staged(&mut self, parts: &[&[u8]], mode: WriteMode) -> Option<u64> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         let padded = len.checked_next_multiple_of(8)?;
         if padded > self.remaining() as usize {
@@ -209,31 +222,56 @@ impl PageWriter {
                 staged += piece.len();
                 rest = after;
                 if staged == STAGE {
-                    self.stream(&stage, STAGE);
+                    self.store_staged(&stage, STAGE, mode);
                     staged = 0;
                 }
             }
         }
         let whole = staged.next_multiple_of(8);
         stage.0[staged..whole].fill(0);
-        self.stream(&stage, whole);
+        self.store_staged(&stage, whole, mode);
         self.stage = Some(stage);
         Some(offset)
     }
 
-    /// Stores `len` bytes of the stage (a multiple of 8) past the caches at the tail. The caller
-    /// has checked that they fit.
+    /// Stores `len` bytes of the stage (a multiple of 8) at the tail, which goes on behind them. The
+    /// caller has checked that they fit.
     #[inline]
-    fn stream(&mut self, stage: &Stage, len: usize) {
+    fn store_staged(&mut self, stage: &Stage, len: usize, mode: WriteMode) {
         let offset = self.next_offset();
         let bytes = &stage.0[..len];
-        if let Behaviour::Traced(trace) = &self.space.behaviour {
-            trace.store_nt(offset, bytes);
+        match mode {
+            WriteMode::Cached => self.copy(offset, bytes),
+            WriteMode::NonTemporal => {
+                if let Behaviour::Traced(trace) = &self.space.behaviour {
+                    trace.store_nt(offset, bytes);
+                }
+                // SAFETY: as in `copy`; tail, length and the stage's address are multiples of 8.
+                unsafe { arch::copy_nt(self.space.mapping.at(offset), bytes.as_ptr(), len) };
+                self.space.note_nt(offset, len as u64);
+            }
         }
-        // SAFETY: as in `copy`; tail, length and the stage's address are multiples of 8.
-        unsafe { arch::copy_nt(self.space.mapping.at(offset), bytes.as_ptr(), len) };
-        self.space.note_nt(offset, len as u64);
         self.tail += len as u32;
+    }
+
+    /// Fills the page with `word` from the tail to its end; durable after a fence. Nothing of that is
+    /// appended: what comes next is written over it. False if what was appended does not end at a word.
+    pub fn fill_rest(&mut self, word: u64, mode: WriteMode) -> bool {
+        let (from, tail) = (self.next_offset(), self.tail);
+        if !tail.is_multiple_of(8) {
+            return false;
+        }
+        let mut stage = self.stage.take().unwrap_or_else(|| Box::new(Stage([0; STAGE])));
+        stage.0.as_chunks_mut().0.fill(word.to_le_bytes());
+        while self.remaining() > 0 {
+            self.store_staged(&stage, STAGE.min(self.remaining() as usize), mode);
+        }
+        self.stage = Some(stage);
+        if mode == WriteMode::Cached {
+            self.flush_from(from);
+        }
+        self.tail = tail;
+        true
     }
 
     /// Flushes what was appended from `offset` on.
