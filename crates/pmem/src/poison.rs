@@ -98,7 +98,7 @@ impl Mark {
 
 /// A pool that is outlived was lost under its mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the medium is gone: nothing at offset {offset:#x}, nor is anything else believed")]
+#[error("the medium is gone, found out at offset {offset:#x}")]
 pub struct LostAt {
     /// Where that was found out, in bytes.
     pub offset: u64,
