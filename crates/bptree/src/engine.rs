@@ -11,6 +11,7 @@ use coreplane_engine::{
     Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
+use coreplane_record::{lost, outlive};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::path::Path;
@@ -50,7 +51,8 @@ impl Bptree {
     ) -> Result<Self> {
         let create = open::create_options(size, page_size, media);
         let pool = Pool::create(path, &create).map_err(open::pool_error)?;
-        let made = Store::format(pool, options);
+        let made = outlive(&pool, options.outlives_medium)
+            .and_then(|()| Store::format(pool, options));
         if made.is_err() {
             // A pool that is no store yet. If it cannot be removed, an open says so.
             let _removed = std::fs::remove_file(path).is_ok();
@@ -69,6 +71,7 @@ impl Bptree {
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
         let pool = Pool::open(path, &OpenOptions { media }).map_err(open::pool_error)?;
+        outlive(&pool, options.outlives_medium)?;
         Self::start(Store::open(pool, options, progress)?, options)
     }
 
@@ -382,6 +385,10 @@ impl Engine for Bptree {
 
     fn settle(&self, doubt: &Doubt) -> Result<()> {
         self.store.settle(doubt)
+    }
+
+    fn check_medium(&self) -> Result<()> {
+        self.store.space.check_lost().map_err(|at| lost(&self.store.pool, at))
     }
 
     fn close(&self) -> Result<()> {

@@ -187,7 +187,7 @@ fn a_device_whose_pool_is_damaged_is_left_out_until_it_is_replaced() -> Outcome<
     let place = Place::in_memory()?;
     let matrix = damaged(&place, "scmkv")?;
     let status = matrix.expect(0, &["matrix", "status"])?;
-    assert!(status.contains("g0d0     absent") && status.contains("is damaged"), "{status}");
+    assert!(status.contains("g0d0     absent") && status.contains("is left out: "), "{status}");
     matrix.expect(2, &["matrix", "replace", "--device", "g0d0"])?;
     matrix.expect(0, &["matrix", "replace", "--device", "g0d0", "--fresh"])?;
     let status = matrix.expect(0, &["matrix", "status"])?;

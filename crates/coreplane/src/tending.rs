@@ -64,7 +64,7 @@ pub struct MatrixStatus {
     pub slots: Vec<usize>,
     /// How many of them are still to move to a group that was added.
     pub slots_moving: usize,
-    /// Devices that could not be opened, since they are damaged, and how: they count as absent.
+    /// Devices that are left out, since they are damaged or have failed, and why: they count as absent.
     pub damaged: Vec<(Position, String)>,
     /// Not all devices are current.
     pub is_degraded: bool,

@@ -1,5 +1,5 @@
 //! An engine with something around every call: devices that stall, fail or fall behind, for tests and
-//! measurements.
+//! measurements; and devices whose answers are held against whether they are still there.
 //!
 //! [`Surrounded`] passes every call on. Before each it asks an [`Around`], which may wait, refuse, or
 //! hold something until the call has returned. So a fault is written once, and forgets no call.
@@ -45,6 +45,18 @@ pub trait Around: Send + Sync {
     /// What is answered instead.
     fn begin(&self, call: Call<'_>) -> Result<Self::Held<'_>>;
 
+    /// Makes a call that was let in.
+    ///
+    /// # Errors
+    /// As the call, or instead of its answer.
+    fn make<T>(
+        &self,
+        engine: &dyn Engine,
+        make: impl FnOnce(&dyn Engine) -> Result<T>,
+    ) -> Result<T> {
+        make(engine)
+    }
+
     /// True if a batch is said to be made, and is not.
     fn forgets(&self, _batch: &Batch) -> bool {
         false
@@ -63,7 +75,7 @@ impl<A: Around> Surrounded<A> {
     /// Makes a call of its own kind, if it is let in.
     fn call<T>(&self, call: Call<'_>, make: impl FnOnce(&dyn Engine) -> Result<T>) -> Result<T> {
         let _held = self.around.begin(call)?;
-        make(&*self.engine)
+        self.around.make(&*self.engine, make)
     }
 }
 
@@ -215,6 +227,10 @@ impl<A: Around> Engine for Surrounded<A> {
 
     fn settle(&self, doubt: &Doubt) -> Result<()> {
         self.call(Call::Care, |engine| engine.settle(doubt))
+    }
+
+    fn check_medium(&self) -> Result<()> {
+        self.engine.check_medium()
     }
 
     fn close(&self) -> Result<()> {

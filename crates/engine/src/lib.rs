@@ -36,6 +36,7 @@ mod error;
 pub mod model;
 mod record;
 mod scrub;
+mod snapshots;
 mod stats;
 
 pub use batch::{Batch, Change};
@@ -44,6 +45,7 @@ pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
 pub use record::{Record, UnixMillis, Value};
 pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed};
+pub use snapshots::{Snapshot, Snapshots};
 pub use stats::{Damage, DeviceStats, Doubt, Progress, Stats, VerifyReport};
 
 use std::sync::Arc;
@@ -436,6 +438,17 @@ pub trait Engine: Send + Sync {
         Ok(())
     }
 
+    /// Of a store that was opened to outlive its medium: fails once that has gone while it was in use.
+    /// Then nothing that any call has answered or shown since may be believed: not a value, nor that
+    /// there is none, nor that it was written. So whoever has opened a store so asks after each call, and
+    /// before its answer is used. Any other store does not survive its medium, and never fails here.
+    ///
+    /// # Errors
+    /// [`Error::Io`], for ever after.
+    fn check_medium(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Stops background work and leaves a clean store behind, from which the next open is
     /// immediate. Writes after it fail with [`Error::Closed`].
     ///
@@ -479,22 +492,4 @@ pub trait Ordered {
         limit: usize,
         visit: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<()>;
-}
-
-/// Views of the store as it was at one moment.
-pub trait Snapshots {
-    /// A read-only view of now.
-    ///
-    /// # Errors
-    /// As [`Engine`]'s.
-    fn snapshot(&self) -> Result<Box<dyn Snapshot>>;
-}
-
-/// A view of one moment; dropping it releases what it pinned.
-pub trait Snapshot: Send + Sync {
-    /// Shows the record that `key` had then; false if it had none.
-    ///
-    /// # Errors
-    /// As [`Engine`]'s.
-    fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<bool>;
 }

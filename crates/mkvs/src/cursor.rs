@@ -1,9 +1,10 @@
 //! Going through all records: group after group, each on a device that has all of it.
 
 use crate::bloom::hash_of;
+use crate::device::Device;
 use crate::matrix::{Shared, is_reserved};
 use crate::scan::Stretch;
-use coreplane_engine::{Entry, Error, Result, WriteOptions};
+use coreplane_engine::{Entry, Error, Record, Result, Value, WriteOptions};
 use coreplane_pmem::spin;
 use std::sync::atomic::Ordering;
 
@@ -68,10 +69,18 @@ impl Shared {
         }
         let _still = self.moves.read_recursive();
         for (number, group) in self.groups.iter().enumerate() {
-            group.ask(|device| {
-                device.engine.changes_since(sequence, &mut |entry| {
-                    if self.is_shown(number, entry.key) {
-                        visit(entry);
+            group.ask(|Device { engine, .. }| {
+                let (mut key, mut value) = (Vec::new(), Vec::new());
+                engine.changes_since(sequence, &mut |entry| {
+                    key.clear();
+                    key.extend_from_slice(entry.key);
+                    value.clear();
+                    entry.record.iter().for_each(|record| record.value.append_to(&mut value));
+                    // Nobody is shown what is not there. When this one has ended its failure is told.
+                    if engine.check_medium().is_ok() && self.is_shown(number, &key) {
+                        let whole = |record| Record { value: Value::Whole(&value), ..record };
+                        let record = entry.record.map(whole);
+                        visit(Entry { key: &key, record, sequence: entry.sequence });
                     }
                 })
             })?;

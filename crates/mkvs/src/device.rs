@@ -26,7 +26,7 @@ use crate::pace::Pace;
 use crate::race::{Race, Scratch};
 use crate::ring::{Decision, Decisions, Room, Taken};
 use crate::track::{OnTheWay, Track};
-use coreplane_engine::{Batch, Change, Engine, Outcome, Result, WriteOptions};
+use coreplane_engine::{Batch, Change, Engine, Error, Outcome, Result, WriteOptions};
 use coreplane_pmem::epoch::barrier;
 use coreplane_pmem::spin::{self, Backoff};
 use crossbeam_queue::ArrayQueue;
@@ -85,6 +85,8 @@ pub(crate) struct Device {
     reads: ArrayQueue<(Arc<Race>, Instant)>,
     rest: AtomicU32,
     is_closed: AtomicBool,
+    /// Why it failed, as it was said first.
+    why: OnceLock<String>,
     thread: OnceLock<Thread>,
     processor: Mutex<Option<JoinHandle<()>>>,
 }
@@ -130,9 +132,21 @@ impl Device {
             reads: ArrayQueue::new(READS),
             rest: AtomicU32::new(AWAKE),
             is_closed: AtomicBool::new(false),
+            why: OnceLock::new(),
             thread: OnceLock::new(),
             processor: Mutex::new(None),
         }
+    }
+
+    /// It has failed with this.
+    #[cold]
+    pub(crate) fn note_failure(&self, error: &Error) {
+        self.why.get_or_init(|| error.to_string());
+    }
+
+    /// Why it failed.
+    pub(crate) fn why(&self) -> Option<&str> {
+        self.why.get().map(String::as_str)
     }
 
     /// What waits for the device, in lines of its ring, batches and reads; or is being made.

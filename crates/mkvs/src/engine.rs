@@ -170,11 +170,13 @@ impl Engine for Matrix {
     }
 
     fn sync(&self) -> Result<()> {
-        let members = self.shared.groups.iter().flat_map(|group| group.of(group.members()));
-        members.into_iter().try_for_each(|device| {
-            device.drain();
-            device.engine.sync()
-        })
+        for group in self.shared.groups.iter() {
+            for device in group.of(group.members()) {
+                device.drain();
+                device.engine.sync().or_else(|error| group.go_on_without(device, error))?;
+            }
+        }
+        Ok(())
     }
 
     fn on_durable(&self, _listener: DurableListener) {}

@@ -206,6 +206,7 @@ impl Group {
         if members.count_ones() < 2 {
             return Err(error);
         }
+        device.note_failure(&error);
         self.drop_member(device)
     }
 
@@ -358,6 +359,7 @@ impl Group {
                 // The one that is read has it, so that it cannot be taken back unseen: this device
                 // cannot follow, as one that has no space for what is in its ring.
                 Err(error) if made & 1 << order.asked() != 0 => {
+                    device.note_failure(&error);
                     if self.drop_member(device).is_err() {
                         return not_made(made, device, error);
                     }

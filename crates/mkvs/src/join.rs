@@ -14,6 +14,7 @@
 //! held against its peers, within the key's turn, and where it is the newer one, the record of the
 //! peers is written anew.
 
+use crate::believed::believed;
 use crate::bloom::hash_of;
 use crate::device::Device;
 use crate::engine::Matrix;
@@ -25,7 +26,7 @@ use crate::matrix::{Shared, is_reserved};
 use crate::open::{Rack, drawn};
 use crate::pending::Pending;
 use coreplane_engine::{
-    Engine, Error, Outcome, Progress, Record, Result, Visibility, WriteOptions,
+    Engine, Error, Outcome, Progress, Result, Visibility, WriteOptions,
 };
 use coreplane_pmem::spin;
 use std::sync::Arc;
@@ -115,7 +116,7 @@ impl Shared {
             Some(engine) => engine,
             None => {
                 rack.remove(place)?;
-                rack.create(place, &self.clock.source())?
+                believed(rack.create(place, &self.clock.source())?)?
             }
         };
         label.at(place).write(&*engine)?;
@@ -135,10 +136,19 @@ impl Shared {
         let engine = match group.device(place.device) {
             Ok(device) => {
                 device.stop();
+                if let Err(error) = device.engine.check_medium() {
+                    if !rack.present()?.contains(&place) {
+                        return Ok(None);
+                    }
+                    return Err(Error::Unusable(format!(
+                        "{error}; what is at {place} now can be looked at when the matrix is opened \
+                         again, or a fresh device can take its place"
+                    )));
+                }
                 Arc::clone(&device.engine)
             }
             Err(_) if !rack.present()?.contains(&place) => return Ok(None),
-            Err(_) => match rack.open(place, &self.clock.source()) {
+            Err(_) => match rack.open(place, &self.clock.source()).and_then(believed) {
                 // It was about to be made.
                 Err(Error::Unusable(_)) if is_joining => return Ok(None),
                 opened => opened?,
@@ -265,11 +275,14 @@ impl Shared {
     /// What the members of a group have of a key.
     fn item_of(&self, group: &Group, key: &[u8]) -> Result<Option<Item>> {
         let mut item = None;
-        let visit = &mut |record: Record<'_>| {
-            let put = Some((record.value.to_vec(), record.expires_at));
-            item = Some(Item { key: key.to_vec(), put, sequence: record.sequence });
-        };
-        group.ask_anchor(|device| device.engine.get_with(key, Visibility::Durable, visit))?;
+        group.ask_anchor(|device| {
+            // What one has shown that failed is not believed.
+            item = None;
+            device.engine.get_with(key, Visibility::Durable, &mut |record| {
+                let put = Some((record.value.to_vec(), record.expires_at));
+                item = Some(Item { key: key.to_vec(), put, sequence: record.sequence });
+            })
+        })?;
         Ok(item)
     }
 

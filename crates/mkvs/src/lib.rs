@@ -31,6 +31,7 @@
 //! ([`Ack`]), and a read asks only devices that have what was acknowledged.
 
 mod batch;
+mod believed;
 pub mod bloom;
 mod clock;
 mod counters;

@@ -12,6 +12,7 @@ use crate::intent::Intents;
 use crate::label::{Label, Position, RESERVED};
 use crate::owners::Owners;
 use crate::pending::{Devices, Pending, Seen};
+use crate::race::Scratch;
 use coreplane_engine::{
     Cursors, Engine, Error, Expected, Found, Limits, Mutation, Outcome, Record, Result, Ticket,
     UnixMillis, WriteOptions,
@@ -19,12 +20,18 @@ use coreplane_engine::{
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::spin::Backoff;
 use parking_lot::{Mutex, RwLock};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Looks for a key, each at one whose writes began meanwhile, before the turn to write it is taken.
 const READS: u32 = 8;
+
+thread_local! {
+    /// What the device shows that is being read.
+    static SHOWN: RefCell<Scratch> = RefCell::default();
+}
 
 /// What the parts of an open matrix share.
 pub(crate) struct Shared {
@@ -325,9 +332,18 @@ impl Shared {
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Option<Found>> {
         let timer = group.timer();
-        let read = group.read_on(device, (hash, key), seen, visit);
+        // What a device shows whose medium goes meanwhile is none of what it has: it is shown on when
+        // the device has answered.
+        let mut shown = SHOWN.take();
+        let read = group.read_on(device, (hash, key), seen, &mut |record| shown.keep(&record));
         if let Some(begun_at) = timer {
             device.pace.look(begun_at.elapsed());
+        }
+        if let Ok(Some(Found { hit: true, .. })) = read {
+            visit(shown.record());
+        }
+        if shown.is_small() {
+            SHOWN.set(shown);
         }
         match read {
             Ok(found) => Ok(found),

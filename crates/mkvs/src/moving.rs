@@ -15,6 +15,7 @@
 //! A new group that cannot take what is written (it is full, say) loses the slot before it has got
 //! it: the owner is the old group, which has everything.
 
+use crate::believed::believed;
 use crate::bloom::hash_of;
 use crate::decided::{Decided, is_failure};
 use crate::device::Device;
@@ -112,7 +113,7 @@ impl Shared {
             let place = Position { group: number, device: at as u8 };
             self.check_place(place)?;
             rack.remove(place)?;
-            let engine = rack.create(place, &self.clock.source())?;
+            let engine = believed(rack.create(place, &self.clock.source())?)?;
             engine.hold_tombstones(0)?;
             self.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
             planned.at(place).write(&*engine)?;
@@ -272,10 +273,13 @@ impl Shared {
     /// What a group has of a key.
     fn seen_in(&self, group: &Group, key: &[u8]) -> Result<Seen> {
         let mut seen = None;
-        let visit = &mut |record: Record<'_>| {
-            seen = Some((record.sequence, record.value.to_vec(), record.expires_at));
-        };
-        group.ask_anchor(|device| device.engine.get_with(key, Visibility::Durable, visit))?;
+        group.ask_anchor(|device| {
+            // What one has shown that failed is not believed.
+            seen = None;
+            device.engine.get_with(key, Visibility::Durable, &mut |record| {
+                seen = Some((record.sequence, record.value.to_vec(), record.expires_at));
+            })
+        })?;
         Ok(seen)
     }
 

@@ -8,6 +8,7 @@
 //! was acknowledged at `all`; at `first` some were. Either way the newest counts: whatever any
 //! member has of what is newer than the label's *mark* is given to the others, deletes too.
 
+use crate::believed::believed;
 use crate::bloom::Filter;
 use crate::clock::{Clock, TimeSource};
 use crate::counters::Counters;
@@ -156,7 +157,7 @@ impl Matrix {
         label.prototype = prototype;
         let mut found = BTreeMap::new();
         for position in label.positions() {
-            let engine = rack.create(position, &clock.source())?;
+            let engine = believed(rack.create(position, &clock.source())?)?;
             engine.hold_tombstones(0)?;
             found.insert(position, Found { engine, label: label.at(position) });
         }
@@ -221,8 +222,8 @@ impl Matrix {
         Ok(matrix)
     }
 
-    /// The places whose devices could not be opened, since they are damaged, and how: they count as
-    /// absent.
+    /// The places whose devices are left out, and why: they could not be opened, since they are damaged,
+    /// or have failed since. They count as absent.
     pub fn damaged(&self) -> Vec<(Position, String)> {
         self.shared.damaged.lock().clone()
     }
@@ -309,7 +310,8 @@ enum Seen {
 /// # Errors
 /// If it may be sound and cannot be used now.
 fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
-    let labelled = rack.open(place, &clock.source()).and_then(|engine| {
+    let opened = rack.open(place, &clock.source()).and_then(believed);
+    let labelled = opened.and_then(|engine| {
         let label = Label::read(&*engine)?;
         // What the matrix has written there may be damaged, so that nobody knows what it is.
         Intent::all_on(&*engine)?;

@@ -50,14 +50,19 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    fn keep(&mut self, record: &Record<'_>) {
+    /// It is kept for the next one, unless it has become large.
+    pub(crate) fn is_small(&self) -> bool {
+        self.value.capacity() <= 64 << 10
+    }
+
+    pub(crate) fn keep(&mut self, record: &Record<'_>) {
         self.value.clear();
         record.value.append_to(&mut self.value);
         (self.sequence, self.expires_at) = (record.sequence, record.expires_at);
         self.is_hit = true;
     }
 
-    fn record(&self) -> Record<'_> {
+    pub(crate) fn record(&self) -> Record<'_> {
         Record {
             value: Value::Whole(&self.value),
             sequence: self.sequence,

@@ -6,6 +6,7 @@ use crate::label::{Ack, Label, Position, Standing};
 use crate::matrix::Shared;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Sequences below this are taken.
@@ -98,6 +99,7 @@ impl Shared {
                 break;
             }
             for (position, error) in failed {
+                self.device_at(position).iter().for_each(|device| device.note_failure(&error));
                 // Who cannot be told has failed too; but not who is full, or is just being closed.
                 if !is_failure(&error) || Some(position) == joiner {
                     return Err(error);
@@ -112,8 +114,18 @@ impl Shared {
             let of = &self.groups[usize::from(*group)];
             of.set_members(left & of.members(), |hash| self.is_of(*group, hash));
         }
+        for position in gone {
+            let why = self.device_at(position).and_then(|device| device.why().map(str::to_owned));
+            let mut damaged = self.damaged.lock();
+            damaged.retain(|(known, _)| *known != position);
+            damaged.extend(why.map(|why| (position, why)));
+        }
         self.is_level.store(label.is_level, Ordering::Release);
         Ok(())
+    }
+
+    fn device_at(&self, Position { group, device }: Position) -> Option<&Arc<Device>> {
+        self.groups.get(usize::from(group))?.device(device).ok()
     }
 
     /// True if the keys of this hash are a group's.

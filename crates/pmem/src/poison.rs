@@ -1,28 +1,59 @@
 //! Bytes that cannot be read.
 //!
 //! A load from a page that the medium has lost (an uncorrectable error, or a file that someone
-//! shortened) does not return an error: the kernel ends the process with SIGBUS, silently. Two
+//! shortened) does not return an error: the kernel ends the process with SIGBUS, silently. Three
 //! remedies:
 //!
 //! - [`install_handler`]: a handler that says which pool and offset it was before the process
 //!   ends with status [`EXIT_STATUS`]. It does not try to go on: whatever the thread was doing
 //!   with the page is unknown.
+//! - [`Pool::outlive`](crate::Pool::outlive): of such a pool the handler lets the thread go on, with
+//!   zeroes. For one of several that hold the same; below.
 //! - [`Space::probe`](crate::Space::probe): asks the kernel to read a page on the caller's
 //!   behalf, which returns an error instead of a signal. For whoever verifies a pool.
 //!
 //! The handler may run at any instruction, so that it allocates nothing, locks nothing and calls
-//! nothing but `write`, `pause` and `_exit`: mapped pools are registered in a fixed table of
+//! nothing but `write`, `mmap`, `pause` and `_exit`: mapped pools are registered in a fixed table of
 //! atomics. A signal in a mapping can only come from a thread that uses the mapping, so that the
 //! entry it finds cannot be going away. A SIGBUS anywhere else is left to the handler that was
 //! there before.
+//!
+//! # A pool that is outlived
+//!
+//! ```text
+//!   a load or store faults ─▶ the pool is marked as lost ─▶ zeroes are mapped over all of it
+//!     ─▶ the instruction runs again ─▶ … ─▶ the engine answers ─▶ the mark is looked at: an error
+//! ```
+//!
+//! All of it, and not the page: the rest of a device that goes goes too, no mapping of huge pages need
+//! be split, there is one mapping afterwards and not one for each page, and nothing that is stored from
+//! then on can come to the file. The mark is set *before* the zeroes can be seen. So whoever has seen
+//! some, on whatever thread, and looks at the mark afterwards ([`Space::check_lost`]), finds it.
+//!
+//! [`Space::check_lost`]: crate::Space::check_lost
+//!
+//! What this asks of those who use such a pool:
+//!
+//! - Nothing that was read, concluded or shown since the pool was marked may be used: after each call
+//!   of an engine the mark is looked at before its answer is. `Space::fence` fails once there is one, so
+//!   that no write is taken for durable.
+//! - Whatever lies in the pool may become zero between two looks at it, behind a shared slice too. The
+//!   compiler is told otherwise of a slice; what it may do with that is to load a byte once or several
+//!   times, of which each is the byte or zero. So an offset, a length or a count is looked at once, or
+//!   is as safe to use when it is zero: as it must be of a pool that is damaged. Then the engine can
+//!   do no more than answer nonsense, fail, or panic: in the pool and in its own memory, both of which
+//!   are given up.
+//!
+//! What reaches no page of the file any more is not noticed by the handler: a file that is cut short
+//! and made long again before anybody looks reads as zeroes, without a signal.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Once};
 
 /// With which the process ends after a SIGBUS in a pool (`EX_SOFTWARE`).
 pub const EXIT_STATUS: i32 = 70;
@@ -42,6 +73,42 @@ struct Entry {
     len: AtomicUsize,
     name: AtomicPtr<u8>,
     name_len: AtomicUsize,
+    /// Bytes from the start that are mapped; the rest is in reserve.
+    mapped: AtomicUsize,
+    /// Of a pool that is outlived.
+    mark: AtomicPtr<AtomicU64>,
+}
+
+/// Whether a pool that is outlived was lost, and where that was found out: 0, or one more than the
+/// offset.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mark(Arc<AtomicU64>);
+
+impl Mark {
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), LostAt> {
+        // After all that this thread has loaded before.
+        fence(Ordering::Acquire);
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            at => Err(LostAt { offset: at - 1 }),
+        }
+    }
+}
+
+/// A pool that is outlived was lost under its mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the medium is gone, found out at offset {offset:#x}")]
+pub struct LostAt {
+    /// Where that was found out, in bytes.
+    pub offset: u64,
+}
+
+impl From<LostAt> for io::Error {
+    /// As a device answers that can still be asked.
+    fn from(_: LostAt) -> Self {
+        Self::from_raw_os_error(libc::EIO)
+    }
 }
 
 /// Pools beyond this many are mapped all the same; a SIGBUS in them ends the process silently.
@@ -54,6 +121,8 @@ static TABLE: [Entry; ENTRIES] = [const {
         len: AtomicUsize::new(0),
         name: AtomicPtr::new(ptr::null_mut()),
         name_len: AtomicUsize::new(0),
+        mapped: AtomicUsize::new(0),
+        mark: AtomicPtr::new(ptr::null_mut()),
     }
 }; ENTRIES];
 
@@ -62,11 +131,13 @@ static TABLE: [Entry; ENTRIES] = [const {
 pub(crate) struct Registered {
     entry: Option<usize>,
     name: Box<[u8]>,
+    /// Where the entry points to, if it does.
+    mark: Mark,
 }
 
 impl Registered {
-    /// The mapping of `path` at `start .. start + len`.
-    pub(crate) fn new(start: usize, len: usize, path: &Path) -> Self {
+    /// The mapping of `path` at `start .. start + len`, which may be outlived with this mark.
+    pub(crate) fn new(start: usize, len: usize, path: &Path, mark: Mark) -> Self {
         let mut name: Box<[u8]> = path.as_os_str().as_bytes().into();
         let free = |entry: &Entry| !entry.taken.swap(true, Ordering::AcqRel);
         let number = TABLE.iter().position(free);
@@ -76,14 +147,34 @@ impl Registered {
             entry.start.store(start, Ordering::Relaxed);
             entry.len.store(len, Ordering::Release);
         }
-        Self { entry: number, name }
+        Self { entry: number, name, mark }
+    }
+
+    fn entry(&self) -> Option<&'static Entry> {
+        self.entry.and_then(|number| TABLE.get(number))
+    }
+
+    /// So many bytes from the start are mapped.
+    pub(crate) fn set_mapped(&self, mapped: u64) {
+        if let Some(entry) = self.entry() {
+            entry.mapped.store(mapped as usize, Ordering::Release);
+        }
+    }
+
+    /// From now on the pool is outlived; false if it cannot be, since there are too many.
+    pub(crate) fn outlive(&self) -> bool {
+        let Some(entry) = self.entry() else { return false };
+        entry.mark.store(Arc::as_ptr(&self.mark.0).cast_mut(), Ordering::Release);
+        true
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if let Some(entry) = self.entry.and_then(|number| TABLE.get(number)) {
+        if let Some(entry) = self.entry() {
             entry.len.store(0, Ordering::Release);
+            entry.mark.store(ptr::null_mut(), Ordering::Release);
+            entry.mapped.store(0, Ordering::Release);
             entry.name_len.store(0, Ordering::Release);
             entry.taken.store(false, Ordering::Release);
         }
@@ -136,11 +227,15 @@ fn install() -> io::Result<()> {
 
 extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`, and SIGBUS has an address.
-    let address = unsafe { (*info).si_addr() }.addr();
+    let (address, code) = unsafe { ((*info).si_addr().addr(), (*info).si_code) };
     for entry in &TABLE {
         let len = entry.len.load(Ordering::Acquire);
         let start = entry.start.load(Ordering::Relaxed);
         if address.wrapping_sub(start) < len {
+            // One that is not aligned would fault again.
+            if code != libc::BUS_ADRALN && go_on(entry, start, (address - start) as u64) {
+                return;
+            }
             report(entry, (address - start) as u64);
         }
     }
@@ -149,6 +244,41 @@ extern "C" fn on_bus_error(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_v
     unsafe {
         libc::sigaction(libc::SIGBUS, (*PREVIOUS.0.get()).as_ptr(), ptr::null_mut());
     }
+}
+
+/// Marks a pool that is outlived as lost, and maps zeroes over it, so that the instruction that
+/// faulted can run again; false if that cannot be, and the process must end.
+fn go_on(entry: &Entry, start: usize, offset: u64) -> bool {
+    let mark = entry.mark.load(Ordering::Acquire);
+    if mark.is_null() {
+        return false;
+    }
+    // SAFETY: it is that of the mapping's `Registered`, which goes before the mapping; and the thread
+    // that faulted uses the mapping.
+    let mark = unsafe { &*mark };
+    // Before anybody can see a zero.
+    let is_first = mark.compare_exchange(0, offset + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+    let mapped = entry.mapped.load(Ordering::Acquire);
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: `start .. start + mapped` is this pool's mapping, of which nobody else has a part, and
+    // which is not unmapped while a thread uses it. All references into it stay good: they lead to
+    // memory of the same length, whose bytes have become zero, for which the users of such a pool are
+    // prepared (see the module). Several threads may do this one after the other: what is stored to a
+    // lost pool is nobody's. It is one system call, which may be made at any instruction; the thread's
+    // `errno` is put back.
+    let at = unsafe {
+        let errno = libc::__errno_location();
+        let before = *errno;
+        let at = libc::mmap(ptr::without_provenance_mut(start), mapped, protection, kind, -1, 0);
+        *errno = before;
+        at
+    };
+    let is_mapped = at != libc::MAP_FAILED && offset < mapped as u64;
+    if is_mapped && is_first {
+        say(entry, b": its medium is gone, found out at offset 0x", offset, b"; it is left out\n");
+    }
+    is_mapped
 }
 
 /// Says what happened and ends the process. Of several threads that meet lost pages at once the
@@ -161,25 +291,25 @@ fn report(entry: &Entry, offset: u64) -> ! {
             unsafe { libc::pause() };
         }
     }
+    say(entry, b": poisoned page at offset 0x", offset, b"; run coreplane verify\n");
+    // SAFETY: may be called in a signal handler.
+    unsafe { libc::_exit(EXIT_STATUS) }
+}
+
+/// Writes a line about a pool to the standard error.
+fn say(entry: &Entry, what: &[u8], offset: u64, rest: &[u8]) {
     let mut digits = [0; 16];
     let offset = hex(offset, &mut digits);
     // SAFETY: the name lives as long as the entry, and the mapping that faulted keeps both; the
-    // other buffers are ours. `write` and `_exit` may be called in a signal handler.
+    // other buffers are ours. `write` may be called in a signal handler.
     unsafe {
         let name = std::slice::from_raw_parts(
             entry.name.load(Ordering::Relaxed),
             entry.name_len.load(Ordering::Relaxed),
         );
-        for part in [
-            b"pool ".as_slice(),
-            name,
-            b": poisoned page at offset 0x",
-            offset,
-            b"; run coreplane verify\n",
-        ] {
+        for part in [b"pool ".as_slice(), name, what, offset, rest] {
             libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len());
         }
-        libc::_exit(EXIT_STATUS)
     }
 }
 

@@ -254,6 +254,19 @@ impl Pool {
         })
     }
 
+    /// A loss of the medium under the mapping (its file cut short, a page poisoned, the device gone)
+    /// ends the process no more. The pool reads as zeroes then, what is stored to it goes nowhere, every
+    /// fence fails, and so does [`Space::check_lost`], which whoever uses the pool asks before he
+    /// believes anything that was read: the module [`poison`](crate::poison) has the whole duty. False
+    /// if it cannot be so: the pool is not a file, or too many are mapped.
+    ///
+    /// # Errors
+    /// If the handler of SIGBUS cannot be installed.
+    pub fn outlive(&self) -> std::io::Result<bool> {
+        crate::poison::install_handler()?;
+        Ok(self.space.outlive())
+    }
+
     /// The mapped pool.
     pub fn space(&self) -> &Arc<Space> {
         &self.space
@@ -319,6 +332,8 @@ impl Pool {
         if size <= root.size {
             return Ok(());
         }
+        // A file that was cut short is not made long again, as if nothing had been lost.
+        self.space.check_lost().map_err(std::io::Error::from).io("grow the pool")?;
         let reserved = self.space.reserved();
         if size > reserved {
             return Err(PoolError::Geometry(format!(

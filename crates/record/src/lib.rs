@@ -34,7 +34,7 @@
 mod errors;
 pub mod sealed;
 
-pub use errors::{pool_error, sync_failed};
+pub use errors::{lost, outlive, pool_error, sync_failed};
 
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::checksum::{crc32c_append, crc32c_difference};

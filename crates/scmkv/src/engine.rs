@@ -12,6 +12,7 @@ use coreplane_engine::{
     Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space, spin};
+use coreplane_record::{lost, outlive};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::path::Path;
@@ -63,8 +64,9 @@ impl Scmkv {
         geometry.check()?;
         let create = open::create_options(size, geometry, media);
         let pool = Pool::create(path, &create).map_err(open::pool_error)?;
-        let made =
-            Store::format(pool, placement, &options).and_then(|store| Self::start(store, &options));
+        let made = outlive(&pool, options.outlives_medium)
+            .and_then(|()| Store::format(pool, placement, &options))
+            .and_then(|store| Self::start(store, &options));
         if made.is_err() {
             // A pool that is no store yet. If it cannot be removed, an open says so.
             let _removed = std::fs::remove_file(path).is_ok();
@@ -91,6 +93,7 @@ impl Scmkv {
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
         let pool = Pool::open(path, &OpenOptions { media }).map_err(open::pool_error)?;
+        outlive(&pool, options.outlives_medium)?;
         Self::start(Store::open(pool, &options, progress)?, &options)
     }
 
@@ -458,6 +461,10 @@ impl Engine for Scmkv {
 
     fn check(&self, key: &[u8]) -> Result<bool> {
         self.store.check_record_of(key)
+    }
+
+    fn check_medium(&self) -> Result<()> {
+        self.store.space.check_lost().map_err(|at| lost(&self.store.pool, at))
     }
 
     fn close(&self) -> Result<()> {

@@ -56,11 +56,21 @@ pub struct Options {
     pub check_reads: bool,
     /// Tells the time that expiries are held against; none: the system's clock.
     pub time: Option<TimeSource>,
+    /// Whether the process goes on when the medium goes from under the pool: a file that is cut short,
+    /// a page that is poisoned. Else that ends it, with a line that says where. Whoever asks for this
+    /// has to ask [`coreplane_engine::Engine::check_medium`] after each call, before its answer is used.
+    pub outlives_medium: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { durability: Durability::Strict, background: true, check_reads: false, time: None }
+        Self {
+            durability: Durability::Strict,
+            background: true,
+            check_reads: false,
+            time: None,
+            outlives_medium: false,
+        }
     }
 }
 
@@ -70,6 +80,7 @@ impl std::fmt::Debug for Options {
             .field("durability", &self.durability)
             .field("background", &self.background)
             .field("check_reads", &self.check_reads)
+            .field("outlives_medium", &self.outlives_medium)
             .finish_non_exhaustive()
     }
 }

@@ -65,7 +65,7 @@ fn show(out: &mut impl Write, status: &MatrixStatus, records: u64) -> io::Result
         writeln!(out, "{position:<8} {}", standing_name(*standing))?;
     }
     for (position, how) in &status.damaged {
-        writeln!(out, "{position:<8} is damaged: {how} (`replace --fresh` fills a new one)")?;
+        writeln!(out, "{position:<8} is left out: {how} (`replace --fresh` fills a new one)")?;
     }
     for (group, slots) in status.slots.iter().enumerate() {
         writeln!(out, "group {group:<2} {slots} slots")?;

@@ -83,9 +83,8 @@ impl Group {
         if self.followers() & bit == 0 || !self.is_there(device) {
             return false;
         }
-        if make().is_ok() {
-            return true;
-        }
+        let Err(error) = make() else { return true };
+        device.note_failure(&error);
         // Without space, too: it cannot have what the others have. If that cannot be made durable the
         // entry stays, and nobody is told that the device has it. If it was replaced meanwhile, the
         // one in its place has not failed.

@@ -28,7 +28,7 @@ pub use writer::{PageWriter, Pen, WriteMode};
 use crate::epoch::Guard;
 use crate::media::{Behaviour, Trace};
 use crate::order::{self, Instruction, LINE};
-use crate::poison::Registered;
+use crate::poison::{LostAt, Mark, Registered};
 use crate::space::map::Mapping;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
@@ -63,6 +63,8 @@ pub struct Space {
     /// In the table of the SIGBUS handler; goes before the mapping.
     registered: OnceLock<Registered>,
     mapping: Mapping,
+    /// Set if it was lost and is outlived.
+    lost: Mark,
     page_shift: u32,
     roles: Roles,
     behaviour: Behaviour,
@@ -109,6 +111,7 @@ impl Space {
         let pages = mapping.reserved() / u64::from(page_size);
         Self {
             mapping,
+            lost: Mark::default(),
             page_shift: page_size.trailing_zeros(),
             roles: Roles::new(usize::try_from(pages).unwrap_or(usize::MAX)),
             instruction: if behaviour.flushes_lines() {
@@ -192,7 +195,25 @@ impl Space {
     /// Says which pool this is, for the message that a SIGBUS ends with.
     pub(crate) fn set_name(&self, path: &Path) {
         let (start, len) = (self.mapping.at(0).addr(), self.mapping.reserved() as usize);
-        self.registered.get_or_init(|| Registered::new(start, len, path));
+        let register = || Registered::new(start, len, path, self.lost.clone());
+        self.registered.get_or_init(register).set_mapped(self.len());
+    }
+
+    /// A loss of the medium ends the process no more: from then on [`Space::check_lost`] fails. Of a
+    /// file that has a name. False if it cannot be so.
+    pub(crate) fn outlive(&self) -> bool {
+        self.registered.get().is_some_and(Registered::outlive)
+    }
+
+    /// Of a pool that is outlived ([`Pool::outlive`](crate::Pool::outlive)): fails if anything that
+    /// this thread has read of it until now may be other than what is there. To be asked before it is
+    /// used. Of any other space it never fails.
+    ///
+    /// # Errors
+    /// [`LostAt`], for ever after.
+    #[inline]
+    pub fn check_lost(&self) -> Result<(), LostAt> {
+        self.lost.check()
     }
 
     /// Bytes mapped now.
@@ -260,12 +281,18 @@ impl Space {
         {
             trace.grow(len)?;
         }
-        self.mapping.grow(len, file, self.behaviour.maps_sync())
+        self.check_lost()?;
+        self.mapping.grow(len, file, self.behaviour.maps_sync())?;
+        self.registered.get().iter().for_each(|it| it.set_mapped(self.len()));
+        Ok(())
     }
 
     /// Touches every page of the range so that no later access faults (best effort).
     pub fn populate(&self, offset: u64, len: u64) {
-        self.mapping.populate(offset, len);
+        // What was lost would be memory for nothing.
+        if self.check_lost().is_ok() {
+            self.mapping.populate(offset, len);
+        }
     }
 
     /// A handle to the 8-byte word at `offset`, if that is aligned and in a word page.

@@ -5,7 +5,13 @@ use super::{Counter, Space, SyncError, WriteMode, bump, thread_number};
 use crate::arch;
 use crate::media::Behaviour;
 use crate::order::{self, Instruction, LINE};
+use crate::poison::LostAt;
 use std::sync::atomic::Ordering;
+
+#[cold]
+fn lost(at: LostAt) -> SyncError {
+    SyncError(at.to_string())
+}
 
 impl Space {
     /// Writes the lines of the range back: durable at this thread's next [`Space::fence`]. On
@@ -60,7 +66,8 @@ impl Space {
     /// returns. On `file` media it takes part in a group-committed sync.
     ///
     /// # Errors
-    /// [`SyncError`] on `file` media, after which no later fence succeeds.
+    /// [`SyncError`] on `file` media, and of a pool that was lost and is outlived; after which no later
+    /// fence succeeds.
     #[inline]
     pub fn fence(&self) -> Result<(), SyncError> {
         match &self.behaviour {
@@ -80,10 +87,11 @@ impl Space {
             }
             Behaviour::File => {
                 self.count_fence();
-                return self.syncer.as_ref().map_or(Ok(()), Syncer::sync);
+                self.syncer.as_ref().map_or(Ok(()), Syncer::sync)?;
             }
         }
-        Ok(())
+        // Afterwards: what was stored before the loss was seen went nowhere, too.
+        self.check_lost().map_err(lost)
     }
 
     /// [`Space::flush`], then [`Space::fence`].
@@ -144,6 +152,7 @@ impl Space {
         if let Behaviour::Traced(trace) = &self.behaviour {
             return trace.check_sync();
         }
+        self.check_lost().map_err(lost)?;
         self.syncer.as_ref().map_or(Ok(()), Syncer::check)
     }
 

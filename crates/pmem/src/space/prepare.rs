@@ -75,6 +75,8 @@ impl Space {
     /// # Errors
     /// If the file cannot be written. The page is free all the same.
     pub fn prepare(&self, page: u32, preparation: Preparation) -> io::Result<bool> {
+        // Nothing is written to the file of a pool that was lost.
+        self.check_lost()?;
         if page >= self.pages() || !self.roles.claim(page) {
             return Ok(false);
         }

@@ -1,0 +1,232 @@
+//! Devices of a matrix that really go, under a server that goes on: the file of one is cut short in
+//! mid-load, so that the next load or store in its mapping is a SIGBUS. What was acknowledged is there,
+//! what is read is right, the other devices carry on, and a new device takes the place of the lost one.
+
+mod pool;
+mod session;
+
+use pool::{Place, Pool};
+use session::{Client, Outcome, Reply, Served};
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const WRITERS: usize = 3;
+
+fn key(writer: usize, number: u64) -> Vec<u8> {
+    format!("key:{writer}:{number}").into_bytes()
+}
+
+/// A text that occurs nowhere else.
+fn value(writer: usize, number: u64) -> Vec<u8> {
+    format!("<{writer}:{number:08}>").repeat(12).into_bytes()
+}
+
+fn sequence(writer: usize) -> Vec<u8> {
+    format!("sequence:{writer}").into_bytes()
+}
+
+/// What every writer was told.
+#[derive(Default)]
+struct Acknowledged {
+    /// How many keys of its own it has written.
+    keys: [AtomicU64; WRITERS],
+    /// How often it has counted up.
+    counted: [AtomicU64; WRITERS],
+    stop: AtomicBool,
+    /// Errors that a client was told, where those may be.
+    refused: AtomicU64,
+}
+
+impl Acknowledged {
+    fn total(&self) -> u64 {
+        self.keys.iter().map(|keys| keys.load(Ordering::SeqCst)).sum()
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Waits for so many more, all writers together.
+    fn wait_for(&self, more: u64) {
+        let goal = self.total() + more;
+        while self.total() < goal && !self.is_over() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// Writes new keys, and counts up, which is decided on what is there.
+    fn write(&self, writer: usize, mut client: Client) -> Outcome<()> {
+        while !self.is_over() {
+            let number = self.keys[writer].load(Ordering::SeqCst);
+            let reply = client.call(&[b"SET", &key(writer, number), &value(writer, number)])?;
+            assert_eq!(reply, Reply::ok(), "{writer}: {number}");
+            self.keys[writer].store(number + 1, Ordering::SeqCst);
+            let counted = self.counted[writer].load(Ordering::SeqCst) + 1;
+            let reply = client.call(&[b"INCR", &sequence(writer)])?;
+            assert_eq!(reply, Reply::Number(i64::try_from(counted)?), "{writer}");
+            self.counted[writer].store(counted, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Reads what was acknowledged.
+    fn read(&self, reader: usize, mut client: Client) -> Outcome<()> {
+        for step in reader as u64.. {
+            if self.is_over() {
+                break;
+            }
+            let writer = step as usize % WRITERS;
+            let known = self.keys[writer].load(Ordering::SeqCst);
+            if known > 0 {
+                let number = step.wrapping_mul(0x9e37_79b9_7f4a_7c15) % known;
+                let reply = client.call(&[b"GET", &key(writer, number)])?;
+                assert_eq!(reply, Reply::bulk(value(writer, number)), "{writer}: {number}");
+            }
+            let counted = self.counted[writer].load(Ordering::SeqCst);
+            let reply = client.call(&[b"GET", &sequence(writer)])?;
+            assert!(counted == 0 || number_of(&reply)? >= counted, "{writer}: {reply:?}");
+            if step % 64 == 0 {
+                let known = self.total();
+                let reply = client.call(&[b"DBSIZE"])?;
+                let is_whole = matches!(reply, Reply::Number(found) if found as u64 >= known);
+                assert!(is_whole, "{reply:?} of {known}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that was acknowledged is there.
+    fn check(&self, served: &Served) -> Outcome<()> {
+        let mut client = served.connect()?;
+        for writer in 0..WRITERS {
+            for number in 0..self.keys[writer].load(Ordering::SeqCst) {
+                let reply = client.call(&[b"GET", &key(writer, number)])?;
+                assert_eq!(reply, Reply::bulk(value(writer, number)), "{writer}: {number}");
+            }
+            let counted = number_of(&client.call(&[b"GET", &sequence(writer)])?)?;
+            // The last may have been made, and not answered.
+            let known = self.counted[writer].load(Ordering::SeqCst);
+            assert!((known..=known + 1).contains(&counted), "{writer}: {counted} of {known}");
+        }
+        Ok(())
+    }
+
+    /// Has clients write and read while something is done.
+    fn while_loaded(&self, served: &Served, act: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
+        self.stop.store(false, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let mut clients = Vec::new();
+            for number in 0..2 * WRITERS {
+                let client = served.connect()?;
+                clients.push(scope.spawn(move || {
+                    let done = match number.checked_sub(WRITERS) {
+                        None => self.write(number, client),
+                        Some(reader) => self.read(reader, client),
+                    };
+                    // One that has failed: nobody waits for it.
+                    self.stop.fetch_or(done.is_err(), Ordering::SeqCst);
+                    done.map_err(|error| error.to_string())
+                }));
+            }
+            let ends = Ends(&self.stop);
+            let acted = act();
+            drop(ends);
+            for client in clients {
+                client.join().expect("what a client is told is right")?;
+            }
+            acted
+        })
+    }
+}
+
+/// Ends the load, whatever happens.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+fn number_of(reply: &Reply) -> Outcome<u64> {
+    match reply {
+        Reply::Bulk(Some(text)) => Ok(std::str::from_utf8(text)?.parse()?),
+        other => Err(format!("no number: {other:?}").into()),
+    }
+}
+
+/// Cuts the file of a device short.
+fn cut(matrix: &Pool, device: &str, len: u64) -> Outcome<()> {
+    let file = File::options().write(true).open(matrix.path.join(device))?;
+    Ok(file.set_len(len)?)
+}
+
+/// A server, and where its complaints go.
+fn serve(matrix: &Pool) -> Outcome<Served> {
+    let complaints = File::options().append(true).create(true).open(complaints(matrix))?;
+    Served::start_complaining_to(complaints, &["--pool", &matrix.name])
+}
+
+fn complaints(matrix: &Pool) -> std::path::PathBuf {
+    matrix.path.with_extension("complaints")
+}
+
+/// Asks a server about its matrix.
+fn ask(served: &Served, code: i32, words: &[&str]) -> Outcome<String> {
+    session::expect(code, &[&["matrix"], words, &["--server", &served.address]].concat())
+}
+
+/// The status names the device as out, and says why; and so did the server.
+fn is_told(served: &Served, matrix: &Pool, device: &str) -> Outcome<()> {
+    let status = ask(served, 0, &["status"])?;
+    let standing = format!("{{\"device\":\"{device}\",\"standing\":\"absent\"}}");
+    assert!(status.contains(&standing), "{status}");
+    let reason = format!("{device}: pool {}/{device}: the medium is gone", matrix.name);
+    assert!(status.contains(&reason), "{status}");
+    let complaints = std::fs::read_to_string(complaints(matrix))?;
+    let line = format!("pool {}/{device}: its medium is gone", matrix.name);
+    assert_eq!(complaints.matches(&line).count(), 1, "{complaints}");
+    assert!(!complaints.contains("panicked"), "{complaints}");
+    Ok(())
+}
+
+fn is_whole(status: &str) {
+    assert!(status.contains("\"degraded\":false") && status.contains("\"damaged\":[]"), "{status}");
+}
+
+#[test]
+fn a_device_that_goes_under_load_costs_nothing_and_is_replaced() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    for (engine, left) in [("bptree", 0), ("scmkv", 1 << 20)] {
+        let arguments = ["--matrix", "2x2", "--engine", engine, "--size", "32MiB"];
+        let matrix = place.created(engine, &arguments)?;
+        let served = serve(&matrix)?;
+        let acknowledged = Acknowledged::default();
+        acknowledged.while_loaded(&served, || {
+            acknowledged.wait_for(3000);
+            cut(&matrix, "g0d1", left)?;
+            acknowledged.wait_for(3000);
+            is_told(&served, &matrix, "g0d1")?;
+            // What is left of it is not made a device again.
+            ask(&served, 5, &["replace", "--device", "g0d1"])?;
+            assert_eq!(std::fs::metadata(matrix.path.join("g0d1"))?.len(), left);
+            ask(&served, 0, &["replace", "--device", "g0d1", "--fresh"])?;
+            is_whole(&ask(&served, 0, &["status"])?);
+            acknowledged.wait_for(1000);
+            Ok(())
+        })?;
+        acknowledged.check(&served)?;
+        served.kill()?;
+        let served = serve(&matrix)?;
+        acknowledged.check(&served)?;
+        served.terminate()?;
+        matrix.is_sound()?;
+        // The new one has it all, too.
+        std::fs::remove_file(matrix.path.join("g0d0"))?;
+        let served = serve(&matrix)?;
+        acknowledged.check(&served)?;
+        served.terminate()?;
+        matrix.remove()?;
+    }
+    Ok(())
+}

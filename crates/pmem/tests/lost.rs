@@ -1,0 +1,123 @@
+//! A pool that is outlived: its file is cut short under the mapping, and the process goes on, with a
+//! mark that nobody misses who has seen what is not there.
+
+use coreplane_pmem::{Claim, CreateOptions, Durable, MediaChoice, Pool, epoch};
+use std::fs::File;
+use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const PAGE: u32 = 64 << 10;
+const PAGES: u64 = 32;
+
+/// A pool whose pages from the second on are full of sevens, but for the last, which has words.
+fn pool_at(path: &Path) -> Pool {
+    let options = CreateOptions {
+        size: PAGES * u64::from(PAGE),
+        media: MediaChoice::Emulated("none".to_owned()),
+        page_size: PAGE,
+        kind: "test".to_owned(),
+        parameters: [0; 8],
+    };
+    let pool = Pool::create(path, &options).unwrap();
+    for page in 1..PAGES as u32 - 1 {
+        let mut writer = pool.space().claim_log(page).unwrap();
+        writer.append(&[&vec![7; PAGE as usize]]).unwrap();
+        writer.publish();
+    }
+    assert!(pool.space().claim_words(PAGES as u32 - 1, Claim::Words));
+    pool
+}
+
+fn cut(path: &Path, pages: u64) -> File {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    file.set_len(pages * u64::from(PAGE)).unwrap();
+    file
+}
+
+/// The sum of a page, as somebody sees it who does not know that it may go.
+fn sum(pool: &Pool, page: u64) -> u64 {
+    let guard = epoch::pin();
+    let start = page * u64::from(PAGE);
+    let bytes = pool.space().bytes(&guard, start, u64::from(PAGE)).unwrap();
+    bytes.iter().map(|byte| u64::from(*byte)).sum()
+}
+
+const WHOLE: u64 = 7 * PAGE as u64;
+
+#[test]
+fn a_lost_pool_reads_as_zeroes_says_so_and_leaves_its_file_alone() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (path, other) = (directory.path().join("p"), directory.path().join("q"));
+    let (pool, peer) = (pool_at(&path), pool_at(&other));
+    assert!(pool.outlive().unwrap() && peer.outlive().unwrap());
+    let file = cut(&path, 2);
+    let before = std::fs::read(&path).unwrap();
+    let space = pool.space();
+    assert!(space.check_lost().is_ok() && space.fence().is_ok(), "nobody has looked yet");
+    assert_eq!(sum(&pool, 9), 0);
+    let lost = space.check_lost().unwrap_err();
+    assert_eq!(lost.offset, 9 * u64::from(PAGE));
+    assert_eq!(std::io::Error::from(lost).raw_os_error(), Some(libc::EIO));
+    assert!(space.fence().is_err() && space.check_sync().is_err());
+    assert_eq!(sum(&pool, 1), 0, "what is there still is not shown either");
+    // Stores go nowhere, and nothing makes the file what it was.
+    let word = space.word::<Durable>((PAGES - 1) * u64::from(PAGE)).unwrap();
+    word.store(77);
+    assert_eq!(word.load(), 77);
+    space.populate(0, space.len());
+    assert!(pool.set_root([1; 8]).is_err() && pool.grow(space.len() * 2).is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    // The other one is as it was.
+    assert!(peer.space().check_lost().is_ok() && peer.space().fence().is_ok());
+    assert_eq!(sum(&peer, 9), WHOLE);
+    drop(pool);
+    // Where it was mapped there may be another by now.
+    drop(file);
+    let third = pool_at(&directory.path().join("r"));
+    assert!(third.outlive().unwrap());
+    assert!(third.space().check_lost().is_ok());
+    assert_eq!(sum(&third, 9), WHOLE);
+}
+
+/// Whoever sees a zero finds the mark, whichever thread it was that met the loss.
+#[test]
+fn nobody_sees_a_zero_without_the_mark() {
+    const THREADS: u64 = 4;
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    for round in 0..20 {
+        let path = directory.path().join(format!("p{round}"));
+        let pool = pool_at(&path);
+        assert!(pool.outlive().unwrap());
+        let (start, looks, found) =
+            (Barrier::new(THREADS as usize + 1), AtomicU64::new(0), AtomicU64::new(0));
+        let is_cut = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (pool, start, looks, found, is_cut) = (&pool, &start, &looks, &found, &is_cut);
+                scope.spawn(move || {
+                    start.wait();
+                    for look in 0.. {
+                        let page = 1 + (look * 7 + thread * 5) % (PAGES - 2);
+                        let seen = sum(pool, page);
+                        looks.fetch_add(1, Ordering::Relaxed);
+                        if pool.space().check_lost().is_err() {
+                            assert!(is_cut.load(Ordering::SeqCst), "it was there");
+                            found.fetch_add(1, Ordering::Relaxed);
+                            return;
+                        }
+                        assert_eq!(seen, WHOLE, "page {page}, and no mark");
+                    }
+                });
+            }
+            start.wait();
+            while looks.load(Ordering::Relaxed) < 8 * THREADS {
+                std::thread::yield_now();
+            }
+            is_cut.store(true, Ordering::SeqCst);
+            cut(&path, 1 + round);
+        });
+        assert_eq!(found.into_inner(), THREADS);
+        std::fs::remove_file(path).unwrap();
+    }
+}
