@@ -55,7 +55,7 @@ pub(crate) enum Command {
     Put(Put),
     /// Delete records.
     Del(Del),
-    /// List records, in the engine's own order.
+    /// List records: in the order of their keys, if the engine has one.
     Scan(Scan),
     /// Write records from JSON lines, as `dump` makes them.
     Load(Load),
@@ -114,9 +114,27 @@ pub(crate) enum Matrix {
 pub(crate) struct Tended {
     #[command(flatten)]
     pub(crate) pool: Pool,
-    /// Ask the server that has the matrix open, at this address, in place of opening it.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[command(flatten)]
+    pub(crate) behind: Behind,
+}
+
+/// The server that has a store open, if one is named.
+#[derive(Debug, Args)]
+pub(crate) struct Behind {
+    /// Ask the server that has the store open, at this address or at the path of its Unix socket (which
+    /// has a slash), in place of opening the store.
+    #[arg(long, value_name = "HOST:PORT|PATH")]
     pub(crate) server: Option<String>,
+    /// The file that holds the password of that server.
+    #[arg(long, value_name = "PATH", requires = "server")]
+    pub(crate) password_file: Option<PathBuf>,
+}
+
+impl Behind {
+    /// The password, if one is to be given.
+    pub(crate) fn password(&self) -> std::io::Result<Option<String>> {
+        self.password_file.as_deref().map(terms::password_in).transpose()
+    }
 }
 
 #[derive(Debug, Args)]
@@ -300,14 +318,30 @@ pub(crate) struct Del {
     pub(crate) keys: Vec<String>,
 }
 
+/// List records: in the order of their keys, if the engine has one (bptree, and a matrix of it).
+///
+/// Where there is no order (scmkv) they come as the engine finds them; a prefix is looked for among all
+/// of them then, and bounds are refused. With --server it is an ordered store that is asked, and may be
+/// written meanwhile.
 #[derive(Debug, Args)]
 pub(crate) struct Scan {
     #[command(flatten)]
     pub(crate) pool: Pool,
+    #[command(flatten)]
+    pub(crate) behind: Behind,
     /// Only keys that begin so.
     #[arg(long)]
     pub(crate) prefix: Option<String>,
-    /// At most so many records.
+    /// Only this key and those above it.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) start: Option<String>,
+    /// Only keys below this one.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) end: Option<String>,
+    /// From the last key down.
+    #[arg(long)]
+    pub(crate) reverse: bool,
+    /// At most so many records: the first ones.
     #[arg(long)]
     pub(crate) limit: Option<u64>,
     /// Keys alone.

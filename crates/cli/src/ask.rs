@@ -1,39 +1,158 @@
 //! Asking a server that runs, one command at a time.
 
-use crate::failure::{FAILED, Failure, REFUSED};
-use std::io::{BufRead, BufReader, Read, Write};
+use crate::arguments::Behind;
+use crate::failure::{FAILED, Failure, NO_SPACE, REFUSED, UNUSABLE, USAGE};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// A server that does not answer for so long has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The longest answer that is believed.
-const ANSWER_LEN_MAX: u64 = 1 << 24;
+/// The longest answer that is believed, in bytes: one record may be as long as the protocol lets it.
+const ANSWER_LEN_MAX: u64 = 1 << 30;
 
-/// What the server at `address` answers to a command, in a text.
-pub(crate) fn server(address: &str, words: &[&str]) -> Result<String, Failure> {
-    let failed = |what: &dyn std::fmt::Display| Failure::new(FAILED, format!("{address}: {what}"));
-    let mut stream = TcpStream::connect(address).map_err(|error| failed(&error))?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(|error| failed(&error))?;
-    let mut command = format!("*{}\r\n", words.len());
-    for word in words {
-        command += &format!("${}\r\n{word}\r\n", word.len());
-    }
-    stream.write_all(command.as_bytes()).map_err(|error| failed(&error))?;
-    let mut answer = BufReader::new(stream).take(ANSWER_LEN_MAX);
-    let mut line = String::new();
-    answer.read_line(&mut line).map_err(|error| failed(&error))?;
-    let line = line.trim_end();
-    match line.split_at_checked(1) {
-        Some(("$", len)) => {
-            let len: usize = len.parse().map_err(|_| failed(&"it speaks another protocol"))?;
-            let mut text = vec![0; len.min(ANSWER_LEN_MAX as usize)];
-            answer.read_exact(&mut text).map_err(|error| failed(&error))?;
-            Ok(String::from_utf8_lossy(&text).into_owned())
+/// The most elements of an answer that are believed.
+const ELEMENTS_MAX: usize = 1 << 20;
+
+/// What a server answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Bytes(Vec<u8>),
+    Number(i64),
+    Nothing,
+    List(Vec<Answer>),
+}
+
+impl Answer {
+    /// Its bytes, if it has any.
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            _ => None,
         }
-        Some(("+", text)) => Ok(text.to_owned()),
-        Some(("-", error)) => Err(Failure::new(REFUSED, format!("{address}: {error}"))),
-        _ => Err(failed(&"it speaks another protocol")),
+    }
+}
+
+/// A connection to a server.
+pub(crate) struct Asked {
+    /// The address, as it was given.
+    place: String,
+    reader: BufReader<Box<dyn Read>>,
+    writer: Box<dyn Write>,
+}
+
+impl std::fmt::Debug for Asked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Asked").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+type Halves = (Box<dyn Read>, Box<dyn Write>);
+
+fn connect(place: &str) -> io::Result<Halves> {
+    if place.contains('/') {
+        let stream = UnixStream::connect(place)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        return Ok((Box::new(stream.try_clone()?), Box::new(stream)));
+    }
+    let stream = TcpStream::connect(place)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    Ok((Box::new(stream.try_clone()?), Box::new(stream)))
+}
+
+impl Asked {
+    /// Connects, and gives the password if there is one; none if no server is named.
+    pub(crate) fn connect(behind: &Behind) -> Result<Option<Self>, Failure> {
+        let Some(place) = &behind.server else { return Ok(None) };
+        let failed = |error| Failure::new(FAILED, format!("{place}: {error}"));
+        let (reader, writer) = connect(place).map_err(failed)?;
+        let mut asked = Self { place: place.clone(), reader: BufReader::new(reader), writer };
+        if let Some(password) = behind.password()? {
+            asked.ask(&[b"AUTH", password.as_bytes()])?;
+        }
+        Ok(Some(asked))
+    }
+
+    /// What went wrong there.
+    pub(crate) fn failed(&self, what: &dyn std::fmt::Display) -> Failure {
+        Failure::new(FAILED, format!("{}: {what}", self.place))
+    }
+
+    /// The answer to a command. An error has the exit code that the same has without a server.
+    pub(crate) fn ask(&mut self, words: &[&[u8]]) -> Result<Answer, Failure> {
+        let mut command = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            command.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            command.extend_from_slice(word);
+            command.extend_from_slice(b"\r\n");
+        }
+        self.writer.write_all(&command).map_err(|error| self.failed(&error))?;
+        match self.receive() {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(refused)) => {
+                let message = format!("{}: {refused}", self.place);
+                Err(Failure::new(code_of(&refused), message))
+            }
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// The answer, or the error that the server answers with.
+    fn receive(&mut self) -> io::Result<Result<Answer, String>> {
+        let strange = || io::Error::other("it speaks another protocol");
+        let mut line = String::new();
+        (&mut self.reader).take(ANSWER_LEN_MAX).read_line(&mut line)?;
+        let (kind, rest) = line.trim_end().split_at_checked(1).ok_or_else(strange)?;
+        let number = || rest.parse::<i64>().map_err(|_| strange());
+        let len = || number().map(usize::try_from);
+        Ok(Ok(match kind {
+            "+" => Answer::Bytes(rest.as_bytes().to_vec()),
+            "-" => return Ok(Err(rest.to_owned())),
+            ":" => Answer::Number(number()?),
+            "$" => match len()? {
+                Ok(len) if len as u64 <= ANSWER_LEN_MAX => {
+                    let mut bytes = vec![0; len + 2];
+                    self.reader.read_exact(&mut bytes)?;
+                    bytes.truncate(len);
+                    Answer::Bytes(bytes)
+                }
+                Ok(_) => return Err(strange()),
+                Err(_) => Answer::Nothing,
+            },
+            "*" => match len()? {
+                Ok(len) if len <= ELEMENTS_MAX => {
+                    let mut list = Vec::with_capacity(len);
+                    for _ in 0..len {
+                        list.push(self.receive()?.map_err(io::Error::other)?);
+                    }
+                    Answer::List(list)
+                }
+                Ok(_) => return Err(strange()),
+                Err(_) => Answer::Nothing,
+            },
+            _ => return Err(strange()),
+        }))
+    }
+
+    /// The answer to a command, as text.
+    pub(crate) fn text(&mut self, words: &[&str]) -> Result<String, Failure> {
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        let answer = self.ask(&words)?;
+        let bytes = answer.bytes().ok_or_else(|| self.failed(&"no text"))?;
+        Ok(String::from_utf8_lossy(bytes).into_owned())
+    }
+}
+
+/// The exit code for an error of a server, by the code that it begins with.
+fn code_of(error: &str) -> u8 {
+    match error.split(' ').next().unwrap_or_default() {
+        "NOMATRIX" => USAGE,
+        "UNUSABLE" => UNUSABLE,
+        "OOM" => NO_SPACE,
+        "MISCONF" => FAILED,
+        _ => REFUSED,
     }
 }

@@ -56,7 +56,7 @@ fn run(command: Command) -> Outcome {
         Command::Get(get) => command::records::get(&get),
         Command::Put(put) => command::records::put(put),
         Command::Del(del) => command::records::del(&del),
-        Command::Scan(scan) => command::records::scan(&scan),
+        Command::Scan(scan) => command::scan::run(&scan),
         Command::Load(load) => command::transfer::load(&load),
         Command::Dump(dump) => command::transfer::dump(&dump),
         Command::Matrix(matrix) => command::matrix::run(&matrix),

@@ -1,7 +1,7 @@
 //! How sizes, times and levels are written on the command line.
 
 use coreplane::{Durability, Placement};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// `4GiB`, `512MiB`, `64K`, `1000000`: binary multiples, whether or not they are written with `i`
@@ -75,6 +75,14 @@ pub(crate) fn placement(text: &str) -> Result<Placement, String> {
 /// Bytes for a person: `1.5 GiB`.
 pub(crate) fn human(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
+}
+
+/// The password in a file: all of it but the end of its line.
+pub(crate) fn password_in(path: &Path) -> std::io::Result<String> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        std::io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    })?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 /// The pool that is meant if none is named: in the user's data directory.

@@ -196,20 +196,53 @@ fn redis_benchmark_is_answered_without_an_error() -> Outcome<()> {
     fresh.finish()
 }
 
-#[test]
-fn redis_py_converses_in_both_protocols() -> Outcome<()> {
+fn no_redis_py() -> Outcome<bool> {
     let has_redis = run("python3", &["-c", "import redis; assert redis.VERSION >= (5,)"], b"")
         .is_ok_and(|output| output.status.success());
-    if is_left_out("redis-py", has_redis)? {
-        return Ok(());
-    }
-    let fresh = Fresh::start("512MiB")?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/conversation.py");
+    is_left_out("redis-py", has_redis)
+}
+
+/// Runs a script of `tests/clients`; what it said.
+fn python(script: &str, arguments: &[&str]) -> Outcome<String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
     let quiet = ["-W", "ignore::DeprecationWarning", text(&script)?];
-    let output = run("python3", &[&quiet[..], &[fresh.port(), &fresh.socket]].concat(), b"")?;
+    let output = run("python3", &[&quiet[..], arguments].concat(), b"")?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}{complaint}");
+    Ok(said)
+}
+
+#[test]
+fn redis_py_converses_in_both_protocols() -> Outcome<()> {
+    if no_redis_py()? {
+        return Ok(());
+    }
+    let fresh = Fresh::start("512MiB")?;
+    let said = python("conversation.py", &[fresh.port(), &fresh.socket])?;
     assert!(said.contains("RESP2: 12 parts") && said.contains("RESP3: 12 parts"), "{said}");
+    fresh.finish()
+}
+
+#[test]
+fn ranges_of_a_matrix_are_in_order_while_others_write() -> Outcome<()> {
+    let (no_cli, no_py) = (no_redis_cli()?, no_redis_py()?);
+    let place = Place::in_memory()?;
+    let (pool, socket) = (place.pool("m")?, place.argument("socket")?);
+    let matrix = ["--matrix", "2x2", "--size", "32MiB", "--unixsocket", &socket];
+    let served = pool.serve(&matrix)?;
+    let fresh = Fresh { served, pool, socket, _place: place };
+    if !no_py {
+        assert_eq!(python("ranges.py", &[fresh.port()])?, "ranges: in order\n");
+    }
+    if !no_cli {
+        fresh.cli(&["mset", "c", "3", "a", "1", "d", "4", "b", "2"])?;
+        assert_eq!(fresh.cli(&["range", "[b", "(d"])?, "\nb\nc\n");
+        assert_eq!(
+            fresh.cli(&["range", "-", "(d", "rev", "limit", "1", "withvalues"])?,
+            "(c\nc\n3\n"
+        );
+        assert!(fresh.cli(&["command", "docs", "range"])?.contains("WITHVALUES"));
+    }
     fresh.finish()
 }

@@ -50,6 +50,26 @@ fn records_come_and_go() -> Outcome<()> {
 }
 
 #[test]
+fn what_has_no_order_is_not_scanned_between_bounds() -> Outcome<()> {
+    let (_place, pool) = pool()?;
+    for key in ["b", "a", "c"] {
+        pool.expect(0, &["put", key, "value"])?;
+    }
+    for bound in [&["--start", "b"][..], &["--end", "b"], &["--reverse"], &["--reverse", "--json"]]
+    {
+        pool.says(3, &["need keys in order"], &[&["scan"], bound].concat())?;
+    }
+    assert_eq!(pool.expect(0, &["scan", "--prefix", "b", "--keys-only"])?, "b\n");
+    let served = pool.serve(&[])?;
+    let by_server = ["scan", "--server", &served.address];
+    let output = session::coreplane(&by_server, b"")?;
+    assert_eq!(output.status.code(), Some(3));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("scmkv") && said.contains("order"), "{said}");
+    served.terminate()
+}
+
+#[test]
 fn a_dump_is_loaded_again() -> Outcome<()> {
     let (place, pool) = pool()?;
     let mut lines = String::new();

@@ -34,6 +34,7 @@ mod cursors;
 mod durability;
 mod error;
 pub mod model;
+mod ordered;
 mod record;
 mod scrub;
 mod snapshots;
@@ -43,6 +44,7 @@ pub use batch::{Batch, Change};
 pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
+pub use ordered::{Ordered, end_of_prefix};
 pub use record::{Record, UnixMillis, Value};
 pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed};
 pub use snapshots::{Snapshot, Snapshots};
@@ -474,22 +476,4 @@ pub struct Found {
     pub hit: bool,
     /// What the answer rests on; [`Ticket::DURABLE`] after [`Visibility::Durable`].
     pub ticket: Ticket,
-}
-
-/// Access in key order.
-pub trait Ordered {
-    /// Shows up to `limit` records with `start <= key` (and `key < end`, if given) in ascending
-    /// order of their bytes, or descending from `end` if `reverse`. `visit` returns false to
-    /// stop.
-    ///
-    /// # Errors
-    /// As [`Engine`]'s.
-    fn scan(
-        &self,
-        start: &[u8],
-        end: Option<&[u8]>,
-        reverse: bool,
-        limit: usize,
-        visit: &mut dyn FnMut(Entry<'_>) -> bool,
-    ) -> Result<()>;
 }

@@ -21,6 +21,11 @@
 //! - **Failure.** When the medium fails to make something durable, the clients concerned get an
 //!   error instead of the answers that were held, and their connections end.
 //!
+//! - **Ranges.** Where the engine has its keys in order, `RANGE` shows those between two bounds, some at
+//!   a time, and the bound to go on with: `RANGE min max [PREFIX prefix] [LIMIT count] [REV]
+//!   [WITHVALUES] [WITHEXPIRIES]`, bounds as for `ZRANGEBYLEX`. What is there all the while is shown,
+//!   each key once.
+//!
 //! Differences from Redis: there is one database; records are strings; times of access are not
 //! recorded (`OBJECT IDLETIME` is 0); `WAIT` and `WAITAOF` do not wait for replicas, of which
 //! there are none.

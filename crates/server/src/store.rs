@@ -321,6 +321,32 @@ impl<'a> Store<'a> {
         Ok(next)
     }
 
+    /// Goes through the records from a key to another in the order of keys, as
+    /// [`Ordered::scan`](coreplane_engine::Ordered::scan) does; not within a transaction.
+    pub(crate) fn range(
+        &mut self,
+        (start, end): (&[u8], Option<&[u8]>),
+        reverse: bool,
+        limit: usize,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        let (engine, operation) = (self.engine.name(), "going through keys in their order");
+        let ordered = self.engine.ordered().ok_or(Error::Unsupported { engine, operation })?;
+        let mut tickets = Horizon::new();
+        ordered.scan(start, end, reverse, limit, &mut |entry| {
+            if let Some(record) = &entry.record {
+                tickets.include(record.ticket);
+            }
+            visit(entry)
+        })?;
+        for ticket in tickets.tickets() {
+            self.rest_on(*ticket);
+        }
+        // What was not met was perhaps deleted a moment ago.
+        self.rest_on(self.engine.visible_ticket());
+        Ok(())
+    }
+
     /// The number of records.
     pub(crate) fn len(&mut self) -> Result<u64> {
         let Some(overlay) = self.overlay.take() else {

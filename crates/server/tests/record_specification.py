@@ -4,7 +4,7 @@
 usage: record_specification.py PORT < names > specification.resp3
 
 `names` holds one command (or `command|part`) a line. Commands that are younger than 7.0 are
-written by hand below, after their documentation.
+written by hand below, after their documentation, and so are our own, which Redis does not have.
 """
 import re
 import socket
@@ -54,9 +54,21 @@ def simple_info(name, arity, flags, categories):
     return array([[bulk(name)], [b":%d\r\n" % arity], words(flags), *numbers, words(categories), *empty])
 
 
-def simple_docs(summary, since, group, complexity):
+def simple_docs(summary, since, group, complexity, arguments=()):
     pairs = [("summary", summary), ("since", since), ("group", group), ("complexity", complexity)]
-    return [b"%%%d\r\n" % len(pairs), *[[bulk(item)] for pair in pairs for item in pair]]
+    texts = [[bulk(item)] for pair in pairs for item in pair]
+    if arguments:
+        texts += [[bulk("arguments")], array([argument(*one) for one in arguments])]
+    return [b"%%%d\r\n" % (len(texts) // 2), *texts]
+
+
+def argument(name, kind, token=None, flags=()):
+    texts = [[bulk("name")], [bulk(name)], [bulk("type")], [bulk(kind)]]
+    if token:
+        texts += [[bulk("token")], [bulk(token)]]
+    if flags:
+        texts += [[bulk("flags")], array([[b"+%s\r\n" % flag.encode()] for flag in flags], b"~")]
+    return [b"%%%d\r\n" % (len(texts) // 2), *texts]
 
 
 YOUNGER = {
@@ -70,13 +82,29 @@ YOUNGER = {
                 "7.2.0", "generic", "O(1)"),
 }
 
+OPTIONAL = ["optional"]
+OWN = {
+    "matrix": (-2, ["admin", "noscript", "no_multi"], ["@admin", "@slow", "@dangerous"],
+               "Looks after the devices of a matrix: its status, a device that is replaced, a group that is added, a scrub.",
+               "0.1.0", "server", "STATUS: O(N) with N being the number of devices; the others only begin their work.",
+               [("subcommand", "string"), ("argument", "string", None, ["optional", "multiple"])]),
+    "range": (-3, ["readonly", "no_multi"], ["@keyspace", "@read", "@slow"],
+              "Shows keys in their order, from a bound to another, and the bound to go on with.",
+              "0.1.0", "generic", "O(log(N)+M) with N being the number of keys and M the number of keys shown.",
+              [("min", "string"), ("max", "string"), ("prefix", "string", "PREFIX", OPTIONAL),
+               ("count", "integer", "LIMIT", OPTIONAL), ("rev", "pure-token", "REV", OPTIONAL),
+               ("withvalues", "pure-token", "WITHVALUES", OPTIONAL),
+               ("withexpiries", "pure-token", "WITHEXPIRIES", OPTIONAL)]),
+}
+BY_HAND = {**YOUNGER, **OWN}
+
 names = sys.stdin.read().split()
 ask("HELLO", "3")
 
 
 def info(name):
-    if name in YOUNGER:
-        return simple_info(name, *YOUNGER[name][:3])
+    if name in BY_HAND:
+        return simple_info(name, *BY_HAND[name][:3])
     found = ask("COMMAND", "INFO", name)[1]
     parts = found[10]
     kept = [part for part in parts[1:] if text(part[1]) in names]
@@ -87,8 +115,8 @@ def info(name):
 
 
 def docs(name):
-    if name in YOUNGER:
-        return simple_docs(*YOUNGER[name][3:])
+    if name in BY_HAND:
+        return simple_docs(*BY_HAND[name][3:])
     found = ask("COMMAND", "DOCS", name)[2]
     pairs = list(zip(found[1::2], found[2::2]))
     for index, (key, value) in enumerate(pairs):

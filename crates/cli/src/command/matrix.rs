@@ -2,8 +2,8 @@
 
 use crate::administration::{self, standing_name};
 use crate::arguments::{AddGroup, Matrix, Replace, Tended};
-use crate::ask;
-use crate::failure::{FAILED, Failure, NO, Outcome, USAGE};
+use crate::ask::Asked;
+use crate::failure::{Failure, NO, Outcome, USAGE};
 use crate::json;
 use crate::progress::Bar;
 use coreplane::{FillOptions, MatrixStatus, MatrixStore, Store, Work};
@@ -42,8 +42,8 @@ fn matrix_of<'s>(store: &'s Store, tended: &Tended) -> Result<&'s Arc<MatrixStor
 
 fn status(tended: &Tended) -> Outcome {
     let mut out = io::stdout().lock();
-    if let Some(server) = &tended.server {
-        let text = ask::server(server, &["MATRIX", "STATUS"])?;
+    if let Some(mut server) = Asked::connect(&tended.behind)? {
+        let text = server.text(&["MATRIX", "STATUS"])?;
         writeln!(out, "{text}")?;
         return Ok(0);
     }
@@ -85,7 +85,7 @@ fn work(
     work: impl Fn(&MatrixStore) -> Work,
 ) -> Outcome {
     let bar = Bar::new("", 0, false);
-    let done = match &tended.server {
+    let done = match Asked::connect(&tended.behind)? {
         Some(server) => {
             words.extend(limit.iter().flat_map(|limit| ["LIMIT".to_owned(), limit.to_string()]));
             words.insert(0, "MATRIX".to_owned());
@@ -118,23 +118,21 @@ fn is_empty(list: Option<&Value>) -> bool {
 }
 
 /// Has a server begin it, and waits until it is done.
-fn by_server(server: &str, words: &[String]) -> Result<Value, Failure> {
+fn by_server(mut server: Asked, words: &[String]) -> Result<Value, Failure> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    ask::server(server, &words)?;
+    server.text(&words)?;
     loop {
-        let text = ask::server(server, &["MATRIX", "STATUS"])?;
-        let status: Value = serde_json::from_str(&text)
-            .map_err(|error| Failure::new(FAILED, format!("{server}: {error}")))?;
+        let text = server.text(&["MATRIX", "STATUS"])?;
+        let status: Value = serde_json::from_str(&text).map_err(|error| server.failed(&error))?;
         let work = &status["work"];
         if let Some(error) = work["error"].as_str() {
-            return Err(Failure::new(FAILED, format!("{server}: {error}")));
+            return Err(server.failed(&error));
         }
         if work["going_on"] == false {
             return Ok(work["outcome"].clone());
         }
         if work.is_null() {
-            let what = format!("{server} was started anew meanwhile: begin again");
-            return Err(Failure::new(FAILED, what));
+            return Err(server.failed(&"it was started anew meanwhile: begin again"));
         }
         std::thread::sleep(ASKED_EVERY);
     }

@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod manual;
 pub(crate) mod matrix;
 pub(crate) mod records;
+pub(crate) mod scan;
 pub(crate) mod serve;
 pub(crate) mod transfer;
 pub(crate) mod verify;

@@ -1,11 +1,11 @@
-//! Single records: get, put, del, scan.
+//! Single records: get, put, del.
 
-use crate::arguments::{Del, Get, Put, Scan};
+use crate::arguments::{Del, Get, Put};
 use crate::failure::{self, Failure, Outcome};
 use crate::json;
 use coreplane::{Engine, Entry, UnixMillis, Visibility, WriteOptions};
 use serde_json::json;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 
 pub(crate) fn get(get: &Get) -> Outcome {
     let store = get.pool.open()?;
@@ -89,34 +89,6 @@ pub(crate) fn del(del: &Del) -> Outcome {
         writeln!(out, "{deleted} deleted")?;
     }
     Ok(if deleted > 0 { 0 } else { failure::NO })
-}
-
-pub(crate) fn scan(scan: &Scan) -> Outcome {
-    let store = scan.pool.open()?;
-    let mut out = BufWriter::new(io::stdout().lock());
-    let prefix = scan.prefix.as_deref().unwrap_or_default().as_bytes();
-    let mut left = scan.limit.unwrap_or(u64::MAX);
-    let done = each_record(&**store.engine(), &mut |entry| {
-        if left == 0 || !entry.key.starts_with(prefix) {
-            return Ok(left > 0);
-        }
-        left -= 1;
-        if scan.pool.json {
-            json::write_line(&mut out, &json::entry(entry, scan.keys_only))?;
-        } else {
-            write!(out, "{}", entry.key.escape_ascii())?;
-            if let Some(record) = entry.record.filter(|_| !scan.keys_only) {
-                write!(out, "\t{}", record.value.to_cow().escape_ascii())?;
-            }
-            writeln!(out)?;
-        }
-        Ok(left > 0)
-    });
-    let flushed = out.flush();
-    store.close()?;
-    done?;
-    flushed?;
-    Ok(0)
 }
 
 /// Shows every live record to `visit`, until it says false. One may be shown twice.

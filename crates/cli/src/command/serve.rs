@@ -17,8 +17,7 @@ pub(crate) fn run(serve: Serve) -> Outcome {
     if serve.durability == Durability::NoFlush {
         return Err(coreplane_server::Error::NoFlush.into());
     }
-    let password = serve.requirepass_file.as_deref().map(std::fs::read_to_string).transpose()?;
-    let password = password.map(|text| text.trim_end_matches(['\r', '\n']).to_owned());
+    let password = serve.requirepass_file.as_deref().map(terms::password_in).transpose()?;
     let config = serve
         .new
         .config(&serve.pool)

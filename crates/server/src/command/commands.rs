@@ -4,9 +4,9 @@ use super::table::{COMMANDS, Command, find};
 use super::{Answer, Call, SYNTAX, is, specification};
 use crate::glob;
 
-/// True unless it is our own, or one of those that only serve to recognise browsers.
+/// True unless it is one of those that only serve to recognise browsers.
 pub(super) fn is_listed(command: &Command) -> bool {
-    !matches!(command.name, "host:" | "matrix" | "post")
+    !matches!(command.name, "host:" | "post")
 }
 
 fn listed() -> impl Iterator<Item = &'static Command> + Clone {

@@ -20,6 +20,7 @@ mod long_double;
 mod many;
 mod matrix;
 mod object;
+mod range;
 mod scan;
 mod server;
 mod set;

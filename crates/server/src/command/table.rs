@@ -2,7 +2,7 @@
 
 use super::{
     Answer, Call, client, client_kill, commands, config, connection, counter, durability, expire,
-    info, key, keyspace, many, matrix, object, scan, server, set, string, transaction,
+    info, key, keyspace, many, matrix, object, range, scan, server, set, string, transaction,
 };
 
 /// Where the keys of a command are: first, last (negative: from the end) and step; 0: nowhere.
@@ -134,7 +134,7 @@ const OBJECT: &[Command] = &[
     row("object|refcount", 3, 0, OBJECT_KEY, object::reference_count),
 ];
 
-const ROWS: [Command; 73] = [
+const ROWS: [Command; 74] = [
     row("append", 3, WRITE, ONE, string::append),
     row("auth", -2, NO_AUTH, NONE, connection::auth),
     row("bgrewriteaof", 1, 0, NONE, durability::rewrite_log),
@@ -186,6 +186,7 @@ const ROWS: [Command; 73] = [
     row("pttl", 2, 0, ONE, expire::left_millis),
     row("quit", -1, NO_AUTH | AT_ONCE, NONE, connection::quit),
     row("randomkey", 1, 0, NONE, scan::random_key),
+    row("range", -3, NO_MULTI, NONE, range::range),
     row("rename", 3, WRITE | ALONE, TWO, key::rename),
     row("renamenx", 3, WRITE | ALONE, TWO, key::rename_if_absent),
     row("reset", 1, NO_AUTH | AT_ONCE, NONE, connection::reset),

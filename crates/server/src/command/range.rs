@@ -1,0 +1,173 @@
+//! `RANGE`, which Redis does not have: records in the order of their keys.
+
+use super::{Answer, Call, Failure, SYNTAX, is};
+use crate::resp::number::parse_i64;
+use crate::resp::reply::{Proto, Reply};
+use coreplane_engine::{Entry, UnixMillis};
+
+/// Records in one answer, at most: what an event loop can show without keeping the others waiting.
+const RECORDS_MAX: usize = 1024;
+
+/// An answer that has got so long is not made longer.
+const BYTES_MAX: usize = 1 << 20;
+
+/// What is shown of a record beside its key.
+#[derive(Debug, Clone, Copy, Default)]
+struct Shown {
+    values: bool,
+    expiries: bool,
+}
+
+/// What is asked for.
+struct Range<'a> {
+    /// None: above all keys.
+    start: Option<Vec<u8>>,
+    end: Option<Vec<u8>>,
+    prefix: &'a [u8],
+    limit: usize,
+    reverse: bool,
+    shown: Shown,
+}
+
+/// `RANGE min max [PREFIX prefix] [LIMIT count] [REV] [WITHVALUES] [WITHEXPIRIES]`
+///
+/// Bounds are written as for `ZRANGEBYLEX`: `-`, `+`, `[key`, `(key`. The answer has two elements: the
+/// bound to go on with, in place of `min` (with `REV` of `max`), or null if that was all; and the keys,
+/// each followed by its value, and by the Unix time in milliseconds at which it expires or -1. It ends
+/// before the limit where it gets too long.
+pub(super) fn range(call: &mut Call<'_, '_>) -> Answer {
+    let range = Range::parse(call)?;
+    let mut answer = Shower::new(&range, call.reply.proto);
+    if let Some((start, end)) = range.bounds() {
+        let most = range.limit.saturating_add(1);
+        let (end, reverse) = (end.as_deref(), range.reverse);
+        call.store.range((&start, end), reverse, most, &mut |entry| answer.show(&entry))?;
+    }
+    answer.write(&mut call.reply);
+    Ok(())
+}
+
+impl<'a> Range<'a> {
+    fn parse(call: &Call<'a, '_>) -> Result<Self, Failure> {
+        let bad = "ERR min or max not valid string range item";
+        let mut range = Self {
+            start: lower(call.word(1)).ok_or(bad)?,
+            end: upper(call.word(2)).ok_or(bad)?,
+            prefix: b"",
+            limit: RECORDS_MAX,
+            reverse: false,
+            shown: Shown::default(),
+        };
+        let mut words = call.words.from(3);
+        while let Some(word) = words.next() {
+            if is(word, "REV") {
+                range.reverse = true;
+            } else if is(word, "WITHVALUES") {
+                range.shown.values = true;
+            } else if is(word, "WITHEXPIRIES") {
+                range.shown.expiries = true;
+            } else if is(word, "PREFIX") {
+                range.prefix = words.next().ok_or(SYNTAX)?;
+            } else if is(word, "LIMIT") {
+                let limit = parse_i64(words.next().ok_or(SYNTAX)?).ok_or(super::NOT_INTEGER)?;
+                let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0);
+                let limit = limit.ok_or("ERR value is out of range, must be positive")?;
+                range.limit = limit.min(RECORDS_MAX);
+            } else {
+                return Err(SYNTAX.into());
+            }
+        }
+        Ok(range)
+    }
+
+    /// The first key that may be shown, and the first that is too great; none if there is nothing
+    /// between them.
+    fn bounds(&self) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+        let start = self.start.as_deref()?.max(self.prefix).to_vec();
+        let end = match (self.end.clone(), coreplane_engine::end_of_prefix(self.prefix)) {
+            (Some(end), Some(other)) => Some(end.min(other)),
+            (end, other) => end.or(other),
+        };
+        end.as_ref().is_none_or(|end| start < *end).then_some((start, end))
+    }
+}
+
+fn just_above(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
+/// The first key that a lower bound admits: none if it admits none. None at all if it is no bound.
+fn lower(word: &[u8]) -> Option<Option<Vec<u8>>> {
+    Some(match word {
+        b"-" => Some(Vec::new()),
+        b"+" => None,
+        [b'[', key @ ..] => Some(key.to_vec()),
+        [b'(', key @ ..] => Some(just_above(key)),
+        _ => return None,
+    })
+}
+
+/// The first key that is above an upper bound: none if no key is. None at all if it is no bound.
+fn upper(word: &[u8]) -> Option<Option<Vec<u8>>> {
+    Some(match word {
+        b"-" => Some(Vec::new()),
+        b"+" => None,
+        [b'[', key @ ..] => Some(just_above(key)),
+        [b'(', key @ ..] => Some(key.to_vec()),
+        _ => return None,
+    })
+}
+
+/// An answer in the making.
+struct Shower {
+    limit: usize,
+    shown: Shown,
+    proto: Proto,
+    /// What has been shown, as it is sent.
+    body: Vec<u8>,
+    records: usize,
+    last: Vec<u8>,
+    has_more: bool,
+}
+
+impl Shower {
+    fn new(range: &Range<'_>, proto: Proto) -> Self {
+        let Range { limit, shown, .. } = *range;
+        let (body, last) = (Vec::new(), Vec::new());
+        Self { limit, shown, proto, body, records: 0, last, has_more: false }
+    }
+
+    /// Shows one more; false if that would be too much.
+    fn show(&mut self, entry: &Entry<'_>) -> bool {
+        let Some(record) = &entry.record else { return true };
+        self.has_more = self.records == self.limit || self.body.len() >= BYTES_MAX;
+        if self.has_more {
+            return false;
+        }
+        let mut reply = Reply { out: &mut self.body, proto: self.proto };
+        reply.bulk(entry.key);
+        if self.shown.values {
+            reply.value(&record.value);
+        }
+        if self.shown.expiries {
+            let at = record.expires_at.map(|UnixMillis(at)| i64::try_from(at).unwrap_or(i64::MAX));
+            reply.int(at.unwrap_or(-1));
+        }
+        self.records += 1;
+        self.last.clear();
+        self.last.extend_from_slice(entry.key);
+        true
+    }
+
+    fn write(&self, reply: &mut Reply<'_>) {
+        let each = 1 + usize::from(self.shown.values) + usize::from(self.shown.expiries);
+        reply.array(2);
+        if self.has_more {
+            reply.bulk(&[b"(", self.last.as_slice()].concat());
+        } else {
+            reply.null();
+        }
+        reply.array(self.records * each);
+        reply.out.extend_from_slice(&self.body);
+    }
+}
