@@ -13,6 +13,9 @@
 //! that was pulled out and put back before anybody saw it may have failed whoever is still at work;
 //! so before another of its group is pulled out, whoever is at work has ended.
 //!
+//! The seed says, too, which way reads take, and whether devices compete for them: where they do, and
+//! all reads go through the rings, one that a stalled device is late with is made by its peer.
+//!
 //! `COREPLANE_HISTORIES=n` for n seeds of each matrix (else a few, or 400 at full scale), from
 //! `COREPLANE_HISTORY=seed` on.
 
@@ -22,7 +25,9 @@ use coreplane_engine::conformance::history::{Call, Client, Event, Sequences, is_
 use coreplane_engine::{Engine, Error, WriteOptions};
 use coreplane_mkvs::bloom::hash_of;
 use coreplane_mkvs::place::{deal, share_of, slot_of};
-use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{
+    Ack, FillOptions, Matrix, Options, Position, Prototype, ReadPath, Shape, Standing,
+};
 use parking_lot::RwLock;
 use shelf::{Kind, Shelf};
 use std::collections::HashMap;
@@ -70,6 +75,25 @@ struct Tally {
     scrubs: AtomicU64,
     crashes: AtomicU64,
     refused: AtomicU64,
+    /// Of devices, of which one alone in a group serves reads where none competes.
+    wins: AtomicU64,
+    hedges: AtomicU64,
+    losses: AtomicU64,
+    cancelled: AtomicU64,
+}
+
+/// The way of reads in the history of a seed. All ways, and all of them with either prototype, come
+/// round in 20 seeds; the first five have competition through rings among them.
+fn read_path_of(seed: u64) -> ReadPath {
+    match seed % 4 {
+        0 => ReadPath::Auto,
+        2 => ReadPath::Inline,
+        _ => ReadPath::Rings,
+    }
+}
+
+fn prototype_of(seed: u64) -> Prototype {
+    if seed % 5 == 2 { Prototype::Gekv } else { Prototype::Mkvs }
 }
 
 fn add(to: &AtomicU64, count: u64) {
@@ -107,7 +131,9 @@ impl History<'_> {
             let position = positions[dice.throw(positions.len() as u64) as usize];
             let gate = self.shelf.gate(position);
             gate.is_stalled.store(true, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_micros(50 + dice.throw(400)));
+            // Now and then so long that whoever waits for it asks another.
+            let long = if dice.throw(2) == 0 { 600 } else { 50 };
+            std::thread::sleep(Duration::from_micros(long + dice.throw(400)));
             gate.is_stalled.store(false, Ordering::SeqCst);
             std::thread::sleep(Duration::from_micros(dice.throw(300)));
             add(&self.tally.stalls, 1);
@@ -271,11 +297,12 @@ impl History<'_> {
 
     /// The whole of it: the events of each client, in order.
     fn tell(&self) -> Vec<Vec<Event>> {
-        let options = Options::default();
+        let options = Options { read_path: read_path_of(self.seed), ..Options::default() };
         let mut matrix = Matrix::create(&self.shelf, self.shape, &options).expect("create");
         let mut all = Vec::new();
         for era in 0..=RESTARTS {
             let mut events = self.live(&matrix, era);
+            self.count_races(&matrix);
             if !self.shelf.is_dead() {
                 matrix.close().unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
             }
@@ -296,7 +323,21 @@ impl History<'_> {
             };
         }
         self.end(&matrix, &mut all);
+        self.count_races(&matrix);
         all
+    }
+
+    fn count_races(&self, matrix: &Matrix) {
+        let (stats, tally) = (matrix.stats(), self.tally);
+        let counters = [
+            ("matrix_race_wins", &tally.wins),
+            ("matrix_hedges", &tally.hedges),
+            ("matrix_race_losses", &tally.losses),
+            ("matrix_race_cancelled", &tally.cancelled),
+        ];
+        for (name, counter) in counters {
+            add(counter, stats.figure(name).expect("a figure"));
+        }
     }
 
     /// Calls and deeds in the order in which they began.
@@ -327,6 +368,19 @@ impl History<'_> {
         self.shelf.put_back(position);
     }
 
+    /// Whichever device of a group is asked first is late with it, once.
+    fn ask_another(&self, matrix: &Matrix) {
+        if self.shape.prototype != Prototype::Mkvs || read_path_of(self.seed) != ReadPath::Rings {
+            return;
+        }
+        for position in positions(matrix) {
+            let gate = self.shelf.gate(position);
+            gate.holds_gets.store(true, Ordering::SeqCst);
+            assert!(matrix.get(b"another 0").expect("get").is_some(), "seed {}", self.seed);
+            gate.holds_gets.store(false, Ordering::SeqCst);
+        }
+    }
+
     /// What has not happened yet does; all devices come back, and all keys are read.
     fn end(&self, matrix: &Matrix, all: &mut Vec<Vec<Event>>) {
         // Who cannot make what lies in its ring is a member no more.
@@ -335,6 +389,7 @@ impl History<'_> {
         self.grow(matrix);
         self.pull_noticed(matrix);
         self.bring_back(matrix);
+        self.ask_another(matrix);
         let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
         assert!(scrubbed.lost.is_empty() && !matrix.is_moving(), "seed {}", self.seed);
         add(&self.tally.scrubs, 1);
@@ -383,6 +438,7 @@ fn judge(kind: Kind, shape: Shape) {
         // As little as a pool of the kind can have.
         let size = if kind == Kind::Bptree { 1 << 20 } else { 16 << 20 };
         let (shelf, clock) = (Shelf::new(kind, size), AtomicU64::new(0));
+        let shape = Shape { prototype: prototype_of(seed), ..shape };
         let (tally, deeds, at_work, pulled) =
             (&tally, Mutex::default(), RwLock::default(), Mutex::default());
         let history = History { seed, shape, shelf, clock, tally, deeds, at_work, pulled };
@@ -405,8 +461,8 @@ fn judge(kind: Kind, shape: Shape) {
         }
     }
     eprintln!("{kind:?}, {shape:?}: {tally:?}");
-    let Tally { stalls, pulls, crashes, returns, groups, scrubs, .. } = &tally;
-    let happened = [stalls, pulls, crashes, returns, groups, scrubs];
+    let Tally { stalls, pulls, crashes, returns, groups, scrubs, wins, hedges, .. } = &tally;
+    let happened = [stalls, pulls, crashes, returns, groups, scrubs, wins, hedges];
     assert!(happened.iter().all(|it| it.load(Ordering::Relaxed) > 0), "{tally:?}");
 }
 
