@@ -27,9 +27,10 @@ use crate::leaf::tag_from;
 use crate::pieces::{NAME, Pieces, Row};
 use crate::rewrite::separator;
 use crate::store::Store;
-use coreplane_engine::{Error, KEY_LEN_MAX, Result};
+use coreplane_engine::{Error, KEY_LEN_MAX, Result, UnixMillis};
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
+use coreplane_record::Header;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
@@ -149,6 +150,13 @@ impl Store {
     #[inline]
     pub(crate) fn field_max(&self) -> usize {
         self.space.page_size() as usize / 8 - 64
+    }
+
+    /// Bytes of the longest record in a page.
+    pub(crate) fn record_len_max(&self) -> usize {
+        let header =
+            Header { expires_at: Some(UnixMillis(0)), sequence: Some(0), ..Header::put(0) };
+        (header.len() + self.field_max() + self.inline_max()).next_multiple_of(8)
     }
 
     /// True if a key, or a field, has a rest.

@@ -71,7 +71,7 @@ impl Store {
             if !is_any {
                 return Ok(());
             }
-            for page in bid_farewell(found) {
+            for page in bid_farewell(found, &places, self.field_max()) {
                 self.bury(page);
             }
         }
@@ -99,8 +99,9 @@ fn die(found: &mut [Found], places: &Places) -> Vec<u32> {
 
 /// What has lost the end of what was durable there, and has all its heirs, has lost its farewell: nothing
 /// else is written to a leaf that has them. One that has not all of them, or not whole, was being written
-/// anew for what it has lost when the power went. The pages of those.
-fn bid_farewell(found: &mut [Found]) -> Vec<u32> {
+/// anew for what it has lost when the power went; or some of them have heirs in their turn
+/// ([`is_outlived`]). The pages of those.
+fn bid_farewell(found: &mut [Found], places: &Places, field_max: usize) -> Vec<u32> {
     let has_lost = |found: &Found| {
         !found.is_dead && found.doubt > found.end && found.end >= found.head.image_len
     };
@@ -114,8 +115,10 @@ fn bid_farewell(found: &mut [Found]) -> Vec<u32> {
             heirs.entry(before).or_default().push(&heir.head);
         }
     }
-    let is_dead = |found: &Found| {
-        has_lost(found) && heirs.get(&found.life()).is_some_and(|heirs| cover(&found.head, heirs))
+    let is_dead = |it: &Found| {
+        has_lost(it)
+            && (heirs.get(&it.life()).is_some_and(|heirs| cover(&it.head, heirs))
+                || is_outlived(it, found, places, field_max))
     };
     let dead: Vec<usize> = (0..found.len()).filter(|at| is_dead(&found[*at])).collect();
     for at in &dead {
@@ -123,6 +126,25 @@ fn bid_farewell(found: &mut [Found]) -> Vec<u32> {
         (found.is_dead, found.has_proof, found.proven) = (true, true, DEAD);
     }
     dead.into_iter().map(|at| found[at].page).collect()
+}
+
+/// True if there is, or was, a younger leaf for some of the same keys that surely counted: what it was
+/// made of is there no more. Leaves whose bounds are not all short are not looked at.
+fn is_outlived(leaf: &Found, found: &[Found], places: &Places, field_max: usize) -> bool {
+    let bounds = |head: &Head| {
+        let is_short = |field: &[u8]| field.len() < field_max;
+        let are_short = is_short(&head.least) && head.bound.as_deref().is_none_or(is_short);
+        are_short.then(|| (head.least.clone(), head.bound.clone()))
+    };
+    let Some((least, bound)) = bounds(&leaf.head) else { return false };
+    let is_below = |least: &[u8], bound: &Option<Box<[u8]>>| {
+        bound.as_deref().is_none_or(|bound| least < bound)
+    };
+    found.iter().filter(|it| it.head.birth > leaf.head.birth).any(|it| {
+        it.head.predecessor.is_some_and(|before| places.of(found, before).is_none())
+            && bounds(&it.head)
+                .is_some_and(|its| is_below(&its.0, &bound) && is_below(&least, &its.1))
+    })
 }
 
 /// True if heirs serve all that a leaf did, or more: of two that were merged there is one.
@@ -241,7 +263,8 @@ mod tests {
         let is_dead = |heirs: Vec<Found>| {
             let old = Found { doubt: 300, ..leaf(1, None, all) };
             let mut found = Vec::from_iter(std::iter::once(old).chain(heirs));
-            assert_eq!(bid_farewell(&mut found).len(), dead(&found).len());
+            let places = Places::new(&found, 9);
+            assert_eq!(bid_farewell(&mut found, &places, 400).len(), dead(&found).len());
             !dead(&found).is_empty()
         };
         let (left, right) = (|| leaf(2, Some(1), lower), || leaf(3, Some(1), upper));
@@ -249,11 +272,19 @@ mod tests {
         assert!(is_dead(vec![left(), right()]) && is_dead(vec![right(), left()]));
         assert!(is_dead(vec![leaf(2, Some(1), all)]));
         assert!(is_dead(vec![leaf(2, Some(1), (b"b", b"z"))]), "it was merged with the next one");
-        assert!(!is_dead(vec![leaf(2, Some(9), all)]), "of another");
+        assert!(!is_dead(vec![leaf(2, Some(3), all), right()]), "of another");
         assert!(
             !is_dead(vec![left(), Found { end: 160, ..right() }]),
             "an image that ends too soon"
         );
         assert!(!is_dead(vec![left(), Found { doubt: 160, ..right() }]), "one with a hole");
+        // The lower one has an heir in its turn, and its page another leaf.
+        let lower_heir = |of, keys| leaf(5, of, keys);
+        assert!(is_dead(vec![lower_heir(Some(2), lower), right()]));
+        assert!(
+            !is_dead(vec![lower_heir(Some(3), lower), right()]),
+            "nothing says that it counted"
+        );
+        assert!(!is_dead(vec![lower_heir(Some(2), (b"y", b"z"))]), "for other keys");
     }
 }

@@ -174,6 +174,8 @@ struct Records<'g> {
     birth: u64,
     /// The store was closed: whatever was begun has arrived.
     nothing_is_torn: bool,
+    /// Bytes of the longest record there can be.
+    len_max: usize,
 }
 
 impl<'g> Records<'g> {
@@ -183,7 +185,8 @@ impl<'g> Records<'g> {
 
     /// The record at a place; none if what is there is not sound.
     fn at(&self, within: u32) -> Option<View<'g>> {
-        let view = View::of(&self.bytes, within)?;
+        // What only looks like a record may claim to go on to the end of the page.
+        let view = View::of(&self.bytes, within).filter(|it| it.len() as usize <= self.len_max)?;
         let seed = record::seed(self.seed, generation(self.birth), view.offset);
         view.check(seed).is_ok().then_some(view)
     }
@@ -265,7 +268,8 @@ impl Store {
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
         let nothing_is_torn = self.opened.was_closed;
         let (seed, birth) = (self.seed, found.head.birth);
-        let records = Records { bytes, seed, birth, nothing_is_torn };
+        let len_max = self.record_len_max();
+        let records = Records { bytes, seed, birth, nothing_is_torn, len_max };
         while found.end < limit {
             let at = found.end;
             let Some(view) = records.at(at).filter(|it| open.is_none() || it.header.batched) else {

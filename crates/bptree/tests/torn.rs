@@ -3,7 +3,7 @@
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Batch, Completion, Engine, Error, Horizon, Ticket, WriteOptions};
-use coreplane_pmem::media::sim::{Fault, Image, Model, Sim, SimOptions};
+use coreplane_pmem::media::sim::{Eviction, Fault, Image, Model, Sim, SimOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -160,4 +160,28 @@ fn a_bit_that_flips_after_a_power_cut_is_told_and_what_is_torn_is_not() {
     }
     eprintln!("{images} images, {told} flips told");
     assert!(images > 12 && told > 200, "{images} images, {told} flips told");
+}
+
+/// A page that the medium cannot read now may be readable another time.
+#[test]
+fn a_page_that_cannot_be_read_is_an_error_and_is_not_written_over() {
+    let Written { sim, allowed, .. } = written(Model::X86, 1, None);
+    let before = sim.crash(Eviction::Nothing).bytes().to_vec();
+    let mut refused = 0;
+    for page in 1..LEN / PAGE as u64 {
+        let lost = page * PAGE as u64 + 1024..(page + 1) * PAGE as u64;
+        let unreadable = Some(lost.clone());
+        let options = SimOptions { unreadable, ..sim_options(Model::X86, 1, None) };
+        let machine = Sim::after(sim.space(), &options).expect("memory");
+        let opened = Bptree::simulated_open(Arc::clone(machine.space()), &settings());
+        let Err(Error::Corrupt { offset, .. }) = opened else { panic!("page {page}: {opened:?}") };
+        assert_eq!(offset, lost.start);
+        refused += 1;
+        // The header says that it was opened; all else is as it was.
+        let whole = Sim::after(machine.space(), &sim_options(Model::X86, 1, None)).expect("memory");
+        let after = whole.crash(Eviction::Nothing);
+        assert!(after.bytes()[PAGE..] == before[PAGE..], "page {page}");
+        assert!(!check(&after, &allowed, "readable again"));
+    }
+    assert!(refused > 20, "{refused} pages");
 }

@@ -60,10 +60,12 @@ fn what_is_lost_can_be_read_again_as_zeroes() {
     writer.append(&[&vec![7; PAGE as usize]]).unwrap();
     writer.publish();
     assert!(space.heal(2).unwrap().is_empty(), "nothing is lost");
+    assert!(space.can_load(1..4) && !space.can_load(1..5), "there is no page 4");
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_len(2 * u64::from(PAGE) + 0xe000).unwrap();
     assert_eq!(space.probe(2).unwrap_err().offset, 0x2_e000);
     assert_eq!(space.probe_loads(2).unwrap_err().offset, 0x2_e000);
+    assert!(space.can_load(0..2) && !space.can_load(0..3) && !space.can_load(2..3));
     assert_eq!(space.heal(2).unwrap(), [0x2_e000, 0x2_f000]);
     space.probe(2).unwrap();
     let guard = epoch::pin();

@@ -55,6 +55,9 @@ pub trait Trace: Send + Sync + std::fmt::Debug {
     /// A load; `durable` if what is read is meant to outlive a restart.
     fn load(&self, offset: u64, len: u64, durable: bool);
 
+    /// The first place of `offset .. offset + len` that cannot be loaded from, if there is one.
+    fn unreadable(&self, offset: u64, len: u64) -> Option<u64>;
+
     /// The space is about to have `len` bytes.
     ///
     /// # Errors

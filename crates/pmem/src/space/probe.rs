@@ -4,6 +4,7 @@ use super::Space;
 use crate::media::Behaviour;
 use crate::poison::PoisonedAt;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 impl Space {
@@ -31,12 +32,45 @@ impl Space {
     /// # Errors
     /// [`PoisonedAt`] for the first place that cannot be loaded from.
     pub fn probe_loads(&self, page: u32) -> Result<(), PoisonedAt> {
-        let start = self.start_of(page);
+        let (start, len) = (self.start_of(page), u64::from(self.page_size()));
+        if let Behaviour::Traced(trace) = &self.behaviour {
+            return trace
+                .unreadable(start, len)
+                .map_or(Ok(()), |offset| Err(PoisonedAt { offset }));
+        }
         if self.backing.is_none() {
             // Anonymous memory: there is nothing to lose a page of.
             return Ok(());
         }
-        self.probe_mapping(start, start + u64::from(self.page_size()))
+        self.probe_mapping(start, start + len)
+    }
+
+    /// True if [`Space::probe_loads`] would say so of each of these pages: in one call of the kernel,
+    /// which has their page tables ready then. False if one cannot be loaded from, or nobody knows.
+    pub fn can_load(&self, pages: Range<u32>) -> bool {
+        if pages.is_empty() {
+            return true;
+        }
+        let (start, end) = (self.start_of(pages.start), self.start_of(pages.end));
+        if end > self.len() {
+            return false;
+        }
+        if let Behaviour::Traced(trace) = &self.behaviour {
+            return trace.unreadable(start, end - start).is_none();
+        }
+        if self.backing.is_none() {
+            return true;
+        }
+        // SAFETY: the range lies within the mapping, which lives as long as the space. That its pages
+        // are made ready to be read changes nothing of what is in them.
+        let populated = unsafe {
+            libc::madvise(
+                self.mapping.at(start).cast(),
+                (end - start) as usize,
+                libc::MADV_POPULATE_READ,
+            )
+        };
+        populated == 0
     }
 
     /// Makes what cannot be read of `page` readable again, as zeroes, through the file: a device

@@ -43,6 +43,8 @@ pub struct SimOptions {
     /// The sync with this number fails, and so do all after it ([`Model::File`]). They count from
     /// 1 over those of the run, whoever asked for them.
     pub failing_sync: Option<u64>,
+    /// What a probe says cannot be loaded. Whoever loads it all the same is not stopped.
+    pub unreadable: Option<Range<u64>>,
     /// Stop after so many violations.
     pub max_violations: usize,
     /// Shrink violations (some hundred more recoveries for each).
@@ -69,6 +71,7 @@ impl Default for SimOptions {
             fault: None,
             recovery_fault: None,
             failing_sync: None,
+            unreadable: None,
             max_violations: 3,
             shrink: true,
         }

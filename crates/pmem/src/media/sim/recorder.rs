@@ -12,6 +12,7 @@ use crate::media::Trace;
 use crate::space::thread_number;
 use parking_lot::{Mutex, MutexGuard};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Records what happens to the spaces of one machine, in one log: it sees them as one medium, on
@@ -42,6 +43,7 @@ pub(super) struct Rules {
     pub(super) non_temporal: bool,
     pub(super) fault: Option<Fault>,
     pub(super) failing_sync: Option<u64>,
+    pub(super) unreadable: Option<Range<u64>>,
     pub(super) seed: u64,
 }
 
@@ -54,6 +56,7 @@ impl Rules {
             non_temporal: options.non_temporal && options.model == Model::X86,
             fault: options.fault.clone(),
             failing_sync: options.failing_sync,
+            unreadable: options.unreadable.clone(),
             seed: options.seed,
         }
     }
@@ -348,6 +351,12 @@ impl Trace for Port {
             let thread = state.thread(self.number);
             state.log.push(Event::Load { thread, offset: self.start + offset, len });
         }
+    }
+
+    fn unreadable(&self, offset: u64, len: u64) -> Option<u64> {
+        let lost = self.recorder.rules.unreadable.as_ref()?;
+        let first = lost.start.max(offset);
+        (first < lost.end.min(offset + len)).then_some(first)
     }
 
     fn grow(&self, len: u64) -> io::Result<()> {
