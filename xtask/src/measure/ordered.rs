@@ -4,7 +4,8 @@
 //! theirs the fastest setting that does), then a power cut (ours `strict`, theirs a sync at each
 //! write; fewer records, since a load of millions of synced writes lasts). In a turn a contender
 //! gets a fresh store, is loaded, and runs each phase on one thread and on two, one after the
-//! other, so that what is divided was measured within seconds.
+//! other, so that what is divided was measured within seconds. Then it gets another one, which two
+//! threads load.
 //!
 //! Whoever decides a goal, we and LMDB, has its turn in every round; the others, which are slower
 //! and further away, in the first ones.
@@ -127,6 +128,17 @@ struct Taken {
     shown: BTreeMap<String, f64>,
 }
 
+/// The steps of a load.
+fn loads(name: &str, threads: u64) -> String {
+    let fill = if name.starts_with("redb") { "fill," } else { "" };
+    format!("{fill}load:{threads}t")
+}
+
+/// All of the turn in which a store is loaded by two threads: a store that one has loaded has all.
+fn two_loads(name: &str) -> String {
+    loads(name, 2)
+}
+
 /// The name of a figure among the results.
 fn what(column: &str, threads: u64) -> String {
     format!("{column} {threads}t")
@@ -177,7 +189,7 @@ impl Bench {
         record.note(
             "two threads",
             "each phase right after the same one on one thread, on the same store; the load of two \
-             threads is a store of its own, and ours alone",
+             threads is a store of its own",
         );
     }
 
@@ -205,9 +217,8 @@ impl Bench {
         let names = self.contenders(class, round);
         for at in 0..names.len() {
             let name = &names[(at + round) % names.len()];
-            self.turn(Turn { class, shape, round, name, steps: &self.steps(name) }, taken, record)?;
-            if name.starts_with("bptree") {
-                self.turn(Turn { class, shape, round, name, steps: "load:2t" }, taken, record)?;
+            for steps in [self.steps(name), two_loads(name)] {
+                self.turn(Turn { class, shape, round, name, steps: &steps }, taken, record)?;
             }
         }
         Ok(())
@@ -226,7 +237,7 @@ impl Bench {
 
     /// The load, and each phase on one thread and then on two.
     fn steps(&self, name: &str) -> String {
-        let mut steps = if name.starts_with("redb") { "fill,load" } else { "load" }.to_owned();
+        let mut steps = loads(name, 1);
         for (_, phase, distribution) in &COLUMNS[1..] {
             let (operations, part) = self.operations(name);
             let operations = if *phase == "e" { (operations / part).max(1) } else { operations };
@@ -246,7 +257,7 @@ impl Bench {
             shape.records,
             class.name(),
             round + 1,
-            if steps == "load:2t" { ", load of two threads" } else { "" }
+            if steps == two_loads(name) { ", load of two threads" } else { "" }
         );
         println!("{label}");
         let lines = child::lines(&mut self.command(turn)?).unwrap_or_else(|why| {

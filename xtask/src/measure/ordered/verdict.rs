@@ -75,6 +75,7 @@ mod tests {
             ("load 1t", "lmdb+power", 0.1),
             ("load 1t", "rocksdb+power", 0.4),
             ("load 2t", "bptree", 1.7),
+            ("load 2t", "rocksdb+power", 0.5),
             ("E uniform 1t", "bptree", 0.2),
             ("E uniform 1t", "lmdb+power", 0.1),
             ("E uniform 1t", "rocksdb+power", 0.9),
@@ -88,7 +89,11 @@ mod tests {
             row("| load | 1 |").contains("(rocksdb+power) | 2.50 | ≥ 3 | **missed**"),
             "{text}"
         );
-        assert!(row("| load | 2 |").contains("1.70 | ≥ 1.6 | met"), "{text}");
+        assert!(row("| load | 2 |").contains("(rocksdb+power) | 3.40 | ≥ 3 | met"), "{text}");
+        assert!(
+            text.contains("| load | 2 | 1.70 | 1.00 (one thread) | 1.70 | ≥ 1.6 | met"),
+            "{text}"
+        );
         assert!(row("| E uniform | 1 |").contains("(lmdb+power) | 2.00 | ≥ 1 | met"), "{text}");
         assert!(row("| C uniform | 2 |").contains("not measured"), "{text}");
     }
