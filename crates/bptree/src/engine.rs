@@ -70,7 +70,8 @@ impl Bptree {
         options: &Options,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
-        let pool = Pool::open(path, &OpenOptions { media }).map_err(open::pool_error)?;
+        let open = if options.is_copy { Pool::open_copy } else { Pool::open };
+        let pool = open(path, &OpenOptions { media }).map_err(open::pool_error)?;
         outlive(&pool, options.outlives_medium)?;
         Self::start(Store::open(pool, options, progress)?, options)
     }
@@ -302,6 +303,10 @@ impl Engine for Bptree {
 
     fn clear(&self) -> Result<()> {
         self.store.clear()
+    }
+
+    fn clears_at_once(&self) -> bool {
+        true
     }
 
     fn sweep_expired(&self) -> Result<u64> {

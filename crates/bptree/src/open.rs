@@ -40,6 +40,9 @@ pub struct Options {
     /// Whether a read checks the record's checksum before it shows it, so that damage at rest is
     /// an error and never a wrong value. Scans and whatever makes a new value of an old one do not.
     pub check_reads: bool,
+    /// Whether a pool that is opened stays as it is: what is done to it is done to a copy in memory, and
+    /// is gone when it is dropped.
+    pub is_copy: bool,
     /// Tells the time that expiries are held against; none: the system's clock.
     pub time: Option<TimeSource>,
     /// Whether the process goes on when the medium goes from under the pool: a file that is cut short,
@@ -54,6 +57,7 @@ impl Default for Options {
             durability: Durability::Strict,
             background: true,
             check_reads: false,
+            is_copy: false,
             time: None,
             outlives_medium: false,
         }

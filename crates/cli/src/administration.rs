@@ -1,6 +1,8 @@
 //! A matrix behind a server: what clients can have done for it.
 
-use coreplane::{Doing, Done, FillOptions, MatrixStatus, MatrixStore, Position, Standing, Work};
+use coreplane::{
+    Doing, Done, FillOptions, Loss, MatrixStatus, MatrixStore, Position, Standing, Work,
+};
 use coreplane_server::Administration;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -92,13 +94,34 @@ pub(crate) fn status(status: &MatrixStatus) -> Value {
         .collect();
     let damaged: Vec<String> =
         status.damaged.iter().map(|(place, how)| format!("{place}: {how}")).collect();
+    let departures: Vec<Value> = status
+        .departures
+        .iter()
+        .map(|it| json!({"device": it.device.to_string(), "at_ms": it.at.0, "error": it.why}))
+        .collect();
     json!({
         "devices": devices,
         "damaged": damaged,
+        "departures": departures,
+        "losses": status.losses.iter().map(loss).collect::<Vec<Value>>(),
         "degraded": status.is_degraded,
         "slots": status.slots,
         "slots_moving": status.slots_moving,
         "work": status.doing.as_ref().map(doing),
+    })
+}
+
+fn loss(loss: &Loss) -> Value {
+    let names = |positions: &[Position]| -> Vec<String> {
+        positions.iter().map(Position::to_string).collect()
+    };
+    json!({
+        "group": loss.group,
+        "missing": names(&loss.missing),
+        "kept": names(&loss.kept),
+        "epoch": loss.epoch,
+        "mark": loss.mark,
+        "lost": loss.what,
     })
 }
 

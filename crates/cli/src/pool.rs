@@ -17,6 +17,13 @@ impl Pool {
         StoreConfig::at(self.path()).media(self.media.clone()).accept_loss(self.accept_loss)
     }
 
+    /// Opens a matrix as it is, to be looked at: nothing of it changes, though a device be missing. A
+    /// single pool as [`Self::open`] does.
+    pub(crate) fn look(&self) -> Result<Store, Failure> {
+        let config = self.config().background(false).check_reads(true);
+        open(&config.copy(self.path().is_dir()))
+    }
+
     /// Opens it for a few calls from one thread, which show nothing that is not sound.
     pub(crate) fn open(&self) -> Result<Store, Failure> {
         open(&self.config().background(false).check_reads(true))
@@ -41,7 +48,16 @@ impl NewPool {
 /// Opens what must be there.
 pub(crate) fn open(config: &StoreConfig) -> Result<Store, Failure> {
     expect_pool(config)?;
-    config.open().map_err(|error| Failure::of_pool(&error, config.path()))
+    let store = config.open().map_err(|error| Failure::of_pool(&error, config.path()))?;
+    warn(&store);
+    Ok(store)
+}
+
+/// Says what whoever uses a store should know.
+pub(crate) fn warn(store: &Store) {
+    for warning in store.matrix().iter().flat_map(|matrix| matrix.status().warnings()) {
+        eprintln!("coreplane: {warning}");
+    }
 }
 
 /// Fails if nothing is there.

@@ -74,6 +74,77 @@ fn a_lost_device_is_replaced_and_carries_the_group_alone() -> Outcome<()> {
     Ok(())
 }
 
+/// A device that was left out, and whose peer dies for good: what it lacks is said, and accepted or
+/// not; the peer is refused when it comes back.
+#[test]
+fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let matrix = created(&place, "bptree", 100)?;
+    let (there, out) = (matrix.path.join("g0d1"), place.path("g0d1.out"));
+    std::fs::rename(&there, &out)?;
+    matrix.says(0, &["degraded: g0d1 is missing"], &["put", "without", "it"])?;
+    std::fs::rename(matrix.path.join("g0d0"), place.path("g0d0.out"))?;
+    std::fs::rename(&out, &there)?;
+    matrix.says(2, &["g0d1 is, which was left out (epoch"], &["get", "key 00001"])?;
+    let lost = "group 0 goes on with g0d1 (epoch";
+    matrix.says(0, &[lost], &["put", "more", "value", "--accept-loss"])?;
+    // From here on that is how it is.
+    let status = matrix.expect(0, &["matrix", "status", "--json"])?;
+    assert!(status.contains("\"losses\":[]") && status.contains("\"degraded\":true"), "{status}");
+    matrix.expect(0, &["get", "key 00001"])?;
+    std::fs::rename(place.path("g0d0.out"), matrix.path.join("g0d0"))?;
+    matrix.says(2, &["g0d0 was replaced by another"], &["get", "key 00001"])?;
+    std::fs::rename(matrix.path.join("g0d0"), place.path("g0d0.out"))?;
+    // Served, it says so too.
+    let served = matrix.serve(&[])?;
+    let status = session::expect(0, &["matrix", "status", "--server", &served.address])?;
+    assert!(status.contains("\"degraded\":true"), "{status}");
+    served.terminate()?;
+    matrix.expect(0, &["matrix", "replace", "--device", "g0d0"])?;
+    matrix.is_sound()
+}
+
+/// Whoever only looks at a matrix changes nothing of it, though it was killed, and a device is missing.
+#[test]
+fn looking_changes_nothing() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    for engine in ["bptree", "scmkv"] {
+        let matrix = created(&place, engine, 100)?;
+        let looks = || -> Outcome<String> {
+            let status = matrix.expect(0, &["matrix", "status", "--json"])?;
+            assert!(status.contains("\"records\":100"), "{status}");
+            matrix.expect(0, &["info", "--json"])?;
+            assert_eq!(
+                matrix.expect(0, &["get", "key 00007"])?.as_bytes(),
+                [value(7), vec![b'\n']].concat()
+            );
+            matrix.says(1, &["no such key"], &["get", "key 00100"])?;
+            Ok(status)
+        };
+        let bytes = || -> Outcome<Vec<Vec<u8>>> {
+            let names = ["g0d0", "g1d0", "g1d1"];
+            names.iter().map(|name| Ok(std::fs::read(matrix.path.join(name))?)).collect()
+        };
+        let closed = bytes()?;
+        assert!(looks()?.contains("\"degraded\":false"));
+        assert!(bytes()? == closed, "{engine}: it was closed, and is changed");
+        let served = matrix.serve(&[])?;
+        assert_eq!(served.connect()?.call(&[b"SET", b"key 00000", b"new"])?, Reply::ok());
+        served.kill()?;
+        let killed = bytes()?;
+        let (there, out) = (matrix.path.join("g0d1"), place.path("g0d1.out"));
+        std::fs::rename(&there, &out)?;
+        assert!(looks()?.contains("\"degraded\":true"));
+        assert!(bytes()? == killed, "{engine}: it was killed, and is changed");
+        // So it is whole when the device is back.
+        std::fs::rename(&out, &there)?;
+        let status = matrix.expect(0, &["matrix", "status", "--json"])?;
+        assert!(status.contains("\"degraded\":false"), "{status}");
+        assert_eq!(matrix.expect(0, &["get", "key 00000"])?, "new\n");
+    }
+    Ok(())
+}
+
 #[test]
 fn a_group_is_added_and_damage_is_healed() -> Outcome<()> {
     let place = Place::in_memory()?;

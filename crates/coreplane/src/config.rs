@@ -73,6 +73,7 @@ pub struct StoreConfig {
     pub(crate) ack: Ack,
     pub(crate) prototype: Prototype,
     pub(crate) accept_loss: bool,
+    pub(crate) is_copy: bool,
 }
 
 impl StoreConfig {
@@ -92,6 +93,7 @@ impl StoreConfig {
             ack: Ack::All,
             prototype: Prototype::default(),
             accept_loss: false,
+            is_copy: false,
         }
     }
 
@@ -121,6 +123,15 @@ impl StoreConfig {
     #[must_use]
     pub fn placement(mut self, placement: Placement) -> Self {
         self.placement = placement;
+        self
+    }
+
+    /// Whether a store that is opened stays as it is: what is done to it (its recovery too, and that of
+    /// a matrix without all its devices) is done to a copy in memory, page by page, and is gone when
+    /// it is dropped. For who looks only.
+    #[must_use]
+    pub fn copy(mut self, is_copy: bool) -> Self {
+        self.is_copy = is_copy;
         self
     }
 

@@ -33,7 +33,9 @@ pub use coreplane_engine::{
     Batch, Completion, Durability, Engine, Entry, Error, Expected, Mutation, Outcome, Progress,
     Record, Remedy, Result, Stats, UnixMillis, Value, VerifyReport, Visibility, WriteOptions,
 };
-pub use coreplane_mkvs::{Ack, FillOptions, Filled, Position, Prototype, Scrubbed, Standing};
+pub use coreplane_mkvs::{
+    Ack, Departure, FillOptions, Filled, Loss, Position, Prototype, Scrubbed, Standing,
+};
 pub use coreplane_pmem::{MediaChoice, Medium};
 pub use coreplane_scmkv::{Fate, Finding, Placement, Repair, Tell};
 pub use matrix::MatrixShape;

@@ -19,6 +19,7 @@ pub struct Store {
     matrix: Option<Arc<MatrixStore>>,
     medium: Medium,
     durability: Durability,
+    is_copy: bool,
 }
 
 /// An engine that has a pool.
@@ -70,7 +71,7 @@ impl Store {
     pub(crate) fn open(config: &StoreConfig) -> Result<Self> {
         if config.path.is_dir() {
             let rack = Directory::new(config);
-            let options = Options { accept_loss: config.accept_loss, ..Options::default() };
+            let options = matrix_options(config);
             let matrix = Matrix::open(&rack, &options, &|_| {})?;
             return Ok(Self::of_matrix(config, matrix, rack.medium()));
         }
@@ -100,7 +101,7 @@ impl Store {
         let MatrixShape { groups, devices } = shape;
         let StoreConfig { ack, prototype, .. } = *config;
         let shape = Shape { groups, devices, ack, prototype };
-        let made = Matrix::create(&rack, shape, &Options::default());
+        let made = Matrix::create(&rack, shape, &matrix_options(config));
         if made.is_err() {
             rack.remove_created();
         }
@@ -115,6 +116,7 @@ impl Store {
             matrix: Some(Arc::new(matrix)),
             medium: medium.unwrap_or_else(dram),
             durability: config.durability,
+            is_copy: config.is_copy,
         }
     }
 
@@ -149,8 +151,8 @@ impl Store {
             Pooled::Scmkv(engine) => (engine.clone(), engine.medium()),
             Pooled::Bptree(engine) => (engine.clone(), engine.medium()),
         };
-        let durability = config.durability;
-        Self { engine, medium, pooled: Some(pooled), matrix: None, durability }
+        let StoreConfig { durability, is_copy, .. } = *config;
+        Self { engine, medium, pooled: Some(pooled), matrix: None, durability, is_copy }
     }
 
     fn model(config: &StoreConfig) -> Self {
@@ -160,6 +162,7 @@ impl Store {
             matrix: None,
             medium: dram(),
             durability: config.durability,
+            is_copy: false,
         }
     }
 
@@ -224,12 +227,15 @@ impl Store {
         }
     }
 
-    /// Stops background work and leaves a clean store behind.
+    /// Stops background work and leaves a clean store behind; a copy is gone.
     ///
     /// # Errors
     /// As [`Engine::close`].
     pub fn close(&self) -> Result<()> {
         self.interrupt();
+        if self.is_copy {
+            return Ok(());
+        }
         self.engine.close()
     }
 
@@ -243,6 +249,11 @@ impl Drop for Store {
         // Else what is done in the background would have the pools open still.
         self.interrupt();
     }
+}
+
+fn matrix_options(config: &StoreConfig) -> Options {
+    let StoreConfig { accept_loss, durability, is_copy, .. } = *config;
+    Options { accept_loss, durability, looks_only: is_copy, ..Options::default() }
 }
 
 /// What a store rests on that has no pool.
@@ -265,6 +276,7 @@ pub(crate) fn scmkv_options(config: &StoreConfig) -> coreplane_scmkv::Options {
         durability: config.durability,
         background: config.background,
         check_reads: config.check_reads,
+        is_copy: config.is_copy,
         ..coreplane_scmkv::Options::default()
     }
 }
@@ -274,6 +286,7 @@ pub(crate) fn bptree_options(config: &StoreConfig) -> coreplane_bptree::Options 
         durability: config.durability,
         background: config.background,
         check_reads: config.check_reads,
+        is_copy: config.is_copy,
         ..Default::default()
     }
 }

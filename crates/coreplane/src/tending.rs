@@ -5,7 +5,7 @@ use crate::config::{EngineChoice, StoreConfig};
 use crate::matrix::{Directory, places};
 use crate::store::pool_engine;
 use coreplane_engine::{Error, Progress, Result};
-use coreplane_mkvs::{FillOptions, Filled, Matrix, Position, Scrubbed, Standing};
+use coreplane_mkvs::{Departure, FillOptions, Filled, Loss, Matrix, Position, Scrubbed, Standing};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -66,10 +66,32 @@ pub struct MatrixStatus {
     pub slots_moving: usize,
     /// Devices that are left out, since they are damaged or have failed, and why: they count as absent.
     pub damaged: Vec<(Position, String)>,
+    /// Devices that went while the matrix was open, and have not come back: when, and why.
+    pub departures: Vec<Departure>,
+    /// What may have been lost when it was opened, since that was accepted.
+    pub losses: Vec<Loss>,
     /// Not all devices are current.
     pub is_degraded: bool,
     /// What was begun last by [`MatrixStore::begin`].
     pub doing: Option<Doing>,
+}
+
+impl MatrixStatus {
+    /// What whoever uses it should know, a line each: losses that were accepted, and why it is
+    /// degraded. Nothing of a matrix that is whole.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings: Vec<String> = self.losses.iter().map(Loss::to_string).collect();
+        let lacking = self.devices.iter().filter(|(_, standing)| *standing != Standing::Current);
+        for (position, standing) in lacking {
+            let why = match self.damaged.iter().find(|(place, _)| place == position) {
+                Some((_, how)) => format!("is damaged: {how}"),
+                None if *standing == Standing::Joining => "is not yet filled".to_owned(),
+                None => "is missing or out of date".to_owned(),
+            };
+            warnings.push(format!("degraded: {position} {why}"));
+        }
+        warnings
+    }
 }
 
 /// The matrix of an open store.
@@ -97,7 +119,17 @@ impl MatrixStore {
         let is_degraded = devices.iter().any(|(_, standing)| *standing != Standing::Current);
         let doing = self.doing.lock().clone();
         let damaged = self.matrix.damaged();
-        MatrixStatus { devices, slots, slots_moving, damaged, is_degraded, doing }
+        let (departures, losses) = (self.matrix.departures(), self.matrix.losses());
+        MatrixStatus {
+            devices,
+            slots,
+            slots_moving,
+            damaged,
+            departures,
+            losses,
+            is_degraded,
+            doing,
+        }
     }
 
     /// True if keys are still to move to a group that was added: [`Work::FinishMoves`] goes on.

@@ -177,6 +177,10 @@ impl<A: Around> Engine for Surrounded<A> {
         self.call(Call::Delete, |engine| engine.clear())
     }
 
+    fn clears_at_once(&self) -> bool {
+        self.engine.clears_at_once()
+    }
+
     fn sweep_expired(&self) -> Result<u64> {
         self.call(Call::Delete, |engine| engine.sweep_expired())
     }

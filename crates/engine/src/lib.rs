@@ -350,6 +350,11 @@ pub trait Engine: Send + Sync {
     /// As [`Engine::put`].
     fn clear(&self) -> Result<()>;
 
+    /// True if a crash during [`Engine::clear`] leaves all records or none.
+    fn clears_at_once(&self) -> bool {
+        false
+    }
+
     /// Removes every record that has expired by now, so that it is counted no more; how many it
     /// was. Readers see no difference, and what stays of a record has its sequence. Engines do
     /// it by themselves too, sooner or later.

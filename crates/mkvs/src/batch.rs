@@ -85,6 +85,7 @@ impl Shared {
             let sequence = self.groups[0].draw(given);
             let options = WriteOptions {
                 sequence: Some(sequence),
+                durability: self.relaxed.raised(options),
                 completion: Completion::Wait,
                 expires_at: None,
                 ..*options
@@ -246,7 +247,8 @@ impl Shared {
             // One that cannot be deleted is made again, or taken back again, when the matrix is
             // opened: sequences decide.
             for device in share_members(&shares[0]) {
-                if Intent::drop(&*device.engine, number).is_err() {
+                if let Err(error) = Intent::drop(&*device.engine, number) {
+                    device.note_failure(&error);
                     // It has failed: if nobody can be told now, the next to ask it finds it out.
                     let _left = shares[0].group.drop_member(device).is_ok();
                 }
@@ -335,7 +337,10 @@ impl Shared {
                 let dropped = share_members(&shares[0]).try_for_each(|device| {
                     // Whoever opens the matrix must not find it and make it.
                     let dropped = Intent::drop(&*device.engine, number);
-                    dropped.or_else(|_| group.drop_member(device))
+                    dropped.or_else(|error| {
+                        device.note_failure(&error);
+                        group.drop_member(device)
+                    })
                 });
                 match dropped {
                     Ok(()) => self.intents.give_back(number),
@@ -351,7 +356,8 @@ impl Shared {
     /// member any more.
     fn refuse_intent(&self, share: &Share<'_>, number: u32) -> Result<()> {
         for device in share_members(share) {
-            if Intent::refuse(&*device.engine, number).is_err() {
+            if let Err(error) = Intent::refuse(&*device.engine, number) {
+                device.note_failure(&error);
                 share.group.drop_member(device)?;
             }
         }

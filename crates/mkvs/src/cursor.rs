@@ -4,7 +4,7 @@ use crate::bloom::hash_of;
 use crate::device::Device;
 use crate::matrix::{Shared, is_reserved};
 use crate::scan::Stretch;
-use coreplane_engine::{Entry, Error, Record, Result, Value, WriteOptions};
+use coreplane_engine::{Entry, Error, Record, Result, Value};
 use coreplane_pmem::spin;
 use std::sync::atomic::Ordering;
 
@@ -95,6 +95,8 @@ impl Shared {
     }
 
     pub(crate) fn len(&self) -> Result<u64> {
+        // Not while it is being emptied.
+        let _still = self.moves.read_recursive();
         let mut len = 0;
         let has_guests = self.has_guests.load(Ordering::Acquire);
         for (number, group) in self.groups.iter().enumerate() {
@@ -122,22 +124,6 @@ impl Shared {
                 return Ok(count);
             }
         }
-    }
-
-    pub(crate) fn clear(&self) -> Result<()> {
-        let mut cursor = 0;
-        loop {
-            let mut keys = Vec::new();
-            cursor = self.iterate(cursor, 256, &mut |entry| keys.push(entry.key.to_vec()))?;
-            for key in keys {
-                self.delete(&key, &WriteOptions::default())?;
-            }
-            if cursor == 0 {
-                break;
-            }
-        }
-        // No reader finds those, and they are counted.
-        self.sweep_expired().map(|_| ())
     }
 
     /// Removes what has expired, on every device.

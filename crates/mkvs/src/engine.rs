@@ -153,30 +153,24 @@ impl Engine for Matrix {
         self.shared.sweep_expired()
     }
 
-    fn commit(&self, _horizon: &Horizon) -> Result<bool> {
-        Ok(true)
+    fn commit(&self, horizon: &Horizon) -> Result<bool> {
+        self.shared.wait_durable(horizon).map(|()| true)
     }
 
     fn now(&self) -> UnixMillis {
         self.shared.clock.now()
     }
 
-    fn is_durable(&self, _horizon: &Horizon) -> Result<bool> {
-        Ok(true)
+    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+        Ok(self.shared.is_durable(horizon))
     }
 
-    fn wait_durable(&self, _horizon: &Horizon) -> Result<()> {
-        Ok(())
+    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        self.shared.wait_durable(horizon)
     }
 
     fn sync(&self) -> Result<()> {
-        for group in self.shared.groups.iter() {
-            for device in group.of(group.members()) {
-                device.drain();
-                device.engine.sync().or_else(|error| group.go_on_without(device, error))?;
-            }
-        }
-        Ok(())
+        self.shared.sync()
     }
 
     fn on_durable(&self, _listener: DurableListener) {}

@@ -93,6 +93,8 @@ pub(crate) struct Rules {
     pub(crate) ack: Ack,
     pub(crate) prototype: Prototype,
     pub(crate) read_path: ReadPath,
+    /// Readers ask the group's filter.
+    pub(crate) asks_filters: bool,
 }
 
 /// A write that was not made on as many devices as it waits for.

@@ -21,13 +21,12 @@ use crate::engine::Matrix;
 use crate::filling::{FillOptions, Filled, Item, Pace};
 use crate::group::Group;
 use crate::intent::Intent;
+use crate::kept;
 use crate::label::{Label, Member, Position, Standing};
 use crate::matrix::{Shared, is_reserved};
 use crate::open::{Rack, drawn};
 use crate::pending::Pending;
-use coreplane_engine::{
-    Engine, Error, Outcome, Progress, Result, Visibility, WriteOptions,
-};
+use coreplane_engine::{Engine, Error, Outcome, Progress, Result, Visibility, WriteOptions};
 use coreplane_pmem::spin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,6 +57,7 @@ impl Matrix {
         shared.clock.raise(engine.now());
         engine.hold_tombstones(0)?;
         Intent::drop_all(&*engine)?;
+        kept::drop_all(&*engine)?;
         shared.damaged.lock().retain(|(damaged, _)| *damaged != place);
         let device = Arc::new(Device::new(place.device, engine));
         {
@@ -336,6 +336,7 @@ impl Shared {
         self.write_without(&mut label, &before, vec![], Some(place))?;
         self.horizon.fetch_max(label.horizon, Ordering::AcqRel);
         let of_group = |hash: u64| self.is_of(group.number, hash);
+        self.forget_departure(place);
         self.pending.filled(device.number, of_group);
         group.set_members(group.members() | 1 << device.number, of_group);
         Ok(())

@@ -142,6 +142,9 @@ pub(crate) struct Label {
     /// Groups may have records of slots that are not theirs any more.
     #[serde(default)]
     pub(crate) has_guests: bool,
+    /// It is being emptied: nothing counts that was written before.
+    #[serde(default)]
+    pub(crate) is_clearing: bool,
     /// The matrix was closed: each current member has all.
     pub(crate) is_clean: bool,
     /// Every write up to this sequence is on all current members.
@@ -182,6 +185,7 @@ impl Label {
             owners: crate::place::deal(groups),
             moving: BTreeMap::new(),
             has_guests: false,
+            is_clearing: false,
             is_clean: false,
             mark: 0,
             is_level: true,
@@ -206,6 +210,10 @@ impl Label {
     /// True if a device at `position` may have no label yet: it is about to get one.
     pub(crate) fn awaits(&self, position: Position) -> bool {
         self.member(position).is_some_and(|member| member.standing == Standing::Joining)
+    }
+
+    pub(crate) fn is_current(&self, position: Position) -> bool {
+        self.member(position).is_some_and(|member| member.standing == Standing::Current)
     }
 
     /// True if a device is not a current member.

@@ -17,12 +17,15 @@
 //! - `device`, `decided`, `group`, `ring`: writing to several, reading from one
 //! - `race`, `pace`, [`Prototype`]: reads for which devices compete
 //! - `pending`: which devices have the newest of a key
+//! - `relaxed`: writes that return before they are durable
 //! - `scan`, `cursor`: through many keys, in their order and in any
-//! - `batch`, `intent`: over several groups, all or nothing
+//! - `batch`, `intent`: over several groups, all or nothing; `clear`: everything at once
 //! - `growing`: filters that fill up
 //! - `filling`, `join`, `moving`: a device that is replaced, a group that is added
 //! - `scrub`: damage at rest, healed from a peer
-//! - `open`, `level`, `upkeep`: creating, opening, bringing members level; and what is done meanwhile
+//! - `kept`: filters from a close to the next open
+//! - `open`, `admission`, `level`, `upkeep`: creating, opening, who is current, bringing members level;
+//!   and what is done meanwhile
 //!
 //! # Departures from the paper
 //!
@@ -30,13 +33,16 @@
 //! reads after. Here a write has a sequence, waits for as many copies as its matrix was made with
 //! ([`Ack`]), and a read asks only devices that have what was acknowledged.
 
+mod admission;
 mod batch;
 mod believed;
 pub mod bloom;
+mod clear;
 mod clock;
 mod counters;
 mod cursor;
 mod decided;
+mod departure;
 mod device;
 mod engine;
 mod figures;
@@ -46,6 +52,7 @@ mod groups;
 mod growing;
 mod intent;
 mod join;
+mod kept;
 mod label;
 mod level;
 mod matrix;
@@ -58,6 +65,7 @@ mod pending;
 pub mod place;
 mod prototype;
 mod race;
+mod relaxed;
 mod ring;
 mod scan;
 mod scrub;
@@ -65,7 +73,9 @@ mod standings;
 mod track;
 mod upkeep;
 
+pub use admission::Loss;
 pub use clock::TimeSource;
+pub use departure::Departure;
 pub use engine::Matrix;
 pub use filling::{FillOptions, Filled};
 pub use group::DEVICES_MAX;

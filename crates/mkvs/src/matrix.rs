@@ -13,6 +13,7 @@ use crate::label::{Label, Position, RESERVED};
 use crate::owners::Owners;
 use crate::pending::{Devices, Pending, Seen};
 use crate::race::Scratch;
+use crate::relaxed::Relaxed;
 use coreplane_engine::{
     Cursors, Engine, Error, Expected, Found, Limits, Mutation, Outcome, Record, Result, Ticket,
     UnixMillis, WriteOptions,
@@ -48,6 +49,11 @@ pub(crate) struct Shared {
     pub(crate) filling: Mutex<()>,
     pub(crate) pending: Arc<Pending>,
     pub(crate) sequence: Arc<AtomicU64>,
+    /// It is being emptied: nothing is there.
+    pub(crate) is_empty: AtomicBool,
+    /// Filters with room for so many keys are kept at a close.
+    pub(crate) keeps_from: u64,
+    pub(crate) relaxed: Relaxed,
     pub(crate) isolation: Isolation,
     pub(crate) cursors: Mutex<Cursors<Place>>,
     pub(crate) intents: Intents,
@@ -73,6 +79,10 @@ pub(crate) struct Shared {
     pub(crate) grower: Grower,
     /// Places whose devices could not be opened, and why.
     pub(crate) damaged: Mutex<Vec<(Position, String)>>,
+    /// Devices that went since it was opened.
+    pub(crate) departures: Mutex<Vec<crate::Departure>>,
+    /// What may have been lost when it was opened.
+    pub(crate) losses: Mutex<Vec<crate::Loss>>,
     /// Why it could not be put together.
     pub(crate) failure: Mutex<Option<Error>>,
 }
@@ -198,7 +208,7 @@ impl Shared {
                 if let (Some(to), Outcome::Written(written)) = (route.to(), &outcome) {
                     self.write_ahead(to, hash, &write.decided(), written.sequence);
                 }
-                break outcome;
+                break self.with_ticket(outcome, options);
             }
             drop(_turn);
             backoff.wait();
@@ -261,7 +271,9 @@ impl Shared {
         let hash = hash_of(key);
         let (found, is_denied) = loop {
             let owner = self.owners.of(hash).owner();
-            let is_denied = self.groups[owner].denies(hash) || is_reserved(key);
+            let is_denied = self.groups[owner].denies(hash)
+                || is_reserved(key)
+                || self.is_empty.load(Ordering::Acquire);
             let found = if is_denied {
                 Found { hit: false, ticket: Ticket::DURABLE }
             } else {

@@ -8,8 +8,10 @@
 //! was acknowledged at `all`; at `first` some were. Either way the newest counts: whatever any
 //! member has of what is newer than the label's *mark* is given to the others, deletes too.
 
+use crate::admission::{Loss, admit, newest};
 use crate::believed::believed;
 use crate::bloom::Filter;
+use crate::clear;
 use crate::clock::{Clock, TimeSource};
 use crate::counters::Counters;
 use crate::decided::{is_damage, is_dead};
@@ -19,13 +21,15 @@ use crate::group::{DEVICES_MAX, Demote, Group, Parts, Rules};
 use crate::groups::{GROUPS_MAX, Groups};
 use crate::growing::Grower;
 use crate::intent::{Intent, Intents};
-use crate::label::{Ack, Label, Member, Position, RESERVED, Standing};
+use crate::kept::{self, side_by_side};
+use crate::label::{Ack, Label, Position, RESERVED, Standing};
 use crate::level;
 use crate::matrix::Shared;
 use crate::owners::Owners;
 use crate::pending::Pending;
 use crate::prototype::{Prototype, ReadPath};
-use coreplane_engine::{Cursors, Engine, Error, Limits, Progress, Result, UnixMillis};
+use crate::relaxed::Relaxed;
+use coreplane_engine::{Cursors, Durability, Engine, Error, Limits, Progress, Result, UnixMillis};
 use coreplane_pmem::isolation::Isolation;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -85,15 +89,42 @@ pub struct Options {
     /// Tells the time that expiries are held against.
     pub time: TimeSource,
     /// Open it although devices that are missing may be the only ones that have what was
-    /// acknowledged: that is lost then.
+    /// acknowledged: that is lost then, and [`Matrix::losses`] says what it may be. A group of which
+    /// no current device is left goes on with the newest of the others.
     pub accept_loss: bool,
     /// Which way reads take to a device.
     pub read_path: ReadPath,
+    /// The durability of writes that name none: as the devices' own. Batches are durable when they
+    /// return, whatever it is but [`Durability::NoFlush`].
+    pub durability: Durability,
+    /// Whether it is only read: writes fail as after a close, which changes nothing, and no filter is
+    /// filled. For devices that are copies.
+    pub looks_only: bool,
+    /// Filters with room for at least so many keys are kept at a close, so that the next open need not
+    /// read every key.
+    pub keeps_filters_from: u64,
+    /// Threads that open devices and fill filters; 0: one for each processor.
+    pub threads: usize,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { time: Arc::new(UnixMillis::now), accept_loss: false, read_path: ReadPath::default() }
+        Self {
+            time: Arc::new(UnixMillis::now),
+            accept_loss: false,
+            read_path: ReadPath::default(),
+            durability: Durability::default(),
+            looks_only: false,
+            keeps_filters_from: kept::KEYS_MIN,
+            threads: 0,
+        }
+    }
+}
+
+impl Options {
+    fn threads(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        if self.threads == 0 { processors() } else { self.threads }
     }
 }
 
@@ -163,7 +194,7 @@ impl Matrix {
         }
         // The label last: a matrix is one when all devices have it.
         found.values().try_for_each(|device| device.label.write(&*device.engine))?;
-        Self::assemble(found, label, (clock, options.read_path))
+        Self::assemble(found, label, (clock, options, None))
     }
 
     /// Opens the matrix whose devices are in `rack`.
@@ -180,11 +211,13 @@ impl Matrix {
         let (mut damaged, mut occupied) = (Vec::new(), BTreeMap::new());
         // Places where there is none yet, and why.
         let (mut found, mut blank) = (BTreeMap::new(), Vec::new());
-        for place in rack.present()? {
-            let device = match look(rack, place, &clock)? {
+        let places = rack.present()?;
+        let looked = side_by_side(&places, options.threads(), |place| look(rack, *place, &clock));
+        for (place, looked) in places.into_iter().zip(looked) {
+            let device = match looked? {
                 Seen::Device(device) => device,
-                Seen::Blank(error) => {
-                    blank.push((place, error));
+                Seen::Blank(error, engine) => {
+                    blank.push((place, error, engine));
                     continue;
                 }
                 Seen::Damaged(how) => {
@@ -199,25 +232,37 @@ impl Matrix {
             }
         }
         if found.is_empty()
-            && let Some((_, error)) = blank.pop()
+            && let Some((_, error, _)) = blank.pop()
         {
             return Err(error);
         }
         let label = newest(&found).map_err(|error| damaged_first(&damaged, error))?;
-        // One that was about to be made when the matrix went down is made anew.
-        if let Some((_, error)) = blank.into_iter().find(|(place, _)| !label.awaits(*place)) {
-            return Err(error);
+        for (place, error, engine) in blank {
+            if let Some(engine) = engine
+                && let Some(position) = clear::owner_of(place, &*engine, &found, &label)?
+            {
+                found.insert(position, Found { engine, label: label.at(position) });
+                occupied.insert(place, position);
+            } else if !label.awaits(place) {
+                // One that was about to be made when the matrix went down is made anew.
+                return Err(error);
+            }
         }
+        // What was kept then is of what is here, unless something is lost.
+        let kept_at = (label.is_clean && !label.is_clearing).then_some(label.epoch);
         let admitted = admit(&mut found, label, options.accept_loss);
-        let mut label = admitted.map_err(|error| damaged_first(&damaged, error))?;
+        let (mut label, losses) = admitted.map_err(|error| damaged_first(&damaged, error))?;
+        let kept_at = kept_at.filter(|_| losses.is_empty());
+        clear::finish(&found, &mut label)?;
         if !label.is_clean {
             level::finish_intents(&mut found, &mut label)?;
             for group in 0..label.members.len() as u16 {
                 level::level(&mut found, &mut label, group, progress)?;
             }
         }
-        let matrix = Self::assemble(found, label, (clock, options.read_path))?;
+        let matrix = Self::assemble(found, label, (clock, options, kept_at))?;
         *matrix.shared.damaged.lock() = damaged;
+        *matrix.shared.losses.lock() = losses;
         *matrix.shared.occupied.lock() = occupied;
         Ok(matrix)
     }
@@ -228,26 +273,31 @@ impl Matrix {
         self.shared.damaged.lock().clone()
     }
 
+    /// What may have been lost, which was accepted when the matrix was opened; nothing if all was
+    /// proven to be here.
+    pub fn losses(&self) -> Vec<Loss> {
+        self.shared.losses.lock().clone()
+    }
+
     fn assemble(
         found: BTreeMap<Position, Found>,
         label: Label,
-        (clock, read_path): (Arc<Clock>, ReadPath),
+        (clock, options, kept_at): (Arc<Clock>, &Options, Option<u64>),
     ) -> Result<Self> {
         let (newest, label) = begun(&found, label)?;
         let (pending, sequence) = (Arc::new(Pending::new()), Arc::new(AtomicU64::new(newest)));
         let owners = Owners::new(&label.owners);
         let has_guests = label.has_guests || !label.moving.is_empty();
-        let mut by_group: BTreeMap<u16, Vec<Arc<Device>>> = BTreeMap::new();
-        for (position, device) in found {
-            // By their numbers, since the map is sorted; a place without a device has none.
-            let devices = by_group.entry(position.group).or_default();
-            devices.push(Arc::new(Device::new(position.device, device.engine)));
-        }
         let (mark, horizon) = (label.mark, label.horizon);
-        let rules = Rules { ack: label.ack, prototype: label.prototype, read_path };
+        let rules = Rules {
+            ack: label.ack,
+            prototype: label.prototype,
+            read_path: options.read_path,
+            asks_filters: !options.looks_only && label.prototype != Prototype::Ekv,
+        };
         let label = Arc::new(Mutex::new(label));
         let shared = Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
-            let groups = by_group.into_iter().map(|(number, devices)| {
+            let groups = by_group(found).into_iter().map(|(number, devices)| {
                 let (pending, sequence) = (Arc::clone(&pending), Arc::clone(&sequence));
                 assemble_group(weak, number, devices, (pending, sequence, rules))
             });
@@ -266,6 +316,9 @@ impl Matrix {
                 filling: Mutex::new(()),
                 pending: Arc::clone(&pending),
                 sequence: Arc::clone(&sequence),
+                is_empty: AtomicBool::new(false),
+                keeps_from: options.keeps_filters_from,
+                relaxed: Relaxed::new(options.durability),
                 isolation: Isolation::default(),
                 cursors: Mutex::new(Cursors::default()),
                 intents: Intents::new(),
@@ -274,8 +327,8 @@ impl Matrix {
                 marking: Mutex::new(()),
                 is_level: AtomicBool::new(true),
                 clock,
-                closed: AtomicBool::new(false),
-                is_clean: AtomicBool::new(false),
+                closed: AtomicBool::new(options.looks_only),
+                is_clean: AtomicBool::new(options.looks_only),
                 interrupted: AtomicBool::new(false),
                 occupied: Mutex::default(),
                 horizon: AtomicU64::new(horizon),
@@ -283,23 +336,36 @@ impl Matrix {
                 grower: Grower::default(),
                 failure: Mutex::new(failure),
                 damaged: Mutex::default(),
+                departures: Mutex::default(),
+                losses: Mutex::default(),
             }
         });
         if let Some(error) = shared.failure.lock().take() {
             return Err(error);
         }
-        for group in shared.groups.iter() {
-            shared.fill_filter(group)?;
+        if !options.looks_only {
+            shared.make_filters(kept_at, options.threads())?;
         }
         Ok(Self { shared })
     }
 }
 
+/// The devices of each group.
+fn by_group(found: BTreeMap<Position, Found>) -> BTreeMap<u16, Vec<Arc<Device>>> {
+    let mut by_group: BTreeMap<u16, Vec<Arc<Device>>> = BTreeMap::new();
+    for (position, device) in found {
+        // By their numbers, since the map is sorted; a place without a device has none.
+        let devices = by_group.entry(position.group).or_default();
+        devices.push(Arc::new(Device::new(position.device, device.engine)));
+    }
+    by_group
+}
+
 /// What is at a place.
 enum Seen {
     Device(Found),
-    /// No device of a matrix, and why.
-    Blank(Error),
+    /// No device of a matrix, and why; what is there, if it can be used.
+    Blank(Error, Option<Arc<dyn Engine>>),
     /// It cannot be read: as if it were not there. Its peers have what it had, or the matrix is
     /// refused.
     Damaged(String),
@@ -322,12 +388,12 @@ fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
             clock.raise(engine.now());
             Ok(Seen::Device(Found { engine, label }))
         }
-        Ok((_, None)) => {
+        Ok((engine, None)) => {
             let what = format!("the device at {place} belongs to no matrix");
-            Ok(Seen::Blank(Error::Unusable(what)))
+            Ok(Seen::Blank(Error::Unusable(what), Some(engine)))
         }
         Err(error) if is_damage(&error) || is_dead(&error) => Ok(Seen::Damaged(error.to_string())),
-        Err(error @ Error::Unusable(_)) => Ok(Seen::Blank(error)),
+        Err(error @ Error::Unusable(_)) => Ok(Seen::Blank(error, None)),
         Err(error) => Err(error),
     }
 }
@@ -364,7 +430,8 @@ pub(crate) fn assemble_group(
 /// The label of a matrix that is open, which all devices have now, and a sequence above all that
 /// they have given out.
 fn begun(found: &BTreeMap<Position, Found>, label: Label) -> Result<(u64, Label)> {
-    let mut newest = 0;
+    // What was emptied has forgotten what it had given out.
+    let mut newest = label.mark;
     for device in found.values() {
         newest = newest.max(device.engine.advance_sequence()?);
     }
@@ -394,101 +461,4 @@ fn limits(groups: &[Arc<Group>]) -> Limits {
         batch_len_max: a.batch_len_max.min(b.batch_len_max),
     });
     least.unwrap_or(Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0 })
-}
-
-/// The label of the highest epoch, if all are of one matrix.
-fn newest(found: &BTreeMap<Position, Found>) -> Result<Label> {
-    let labels = || found.values().map(|device| &device.label);
-    let newest = labels().max_by_key(|label| (label.epoch, label.mark));
-    let newest = newest.ok_or_else(|| Error::Unusable("there is no device".to_owned()))?;
-    if let Some(foreign) = labels().find(|label| label.matrix != newest.matrix) {
-        return Err(Error::Unusable(format!(
-            "device {} belongs to another matrix: {}, not {}",
-            foreign.position, foreign.matrix, newest.matrix
-        )));
-    }
-    Ok(newest.clone())
-}
-
-/// Decides who is current: the label to go on with, and the devices that are its current members.
-fn admit(
-    found: &mut BTreeMap<Position, Found>,
-    mut label: Label,
-    accept_loss: bool,
-) -> Result<Label> {
-    for (position, device) in found.iter() {
-        let member = label.member(*position);
-        // Where another is about to be made, what was there is not looked at any more.
-        if label.awaits(*position) {
-            continue;
-        }
-        if member.is_none_or(|member| member.identity != device.label.identity) {
-            return Err(Error::Unusable(format!(
-                "the device at {position} was replaced by another: take it out"
-            )));
-        }
-    }
-    let is_current = |member: &Member| member.standing == Standing::Current;
-    found.retain(|position, _| label.member(*position).is_some_and(is_current));
-    let current: Vec<Position> = label
-        .positions()
-        .filter(|position| label.member(*position).is_some_and(is_current))
-        .collect();
-    let missing: Vec<Position> =
-        current.into_iter().filter(|position| !found.contains_key(position)).collect();
-    for group in 0..label.members.len() as u16 {
-        if !found.keys().any(|position| position.group == group) {
-            return Err(Error::Unusable(format!("group {group} has no current device here")));
-        }
-    }
-    if !missing.is_empty() && !accept_loss {
-        let names: Vec<String> = missing.iter().map(Position::to_string).collect();
-        if !label.is_latest(|position| found.contains_key(&position)) {
-            return Err(Error::Unusable(format!(
-                "{} are missing, and no group is whole: those that are here may be out of date, and \
-                 what was acknowledged without them would be lost (accept loss to open it)",
-                names.join(", ")
-            )));
-        }
-        if label.ack != Ack::All && !label.is_clean {
-            return Err(Error::Unusable(format!(
-                "{} are missing, the matrix was not closed, and a write waited for some members \
-                 only: what none but they have would be lost (accept loss to open it)",
-                names.join(", ")
-            )));
-        }
-    }
-    if !label.is_level && !label.is_clean && !accept_loss {
-        let what = "the matrix was not closed after a device had failed, and a write waited for some \
-                    members only: what none but that one had would be lost (accept loss to open it)";
-        return Err(Error::Unusable(what.to_owned()));
-    }
-    for Position { group, device } in missing {
-        label.members[usize::from(group)][usize::from(device)].standing = Standing::Absent;
-    }
-    Ok(label)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use coreplane_engine::model::ModelEngine;
-
-    #[test]
-    fn a_matrix_whose_survivors_were_not_level_is_refused() {
-        let identities = vec![vec!["one".to_owned(), "other".to_owned()]];
-        let mut label = Label::new("matrix".to_owned(), Ack::First, &identities);
-        label.members[0][1].standing = Standing::Absent;
-        let admitted = |label: &Label, accept_loss| {
-            let position = Position { group: 0, device: 0 };
-            let engine: Arc<dyn Engine> = Arc::new(ModelEngine::new());
-            let found = Found { engine, label: label.at(position) };
-            admit(&mut BTreeMap::from([(position, found)]), label.clone(), accept_loss).is_ok()
-        };
-        assert!(admitted(&label, false), "they were level");
-        label.is_level = false;
-        assert!(!admitted(&label, false) && admitted(&label, true));
-        label.is_clean = true;
-        assert!(admitted(&label, false), "it was closed, for which they were made level");
-    }
 }

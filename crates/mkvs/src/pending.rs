@@ -326,6 +326,16 @@ impl Pending {
         }
     }
 
+    /// Nothing is there of any key, on any device. The caller has all turns.
+    pub(crate) fn forget(&self) {
+        for (number, stripe) in self.stripes.iter().enumerate() {
+            let mut entries = stripe.entries.lock();
+            entries.clear();
+            self.count(number, 0, 1);
+        }
+        self.doubt.store(u64::MAX, Ordering::Release);
+    }
+
     /// Bytes of DRAM.
     pub(crate) fn dram_bytes(&self) -> u64 {
         (size_of_val(&*self.stripes) + size_of_val(&*self.words)) as u64

@@ -107,11 +107,12 @@ impl Shared {
                 gone.push(position);
             }
         }
-        for Position { group, .. } in &gone {
+        for at @ Position { group, .. } in &gone {
             let members = label.members[usize::from(*group)].iter();
             let current = members.enumerate().filter(|it| it.1.standing == Standing::Current);
             let left = current.fold(0, |set, (device, _)| set | 1 << device);
             let of = &self.groups[usize::from(*group)];
+            self.note_departure(*at, self.device_at(*at).map(|device| &**device));
             of.set_members(left & of.members(), |hash| self.is_of(*group, hash));
         }
         for position in gone {
@@ -160,7 +161,8 @@ impl Shared {
         if sequence.is_multiple_of(FILTERS) {
             self.look_after_filter(self.group_of(hash));
         }
-        let is_due = sequence.is_multiple_of(MARKS) || !self.is_level.load(Ordering::Relaxed);
+        let is_behind = || !self.is_level.load(Ordering::Relaxed) && self.pending.doubt().is_none();
+        let is_due = sequence.is_multiple_of(MARKS) || is_behind();
         if is_due && self.marking.try_lock().is_some() {
             // Without it, more is compared after a crash.
             let _marked = self.raise_mark().is_ok();
@@ -180,15 +182,21 @@ impl Shared {
         self.pending.wait_for_turns();
         let members = || self.groups.iter().flat_map(|group| group.of(group.members()));
         members().for_each(|device| device.drain());
+        if self.relaxed.is_behind() {
+            // What is not durable on a member may be missing there after a crash.
+            self.sync()?;
+        }
         let mut label = spin::lock(&self.label);
         if label.epoch != epoch {
             // The others may not have got yet what that one had acknowledged.
             return Ok(false);
         }
         // Below what not everybody may have, which is compared when the matrix is opened.
-        let sure = self.pending.doubt().map_or(newest, |doubt| newest.min(doubt.saturating_sub(1)));
+        let doubt = self.pending.doubt();
+        let sure = doubt.map_or(newest, |doubt| newest.min(doubt.saturating_sub(1)));
         label.mark = label.mark.max(sure.min(self.mark.load(Ordering::Acquire)));
-        label.is_level = true;
+        // What only one had that is gone nobody has now: whoever opens the matrix must be told.
+        label.is_level |= doubt.is_none();
         let held = label.held.min(label.mark);
         // All labels first: where a device has let tombstones go, every label that is found says so.
         for group in self.groups.iter() {
@@ -198,7 +206,7 @@ impl Shared {
             }
         }
         members().try_for_each(|device| device.engine.hold_tombstones(held))?;
-        self.is_level.store(true, Ordering::Release);
+        self.is_level.store(label.is_level, Ordering::Release);
         Ok(true)
     }
 
@@ -258,6 +266,9 @@ impl Shared {
         let is_clean = self.pending.doubt().is_none() && !self.intents.has_lost();
         {
             let mut label = spin::lock(&self.label);
+            if is_clean {
+                self.keep_filters(label.epoch);
+            }
             label.is_clean = is_clean;
             for group in self.groups.iter() {
                 for device in group.of(group.members()) {

@@ -33,8 +33,12 @@ fn fixture(kind: Kind, shape: Shape, size: u64, scale: Scale) -> Fixture {
 }
 
 fn by_path(kind: Kind, shape: Shape, size: u64, scale: Scale, read_path: ReadPath) -> Fixture {
+    on_shelf(Shelf::new(kind, size), shape, scale, read_path)
+}
+
+fn on_shelf(shelf: Shelf, shape: Shape, scale: Scale, read_path: ReadPath) -> Fixture {
     let clock = ManualClock::starting_at(UnixMillis(1_800_000_000_000));
-    let shelf = Arc::new(Shelf::new(kind, size));
+    let shelf = Arc::new(shelf);
     let matrix = Matrix::create(&*shelf, shape, &options(&clock, read_path)).expect("create");
     Fixture::new(Arc::new(matrix))
         .with_clock(clock.clone())
@@ -69,6 +73,37 @@ mod three_by_two_that_waits_for_the_first {
     fn fresh() -> Fixture {
         let shape = Shape { groups: 3, ack: Ack::First, ..Shape::default() };
         fixture(Kind::Bptree, shape, 64 << 20, Scale::USUAL)
+    }
+    coreplane_engine::conformance_suite!(fresh);
+}
+
+mod three_by_two_of_scmkv {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        let shape = Shape { groups: 3, ..Shape::default() };
+        fixture(Kind::Scmkv, shape, 64 << 20, Scale::SYNCED)
+    }
+    coreplane_engine::conformance_suite!(fresh);
+}
+
+/// On a disk every fence is a sync.
+mod two_by_two_on_disk {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        let shelf = Shelf::on_disk(Kind::Bptree, 64 << 20);
+        on_shelf(shelf, Shape::default(), Scale::SYNCED, ReadPath::Auto)
+    }
+    coreplane_engine::conformance_suite!(fresh);
+}
+
+/// Devices of different engines, in each group one of either.
+mod two_by_two_of_both {
+    use super::*;
+
+    fn fresh() -> Fixture {
+        on_shelf(Shelf::mixed(64 << 20), Shape::default(), Scale::SYNCED, ReadPath::Auto)
     }
     coreplane_engine::conformance_suite!(fresh);
 }

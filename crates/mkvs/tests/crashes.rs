@@ -143,6 +143,46 @@ fn devices_have_no_space_now_and_then() {
     assert!(refused > 0, "no device was full");
 }
 
+/// Writes that return before they are durable are there once their tickets say so.
+#[test]
+fn what_a_ticket_calls_durable_is_there() {
+    let relaxed = |story| Story { is_relaxed: true, ..story };
+    tell_all(3, relaxed);
+    // `bptree` is no later with them on such a medium.
+    let story = relaxed(Story::new(4, Kind::Scmkv, shape(1, 2, Ack::All)));
+    let trusting = Story { trusts: true, ..story };
+    assert!(is_found(&trusting, None), "tickets say nothing");
+}
+
+/// Everything is removed, or nothing, on however many devices; one may be missing afterwards.
+#[test]
+fn a_matrix_is_emptied_at_once_or_not_at_all() {
+    let clears = |story: Story| Story { clears: true, threads: 1, ..story };
+    tell_all(3, clears);
+    let without = Aftermath::Without(vec![at(0, 1)]);
+    let story = clears(Story::new(2, Kind::Bptree, shape(2, 2, Ack::All)));
+    let story = Story { aftermath: without, operations: scaled(10, 44), ..story };
+    explored(&story, &story.options());
+    let alone = clears(Story::new(3, Kind::Bptree, shape(1, 1, Ack::All)));
+    let story = Story { operations: scaled(10, 44), ..alone };
+    explored(&story, &story.options());
+}
+
+/// Filters that a close has left are used once, and not after a crash: no key is denied that is there.
+#[test]
+fn kept_filters_deny_nothing() {
+    for (seed, kind) in [(3, Kind::Bptree), (6, Kind::Scmkv)] {
+        for aftermath in [Aftermath::Opened, Aftermath::Returned(at(0, 1))] {
+            let story = Story::new(seed, kind, shape(2, 2, Ack::All));
+            let (len, operations) = (story.len + (96 << 10), scaled(4, 44));
+            let story =
+                Story { len, operations, closes: true, keeps_filters: true, aftermath, ..story };
+            let (images_per_cut, recovery_cut_in) = (1, scaled(200, 40));
+            explored(&story, &SimOptions { images_per_cut, recovery_cut_in, ..story.options() });
+        }
+    }
+}
+
 fn is_found(story: &Story, fault: Option<Fault>) -> bool {
     let options = SimOptions { fault, recovery_cut_in: 0, max_violations: 1, ..story.options() };
     !explore(&options, story).violations.is_empty()

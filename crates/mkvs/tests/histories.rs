@@ -20,6 +20,7 @@
 //! `COREPLANE_HISTORY=seed` on.
 
 mod shelf;
+mod tally;
 
 use coreplane_engine::conformance::history::{Call, Client, Event, Sequences, is_linearizable};
 use coreplane_engine::{Engine, Error, WriteOptions};
@@ -34,71 +35,13 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use tally::{Dice, Tally, add, prototype_of, read_path_of};
 
 const KEYS: usize = 3;
 const CLIENTS: u64 = 3;
 /// Of each client between two restarts.
 const CALLS: u64 = 16;
 const RESTARTS: u64 = 2;
-
-/// A generator of numbers (xorshift), from a seed above 0.
-struct Dice(u64);
-
-impl Dice {
-    fn of(seed: u64, part: u64) -> Self {
-        let mut dice = Self((seed << 8 | part).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        // The first few are much like the seed.
-        for _ in 0..4 {
-            dice.throw(2);
-        }
-        dice
-    }
-
-    fn throw(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 8) % sides
-    }
-}
-
-/// What happened in histories.
-#[derive(Debug, Default)]
-struct Tally {
-    histories: AtomicU64,
-    calls: AtomicU64,
-    cut_off: AtomicU64,
-    stalls: AtomicU64,
-    pulls: AtomicU64,
-    returns: AtomicU64,
-    groups: AtomicU64,
-    scrubs: AtomicU64,
-    crashes: AtomicU64,
-    refused: AtomicU64,
-    /// Of devices, of which one alone in a group serves reads where none competes.
-    wins: AtomicU64,
-    hedges: AtomicU64,
-    losses: AtomicU64,
-    cancelled: AtomicU64,
-}
-
-/// The way of reads in the history of a seed. All ways, and all of them with either prototype, come
-/// round in 20 seeds; the first five have competition through rings among them.
-fn read_path_of(seed: u64) -> ReadPath {
-    match seed % 4 {
-        0 => ReadPath::Auto,
-        2 => ReadPath::Inline,
-        _ => ReadPath::Rings,
-    }
-}
-
-fn prototype_of(seed: u64) -> Prototype {
-    if seed % 5 == 2 { Prototype::Gekv } else { Prototype::Mkvs }
-}
-
-fn add(to: &AtomicU64, count: u64) {
-    to.fetch_add(count, Ordering::Relaxed);
-}
 
 /// A matrix and what is done to it.
 struct History<'t> {
@@ -302,7 +245,7 @@ impl History<'_> {
         let mut all = Vec::new();
         for era in 0..=RESTARTS {
             let mut events = self.live(&matrix, era);
-            self.count_races(&matrix);
+            self.tally.count_races(&matrix);
             if !self.shelf.is_dead() {
                 matrix.close().unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
             }
@@ -323,21 +266,8 @@ impl History<'_> {
             };
         }
         self.end(&matrix, &mut all);
-        self.count_races(&matrix);
+        self.tally.count_races(&matrix);
         all
-    }
-
-    fn count_races(&self, matrix: &Matrix) {
-        let (stats, tally) = (matrix.stats(), self.tally);
-        let counters = [
-            ("matrix_race_wins", &tally.wins),
-            ("matrix_hedges", &tally.hedges),
-            ("matrix_race_losses", &tally.losses),
-            ("matrix_race_cancelled", &tally.cancelled),
-        ];
-        for (name, counter) in counters {
-            add(counter, stats.figure(name).expect("a figure"));
-        }
     }
 
     /// Calls and deeds in the order in which they began.

@@ -131,6 +131,9 @@ fn pulled_under_load(kind: Kind, ack: Ack) {
     });
     assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent);
     assert_eq!(standing(&matrix, at(0, 0)), Standing::Current);
+    let [departure] = &matrix.departures()[..] else { panic!("{:?}", matrix.departures()) };
+    assert_eq!(departure.device, at(0, 1));
+    assert!(departure.why.contains("pulled out"), "{departure:?}");
     let check = |matrix: &Matrix| {
         for (thread, mine) in (0..).zip(&written) {
             for (number, serial) in (0..).zip(mine) {
@@ -204,29 +207,6 @@ fn one_that_is_missing_is_gone_without() {
     // Alone it cannot stand for its group.
     take_out(&shelf, at(0, 0));
     refused(&shelf, "group 0 has no current device");
-}
-
-#[test]
-fn what_cannot_be_proven_current_is_refused() {
-    let shelf = two_by_two(Ack::All);
-    take_out(&shelf, at(0, 1));
-    take_out(&shelf, at(1, 0));
-    refused(&shelf, "no group is whole");
-    let accept = Options { accept_loss: true, ..Options::default() };
-    let matrix = Matrix::open(&shelf, &accept, &|_| {}).expect("accepted");
-    (0..100).for_each(|number| assert!(matrix.get(&key(0, number)).expect("get").is_some()));
-}
-
-#[test]
-fn at_first_a_missing_member_may_be_the_only_holder() {
-    let shelf = two_by_two(Ack::First);
-    // It was killed, so that what d1 has may be nowhere else.
-    take_out(&shelf, at(0, 1));
-    refused(&shelf, "was not closed");
-    put_back(&shelf, at(0, 1));
-    opened(&shelf).expect("all are here").close().expect("close");
-    take_out(&shelf, at(0, 1));
-    drop(opened(&shelf).expect("it was closed, and each member has all"));
 }
 
 #[test]

@@ -175,6 +175,28 @@ impl Pool {
         Ok(pool)
     }
 
+    /// Opens a copy of the pool at `path`, which is made page by page as it is stored to: nothing that
+    /// is done to it reaches the file. Nobody else has the pool open meanwhile. It cannot grow.
+    ///
+    /// # Errors
+    /// As [`Pool::open`].
+    pub fn open_copy(path: &Path, options: &OpenOptions) -> Result<Self, PoolError> {
+        let file = lock::open(path)?;
+        let (header, root) = header::read_file(&file, path)?;
+        let found = allocate::file_len(&file, path)?;
+        if found < root.size {
+            return Err(PoolError::Truncated { expected: root.size, found });
+        }
+        let chosen = choose::medium(&file, path, &options.media)?;
+        let space = Space::copy(&file, root.size, header.page_size)
+            .io(format!("map {}", path.display()))?;
+        space.set_name(path);
+        let mut pool = Self::adopt(Arc::new(space), &chosen)?;
+        // It keeps the lock.
+        pool.file = Some(Opened { path: path.to_owned(), file: Arc::new(file) });
+        Ok(pool)
+    }
+
     /// Opens the pool that is in the simulator's memory, after a simulated power cut or not.
     ///
     /// # Errors

@@ -92,7 +92,8 @@ impl Scmkv {
         options: Options,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
-        let pool = Pool::open(path, &OpenOptions { media }).map_err(open::pool_error)?;
+        let open = if options.is_copy { Pool::open_copy } else { Pool::open };
+        let pool = open(path, &OpenOptions { media }).map_err(open::pool_error)?;
         outlive(&pool, options.outlives_medium)?;
         Self::start(Store::open(pool, &options, progress)?, &options)
     }

@@ -54,6 +54,9 @@ pub struct Options {
     /// scrubber has not found yet is an error, never a wrong value. It costs some 10 ns for 100
     /// bytes. Whatever makes a new value of an old one checks that anyway.
     pub check_reads: bool,
+    /// Whether a pool that is opened stays as it is: what is done to it is done to a copy in memory, and
+    /// is gone when it is dropped.
+    pub is_copy: bool,
     /// Tells the time that expiries are held against; none: the system's clock.
     pub time: Option<TimeSource>,
     /// Whether the process goes on when the medium goes from under the pool: a file that is cut short,
@@ -68,6 +71,7 @@ impl Default for Options {
             durability: Durability::Strict,
             background: true,
             check_reads: false,
+            is_copy: false,
             time: None,
             outlives_medium: false,
         }

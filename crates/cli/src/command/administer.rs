@@ -19,7 +19,7 @@ pub(crate) fn create(create: Create) -> Outcome {
 }
 
 pub(crate) fn info(pool: &Pool) -> Outcome {
-    let store = pool.open()?;
+    let store = pool.look()?;
     let facts = facts(&pool.path(), &store)?;
     store.close()?;
     tell(&facts, pool.json)

@@ -47,7 +47,7 @@ fn status(tended: &Tended) -> Outcome {
         writeln!(out, "{text}")?;
         return Ok(0);
     }
-    let store = tended.pool.open()?;
+    let store = tended.pool.look()?;
     let (status, records) = (matrix_of(&store, tended)?.status(), store.engine().len()?);
     store.close()?;
     if tended.pool.json {
@@ -66,6 +66,9 @@ fn show(out: &mut impl Write, status: &MatrixStatus, records: u64) -> io::Result
     }
     for (position, how) in &status.damaged {
         writeln!(out, "{position:<8} is left out: {how} (`replace --fresh` fills a new one)")?;
+    }
+    for it in &status.departures {
+        writeln!(out, "{:<8} went at {} ms: {}", it.device, it.at.0, it.why)?;
     }
     for (group, slots) in status.slots.iter().enumerate() {
         writeln!(out, "group {group:<2} {slots} slots")?;

@@ -8,7 +8,7 @@ use serde_json::json;
 use std::io::{self, Read, Write};
 
 pub(crate) fn get(get: &Get) -> Outcome {
-    let store = get.pool.open()?;
+    let store = get.pool.look()?;
     let mut shown = Ok(());
     let found =
         store.engine().get_with(get.key.as_bytes(), Visibility::Durable, &mut |record| {

@@ -3,6 +3,7 @@
 use crate::administration::Administered;
 use crate::arguments::Serve;
 use crate::failure::{Failure, Outcome};
+use crate::pool;
 use crate::terms;
 use coreplane::{Durability, FillOptions, MatrixStore, Store, Work};
 use coreplane_server::{Administration, Config, Server};
@@ -30,6 +31,7 @@ pub(crate) fn run(serve: Serve) -> Outcome {
     // From here on a signal ends the server in good order.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let store = config.open_or_create().map_err(|error| Failure::of_pool(&error, config.path()))?;
+    pool::warn(&store);
     let served = listen_and_serve(&serve, password, &store, &mut signals);
     let closed = store.close();
     served?;
@@ -96,8 +98,10 @@ fn start_up_line(serve: &Serve, store: &Store, server: &Server) -> String {
     let mut places: Vec<_> =
         server.local_addr().map(|address| address.to_string()).into_iter().collect();
     places.extend(serve.unixsocket.as_ref().map(|path| path.display().to_string()));
+    let is_degraded = store.matrix().is_some_and(|matrix| matrix.status().is_degraded);
+    let degraded = if is_degraded { " (degraded)" } else { "" };
     format!(
-        "coreplane {}: medium {}, durability {}, a power cut loses {}; pool {}; ready on {}",
+        "coreplane {}: medium {}, durability {}, a power cut loses {}; pool {}{degraded}; ready on {}",
         env!("CARGO_PKG_VERSION"),
         store.medium().name,
         terms::durability_name(serve.durability),

@@ -151,6 +151,11 @@ impl Filter {
         table.len() as f64 / table.capacity() as f64
     }
 
+    /// What it is now, to be kept: of a filter that nobody changes meanwhile.
+    pub(crate) fn image(&self) -> Image {
+        Image(self.switch.current())
+    }
+
     /// True if it should be made anew with more room. To be asked now and then, such as once in a
     /// thousand insertions.
     pub fn needs_growth(&self) -> bool {
@@ -181,6 +186,28 @@ impl Filter {
         let mut backoff = Backoff::new();
         self.switch.start(Arc::clone(&next), || backoff.wait());
         Ok(Rebuild { filter: self, next, is_finished: false, _turn: turn })
+    }
+}
+
+/// What a filter was.
+pub(crate) struct Image(Arc<Table<Word>>);
+
+impl Image {
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.0.capacity()
+    }
+
+    pub(crate) fn keys(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The counters from `offset` on, at most so many bytes of them.
+    pub(crate) fn read(&self, offset: u64, len: usize, to: &mut Vec<u8>) {
+        self.0.read(offset, len, to);
     }
 }
 
@@ -265,6 +292,17 @@ impl Rebuild<'_> {
     #[inline]
     pub fn add(&self, hash: u64) {
         self.next.add(hash);
+    }
+
+    /// Sets the counters from `offset` on as they were in an image of a filter with the same capacity;
+    /// false if that cannot be.
+    pub(crate) fn restore(&self, offset: u64, bytes: &[u8]) -> bool {
+        self.next.restore(offset, bytes)
+    }
+
+    /// So many keys were counted in it.
+    pub(crate) fn restored(&self, keys: u64) {
+        self.next.restored(keys);
     }
 
     /// All keys are added: the new table is in force from now on. Waits until all changes that are

@@ -250,12 +250,6 @@ impl Group {
         }
     }
 
-    /// True if readers ask the group's filter.
-    #[inline]
-    fn asks_filter(&self) -> bool {
-        self.rules.prototype != Prototype::Ekv
-    }
-
     /// True if several devices may be asked for one read.
     #[inline]
     pub(crate) fn competes(&self) -> bool {
@@ -265,7 +259,7 @@ impl Group {
     /// True if no member has the key, as far as the filter can tell.
     #[inline]
     pub(crate) fn denies(&self, hash: u64) -> bool {
-        self.asks_filter() && self.pending.is_quiet(hash) && !self.filter.may_contain(hash)
+        self.rules.asks_filters && self.pending.is_quiet(hash) && !self.filter.may_contain(hash)
     }
 
     /// When a read in the caller's thread began, if it is one of those that are timed.

@@ -63,7 +63,8 @@ impl Group {
         make: impl Fn(&Device) -> Result<()>,
     ) -> Result<()> {
         for device in self.of(self.followers()) {
-            if make(device).is_err() {
+            if let Err(error) = make(device) {
+                device.note_failure(&error);
                 let is_needed = (made | !self.members()) & 1 << device.number != 0;
                 let left = self.drop_member(device);
                 // Else it has the same value as the others, and an older sequence.

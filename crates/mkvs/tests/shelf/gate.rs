@@ -30,6 +30,8 @@ pub(crate) struct Gate {
     pub(crate) holds_looks: AtomicBool,
     /// Every scan meets a damaged record.
     pub(crate) scans_damaged: AtomicBool,
+    /// Calls for many keys that have come so far.
+    pub(crate) looks: AtomicU64,
     /// Gets that have come so far, and those that are held now.
     pub(crate) gets: AtomicU64,
     pub(crate) held_gets: AtomicU64,
@@ -113,6 +115,9 @@ impl Around for Gate {
     fn begin(&self, call: Call<'_>) -> Result<Let<'_>> {
         if matches!(call, Call::Get) {
             self.gets.fetch_add(1, Ordering::SeqCst);
+        }
+        if matches!(call, Call::Look) {
+            self.looks.fetch_add(1, Ordering::SeqCst);
         }
         self.hold(call);
         wait_while(|| self.holds_up());

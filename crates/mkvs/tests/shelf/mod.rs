@@ -26,6 +26,8 @@ pub(crate) enum Kind {
 pub(crate) struct Shelf {
     directory: tempfile::TempDir,
     kind: Kind,
+    /// Every second device has the other engine.
+    is_mixed: bool,
     size: u64,
     /// Bytes of devices that have less, or more.
     sizes: Mutex<HashMap<Position, u64>>,
@@ -38,8 +40,31 @@ pub(crate) struct Shelf {
 impl Shelf {
     pub(crate) fn new(kind: Kind, size: u64) -> Self {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        Self::of(directory, kind, size)
+    }
+
+    /// Where a fence is a sync.
+    pub(crate) fn on_disk(kind: Kind, size: u64) -> Self {
+        Self::of(tempfile::tempdir().expect("a directory"), kind, size)
+    }
+
+    /// Devices of both engines.
+    pub(crate) fn mixed(size: u64) -> Self {
+        Self { is_mixed: true, ..Self::new(Kind::Bptree, size) }
+    }
+
+    fn of(directory: tempfile::TempDir, kind: Kind, size: u64) -> Self {
         let (sizes, gates, is_dead) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { directory, kind, size, sizes, gates, is_dead }
+        Self { directory, kind, is_mixed: false, size, sizes, gates, is_dead }
+    }
+
+    fn kind_at(&self, place: Position) -> Kind {
+        let is_other = self.is_mixed && (place.group + u16::from(place.device)) % 2 == 1;
+        match self.kind {
+            Kind::Bptree if is_other => Kind::Scmkv,
+            Kind::Scmkv if is_other => Kind::Bptree,
+            kind => kind,
+        }
     }
 
     /// The device that is made at `place` from now on has so many bytes.
@@ -101,7 +126,7 @@ impl Rack for Shelf {
         }
         let time = Some(Arc::clone(time));
         let size = self.sizes.lock().expect("lock").get(&place).copied().unwrap_or(self.size);
-        let engine: Arc<dyn Engine> = match self.kind {
+        let engine: Arc<dyn Engine> = match self.kind_at(place) {
             Kind::Bptree => {
                 let options = coreplane_bptree::Options { time, ..Default::default() };
                 Arc::new(Bptree::create(&path, size, 8192, MediaChoice::Auto, &options)?)
@@ -117,7 +142,7 @@ impl Rack for Shelf {
 
     fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
         let (path, time) = (self.path(place), Some(Arc::clone(time)));
-        let engine: Arc<dyn Engine> = match self.kind {
+        let engine: Arc<dyn Engine> = match self.kind_at(place) {
             Kind::Bptree => {
                 let options = coreplane_bptree::Options { time, ..Default::default() };
                 Arc::new(Bptree::open(&path, MediaChoice::Auto, &options, &|_| {})?)

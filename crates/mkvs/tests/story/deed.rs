@@ -1,7 +1,9 @@
 //! What a story does to its matrix.
 
 use super::NOW;
-use coreplane_engine::{Batch, Engine, Error, Expected, Outcome, Result, UnixMillis, WriteOptions};
+use coreplane_engine::{
+    Batch, Engine, Error, Expected, Horizon, Outcome, Result, UnixMillis, WriteOptions,
+};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -26,6 +28,8 @@ pub(crate) enum How {
     Batch,
     /// A batch that cannot be made: its last value is too long.
     WrongBatch,
+    /// All keys are removed.
+    Clear,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -128,12 +132,22 @@ impl Draw {
 }
 
 impl Op {
-    /// Does it; false if it was refused, as it had to be.
-    pub(crate) fn perform(&self, matrix: &dyn Engine, known: &mut Known) -> Result<bool> {
+    /// True if it may find that there is nothing to delete.
+    pub(crate) fn deletes(&self) -> bool {
+        matches!(self, Self::Write(_, changes) if changes.iter().any(|(_, it)| it.is_none()))
+    }
+
+    /// Does it, and notes what that rests on; false if it was refused, as it had to be.
+    pub(crate) fn perform(
+        &self,
+        matrix: &dyn Engine,
+        known: &mut Known,
+        (options, rests): (&WriteOptions, &mut Horizon),
+    ) -> Result<bool> {
         let Self::Write(how, changes) = self else {
             return matrix.sweep_expired().map(|_| true);
         };
-        let is_made = perform(how, changes, matrix)?;
+        let is_made = perform(how, changes, matrix, (options, rests))?;
         for (number, value) in changes.iter().filter(|_| is_made) {
             match how {
                 How::Expiring(..) => known.remove(number),
@@ -144,45 +158,56 @@ impl Op {
     }
 }
 
-fn perform(how: &How, changes: &[Change], matrix: &dyn Engine) -> Result<bool> {
-    let options = WriteOptions::default();
+fn perform(
+    how: &How,
+    changes: &[Change],
+    matrix: &dyn Engine,
+    (options, rests): (&WriteOptions, &mut Horizon),
+) -> Result<bool> {
     let (number, value) = &changes[0];
     let (key, value) = (key(*number), value.as_deref().unwrap_or_default());
     let outcome = match how {
-        How::Put => matrix.put(&key, value, &options)?,
+        How::Put => matrix.put(&key, value, options)?,
         How::Insert => {
             // It may have held what expires: then it is not made, perhaps.
-            let outcome = matrix.insert(&key, value, &options)?;
+            let outcome = matrix.insert(&key, value, options)?;
+            rests.include(outcome.ticket());
             return Ok(outcome.written().is_some());
         }
-        How::Update => matrix.update(&key, value, &options)?,
+        How::Update => matrix.update(&key, value, options)?,
         How::Delete => {
-            let outcome = matrix.delete(&key, &options)?;
+            let outcome = matrix.delete(&key, options)?;
+            rests.include(outcome.ticket());
             assert!(matches!(outcome, Outcome::Written(_) | Outcome::Missing(_)), "{outcome:?}");
             return Ok(true);
         }
         How::Swap(held) => {
             let expected = held.as_ref().map_or(Expected::Absent, |held| Expected::Value(held));
-            matrix.compare_and_set(&key, expected, value, &options)?
+            matrix.compare_and_set(&key, expected, value, options)?
         }
         How::WrongSwap(other) => {
             let expected = Expected::Value(other);
-            let outcome = matrix.compare_and_set(&key, expected, value, &options)?;
+            let outcome = matrix.compare_and_set(&key, expected, value, options)?;
             assert!(matches!(outcome, Outcome::Mismatch(_)), "{outcome:?}");
             return Ok(false);
         }
         How::Expiring(at, value) => {
-            matrix.put(&key, value, &WriteOptions { expires_at: Some(*at), ..options })?
+            matrix.put(&key, value, &WriteOptions { expires_at: Some(*at), ..*options })?
         }
+        How::Clear => return matrix.clear().map(|()| true),
         How::Batch | How::WrongBatch => {
             let batch = batch(changes, *how == How::WrongBatch, matrix);
-            return match matrix.apply(&batch, &options) {
+            return match matrix.apply(&batch, options) {
                 Err(Error::ValueTooLong { .. }) if *how == How::WrongBatch => Ok(false),
-                other => other.map(|_| true),
+                other => other.map(|written| {
+                    rests.include(written.ticket);
+                    true
+                }),
             };
         }
     };
     assert!(outcome.written().is_some(), "{how:?}: {outcome:?}");
+    rests.include(outcome.ticket());
     Ok(true)
 }
 

@@ -14,16 +14,16 @@ mod deed;
 mod rack;
 mod survivors;
 
-pub(crate) use deed::{Draw, Op};
+pub(crate) use deed::{Draw, How, Op};
 pub(crate) use rack::SimRack;
 pub(crate) use survivors::{Contents, Left};
 
 use crate::scale::scaled;
 use crate::shelf::Kind;
-use coreplane_engine::{Engine, UnixMillis};
-use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Position, Shape, Standing};
+use coreplane_engine::{Durability, Engine, Horizon, UnixMillis, WriteOptions};
+use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Position, Shape, Standing, TimeSource};
 use coreplane_pmem::Space;
-use coreplane_pmem::media::sim::{History, Run, Sim, SimOptions, Subject};
+use coreplane_pmem::media::sim::{Call, History, Run, Sim, SimOptions, Subject};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -80,6 +80,14 @@ pub(crate) struct Story {
     pub(crate) forgets_intents: bool,
     pub(crate) change: Change,
     pub(crate) closes: bool,
+    /// One write in two returns before it is durable, and is acknowledged when its ticket is.
+    pub(crate) is_relaxed: bool,
+    /// Everything is removed now and then, by the only thread.
+    pub(crate) clears: bool,
+    /// A close leaves filters behind, however small.
+    pub(crate) keeps_filters: bool,
+    /// A fault: such writes are acknowledged without their tickets.
+    pub(crate) trusts: bool,
     /// Operations that were refused for lack of space.
     pub(crate) refused: AtomicU64,
 }
@@ -102,6 +110,10 @@ impl Story {
             forgets_intents: false,
             change: Change::Nothing,
             closes: seed.is_multiple_of(3),
+            is_relaxed: false,
+            clears: false,
+            keeps_filters: false,
+            trusts: false,
             refused: AtomicU64::new(0),
         }
     }
@@ -139,12 +151,21 @@ impl Story {
         self.change != Change::Nothing && self.seed % 4 > 1
     }
 
+    /// The simulator knows one thread only.
+    fn matrix_options(&self, time: TimeSource) -> Options {
+        let options = Options { time, threads: 1, ..Options::default() };
+        match self.keeps_filters {
+            true => Options { keeps_filters_from: 0, ..options },
+            false => options,
+        }
+    }
+
     fn rack(&self, spaces: &[Arc<Space>], missing: &[Position]) -> SimRack {
         SimRack::new(self.kind, self.shape, spaces, missing)
     }
 
     fn open(&self, spaces: &[Arc<Space>], missing: &[Position]) -> Result<Left, String> {
-        let options = Options { time: Arc::new(|| LATER), ..Options::default() };
+        let options = self.matrix_options(Arc::new(|| LATER));
         let rack = self.rack(spaces, missing);
         match Matrix::open(&rack, &options, &|_| {}) {
             Ok(matrix) => {
@@ -196,6 +217,7 @@ impl Story {
     fn write(&self, run: &Run<'_, Op>, (matrix, rack): (&Matrix, &SimRack), thread: u16) {
         let mut draw = Draw(self.seed << 8 | u64::from(thread));
         let mut known = deed::Known::default();
+        let mut open = Open::default();
         let mine = thread * self.keys..(thread + 1) * self.keys;
         for serial in 0..self.operations {
             rack.clock.fetch_add(1000, Ordering::SeqCst);
@@ -214,12 +236,27 @@ impl Story {
             if thread == 0 && serial == self.operations * 3 / 4 {
                 self.change(run, matrix, rack);
             }
-            let op = draw.op(&mine, serial, self.large_in, &known);
+            let op = match self.clears && draw.next(8) == 0 {
+                true => Op::Write(How::Clear, mine.clone().map(|key| (key, None)).collect()),
+                false => draw.op(&mine, serial, self.large_in, &known),
+            };
             if op == Op::Sweep {
                 rack.let_go();
             }
+            let is_relaxed = self.is_relaxed && draw.next(2) == 0;
+            let durability = is_relaxed.then_some(Durability::RELAXED);
+            // Of what is deleted and not durable nothing would be left to delete.
+            if self.is_relaxed && (draw.next(5) == 0 || !is_relaxed && op.deletes()) {
+                open.wait(matrix);
+            }
             let call = run.began(op.clone());
-            match op.perform(matrix, &mut known) {
+            let options = WriteOptions { durability, ..WriteOptions::default() };
+            let mut rests = Horizon::new();
+            match op.perform(matrix, &mut known, (&options, &mut rests)) {
+                Ok(true) if !rests.is_empty() && !self.trusts => {
+                    open.horizon.merge(&rests);
+                    open.calls.push(call);
+                }
                 Ok(true) => call.returned(),
                 Ok(false) => call.refused(),
                 Err(coreplane_engine::Error::NoSpace { .. }) => {
@@ -229,6 +266,25 @@ impl Story {
                 Err(error) => panic!("{op:?}: {error}"),
             }
         }
+        open.wait(matrix);
+    }
+}
+
+/// Calls that have returned and are not durable yet.
+#[derive(Default)]
+struct Open<'r> {
+    calls: Vec<Call<'r, Op>>,
+    horizon: Horizon,
+}
+
+impl Open<'_> {
+    fn wait(&mut self, matrix: &Matrix) {
+        if !self.calls.is_empty() {
+            matrix.wait_durable(&self.horizon).expect("durable");
+            assert!(matrix.is_durable(&self.horizon).expect("a ticket"));
+        }
+        self.horizon.clear();
+        self.calls.drain(..).for_each(Call::returned);
     }
 }
 
@@ -241,7 +297,7 @@ impl Subject for Story {
         let rack = self.rack(run.spaces(), &[]);
         let clock = Arc::clone(&rack.clock);
         let time = Arc::new(move || UnixMillis(clock.load(Ordering::SeqCst)));
-        let options = Options { time, ..Options::default() };
+        let options = self.matrix_options(time);
         let matrix = run.acknowledged(Op::Create, || {
             Matrix::create(&rack, self.shape, &options).expect("create")
         });

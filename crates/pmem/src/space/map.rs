@@ -116,6 +116,27 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// The first `len` bytes of `file`, copied page by page as they are stored to: no store reaches
+    /// the file.
+    pub(super) fn copy(file: &File, len: u64) -> io::Result<Self> {
+        let mapping = Self::reserve(len)?;
+        let bytes = usize::try_from(len).map_err(io::Error::other)?;
+        // SAFETY: `len <= reserved`: the range is ours, without access so far, and nobody else knows
+        // it.
+        unsafe {
+            rustix::mm::mmap(
+                mapping.base.as_ptr().cast(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+                file,
+                0,
+            )?;
+        }
+        mapping.len.store(len, Ordering::Release);
+        Ok(mapping)
+    }
+
     /// Maps up to `len` bytes. A file must be that long already.
     pub(super) fn grow(&self, len: u64, file: Option<&File>, sync: bool) -> io::Result<()> {
         let _growing = self.growing.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

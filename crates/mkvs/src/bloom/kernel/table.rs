@@ -86,6 +86,44 @@ impl<A: Atomic> Table<A> {
     }
 }
 
+/// Tables as they are kept, in whole lines, while nobody counts.
+impl Table<AtomicU64> {
+    /// Bytes of the counters.
+    pub(in crate::bloom) fn len_bytes(&self) -> u64 {
+        size_of_val(&*self.lines) as u64
+    }
+
+    fn words_from(&self, offset: u64) -> impl Iterator<Item = &AtomicU64> {
+        let line = (offset as usize / size_of::<Line<AtomicU64>>()).min(self.lines.len());
+        self.lines[line..].iter().flat_map(|line| &line.0)
+    }
+
+    /// The counters from `offset` on, at most so many bytes of them.
+    pub(in crate::bloom) fn read(&self, offset: u64, len: usize, to: &mut Vec<u8>) {
+        to.clear();
+        let words = self.words_from(offset).take(len / 8);
+        to.extend(words.flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()));
+    }
+
+    /// Sets the counters from `offset` on; false if there are not so many.
+    pub(in crate::bloom) fn restore(&self, offset: u64, bytes: &[u8]) -> bool {
+        let (whole, rest) = bytes.as_chunks::<8>();
+        let end = offset.saturating_add(bytes.len() as u64);
+        if !rest.is_empty() || !offset.is_multiple_of(64) || end > self.len_bytes() {
+            return false;
+        }
+        for (word, bytes) in self.words_from(offset).zip(whole) {
+            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// So many keys were counted in what was restored.
+    pub(in crate::bloom) fn restored(&self, keys: u64) {
+        self.tally.add(0, keys as i64);
+    }
+}
+
 impl<A> Drop for Table<A> {
     fn drop(&mut self) {
         self.footprint.fetch_sub(size_of_val(&*self.lines) as u64, Ordering::Relaxed);

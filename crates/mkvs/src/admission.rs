@@ -1,0 +1,277 @@
+//! Who is current when a matrix is opened, and what is lost if that cannot be proven.
+//!
+//! What is missing may have what nobody else has. Whoever accepts that goes on with what is here: and
+//! from then on the missing devices must not be believed any more, for they may have gone on without
+//! those that are here, or been written to since. So where that may be, their places get new
+//! identities and the matrix an epoch that no other line of it reaches: a device that comes back is
+//! "replaced by another", whoever has the higher epoch, and only a fresh one can take its place.
+
+use crate::intent::Intent;
+use crate::label::{Ack, Label, Member, Position, Standing};
+use crate::open::{Found, drawn};
+use coreplane_engine::{Error, Result};
+use std::collections::BTreeMap;
+
+/// How much further an epoch is once a loss was accepted: more than there are changes of a membership.
+const LEAP: u64 = 1 << 32;
+
+/// What may be lost of a group, since the loss was accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// The group.
+    pub group: u16,
+    /// Its members that are not here, or were not level when they were left out.
+    pub missing: Vec<Position>,
+    /// Who stands for the group now.
+    pub kept: Vec<Position>,
+    /// The epoch of the membership that these have last heard of.
+    pub epoch: u64,
+    /// What has a sequence up to this is on them.
+    pub mark: u64,
+    /// What may be lost.
+    pub what: &'static str,
+}
+
+impl std::fmt::Display for Loss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { group, epoch, mark, what, .. } = self;
+        let (missing, kept) = (names(&self.missing), names(&self.kept));
+        write!(
+            f,
+            "group {group} goes on with {kept} (epoch {epoch}, mark {mark}) without {missing}: {what} is lost"
+        )
+    }
+}
+
+const STALE: &str = "what was written since it was left out, and is on the missing ones alone,";
+const UNPROVEN: &str = "what was acknowledged without those that are here, if anything was,";
+const SINGLE: &str = "what was acknowledged and had not come to those that are here";
+
+fn names(positions: &[Position]) -> String {
+    positions.iter().map(Position::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The label of the highest epoch, if all are of one matrix.
+///
+/// # Errors
+/// If they are not, or there is none.
+pub(crate) fn newest(found: &BTreeMap<Position, Found>) -> Result<Label> {
+    let labels = || found.values().map(|device| &device.label);
+    let newest = labels().max_by_key(|label| (label.epoch, label.mark));
+    let newest = newest.ok_or_else(|| Error::Unusable("there is no device".to_owned()))?;
+    if let Some(foreign) = labels().find(|label| label.matrix != newest.matrix) {
+        return Err(Error::Unusable(format!(
+            "device {} belongs to another matrix: {}, not {}",
+            foreign.position, foreign.matrix, newest.matrix
+        )));
+    }
+    Ok(newest.clone())
+}
+
+/// Decides who is current: the label to go on with, the devices that are its current members, and
+/// what is lost with the others.
+///
+/// # Errors
+/// If a device is not the one that belongs to its place; and if something may be lost that nobody has
+/// accepted.
+pub(crate) fn admit(
+    found: &mut BTreeMap<Position, Found>,
+    mut label: Label,
+    accept_loss: bool,
+) -> Result<(Label, Vec<Loss>)> {
+    check_identities(found, &label)?;
+    let mut losses = Vec::new();
+    for group in 0..label.members.len() as u16 {
+        let is_here = |at: &Position| at.group == group && label.is_current(*at);
+        if !found.keys().any(is_here) {
+            losses.push(promote(found, &mut label, group, accept_loss)?);
+        }
+    }
+    found.retain(|position, _| label.is_current(*position));
+    let missing: Vec<Position> = label
+        .positions()
+        .filter(|position| label.is_current(*position) && !found.contains_key(position))
+        .collect();
+    let what = check_missing(found, &label, &missing, accept_loss)?;
+    if let Some(what) = what {
+        losses.extend(losses_of(found, &label, &missing, what));
+    }
+    for position in &missing {
+        label.leave(*position);
+        if what == Some(UNPROVEN) {
+            banish(&mut label, *position);
+        }
+    }
+    if losses.iter().any(|loss| loss.what != SINGLE) {
+        label.epoch += LEAP;
+    }
+    Ok((label, losses))
+}
+
+fn check_identities(found: &BTreeMap<Position, Found>, label: &Label) -> Result<()> {
+    for (position, device) in found {
+        let is_its = |member: &Member| member.identity == device.label.identity;
+        // Where another is about to be made, what was there is not looked at any more.
+        if !label.awaits(*position) && !label.member(*position).is_some_and(is_its) {
+            return Err(Error::Unusable(format!(
+                "the device at {position} was replaced by another: take it out"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whoever comes back there is not believed.
+fn banish(label: &mut Label, position: Position) {
+    let group = label.members.get_mut(usize::from(position.group));
+    if let Some(member) = group.and_then(|it| it.get_mut(usize::from(position.device))) {
+        *member = Member { identity: drawn(), standing: Standing::Absent };
+    }
+}
+
+/// A group none of whose current devices is here goes on with the newest that is.
+fn promote(
+    found: &BTreeMap<Position, Found>,
+    label: &mut Label,
+    group: u16,
+    accept_loss: bool,
+) -> Result<Loss> {
+    // One that was being filled has a part of everything, of which nobody knows which.
+    let is_whole =
+        |at: &Position| label.member(*at).is_some_and(|member| member.standing == Standing::Absent);
+    let stale = found.iter().filter(|(at, _)| at.group == group && is_whole(at));
+    let newest = stale.max_by_key(|(_, device)| (device.label.epoch, device.label.mark));
+    let none = format!("group {group} has no current device here");
+    let Some((position, device)) = newest else { return Err(Error::Unusable(none)) };
+    let (position, Label { epoch, mark, .. }) = (*position, &device.label);
+    if !accept_loss {
+        return Err(Error::Unusable(format!(
+            "{none}; {position} is, which was left out (epoch {epoch}, mark {mark}): what was \
+             written to the group since would be lost (accept loss to open it)"
+        )));
+    }
+    // What it was about to do then its peers have done since, or taken back.
+    Intent::drop_all(&*device.engine)?;
+    let missing: Vec<Position> =
+        label.positions().filter(|at| at.group == group && label.is_current(*at)).collect();
+    missing.iter().for_each(|at| banish(label, *at));
+    label.stand(position, Standing::Current);
+    // It may have keys that have moved away since, and sequences are to be above those of the others.
+    (label.has_guests, label.is_clean) = (true, false);
+    let (kept, what) = (vec![position], STALE);
+    Ok(Loss { group, missing, kept, epoch: *epoch, mark: *mark, what })
+}
+
+/// What is lost with members that are missing; nothing if all is sure to be here.
+///
+/// # Errors
+/// If something is, and that is not accepted.
+fn check_missing(
+    found: &BTreeMap<Position, Found>,
+    label: &Label,
+    missing: &[Position],
+    accept_loss: bool,
+) -> Result<Option<&'static str>> {
+    let names = names(missing);
+    let (what, why) = if !missing.is_empty()
+        && !label.is_latest(|position| found.contains_key(&position))
+    {
+        let why = format!(
+            "{names} are missing, and no group is whole: those that are here may be out of date, and \
+             what was acknowledged without them would be lost (accept loss to open it)"
+        );
+        (UNPROVEN, why)
+    } else if !missing.is_empty() && label.ack != Ack::All && !label.is_clean {
+        let why = format!(
+            "{names} are missing, the matrix was not closed, and a write waited for some members \
+             only: what none but they have would be lost (accept loss to open it)"
+        );
+        (SINGLE, why)
+    } else if !label.is_level && !label.is_clean {
+        let why = "the matrix was not closed after a device had failed, and a write waited for some \
+                   members only: what none but that one had would be lost (accept loss to open it)";
+        (SINGLE, why.to_owned())
+    } else {
+        return Ok(None);
+    };
+    if accept_loss { Ok(Some(what)) } else { Err(Error::Unusable(why)) }
+}
+
+/// What is lost of each group that lacks a device.
+fn losses_of<'a>(
+    found: &'a BTreeMap<Position, Found>,
+    label: &'a Label,
+    missing: &'a [Position],
+    what: &'static str,
+) -> impl Iterator<Item = Loss> + 'a {
+    let (epoch, mark) = (label.epoch, label.mark);
+    (0..label.members.len() as u16).filter_map(move |group| {
+        let of_group = |at: &Position| at.group == group;
+        let kept: Vec<Position> = found.keys().copied().filter(of_group).collect();
+        let lacks = |at: &Position| {
+            of_group(at) && (missing.contains(at) || missing.is_empty() && !kept.contains(at))
+        };
+        let missing: Vec<Position> = label.positions().filter(lacks).collect();
+        (!missing.is_empty()).then_some(Loss { group, missing, kept, epoch, mark, what })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coreplane_engine::Engine;
+    use coreplane_engine::model::ModelEngine;
+    use std::sync::Arc;
+
+    const HERE: Position = Position { group: 0, device: 0 };
+
+    fn found(label: &Label) -> BTreeMap<Position, Found> {
+        let engine: Arc<dyn Engine> = Arc::new(ModelEngine::new());
+        BTreeMap::from([(HERE, Found { engine, label: label.at(HERE) })])
+    }
+
+    fn one_by_two(ack: Ack) -> Label {
+        let identities = vec![vec!["one".to_owned(), "other".to_owned()]];
+        Label::new("matrix".to_owned(), ack, &identities)
+    }
+
+    #[test]
+    fn a_matrix_whose_survivors_were_not_level_is_refused() {
+        let mut label = one_by_two(Ack::First);
+        label.members[0][1].standing = Standing::Absent;
+        let admitted =
+            |label: &Label, accept_loss| admit(&mut found(label), label.clone(), accept_loss);
+        let (_, losses) = admitted(&label, false).expect("they were level");
+        assert!(losses.is_empty());
+        label.is_level = false;
+        assert!(admitted(&label, false).is_err());
+        let (after, losses) = admitted(&label, true).expect("accepted");
+        assert_eq!(losses[0].missing, [Position { group: 0, device: 1 }]);
+        assert_eq!(after.epoch, label.epoch, "the other one may come back and be filled");
+        label.is_clean = true;
+        assert!(admitted(&label, false).is_ok(), "it was closed, for which they were made level");
+    }
+
+    #[test]
+    fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() {
+        let mut stale = one_by_two(Ack::All);
+        (stale.epoch, stale.mark) = (3, 70);
+        let mut label = stale.clone();
+        (label.epoch, label.mark) = (9, 400);
+        label.leave(HERE);
+        let devices = || found(&stale);
+        let refused = admit(&mut devices(), label.clone(), false).map(|_| ()).expect_err("stale");
+        assert!(refused.to_string().contains("epoch 3, mark 70"), "{refused}");
+        let (after, losses) = admit(&mut devices(), label.clone(), true).expect("accepted");
+        let other = Position { group: 0, device: 1 };
+        let told = (losses[0].missing.as_slice(), losses[0].epoch, losses[0].mark);
+        assert_eq!((losses.len(), told), (1, (&[other][..], 3, 70)));
+        assert!(after.is_current(HERE) && !after.is_current(other));
+        // Whoever comes back from the other line, however long that went on.
+        assert!(after.epoch > label.epoch + LEAP / 2);
+        assert_ne!(after.members[0][1].identity, label.members[0][1].identity);
+        // One that was being filled is not whole.
+        label.stand(HERE, Standing::Joining);
+        assert!(admit(&mut devices(), label, true).is_err());
+    }
+}

@@ -1,0 +1,99 @@
+//! Writes that return before they are durable.
+//!
+//! A ticket of a device says nothing to others, and a write is on several devices. So such a write
+//! gets a ticket of the matrix, a number that counts up; and what is synced is all members, which
+//! makes everything durable that had a number before.
+
+use crate::matrix::Shared;
+use coreplane_engine::{Durability, Horizon, Outcome, Result, Ticket, WriteOptions, Written};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How far such writes are.
+#[derive(Debug)]
+pub(crate) struct Relaxed {
+    /// Of writes that name none.
+    usual: Durability,
+    made: AtomicU64,
+    durable: AtomicU64,
+}
+
+impl Relaxed {
+    pub(crate) fn new(usual: Durability) -> Self {
+        Self { usual, made: AtomicU64::new(0), durable: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn is_asked(&self, options: &WriteOptions) -> bool {
+        matches!(options.durability.unwrap_or(self.usual), Durability::Relaxed { .. })
+    }
+
+    /// What a batch is made with: whoever looks after a crash whether all of it is there must find
+    /// what was there when its intent went.
+    pub(crate) fn raised(&self, options: &WriteOptions) -> Option<Durability> {
+        if self.is_asked(options) { Some(Durability::Strict) } else { options.durability }
+    }
+
+    /// True if there is something to sync.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.durable.load(Ordering::Acquire) < self.made.load(Ordering::Acquire)
+    }
+}
+
+/// The same outcome, resting on this.
+fn resting_on(ticket: Ticket, outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Written(written) => Outcome::Written(Written { ticket, ..written }),
+        Outcome::Exists(_) => Outcome::Exists(ticket),
+        Outcome::Missing(_) => Outcome::Missing(ticket),
+        Outcome::Mismatch(_) => Outcome::Mismatch(ticket),
+        Outcome::NotNewer(sequence, _) => Outcome::NotNewer(sequence, ticket),
+        Outcome::Kept(_) => Outcome::Kept(ticket),
+    }
+}
+
+impl Shared {
+    /// What is said of a write that has come to all that it waits for, and to the rings of the others.
+    /// The caller has the key's turn.
+    #[inline]
+    pub(crate) fn with_ticket(&self, outcome: Outcome, options: &WriteOptions) -> Outcome {
+        if !self.relaxed.is_asked(options) {
+            return outcome;
+        }
+        let number = self.relaxed.made.fetch_add(1, Ordering::AcqRel) + 1;
+        resting_on(Ticket::new(0, number), outcome)
+    }
+
+    /// Makes everything durable that was written before the call, on every member. Who cannot is a
+    /// member no more.
+    ///
+    /// # Errors
+    /// If a group would have no member left.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let made = self.relaxed.made.load(Ordering::Acquire);
+        for group in self.groups.iter() {
+            for device in group.of(group.followers()) {
+                device.drain();
+                if let Err(error) = device.engine.sync() {
+                    group.go_on_without(device, error)?;
+                }
+            }
+        }
+        self.relaxed.durable.fetch_max(made, Ordering::AcqRel);
+        Ok(())
+    }
+
+    pub(crate) fn is_durable(&self, horizon: &Horizon) -> bool {
+        let durable = self.relaxed.durable.load(Ordering::Acquire);
+        horizon.tickets().iter().all(|ticket| ticket.position() <= durable)
+    }
+
+    /// # Errors
+    /// As [`Self::sync`], and if nobody knows who has one of the writes.
+    pub(crate) fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        if self.is_durable(horizon) {
+            return Ok(());
+        }
+        self.sync()?;
+        self.groups.iter().try_for_each(|group| group.is_sure())
+    }
+}

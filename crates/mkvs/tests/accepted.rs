@@ -1,0 +1,179 @@
+//! Devices that may be the only ones to have what was acknowledged: what is refused, and what is lost if
+//! that is accepted.
+
+mod shelf;
+
+use coreplane_engine::{Engine, Error, Visibility, WriteOptions};
+use coreplane_mkvs::bloom::hash_of;
+use coreplane_mkvs::place::{deal, slot_of};
+use coreplane_mkvs::{Ack, FillOptions, Loss, Matrix, Options, Position, Shape, Standing};
+use shelf::{Kind, Shelf};
+use std::sync::atomic::Ordering;
+
+fn at(group: u16, device: u8) -> Position {
+    Position { group, device }
+}
+
+fn key(thread: u64, number: u64) -> Vec<u8> {
+    format!("thread-{thread} key-{number:04}").into_bytes()
+}
+
+fn opened(shelf: &Shelf) -> Result<Matrix, Error> {
+    Matrix::open(shelf, &Options::default(), &|_| {})
+}
+
+fn refused(shelf: &Shelf, words: &str) {
+    match opened(shelf) {
+        Err(Error::Unusable(what)) => assert!(what.contains(words), "{what}"),
+        other => panic!("{other:?}, and not refused since {words}"),
+    }
+}
+
+fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
+    matrix.put(key, value, &WriteOptions::default()).expect("put");
+}
+
+fn standing(matrix: &Matrix, position: Position) -> Standing {
+    matrix.standings().into_iter().find(|(at, _)| *at == position).expect("a device").1
+}
+
+fn two_by_two(ack: Ack) -> Shelf {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { ack, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    (0..100).for_each(|number| put(&matrix, &key(0, number), b"value"));
+    shelf
+}
+
+fn take_out(shelf: &Shelf, place: Position) {
+    std::fs::rename(shelf.path(place), shelf.path(place).with_extension("out")).expect("rename");
+}
+
+fn put_back(shelf: &Shelf, place: Position) {
+    std::fs::rename(shelf.path(place).with_extension("out"), shelf.path(place)).expect("rename");
+}
+
+#[test]
+fn what_cannot_be_proven_current_is_refused() {
+    let shelf = two_by_two(Ack::All);
+    take_out(&shelf, at(0, 1));
+    take_out(&shelf, at(1, 0));
+    refused(&shelf, "no group is whole");
+    let accept = Options { accept_loss: true, ..Options::default() };
+    let matrix = Matrix::open(&shelf, &accept, &|_| {}).expect("accepted");
+    (0..100).for_each(|number| assert!(matrix.get(&key(0, number)).expect("get").is_some()));
+    let missing: Vec<_> = matrix.losses().into_iter().flat_map(|loss| loss.missing).collect();
+    assert_eq!(missing, [at(0, 1), at(1, 0)]);
+    drop(matrix);
+    // They may have gone on by themselves.
+    put_back(&shelf, at(0, 1));
+    refused(&shelf, "the device at g0d1 was replaced by another");
+}
+
+#[test]
+fn at_first_a_missing_member_may_be_the_only_holder() {
+    let shelf = two_by_two(Ack::First);
+    // It was killed, so that what d1 has may be nowhere else.
+    take_out(&shelf, at(0, 1));
+    refused(&shelf, "was not closed");
+    put_back(&shelf, at(0, 1));
+    opened(&shelf).expect("all are here").close().expect("close");
+    take_out(&shelf, at(0, 1));
+    drop(opened(&shelf).expect("it was closed, and each member has all"));
+}
+
+/// One that was left out, and whose peer has gone for good, stands for its group if that is accepted;
+/// and the peer is not believed when it comes back after all.
+#[test]
+fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() {
+    let shelf = two_by_two(Ack::All);
+    take_out(&shelf, at(0, 1));
+    let matrix = opened(&shelf).expect("open");
+    (0..100).for_each(|number| put(&matrix, &key(0, number), b"newer"));
+    matrix.close().expect("close");
+    drop(matrix);
+    take_out(&shelf, at(0, 0));
+    refused(&shelf, "group 0 has no current device");
+    put_back(&shelf, at(0, 1));
+    refused(&shelf, "accept loss");
+    let accept = Options { accept_loss: true, ..Options::default() };
+    let matrix = Matrix::open(&shelf, &accept, &|_| {}).expect("accepted");
+    let [Loss { group: 0, missing, kept, what, .. }] = &matrix.losses()[..] else {
+        panic!("{:?}", matrix.losses());
+    };
+    assert_eq!((&missing[..], &kept[..]), (&[at(0, 0)][..], &[at(0, 1)][..]), "{what}");
+    let owners = deal(2);
+    for number in 0..100 {
+        let key = key(0, number);
+        let is_lost = owners[slot_of(hash_of(&key))] == 0;
+        let expected: &[u8] = if is_lost { b"value" } else { b"newer" };
+        assert_eq!(matrix.get(&key).expect("get").as_deref(), Some(expected));
+        put(&matrix, &key, b"newest");
+    }
+    drop(matrix);
+    // It is decided: nothing more is lost now, and nothing of what was comes back.
+    let matrix = opened(&shelf).expect("open");
+    assert!(matrix.losses().is_empty());
+    drop(matrix);
+    put_back(&shelf, at(0, 0));
+    refused(&shelf, "the device at g0d0 was replaced by another");
+    take_out(&shelf, at(0, 0));
+    let matrix = opened(&shelf).expect("open");
+    let options = FillOptions::default();
+    matrix.replace(&shelf, at(0, 0), &options, &|_| {}).expect("a new one takes its place");
+    assert_eq!(standing(&matrix, at(0, 0)), Standing::Current);
+    for number in 0..100 {
+        assert_eq!(matrix.get(&key(0, number)).expect("get").as_deref(), Some(&b"newest"[..]));
+    }
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// The one that a write was acknowledged by is gone, and its peer cannot make what lies in its ring.
+#[test]
+fn at_first_reads_fail_when_the_only_holder_is_gone() {
+    let shelf = two_by_two(Ack::First);
+    let matrix = opened(&shelf).expect("open");
+    matrix.sync().expect("all have all");
+    let (slot, owners) = (|key: &[u8]| slot_of(hash_of(key)), deal(2));
+    let of_group_0: Vec<Vec<u8>> =
+        (0..100).map(|number| key(0, number)).filter(|key| owners[slot(key)] == 0).collect();
+    let (affected, others) = of_group_0.split_first().expect("keys");
+    // Of the two whoever acknowledges is the anchor.
+    let (holder, follower) = (at(0, 1), at(0, 0));
+    shelf.gate(follower).is_lagging.store(true, Ordering::SeqCst);
+    put(&matrix, affected, b"newest");
+    shelf.pull(holder);
+    // Until somebody asks the one that is gone.
+    while standing(&matrix, holder) != Standing::Absent {
+        for key in others {
+            assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"value"[..]));
+        }
+    }
+    shelf.gate(follower).is_full.store(true, Ordering::SeqCst);
+    shelf.gate(follower).is_lagging.store(false, Ordering::SeqCst);
+    let fails = |what: &str, error: Option<Error>| match error {
+        Some(Error::Unusable(why)) if why.contains("the newest of a key") => {}
+        other => panic!("{what}: {other:?}"),
+    };
+    fails("get", matrix.get(affected).err());
+    let several = |keys: &[&[u8]]| {
+        matrix.multi_get(keys, Visibility::Durable, &mut |_, record| assert!(record.is_some()))
+    };
+    fails("multi_get", several(&[&others[0], affected]).err());
+    assert!(several(&[&others[0], &others[1]]).is_ok(), "they are not affected");
+    let ordered = matrix.ordered().expect("ordered");
+    fails("scan", ordered.scan(b"", None, false, usize::MAX, &mut |_| true).err());
+    fails("iterate", matrix.iterate(0, usize::MAX, &mut |_| {}).err());
+    fails("put", matrix.put(affected, b"", &WriteOptions::default()).err());
+    for key in others {
+        assert!(matrix.get(key).expect("get").is_some());
+    }
+    shelf.gate(follower).is_full.store(false, Ordering::SeqCst);
+    put(&matrix, &others[0], b"value");
+    // Opened again it is still not known what there was.
+    drop(matrix);
+    refused(&shelf, "accept loss");
+    let accept = Options { accept_loss: true, ..Options::default() };
+    let matrix = Matrix::open(&shelf, &accept, &|_| {}).expect("accepted");
+    assert_eq!(matrix.get(affected).expect("get").as_deref(), Some(&b"value"[..]));
+}

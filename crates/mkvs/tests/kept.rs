@@ -1,0 +1,133 @@
+//! Filters that a close leaves behind: a clean open reads no key, and nothing that is there is ever
+//! denied.
+
+mod shelf;
+
+use coreplane_engine::{Engine, WriteOptions};
+use coreplane_mkvs::{FillOptions, Matrix, Options, Position, Shape};
+use shelf::{Kind, Shelf};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+const KEYS: u64 = 5000;
+const DELETED: u64 = 500;
+
+fn options() -> Options {
+    Options { keeps_filters_from: 0, ..Options::default() }
+}
+
+fn opened(shelf: &Shelf) -> Matrix {
+    Matrix::open(shelf, &options(), &|_| {}).expect("open")
+}
+
+fn key(number: u64) -> [u8; 8] {
+    number.to_be_bytes()
+}
+
+fn put(matrix: &Matrix, keys: Range<u64>) {
+    for number in keys {
+        matrix.put(&key(number), b"value", &WriteOptions::default()).expect("put");
+    }
+}
+
+fn are_found(matrix: &Matrix, keys: Range<u64>) {
+    for number in keys.clone() {
+        assert!(matrix.get(&key(number)).expect("get").is_some(), "{number} is denied");
+    }
+    assert_eq!(matrix.len().expect("len"), keys.end - keys.start);
+}
+
+/// How often a device was asked for many keys.
+fn looks(shelf: &Shelf) -> u64 {
+    let places = (0..2).flat_map(|group| (0..2).map(move |device| Position { group, device }));
+    places.map(|place| shelf.gate(place).looks.load(Ordering::SeqCst)).sum()
+}
+
+/// A matrix that was closed, with keys up to [`KEYS`].
+fn closed(kind: Kind) -> Shelf {
+    let shelf = Shelf::new(kind, 32 << 20);
+    let matrix = Matrix::create(&shelf, Shape::default(), &options()).expect("create");
+    put(&matrix, 0..KEYS);
+    for number in 0..DELETED {
+        matrix.delete(&key(number), &WriteOptions::default()).expect("delete");
+    }
+    matrix.close().expect("close");
+    shelf
+}
+
+#[test]
+fn a_clean_open_reads_no_key() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let shelf = closed(kind);
+        let matrix = opened(&shelf);
+        assert_eq!(looks(&shelf), 0, "{kind:?}");
+        are_found(&matrix, DELETED..KEYS);
+        for number in (0..DELETED).chain(KEYS..2 * KEYS) {
+            assert!(matrix.get(&key(number)).expect("get").is_none());
+        }
+        let denied = matrix.stats().figure("filter_denied").expect("a figure");
+        assert!(denied > (DELETED + KEYS) * 9 / 10, "{denied}");
+        // What was kept is used up: after a kill it must not be taken again.
+        put(&matrix, KEYS..2 * KEYS);
+        drop(matrix);
+        let matrix = opened(&shelf);
+        assert!(looks(&shelf) > 0, "{kind:?}");
+        are_found(&matrix, DELETED..2 * KEYS);
+        matrix.close().expect("close");
+        drop(matrix);
+        let matrix = opened(&shelf);
+        assert_eq!(looks(&shelf), 0, "{kind:?}");
+        are_found(&matrix, DELETED..2 * KEYS);
+        assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+    }
+}
+
+/// The device that has it was away while others were written to.
+#[test]
+fn what_was_kept_of_other_times_is_not_taken() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let shelf = closed(kind);
+        let place = Position { group: 0, device: 1 };
+        let (there, out) = (shelf.path(place), shelf.path(place).with_extension("out"));
+        std::fs::rename(&there, &out).expect("rename");
+        let matrix = opened(&shelf);
+        put(&matrix, KEYS..2 * KEYS);
+        matrix.close().expect("close");
+        drop(matrix);
+        std::fs::rename(&out, &there).expect("rename");
+        let matrix = opened(&shelf);
+        are_found(&matrix, DELETED..2 * KEYS);
+        matrix.replace(&shelf, place, &FillOptions::default(), &|_| {}).expect("replace");
+        are_found(&matrix, DELETED..2 * KEYS);
+        matrix.close().expect("close");
+        drop(matrix);
+        are_found(&opened(&shelf), DELETED..2 * KEYS);
+    }
+}
+
+/// It has a checksum of its own: devices need not check what they read.
+#[test]
+fn what_was_kept_and_is_damaged_is_not_taken() {
+    let shelf = closed(Kind::Bptree);
+    let (options, media) =
+        (coreplane_bptree::Options::default(), coreplane_pmem::MediaChoice::Auto);
+    let mut damaged = 0;
+    for group in 0..2 {
+        for device in 0..2 {
+            let path = shelf.path(Position { group, device });
+            let device = coreplane_bptree::Bptree::open(&path, media.clone(), &options, &|_| {});
+            let device = device.expect("open");
+            let name = b"\0coreplane matrix\0filter/000000";
+            if let Some(mut bytes) = device.get(name).expect("get") {
+                bytes.fill(0);
+                device.put(name, &bytes, &WriteOptions::default()).expect("put");
+                damaged += 1;
+            }
+            device.close().expect("close");
+        }
+    }
+    assert_eq!(damaged, 2, "one member of each group has it");
+    let matrix = opened(&shelf);
+    assert!(looks(&shelf) > 0);
+    are_found(&matrix, DELETED..KEYS);
+}

@@ -1,0 +1,79 @@
+//! What a seed decides of a history, and what happened in histories.
+
+use coreplane_engine::Engine;
+use coreplane_mkvs::{Matrix, Prototype, ReadPath};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A generator of numbers (xorshift), from a seed above 0.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn of(seed: u64, part: u64) -> Self {
+        let mut dice = Self((seed << 8 | part).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        // The first few are much like the seed.
+        for _ in 0..4 {
+            dice.throw(2);
+        }
+        dice
+    }
+
+    pub(crate) fn throw(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 8) % sides
+    }
+}
+
+/// What happened in histories.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) histories: AtomicU64,
+    pub(crate) calls: AtomicU64,
+    pub(crate) cut_off: AtomicU64,
+    pub(crate) stalls: AtomicU64,
+    pub(crate) pulls: AtomicU64,
+    pub(crate) returns: AtomicU64,
+    pub(crate) groups: AtomicU64,
+    pub(crate) scrubs: AtomicU64,
+    pub(crate) crashes: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    /// Of devices, of which one alone in a group serves reads where none competes.
+    pub(crate) wins: AtomicU64,
+    pub(crate) hedges: AtomicU64,
+    pub(crate) losses: AtomicU64,
+    pub(crate) cancelled: AtomicU64,
+}
+
+/// The way of reads in the history of a seed. All ways, and all of them with either prototype, come
+/// round in 20 seeds; the first five have competition through rings among them.
+pub(crate) fn read_path_of(seed: u64) -> ReadPath {
+    match seed % 4 {
+        0 => ReadPath::Auto,
+        2 => ReadPath::Inline,
+        _ => ReadPath::Rings,
+    }
+}
+
+pub(crate) fn prototype_of(seed: u64) -> Prototype {
+    if seed % 5 == 2 { Prototype::Gekv } else { Prototype::Mkvs }
+}
+
+pub(crate) fn add(to: &AtomicU64, count: u64) {
+    to.fetch_add(count, Ordering::Relaxed);
+}
+
+impl Tally {
+    pub(crate) fn count_races(&self, matrix: &Matrix) {
+        let stats = matrix.stats();
+        let counters = [
+            ("matrix_race_wins", &self.wins),
+            ("matrix_hedges", &self.hedges),
+            ("matrix_race_losses", &self.losses),
+            ("matrix_race_cancelled", &self.cancelled),
+        ];
+        for (name, counter) in counters {
+            add(counter, stats.figure(name).expect("a figure"));
+        }
+    }
+}
