@@ -47,6 +47,7 @@ mod growing;
 mod intent;
 mod join;
 mod label;
+mod latency;
 mod level;
 mod matrix;
 mod moving;

@@ -96,8 +96,10 @@ fn start_up_line(serve: &Serve, store: &Store, server: &Server) -> String {
     let mut places: Vec<_> =
         server.local_addr().map(|address| address.to_string()).into_iter().collect();
     places.extend(serve.unixsocket.as_ref().map(|path| path.display().to_string()));
+    let metrics = server.metrics_addr().map(|address| format!("; metrics on {address}"));
+    let metrics = metrics.unwrap_or_default();
     format!(
-        "coreplane {}: medium {}, durability {}, a power cut loses {}; pool {}; ready on {}",
+        "coreplane {}: medium {}, durability {}, a power cut loses {}; pool {}{metrics}; ready on {}",
         env!("CARGO_PKG_VERSION"),
         store.medium().name,
         terms::durability_name(serve.durability),
