@@ -46,6 +46,7 @@ impl Administration for Administered {
             ("groups".to_owned(), status.slots.len().to_string()),
             ("degraded".to_owned(), u8::from(status.is_degraded).to_string()),
             ("slots_moving".to_owned(), status.slots_moving.to_string()),
+            ("epoch".to_owned(), self.0.epoch().to_string()),
         ];
         for (position, standing) in &status.devices {
             figures.push((format!("{position}_standing"), standing_name(*standing).to_owned()));

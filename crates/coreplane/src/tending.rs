@@ -132,6 +132,11 @@ impl MatrixStore {
         }
     }
 
+    /// The epoch of the membership: it is raised with every change of who is current.
+    pub fn epoch(&self) -> u64 {
+        self.matrix.epoch()
+    }
+
     /// True if keys are still to move to a group that was added: [`Work::FinishMoves`] goes on.
     pub fn is_moving(&self) -> bool {
         self.matrix.is_moving()

@@ -48,7 +48,7 @@ pub use ordered::{Ordered, end_of_prefix};
 pub use record::{Record, UnixMillis, Value};
 pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed};
 pub use snapshots::{Snapshot, Snapshots};
-pub use stats::{Damage, DeviceStats, Doubt, Progress, Stats, VerifyReport};
+pub use stats::{Damage, DeviceStats, Doubt, GroupStats, Latency, Progress, Stats, VerifyReport};
 
 use std::sync::Arc;
 

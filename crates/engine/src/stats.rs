@@ -41,8 +41,10 @@ pub struct Stats {
     pub expired: u64,
     /// Anything else, by name.
     pub more: Vec<(&'static str, u64)>,
-    /// The devices of an engine that has several.
+    /// The devices of an engine that has several: a place for each, though nobody be there.
     pub devices: Vec<DeviceStats>,
+    /// The groups that they are in.
+    pub groups: Vec<GroupStats>,
 }
 
 /// What one device of an engine tells of itself.
@@ -52,6 +54,47 @@ pub struct DeviceStats {
     pub name: String,
     /// Its figures, by name.
     pub figures: Vec<(&'static str, u64)>,
+    /// How long it takes, by what it is asked for.
+    pub latencies: Vec<Latency>,
+}
+
+/// What a group of devices tells of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GroupStats {
+    /// Its name, such as `g0`.
+    pub name: String,
+    /// Its figures, by name.
+    pub figures: Vec<(&'static str, u64)>,
+}
+
+/// How long calls took that were timed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Latency {
+    /// What they were: `get`, `put`.
+    pub name: &'static str,
+    /// How many took so long: bucket `n` has those below `2^n` nanoseconds, and the last one all above.
+    pub buckets: Vec<u64>,
+    /// Nanoseconds of all of them.
+    pub sum_ns: u64,
+}
+
+impl Latency {
+    /// How many were timed.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// Nanoseconds below which `share` of them lie, a power of two; 0 if none was timed.
+    pub fn below_ns(&self, share: f64) -> u64 {
+        let count = self.count();
+        let wanted = ((count as f64 * share).ceil() as u64).clamp(1, count.max(1));
+        let mut seen = 0;
+        let bucket = self.buckets.iter().position(|held| {
+            seen += held;
+            seen >= wanted
+        });
+        bucket.map_or(0, |bucket| 1 << bucket)
+    }
 }
 
 impl Stats {
@@ -105,5 +148,21 @@ impl VerifyReport {
     /// True if nothing is wrong.
     pub fn is_sound(&self) -> bool {
         self.damages.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_a_latency_are_upper_bounds() {
+        let mut latency = Latency { name: "get", buckets: vec![0; 8], sum_ns: 0 };
+        assert_eq!((latency.count(), latency.below_ns(0.5)), (0, 0));
+        for ns in [3_u64, 3, 3, 70] {
+            latency.buckets[(u64::BITS - ns.leading_zeros()) as usize] += 1;
+        }
+        assert_eq!(latency.count(), 4);
+        assert_eq!([0.0, 0.5, 0.75, 0.99].map(|share| latency.below_ns(share)), [4, 4, 4, 128]);
     }
 }

@@ -7,15 +7,9 @@ use coreplane_pmem::stripes::Stripes;
 #[derive(Debug, Clone, Copy)]
 #[repr(usize)]
 pub(crate) enum Count {
-    Hits,
-    Misses,
     Puts,
     Deletes,
     Batches,
-    /// Reads that the filter answered.
-    Denied,
-    /// Reads of which the filter said "perhaps", and the devices had nothing.
-    FalseHits,
     /// Reads that met a damaged record and went to a peer.
     DamagedReads,
     /// Filters that were made anew with more room.
@@ -37,14 +31,37 @@ impl Counters {
     /// Puts them into the counters that are shown.
     pub(crate) fn add_to(&self, stats: &mut Stats) {
         let get = |count: Count| self.0.get(count as usize).max(0) as u64;
-        stats.hits = get(Count::Hits);
-        stats.misses = get(Count::Misses);
         stats.puts = get(Count::Puts);
         stats.deletes = get(Count::Deletes);
         stats.batches = get(Count::Batches);
-        stats.more.push(("filter_denied", get(Count::Denied)));
-        stats.more.push(("filter_false_hits", get(Count::FalseHits)));
         stats.more.push(("damaged_reads", get(Count::DamagedReads)));
         stats.more.push(("filter_growths", get(Count::Growths)));
+    }
+}
+
+/// How the reads of a group ended.
+#[derive(Debug, Default)]
+pub(crate) struct Asked(Stripes<3>);
+
+/// What [`Asked`] comes to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answered {
+    /// Reads that found a record.
+    pub(crate) hits: u64,
+    /// Reads that the filter answered.
+    pub(crate) denied: u64,
+    /// Reads of which the filter said "perhaps", and the devices had nothing.
+    pub(crate) false_hits: u64,
+}
+
+impl Asked {
+    #[inline]
+    pub(crate) fn note(&self, is_hit: bool, is_denied: bool) {
+        self.0.add(if is_hit { 0 } else { 2 - usize::from(is_denied) }, 1);
+    }
+
+    pub(crate) fn answered(&self) -> Answered {
+        let get = |at| self.0.get(at).max(0) as u64;
+        Answered { hits: get(0), denied: get(1), false_hits: get(2) }
     }
 }

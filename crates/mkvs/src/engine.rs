@@ -206,40 +206,6 @@ impl Drop for Matrix {
 }
 
 impl Shared {
-    /// The counters of all devices, and of the records the sum over the groups; of the filters how full
-    /// the fullest is.
-    fn stats(&self) -> Stats {
-        let (mut sum, mut fullest) = (Stats::default(), 0.0_f64);
-        for group in self.groups.iter() {
-            for device in group.of(group.members()) {
-                let stats = device.engine.stats();
-                for (to, from) in [
-                    (&mut sum.user_bytes_written, stats.user_bytes_written),
-                    (&mut sum.log_bytes_written, stats.log_bytes_written),
-                    (&mut sum.cleaner_bytes_copied, stats.cleaner_bytes_copied),
-                    (&mut sum.cleaner_pages_freed, stats.cleaner_pages_freed),
-                    (&mut sum.flushes, stats.flushes),
-                    (&mut sum.fences, stats.fences),
-                    (&mut sum.live_bytes, stats.live_bytes),
-                    (&mut sum.pool_bytes, stats.pool_bytes),
-                    (&mut sum.free_bytes, stats.free_bytes),
-                    (&mut sum.dram_bytes, stats.dram_bytes),
-                    (&mut sum.expired, stats.expired),
-                ] {
-                    *to += from;
-                }
-            }
-            sum.dram_bytes += group.filter.dram_bytes();
-            fullest = fullest.max(group.filter.load());
-        }
-        sum.more.push(("filter_load_percent", (100.0 * fullest) as u64));
-        sum.dram_bytes += self.pending.dram_bytes();
-        sum.records = self.len().unwrap_or(0);
-        self.counters.add_to(&mut sum);
-        self.add_devices(&mut sum);
-        sum
-    }
-
     /// Verifies every device, and holds the members of each group against each other.
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();

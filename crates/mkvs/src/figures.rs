@@ -1,11 +1,15 @@
 //! What a matrix tells of its devices.
 
 use crate::Prototype;
+use crate::counters::Answered;
+use crate::device::Device;
 use crate::engine::Matrix;
-use crate::label::Position;
+use crate::group::Group;
+use crate::label::{Ack, Position, Standing};
 use crate::matrix::Shared;
-use coreplane_engine::{DeviceStats, Stats};
+use coreplane_engine::{DeviceStats, GroupStats, Stats};
 use coreplane_pmem::spin;
+use std::collections::BTreeMap;
 
 /// Figures of which the sum over all devices says something too.
 const SUMS: [(&str, &str); 5] = [
@@ -21,25 +25,118 @@ impl Matrix {
     pub fn prototype(&self) -> Prototype {
         spin::lock(&self.shared.label).prototype
     }
+
+    /// How many copies a write waits for.
+    pub fn ack(&self) -> Ack {
+        spin::lock(&self.shared.label).ack
+    }
+
+    /// The epoch of the membership: it is raised with every change of who is current.
+    pub fn epoch(&self) -> u64 {
+        spin::lock(&self.shared.label).epoch
+    }
 }
 
 impl Shared {
-    /// Adds the figures of each device, and what they come to.
-    pub(crate) fn add_devices(&self, stats: &mut Stats) {
+    /// The counters of all devices, and of the records the sum over the groups: as far as devices have
+    /// counted them, those that are on their way to another group in both. Of the filters how full the
+    /// fullest is.
+    pub(crate) fn stats(&self) -> Stats {
+        let (mut sum, mut fullest) = (Stats::default(), 0.0_f64);
+        let mut devices = BTreeMap::new();
         for group in self.groups.iter() {
+            let members = group.members();
+            let mut records = 0;
             for device in group.devices() {
+                let stats = device.engine.stats();
+                if members & 1 << device.number != 0 {
+                    add(&mut sum, &stats);
+                    // In the end that of the anchor.
+                    let own = crate::open::own_records(&*device.engine).unwrap_or(0);
+                    records = stats.records.saturating_sub(own);
+                }
                 let position = Position { group: group.number, device: device.number };
-                let is_current = group.members() & 1 << device.number != 0;
-                let mut figures =
-                    vec![("current", u64::from(is_current)), ("queue", device.queued())];
-                figures.extend(device.pace.figures());
-                stats.devices.push(DeviceStats { name: position.to_string(), figures });
+                devices.insert(position, told_of(device, stats));
             }
+            sum.records += records;
+            sum.dram_bytes += group.filter.dram_bytes();
+            fullest = fullest.max(group.filter.load());
+            add_group(group, &mut sum);
+        }
+        sum.more.push(("filter_load_percent", (100.0 * fullest) as u64));
+        sum.dram_bytes += self.pending.dram_bytes();
+        self.counters.add_to(&mut sum);
+        for (position, standing) in self.standings() {
+            let mut told = devices.remove(&position).unwrap_or_default();
+            told.name = position.to_string();
+            told.figures.insert(0, ("current", u64::from(standing == Standing::Current)));
+            sum.devices.push(told);
         }
         for (of_one, of_all) in SUMS {
-            let figures = stats.devices.iter().flat_map(|device| &device.figures);
-            let sum = figures.filter(|(name, _)| *name == of_one).map(|(_, figure)| figure).sum();
-            stats.more.push((of_all, sum));
+            let figures = sum.devices.iter().flat_map(|device| &device.figures);
+            let total = figures.filter(|(name, _)| *name == of_one).map(|(_, figure)| figure).sum();
+            sum.more.push((of_all, total));
+        }
+        sum
+    }
+}
+
+/// Adds the figures of a group, and what they come to.
+fn add_group(group: &Group, sum: &mut Stats) {
+    let Answered { hits, denied, false_hits } = group.asked.answered();
+    sum.hits += hits;
+    sum.misses += denied + false_hits;
+    for (name, of_group) in [("filter_denied", denied), ("filter_false_hits", false_hits)] {
+        match sum.more.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, total)) => *total += of_group,
+            None => sum.more.push((name, of_group)),
         }
     }
+    let figures = vec![
+        ("devices_current", u64::from(group.members().count_ones())),
+        ("hits", hits),
+        ("filter_denied", denied),
+        ("filter_false_hits", false_hits),
+        ("filter_keys", group.filter.len()),
+        ("filter_capacity", group.filter.capacity()),
+        ("filter_bytes", group.filter.dram_bytes()),
+    ];
+    sum.groups.push(GroupStats { name: format!("g{}", group.number), figures });
+}
+
+fn add(sum: &mut Stats, stats: &Stats) {
+    for (to, from) in [
+        (&mut sum.user_bytes_written, stats.user_bytes_written),
+        (&mut sum.log_bytes_written, stats.log_bytes_written),
+        (&mut sum.cleaner_bytes_copied, stats.cleaner_bytes_copied),
+        (&mut sum.cleaner_pages_freed, stats.cleaner_pages_freed),
+        (&mut sum.flushes, stats.flushes),
+        (&mut sum.fences, stats.fences),
+        (&mut sum.live_bytes, stats.live_bytes),
+        (&mut sum.pool_bytes, stats.pool_bytes),
+        (&mut sum.free_bytes, stats.free_bytes),
+        (&mut sum.dram_bytes, stats.dram_bytes),
+        (&mut sum.expired, stats.expired),
+    ] {
+        *to += from;
+    }
+}
+
+/// What a device that is there tells of itself, and its engine.
+fn told_of(device: &Device, stats: Stats) -> DeviceStats {
+    let mut figures = vec![("queue", device.queued())];
+    figures.extend(device.pace.figures());
+    figures.extend([
+        ("records", stats.records),
+        ("live_bytes", stats.live_bytes),
+        ("pool_bytes", stats.pool_bytes),
+        ("free_bytes", stats.free_bytes),
+        ("dram_bytes", stats.dram_bytes),
+        ("log_bytes_written", stats.log_bytes_written),
+        ("cleaner_bytes_copied", stats.cleaner_bytes_copied),
+        ("flushes", stats.flushes),
+        ("fences", stats.fences),
+    ]);
+    figures.extend(stats.more);
+    DeviceStats { figures, latencies: device.pace.latencies(), ..DeviceStats::default() }
 }

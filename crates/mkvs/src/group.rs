@@ -22,6 +22,7 @@ mod reading;
 mod refusing;
 
 use crate::bloom::Filter;
+use crate::counters::Asked;
 use crate::decided::{Write, is_failure};
 use crate::device::Device;
 use crate::label::{Ack, Position};
@@ -60,6 +61,8 @@ pub(crate) struct Group {
     /// The standings since which every write that began under others is over.
     settled_at: AtomicU64,
     pub(crate) filter: Filter,
+    /// How its reads end.
+    pub(crate) asked: Asked,
     pub(crate) pending: Arc<Pending>,
     pub(crate) sequence: Arc<AtomicU64>,
     pub(crate) rules: Rules,
@@ -125,6 +128,7 @@ impl Group {
             standings: Standings::new(members),
             settled_at: AtomicU64::new(0),
             filter,
+            asked: Asked::default(),
             pending,
             sequence,
             rules,
@@ -271,7 +275,7 @@ impl Group {
         self.prepare(&order);
         let change = self.filter.change();
         let first = self.device(order.awaited()[0])?;
-        let written = match write.decide(&*first.engine, options) {
+        let written = match first.pace.puts.of(|| write.decide(&*first.engine, options)) {
             Ok(Outcome::Written(written)) => written,
             refused => {
                 self.pending.refuse(hash, self.followers());
@@ -282,7 +286,7 @@ impl Group {
             }
         };
         let decided = write.decided();
-        let make = |device: &Device| decided.make(&*device.engine, options);
+        let make = |device: &Device| device.pace.puts.of(|| decided.make(&*device.engine, options));
         let copied = match self.copy(&order, 1 << first.number, make) {
             Ok(made) => made,
             Err(NotMade { made, device, error }) => {

@@ -54,6 +54,7 @@ mod intent;
 mod join;
 mod kept;
 mod label;
+mod latency;
 mod level;
 mod matrix;
 mod moving;

@@ -10,6 +10,7 @@ use crate::groups::Groups;
 use crate::growing::Grower;
 use crate::intent::Intents;
 use crate::label::{Label, Position, RESERVED};
+use crate::latency;
 use crate::owners::Owners;
 use crate::pending::{Devices, Pending, Seen};
 use crate::race::Scratch;
@@ -269,7 +270,7 @@ impl Shared {
 
     pub(crate) fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<Found> {
         let hash = hash_of(key);
-        let (found, is_denied) = loop {
+        let (found, is_denied, owner) = loop {
             let owner = self.owners.of(hash).owner();
             let is_denied = self.groups[owner].denies(hash)
                 || is_reserved(key)
@@ -282,13 +283,10 @@ impl Shared {
             // What was found there was there while it was asked for. But a group that the key has
             // moved away from does not say where it is.
             if found.hit || self.owners.of(hash).owner() == owner {
-                break (found, is_denied);
+                break (found, is_denied, owner);
             }
         };
-        self.counters.add(if found.hit { Count::Hits } else { Count::Misses }, 1);
-        if !found.hit {
-            self.counters.add(if is_denied { Count::Denied } else { Count::FalseHits }, 1);
-        }
+        self.groups[owner].asked.note(found.hit, is_denied);
         Ok(found)
     }
 
@@ -343,13 +341,13 @@ impl Shared {
         damaged: &mut Devices,
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Option<Found>> {
-        let timer = group.timer();
+        let timer = latency::timer();
         // What a device shows whose medium goes meanwhile is none of what it has: it is shown on when
         // the device has answered.
         let mut shown = SHOWN.take();
         let read = group.read_on(device, (hash, key), seen, &mut |record| shown.keep(&record));
         if let Some(begun_at) = timer {
-            device.pace.look(begun_at.elapsed());
+            device.pace.note_here(begun_at.elapsed(), group.is_watching());
         }
         if let Ok(Some(Found { hit: true, .. })) = read {
             visit(shown.record());

@@ -17,6 +17,8 @@
 //! as many reads as would have shown it. The processor that serves a caller may be taken away too,
 //! which looks the same but is rarer.
 
+use crate::latency::{self, Times};
+use coreplane_engine::Latency;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -62,6 +64,9 @@ pub(crate) struct Pace {
     is_unsteady: AtomicBool,
     looked: AtomicU32,
     stalled: AtomicU32,
+    gets: Times,
+    /// How long writes take, each on this device alone.
+    pub(crate) puts: Times,
 }
 
 /// What became of a read in a race.
@@ -92,6 +97,8 @@ impl Pace {
             is_unsteady: AtomicBool::new(false),
             looked: AtomicU32::new(0),
             stalled: AtomicU32::new(0),
+            gets: Times::new(),
+            puts: Times::new(),
         }
     }
 
@@ -153,11 +160,27 @@ impl Pace {
         self.look(now - begun_at);
         let took = u64::try_from((now - asked_at).as_nanos()).unwrap_or(u64::MAX);
         bump(&self.spent, took);
+        if latency::timer().is_some() {
+            self.gets.note(now - asked_at);
+        }
         let median = self.median.load(Ordering::Relaxed);
         let step = median / STEP;
         let changed = if took > median { median + step } else { median - step };
         // No less than what can be changed by a share.
         self.median.store(changed.clamp(STEP, PATIENCE_MAX), Ordering::Relaxed);
+    }
+
+    /// How long the device took for a read in the caller's thread, one of those that are timed.
+    pub(crate) fn note_here(&self, took: Duration, is_watching: bool) {
+        self.gets.note(took);
+        if is_watching {
+            self.look(took);
+        }
+    }
+
+    /// How long the device takes: for reads as their callers wait, in the ring too.
+    pub(crate) fn latencies(&self) -> Vec<Latency> {
+        vec![self.gets.told("get"), self.puts.told("put")]
     }
 
     /// How long the device took for a read, its waiting in the ring apart: one of all, or of those

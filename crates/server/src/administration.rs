@@ -9,7 +9,7 @@ pub trait Administration: Send + Sync + std::fmt::Debug {
     /// Why it cannot be done, in words.
     fn run(&self, words: &[&str]) -> Result<String, String>;
 
-    /// How the devices are, for `INFO` and the metrics: names of letters, digits and underscores, and
-    /// values.
+    /// How the devices are, for `INFO`: names of letters, digits and underscores, and values. Those
+    /// that are whole numbers are metrics too. Must be quick.
     fn figures(&self) -> Vec<(String, String)>;
 }

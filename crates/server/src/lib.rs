@@ -37,6 +37,7 @@ mod config;
 mod connection;
 mod counters;
 mod event_loop;
+mod figures;
 mod glob;
 mod host;
 mod isolation;

@@ -6,13 +6,14 @@
 use crate::counters::{Counter, Histogram, LoopCounters, Totals};
 use crate::host::Host;
 use crate::{Error, Result};
-use coreplane_engine::DeviceStats;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+mod engines;
 
 /// A client that does not finish its request by then is left.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -164,7 +165,7 @@ fn text(host: &Host) -> String {
     ] {
         number(&mut text, name, "gauge", help, value);
     }
-    devices(&mut text, &engine.devices);
+    engines::families(&mut text, host, &engine);
     let turns = host.total(|counters| &counters.turn_time);
     histogram(&mut text, "turn_seconds", "From waking to the last answer of a turn.", &turns);
     let waits = host.total(|counters| &counters.wait_time);
@@ -175,21 +176,6 @@ fn text(host: &Host) -> String {
 fn number(text: &mut String, name: &str, kind: &str, help: &str, value: u64) {
     *text += &format!("# HELP coreplane_{name} {help}\n# TYPE coreplane_{name} {kind}\n");
     *text += &format!("coreplane_{name} {value}\n");
-}
-
-/// The figures of an engine's devices, each a gauge: some of them fall.
-fn devices(text: &mut String, devices: &[DeviceStats]) {
-    let names = devices.first().map_or(&[][..], |device| &device.figures);
-    for (at, (name, _)) in names.iter().enumerate() {
-        *text += &format!("# HELP coreplane_device_{name} Of each device.\n");
-        *text += &format!("# TYPE coreplane_device_{name} gauge\n");
-        for device in devices {
-            if let Some((_, value)) = device.figures.get(at) {
-                let device = &device.name;
-                *text += &format!("coreplane_device_{name}{{device=\"{device}\"}} {value}\n");
-            }
-        }
-    }
 }
 
 fn histogram(text: &mut String, name: &str, help: &str, total: &Totals) {

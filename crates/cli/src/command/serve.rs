@@ -100,8 +100,10 @@ fn start_up_line(serve: &Serve, store: &Store, server: &Server) -> String {
     places.extend(serve.unixsocket.as_ref().map(|path| path.display().to_string()));
     let is_degraded = store.matrix().is_some_and(|matrix| matrix.status().is_degraded);
     let degraded = if is_degraded { " (degraded)" } else { "" };
+    let metrics = server.metrics_addr().map(|address| format!("; metrics on {address}"));
+    let metrics = metrics.unwrap_or_default();
     format!(
-        "coreplane {}: medium {}, durability {}, a power cut loses {}; pool {}{degraded}; ready on {}",
+        "coreplane {}: medium {}, durability {}, a power cut loses {}; pool {}{degraded}{metrics}; ready on {}",
         env!("CARGO_PKG_VERSION"),
         store.medium().name,
         terms::durability_name(serve.durability),

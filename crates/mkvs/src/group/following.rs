@@ -55,8 +55,8 @@ impl Group {
     /// of it if it `is_told`.
     pub(crate) fn catch_up(&self, device: &Device, decision: &Decision<'_>, is_told: bool) -> bool {
         let Decision { hash, decided, options } = decision;
-        let is_made = self
-            .made_by(device, options.sequence, &[*hash], || decided.make(&*device.engine, options));
+        let make = || device.pace.puts.of(|| decided.make(&*device.engine, options));
+        let is_made = self.made_by(device, options.sequence, &[*hash], make);
         if is_made && (is_told || device.has_stopped()) {
             self.tell(device, options.sequence, &[*hash]);
         }

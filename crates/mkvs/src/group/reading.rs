@@ -14,13 +14,9 @@ use coreplane_pmem::thread_number;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 /// Tries of a processor to read a key whose writers keep beginning.
 const READS: u32 = 4;
-
-/// One in so many reads of a thread is timed, to see whether devices are steady.
-const TIMED_EVERY: u32 = 16;
 
 /// One in so many goes to another device than the thread's own, to see that it is still there.
 const STRAY_EVERY: u32 = 64;
@@ -262,13 +258,10 @@ impl Group {
         self.rules.asks_filters && self.pending.is_quiet(hash) && !self.filter.may_contain(hash)
     }
 
-    /// When a read in the caller's thread began, if it is one of those that are timed.
+    /// True if it is found out, in the caller's thread, whether devices are steady.
     #[inline]
-    pub(crate) fn timer(&self) -> Option<Instant> {
-        if self.rules.read_path != ReadPath::Auto || !self.competes() {
-            return None;
-        }
-        READS_MADE.get().is_multiple_of(TIMED_EVERY).then(Instant::now)
+    pub(crate) fn is_watching(&self) -> bool {
+        self.rules.read_path == ReadPath::Auto && self.competes()
     }
 
     /// Reads a key through the rings; none if it must be decided anew whom to ask.

@@ -6,10 +6,34 @@ use super::{Answer, Call};
 use crate::counters::{Counter, LoopCounters, Totals};
 use crate::glob;
 use crate::host::Host;
+use coreplane_engine::{DeviceStats, Stats};
+use std::cell::OnceCell;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// What sections are written from.
+struct Facts<'h> {
+    host: &'h Host,
+    stats: OnceCell<Stats>,
+}
+
+impl Facts<'_> {
+    /// The engine's counters, asked for once for all sections: all devices are asked then.
+    fn stats(&self) -> &Stats {
+        self.stats.get_or_init(|| self.host.engine.stats())
+    }
+}
+
+impl Deref for Facts<'_> {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        self.host
+    }
+}
+
 /// A section: its name, whether it is shown without being asked for, and its text.
-type Section = (&'static str, bool, fn(&Host, &mut String));
+type Section = (&'static str, bool, fn(&Facts<'_>, &mut String));
 
 const SECTIONS: &[Section] = &[
     ("Server", true, server),
@@ -51,12 +75,13 @@ pub(crate) fn info_text<'a>(host: &Host, names: impl ExactSizeIterator<Item = &'
         }
     }
     let mut text = String::new();
+    let facts = Facts { host, stats: OnceCell::new() };
     for ((name, _, write), _) in SECTIONS.iter().zip(&wanted).filter(|(_, wanted)| **wanted) {
         if !text.is_empty() {
             text += "\r\n";
         }
         text += &format!("# {name}\r\n");
-        write(host, &mut text);
+        write(&facts, &mut text);
     }
     text
 }
@@ -69,7 +94,7 @@ fn get(number: &AtomicU64) -> u64 {
     number.load(Ordering::Relaxed)
 }
 
-fn server(host: &Host, text: &mut String) {
+fn server(host: &Facts<'_>, text: &mut String) {
     let uptime = host.started.elapsed().as_secs();
     line(text, "redis_version", REDIS_VERSION);
     line(text, "redis_mode", "standalone");
@@ -88,7 +113,7 @@ fn server(host: &Host, text: &mut String) {
     line(text, "io_threads_active", u8::from(host.ports.len() > 1));
 }
 
-fn clients(host: &Host, text: &mut String) {
+fn clients(host: &Facts<'_>, text: &mut String) {
     let all = host.clients.all();
     let largest = |of: fn(&crate::clients::ClientInfo) -> usize| {
         all.iter().map(|client| of(client)).max().unwrap_or(0)
@@ -105,8 +130,8 @@ fn clients(host: &Host, text: &mut String) {
     line(text, "clients_in_timeout_table", 0);
 }
 
-fn memory(host: &Host, text: &mut String) {
-    let stats = host.engine.stats();
+fn memory(host: &Facts<'_>, text: &mut String) {
+    let stats = host.stats();
     let resident = resident_bytes();
     line(text, "used_memory", stats.dram_bytes);
     line(text, "used_memory_rss", resident);
@@ -123,7 +148,7 @@ fn resident_bytes() -> u64 {
     kib.map_or(0, |kib: u64| kib * 1024)
 }
 
-fn persistence(host: &Host, text: &mut String) {
+fn persistence(host: &Facts<'_>, text: &mut String) {
     let saves = &host.saves;
     let status = if saves.last_ok.load(Ordering::Relaxed) { "ok" } else { "err" };
     line(text, "loading", 0);
@@ -138,8 +163,8 @@ fn persistence(host: &Host, text: &mut String) {
     line(text, "aof_last_write_status", "ok");
 }
 
-fn statistics(host: &Host, text: &mut String) {
-    let stats = host.engine.stats();
+fn statistics(host: &Facts<'_>, text: &mut String) {
+    let stats = host.stats();
     let sum = |of: fn(&LoopCounters) -> &Counter| host.sum(|counters| of(counters).get());
     line(text, "total_connections_received", sum(|counters| &counters.connections));
     line(text, "total_commands_processed", sum(|counters| &counters.commands));
@@ -160,7 +185,7 @@ fn statistics(host: &Host, text: &mut String) {
     line(text, "client_output_buffer_limit_disconnections", drops);
 }
 
-fn replication(_: &Host, text: &mut String) {
+fn replication(_: &Facts<'_>, text: &mut String) {
     line(text, "role", "master");
     line(text, "connected_slaves", 0);
     line(text, "master_failover_state", "no-failover");
@@ -170,7 +195,7 @@ fn replication(_: &Host, text: &mut String) {
     line(text, "repl_backlog_active", 0);
 }
 
-fn cpu(_: &Host, text: &mut String) {
+fn cpu(_: &Facts<'_>, text: &mut String) {
     // Fields 14 and 15 of the line, the 12th and 13th after the name in parentheses, in ticks of
     // a hundredth of a second.
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -184,7 +209,7 @@ fn cpu(_: &Host, text: &mut String) {
     line(text, "used_cpu_user", format!("{user:.6}"));
 }
 
-fn command_statistics(host: &Host, text: &mut String) {
+fn command_statistics(host: &Facts<'_>, text: &mut String) {
     for (index, command) in COMMANDS.iter().enumerate() {
         let calls = host.sum(|counters| counters.calls[index].get());
         let failed = host.sum(|counters| counters.failures[index].get());
@@ -195,8 +220,8 @@ fn command_statistics(host: &Host, text: &mut String) {
     }
 }
 
-fn engine(host: &Host, text: &mut String) {
-    let stats = host.engine.stats();
+fn engine(host: &Facts<'_>, text: &mut String) {
+    let stats = host.stats();
     line(text, "engine", host.engine.name());
     for (name, value) in [
         ("engine_hits", stats.hits),
@@ -222,14 +247,33 @@ fn engine(host: &Host, text: &mut String) {
     for (name, value) in &stats.more {
         line(text, &format!("engine_{name}"), value);
     }
+    for group in &stats.groups {
+        line(text, &format!("group_{}", group.name), pairs(&group.figures).join(","));
+    }
     for device in &stats.devices {
-        let figures = device.figures.iter().map(|(name, value)| format!("{name}={value}"));
-        let figures: Vec<String> = figures.collect();
-        line(text, &format!("device_{}", device.name), figures.join(","));
+        line(text, &format!("device_{}", device.name), device_figures(device).join(","));
     }
 }
 
-fn matrix(host: &Host, text: &mut String) {
+fn pairs(figures: &[(&str, u64)]) -> Vec<String> {
+    figures.iter().map(|(name, value)| format!("{name}={value}")).collect()
+}
+
+/// The figures of a device, and of its latencies how many were timed, and bounds below which half of
+/// them, 99 and 99.9 % lie.
+fn device_figures(device: &DeviceStats) -> Vec<String> {
+    let mut shown = pairs(&device.figures);
+    for latency in &device.latencies {
+        let name = latency.name;
+        shown.push(format!("{name}s_timed={}", latency.count()));
+        for (suffix, share) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {
+            shown.push(format!("{name}_{suffix}_ns_below={}", latency.below_ns(share)));
+        }
+    }
+    shown
+}
+
+fn matrix(host: &Facts<'_>, text: &mut String) {
     let figures = host.config.administration.as_ref().map(|it| it.figures());
     line(text, "matrix_enabled", u8::from(figures.is_some()));
     for (name, value) in figures.into_iter().flatten() {
@@ -237,7 +281,7 @@ fn matrix(host: &Host, text: &mut String) {
     }
 }
 
-fn durability(host: &Host, text: &mut String) {
+fn durability(host: &Facts<'_>, text: &mut String) {
     let config = &host.config;
     line(text, "medium", &config.medium);
     line(text, "durability", config.durability_name());
@@ -248,7 +292,7 @@ fn durability(host: &Host, text: &mut String) {
     line(text, "loop_handovers", host.sum(|counters| counters.handovers.get()));
 }
 
-fn latency(host: &Host, text: &mut String) {
+fn latency(host: &Facts<'_>, text: &mut String) {
     let mut show = |name: &str, total: &Totals| {
         line(text, &format!("{name}_count"), total.count());
         for (suffix, share) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {
@@ -260,9 +304,9 @@ fn latency(host: &Host, text: &mut String) {
     show("durable_wait", &host.total(|counters| &counters.wait_time));
 }
 
-fn keyspace(host: &Host, text: &mut String) {
+fn keyspace(host: &Facts<'_>, text: &mut String) {
     // As far as counted: to count them here would stop everybody after a crash.
-    let keys = host.engine.stats().records;
+    let keys = host.stats().records;
     if keys > 0 {
         line(text, "db0", format!("keys={keys},expires=0,avg_ttl=0"));
     }

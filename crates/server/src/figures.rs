@@ -1,0 +1,118 @@
+//! What the figures of engines mean: those that they tell of themselves, of their groups and of their
+//! devices under names of their own.
+
+/// How a figure goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Up, until the store is opened anew.
+    Counter,
+    /// Up and down.
+    Gauge,
+    /// Nobody has said.
+    Unknown,
+}
+
+impl Kind {
+    /// As Prometheus calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Unknown => "untyped",
+        }
+    }
+}
+
+use Kind::{Counter, Gauge};
+
+/// Name, kind, and what it is, for people.
+type Row = (&'static str, Kind, &'static str);
+
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    // Of a device, as its matrix sees it.
+    ("current", Gauge, "1 if the device is a current member of its group, 0 if it is absent or being filled."),
+    ("queue", Gauge, "What waits for the device: lines of its ring, batches and reads."),
+    ("ring_reads", Counter, "Reads that the device took from its ring."),
+    ("ring_scans", Counter, "Stretches of scans that the device took from its ring."),
+    ("ring_calls", Counter, "Other calls that the device took from its ring."),
+    ("race_wins", Counter, "Reads in which the device was first to answer."),
+    ("race_losses", Counter, "Reads in which another device was first to answer."),
+    ("race_cancelled", Counter, "Reads that another device answered before this one had begun."),
+    ("scan_wins", Counter, "Stretches of scans in which the device was first."),
+    ("hedges", Counter, "Reads that came to the device because another one was late."),
+    ("scan_hedges", Counter, "Stretches of scans that came to the device because another one was late."),
+    ("ring_read_mean_ns", Gauge, "Mean time of the reads through the ring, their wait in it included."),
+    ("patience_ns", Gauge, "Time after which a read on the device is late."),
+    ("unsteady", Gauge, "1 if the device stalls so often that its reads go through the ring."),
+    // Of a group.
+    ("devices_current", Gauge, "Current members of the group."),
+    ("hits", Counter, "Reads that found a record."),
+    ("filter_denied", Counter, "Reads of absent keys that the filter answered."),
+    ("filter_false_hits", Counter, "Reads of absent keys that the filter let through to the devices."),
+    ("filter_keys", Gauge, "Keys that the filter has."),
+    ("filter_capacity", Gauge, "Keys that the filter is made for."),
+    ("filter_bytes", Gauge, "Bytes of DRAM of the filter."),
+    ("filter_load_percent", Gauge, "Keys that the fullest filter has, in percent of what it is made for."),
+    ("filter_growths", Counter, "Filters that were made anew with more room."),
+    // Of a matrix.
+    ("damaged_reads", Counter, "Reads that met a damaged record and went to a peer."),
+    ("matrix_ring_reads", Counter, "Reads that devices took from their rings."),
+    ("matrix_ring_scans", Counter, "Stretches of scans that devices took from their rings."),
+    ("matrix_ring_calls", Counter, "Other calls that devices took from their rings."),
+    ("matrix_race_wins", Counter, "Reads that were answered first by the device that was asked."),
+    ("matrix_race_losses", Counter, "Reads that another device had answered."),
+    ("matrix_race_cancelled", Counter, "Reads that another device answered before one had begun."),
+    ("matrix_hedges", Counter, "Reads that went to another device because one was late."),
+    ("matrix_scan_hedges", Counter, "Stretches of scans that went to another device because one was late."),
+    ("matrix_groups", Gauge, "Groups of the matrix."),
+    ("matrix_degraded", Gauge, "1 if a device is absent, out of date or being filled."),
+    ("matrix_slots_moving", Gauge, "Slots of keys that are still to move to a group that was added."),
+    ("matrix_epoch", Gauge, "How often the membership has changed, and one."),
+    ("matrix_work_going_on", Gauge, "1 while a device is filled, a group added or a scrub made."),
+    // Of an engine.
+    ("records", Gauge, "Live records, as far as counted."),
+    ("live_bytes", Gauge, "Bytes of live records."),
+    ("pool_bytes", Gauge, "Bytes of the pool."),
+    ("free_bytes", Gauge, "Bytes of the pool that are free without cleaning."),
+    ("dram_bytes", Gauge, "Bytes of DRAM for index and tables."),
+    ("log_bytes_written", Counter, "Bytes appended to logs."),
+    ("cleaner_bytes_copied", Counter, "Bytes that the cleaner copied."),
+    ("flushes", Counter, "Lines flushed."),
+    ("fences", Counter, "Fences, or syncs."),
+    ("scrubbed_pages", Counter, "Pages that the scrubber has read."),
+    ("damaged_pages", Counter, "Pages that were found damaged."),
+    ("background_failures", Counter, "Work in the background that failed."),
+    ("index_splits", Counter, "Groups of the index that were split."),
+    ("records_are_counted", Gauge, "1 once all records have been counted after a crash."),
+    ("checkpoint", Gauge, "The number of the last checkpoint."),
+    ("checkpoint_replay_bytes", Gauge, "Bytes of log that an open would have to read."),
+    ("checkpoints_taken", Counter, "Checkpoints that were taken."),
+    ("checkpoints_skipped", Counter, "Checkpoints that were not worth taking."),
+    ("checkpoints_damaged", Gauge, "Checkpoints that the open found damaged."),
+    ("leaves_split", Counter, "Leaves that were split."),
+    ("leaves_rewritten", Counter, "Leaves that were written anew."),
+    ("leaves_merged", Counter, "Leaves that were merged with a neighbour."),
+    ("leaves_asleep", Gauge, "Leaves that nobody has come to since the open."),
+    ("opened_with_checkpoint", Gauge, "1 if the store was opened with its checkpoint."),
+];
+
+/// What is known of the figure of this name.
+pub(crate) fn told_of(name: &str) -> (Kind, &'static str) {
+    let row = ROWS.iter().find(|(known, ..)| *known == name);
+    row.map_or((Kind::Unknown, "Nobody has said what this is."), |(_, kind, help)| (*kind, *help))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_told_once_in_a_sentence() {
+        for (at, (name, _, help)) in ROWS.iter().enumerate() {
+            assert!(ROWS[..at].iter().all(|(other, ..)| other != name), "{name}");
+            assert!(help.ends_with('.') && !help.contains('\n'), "{name}");
+        }
+        assert_eq!(told_of("nonsense").0, Kind::Unknown);
+    }
+}
