@@ -16,11 +16,12 @@ use crate::durable::Level;
 use crate::image::{Image, Item, Source, live_len};
 use crate::keys::Rest;
 use crate::leaf::{Head, tag_of};
+use crate::lock::Locked;
 use crate::pages::{Patience, RESERVE};
 use crate::pieces::Pieces;
 use crate::rewrite::Contents;
 use crate::ring::{self, NewPart, Place};
-use crate::store::{Locked, STEP, Standing, Store};
+use crate::store::{STEP, Standing, Store};
 use coreplane_engine::{Batch, Change, Error, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Header, Kind, View};
@@ -223,7 +224,8 @@ impl Store {
         for (at, standing) in done {
             let item = steps[at].item(0);
             len += item.len();
-            self.count_write(&item, standing.old.as_ref());
+            let old = standing.old.as_ref().map(|old| self.counted(old));
+            self.count_write(&item, old.unwrap_or_default());
             if let Some(pieces) = steps[at].pieces.take() {
                 pieces.own();
             }
@@ -248,15 +250,17 @@ impl Store {
         let mut shares = Vec::new();
         let mut next = 0;
         while next < steps.len() {
-            let locked = self.lock_to_write(steps[next].key)?;
+            let locked = self.lock_to_write(steps[next].key, 0)?;
             let (_, bound) = self.bounds(guard, locked.page)?;
             let mut mine = Vec::new();
             while let Some(step) = steps.get(next)
                 && bound.as_deref().is_none_or(|bound| step.key < bound)
             {
-                let standing = self.look(guard, locked.page, locked.leaf, step.key)?;
+                let standing = self.look(guard, locked.page, locked.leaf, (step.key, 1))?;
                 let rests_on = self.rests_on_old(locked.page, standing.old.as_ref());
-                if !step.is_idle(&standing, rests_on.is_durable()) {
+                if step.is_idle(&standing, rests_on.is_durable()) {
+                    self.flush_leaf(&locked)?;
+                } else {
                     mine.push((next, standing));
                 }
                 next += 1;

@@ -161,7 +161,7 @@ impl Store {
         let mut patience = Patience::default();
         loop {
             let guard = epoch::pin();
-            let locked = self.lock_to_write(&from)?;
+            let locked = self.lock_to_write(&from, 0)?;
             let (least, bound) = self.bounds(&guard, locked.page)?;
             let is_within = *least >= *doubt.start
                 && end.is_none_or(|end| bound.as_deref().is_some_and(|bound| bound <= end));

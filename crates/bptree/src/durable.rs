@@ -149,7 +149,9 @@ impl Store {
     /// appended next says so. Under the leaf's lock.
     #[inline]
     pub(crate) fn is_proven(&self, page: u32) -> bool {
-        let Some(early) = &self.early else { return true };
+        let Some(early) = &self.early else {
+            return self.rounds.is_over(self.leaves.get(page as usize).round());
+        };
         let generation = early.written.get(page as usize).load(Ordering::Relaxed);
         generation == 0 || matches!(self.space.sync_is_done(generation), Ok(true))
     }
@@ -207,7 +209,11 @@ impl Store {
     }
 
     /// Waits, if the caller does, for what an outcome rests on.
+    #[inline]
     pub(crate) fn finish(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
+        if self.early.is_none() {
+            return Ok(outcome);
+        }
         let ticket = self.wait_if_asked(outcome.ticket(), options)?;
         Ok(match outcome {
             Outcome::Written(written) => Outcome::Written(Written { ticket, ..written }),
@@ -243,12 +249,20 @@ impl Store {
         Ticket::new(0, last)
     }
 
-    /// Asks for the sync of all that is visible, without waiting for it.
-    pub(crate) fn request_visible(&self) {
+    /// Ends all windows that are open: where a fence is a sync, asks for that of all that is visible,
+    /// without waiting for it.
+    ///
+    /// # Errors
+    /// If the medium fails, or has failed.
+    pub(crate) fn end_windows(&self) -> Result<()> {
+        if self.early.is_none() {
+            return self.end_round();
+        }
         let ticket = self.visible_ticket();
         if !ticket.is_durable() {
             self.space.sync_request(ticket.position());
         }
+        self.space.check_sync().map_err(sync_failed)
     }
 
     /// Asks for the sync of all of `horizon`; says whether it is durable.

@@ -51,8 +51,8 @@ impl Bptree {
     ) -> Result<Self> {
         let create = open::create_options(size, page_size, media);
         let pool = Pool::create(path, &create).map_err(open::pool_error)?;
-        let made = outlive(&pool, options.outlives_medium)
-            .and_then(|()| Store::format(pool, options));
+        let made =
+            outlive(&pool, options.outlives_medium).and_then(|()| Store::format(pool, options));
         if made.is_err() {
             // A pool that is no store yet. If it cannot be removed, an open says so.
             let _removed = std::fs::remove_file(path).is_ok();
@@ -97,18 +97,16 @@ impl Bptree {
 
     fn start(store: Store, options: &Options) -> Result<Self> {
         let this = Self { store: Arc::new(store), background: Mutex::default() };
-        if options.background && this.store.early.is_some() {
+        let is_real = this.store.pool.path().is_some();
+        if options.background && (is_real || this.store.early.is_some()) {
             this.spawn("coreplane-windows", |store| {
                 let is_closed = || store.closed.load(Ordering::Acquire);
-                store.windows.end_in_time(is_closed, || {
-                    store.request_visible();
-                    // If the medium has failed, writers are told so.
-                    store.space.check_sync().is_ok()
-                });
+                // If the medium has failed, writers are told so.
+                store.windows.end_in_time(is_closed, || store.end_windows().is_ok());
             })?;
         }
         // What is simulated is looked at by its tests.
-        if options.background && this.store.pool.path().is_some() {
+        if options.background && is_real {
             this.spawn("coreplane-scrub", Store::scrub_on)?;
         }
         Ok(this)
@@ -334,7 +332,7 @@ impl Engine for Bptree {
     }
 
     fn sync(&self) -> Result<()> {
-        self.store.fence()
+        self.store.end_round()
     }
 
     fn on_durable(&self, listener: DurableListener) {

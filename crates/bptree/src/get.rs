@@ -3,7 +3,8 @@
 use crate::counters::Count;
 use crate::doubt::is_doubtful;
 use crate::leaf::{Directory, Head, generation};
-use crate::store::{Locked, Store};
+use crate::lock::Locked;
+use crate::store::Store;
 use coreplane_engine::{Entry, Error, Found, Horizon, Record, Result, Ticket, Value, Visibility};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::spin::Backoff;
@@ -16,12 +17,16 @@ type Answer<'g> = (Option<Whole<'g>>, Ticket);
 /// A record or tombstone and its key.
 pub(crate) type Listed<'g> = (Cow<'g, [u8]>, Whole<'g>);
 
+/// Lines of a record that are asked for before its length is known.
+const LINES: u32 = 3;
+
 /// Looks at several keys before their leaves are locked.
 const TRIES: usize = 8;
 
 impl Store {
     /// Looks at the leaf that serves `key` until it has held still meanwhile. What the answer rests
     /// on comes with it, be it a record or none.
+    #[inline]
     fn find<'g>(&'g self, guard: &'g Guard, key: &[u8], checked: bool) -> Result<Answer<'g>> {
         loop {
             let descent = self.inner.descend(key);
@@ -41,6 +46,7 @@ impl Store {
         }
     }
 
+    #[inline]
     fn seen<'g>(
         &'g self,
         guard: &'g Guard,
@@ -48,7 +54,7 @@ impl Store {
         leaf: &Directory,
         key: &[u8],
     ) -> Result<Answer<'g>> {
-        let standing = self.look(guard, page, leaf, key)?;
+        let standing = self.look(guard, page, leaf, (key, LINES))?;
         if standing.is_doubtful {
             return Err(self.in_doubt(guard, page));
         }
@@ -74,6 +80,7 @@ impl Store {
     }
 
     /// A record with its value, as long as the guard lives. The record is still there.
+    #[inline]
     pub(crate) fn whole<'g>(&'g self, guard: &'g Guard, view: View<'g>) -> Result<Whole<'g>> {
         let pieces = if view.header.large && view.header.kind == Kind::Put {
             let pieces = self.pieces_of(guard, &view, false)?;

@@ -10,6 +10,12 @@ use crate::store::{FAREWELL, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::WriteMode;
 use coreplane_record::{Header, Kind, Original, View};
+use std::cell::Cell;
+
+thread_local! {
+    /// Where a leaf is put together: a leaf at a time, and as large as the largest.
+    static BYTES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// A record that is to be in a leaf.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +26,13 @@ pub(crate) struct Item<'a> {
     /// The value, or the name of one that is large.
     pub(crate) value: &'a [u8],
     pub(crate) source: Source<'a>,
+}
+
+/// What is counted of a record or tombstone.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counted {
+    records: i64,
+    bytes: i64,
 }
 
 /// Where a record comes from.
@@ -81,16 +94,21 @@ impl Store {
         i64::from(item.live_len()) + large + rest as i64
     }
 
+    /// What is counted of what is there, for when it is there no more.
+    #[inline(always)]
+    pub(crate) fn counted(&self, old: &View<'_>) -> Counted {
+        let bytes = self.live_bytes(&Item::from(old));
+        Counted { records: i64::from(old.header.kind == Kind::Put), bytes }
+    }
+
     /// Counts a write over what was there before.
     #[inline]
-    pub(crate) fn count_write(&self, item: &Item<'_>, old: Option<&View<'_>>) {
+    pub(crate) fn count_write(&self, item: &Item<'_>, old: Counted) {
         let is_record = item.header.kind == Kind::Put;
-        let was_record = old.is_some_and(|old| old.header.kind == Kind::Put);
-        let old_bytes = old.map_or(0, |old| self.live_bytes(&Item::from(old)));
         let counters = &self.counters;
         counters.add(if is_record { Count::Puts } else { Count::Deletes }, 1);
-        counters.add(Count::Records, i64::from(is_record) - i64::from(was_record));
-        counters.add(Count::LiveBytes, self.live_bytes(item) - old_bytes);
+        counters.add(Count::Records, i64::from(is_record) - old.records);
+        counters.add(Count::LiveBytes, self.live_bytes(item) - old.bytes);
         counters.add(Count::UserBytes, self.key_len_of(item.key) as i64 + item.value_len());
         counters.add(Count::LogBytes, item.len() as i64);
     }
@@ -112,7 +130,8 @@ impl Store {
         let head = Head { birth, image_len, ..head };
         let mut records = Vec::with_capacity(items.len());
         let start = writer.next_offset();
-        let mut bytes = Vec::with_capacity(image_len as usize);
+        let mut bytes = BYTES.take();
+        bytes.clear();
         bytes.extend_from_slice(&head.encode(self.seed, page));
         for item in items {
             let within = bytes.len();
@@ -124,6 +143,7 @@ impl Store {
         let parts = [bytes.as_slice()];
         let written = if past_caches { writer.append_nt(&parts) } else { writer.append(&parts) };
         written.ok_or_else(|| Error::Unusable(format!("page {page} is too short")))?;
+        BYTES.set(bytes);
         if !past_caches {
             writer.flush_from(start);
         }

@@ -12,12 +12,13 @@
 //! - `inner`: from a key to its leaf
 //! - `kernel`: how readers without locks and writers stay out of each other's way
 //! - `leaf`: what is in a page, and what is known of it
+//! - `lock`: from a key to its leaf, to write to it
 //! - `keys`: long ones, of which a record has a part
 //! - `put`, `batch`, `ring`: writing
 //! - `image`, `rewrite`: making room
 //! - `fill`: what of a leaf has not arrived
 //! - `clear`: emptying the store
-//! - `durable`: what may be lost yet
+//! - `durable`, `unflushed`: what may be lost yet
 //! - `get`, `scan`, `cursor`: reading
 //! - `read`, `prove`, `recover`: after a crash
 //! - `checkpoint`, `wake`: after a close
@@ -39,6 +40,7 @@ mod inner;
 mod kernel;
 mod keys;
 mod leaf;
+mod lock;
 mod open;
 mod pages;
 mod pieces;
@@ -51,6 +53,7 @@ mod ring;
 mod scan;
 mod scrub;
 mod store;
+mod unflushed;
 mod verify;
 mod wake;
 

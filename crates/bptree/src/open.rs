@@ -7,6 +7,7 @@ use crate::keys::Edge;
 use crate::leaf::{Directory, Head};
 use crate::pages::Pages;
 use crate::store::{Opened, Root, STEP, Store, TimeSource};
+use crate::unflushed::{Desk, Rounds};
 use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::isolation::Isolation;
@@ -34,8 +35,7 @@ pub struct Options {
     pub durability: Durability,
     /// Whether threads work in the background. Without them nothing is scrubbed, and the window of a
     /// `relaxed` write ends by its bytes, by a sync or by closing, not by its time; nor does
-    /// `max_delay` end the waiting of early writes at `group`. Where a fence is an instruction there
-    /// are no windows.
+    /// `max_delay` end the waiting of early writes at `group`.
     pub background: bool,
     /// Whether a read checks the record's checksum before it shows it, so that damage at rest is
     /// an error and never a wrong value. Scans and whatever makes a new value of an old one do not.
@@ -166,7 +166,8 @@ impl Store {
             pages: Pages::new(&space),
             inner: Inner::new(0, pages_max),
             leaves: Chunked::new(pages_max, CHUNK, Directory::new),
-            pens: (0..64).map(|_| CachePadded::new(spin::Lock::new(None))).collect(),
+            desks: (0..64).map(|_| CachePadded::new(spin::Lock::new(Desk::default()))).collect(),
+            rounds: Rounds::new(),
             version_base: AtomicU64::new(root.version_base),
             counters: Counters::default(),
             held_tombstones: AtomicU64::new(root.held.wrapping_sub(1)),
@@ -201,7 +202,7 @@ impl Store {
         }
         let _whole = spin::lock(&self.whole);
         let leaves = self.shut_leaves();
-        self.fence()?;
+        self.end_round()?;
         let checkpoint = self.write_checkpoint(leaves)?;
         let _changing = spin::lock(&self.root_change);
         let root = Root::from_words(self.pool.root());

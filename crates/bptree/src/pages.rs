@@ -31,6 +31,10 @@ pub(crate) const RESERVE: u32 = 4;
 /// Pages that are blanked with one fence.
 const BLANKED: usize = 16;
 
+/// So many pages are given back before anybody looks which of them are free: that is a system call, and
+/// interrupts the other threads. No more than the caches hold.
+const GATHERED: usize = 64;
+
 /// Pages that nobody uses.
 #[derive(Debug, Default)]
 struct Free {
@@ -139,8 +143,9 @@ impl Pages {
         let for_bounds = self.for_bounds.load(Ordering::Relaxed);
         let reserve = if reserve > 0 { reserve + for_bounds } else { 0 };
         let mut free = spin::lock(&self.free);
-        // Not each time: it interrupts the others.
-        if free.blank.len() < count || free.len() < count + reserve as usize {
+        let is_short = free.len() < count + reserve as usize;
+        let are_many = || free.waiting.len() + self.space.retired_len() >= GATHERED;
+        if is_short || free.blank.len() < count && are_many() {
             self.reclaim(&mut free);
         }
         if free.len() < count + reserve as usize {

@@ -6,15 +6,16 @@
 //! without room is written anew first ([`rewrite`](crate::rewrite)), and the look repeated.
 
 use crate::get::Whole;
-use crate::image::{Item, Source, live_len};
+use crate::image::{Counted, Item, Source, live_len};
 use crate::keys::{Rest, tag_of_field};
-use crate::leaf::tag_of;
+use crate::lock::Locked;
 use crate::pages::{Patience, RESERVE};
 use crate::pieces::Pieces;
-use crate::store::{Locked, Root, STEP, Standing, Store};
+use crate::store::{Root, STEP, Standing, Store};
+use crate::unflushed::Due;
 use coreplane_engine::{Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written};
-use coreplane_pmem::{LINE, PageWriter, WriteMode, epoch, spin};
-use coreplane_record::{Header, Kind};
+use coreplane_pmem::{PageWriter, WriteMode, epoch, spin};
+use coreplane_record::{HEADER, Header, Kind, View};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
@@ -45,6 +46,16 @@ struct Prepared<'s> {
     pieces: Pieces<'s>,
     seen: Option<u64>,
     expires_at: Option<UnixMillis>,
+}
+
+/// What a record takes the place of. Not the record, which is a view: what is copied as a whole right
+/// behind its making waits for what was stored before it, which is what was appended.
+#[derive(Debug, Clone, Copy, Default)]
+struct Replaced {
+    is_live: bool,
+    /// Bytes of the page.
+    len: u32,
+    counted: Counted,
 }
 
 /// What was written ahead of a record.
@@ -144,13 +155,30 @@ impl Store {
     #[inline]
     fn not_newer(
         &self,
-        page: u32,
+        locked: &Locked<'_>,
         standing: &Standing<'_>,
         options: &WriteOptions,
-    ) -> Option<Outcome> {
-        let old = standing.old.as_ref()?;
-        options.sequence.filter(|given| *given <= old.sequence())?;
-        Some(Outcome::NotNewer(old.sequence(), self.rests_on(page, old.offset)))
+    ) -> Result<Option<Outcome>> {
+        let newer = |old: &View<'_>| options.sequence.is_some_and(|given| given <= old.sequence());
+        let Some(old) = standing.old.as_ref().filter(|old| newer(old)) else { return Ok(None) };
+        let ticket = self.refused(locked, standing, options)?;
+        Ok(Some(Outcome::NotNewer(old.sequence(), ticket)))
+    }
+
+    /// Nothing is written: what that rests on is as durable as the write would have been.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn refused(
+        &self,
+        locked: &Locked<'_>,
+        standing: &Standing<'_>,
+        options: &WriteOptions,
+    ) -> Result<Ticket> {
+        if self.due(options) == Due::Now {
+            self.flush_leaf(locked)?;
+        }
+        Ok(self.rests_on_old(locked.page, standing.old.as_ref()))
     }
 
     fn attempt<'s>(
@@ -161,9 +189,9 @@ impl Store {
         decide: Decide<'_, '_>,
     ) -> Result<Attempt> {
         let guard = epoch::pin();
-        let locked = self.lock_to_write(key)?;
-        let standing = self.look(&guard, locked.page, locked.leaf, key)?;
-        if let Some(outcome) = self.not_newer(locked.page, &standing, options) {
+        let locked = self.lock_to_write(key, HEADER + key.len())?;
+        let standing = self.look(&guard, locked.page, locked.leaf, (key, 1))?;
+        if let Some(outcome) = self.not_newer(&locked, &standing, options)? {
             return Ok(Attempt::Done(outcome));
         }
         if standing.is_doubtful && rests_on == RestsOn::Old {
@@ -184,7 +212,7 @@ impl Store {
                 let live = asked.map(|view| self.whole(&guard, view)).transpose()?;
                 match decide(live.as_ref())? {
                     Plan::Refuse(outcome) => {
-                        let ticket = self.rests_on_old(locked.page, standing.old.as_ref());
+                        let ticket = self.refused(&locked, &standing, options)?;
                         return Ok(Attempt::Done(outcome(ticket)));
                     }
                     Plan::Put { value, expires_at } => {
@@ -237,6 +265,7 @@ impl Store {
     /// it replaces, so that the medium and the look take their time side by side. None if the leaf
     /// has no room, or no place for one key more; or if its record may be newer than the sequence
     /// that is given. For what was appended is there for a recovery, whose newest would be the last.
+    #[inline(always)]
     fn put_ahead(
         &self,
         key: &[u8],
@@ -244,54 +273,57 @@ impl Store {
         options: &WriteOptions,
     ) -> Result<Option<Outcome>> {
         let guard = epoch::pin();
-        let locked = self.lock_to_write(key)?;
+        let locked = self.lock_to_write(key, HEADER + key.len() + value.len())?;
         // No sequence in a leaf is above the versions that it has given.
         if options.sequence.is_some_and(|given| given <= locked.held.given()) {
             return Ok(None);
         }
         let (expires_at, sequence) = (options.expires_at, options.sequence);
         let follows = self.is_proven(locked.page);
+        let due = self.due(options);
         let mut header = Header { expires_at, sequence, follows, ..Header::put(0) };
         let has_room = header.record_len(key, value.len()) <= self.room(&locked);
         let Some(vacancy) = locked.leaf.vacancy().filter(|_| has_room) else { return Ok(None) };
-        self.ask_ahead(&locked, key, header.record_len(key, value.len()));
         header.version = self.draw_version(&locked, header.sequence)?;
         let (page, leaf, birth) = (locked.page, locked.leaf, locked.held.birth());
-        let mut seen = None;
-        let appended = self.append_to(page, |writer| {
-            let appended = self.write_record(writer, birth, &header, key, value)?;
-            let standing = seen.insert(self.look(&guard, page, leaf, key));
-            // With damage in sight nothing is published.
-            standing.is_ok().then_some(appended)
+        let (mut place, mut replaced, mut large) = (vacancy, Replaced::default(), None);
+        let mut damage = None;
+        let appended = self.append_to((page, leaf), |writer| {
+            let from = self.flush_from(page, writer.next_offset());
+            let appended = self.write_record(writer, (birth, due), &header, key, value)?;
+            let standing = match self.look(&guard, page, leaf, (key, 1)) {
+                Ok(standing) => standing,
+                Err(error) => {
+                    // With damage in sight nothing is published.
+                    damage = Some(error);
+                    return None;
+                }
+            };
+            replaced = self.replaced(&standing);
+            place = standing.place.unwrap_or(vacancy);
+            let Some(old) = standing.old.filter(|old| old.header.large) else {
+                return Some((appended, due));
+            };
+            if due != Due::Now {
+                writer.flush_from(from);
+            }
+            large = Some(old);
+            Some((appended, Due::Now))
         });
-        let Some(standing) = seen.transpose()? else { return appended.map(|_| None) };
-        let appended = appended?;
-        let place = standing.place.unwrap_or(vacancy);
+        let appended = damage.map_or(appended, Err)?;
         let item = Item { header, key, value, source: Source::Caller };
-        let outcome = self.publish(locked, &item, options, &standing, (place, appended));
-        if let Some(old) = standing.old.filter(|old| old.header.large) {
+        let outcome = self.publish(locked, &item, options, replaced, (place, appended));
+        if let Some(old) = large {
             self.retire_pieces(&guard, &old)?;
         }
         Ok(Some(outcome))
     }
 
-    /// Asks for the lines that a record of `len` bytes will be in, and for those of what it may
-    /// replace, all at once.
-    #[inline]
-    fn ask_ahead(&self, locked: &Locked<'_>, key: &[u8], len: usize) {
-        let start = self.space.start_of(locked.page);
-        if self.space.append_mode() == WriteMode::Cached
-            && let Some((tail, _)) = self.space.watermarks(locked.page)
-        {
-            let from = start + u64::from(tail);
-            (from..from + len as u64).step_by(LINE).for_each(|at| self.space.prefetch(at));
-        }
-        let mut candidates = locked.leaf.candidates(tag_of(key));
-        while candidates != 0 {
-            let place = candidates.trailing_zeros() as usize;
-            self.space.prefetch(start + u64::from(locked.leaf.offset(place)));
-            candidates &= candidates - 1;
-        }
+    /// What is in sight, as far as it matters to what takes its place.
+    #[inline(always)]
+    fn replaced(&self, standing: &Standing<'_>) -> Replaced {
+        let Some(old) = &standing.old else { return Replaced::default() };
+        Replaced { is_live: standing.live, len: live_len(old), counted: self.counted(old) }
     }
 
     /// Appends the record in sight of what it replaces, makes it durable, publishes it.
@@ -306,20 +338,26 @@ impl Store {
         header.version = self.draw_version(&locked, header.sequence)?;
         header.follows = self.is_proven(locked.page);
         let (leaf, birth) = (locked.leaf, locked.held.birth());
-        let appended = self.append_to(locked.page, |writer| {
-            self.write_record(writer, birth, &header, key, value)
+        let gives_back = header.large || standing.old.is_some_and(|old| old.header.large);
+        let is_lax = !gives_back && !self.is_long(key);
+        let due = if is_lax { self.due(options) } else { Due::Now };
+        let appended = self.append_to((locked.page, leaf), |writer| {
+            let appended = self.write_record(writer, (birth, due), &header, key, value)?;
+            Some((appended, due))
         })?;
         let item = Item { header, key, value, source: Source::Caller };
-        let outcome = self.publish(locked, &item, options, standing, (place, appended));
+        let replaced = self.replaced(standing);
+        let outcome = self.publish(locked, &item, options, replaced, (place, appended));
         let leaves_little = header.kind == Kind::Delete && leaf.live() < self.space.page_size() / 4;
         Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })
     }
 
-    /// Writes a record behind the others of a page; where in the page, and its length.
+    /// Writes a record behind the others of a page, and flushes it if it is due now; where in the
+    /// page, and its length.
     fn write_record(
         &self,
         writer: &mut PageWriter,
-        birth: u64,
+        (birth, due): (u64, Due),
         header: &Header,
         key: &[u8],
         value: &[u8],
@@ -327,32 +365,35 @@ impl Store {
         let offset = writer.next_offset();
         let encoded = self.encode(birth, offset, header, key, value);
         let parts = [encoded.bytes(), key, value];
-        if self.space.append_mode() == WriteMode::NonTemporal {
+        let from = if due == Due::Now { self.flush_from(writer.page(), offset) } else { offset };
+        if due == Due::Now && self.space.append_mode() == WriteMode::NonTemporal {
             writer.append_nt(&parts)?;
+            self.space.flush(from, offset - from);
         } else {
             writer.append_in_words(&parts)?;
-            writer.flush_from(offset);
+            if due == Due::Now {
+                writer.flush_from(from);
+            }
         }
         let within = offset - self.space.start_of(writer.page());
         Some((within as u32, (writer.next_offset() - offset) as u32))
     }
 
     /// Lets readers find a record that was appended.
-    #[inline]
+    #[inline(always)]
     fn publish(
         &self,
         mut locked: Locked<'_>,
         item: &Item<'_>,
         options: &WriteOptions,
-        standing: &Standing<'_>,
+        replaced: Replaced,
         (place, (offset, _)): (usize, (u32, u32)),
     ) -> Outcome {
         let generation = self.cover();
-        let old_len = standing.old.as_ref().map_or(0, live_len);
         locked.held.begin();
         self.note(locked.page, offset, generation, self.level(options));
         let tag = tag_of_field(item.key, self.field_max());
-        locked.held.set(place, (tag, offset, item.live_len()), old_len);
+        locked.held.set(place, (tag, offset, item.live_len()), replaced.len);
         if item.header.large {
             locked.held.note_large();
         }
@@ -360,10 +401,10 @@ impl Store {
             locked.held.note_long();
         }
         drop(locked);
-        self.count_write(item, standing.old.as_ref());
+        self.count_write(item, replaced.counted);
         let sequence = item.header.sequence.unwrap_or(item.header.version);
         let ticket = self.written_ticket(generation, item.len(), options);
-        Outcome::Written(Written { sequence, ticket, replaced: standing.live })
+        Outcome::Written(Written { sequence, ticket, replaced: replaced.is_live })
     }
 
     /// The version of a write: above all that its leaf has given out, and no less than the sequence

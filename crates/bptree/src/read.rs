@@ -12,8 +12,8 @@
 //! ```
 //!
 //! - a record that *follows* proves what lies before it. Where a fence is an instruction each does
-//!   but those of a batch, of which the first does; where it is a sync, each that was written after
-//!   the sync of all before it;
+//!   but those of a batch, of which the first does, and those behind a `relaxed` one that was not
+//!   flushed yet; where it is a sync, each that was written after the sync of all before it;
 //! - the image of a leaf was durable before the leaf counted;
 //! - a checkpoint says where the records of a leaf end;
 //! - what is proven of one part of a batch is proven of all ([`prove`](crate::prove)).

@@ -25,9 +25,10 @@ use crate::image::{Image, Item, Source};
 use crate::inner::{Bound, word_at};
 use crate::keys::Edge;
 use crate::leaf::{Head, Life, PLACES, generation};
+use crate::lock::Locked;
 use crate::pages::RESERVE;
 use crate::ring::NewPart;
-use crate::store::{FAREWELL, Locked, Store};
+use crate::store::{FAREWELL, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::LINE;
 use coreplane_pmem::epoch::{self, Guard};
@@ -57,7 +58,7 @@ impl Store {
     /// [`Error::NoSpace`], and if the medium fails.
     pub(crate) fn make_room(&self, key: &[u8], len: usize, kind: Kind) -> Result<()> {
         let guard = epoch::pin();
-        let locked = self.lock_to_write(key)?;
+        let locked = self.lock_to_write(key, 0)?;
         if self.room(&locked) >= len && locked.leaf.vacancy().is_some() {
             return Ok(());
         }
@@ -71,7 +72,7 @@ impl Store {
     /// [`Error::NoSpace`], and if the medium fails.
     pub(crate) fn sweep_at(&self, key: &[u8]) -> Result<()> {
         let guard = epoch::pin();
-        let locked = self.lock_to_write(key)?;
+        let locked = self.lock_to_write(key, 0)?;
         if self.records_of(&guard, &locked)?.expired.is_empty() {
             return Ok(());
         }
@@ -221,17 +222,21 @@ impl Store {
         let (expired, dropped, doubtful) = (Vec::new(), Vec::new(), Vec::new());
         let mut contents = Contents { kept, expired, dropped, doubtful };
         self.ask_for_records(locked);
-        let (start, is_in_doubt) = (self.space.start_of(locked.page), locked.leaf.doubt() > 0);
+        let page = locked.page;
+        let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
+        let is_in_doubt = locked.leaf.doubt() > 0;
         let mut used = locked.leaf.used();
         while used != 0 {
             let place = used.trailing_zeros() as usize;
             used &= used - 1;
-            let view = self.record_at(guard, locked.page, locked.leaf, place)?;
+            let within = locked.leaf.offset(place);
+            let Some(view) = View::of(&bytes, within) else {
+                return Err(self.no_record(page, within));
+            };
             let seed =
                 coreplane_record::seed(self.seed, generation(locked.held.birth()), view.offset);
             let mut item =
                 Item { source: Source::Record(view.original(seed)), ..Item::from(&view) };
-            let within = (view.offset - start) as u32;
             item.header.doubtful = is_doubtful(locked.leaf, view.header.doubtful, within);
             if item.header.doubtful {
                 // Whether it has expired, or is a tombstone, is in doubt as well.
@@ -435,13 +440,19 @@ impl Store {
 /// Sorts records by their keys, most of which differ in their first bytes: those are compared as
 /// numbers, and the records moved once. Those that the leaf began with are in order already, of which
 /// the sort that is stable makes use.
-fn sort(items: &mut Vec<Item<'_>>) {
+fn sort(items: &mut [Item<'_>]) {
     let mut order: Vec<_> = (0..).zip(&*items).map(|(at, it)| (word_at(it.key, 0), at)).collect();
-    let by_key = |a: &(u64, usize), b: &(u64, usize)| {
-        a.0.cmp(&b.0).then_with(|| items[a.1].key.cmp(items[b.1].key))
-    };
-    order.sort_by(by_key);
-    *items = order.into_iter().map(|(_, at)| items[at]).collect();
+    order.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| items[a.1].key.cmp(items[b.1].key)));
+    // Round after round, so that no room is needed for all of them.
+    for first in 0..order.len() {
+        let mut at = first;
+        while order[at].1 != first {
+            let from = std::mem::replace(&mut order[at].1, at);
+            items.swap(at, from);
+            at = from;
+        }
+        order[at].1 = at;
+    }
 }
 
 /// How many of two or more records are to be in the lower one of two leaves: as near to `half` of the

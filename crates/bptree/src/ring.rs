@@ -34,7 +34,7 @@ use crate::leaf::Life;
 use crate::prove::DEAD;
 use crate::store::Store;
 use coreplane_engine::Result;
-use coreplane_pmem::{Pen, WriteMode, thread_number};
+use coreplane_pmem::{Pen, WriteMode};
 use coreplane_record::{HEADER, Header, Kind, View};
 use std::collections::{HashMap, HashSet};
 
@@ -243,8 +243,8 @@ impl Store {
             names.push((part.life, published + len as u32));
         }
         let mut places = Vec::with_capacity(parts.len());
-        let mut kept = self.pens[thread_number() % self.pens.len()].lock();
-        let mut pen = kept.take().unwrap_or_else(|| Pen::new(&self.space));
+        let mut desk = self.desk();
+        let mut pen = desk.pen.take().unwrap_or_else(|| Pen::new(&self.space));
         for (part, (next, next_at)) in parts.iter().zip(names.iter().cycle().skip(1)) {
             let (next, next_at, is_farewell) = (*next, *next_at, part.is_farewell);
             let closing = Closing { next, next_at, is_farewell };
@@ -252,7 +252,7 @@ impl Store {
             pen = after;
             places.push(written);
         }
-        *kept = Some(pen);
+        desk.pen = Some(pen);
         if self.early.is_none() {
             self.fence()?;
         }
@@ -285,8 +285,11 @@ impl Store {
         let places = part.items.iter().map(&mut append).collect::<Result<_>>()?;
         let header = Header { kind: Kind::Commit, ..Header::put(version) };
         append(&Item { header, key: &[], value: &closing.to_value(), source: Source::Caller })?;
-        if !past_caches {
-            writer.flush_from(from);
+        let unflushed = self.flush_from(page, from);
+        if past_caches {
+            self.space.flush(unflushed, from - unflushed);
+        } else {
+            writer.flush_from(unflushed);
         }
         Ok((writer.finish_early(), places))
     }

@@ -79,6 +79,8 @@ impl<'g> Snapshot<'g> {
         (0..lines).for_each(|line| self.bytes.prefetch(offset + 64 * line));
     }
 
+    // As [`View::of`].
+    #[inline(always)]
     fn view(&self, offset: u32) -> Result<View<'g>> {
         View::of(&self.bytes, offset).ok_or_else(|| no_record(&self.bytes, offset))
     }
@@ -128,6 +130,7 @@ impl<'g> Snapshot<'g> {
     }
 }
 
+#[cold]
 fn no_record(bytes: &PageBytes<'_>, offset: u32) -> Error {
     let offset = bytes.start() + u64::from(offset);
     Error::Corrupt { offset, what: "no record where the leaf has one".to_owned() }
@@ -245,7 +248,8 @@ impl Store {
         Ok(())
     }
 
-    #[inline]
+    // The view as [`View::of`] does.
+    #[inline(always)]
     fn show<'g>(
         &self,
         guard: &'g Guard,

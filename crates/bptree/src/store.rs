@@ -3,16 +3,18 @@
 use crate::counters::{Count, Counters};
 use crate::doubt::is_doubtful;
 use crate::durable::Early;
-use crate::inner::{Descent, Inner};
-use crate::leaf::{Directory, Head, Held, Life, Version, generation, tag_of};
+use crate::inner::Inner;
+use crate::leaf::{Directory, Head, Life, generation, tag_of};
+use crate::lock::Locked;
 use crate::pages::Pages;
+use crate::unflushed::{Desk, Due, Rounds};
 use coreplane_engine::{Cursors, Durability, Error, KEY_LEN_MAX, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::isolation::Isolation;
-use coreplane_pmem::spin::{self, Backoff};
+use coreplane_pmem::spin;
 use coreplane_pmem::windows::Windows;
-use coreplane_pmem::{PageBytes, PageWriter, Pen, Pool, Space, thread_number};
+use coreplane_pmem::{LINE, PageBytes, PageWriter, Pen, Pool, Space};
 pub(crate) use coreplane_record::sync_failed;
 use coreplane_record::{self as record, Header, Kind, Reader, View};
 use crossbeam_utils::CachePadded;
@@ -43,8 +45,9 @@ pub(crate) struct Store {
     pub(crate) inner: Inner,
     /// By the number of the page.
     pub(crate) leaves: Chunked<Directory>,
-    /// A pen for each thread, more or less.
-    pub(crate) pens: Box<[CachePadded<spin::Lock<Option<Pen>>>]>,
+    /// One for each thread, more or less.
+    pub(crate) desks: Box<[CachePadded<spin::Lock<Desk>>]>,
+    pub(crate) rounds: Rounds,
     /// Versions given out are greater than this.
     pub(crate) version_base: AtomicU64,
     pub(crate) counters: Counters,
@@ -156,19 +159,6 @@ pub(crate) struct Standing<'g> {
 /// The least key of a leaf and its bound.
 pub(crate) type Bounds<'g> = (Cow<'g, [u8]>, Option<Cow<'g, [u8]>>);
 
-/// A leaf that is locked for a write.
-pub(crate) struct Locked<'s> {
-    pub(crate) page: u32,
-    pub(crate) leaf: &'s Directory,
-    pub(crate) held: Held<'s>,
-}
-
-impl Locked<'_> {
-    pub(crate) fn life(&self) -> Life {
-        Life { page: self.page, birth: self.held.birth() }
-    }
-}
-
 impl Store {
     pub(crate) fn reader(&self) -> Reader<'_> {
         Reader { space: &self.space }
@@ -218,57 +208,6 @@ impl Store {
         Ok(())
     }
 
-    /// The leaf that a way down the tree has ended at, and its version; none if that way leads
-    /// elsewhere by now, or to a leaf that is asleep: then it is to be gone again, after
-    /// [`Store::wake`].
-    #[inline]
-    pub(crate) fn arrive(&self, descent: &Descent) -> Option<(&Directory, Version)> {
-        let leaf = self.leaves.get(descent.leaf as usize);
-        leaf.prefetch();
-        self.space.prefetch_page(descent.leaf);
-        let version = leaf.version()?;
-        self.inner.is_current(descent).then_some((leaf, version))
-    }
-
-    /// Locks the leaf that serves `key`.
-    ///
-    /// # Errors
-    /// As [`Store::wake`].
-    pub(crate) fn lock_leaf(&self, key: &[u8]) -> Result<Locked<'_>> {
-        let mut backoff = Backoff::new();
-        loop {
-            let descent = self.inner.descend(key);
-            let Some((leaf, version)) = self.arrive(&descent) else {
-                self.wake(descent.leaf)?;
-                continue;
-            };
-            if let Some(held) = leaf.try_lock(version) {
-                return Ok(Locked { page: descent.leaf, leaf, held });
-            }
-            backoff.wait();
-        }
-    }
-
-    /// As [`Store::lock_leaf`], for a write.
-    ///
-    /// # Errors
-    /// [`Error::Closed`], and as [`Store::wake`].
-    pub(crate) fn lock_to_write(&self, key: &[u8]) -> Result<Locked<'_>> {
-        let mut backoff = Backoff::new();
-        loop {
-            let locked = self.lock_leaf(key)?;
-            if !locked.held.is_shut() {
-                return Ok(locked);
-            }
-            drop(locked);
-            if self.closed.load(Ordering::Acquire) {
-                return Err(Error::Closed);
-            }
-            // The store is being emptied.
-            backoff.wait();
-        }
-    }
-
     /// The least key of a locked leaf and its bound.
     ///
     /// # Errors
@@ -305,32 +244,43 @@ impl Store {
         leaf: &Directory,
         place: usize,
     ) -> Result<View<'g>> {
-        let offset = self.space.start_of(page) + u64::from(leaf.offset(place));
-        self.reader().view(guard, offset).ok_or_else(|| Error::Corrupt {
-            offset,
-            what: "no record where the leaf has one".to_owned(),
-        })
+        let within = leaf.offset(place);
+        let offset = self.space.start_of(page) + u64::from(within);
+        self.reader().view(guard, offset).ok_or_else(|| self.no_record(page, within))
     }
 
-    /// Looks a key up in a leaf.
+    #[cold]
+    pub(crate) fn no_record(&self, page: u32, within: u32) -> Error {
+        let offset = self.space.start_of(page) + u64::from(within);
+        Error::Corrupt { offset, what: "no record where the leaf has one".to_owned() }
+    }
+
+    /// Looks a key up in a leaf, and asks for so many lines of its record before the first has come.
     ///
     /// # Errors
     /// As [`Store::record_at`].
-    #[inline]
+    // What is found as `View::of`.
+    #[inline(always)]
     pub(crate) fn look<'g>(
         &'g self,
         guard: &'g Guard,
         page: u32,
         leaf: &Directory,
-        key: &[u8],
+        (key, lines): (&[u8], u32),
     ) -> Result<Standing<'g>> {
         let mut candidates = leaf.candidates(tag_of(key));
+        let bytes = self.space.page_bytes(guard, page);
         while candidates != 0 {
             let place = candidates.trailing_zeros() as usize;
-            let view = self.record_at(guard, page, leaf, place)?;
+            let offset = leaf.offset(place);
+            let view = bytes.as_ref().and_then(|bytes| {
+                (0..lines).for_each(|line| bytes.prefetch(offset + line * LINE as u32));
+                View::of(bytes, offset)
+            });
+            let Some(view) = view else { return Err(self.no_record(page, offset)) };
             if self.is_key(guard, view.key(), key)? {
                 let live = view.header.kind == Kind::Put && !self.is_expired(&view)?;
-                let is_doubtful = is_doubtful(leaf, view.header.doubtful, leaf.offset(place));
+                let is_doubtful = is_doubtful(leaf, view.header.doubtful, offset);
                 return Ok(Standing { place: Some(place), old: Some(view), live, is_doubtful });
             }
             candidates &= candidates - 1;
@@ -382,24 +332,33 @@ impl Store {
         (self.space.page_size() as usize).saturating_sub(tail as usize + FAREWELL)
     }
 
-    /// Has `write` append to a page that is published and has no writer: published when it returns,
-    /// and durable where a fence is an instruction. Where it is a sync, [`Store::cover`] says which.
+    /// Has `write` append to the page of a locked leaf, flush it if it is due now, and say when it
+    /// is: published when it returns, and durable if it was due where a fence is an instruction.
+    /// Where it is a sync, [`Store::cover`] says which.
     ///
     /// # Errors
-    /// If the medium fails: nothing more is published then.
+    /// If the medium fails: no reader is led to it then.
     pub(crate) fn append_to<R>(
         &self,
-        page: u32,
-        write: impl FnOnce(&mut PageWriter) -> Option<R>,
+        (page, leaf): (u32, &Directory),
+        write: impl FnOnce(&mut PageWriter) -> Option<(R, Due)>,
     ) -> Result<R> {
-        let mut pen = self.pens[thread_number() % self.pens.len()].lock();
-        let taken = pen.take().unwrap_or_else(|| Pen::new(&self.space));
+        let mut desk = self.desk();
+        let taken = desk.pen.take().unwrap_or_else(|| Pen::new(&self.space));
         let mut writer = taken.take_up(page).map_err(|_| self.not_a_leaf(page))?;
         let start = writer.next_offset();
-        let written = write(&mut writer).ok_or_else(|| self.not_a_leaf(page));
+        let written = match write(&mut writer) {
+            Some((written, Due::Later(together, window))) => {
+                let (writer, terms) = ((writer, start), (together, window));
+                return self.publish_unflushed(&mut desk, leaf, writer, terms).map(|()| written);
+            }
+            Some((written, Due::Now)) => Ok(written),
+            None => Err(self.not_a_leaf(page)),
+        };
         let fenced = if self.early.is_none() { self.fence() } else { Ok(()) };
         let is_made = written.is_ok() && fenced.is_ok();
-        *pen = Some(if is_made && self.early.is_none() {
+        desk.pen = Some(if is_made && self.early.is_none() {
+            leaf.note_flushed();
             writer.finish()
         } else {
             if is_made {

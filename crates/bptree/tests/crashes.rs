@@ -59,6 +59,21 @@ fn where_a_fence_is_a_sync_too() {
     }
 }
 
+/// What is `relaxed` may be lost, until a sync; what is strict may not, though it is written behind
+/// that in the same leaf, and may have taken its place.
+#[test]
+fn where_most_writes_are_relaxed() {
+    let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
+    let (mut images, mut splits) = (0, 0);
+    for seed in 1..=if is_full { 24 } else { 4 } {
+        let threads = 1 + (seed % 2) as u16;
+        let story = Story { strict_in: 2 + seed % 5, ..Story::new(seed, threads, 120) };
+        images += explored(&story, &options(seed));
+        splits += story.splits.into_inner();
+    }
+    assert!(images > 1000 && splits > 10, "{images} {splits}");
+}
+
 /// Keys of which a record has a part: in pages of their own that are durable before the record is,
 /// that later records of the key name too, and that go with the last of them.
 #[test]

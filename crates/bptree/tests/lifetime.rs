@@ -2,9 +2,10 @@
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::model::ManualClock;
-use coreplane_engine::{Engine, Error, UnixMillis, WriteOptions};
+use coreplane_engine::{Durability, Engine, Error, UnixMillis, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::path::Path;
+use std::time::Duration;
 
 const PAGE: u32 = 8 << 10;
 
@@ -20,6 +21,23 @@ fn opened(directory: &Path) -> Bptree {
 
 fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
+}
+
+/// Nobody syncs, and nothing else is written.
+#[test]
+fn what_is_relaxed_is_flushed_when_its_window_ends() {
+    let window = Duration::from_millis(1);
+    let durability = Durability::Relaxed { window_bytes: 1 << 20, window };
+    let directory = in_memory();
+    let store = created(directory.path(), 4 << 20, &Options { durability, ..Options::default() });
+    for number in 0..3_u8 {
+        let before = store.stats().flushes;
+        store.put(&[number], b"a value", &WriteOptions::default()).expect("put");
+        // It ends at some time.
+        while store.stats().flushes == before {
+            std::thread::sleep(window);
+        }
+    }
 }
 
 #[test]

@@ -223,7 +223,9 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
 impl<'a> View<'a> {
     /// The record at `within` a page; none if nothing that could be one is published there. Its
     /// checksum is not looked at.
-    #[inline]
+    // A view that comes through memory is stored field by field and loaded in larger pieces, which wait
+    // until the fields have left the processor's stores: longer than to make it.
+    #[inline(always)]
     pub fn of(page: &PageBytes<'a>, within: u32) -> Option<Self> {
         let form = Form::of(page.get(within, HEADER)?)?;
         let bytes = page.get(within, form.len())?;
@@ -231,7 +233,7 @@ impl<'a> View<'a> {
     }
 
     /// The record of this form, whose bytes these are.
-    #[inline]
+    #[inline(always)]
     fn of_form(form: Form, bytes: &'a [u8], offset: u64) -> Self {
         let Form { kind, flags, key_len, .. } = form;
         let mut extra = HEADER;

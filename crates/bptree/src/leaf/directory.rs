@@ -68,7 +68,8 @@ pub(crate) struct Directory {
     has_large: AtomicBool,
     /// There is, or was, a record whose key is long.
     has_long: AtomicBool,
-    _rest_of_line: u64,
+    /// In which something was written to it last that was not flushed; 0: in none.
+    round: AtomicU64,
     order: Order,
 }
 
@@ -126,7 +127,7 @@ impl Directory {
             is_sealed: AtomicBool::new(false),
             has_large: AtomicBool::new(false),
             has_long: AtomicBool::new(false),
-            _rest_of_line: 0,
+            round: AtomicU64::new(0),
             order: Order::default(),
         }
     }
@@ -279,6 +280,7 @@ impl Directory {
         self.is_sealed.store(begun.is_sealed, Ordering::Relaxed);
         self.has_large.store(begun.has_large, Ordering::Relaxed);
         self.has_long.store(begun.has_long, Ordering::Relaxed);
+        self.round.store(0, Ordering::Relaxed);
         for (place, (tag, offset, len)) in records.enumerate() {
             self.fill(place, tag, offset);
             self.add_live(len as i32);
@@ -355,6 +357,27 @@ impl Directory {
     #[inline]
     pub(crate) fn doubt(&self) -> u32 {
         self.doubt.load(Ordering::Relaxed)
+    }
+
+    /// The [round](crate::unflushed) in which something was written to it last that was not flushed; 0
+    /// if all of it is. Under the lock.
+    #[inline]
+    pub(crate) fn round(&self) -> u64 {
+        self.round.load(Ordering::Relaxed)
+    }
+
+    /// Something was written to it in a round. Under the lock.
+    #[inline]
+    pub(crate) fn note_round(&self, round: u64) {
+        self.round.store(round, Ordering::Relaxed);
+    }
+
+    /// All of it is durable. Under the lock.
+    #[inline]
+    pub(crate) fn note_flushed(&self) {
+        if self.round() > 0 {
+            self.note_round(0);
+        }
     }
 
     /// A place that is free; none if all are in use.

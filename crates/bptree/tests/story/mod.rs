@@ -2,7 +2,7 @@
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{
-    Batch, Completion, Engine, Error, Horizon, Ordered, Outcome, Ticket, WriteOptions,
+    Batch, Completion, Durability, Engine, Error, Horizon, Ordered, Outcome, Ticket, WriteOptions,
 };
 use coreplane_pmem::media::sim::{History, Run, Sim, SimOptions, Standing, Subject, explore};
 use coreplane_pmem::{Space, epoch};
@@ -47,6 +47,8 @@ pub(crate) struct Story {
     pub(crate) operations: u64,
     /// So many operations share a wait.
     pub(crate) waits_for: u64,
+    /// All but one operation in so many are `relaxed` (0: none is).
+    pub(crate) strict_in: u64,
     /// One value in so many has pages of its own.
     pub(crate) large_in: u64,
     /// Every so many operations the store is emptied (0: never). Of one thread.
@@ -106,6 +108,7 @@ impl Story {
             key: short_key,
             operations,
             waits_for: 1,
+            strict_in: 0,
             large_in: 12,
             clears_in: 0,
             closes: seed.is_multiple_of(3),
@@ -122,6 +125,7 @@ impl Story {
         let completion = if self.waits_for > 1 { Completion::Early } else { Completion::Wait };
         let options = WriteOptions { completion, ..WriteOptions::default() };
         let (mut begun, mut horizon) = (Vec::new(), Horizon::new());
+        let mut relaxed = Vec::new();
         for serial in 0..self.operations {
             if self.clears_in > 0 && serial % self.clears_in + 1 == self.clears_in {
                 let all = (0..self.keys).map(|number| (number, None)).collect();
@@ -139,6 +143,16 @@ impl Story {
                 changes.insert(number, self.value(&mut draw, serial, at));
             }
             let changes: Vec<_> = changes.into_iter().collect();
+            if self.strict_in > 0 && draw.next(self.strict_in) > 0 {
+                relaxed.push(run.began(Op::Write(changes.clone())));
+                let durability = Some(Durability::RELAXED);
+                make(store, self.key, &changes, &WriteOptions { durability, ..options });
+                if draw.next(24) == 0 {
+                    store.sync().expect("sync");
+                    relaxed.drain(..).for_each(|call| call.returned());
+                }
+                continue;
+            }
             begun.push(run.began(Op::Write(changes.clone())));
             horizon.include(make(store, self.key, &changes, &options));
             if serial % self.waits_for == 0 {
@@ -149,6 +163,10 @@ impl Story {
         }
         store.wait_durable(&horizon).expect("wait");
         begun.into_iter().for_each(|call| call.returned());
+        if !relaxed.is_empty() {
+            store.sync().expect("sync");
+            relaxed.into_iter().for_each(|call| call.returned());
+        }
     }
 
     fn value(&self, draw: &mut Draw, serial: u64, at: u64) -> Option<Vec<u8>> {

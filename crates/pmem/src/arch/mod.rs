@@ -43,7 +43,12 @@ pub fn prefetch<T>(of: &T) {
 /// Asks for the line where `of` begins ahead of a store to it, which takes it from other processors.
 #[inline]
 pub fn prefetch_to_write<T>(of: &T) {
-    let address: *const u8 = std::ptr::from_ref(of).cast();
+    prefetch_address_to_write(std::ptr::from_ref(of).cast());
+}
+
+/// As [`prefetch_to_write`], at an address; of one where nothing is, for nothing.
+#[inline]
+pub(crate) fn prefetch_address_to_write(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch has no effect that the program could see, and never faults. Where the
     // processor does not know this one it does nothing.

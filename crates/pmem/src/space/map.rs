@@ -204,6 +204,11 @@ impl Mapping {
         crate::arch::prefetch_address(self.at(offset));
     }
 
+    #[inline]
+    pub(super) fn prefetch_to_write(&self, offset: u64) {
+        crate::arch::prefetch_address_to_write(self.at(offset));
+    }
+
     /// Faults the range in, where the kernel can (Linux 5.14); best effort.
     pub(super) fn populate(&self, offset: u64, len: u64) {
         let len = len.min(self.len().saturating_sub(offset));

@@ -342,6 +342,14 @@ impl Space {
         }
     }
 
+    /// As [`Space::prefetch`], ahead of a store.
+    #[inline]
+    pub fn prefetch_to_write(&self, offset: u64) {
+        if offset < self.len() {
+            self.mapping.prefetch_to_write(offset);
+        }
+    }
+
     /// The atomic at `offset`. The caller has checked alignment, bounds and role.
     #[inline]
     fn atomic(&self, offset: u64) -> &AtomicU64 {

@@ -104,6 +104,19 @@ impl PageWriter {
         self.lay_down()
     }
 
+    /// As [`PageWriter::finish_early`], where a fence is an instruction. `all_before` says that all
+    /// that was published before is durable.
+    #[inline]
+    pub fn finish_unflushed(self, all_before: bool) -> Pen {
+        debug_assert!(self.space.fences_at_once());
+        if all_before {
+            self.space.roles.finish_above(self.page, self.published, self.tail);
+        } else {
+            self.space.roles.finish_early(self.page, self.tail);
+        }
+        self.into_pen()
+    }
+
     /// Gives the page up, as if dropped, and keeps what it takes to write to another.
     pub fn lay_down(self) -> Pen {
         self.space.roles.drop_writer(self.page);
@@ -240,6 +253,9 @@ impl PageWriter {
     fn store_staged(&mut self, stage: &Stage, len: usize, mode: WriteMode) {
         let offset = self.next_offset();
         let bytes = &stage.0[..len];
+        // Before the bytes, which go to lines that have yet to come: what is stored behind those waits
+        // for them, and so would whoever loads this together with what is beside it.
+        self.tail += len as u32;
         match mode {
             WriteMode::Cached => self.copy(offset, bytes),
             WriteMode::NonTemporal => {
@@ -251,7 +267,6 @@ impl PageWriter {
                 self.space.note_nt(offset, len as u64);
             }
         }
-        self.tail += len as u32;
     }
 
     /// Fills the page with `word` from the tail to its end; durable after a fence. Nothing of that is

@@ -1,0 +1,119 @@
+//! From a key to its leaf, and the leaf's lock.
+
+use crate::inner::Descent;
+use crate::leaf::{Directory, Held, Life, Version, tag_of};
+use crate::store::Store;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::{LINE, WriteMode};
+use coreplane_record::HEADER;
+use std::sync::atomic::Ordering;
+
+/// A leaf that is locked for a write.
+pub(crate) struct Locked<'s> {
+    pub(crate) page: u32,
+    pub(crate) leaf: &'s Directory,
+    pub(crate) held: Held<'s>,
+}
+
+impl Locked<'_> {
+    pub(crate) fn life(&self) -> Life {
+        Life { page: self.page, birth: self.held.birth() }
+    }
+}
+
+impl Store {
+    /// The leaf that a way down the tree has ended at, and its version; none if that way leads
+    /// elsewhere by now, or to a leaf that is asleep: then it is to be gone again, after
+    /// [`Store::wake`].
+    #[inline]
+    pub(crate) fn arrive(&self, descent: &Descent) -> Option<(&Directory, Version)> {
+        let leaf = self.leaves.get(descent.leaf as usize);
+        leaf.prefetch();
+        self.space.prefetch_page(descent.leaf);
+        // For the translation of its address, which is the record's too.
+        self.space.prefetch(self.space.start_of(descent.leaf));
+        self.begin_at(descent, leaf).map(|version| (leaf, version))
+    }
+
+    #[inline]
+    fn begin_at(&self, descent: &Descent, leaf: &Directory) -> Option<Version> {
+        let version = leaf.version()?;
+        self.inner.is_current(descent).then_some(version)
+    }
+
+    /// Locks the leaf that serves `key`.
+    ///
+    /// # Errors
+    /// As [`Store::wake`].
+    pub(crate) fn lock_leaf(&self, key: &[u8]) -> Result<Locked<'_>> {
+        self.lock_leaf_for(key, 0)
+    }
+
+    /// As [`Store::lock_leaf`], where a record of about `len` bytes is to be appended (0: none).
+    #[inline]
+    fn lock_leaf_for(&self, key: &[u8], len: usize) -> Result<Locked<'_>> {
+        let mut backoff = Backoff::new();
+        loop {
+            let descent = self.inner.descend(key);
+            let leaf = self.leaves.get(descent.leaf as usize);
+            self.ask_ahead((descent.leaf, leaf), key, len);
+            let Some(version) = self.begin_at(&descent, leaf) else {
+                self.wake(descent.leaf)?;
+                continue;
+            };
+            if let Some(held) = leaf.try_lock(version) {
+                return Ok(Locked { page: descent.leaf, leaf, held });
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Asks for what a write to a leaf will look at, for the lines that a record of `len` bytes will
+    /// be in, and for those of what it may replace, all at once. Before the leaf is locked: behind
+    /// that instruction nothing is loaded before it is done, which waits for the leaf's own lines.
+    #[inline]
+    fn ask_ahead(&self, (page, leaf): (u32, &Directory), key: &[u8], len: usize) {
+        leaf.prefetch();
+        self.space.prefetch_page(page);
+        if len == 0 {
+            return;
+        }
+        let start = self.space.start_of(page);
+        if self.space.append_mode() == WriteMode::Cached
+            && let Some((tail, _)) = self.space.watermarks(page)
+        {
+            let from = start + u64::from(tail);
+            let lines = (from..from + len as u64).step_by(LINE);
+            lines.for_each(|at| self.space.prefetch_to_write(at));
+        }
+        let mut candidates = leaf.candidates(tag_of(key));
+        while candidates != 0 {
+            let old = start + u64::from(leaf.offset(candidates.trailing_zeros() as usize));
+            // Where it begins, and where its key ends.
+            self.space.prefetch(old);
+            self.space.prefetch(old + (HEADER + key.len()) as u64);
+            candidates &= candidates - 1;
+        }
+    }
+
+    /// As [`Store::lock_leaf`], for a write: of a record of about `len` bytes, or of nothing yet (0).
+    ///
+    /// # Errors
+    /// [`Error::Closed`], and as [`Store::wake`].
+    pub(crate) fn lock_to_write(&self, key: &[u8], len: usize) -> Result<Locked<'_>> {
+        let mut backoff = Backoff::new();
+        loop {
+            let locked = self.lock_leaf_for(key, len)?;
+            if !locked.held.is_shut() {
+                return Ok(locked);
+            }
+            drop(locked);
+            if self.closed.load(Ordering::Acquire) {
+                return Err(Error::Closed);
+            }
+            // The store is being emptied.
+            backoff.wait();
+        }
+    }
+}
