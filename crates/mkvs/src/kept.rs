@@ -185,13 +185,11 @@ pub(crate) fn side_by_side<T: Sync, R: Send>(
     let next = AtomicUsize::new(0);
     let take = || {
         let mut made = Vec::new();
-        while let Some((at, item)) = {
+        loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            items.get(at).map(|item| (at, item))
-        } {
+            let Some(item) = items.get(at) else { return made };
             made.push((at, make(item)));
         }
-        made
     };
     let mut made: Vec<(usize, R)> = std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(take)).collect();

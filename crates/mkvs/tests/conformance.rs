@@ -1,11 +1,13 @@
 //! The conformance suite over matrices of both engines.
 
+mod scale;
 mod shelf;
 
 use coreplane_engine::conformance::{Fixture, Reopen, Restart, Scale};
 use coreplane_engine::model::ManualClock;
 use coreplane_engine::{Engine, UnixMillis};
 use coreplane_mkvs::{Ack, Matrix, Options, Prototype, ReadPath, Shape};
+use scale::scaled;
 use shelf::{Kind, Shelf};
 use std::sync::Arc;
 
@@ -87,12 +89,12 @@ mod three_by_two_of_scmkv {
     coreplane_engine::conformance_suite!(fresh);
 }
 
-/// On a disk every fence is a sync.
-mod two_by_two_on_disk {
+/// Every fence is a sync: at full scale of a disk.
+mod two_by_two_on_files {
     use super::*;
 
     fn fresh() -> Fixture {
-        let shelf = Shelf::on_disk(Kind::Bptree, 64 << 20);
+        let shelf = Shelf::on_files(Kind::Bptree, 64 << 20, scaled(false, true));
         on_shelf(shelf, Shape::default(), Scale::SYNCED, ReadPath::Auto)
     }
     coreplane_engine::conformance_suite!(fresh);

@@ -28,6 +28,7 @@ pub(crate) struct Shelf {
     kind: Kind,
     /// Every second device has the other engine.
     is_mixed: bool,
+    media: MediaChoice,
     size: u64,
     /// Bytes of devices that have less, or more.
     sizes: Mutex<HashMap<Position, u64>>,
@@ -43,9 +44,13 @@ impl Shelf {
         Self::of(directory, kind, size)
     }
 
-    /// Where a fence is a sync.
-    pub(crate) fn on_disk(kind: Kind, size: u64) -> Self {
-        Self::of(tempfile::tempdir().expect("a directory"), kind, size)
+    /// Where a fence is a sync: of a disk, or of memory, which takes no time.
+    pub(crate) fn on_files(kind: Kind, size: u64, is_disk: bool) -> Self {
+        let shelf = match is_disk {
+            true => Self::of(tempfile::tempdir().expect("a directory"), kind, size),
+            false => Self::new(kind, size),
+        };
+        Self { media: MediaChoice::File, ..shelf }
     }
 
     /// Devices of both engines.
@@ -55,7 +60,8 @@ impl Shelf {
 
     fn of(directory: tempfile::TempDir, kind: Kind, size: u64) -> Self {
         let (sizes, gates, is_dead) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { directory, kind, is_mixed: false, size, sizes, gates, is_dead }
+        let media = MediaChoice::Auto;
+        Self { directory, kind, is_mixed: false, media, size, sizes, gates, is_dead }
     }
 
     fn kind_at(&self, place: Position) -> Kind {
@@ -129,11 +135,11 @@ impl Rack for Shelf {
         let engine: Arc<dyn Engine> = match self.kind_at(place) {
             Kind::Bptree => {
                 let options = coreplane_bptree::Options { time, ..Default::default() };
-                Arc::new(Bptree::create(&path, size, 8192, MediaChoice::Auto, &options)?)
+                Arc::new(Bptree::create(&path, size, 8192, self.media.clone(), &options)?)
             }
             Kind::Scmkv => {
                 let options = coreplane_scmkv::Options { time, ..Default::default() };
-                let (media, placement) = (MediaChoice::Auto, Placement::Auto);
+                let (media, placement) = (self.media.clone(), Placement::Auto);
                 Arc::new(Scmkv::create(&path, size, media, placement, options)?)
             }
         };
@@ -145,11 +151,11 @@ impl Rack for Shelf {
         let engine: Arc<dyn Engine> = match self.kind_at(place) {
             Kind::Bptree => {
                 let options = coreplane_bptree::Options { time, ..Default::default() };
-                Arc::new(Bptree::open(&path, MediaChoice::Auto, &options, &|_| {})?)
+                Arc::new(Bptree::open(&path, self.media.clone(), &options, &|_| {})?)
             }
             Kind::Scmkv => {
                 let options = coreplane_scmkv::Options { time, ..Default::default() };
-                Arc::new(Scmkv::open(&path, MediaChoice::Auto, options)?)
+                Arc::new(Scmkv::open(&path, self.media.clone(), options)?)
             }
         };
         Ok(self.with_gate(place, engine))
