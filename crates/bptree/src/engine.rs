@@ -51,8 +51,8 @@ impl Bptree {
     ) -> Result<Self> {
         let create = open::create_options(size, page_size, media);
         let pool = Pool::create(path, &create).map_err(open::pool_error)?;
-        let made = outlive(&pool, options.outlives_medium)
-            .and_then(|()| Store::format(pool, options));
+        let made =
+            outlive(&pool, options.outlives_medium).and_then(|()| Store::format(pool, options));
         if made.is_err() {
             // A pool that is no store yet. If it cannot be removed, an open says so.
             let _removed = std::fs::remove_file(path).is_ok();
