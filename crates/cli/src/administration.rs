@@ -1,7 +1,8 @@
 //! A matrix behind a server: what clients can have done for it.
 
 use coreplane::{
-    Doing, Done, FillOptions, Loss, MatrixStatus, MatrixStore, Position, Standing, Work,
+    Doing, Done, Doubt, FillOptions, InDoubt, Loss, MatrixStatus, MatrixStore, Position, Progress,
+    Scrubbed, Standing, Work,
 };
 use coreplane_server::Administration;
 use serde_json::{Value, json};
@@ -54,6 +55,10 @@ impl Administration for Administered {
         if let Some(doing) = &status.doing {
             figures.push(("work".to_owned(), doing.work.to_owned()));
             figures.push(("work_going_on".to_owned(), u8::from(doing.done.is_none()).to_string()));
+            if let Some(Progress { done, total, .. }) = doing.progress {
+                figures.push(("work_done".to_owned(), done.to_string()));
+                figures.push(("work_total".to_owned(), total.to_string()));
+            }
         }
         figures
     }
@@ -100,11 +105,17 @@ pub(crate) fn status(status: &MatrixStatus) -> Value {
         .iter()
         .map(|it| json!({"device": it.device.to_string(), "at_ms": it.at.0, "error": it.why}))
         .collect();
+    let InDoubt { devices: of_devices, keys, ranges } = &status.in_doubt;
+    let of_devices: Vec<Value> = of_devices
+        .iter()
+        .map(|(place, leaves)| json!({"device": place.to_string(), "leaves": leaves}))
+        .collect();
     json!({
         "devices": devices,
         "damaged": damaged,
         "departures": departures,
         "losses": status.losses.iter().map(loss).collect::<Vec<Value>>(),
+        "in_doubt": {"devices": of_devices, "keys": keys, "ranges": ranges},
         "degraded": status.is_degraded,
         "slots": status.slots,
         "slots_moving": status.slots_moving,
@@ -141,6 +152,17 @@ fn doing(doing: &Doing) -> Value {
     object
 }
 
+/// Keys of which nobody knows what was written last, and ranges of those that may have been.
+fn in_doubt(scrubbed: &Scrubbed) -> Vec<String> {
+    let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+    let range = |it: &Doubt| {
+        let end = it.end.as_ref().map_or(String::new(), |end| format!(" to \"{}\"", text(end)));
+        format!("from \"{}\"{end}", text(&it.start))
+    };
+    let keys = scrubbed.in_doubt.iter().map(|key| text(key));
+    keys.chain(scrubbed.uncertain.iter().map(range)).collect()
+}
+
 /// As JSON.
 pub(crate) fn done(done: &Done) -> Value {
     match done {
@@ -159,10 +181,13 @@ pub(crate) fn done(done: &Done) -> Value {
             let repaired: Vec<String> = scrubbed.repaired.iter().map(Position::to_string).collect();
             let unreadable: Vec<String> =
                 scrubbed.unreadable.iter().map(|(place, why)| format!("{place}: {why}")).collect();
+            let settled: Vec<String> = scrubbed.settled.iter().map(Position::to_string).collect();
             json!({
                 "records": scrubbed.records,
                 "repaired": repaired,
+                "settled": settled,
                 "lost": lost,
+                "in_doubt": in_doubt(scrubbed),
                 "unreadable": unreadable,
             })
         }

@@ -30,11 +30,12 @@ mod tending;
 
 pub use config::{EngineChoice, SIZE_DEFAULT, StoreConfig};
 pub use coreplane_engine::{
-    Batch, Completion, Durability, Engine, Entry, Error, Expected, Mutation, Outcome, Progress,
-    Record, Remedy, Result, Stats, UnixMillis, Value, VerifyReport, Visibility, WriteOptions,
+    Batch, Completion, Doubt, Durability, Engine, Entry, Error, Expected, Mutation, Outcome,
+    Progress, Record, Remedy, Result, Stats, UnixMillis, Value, VerifyReport, Visibility,
+    WriteOptions,
 };
 pub use coreplane_mkvs::{
-    Ack, Departure, FillOptions, Filled, Loss, Position, Prototype, Scrubbed, Standing,
+    Ack, Departure, FillOptions, Filled, InDoubt, Loss, Position, Prototype, Scrubbed, Standing,
 };
 pub use coreplane_pmem::{MediaChoice, Medium};
 pub use coreplane_scmkv::{Fate, Finding, Placement, Repair, Tell};

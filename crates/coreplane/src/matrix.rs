@@ -101,13 +101,15 @@ impl Rack for Directory<'_> {
         let outlives_medium = true;
         let engine: Arc<dyn Engine> = match config.engine.unwrap_or(EngineChoice::Bptree) {
             EngineChoice::Scmkv => {
-                let options = coreplane_scmkv::Options { time, outlives_medium, ..scmkv_options(config) };
+                let options =
+                    coreplane_scmkv::Options { time, outlives_medium, ..scmkv_options(config) };
                 let made = Scmkv::create(&path, size, media, config.placement, options)?;
                 self.note(made.medium());
                 Arc::new(made)
             }
             EngineChoice::Bptree => {
-                let options = coreplane_bptree::Options { time, outlives_medium, ..bptree_options(config) };
+                let options =
+                    coreplane_bptree::Options { time, outlives_medium, ..bptree_options(config) };
                 let page_size = coreplane_bptree::PAGE_SIZE;
                 let made = Bptree::create(&path, size, page_size, media, &options)?;
                 self.note(made.medium());
@@ -129,13 +131,15 @@ impl Rack for Directory<'_> {
         // Each device is what it is.
         Ok(match pool_engine(&path).unwrap_or_default() {
             EngineChoice::Bptree => {
-                let options = coreplane_bptree::Options { time, outlives_medium, ..bptree_options(config) };
+                let options =
+                    coreplane_bptree::Options { time, outlives_medium, ..bptree_options(config) };
                 let found = Bptree::open(&path, media, &options, &|_| {})?;
                 self.note(found.medium());
                 Arc::new(found)
             }
             EngineChoice::Scmkv | EngineChoice::Model => {
-                let options = coreplane_scmkv::Options { time, outlives_medium, ..scmkv_options(config) };
+                let options =
+                    coreplane_scmkv::Options { time, outlives_medium, ..scmkv_options(config) };
                 let found = Scmkv::open(&path, media, options)?;
                 self.note(found.medium());
                 Arc::new(found)

@@ -5,7 +5,9 @@ use crate::config::{EngineChoice, StoreConfig};
 use crate::matrix::{Directory, places};
 use crate::store::pool_engine;
 use coreplane_engine::{Error, Progress, Result};
-use coreplane_mkvs::{Departure, FillOptions, Filled, Loss, Matrix, Position, Scrubbed, Standing};
+use coreplane_mkvs::{
+    Departure, FillOptions, Filled, InDoubt, Loss, Matrix, Position, Scrubbed, Standing,
+};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -70,6 +72,8 @@ pub struct MatrixStatus {
     pub departures: Vec<Departure>,
     /// What may have been lost when it was opened, since that was accepted.
     pub losses: Vec<Loss>,
+    /// What is in doubt; of devices, as it was when the store was opened or scrubbed last.
+    pub in_doubt: InDoubt,
     /// Not all devices are current.
     pub is_degraded: bool,
     /// What was begun last by [`MatrixStore::begin`].
@@ -100,12 +104,14 @@ pub struct MatrixStore {
     matrix: Arc<Matrix>,
     config: StoreConfig,
     doing: Mutex<Option<Doing>>,
+    devices_in_doubt: Mutex<Option<Vec<(Position, usize)>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl MatrixStore {
     pub(crate) fn new(matrix: Arc<Matrix>, config: StoreConfig) -> Self {
-        Self { matrix, config, doing: Mutex::default(), thread: Mutex::default() }
+        let (doing, devices_in_doubt) = (Mutex::default(), Mutex::default());
+        Self { matrix, config, doing, devices_in_doubt, thread: Mutex::default() }
     }
 
     pub(crate) fn matrix(&self) -> &Arc<Matrix> {
@@ -118,7 +124,7 @@ impl MatrixStore {
         let (slots, slots_moving) = self.matrix.slots();
         let is_degraded = devices.iter().any(|(_, standing)| *standing != Standing::Current);
         let doing = self.doing.lock().clone();
-        let damaged = self.matrix.damaged();
+        let (damaged, in_doubt) = (self.matrix.damaged(), self.in_doubt());
         let (departures, losses) = (self.matrix.departures(), self.matrix.losses());
         MatrixStatus {
             devices,
@@ -127,9 +133,17 @@ impl MatrixStore {
             damaged,
             departures,
             losses,
+            in_doubt,
             is_degraded,
             doing,
         }
+    }
+
+    /// To ask devices takes a look at each of their leaves: only once, and after whatever heals them.
+    fn in_doubt(&self) -> InDoubt {
+        let mut devices = self.devices_in_doubt.lock();
+        let devices = devices.get_or_insert_with(|| self.matrix.devices_in_doubt());
+        InDoubt { devices: devices.clone(), ..self.matrix.keys_in_doubt() }
     }
 
     /// The epoch of the membership: it is raised with every change of who is current.
@@ -150,14 +164,16 @@ impl MatrixStore {
         let config = self.config_of_peers()?;
         let rack = Directory::new(&config);
         let (matrix, rack) = (&self.matrix, &rack);
-        match work {
+        let done = match work {
             Work::Replace(place, options) => {
                 matrix.replace(rack, place, &options, progress).map(Done::Filled)
             }
             Work::AddGroup(options) => matrix.add_group(rack, &options, progress).map(Done::Filled),
             Work::FinishMoves(options) => matrix.finish_moves(&options, progress).map(Done::Filled),
             Work::Scrub => matrix.scrub(progress).map(Done::Scrubbed),
-        }
+        };
+        *self.devices_in_doubt.lock() = None;
+        done
     }
 
     /// Begins it in the background; [`MatrixStore::status`] says how far it is.

@@ -15,7 +15,7 @@ use crate::group::{Group, NotMade};
 use crate::intent::{Intent, Step as Planned};
 use crate::matrix::Shared;
 use crate::order::Order;
-use crate::pending::{Devices, Entry, Pending, Turn};
+use crate::pending::{Devices, Entry, Pending, Torn, Turn};
 use coreplane_engine::{
     Batch, Change, Completion, Error, Record, Result, Ticket, UnixMillis, WriteOptions, Written,
 };
@@ -61,8 +61,14 @@ impl Shared {
     pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         self.check_writable()?;
         self.check_batch(batch)?;
-        let written = self.apply_in_turn(batch, options)?;
+        let mut applied = self.apply_in_turn(batch, options);
         // Without the turns, for which it waits.
+        if let Err(error) = &applied
+            && self.make_space(error, options.is_vital)
+        {
+            applied = self.apply_in_turn(batch, options);
+        }
+        let written = applied?;
         if let Some(change) = batch.changes().first() {
             self.look_after(hash_of(change.key()), written.sequence);
         }
@@ -103,6 +109,7 @@ impl Shared {
                     for step in shares.iter().flat_map(|share| &share.steps) {
                         let is_put = matches!(step.change, Change::Put { .. });
                         self.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
+                        self.pending.keep_tombstones(u64::from(!is_put));
                     }
                     return Ok(Written { replaced, ..nothing });
                 }
@@ -240,9 +247,9 @@ impl Shared {
                 }
             }
         }
-        if intent.is_some() && taken_back.is_err() {
-            // Whoever opens the matrix takes it back, or makes it.
-            self.intents.lose();
+        if let Some(number) = intent.filter(|_| taken_back.is_err()) {
+            // The scrub takes it back, or whoever opens the matrix.
+            self.intents.lose(number, shares[0].group.number);
         } else if let Some(number) = intent {
             // One that cannot be deleted is made again, or taken back again, when the matrix is
             // opened: sequences decide.
@@ -257,9 +264,13 @@ impl Shared {
         }
         if failed.is_some() {
             self.pending.count_taken_back();
+            let is_torn = taken_back.is_err();
             for share in shares.iter() {
-                let is_taken_back = taken_back.is_ok();
-                share.steps.iter().for_each(|step| share.group.refuse(step.hash, is_taken_back));
+                let (made, asked) = (share.made, share.order.as_ref().map_or(0, Order::asked));
+                for step in &share.steps {
+                    let torn = || Torn { made, asked, old: Some(step.old.clone()) };
+                    share.group.refuse(step.hash, step.change.key(), is_torn.then(torn));
+                }
             }
             return taken_back.map(|()| failed);
         }
@@ -303,10 +314,11 @@ impl Shared {
         for share in shares.iter().filter(|share| share.made != 0) {
             let sequence = Some(undone);
             let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
-            share.group.restore(share.made, |device| {
+            share.group.restore(share.made, |device, is_spared| {
                 share.steps.iter().try_for_each(|step| {
                     let put = step.old.as_ref().map(|(value, at)| (value.as_slice(), *at));
-                    Decided { key: step.change.key(), put }.make(&*device.engine, &options)
+                    let old = Decided { key: step.change.key(), put };
+                    old.restore(&*device.engine, &options, is_spared)
                 })
             })?;
             for step in &share.steps {
@@ -344,7 +356,7 @@ impl Shared {
                 });
                 match dropped {
                     Ok(()) => self.intents.give_back(number),
-                    Err(_) => self.intents.lose(),
+                    Err(_) => self.intents.lose(number, group.number),
                 }
                 return Err((group.number, Some(Arc::clone(device)), error));
             }

@@ -117,6 +117,7 @@ impl Shared {
                 return Err(error);
             }
             self.pending.forget();
+            self.uncertain.forget();
             self.is_empty.store(false, Ordering::SeqCst);
         }
         for group in self.groups.iter() {
@@ -135,6 +136,7 @@ impl Shared {
         let before = label.clone();
         // What was written up to now is on no device, nor is the tombstone of it.
         (label.is_clearing, label.mark) = (true, label.mark.max(now));
+        label.uncertain.clear();
         label.horizon = label.horizon.max(now);
         self.write_changed(&mut label, &before)?;
         self.mark.fetch_max(label.mark, Ordering::AcqRel);

@@ -1,11 +1,18 @@
 //! Going through all records: group after group, each on a device that has all of it.
 
 use crate::bloom::hash_of;
+use crate::counters::Count;
+use crate::decided::is_damage;
 use crate::device::Device;
+use crate::group::Group;
 use crate::matrix::{Shared, is_reserved};
+use crate::order::anchor_of;
+use crate::pending::Pending;
 use crate::scan::Stretch;
 use coreplane_engine::{Entry, Error, Record, Result, Value};
 use coreplane_pmem::spin;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Where an iteration goes on: a group, one of the devices that have ever come to it, and the cursor
@@ -33,8 +40,9 @@ impl Shared {
         let Place { mut group, mut device, mut inner } = spin::lock(&self.cursors).place_of(cursor);
         let (mut shown, mut stretch) = (0, Stretch::default());
         while let Some(of) = self.groups.get(group) {
+            self.uncertain.check(of.number, b"", None)?;
             let (wanted, from) = (count.max(1) - shown, (device, inner));
-            (device, inner) = self.read_settled(of, |on| {
+            let read = |on: &Arc<Device>, stretch: &mut Stretch| {
                 // Another than before, in its place or in another, begins with the group again.
                 let index = Some(of.index_of(on.number));
                 let inner = if from.0 == index { from.1 } else { 0 };
@@ -45,7 +53,15 @@ impl Shared {
                     }
                 })?;
                 Ok((index, next))
-            })?;
+            };
+            // In which order it goes nobody knows.
+            let is_about = |_: &Stretch, _: &[u8]| true;
+            (device, inner) = match of.aside(from.0) {
+                Some(on) => {
+                    self.read_around(of, (on + 1, of.gone()), &mut stretch, read, is_about)?
+                }
+                None => self.read_settled(of, &mut stretch, read, is_about)?,
+            };
             stretch.entries().for_each(&mut *visit);
             shown += stretch.len();
             if inner == 0 {
@@ -68,24 +84,96 @@ impl Shared {
             return Err(Error::HistoryGone { asked: sequence, horizon });
         }
         let _still = self.moves.read_recursive();
-        for (number, group) in self.groups.iter().enumerate() {
-            group.ask(|Device { engine, .. }| {
-                let (mut key, mut value) = (Vec::new(), Vec::new());
-                engine.changes_since(sequence, &mut |entry| {
-                    key.clear();
-                    key.extend_from_slice(entry.key);
-                    value.clear();
-                    entry.record.iter().for_each(|record| record.value.append_to(&mut value));
-                    // Nobody is shown what is not there. When this one has ended its failure is told.
-                    if engine.check_medium().is_ok() && self.is_shown(number, &key) {
-                        let whole = |record| Record { value: Value::Whole(&value), ..record };
-                        let record = entry.record.map(whole);
-                        visit(Entry { key: &key, record, sequence: entry.sequence });
-                    }
-                })
-            })?;
+        self.groups.iter().try_for_each(|group| self.changes_of(group, sequence, visit))
+    }
+
+    /// What a group has got since. What is written meanwhile may be taken back: it is looked at by
+    /// itself, afterwards.
+    fn changes_of(
+        &self,
+        group: &Arc<Group>,
+        sequence: u64,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<()> {
+        let number = usize::from(group.number);
+        self.uncertain.check(group.number, b"", None)?;
+        let mut written = BTreeMap::new();
+        let mut show = |on: &Arc<Device>| {
+            let (newest, taken_back) =
+                (self.sequence.load(Ordering::Acquire), self.pending.taken_back());
+            // Up to there it is settled by then.
+            self.pending.wait_for_turns();
+            on.drain();
+            let engine = &on.engine;
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            engine.changes_since(sequence, &mut |entry| {
+                key.clear();
+                key.extend_from_slice(entry.key);
+                value.clear();
+                entry.record.iter().for_each(|record| record.value.append_to(&mut value));
+                // Nobody is shown what is not there. When this one has ended its failure is told.
+                if engine.check_medium().is_err() || !self.is_shown(number, &key) {
+                    return;
+                }
+                let is_settled = entry.sequence <= newest
+                    && self.pending.entry(hash_of(&key)).is_none()
+                    && self.pending.taken_back() == taken_back;
+                if is_settled {
+                    let whole = |record| Record { value: Value::Whole(&value), ..record };
+                    let record = entry.record.map(whole);
+                    visit(Entry { key: &key, record, sequence: entry.sequence });
+                } else {
+                    written.insert(key.clone(), entry.sequence);
+                }
+            })
+        };
+        self.read_through(group, &mut show)?;
+        for (key, sequence) in &written {
+            let hash = hash_of(key);
+            let _turn = self.pending.turn(Pending::stripe_of(hash));
+            let mut show = |record: Record<'_>| {
+                let sequence = record.sequence;
+                visit(Entry { key, record: Some(record), sequence });
+            };
+            if !self.find(hash, key, &mut show)?.hit {
+                visit(Entry { key, record: None, sequence: *sequence });
+            }
         }
         Ok(())
+    }
+
+    /// Goes through what a group has, on its anchor, or where that is damaged or in doubt, on the next
+    /// that is not, from the beginning. For whoever has nobody's turn, and takes nothing for sure that is
+    /// written meanwhile.
+    ///
+    /// # Errors
+    /// As `read` if no member can do it, and if the group has no member left.
+    pub(crate) fn read_through(
+        &self,
+        group: &Group,
+        read: &mut dyn FnMut(&Arc<Device>) -> Result<()>,
+    ) -> Result<()> {
+        let mut tried = 0;
+        loop {
+            let (anchor, members) = (group.settled()?, group.members());
+            let on = anchor_of(members & !tried).and_then(|number| group.device(number).ok());
+            let on = on.unwrap_or(anchor);
+            on.drain();
+            let error = match read(on) {
+                Ok(()) if group.is_sure(on, |_| true) => return Ok(()),
+                Ok(()) => group.gone(),
+                Err(error) if is_damage(&error) => error,
+                Err(error) => {
+                    group.go_on_without(on, error)?;
+                    continue;
+                }
+            };
+            tried |= 1 << on.number;
+            if members & !tried == 0 {
+                return Err(error);
+            }
+            self.counters.add(Count::DamagedReads, 1);
+        }
     }
 
     pub(crate) fn tombstone_horizon(&self) -> u64 {

@@ -4,7 +4,10 @@
 //! newest of the key. What the others get is not the question but the answer: this value, or none,
 //! with a sequence.
 
-use coreplane_engine::{Change, Engine, Error, Outcome, Remedy, Result, UnixMillis, WriteOptions};
+use coreplane_engine::{
+    Change, Engine, Error, Outcome, Remedy, Result, UnixMillis, Visibility, WriteOptions,
+};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A write of one key: decided on one device, made on the others.
 pub(crate) trait Write {
@@ -16,6 +19,11 @@ pub(crate) trait Write {
 
     /// What was decided, once it was made.
     fn decided(&self) -> Decided<'_>;
+
+    /// True if it depends on what is there.
+    fn rests_on_old(&self) -> bool {
+        true
+    }
 }
 
 /// What is to be made on the other devices.
@@ -48,6 +56,27 @@ impl Decided<'_> {
         }
     }
 
+    /// Makes it again in the place of what was taken back. One that `is_spared`, since it had nothing of
+    /// that, gets no mark of a key that it has not: a full device would be filled with those.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub(crate) fn restore(
+        &self,
+        engine: &dyn Engine,
+        options: &WriteOptions,
+        is_spared: bool,
+    ) -> Result<()> {
+        let is_absent = || {
+            let found = engine.get_with(self.key, Visibility::Early, &mut |_| {});
+            found.is_ok_and(|found| !found.hit)
+        };
+        if self.put.is_none() && is_spared && is_absent() {
+            return Ok(());
+        }
+        self.make(engine, options)
+    }
+
     pub(crate) fn to_change(self) -> Change {
         let key = self.key.to_vec();
         match self.put {
@@ -62,6 +91,16 @@ impl Decided<'_> {
 pub(crate) fn is_failure(error: &Error) -> bool {
     !matches!(error.remedy(), Remedy::FixInput | Remedy::FreeSpace)
         && !matches!(error, Error::Closed)
+}
+
+/// Makes a call of a device's engine in its processor. One that panics has failed: nobody may wait for
+/// it, nor for what lies behind it.
+///
+/// # Errors
+/// As the call, and if it panics.
+pub(crate) fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(call))
+        .unwrap_or_else(|_| Err(Error::Unusable("a device's engine has panicked".to_owned())))
 }
 
 /// Bytes of a device are not what was written: a peer has them.

@@ -31,6 +31,7 @@ use coreplane_pmem::epoch::barrier;
 use coreplane_pmem::spin::{self, Backoff};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{JoinHandle, Thread};
@@ -41,6 +42,9 @@ const JOBS: usize = 1024;
 
 /// Reads that may wait for a device.
 const READS: usize = 1024;
+
+/// Looks at whether it is behind.
+const MOMENTS: u32 = 300;
 
 /// Looks at empty rings after a read before the thread naps.
 const SPINS: u32 = 100;
@@ -264,14 +268,31 @@ impl Device {
         self.thread.get().is_some()
     }
 
-    /// The processor.
+    /// The processor. If it panics, elsewhere than in the engine, its device counts as one that has
+    /// failed.
     fn run(&self, group: &Weak<Group>) {
-        let (mut taken, mut scratch) = (Taken::default(), Scratch::default());
+        let mut taken = Taken::default();
+        if catch_unwind(AssertUnwindSafe(|| self.serve(group, &mut taken))).is_err() {
+            if let Some(group) = group.upgrade()
+                && group.drop_member(self).is_err()
+            {
+                // It has what it has. Of the rest nobody is to think that it will come.
+                group.give_up(self, &taken.decision());
+                while self.decisions.pop(&mut taken).is_some() {
+                    group.give_up(self, &taken.decision());
+                }
+            }
+            self.is_closed.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn serve(&self, group: &Weak<Group>, taken: &mut Taken) {
+        let mut scratch = Scratch::default();
         // Looks until it naps, and naps until it sleeps.
         let (mut spins, mut naps) = (0, 0);
         loop {
             let reads = self.pace.reads();
-            if self.work(group, &mut taken, &mut scratch) {
+            if self.work(group, taken, &mut scratch) {
                 naps = 0;
                 spins = if self.pace.reads() == reads { 0 } else { SPINS };
             } else if self.is_closed.load(Ordering::SeqCst) {
@@ -353,6 +374,15 @@ impl Device {
     /// True once its processor takes nothing more.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// True if a moment was not enough for what was submitted.
+    pub(crate) fn is_behind(&self) -> bool {
+        let mut backoff = Backoff::new();
+        (0..MOMENTS).all(|_| {
+            backoff.wait();
+            self.queued() > 0
+        })
     }
 
     /// Waits until what was submitted before the call is made.

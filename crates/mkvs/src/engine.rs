@@ -78,8 +78,7 @@ impl Engine for Matrix {
     }
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.shared
-            .write_value((key, value), options, |engine, options| engine.put(key, value, options))
+        self.shared.put(key, value, options)
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {

@@ -17,23 +17,24 @@
 //! without it. A device without space is another matter: the write is taken back where it was made,
 //! before any reader has seen it, and refused.
 
+mod deciding;
 mod following;
 mod reading;
 mod refusing;
 
 use crate::bloom::Filter;
 use crate::counters::Asked;
-use crate::decided::{Write, is_failure};
+use crate::decided::{Write, is_damage, is_failure};
 use crate::device::Device;
 use crate::label::{Ack, Position};
 use crate::order::{Order, anchor_of, numbers};
-use crate::pending::{Devices, Entry, Known, Pending};
+use crate::pending::{Devices, Entry, Known, Pending, Torn};
 use crate::prototype::{Prototype, ReadPath};
 use crate::ring::Decision;
 use crate::standings::Standings;
 use coreplane_engine::{Completion, Error, Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::spin::Backoff;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Who is told that a device has failed: makes that durable, or says why it cannot.
@@ -63,6 +64,8 @@ pub(crate) struct Group {
     pub(crate) filter: Filter,
     /// How its reads end.
     pub(crate) asked: Asked,
+    /// All keys were there when the filter was filled: what it has not the group has not.
+    pub(crate) is_listed: AtomicBool,
     pub(crate) pending: Arc<Pending>,
     pub(crate) sequence: Arc<AtomicU64>,
     pub(crate) rules: Rules,
@@ -129,6 +132,7 @@ impl Group {
             settled_at: AtomicU64::new(0),
             filter,
             asked: Asked::default(),
+            is_listed: AtomicBool::new(true),
             pending,
             sequence,
             rules,
@@ -187,7 +191,7 @@ impl Group {
 
     /// What was acknowledged last of a key is not on devices that have failed, and that could not be
     /// left out; or on no others.
-    fn gone(&self) -> Error {
+    pub(crate) fn gone(&self) -> Error {
         let number = self.number;
         let what = format!(
             "the newest of a key is not on all devices of group {number}, of which one has failed"
@@ -256,6 +260,8 @@ impl Group {
                 Tried::TakenBack(Some(device), error) if given.is_none() => {
                     self.go_on_without(&device, error)?;
                 }
+                // All have been asked.
+                Tried::Failed(_, error) if is_damage(&error) => return Err(error),
                 Tried::Failed(device, error) => self.go_on_without(&device, error)?,
                 Tried::TakenBack(_, error) => return Err(error),
             }
@@ -274,27 +280,28 @@ impl Group {
         self.pending.begin(Entry::new(hash, sequence, asked, false));
         self.prepare(&order);
         let change = self.filter.change();
-        let first = self.device(order.awaited()[0])?;
-        let written = match first.pace.puts.of(|| write.decide(&*first.engine, options)) {
-            Ok(Outcome::Written(written)) => written,
-            refused => {
+        let (outcome, made) = match self.decide(&order, options, write)? {
+            deciding::Decision::Made(outcome, made) => (outcome, made),
+            deciding::Decision::Refused(device, error) => {
                 self.pending.refuse(hash, self.followers());
-                return Ok(match refused {
-                    Ok(outcome) => Tried::Made(outcome),
-                    Err(error) => Tried::Failed(Arc::clone(first), error),
-                });
+                return Ok(Tried::Failed(device, error));
             }
+        };
+        let Outcome::Written(written) = outcome else {
+            self.pending.refuse(hash, self.followers());
+            return Ok(Tried::Made(outcome));
         };
         let decided = write.decided();
         let make = |device: &Device| device.pace.puts.of(|| decided.make(&*device.engine, options));
-        let copied = match self.copy(&order, 1 << first.number, make) {
+        let copied = match made.and_then(|made| self.copy(&order, made, make)) {
             Ok(made) => made,
             Err(NotMade { made, device, error }) => {
-                let taken_back = self.take_back(made, asked, decided.key);
+                let mut torn = Torn { made, asked, old: None };
+                let taken_back = self.take_back(&mut torn, decided.key);
                 if made & 1 << asked != 0 {
                     self.pending.count_taken_back();
                 }
-                self.refuse(hash, taken_back.is_ok());
+                self.refuse(hash, decided.key, taken_back.is_err().then_some(torn));
                 return taken_back.map(|()| Tried::TakenBack(device, error));
             }
         };

@@ -12,10 +12,13 @@
 
 use crate::bloom::{FilterError, hash_of};
 use crate::counters::Count;
+use crate::decided::is_damage;
+use crate::device::Device;
 use crate::group::Group;
 use crate::matrix::{Shared, is_reserved};
 use crate::open::FILTER_MIN;
-use coreplane_engine::{Error, Result};
+use crate::scrub::show_sure;
+use coreplane_engine::{Entry, Error, Result};
 use coreplane_pmem::spin;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,21 +112,35 @@ impl Shared {
         let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
         // Only now: what was counted in the old table alone is on this device when it is listed. What
         // one had listed that has failed is counted twice: that is "perhaps".
-        group.ask(|device| {
-            let mut cursor = 0;
-            loop {
-                self.check_writable()?;
-                cursor = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
-                    if !is_reserved(entry.key) {
-                        rebuild.add(hash_of(entry.key));
-                    }
-                })?;
-                if cursor == 0 {
-                    return Ok(());
-                }
+        let mut add = |entry: Entry<'_>| {
+            if !is_reserved(entry.key) {
+                rebuild.add(hash_of(entry.key));
             }
-        })?;
+        };
+        let read = self.read_through(group, &mut |device| self.list(device, &mut add));
+        let is_listed = !matches!(&read, Err(error) if is_damage(error));
+        if is_listed {
+            read?;
+        } else {
+            // Each has lost something: what they have together is all that can be listed.
+            for device in group.of(group.members()) {
+                show_sure(&*device.engine, &device.engine.doubts()?, &mut add)?;
+            }
+        }
+        group.is_listed.store(is_listed, Ordering::Release);
         rebuild.finish();
         Ok(())
+    }
+
+    /// Shows all records of a device.
+    fn list(&self, device: &Device, show: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
+        let mut cursor = 0;
+        loop {
+            self.check_writable()?;
+            cursor = device.engine.iterate(cursor, AT_A_TIME, show)?;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
     }
 }

@@ -32,13 +32,13 @@ pub(crate) struct Intents {
 #[derive(Debug)]
 struct Numbers {
     free: Vec<u32>,
-    /// How many will not be free any more, until the matrix is opened again.
-    lost: u32,
+    /// Those that are not free until their batches are taken back, and the groups that have them.
+    lost: Vec<(u32, u16)>,
 }
 
 impl Intents {
     pub(crate) fn new() -> Self {
-        let numbers = Numbers { free: (0..INTENTS).collect(), lost: 0 };
+        let numbers = Numbers { free: (0..INTENTS).collect(), lost: Vec::new() };
         Self { numbers: Mutex::new(numbers), freed: Condvar::new() }
     }
 
@@ -52,8 +52,8 @@ impl Intents {
             if let Some(number) = numbers.free.pop() {
                 return Ok(number);
             }
-            if numbers.lost == INTENTS {
-                let what = "too many batches could be neither made nor taken back: open it again";
+            if numbers.lost.len() == INTENTS as usize {
+                let what = "too many batches could be neither made nor taken back: scrub it, or open it again";
                 return Err(Error::Unusable(what.to_owned()));
             }
             self.freed.wait(&mut numbers);
@@ -65,15 +65,21 @@ impl Intents {
         self.freed.notify_one();
     }
 
-    /// True if one was.
-    pub(crate) fn has_lost(&self) -> bool {
-        self.numbers.lock().lost != 0
+    /// Those whose batches were neither made nor taken back, and the groups that have them.
+    pub(crate) fn lost(&self) -> Vec<(u32, u16)> {
+        self.numbers.lock().lost.clone()
     }
 
     /// One that was taken stays: its batch was neither made nor taken back.
-    pub(crate) fn lose(&self) {
-        self.numbers.lock().lost += 1;
+    pub(crate) fn lose(&self, number: u32, group: u16) {
+        self.numbers.lock().lost.push((number, group));
         self.freed.notify_all();
+    }
+
+    /// One that was lost is free again.
+    pub(crate) fn find(&self, number: u32) {
+        self.numbers.lock().lost.retain(|(lost, _)| *lost != number);
+        self.give_back(number);
     }
 }
 

@@ -143,7 +143,9 @@ impl Shared {
     /// Leaves the filters behind, of what is closed now. If one cannot be, keys are read.
     pub(crate) fn keep_filters(&self, epoch: u64) {
         let worth = |group: &&std::sync::Arc<Group>| group.filter.capacity() >= self.keeps_from;
-        for group in self.groups.iter().filter(worth) {
+        // Of one that lacks keys nothing is kept: what it says is not asked.
+        let is_listed = |group: &&std::sync::Arc<Group>| group.is_listed.load(Ordering::Acquire);
+        for group in self.groups.iter().filter(worth).filter(is_listed) {
             let Ok(device) = group.anchor() else { continue };
             if write(group, &*device.engine, epoch).is_err() {
                 // No space, perhaps.

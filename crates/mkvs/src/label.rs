@@ -14,6 +14,7 @@
 //! What was written at `first` or `majority` may be on fewer members than there are: then a missing
 //! member may have been the only holder of what was acknowledged, unless the matrix was closed.
 
+use crate::uncertain::Uncertain;
 use coreplane_engine::{Engine, Error, Result, WriteOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -157,6 +158,9 @@ pub(crate) struct Label {
     /// Devices that were filled have got no tombstones up to this.
     #[serde(default)]
     pub(crate) horizon: u64,
+    /// Keys of which acknowledged writes may be lost.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) uncertain: Vec<Uncertain>,
 }
 
 /// The key of the label.
@@ -191,6 +195,7 @@ impl Label {
             is_level: true,
             held: u64::MAX,
             horizon: 0,
+            uncertain: Vec::new(),
         }
     }
 

@@ -2,16 +2,16 @@
 
 use crate::bloom::hash_of;
 use crate::decided::{Decided, is_damage, is_failure};
-use crate::device::make;
 use crate::intent::{Intent, Step};
-use crate::label::{Label, Position};
+use crate::label::{Ack, Label, Position};
 use crate::matrix::is_reserved;
 use crate::open::Found;
 use crate::pending::Devices;
 use crate::place::slot_of;
 use crate::scrub::show_sure;
+use crate::uncertain::Uncertain;
 use coreplane_engine::{
-    Batch, Change, Entry, Error, Progress, Remedy, Result, Visibility, WriteOptions,
+    Change, Doubt, Entry, Error, Progress, Remedy, Result, Visibility, WriteOptions,
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -116,16 +116,21 @@ pub(crate) fn level(
     group: u16,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<()> {
-    for position in level_members(found, label.mark, group, progress)? {
+    let mut lost = Vec::new();
+    for position in level_members(found, (label.mark, group), &mut lost, progress)? {
         leave_out(position, found, label)?;
+    }
+    if label.ack != Ack::All {
+        // The one that has lost them may have been the only holder of what was acknowledged.
+        label.uncertain.extend(lost.into_iter().map(|doubt| Uncertain::new(group, doubt)));
     }
     Ok(())
 }
 
 fn level_members(
     found: &BTreeMap<Position, Found>,
-    mark: u64,
-    group: u16,
+    (mark, group): (u64, u16),
+    lost: &mut Vec<Doubt>,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Position>> {
     let members: Vec<(&Position, &Found)> =
@@ -134,10 +139,10 @@ fn level_members(
     if members.len() < 2 {
         return Ok(full);
     }
-    let newest = match newest_since(&members, Some(mark)) {
+    let newest = match newest_since(&members, Some(mark), lost) {
         // A write whose sequence was given was older than what tombstones are kept for: then all that
         // there is is held against each other. Who lacks a key without a tombstone never had it.
-        Err(Error::HistoryGone { .. }) => newest_since(&members, None)?,
+        Err(Error::HistoryGone { .. }) => newest_since(&members, None, lost)?,
         other => other?,
     };
     let all = members.iter().fold(0, |set, (position, _)| set | 1 << position.device);
@@ -153,14 +158,13 @@ fn level_members(
             let (value, expires_at) = (record.value.to_vec(), record.expires_at);
             change = Change::Put { key: key.clone(), value, expires_at };
         })?;
-        let mut batch = Batch::new();
-        batch.push(change);
         // A device must not be left out because it is full.
         let sequence = Some(sequence);
         let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
         for (position, device) in &members {
             if has & 1 << position.device == 0 && !full.contains(*position) {
-                match make(&*device.engine, &batch, &options) {
+                // What is not there need not be deleted: a full device has no space for more marks.
+                match Decided::of(&change).restore(&*device.engine, &options, true) {
                     Err(error) if !is_failure(&error) => full.push(**position),
                     other => other?,
                 }
@@ -174,8 +178,13 @@ fn level_members(
 type Newest = HashMap<Vec<u8>, (u64, Devices, usize)>;
 
 /// Of each key that is newer than `mark` on one of the devices; without a mark of all keys.
-fn newest_since(members: &[(&Position, &Found)], mark: Option<u64>) -> Result<Newest> {
+fn newest_since(
+    members: &[(&Position, &Found)],
+    mark: Option<u64>,
+    lost: &mut Vec<Doubt>,
+) -> Result<Newest> {
     let mut newest = Newest::new();
+    lost.clear();
     for (at, (position, device)) in members.iter().enumerate() {
         let bit = 1 << position.device;
         let mut note = |entry: Entry<'_>| {
@@ -202,6 +211,7 @@ fn newest_since(members: &[(&Position, &Found)], mark: Option<u64>) -> Result<Ne
         if mark.is_none() {
             show_sure(&**engine, &doubts, &mut note)?;
         }
+        lost.extend(doubts);
     }
     Ok(newest)
 }

@@ -22,7 +22,7 @@
 //! - `batch`, `intent`: over several groups, all or nothing; `clear`: everything at once
 //! - `growing`: filters that fill up
 //! - `filling`, `join`, `moving`: a device that is replaced, a group that is added
-//! - `scrub`: damage at rest, healed from a peer
+//! - `scrub`, `heal`, `uncertain`: damage at rest, healed from a peer; what is in doubt
 //! - `kept`: filters from a close to the next open
 //! - `open`, `admission`, `level`, `upkeep`: creating, opening, who is current, bringing members level;
 //!   and what is done meanwhile
@@ -50,6 +50,7 @@ mod filling;
 mod group;
 mod groups;
 mod growing;
+mod heal;
 mod intent;
 mod join;
 mod kept;
@@ -72,6 +73,7 @@ mod scan;
 mod scrub;
 mod standings;
 mod track;
+mod uncertain;
 mod upkeep;
 
 pub use admission::Loss;
@@ -80,6 +82,7 @@ pub use departure::Departure;
 pub use engine::Matrix;
 pub use filling::{FillOptions, Filled};
 pub use group::DEVICES_MAX;
+pub use heal::InDoubt;
 pub use label::{Ack, Position, Standing};
 pub use open::{Options, Rack, Shape};
 pub use place::SLOTS;

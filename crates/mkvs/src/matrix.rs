@@ -15,6 +15,7 @@ use crate::owners::Owners;
 use crate::pending::{Devices, Pending, Seen};
 use crate::race::Scratch;
 use crate::relaxed::Relaxed;
+use crate::uncertain::{self, Uncertainty};
 use coreplane_engine::{
     Cursors, Engine, Error, Expected, Found, Limits, Mutation, Outcome, Record, Result, Ticket,
     UnixMillis, WriteOptions,
@@ -73,6 +74,8 @@ pub(crate) struct Shared {
     pub(crate) occupied: Mutex<BTreeMap<Position, Position>>,
     /// Tombstones up to here are not on all devices.
     pub(crate) horizon: AtomicU64,
+    /// Keys of which acknowledged writes may be lost.
+    pub(crate) uncertain: Uncertainty,
     /// It was closed, and that went well.
     pub(crate) is_clean: AtomicBool,
     pub(crate) limits: Limits,
@@ -106,6 +109,8 @@ struct Given<'a, F> {
     key: &'a [u8],
     value: &'a [u8],
     expires_at: Option<UnixMillis>,
+    /// It is made whatever is there.
+    is_plain: bool,
     decide: F,
 }
 
@@ -116,6 +121,10 @@ impl<F: FnMut(&dyn Engine, &WriteOptions) -> Result<Outcome>> Write for Given<'_
 
     fn decided(&self) -> Decided<'_> {
         Decided { key: self.key, put: Some((self.value, self.expires_at)) }
+    }
+
+    fn rests_on_old(&self) -> bool {
+        !self.is_plain
     }
 }
 
@@ -161,6 +170,10 @@ impl Write for Erased<'_> {
     fn decided(&self) -> Decided<'_> {
         Decided { key: self.key, put: None }
     }
+
+    fn rests_on_old(&self) -> bool {
+        false
+    }
 }
 
 impl Shared {
@@ -190,6 +203,22 @@ impl Shared {
     }
 
     fn write(&self, key: &[u8], options: &WriteOptions, write: &mut dyn Write) -> Result<Outcome> {
+        let written = self.write_in_turn(key, options, write);
+        let Err(error) = &written else { return written };
+        // What makes space must not fail for want of it.
+        let is_vital = write.decided().put.is_none() || options.is_vital;
+        if self.make_space(error, is_vital) {
+            return self.write_in_turn(key, options, write);
+        }
+        written
+    }
+
+    fn write_in_turn(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        write: &mut dyn Write,
+    ) -> Result<Outcome> {
         self.check_writable()?;
         self.check_key(key)?;
         let hash = hash_of(key);
@@ -201,6 +230,10 @@ impl Shared {
             self.make_way_for(options.sequence)?;
             let route = self.owners.of(hash);
             if !route.is_frozen() {
+                if self.uncertain.is_any() && write.rests_on_old() {
+                    // It is not refused if that is known.
+                    self.find(hash, key, &mut |_| {})?;
+                }
                 let outcome = self.groups[route.owner()].write(hash, options, write);
                 if outcome.is_err() {
                     self.give_anew_after_refusal(hash, key);
@@ -217,19 +250,27 @@ impl Shared {
         if let Outcome::Written(written) = &outcome {
             let is_put = write.decided().put.is_some();
             self.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
+            self.pending.keep_tombstones(u64::from(!is_put));
             self.look_after(hash, written.sequence);
         }
         Ok(outcome)
     }
 
-    /// A write with a value: `decide` makes it on a device.
+    pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        let decide = |engine: &dyn Engine, options: &WriteOptions| engine.put(key, value, options);
+        self.write(key, options, &mut Given { key, value, expires_at, is_plain: true, decide })
+    }
+
+    /// A write with a value: `decide` makes it on a device, in sight of what is there.
     pub(crate) fn write_value(
         &self,
         (key, value): (&[u8], &[u8]),
         options: &WriteOptions,
         decide: impl FnMut(&dyn Engine, &WriteOptions) -> Result<Outcome>,
     ) -> Result<Outcome> {
-        self.write(key, options, &mut Given { key, value, expires_at: options.expires_at, decide })
+        let expires_at = options.expires_at;
+        self.write(key, options, &mut Given { key, value, expires_at, is_plain: false, decide })
     }
 
     pub(crate) fn modify(
@@ -272,9 +313,10 @@ impl Shared {
         let hash = hash_of(key);
         let (found, is_denied, owner) = loop {
             let owner = self.owners.of(hash).owner();
-            let is_denied = self.groups[owner].denies(hash)
-                || is_reserved(key)
-                || self.is_empty.load(Ordering::Acquire);
+            let is_denied = is_reserved(key)
+                || self.is_empty.load(Ordering::Acquire)
+                || self.groups[owner].denies(hash)
+                    && self.uncertain.since(owner as u16, key).is_none();
             let found = if is_denied {
                 Found { hit: false, ticket: Ticket::DURABLE }
             } else {
@@ -302,6 +344,25 @@ impl Shared {
     }
 
     fn find_in(
+        &self,
+        group: &Arc<Group>,
+        (hash, key): (u64, &[u8]),
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        let Some(since) = self.uncertain.since(group.number, key) else {
+            return self.find_newest(group, (hash, key), visit);
+        };
+        let mut is_known = false;
+        self.find_newest(group, (hash, key), &mut |record| {
+            is_known = record.sequence > since;
+            if is_known {
+                visit(record);
+            }
+        })
+        .and_then(|found| if is_known { Ok(found) } else { Err(uncertain::lost()) })
+    }
+
+    fn find_newest(
         &self,
         group: &Arc<Group>,
         (hash, key): (u64, &[u8]),

@@ -386,6 +386,12 @@ impl Shared {
             let what = format!("group {to} could not take what was written to slot {slot}");
             return Err(Error::Unusable(what));
         }
+        let moves = |hash: u64| slots.iter().any(|(slot, _)| *slot == slot_of(hash));
+        if self.uncertain.is_any() || self.pending.doubts().iter().any(|it| moves(it.0)) {
+            let what =
+                "of keys that are to move it is in doubt what was written last: scrub it first";
+            return Err(Error::Unusable(what.to_owned()));
+        }
         let of_groups =
             self.groups.iter().map(|group| Ok(group.settled()?.engine.tombstone_horizon()));
         let horizon = of_groups.collect::<Result<Vec<u64>>>()?.into_iter().max().unwrap_or(0);

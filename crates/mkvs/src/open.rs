@@ -29,6 +29,7 @@ use crate::owners::Owners;
 use crate::pending::Pending;
 use crate::prototype::{Prototype, ReadPath};
 use crate::relaxed::Relaxed;
+use crate::uncertain::Uncertainty;
 use coreplane_engine::{Cursors, Durability, Engine, Error, Limits, Progress, Result, UnixMillis};
 use coreplane_pmem::isolation::Isolation;
 use parking_lot::{Mutex, RwLock};
@@ -140,6 +141,9 @@ pub(crate) const FILTER_MIN: u64 = 4096;
 /// Sequences that a device may have given which nobody has seen who is left: as many as can be under
 /// way at a time, and some.
 const UNSEEN: u64 = 1 << 24;
+
+/// Tombstones that a device may have kept when it crashed.
+const TOMBSTONES: u64 = 1 << 20;
 
 /// A device that was found.
 pub(crate) struct Found {
@@ -260,6 +264,9 @@ impl Matrix {
                 level::level(&mut found, &mut label, group, progress)?;
             }
         }
+        if options.accept_loss {
+            label.uncertain.clear();
+        }
         let matrix = Self::assemble(found, label, (clock, options, kept_at))?;
         *matrix.shared.damaged.lock() = damaged;
         *matrix.shared.losses.lock() = losses;
@@ -284,11 +291,15 @@ impl Matrix {
         label: Label,
         (clock, options, kept_at): (Arc<Clock>, &Options, Option<u64>),
     ) -> Result<Self> {
+        let is_clean = label.is_clean;
         let (newest, label) = begun(&found, label)?;
         let (pending, sequence) = (Arc::new(Pending::new()), Arc::new(AtomicU64::new(newest)));
+        // How many there are on devices that crashed nobody knows.
+        pending.keep_tombstones(if is_clean { 0 } else { TOMBSTONES });
         let owners = Owners::new(&label.owners);
         let has_guests = label.has_guests || !label.moving.is_empty();
         let (mark, horizon) = (label.mark, label.horizon);
+        let uncertain = Uncertainty::new(label.uncertain.clone());
         let rules = Rules {
             ack: label.ack,
             prototype: label.prototype,
@@ -332,6 +343,7 @@ impl Matrix {
                 interrupted: AtomicBool::new(false),
                 occupied: Mutex::default(),
                 horizon: AtomicU64::new(horizon),
+                uncertain,
                 counters: Counters::default(),
                 grower: Grower::default(),
                 failure: Mutex::new(failure),
@@ -442,6 +454,7 @@ fn begun(found: &BTreeMap<Position, Found>, label: Label) -> Result<(u64, Label)
         newest += UNSEEN;
     }
     label.is_clean = false;
+    label.uncertain.iter_mut().for_each(|it| it.end(newest));
     // By now they are, or the loss was accepted.
     label.is_level = true;
     label.epoch += 1;

@@ -39,9 +39,12 @@
 //!
 //! Two keys with one hash are taken for one here, which costs a moment and nothing else.
 
+mod doubts;
 mod entry;
 mod many;
 
+pub(crate) use doubts::{Doubt, Torn};
+use entry::Write;
 pub(crate) use entry::{Entry, Known};
 
 use crate::track::OnTheWay;
@@ -84,10 +87,14 @@ pub(crate) struct Pending {
     stripes: Box<[Stripe]>,
     /// Writes that were taken back after a device that is read had them.
     taken_back: AtomicU64,
+    /// Tombstones that devices were given since they could last let go of any, about.
+    tombstones: AtomicU64,
     /// Batches over several groups that are being made.
     held: AtomicU64,
-    /// The least sequence of a write of which nobody knows who has it; all ones: none.
+    /// The least sequence of a write that is in doubt, and perhaps is no more; all ones: none.
     doubt: AtomicU64,
+    /// Held by whoever adds a doubt, or looks which there are.
+    doubting: Mutex<()>,
 }
 
 /// The word of a key's stripe when a reader decided.
@@ -115,8 +122,9 @@ impl Pending {
         let words = (0..STRIPES).map(|_| AtomicU64::new(0)).collect();
         let stripe = |_| Stripe { entries: Lock::new(Vec::new()), sequencer: Mutex::new(()) };
         let stripes = (0..STRIPES).map(stripe).collect();
-        let (taken_back, held) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { words, stripes, taken_back, held, doubt: AtomicU64::new(u64::MAX) }
+        let [taken_back, tombstones, held] = [const { AtomicU64::new(0) }; 3];
+        let (doubt, doubting) = (AtomicU64::new(u64::MAX), Mutex::default());
+        Self { words, stripes, taken_back, tombstones, held, doubt, doubting }
     }
 
     /// The number of a key's stripe. Who takes several turns takes them in this order.
@@ -196,6 +204,7 @@ impl Pending {
         match entries.iter_mut().find(|known| known.hash == entry.hash) {
             Some(known) => {
                 std::mem::swap(known, &mut entry);
+                known.doubt = entry.doubt.take();
                 let before = if entry.write.done == 0 { entry.before } else { Some(entry.write) };
                 known.before = before;
             }
@@ -220,17 +229,6 @@ impl Pending {
             before.look();
             (entry.write, entry.wanted, entry.is_held) = (before, members, false);
             entry.is_over()
-        });
-    }
-
-    /// A write was neither made nor taken back everywhere: nobody knows what there is of the key, until
-    /// the matrix is opened again.
-    pub(crate) fn fail(&self, hash: u64) {
-        self.end(hash, |entry| {
-            self.doubt.fetch_min(entry.write.sequence, Ordering::AcqRel);
-            (entry.write.done, entry.write.on_the_way) = (!MADE, None);
-            (entry.is_held, entry.before) = (false, None);
-            false
         });
     }
 
@@ -262,18 +260,6 @@ impl Pending {
             }
             entry.wanted = members;
             entry.is_over()
-        });
-    }
-
-    /// A device that should have followed a write has failed to, and could not be left out.
-    pub(crate) fn give_up(&self, hash: u64, sequence: u64, device: u8) {
-        self.doubt.fetch_min(sequence, Ordering::AcqRel);
-        let given_up = 1 << (GIVEN_UP + u32::from(device));
-        self.end(hash, |entry| {
-            if let Some(write) = entry.write_of(sequence) {
-                write.done |= given_up;
-            }
-            false
         });
     }
 
@@ -420,7 +406,7 @@ mod tests {
         // What was not made has not come, and nobody else will have it.
         write(5, 6);
         track.stop(6);
-        pending.give_up(7, 5, 0);
+        pending.give_up(7, (0, b"key"), 5, 0);
         track.come_to(8);
         assert_eq!(pending.current(7, 0b11), Current::Some(0b10));
         assert_eq!((pending.reached(7, 0b11), pending.reached(7, 0b01)), (0b10, 0));
@@ -464,7 +450,7 @@ mod tests {
         pending.begin(entry(1, 1));
         pending.done(7, 1, 0b10, 0b11);
         assert_eq!(pending.reached(7, 0b01), 0b01, "the other may get it still");
-        pending.give_up(7, 1, 0);
+        pending.give_up(7, (0, b"key"), 1, 0);
         assert_eq!((pending.reached(7, 0b01), pending.reached(7, 0b111)), (0, 0b110));
         pending.begin(entry(2, 0));
         assert_eq!(pending.reached(7, 0b01), 0b01, "another is being made");

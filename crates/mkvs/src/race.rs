@@ -18,7 +18,7 @@
 //! A caller's races are used again, unless a device that is late still has one: then it lies with
 //! that device until it comes to it.
 
-use crate::decided::is_damage;
+use crate::decided::{caught, is_damage};
 use crate::device::Device;
 use crate::group::Group;
 use crate::pace::End;
@@ -155,7 +155,7 @@ impl Race {
         } else {
             scratch.is_hit = false;
             let visit = &mut |record: Record<'_>| scratch.keep(&record);
-            match group.read_if_current(device, (self.hash, &self.key), visit) {
+            match caught(|| group.read_if_current(device, (self.hash, &self.key), visit)) {
                 Ok(Some(_)) => self.win(scratch),
                 Ok(None) => self.pass(None),
                 // Who asks next finds damage by himself, and deals with it.

@@ -94,6 +94,9 @@ impl Shared {
             return Ok(());
         }
         self.sync()?;
-        self.groups.iter().try_for_each(|group| group.is_sure())
+        self.groups.iter().try_for_each(|group| {
+            let is_sure = self.pending.sure_of(group.number, group.members(), |_| true) != 0;
+            if is_sure { Ok(()) } else { Err(group.gone()) }
+        })
     }
 }

@@ -136,15 +136,17 @@ impl Stream<'_> {
 }
 
 impl Shared {
-    /// Reads on the anchor of a group, until nothing was read that is taken back.
+    /// Reads on the anchor of a group `into` something, until nothing was read that is taken back. If
+    /// that meets damage, or is in doubt of a key that it `is_about`, it reads on another.
     ///
     /// # Errors
-    /// As `read` if that meets damage, and if the group has no member left, or it is not known what its
-    /// members have.
-    pub(crate) fn read_settled<'g, T>(
+    /// As `read` if no member can do it, and if the group has no member left.
+    pub(crate) fn read_settled<'g, S, T>(
         &self,
         of: &'g Arc<Group>,
-        mut read: impl FnMut(&'g Arc<Device>) -> Result<T>,
+        into: &mut S,
+        mut read: impl FnMut(&'g Arc<Device>, &mut S) -> Result<T>,
+        is_about: impl Fn(&S, &[u8]) -> bool,
     ) -> Result<T> {
         let mut tries = 0;
         loop {
@@ -153,18 +155,55 @@ impl Shared {
             tries += 1;
             let taken_back = self.pending.taken_back();
             let on = if turns.is_some() { of.anchor()? } else { of.settled()? };
-            match read(on) {
+            match read(on, into) {
+                Ok(_) if !of.is_sure(on, |key| is_about(into, key)) => {
+                    drop(turns);
+                    return self.read_around(of, (on.number, of.gone()), into, read, is_about);
+                }
                 Ok(read) => {
                     if turns.is_some() || self.pending.is_as_before(taken_back) {
-                        return of.is_sure().map(|()| read);
+                        return Ok(read);
                     }
                 }
-                Err(error) if is_damage(&error) => return Err(error),
+                Err(error) if is_damage(&error) => {
+                    drop(turns);
+                    self.counters.add(Count::DamagedReads, 1);
+                    return self.read_around(of, (on.number, error), into, read, is_about);
+                }
                 // Another may be in its place by now, which has not failed.
                 Err(_) if !of.is_there(on) => {}
                 Err(error) => of.go_on_without(on, error)?,
             }
         }
+    }
+
+    /// Reads on whichever member below one is neither damaged nor in doubt there, while nobody writes:
+    /// then they have all the same. Always downwards, so that who goes on with another from its
+    /// beginning comes to an end.
+    pub(crate) fn read_around<'g, S, T>(
+        &self,
+        group: &'g Arc<Group>,
+        (below, error): (u8, Error),
+        into: &mut S,
+        mut read: impl FnMut(&'g Arc<Device>, &mut S) -> Result<T>,
+        is_about: impl Fn(&S, &[u8]) -> bool,
+    ) -> Result<T> {
+        let others = || group.of(group.members() & ((1 << below) - 1));
+        // What takes long, first.
+        others().for_each(|device| device.drain());
+        let _turns = self.pending.all_turns();
+        let others: Vec<&'g Arc<Device>> = others().collect();
+        for device in others.into_iter().rev() {
+            device.drain();
+            // What a device that has failed says is looked at where somebody reads it by itself.
+            if let Ok(read) = read(device, into)
+                && group.is_member(device)
+                && group.is_sure(device, |key| is_about(into, key))
+            {
+                return Ok(read);
+            }
+        }
+        Err(error)
     }
 
     /// Reads the next stretch of a group.
@@ -175,18 +214,25 @@ impl Shared {
         count: usize,
         to: &mut Stretch,
     ) -> Result<()> {
-        let (of, mut asked) = (&self.groups[group], 0);
-        let read = self.read_settled(of, |on| {
-            asked = on.number;
-            self.fetch_on(on, group, bounds, count, to)
-        });
-        match read {
-            Err(error) if is_damage(&error) => {
-                self.counters.add(Count::DamagedReads, 1);
-                self.fetch_around(of, (asked, error), bounds, count, to)
-            }
-            read => read,
+        let (start, end, reverse) = bounds;
+        // Of what lies behind its last key nothing is said.
+        let is_about = |to: &Stretch, key: &[u8]| {
+            let last = Some(to.last.as_slice()).filter(|_| to.seen == count);
+            let is_ahead = last.is_none_or(|last| if reverse { key >= last } else { key <= last });
+            is_ahead && key >= start && end.is_none_or(|end| key < end)
+        };
+        let fetch =
+            |on: &Arc<Device>, to: &mut Stretch| self.fetch_on(on, group, bounds, count, to);
+        self.read_settled(&self.groups[group], to, fetch, is_about)?;
+        if !self.uncertain.is_any() {
+            return Ok(());
         }
+        // As far as it has come.
+        let last = Some(to.last.as_slice()).filter(|_| to.seen == count);
+        let behind = last.map(|last| [last, &[0]].concat());
+        let (from, to) =
+            if reverse { (last.unwrap_or(start), end) } else { (start, behind.as_deref().or(end)) };
+        self.uncertain.check(group as u16, from, to)
     }
 
     fn fetch_on(
@@ -211,32 +257,6 @@ impl Shared {
             }
             true
         })
-    }
-
-    /// Reads a stretch on whichever member is not damaged there, while nobody writes: then they have
-    /// all the same.
-    fn fetch_around(
-        &self,
-        group: &Arc<Group>,
-        (damaged, error): (u8, Error),
-        bounds: Bounds<'_>,
-        count: usize,
-        to: &mut Stretch,
-    ) -> Result<()> {
-        // What takes long, first.
-        group.of(group.members() & !(1 << damaged)).for_each(|device| device.drain());
-        let _turns = self.pending.all_turns();
-        group.is_sure()?;
-        for device in group.of(group.members() & !(1 << damaged)) {
-            device.drain();
-            // What a device that has failed says is looked at where somebody reads it by itself.
-            let is_read =
-                self.fetch_on(device, usize::from(group.number), bounds, count, to).is_ok();
-            if is_read && group.members() & 1 << device.number != 0 && group.is_there(device) {
-                return Ok(());
-            }
-        }
-        Err(error)
     }
 }
 

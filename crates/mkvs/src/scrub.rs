@@ -23,6 +23,7 @@ use crate::matrix::{Shared, is_reserved};
 use crate::pending::Pending;
 use coreplane_engine::{Doubt, Engine, Entry, Progress, Record, Result, Visibility};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Keys that are looked at at a time.
 const AT_A_TIME: usize = 256;
@@ -39,6 +40,12 @@ pub struct Scrubbed {
     /// Devices that had lost records, once for each range of keys that they may have been of, when all
     /// that its peers have of it was written anew.
     pub settled: Vec<Position>,
+    /// Keys of which nobody knows what was written last, as long as devices are missing or fail: reads of
+    /// them fail, and so do scans that come by.
+    pub in_doubt: Vec<Vec<u8>>,
+    /// Ranges of keys of which acknowledged writes may be lost, so that reads of those fail that were not
+    /// written since: until the matrix is opened with the loss accepted.
+    pub uncertain: Vec<Doubt>,
     /// Devices that could not be gone through as far as the end, and why. Their records were looked at
     /// as far as their peers have them.
     pub unreadable: Vec<(Position, String)>,
@@ -60,7 +67,8 @@ impl Matrix {
     /// As the devices, but for damage, which is in the answer.
     pub fn scrub(&self, progress: &dyn Fn(Progress)) -> Result<Scrubbed> {
         let shared = &*self.shared;
-        let mut scrubbed = Scrubbed::default();
+        let (in_doubt, uncertain) = (shared.clear_doubts()?, shared.uncertain.ranges());
+        let mut scrubbed = Scrubbed { in_doubt, uncertain, ..Scrubbed::default() };
         for group in shared.groups.iter() {
             let mut doubts = Vec::new();
             for device in group.of(group.members()) {
@@ -74,6 +82,10 @@ impl Matrix {
             }
             scrubbed.records += records.unwrap_or(0);
             shared.settle_all(group, &doubts, &mut scrubbed)?;
+            if !group.is_listed.load(Ordering::Acquire) {
+                // Perhaps it can be now.
+                shared.fill_filter(group)?;
+            }
         }
         Ok(scrubbed)
     }

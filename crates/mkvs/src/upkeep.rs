@@ -4,13 +4,16 @@ use crate::decided::is_failure;
 use crate::device::Device;
 use crate::label::{Ack, Label, Position, Standing};
 use crate::matrix::Shared;
-use coreplane_engine::{Error, Result};
+use coreplane_engine::{Error, Remedy, Result};
 use coreplane_pmem::spin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Sequences below this are taken.
 const SEQUENCE_MAX: u64 = 1 << 61;
+
+/// Tombstones that devices keep before one without space is relieved of them.
+const FULL: u64 = 1 << 10;
 
 /// True if a group has a current member besides this one.
 fn has_current(label: &Label, group: u16, but: Option<Position>) -> bool {
@@ -165,22 +168,34 @@ impl Shared {
         let is_due = sequence.is_multiple_of(MARKS) || is_behind();
         if is_due && self.marking.try_lock().is_some() {
             // Without it, more is compared after a crash.
-            let _marked = self.raise_mark().is_ok();
+            let _marked = self.raise_mark(true).is_ok();
         }
     }
 
+    /// After an error for want of space: devices let go of their tombstones, if they are many, or
+    /// what has failed `is_vital`; true if they have. For whoever has nobody's turn.
+    pub(crate) fn make_space(&self, error: &Error, is_vital: bool) -> bool {
+        let kept = self.pending.tombstones();
+        error.remedy() == Remedy::FreeSpace
+            && kept >= if is_vital { 1 } else { FULL }
+            && self.raise_mark(false).unwrap_or(false)
+    }
+
     /// Notes durably up to which sequence all members have all, and lets go of older tombstones; false
-    /// if a member was dropped meanwhile.
-    pub(crate) fn raise_mark(&self) -> Result<bool> {
+    /// if a member was dropped meanwhile, or one has not got all after a moment and nobody `is_patient`.
+    pub(crate) fn raise_mark(&self, is_patient: bool) -> Result<bool> {
         // One at a time: one that began later would raise it over what another waits for.
         let _marking = self.marking.lock();
-        let newest = self.sequence.load(Ordering::Acquire);
+        let (newest, kept) = (self.sequence.load(Ordering::Acquire), self.pending.tombstones());
         let epoch = spin::lock(&self.label).epoch;
         // Who is given an older one from here on lowers it first.
         self.mark.fetch_max(newest, Ordering::AcqRel);
         // Whoever had drawn a sequence by then has made its entry when the turns have gone round.
         self.pending.wait_for_turns();
         let members = || self.groups.iter().flat_map(|group| group.of(group.members()));
+        if !is_patient && members().any(|device| device.is_behind()) {
+            return Ok(false);
+        }
         members().for_each(|device| device.drain());
         if self.relaxed.is_behind() {
             // What is not durable on a member may be missing there after a crash.
@@ -192,7 +207,8 @@ impl Shared {
             return Ok(false);
         }
         // Below what not everybody may have, which is compared when the matrix is opened.
-        let doubt = self.pending.doubt();
+        let doubts = self.pending.doubts();
+        let doubt = doubts.iter().map(|(_, doubt, _)| doubt.sequence).min();
         let sure = doubt.map_or(newest, |doubt| newest.min(doubt.saturating_sub(1)));
         label.mark = label.mark.max(sure.min(self.mark.load(Ordering::Acquire)));
         // What only one had that is gone nobody has now: whoever opens the matrix must be told.
@@ -206,6 +222,7 @@ impl Shared {
             }
         }
         members().try_for_each(|device| device.engine.hold_tombstones(held))?;
+        self.pending.let_tombstones_go(kept);
         self.is_level.store(label.is_level, Ordering::Release);
         Ok(true)
     }
@@ -262,8 +279,8 @@ impl Shared {
             return if is_clean { Ok(()) } else { Err(failed()) };
         }
         self.pending.wait_for_turns();
-        while !self.raise_mark()? {}
-        let is_clean = self.pending.doubt().is_none() && !self.intents.has_lost();
+        while !self.raise_mark(true)? {}
+        let is_clean = self.pending.doubts().is_empty() && self.intents.lost().is_empty();
         {
             let mut label = spin::lock(&self.label);
             if is_clean {

@@ -1,10 +1,12 @@
 //! Devices without space: a write is refused with an error that says so, nothing that was acknowledged
 //! is lost, and devices of a group have the same, after a restart too.
 
+mod scale;
 mod shelf;
 
 use coreplane_engine::{Batch, Engine, Error, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use scale::scaled;
 use shelf::{Kind, Shelf};
 use std::collections::BTreeMap;
 
@@ -140,5 +142,46 @@ fn who_cannot_follow_for_lack_of_space_is_left_out() {
         matrix.close().expect("close");
         drop(matrix);
         check(&Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open"), &known);
+    }
+}
+
+/// New keys are refused again and again, each of which one device had space for and has to take back:
+/// none of them is left out, and what is deleted is deleted.
+#[test]
+fn who_is_full_stays_a_member_however_often_it_refuses() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        for device in [0, 1] {
+            let size = if kind == Kind::Bptree { 1 << 20 } else { 32 << 20 };
+            let (shelf, smaller) = (Shelf::new(kind, size), Position { group: 0, device });
+            shelf.size(smaller, size * 2 / 3);
+            let shape = Shape { groups: 1, ..Shape::default() };
+            let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+            let (options, mut known, mut refused) = (WriteOptions::default(), Known::new(), 0);
+            let len = if kind == Kind::Bptree { 40 } else { 4000 };
+            let refuses = scaled(12_000, 100_000);
+            for number in 0.. {
+                let key = format!("{number:012}").into_bytes();
+                let value = vec![number as u8; len];
+                match matrix.insert(&key, &value, &options) {
+                    Ok(_) => drop(known.insert(key, value)),
+                    Err(Error::NoSpace { .. }) => refused += 1,
+                    Err(error) => panic!("{error}"),
+                }
+                if refused == refuses {
+                    break;
+                }
+            }
+            let standings = matrix.standings();
+            assert!(is_kept(&matrix, None), "{kind:?}, {smaller}: {standings:?}");
+            check(&matrix, &known);
+            for (serial, key) in known.keys().enumerate() {
+                matrix.delete(key, &options).unwrap_or_else(|error| panic!("{serial}: {error}"));
+            }
+            assert!(is_kept(&matrix, None), "{kind:?}, {smaller}: {standings:?}");
+            drop(matrix);
+            let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
+            assert!(is_kept(&matrix, None) && matrix.is_empty().expect("len"));
+            matrix.put(b"again", &vec![1; len], &options).expect("there is space again");
+        }
     }
 }

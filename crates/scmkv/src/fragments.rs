@@ -108,7 +108,7 @@ impl Store {
         let header = Header { kind: Kind::Fragment, ..Header::put(0) };
         for (at, piece) in value.chunks(self.geometry.inline_max()).enumerate() {
             let len = header.record_len(key, piece.len() + 8);
-            if log.room() < len {
+            if log.room_for(Kind::Put) < len {
                 // A page that is left can be read to its end.
                 if let Some(first) = first.take() {
                     log.commit(self, first, order)?;

@@ -67,6 +67,8 @@ pub(crate) struct Log {
     early: u64,
     /// Free pages that are set aside for the batch under way.
     spare: Vec<u32>,
+    /// The open page is one of those that are left to deletes: puts leave it, too.
+    is_reserved: bool,
     /// Writes that are in the page, not committed, whose groups are locked.
     staged: StagedWrites,
 }
@@ -95,6 +97,7 @@ impl Log {
             flushed_by: None,
             early: 0,
             spare: Vec::new(),
+            is_reserved: false,
             staged: StagedWrites::default(),
         }
     }
@@ -129,6 +132,22 @@ impl Log {
         self.writer.as_ref().map_or(0, |writer| writer.remaining() as usize)
     }
 
+    /// The same, of a record of such a kind.
+    #[inline]
+    pub(crate) fn room_for(&self, kind: coreplane_record::Kind) -> usize {
+        if self.is_reserved && kind != coreplane_record::Kind::Delete { 0 } else { self.room() }
+    }
+
+    /// True if the open page is left to deletes.
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.is_reserved
+    }
+
+    /// It is for puts, too.
+    pub(crate) fn open_to_puts(&mut self) {
+        self.is_reserved = false;
+    }
+
     /// Sees to it that `len` bytes fit the open page, opening another if more than `reserve`
     /// pages are free. False if there is no page.
     ///
@@ -156,6 +175,8 @@ impl Log {
         self.generation = store.pages.cell(writer.page()).generation();
         self.writer = Some(writer);
         self.is_unproven = true;
+        let left = store.reserve(coreplane_record::Kind::Put);
+        self.is_reserved = reserve < left && store.pages.refresh_free() < left;
         Ok(true)
     }
 

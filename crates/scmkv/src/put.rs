@@ -211,7 +211,8 @@ impl Store {
             return Ok(Attempt::NeedFragments(value.into_owned(), plan));
         }
         let len = header.record_len(write.key, value.len());
-        if len > log.room() {
+        let kind = if write.options.is_vital { Kind::Delete } else { header.kind };
+        if len > log.room_for(kind) {
             *prepared = ready;
             return Ok(Attempt::NeedRoom(len, header.kind));
         }

@@ -9,7 +9,8 @@
 //!
 //! The last page is left to the cleaner, so that it always gets on: what lives in a page fits the
 //! rest of its open page and one more. The page before it is left to deletes, so that a store that
-//! is full can be emptied; as long as it is there, the cleaner can move the owners of large values
+//! is full can be emptied, and puts leave it to them when it is open, too, until there is another;
+//! as long as it is there, the cleaner can move the owners of large values
 //! too, which do not count among what lives in a page. A batch that does not fit the open page
 //! takes all its pages off the free ones before it appends anything, and gives back what it did
 //! not need.
@@ -91,7 +92,7 @@ impl Store {
     /// [`Error::NoSpace`].
     #[inline]
     pub(crate) fn make_room(&self, log: &mut Log, len: usize, kind: Kind) -> Result<()> {
-        if log.room() >= len {
+        if log.room_for(kind) >= len {
             return Ok(());
         }
         self.make_new_room(log, len, kind)
@@ -100,8 +101,21 @@ impl Store {
     #[cold]
     fn make_new_room(&self, log: &mut Log, len: usize, kind: Kind) -> Result<()> {
         let reserve = self.reserve(kind);
+        self.leave_to_deletes(log, len, kind)?;
         while !log.make_room(self, len, reserve)? {
             self.clean_for_space(log, reserve + 1, len as u64)?;
+        }
+        Ok(())
+    }
+
+    /// A put does not go into an open page that is left to deletes, before others are free for those.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(crate) fn leave_to_deletes(&self, log: &mut Log, len: usize, kind: Kind) -> Result<()> {
+        if log.is_reserved() && kind != Kind::Delete {
+            self.clean_for_space(log, self.reserve(kind), len as u64)?;
+            log.open_to_puts();
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use crate::ask::Asked;
 use crate::failure::{Failure, NO, Outcome, USAGE};
 use crate::json;
 use crate::progress::Bar;
-use coreplane::{FillOptions, MatrixStatus, MatrixStore, Store, Work};
+use coreplane::{FillOptions, InDoubt, MatrixStatus, MatrixStore, Store, Work};
 use serde_json::Value;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -70,6 +70,16 @@ fn show(out: &mut impl Write, status: &MatrixStatus, records: u64) -> io::Result
     for it in &status.departures {
         writeln!(out, "{:<8} went at {} ms: {}", it.device, it.at.0, it.why)?;
     }
+    for (position, leaves) in &status.in_doubt.devices {
+        writeln!(out, "{position:<8} has lost records of {leaves} leaves (`scrub` heals it)")?;
+    }
+    let InDoubt { keys, ranges, .. } = status.in_doubt;
+    if keys > 0 {
+        writeln!(out, "in doubt {keys} keys (`scrub` makes up for it)")?;
+    }
+    if ranges > 0 {
+        writeln!(out, "in doubt {ranges} ranges of keys (`--accept-loss` accepts what is there)")?;
+    }
     for (group, slots) in status.slots.iter().enumerate() {
         writeln!(out, "group {group:<2} {slots} slots")?;
     }
@@ -103,8 +113,9 @@ fn work(
         }
     };
     drop(bar);
-    let is_damaged =
-        ["repaired", "lost", "unreadable"].iter().any(|name| !is_empty(done.get(name)));
+    let is_damaged = ["repaired", "settled", "lost", "in_doubt", "unreadable"]
+        .iter()
+        .any(|name| !is_empty(done.get(name)));
     let mut out = io::stdout().lock();
     if tended.pool.json {
         json::write_line(&mut out, &done)?;

@@ -2,11 +2,12 @@
 //! full.
 
 use super::Group;
+use crate::decided::caught;
 use crate::device::{Device, Job, make};
 use crate::order::Order;
 use crate::ring::{Decision, Room};
 use crate::track::OnTheWay;
-use coreplane_engine::{Batch, Result};
+use coreplane_engine::{Batch, Change, Result};
 use std::sync::Arc;
 
 impl Group {
@@ -56,7 +57,8 @@ impl Group {
     pub(crate) fn catch_up(&self, device: &Device, decision: &Decision<'_>, is_told: bool) -> bool {
         let Decision { hash, decided, options } = decision;
         let make = || device.pace.puts.of(|| decided.make(&*device.engine, options));
-        let is_made = self.made_by(device, options.sequence, &[*hash], make);
+        let keys = std::iter::once((*hash, decided.key));
+        let is_made = self.made_by(device, options.sequence, keys, make);
         if is_made && (is_told || device.has_stopped()) {
             self.tell(device, options.sequence, &[*hash]);
         }
@@ -67,33 +69,42 @@ impl Group {
     pub(crate) fn catch_up_all(&self, device: &Device, job: &Job) {
         let Job { batch, options, hashes } = job;
         let make = || make(&*device.engine, batch, options);
-        if self.made_by(device, options.sequence, hashes, make) {
+        let keys = batch.changes().iter().map(Change::key);
+        if self.made_by(device, options.sequence, hashes.iter().copied().zip(keys), make) {
             self.tell(device, options.sequence, hashes);
         }
     }
 
-    fn made_by(
+    fn made_by<'k>(
         &self,
         device: &Device,
         sequence: Option<u64>,
-        hashes: &[u64],
+        keys: impl Iterator<Item = (u64, &'k [u8])>,
         make: impl FnOnce() -> Result<()>,
     ) -> bool {
         let bit = 1 << device.number;
         if self.followers() & bit == 0 || !self.is_there(device) {
             return false;
         }
-        let Err(error) = make() else { return true };
+        let Err(error) = caught(make) else { return true };
         device.note_failure(&error);
         // Without space, too: it cannot have what the others have. If that cannot be made durable the
         // entry stays, and nobody is told that the device has it. If it was replaced meanwhile, the
         // one in its place has not failed.
         if self.is_there(device) && self.drop_member(device).is_err() {
             let sequence = sequence.unwrap_or_default();
-            let give_up = |hash: &u64| self.pending.give_up(*hash, sequence, device.number);
-            hashes.iter().for_each(give_up);
+            keys.for_each(|(hash, key)| {
+                self.pending.give_up(hash, (self.number, key), sequence, device.number);
+            });
         }
         false
+    }
+
+    /// A device has not made what it was given, could not be left out, and never will make it.
+    pub(crate) fn give_up(&self, device: &Device, decision: &Decision<'_>) {
+        let whose = (self.number, decision.decided.key);
+        let sequence = decision.options.sequence.unwrap_or_default();
+        self.pending.give_up(decision.hash, whose, sequence, device.number);
     }
 
     /// A device has made what it was given.

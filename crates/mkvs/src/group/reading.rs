@@ -220,10 +220,18 @@ impl Group {
         }
     }
 
-    /// # Errors
-    /// If of some write nobody knows who has it: whoever reads many keys may miss it.
-    pub(crate) fn is_sure(&self) -> Result<()> {
-        if self.pending.doubt().is_some() { Err(self.gone()) } else { Ok(()) }
+    /// True if a device that was read has the newest of all keys that this `is_about`, as far as it is in
+    /// doubt.
+    #[inline]
+    pub(crate) fn is_sure(&self, device: &Device, is_about: impl Fn(&[u8]) -> bool) -> bool {
+        self.pending.sure_of(self.number, 1 << device.number, is_about) != 0
+    }
+
+    /// The number of that device which came at some time, if it is a member and not the anchor.
+    pub(crate) fn aside(&self, index: Option<u8>) -> Option<u8> {
+        let members = self.members();
+        let of_index = numbers(members).find(|number| Some(self.index_of(*number)) == index);
+        of_index.filter(|number| anchor_of(members) != Some(*number))
     }
 
     /// True if this is the device at its place, and not one that was there before.
@@ -255,7 +263,10 @@ impl Group {
     /// True if no member has the key, as far as the filter can tell.
     #[inline]
     pub(crate) fn denies(&self, hash: u64) -> bool {
-        self.rules.asks_filters && self.pending.is_quiet(hash) && !self.filter.may_contain(hash)
+        self.rules.asks_filters
+            && self.pending.is_quiet(hash)
+            && !self.filter.may_contain(hash)
+            && self.is_listed.load(Ordering::Acquire)
     }
 
     /// True if it is found out, in the caller's thread, whether devices are steady.

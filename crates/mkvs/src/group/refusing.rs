@@ -4,47 +4,55 @@ use super::Group;
 use crate::decided::Decided;
 use crate::device::Device;
 use crate::order::numbers;
-use crate::pending::Devices;
+use crate::pending::{Devices, Torn};
 use coreplane_engine::{Record, Result, Visibility, WriteOptions};
 use std::sync::Arc;
 
 impl Group {
     /// A write is over that was refused on the way: readers find what was before it again; or nothing,
-    /// if it could not be taken back everywhere.
-    pub(crate) fn refuse(&self, hash: u64, is_taken_back: bool) {
-        if is_taken_back {
-            self.pending.refuse(hash, self.followers());
-        } else {
-            self.pending.fail(hash);
+    /// as long as it is `torn`.
+    pub(crate) fn refuse(&self, hash: u64, key: &[u8], torn: Option<Torn>) {
+        match torn {
+            None => self.pending.refuse(hash, self.followers()),
+            Some(torn) => self.pending.fail(hash, (self.number, key), torn),
         }
     }
 
-    /// Takes a write back that was made on some devices: all get what one has on which it was not; that
-    /// which readers were `asked` to read, if that is there still.
+    /// Takes a write back that was made on some devices: all get what was there before, or if that is
+    /// not known what one has on which it was not made; that which readers were `asked` to read, if that
+    /// is there still.
     ///
     /// # Errors
-    /// If there is none, or it cannot be read.
-    pub(super) fn take_back(&self, made: Devices, asked: u8, key: &[u8]) -> Result<()> {
-        let mut old = None;
-        let visit =
-            &mut |record: Record<'_>| old = Some((record.value.to_vec(), record.expires_at));
-        self.source(made, asked)?.engine.get_with(key, Visibility::Durable, visit)?;
-        let put = old.as_ref().map(|(value, expires_at)| (value.as_slice(), *expires_at));
+    /// If there is none, or it cannot be read; then it is noted in `torn` what is known.
+    pub(crate) fn take_back(&self, torn: &mut Torn, key: &[u8]) -> Result<()> {
+        if torn.old.is_none() {
+            let mut old = None;
+            let visit =
+                &mut |record: Record<'_>| old = Some((record.value.to_vec(), record.expires_at));
+            let source = self.source(torn.made, torn.asked, key)?;
+            source.engine.get_with(key, Visibility::Durable, visit)?;
+            torn.old = Some(old);
+        }
+        let old = torn.old.as_ref().and_then(Option::as_ref);
+        let put = old.map(|(value, expires_at)| (value.as_slice(), *expires_at));
         let sequence = Some(self.draw(None));
         // It takes the place of what had been there: a full device must not be left out for that.
         let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
-        self.restore(made, |device| Decided { key, put }.make(&*device.engine, &options))
+        self.restore(torn.made, |device, is_spared| {
+            Decided { key, put }.restore(&*device.engine, &options, is_spared)
+        })
     }
 
     /// A member that has what was there before a write that was made on some. The caller has the turn.
-    fn source(&self, made: Devices, asked: u8) -> Result<&Arc<Device>> {
+    fn source(&self, made: Devices, asked: u8, key: &[u8]) -> Result<&Arc<Device>> {
+        let sure = self.pending.sure_of(self.number, self.members(), |it| it == key);
         let of_asked = std::iter::once(asked).chain(numbers(self.members()));
         for number in of_asked.filter(|number| made & 1 << number == 0) {
             let device = self.device(number)?;
             device.drain();
             // In the place of one that has failed there may be another by now, which is no member yet.
             let is_member = self.members() & 1 << number != 0 && self.is_there(device);
-            if is_member && (number == asked || self.pending.doubt().is_none()) {
+            if is_member && (number == asked || sure & 1 << number != 0) {
                 return Ok(device);
             }
         }
@@ -52,20 +60,22 @@ impl Group {
     }
 
     /// Makes what was there before a write that was refused, on all devices: where it was made, where
-    /// it was copied from there, and on the others, so that all have the same. Who has no space even
-    /// for that is left out.
+    /// it was copied from there, and on the others, so that all have the same. Members that did not have
+    /// the write are spared what changes nothing. Who has no space even for that is left out.
     ///
     /// # Errors
     /// If a device that has what nobody else has cannot be left out.
     pub(crate) fn restore(
         &self,
         made: Devices,
-        make: impl Fn(&Device) -> Result<()>,
+        make: impl Fn(&Device, bool) -> Result<()>,
     ) -> Result<()> {
+        self.pending.keep_tombstones(1);
         for device in self.of(self.followers()) {
-            if let Err(error) = make(device) {
+            // One that is being filled may be given it yet.
+            let is_needed = (made | !self.members()) & 1 << device.number != 0;
+            if let Err(error) = make(device, !is_needed) {
                 device.note_failure(&error);
-                let is_needed = (made | !self.members()) & 1 << device.number != 0;
                 let left = self.drop_member(device);
                 // Else it has the same value as the others, and an older sequence.
                 if is_needed {

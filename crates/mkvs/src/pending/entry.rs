@@ -1,6 +1,6 @@
 //! A write on its way to the devices, and who has it.
 
-use super::Devices;
+use super::{Devices, Doubt};
 use crate::track::OnTheWay;
 
 /// A write that not all members have.
@@ -16,6 +16,8 @@ pub(crate) struct Entry {
     pub(super) before: Option<Write>,
     /// Those that are waited for before the entry goes.
     pub(super) wanted: Devices,
+    /// Its key is in doubt as long as the entry is there.
+    pub(super) doubt: Option<Box<Doubt>>,
 }
 
 /// A write, and who has it.
@@ -54,7 +56,8 @@ impl Entry {
     /// A write that is about to be made.
     pub(crate) fn new(hash: u64, sequence: u64, asked: u8, is_held: bool) -> Self {
         let write = Write { sequence, done: 0, on_the_way: None };
-        Self { hash, asked, is_held, write, before: None, wanted: Devices::MAX }
+        let (before, wanted, doubt) = (None, Devices::MAX, None);
+        Self { hash, asked, is_held, write, before, wanted, doubt }
     }
 
     pub(super) fn known(&self) -> Known {

@@ -45,9 +45,22 @@ impl Pending {
         (0..STRIPES).map(|stripe| self.turn(stripe)).collect()
     }
 
-    /// The least sequence of a write of which nobody knows who has it, until the matrix is opened again.
-    pub(crate) fn doubt(&self) -> Option<u64> {
-        Some(self.doubt.load(Ordering::Acquire)).filter(|sequence| *sequence != u64::MAX)
+    /// Tombstones that devices keep, about.
+    pub(crate) fn tombstones(&self) -> u64 {
+        self.tombstones.load(Ordering::Acquire)
+    }
+
+    /// Devices are given more of them.
+    #[inline]
+    pub(crate) fn keep_tombstones(&self, count: u64) {
+        if count > 0 {
+            self.tombstones.fetch_add(count, Ordering::AcqRel);
+        }
+    }
+
+    /// They need not keep so many any more.
+    pub(crate) fn let_tombstones_go(&self, count: u64) {
+        self.tombstones.fetch_sub(count, Ordering::AcqRel);
     }
 
     /// A write has been taken back on all devices, and its entries are still there.
@@ -58,7 +71,6 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Entry;
     use super::*;
     use std::sync::atomic::AtomicBool;
 
@@ -84,19 +96,5 @@ mod tests {
             assert_eq!(looks.join().expect("no panic"), (true, false));
         });
         assert!(pending.is_as_before(pending.taken_back()));
-    }
-
-    #[test]
-    fn the_oldest_doubt_counts() {
-        let pending = Pending::new();
-        assert_eq!(pending.doubt(), None);
-        for (hash, sequence) in [(1, 9), (2, 7), (3, 8)] {
-            pending.begin(Entry::new(hash, sequence, 0, false));
-        }
-        pending.fail(1);
-        assert_eq!(pending.doubt(), Some(9));
-        pending.give_up(2, 7, 1);
-        pending.fail(3);
-        assert_eq!(pending.doubt(), Some(7));
     }
 }

@@ -23,13 +23,16 @@ pub(crate) struct Gate {
     pub(crate) is_full: AtomicBool,
     /// Intents are not written down, and said to be.
     pub(crate) forgets_intents: AtomicBool,
-    /// Gets wait, or puts.
+    /// Gets wait, or puts, or deletes.
     pub(crate) holds_gets: AtomicBool,
     pub(crate) holds_puts: AtomicBool,
+    pub(crate) holds_deletes: AtomicBool,
     /// Who goes through all keys waits.
     pub(crate) holds_looks: AtomicBool,
     /// Every scan meets a damaged record.
     pub(crate) scans_damaged: AtomicBool,
+    /// So many calls of processors panic.
+    pub(crate) panics: AtomicU64,
     /// Calls for many keys that have come so far.
     pub(crate) looks: AtomicU64,
     /// Gets that have come so far, and those that are held now.
@@ -39,12 +42,19 @@ pub(crate) struct Gate {
     pub(crate) held_puts: AtomicU64,
     /// The same of those who go through all keys.
     pub(crate) held_looks: AtomicU64,
+    /// Deletes.
+    pub(crate) held_deletes: AtomicU64,
     /// One call at a time: the simulator knows no other order of a thread that it does not schedule.
     turn: Option<Mutex<()>>,
 }
 
 fn is(flag: &AtomicBool) -> bool {
     flag.load(Ordering::SeqCst)
+}
+
+/// True in a device's processor.
+fn is_processor() -> bool {
+    std::thread::current().name().is_some_and(|name| name.starts_with("coreplane-d"))
 }
 
 fn wait_while(is_held: impl Fn() -> bool) {
@@ -66,9 +76,16 @@ impl Gate {
     }
 
     fn holds_up(&self) -> bool {
-        let is_processor =
-            || std::thread::current().name().is_some_and(|name| name.starts_with("coreplane-d"));
         is(&self.is_stalled) || is(&self.is_lagging) && is_processor()
+    }
+
+    /// True if a call is to panic.
+    fn panics(&self) -> bool {
+        let less = |left: u64| left.checked_sub(1);
+        let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
+        self.panics.load(get) > 0
+            && is_processor()
+            && self.panics.fetch_update(set, get, less).is_ok()
     }
 
     fn hold(&self, call: Call<'_>) {
@@ -76,6 +93,7 @@ impl Gate {
             Call::Get => (&self.holds_gets, &self.held_gets),
             Call::Put(_) => (&self.holds_puts, &self.held_puts),
             Call::Look => (&self.holds_looks, &self.held_looks),
+            Call::Delete => (&self.holds_deletes, &self.held_deletes),
             _ => return,
         };
         held.fetch_add(1, Ordering::SeqCst);
@@ -121,6 +139,7 @@ impl Around for Gate {
         }
         self.hold(call);
         wait_while(|| self.holds_up());
+        assert!(!self.panics(), "a bug in the engine");
         let turn = self.turn.as_ref().map(spin::lock);
         if is(&self.is_out) || is(&self.is_dead) {
             let source = std::io::Error::other("the device was pulled out");

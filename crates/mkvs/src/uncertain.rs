@@ -1,0 +1,124 @@
+//! Ranges of keys of which acknowledged writes may be lost.
+//!
+//! Where a write waits for some members only, one may be the only holder of what was acknowledged when
+//! the power goes. If that one has lost records then, its peers may have older ones: of keys that it may
+//! have lost nobody knows what was written last. What is written since is newer than all of it; of the
+//! rest reads fail, until somebody accepts the loss by opening the matrix so.
+//!
+//! The ranges are in the label.
+
+use coreplane_engine::{Doubt, Error};
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Keys of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Uncertain {
+    group: u16,
+    start: Vec<u8>,
+    end: Option<Vec<u8>>,
+    /// What has a greater sequence was written afterwards; 0: that is not known yet.
+    since: u64,
+}
+
+impl Uncertain {
+    /// Of what a device of a group has lost.
+    pub(crate) fn new(group: u16, doubt: Doubt) -> Self {
+        Self { group, start: doubt.start, end: doubt.end, since: 0 }
+    }
+
+    /// From here on all sequences are greater.
+    pub(crate) fn end(&mut self, newest: u64) {
+        if self.since == 0 {
+            self.since = newest;
+        }
+    }
+
+    /// True if some key from `start` to below `end` is one of these.
+    fn overlaps(&self, start: &[u8], end: Option<&[u8]>) -> bool {
+        end.is_none_or(|end| self.start.as_slice() < end)
+            && self.end.as_ref().is_none_or(|end| start < end.as_slice())
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        key >= self.start.as_slice() && self.end.as_ref().is_none_or(|end| key < end.as_slice())
+    }
+}
+
+/// Those of a matrix.
+#[derive(Debug)]
+pub(crate) struct Uncertainty {
+    is_any: AtomicBool,
+    ranges: RwLock<Vec<Uncertain>>,
+}
+
+impl Uncertainty {
+    pub(crate) fn new(ranges: Vec<Uncertain>) -> Self {
+        Self { is_any: AtomicBool::new(!ranges.is_empty()), ranges: RwLock::new(ranges) }
+    }
+
+    #[inline]
+    pub(crate) fn is_any(&self) -> bool {
+        self.is_any.load(Ordering::Acquire)
+    }
+
+    /// The sequence above which a record of a key is newer than what may be lost; none: nothing is.
+    #[inline]
+    pub(crate) fn since(&self, group: u16, key: &[u8]) -> Option<u64> {
+        if !self.is_any() {
+            return None;
+        }
+        let ranges = self.ranges.read();
+        ranges.iter().filter(|it| it.group == group && it.has(key)).map(|it| it.since).max()
+    }
+
+    /// # Errors
+    /// If whoever has gone through a group from `start` to below `end` may have missed something.
+    #[inline]
+    pub(crate) fn check(&self, group: u16, start: &[u8], end: Option<&[u8]>) -> Result<(), Error> {
+        let is_hit = |it: &Uncertain| it.group == group && it.overlaps(start, end);
+        if self.is_any() && self.ranges.read().iter().any(is_hit) { Err(lost()) } else { Ok(()) }
+    }
+
+    /// There is nothing any more that might be lost.
+    pub(crate) fn forget(&self) {
+        self.ranges.write().clear();
+        self.is_any.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn ranges(&self) -> Vec<Doubt> {
+        let doubt = |it: &Uncertain| Doubt { start: it.start.clone(), end: it.end.clone() };
+        self.ranges.read().iter().map(doubt).collect()
+    }
+}
+
+/// Nobody knows what was written last.
+pub(crate) fn lost() -> Error {
+    let what = "a device has lost records of such keys, and may have been the only one that had what \
+                was acknowledged last (accept loss to read what its peers have)";
+    Error::Unusable(what.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_since_is_certain() {
+        let doubt = Doubt { start: b"b".to_vec(), end: Some(b"d".to_vec()) };
+        let mut range = Uncertain::new(1, doubt.clone());
+        range.end(7);
+        range.end(9);
+        let all = Uncertainty::new(vec![range]);
+        let since = |group, key: &[u8]| all.since(group, key);
+        assert_eq!((since(1, b"b"), since(1, b"cc"), since(1, b"d")), (Some(7), Some(7), None));
+        assert_eq!((since(1, b"a"), since(0, b"c")), (None, None));
+        let check = |start: &[u8], end: Option<&[u8]>| all.check(1, start, end).is_ok();
+        assert!(check(b"", Some(b"b")) && check(b"d", None));
+        assert!(!check(b"", Some(b"ba")) && !check(b"cz", None) && !check(b"", None));
+        assert!(all.check(0, b"", None).is_ok());
+        assert_eq!(all.ranges(), [doubt]);
+        assert!(!Uncertainty::new(Vec::new()).is_any());
+    }
+}

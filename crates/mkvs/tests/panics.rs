@@ -1,0 +1,110 @@
+//! A device's processor that panics: the device counts as one that has failed, and nobody waits for it.
+
+mod shelf;
+
+use coreplane_engine::{Batch, Engine, Entry, WriteOptions};
+use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Position, ReadPath, Shape, Standing};
+use shelf::{Kind, Shelf};
+use std::sync::atomic::Ordering;
+
+fn at(group: u16, device: u8) -> Position {
+    Position { group, device }
+}
+
+fn created(shelf: &Shelf, ack: Ack, read_path: ReadPath) -> Matrix {
+    let shape = Shape { groups: 1, ack, ..Shape::default() };
+    Matrix::create(shelf, shape, &Options { read_path, ..Options::default() }).expect("create")
+}
+
+fn panics(shelf: &Shelf, device: u8, times: u64) {
+    shelf.gate(at(0, device)).panics.store(times, Ordering::SeqCst);
+}
+
+fn is_current(matrix: &Matrix, device: u8) -> bool {
+    matrix.standings().contains(&(at(0, device), Standing::Current))
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key-{number:04}").into_bytes()
+}
+
+/// All that was written is there, whichever way it is read.
+fn check(matrix: &Matrix, count: u64) {
+    for number in 0..count {
+        let found = matrix.get(&key(number)).expect("get");
+        assert_eq!(found.as_deref(), Some(&number.to_le_bytes()[..]));
+    }
+    let mut seen = 0;
+    let visit = &mut |_: Entry<'_>| {
+        seen += 1;
+        true
+    };
+    matrix.ordered().expect("trees").scan(b"", None, false, usize::MAX, visit).expect("scan");
+    assert_eq!((seen, matrix.len().expect("len")), (count, count));
+}
+
+#[test]
+fn who_follows_and_panics_is_left_out() {
+    for is_batch in [false, true] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let matrix = created(&shelf, Ack::First, ReadPath::default());
+        panics(&shelf, 0, 1);
+        let options = WriteOptions::default();
+        for number in (0..200).step_by(2) {
+            let (one, other) = (number, number + 1);
+            if is_batch {
+                let mut batch = Batch::new();
+                batch.put(&key(one), &one.to_le_bytes()).put(&key(other), &other.to_le_bytes());
+                matrix.apply(&batch, &options).expect("apply");
+            } else {
+                matrix.put(&key(one), &one.to_le_bytes(), &options).expect("put");
+                matrix.put(&key(other), &other.to_le_bytes(), &options).expect("put");
+            }
+        }
+        // It waits for all that is on its way.
+        matrix.sync().expect("sync");
+        assert!(!is_current(&matrix, 0) && is_current(&matrix, 1), "{is_batch}");
+        check(&matrix, 200);
+        let filled = matrix.replace(&shelf, at(0, 0), &FillOptions::default(), &|_| {});
+        assert!(filled.is_ok_and(|filled| filled.records == 200));
+        shelf.pull(at(0, 1));
+        check(&matrix, 200);
+    }
+}
+
+/// It panics a second time when it says what has become of the first.
+#[test]
+fn who_panics_over_a_panic_is_left_out_too() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = created(&shelf, Ack::First, ReadPath::default());
+    panics(&shelf, 0, 1);
+    panics(&shelf, 1, 1);
+    for number in 0..200_u64 {
+        matrix.put(&key(number), &number.to_le_bytes(), &WriteOptions::default()).expect("put");
+    }
+    matrix.sync().expect("sync");
+    assert_eq!((is_current(&matrix, 0), is_current(&matrix, 1)), (false, true));
+    check(&matrix, 200);
+    matrix.close().expect("close");
+}
+
+#[test]
+fn a_read_that_panics_is_answered_by_a_peer() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = created(&shelf, Ack::All, ReadPath::Rings);
+    for number in 0..200_u64 {
+        matrix.put(&key(number), &number.to_le_bytes(), &WriteOptions::default()).expect("put");
+    }
+    check(&matrix, 200);
+    for device in [0, 1] {
+        panics(&shelf, device, 1);
+        // Each thread has a device that it prefers.
+        while is_current(&matrix, device) {
+            std::thread::scope(|scope| {
+                (0..4).for_each(|_| drop(scope.spawn(|| check(&matrix, 200))));
+            });
+        }
+        let filled = matrix.replace(&shelf, at(0, device), &FillOptions::default(), &|_| {});
+        assert!(filled.is_ok_and(|filled| filled.records == 200));
+    }
+}
