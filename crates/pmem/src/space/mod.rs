@@ -10,6 +10,7 @@
 mod map;
 mod page_bytes;
 mod persist;
+mod prefetch;
 mod prepare;
 mod probe;
 mod retiring;
@@ -334,22 +335,6 @@ impl Space {
         Some(words)
     }
 
-    /// Asks for the line at `offset` ahead of its use. Any offset will do.
-    #[inline]
-    pub fn prefetch(&self, offset: u64) {
-        if offset < self.len() {
-            self.mapping.prefetch(offset);
-        }
-    }
-
-    /// As [`Space::prefetch`], ahead of a store.
-    #[inline]
-    pub fn prefetch_to_write(&self, offset: u64) {
-        if offset < self.len() {
-            self.mapping.prefetch_to_write(offset);
-        }
-    }
-
     /// The atomic at `offset`. The caller has checked alignment, bounds and role.
     #[inline]
     fn atomic(&self, offset: u64) -> &AtomicU64 {
@@ -359,13 +344,6 @@ impl Space {
         // role is `Words`: such a page is touched by atomics alone until it is released, which
         // takes a fresh claim, and mappings live as long as `self`.
         unsafe { AtomicU64::from_ptr(self.mapping.at(offset).cast()) }
-    }
-
-    /// Asks for what is known of a page ahead of its use: where there are many pages, that is as
-    /// far away as what is in them.
-    #[inline]
-    pub fn prefetch_page(&self, page: u32) {
-        self.roles.prefetch(page);
     }
 
     /// The published bytes at `offset`; none if any of them is not in a log page below its
