@@ -3,6 +3,8 @@
 //! The whole reserve is claimed from the system once, without access; growth maps more of it in
 //! place, so that no offset, slice or handle ever moves.
 
+use super::Space;
+use crate::media::Behaviour;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::cell::RefCell;
 use std::fs::File;
@@ -219,6 +221,16 @@ impl Mapping {
         let _best_effort = unsafe {
             rustix::mm::madvise(self.at(offset).cast(), len as usize, Advice::LinuxPopulateWrite)
         };
+    }
+}
+
+impl Space {
+    /// A copy of a file, which no store to it reaches, and which cannot grow.
+    ///
+    /// # Errors
+    /// If it cannot be mapped so.
+    pub(crate) fn copy(file: &File, len: u64, page_size: u32) -> io::Result<Self> {
+        Ok(Self::new(Mapping::copy(file, len)?, page_size, Behaviour::Dram, None))
     }
 }
 

@@ -188,14 +188,6 @@ impl Space {
         Ok(Self::new(mapping, options.page_size, behaviour, Some(file)))
     }
 
-    /// A copy of a file, which no store to it reaches, and which cannot grow.
-    ///
-    /// # Errors
-    /// If it cannot be mapped so.
-    pub(crate) fn copy(file: &std::fs::File, len: u64, page_size: u32) -> std::io::Result<Self> {
-        Ok(Self::new(Mapping::copy(file, len)?, page_size, Behaviour::Dram, None))
-    }
-
     /// The file that is mapped.
     pub(crate) fn backing(&self) -> Option<Arc<std::fs::File>> {
         self.backing.clone()
