@@ -174,6 +174,10 @@ pub(crate) struct Pool {
     /// acknowledged: that is lost then.
     #[arg(long)]
     pub(crate) accept_loss: bool,
+    /// Seconds that a device of a matrix may take for one call that is made in its own thread, before it
+    /// is left out as if it had failed; 0: for ever.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    pub(crate) answers_within: u64,
     /// Answer in JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -14,7 +14,11 @@ impl Pool {
 
     /// How it is opened or created.
     pub(crate) fn config(&self) -> StoreConfig {
-        StoreConfig::at(self.path()).media(self.media.clone()).accept_loss(self.accept_loss)
+        let within = std::time::Duration::from_secs(self.answers_within);
+        StoreConfig::at(self.path())
+            .media(self.media.clone())
+            .accept_loss(self.accept_loss)
+            .answers_within((!within.is_zero()).then_some(within))
     }
 
     /// Opens a matrix as it is, to be looked at: nothing of it changes, though a device be missing. A

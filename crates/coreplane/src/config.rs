@@ -8,6 +8,7 @@ use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Placement, Repair, Tell};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// The size of a pool that is created without being told one: 1 GiB.
 pub const SIZE_DEFAULT: u64 = 1 << 30;
@@ -74,6 +75,7 @@ pub struct StoreConfig {
     pub(crate) prototype: Prototype,
     pub(crate) accept_loss: bool,
     pub(crate) is_copy: bool,
+    pub(crate) answers_within: Option<Duration>,
 }
 
 impl StoreConfig {
@@ -94,6 +96,7 @@ impl StoreConfig {
             prototype: Prototype::default(),
             accept_loss: false,
             is_copy: false,
+            answers_within: coreplane_mkvs::Options::default().answers_within,
         }
     }
 
@@ -187,6 +190,14 @@ impl StoreConfig {
     #[must_use]
     pub fn accept_loss(mut self, accept_loss: bool) -> Self {
         self.accept_loss = accept_loss;
+        self
+    }
+
+    /// How long a device of a matrix may take for one call that is made in its own thread, before it is
+    /// left out as if it had failed; none: for ever. Half a minute if nothing is said.
+    #[must_use]
+    pub fn answers_within(mut self, answers_within: Option<Duration>) -> Self {
+        self.answers_within = answers_within;
         self
     }
 

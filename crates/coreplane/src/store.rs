@@ -252,8 +252,8 @@ impl Drop for Store {
 }
 
 fn matrix_options(config: &StoreConfig) -> Options {
-    let StoreConfig { accept_loss, durability, is_copy, .. } = *config;
-    Options { accept_loss, durability, looks_only: is_copy, ..Options::default() }
+    let StoreConfig { accept_loss, durability, is_copy, answers_within, .. } = *config;
+    Options { accept_loss, durability, looks_only: is_copy, answers_within, ..Options::default() }
 }
 
 /// What a store rests on that has no pool.

@@ -219,6 +219,7 @@ fn losses_of<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::believed::{Checked, believed};
     use coreplane_engine::Engine;
     use coreplane_engine::model::ModelEngine;
     use std::sync::Arc;
@@ -227,7 +228,8 @@ mod tests {
 
     fn found(label: &Label) -> BTreeMap<Position, Found> {
         let engine: Arc<dyn Engine> = Arc::new(ModelEngine::new());
-        BTreeMap::from([(HERE, Found { engine, label: label.at(HERE) })])
+        let Checked { engine, belief } = believed(engine).expect("it has no medium");
+        BTreeMap::from([(HERE, Found { engine, belief, label: label.at(HERE) })])
     }
 
     fn one_by_two(ack: Ack) -> Label {

@@ -21,6 +21,7 @@
 //! write unless the ring fills up. When nothing has come for a while it sleeps, and the next write
 //! wakes it. Somebody waits for a read: that wakes it always.
 
+use crate::believed::{Believed, Checked};
 use crate::group::Group;
 use crate::pace::Pace;
 use crate::race::{Race, Scratch};
@@ -30,6 +31,7 @@ use coreplane_engine::{Batch, Change, Engine, Error, Outcome, Result, WriteOptio
 use coreplane_pmem::epoch::barrier;
 use coreplane_pmem::spin::{self, Backoff};
 use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
@@ -79,6 +81,8 @@ pub(crate) struct Device {
     /// Its number in the group.
     pub(crate) number: u8,
     pub(crate) engine: Arc<dyn Engine>,
+    /// What is around it.
+    belief: Arc<Believed>,
     pub(crate) pace: Pace,
     decisions: Decisions,
     /// How far the processor is with them.
@@ -89,6 +93,8 @@ pub(crate) struct Device {
     reads: ArrayQueue<(Arc<Race>, Instant)>,
     rest: AtomicU32,
     is_closed: AtomicBool,
+    /// Calls that the processor has begun, and ended.
+    beat: CachePadded<AtomicU64>,
     /// Why it failed, as it was said first.
     why: OnceLock<String>,
     thread: OnceLock<Thread>,
@@ -123,10 +129,11 @@ pub(crate) fn make(engine: &dyn Engine, batch: &Batch, options: &WriteOptions) -
 fn drop_outcome(_: Outcome) {}
 
 impl Device {
-    pub(crate) fn new(number: u8, engine: Arc<dyn Engine>) -> Self {
+    pub(crate) fn new(number: u8, Checked { engine, belief }: Checked) -> Self {
         Self {
             number,
             engine,
+            belief,
             pace: Pace::new(),
             decisions: Decisions::new(),
             track: Arc::new(Track::new()),
@@ -136,6 +143,7 @@ impl Device {
             reads: ArrayQueue::new(READS),
             rest: AtomicU32::new(AWAKE),
             is_closed: AtomicBool::new(false),
+            beat: CachePadded::new(AtomicU64::new(0)),
             why: OnceLock::new(),
             thread: OnceLock::new(),
             processor: Mutex::new(None),
@@ -257,12 +265,13 @@ impl Device {
     fn start(self: &Arc<Self>, group: &Arc<Group>) -> bool {
         let mut processor = spin::lock(&self.processor);
         if self.thread.get().is_none() && !self.is_closed.load(Ordering::Acquire) {
-            let (device, group) = (Arc::clone(self), Arc::downgrade(group));
+            let (device, weak) = (Arc::clone(self), Arc::downgrade(group));
             let name = format!("coreplane-d{}", self.number);
-            let run = move || device.run(&group);
+            let run = move || device.run(&weak);
             if let Ok(handle) = std::thread::Builder::new().name(name).spawn(run) {
                 self.thread.get_or_init(|| handle.thread().clone());
                 *processor = Some(handle);
+                group.watch.start(group);
             }
         }
         self.thread.get().is_some()
@@ -349,11 +358,11 @@ impl Device {
             while !self.reads.is_empty()
                 && let Some((race, asked_at)) = self.reads.pop()
             {
-                race.run(self, &group, asked_at, scratch);
+                self.in_call(|| race.run(self, &group, asked_at, scratch));
             }
             if let Some(place) = self.decisions.pop(taken) {
                 past = place;
-                if !group.catch_up(self, &taken.decision(), taken.is_told) {
+                if !self.in_call(|| group.catch_up(self, &taken.decision(), taken.is_told)) {
                     self.track.stop(place);
                 }
                 // Not of each: who looks takes the line away.
@@ -361,7 +370,7 @@ impl Device {
                     self.track.come_to(past);
                 }
             } else if let Some(job) = self.jobs.pop() {
-                group.catch_up_all(self, &job);
+                self.in_call(|| group.catch_up_all(self, &job));
                 self.completed.fetch_add(1, Ordering::AcqRel);
             } else if self.reads.is_empty() {
                 break;
@@ -371,9 +380,52 @@ impl Device {
         true
     }
 
+    /// Makes a call of the processor.
+    #[inline]
+    fn in_call<T>(&self, make: impl FnOnce() -> T) -> T {
+        // Nobody else counts.
+        let beat = self.beat.load(Ordering::Relaxed);
+        self.beat.store(beat + 1, Ordering::Release);
+        let made = make();
+        self.beat.store(beat + 2, Ordering::Release);
+        made
+    }
+
+    /// The call that the processor is in, if it is in one.
+    pub(crate) fn call(&self) -> Option<u64> {
+        let beat = self.beat.load(Ordering::Acquire);
+        (beat % 2 == 1).then_some(beat)
+    }
+
+    /// Its engine, and what is around it.
+    pub(crate) fn checked(&self) -> Checked {
+        Checked { engine: Arc::clone(&self.engine), belief: Arc::clone(&self.belief) }
+    }
+
+    /// It was left out since it does not answer: nobody waits for it any more.
+    #[cold]
+    pub(crate) fn give_up(&self) {
+        self.belief.give_up();
+    }
+
+    /// True if it was left out since it does not answer.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.belief.is_given_up()
+    }
+
+    /// Waits while the processor stays in one call: a caller who made one himself might stay there, too.
+    #[cold]
+    pub(crate) fn wait_for_processor(&self) {
+        let call = self.call();
+        let mut backoff = Backoff::new();
+        while call.is_some() && self.call() == call && !self.is_closed() {
+            backoff.wait();
+        }
+    }
+
     /// True once its processor takes nothing more.
     pub(crate) fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::SeqCst)
+        self.is_closed.load(Ordering::SeqCst) || self.is_given_up()
     }
 
     /// True if a moment was not enough for what was submitted.
@@ -393,19 +445,26 @@ impl Device {
         let is_behind =
             || self.track.past() < lines || self.completed.load(Ordering::Acquire) < goal();
         let mut backoff = Backoff::new();
-        while is_behind() && !self.is_closed.load(Ordering::Acquire) {
+        while is_behind() && !self.is_closed() {
             self.wake();
             backoff.wait();
         }
     }
 
-    /// Ends the processor, once it has made what it was given.
+    /// Ends the processor, once it has made what it was given; or leaves it where it is, if it is given up.
     pub(crate) fn stop(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         let processor = spin::lock(&self.processor).take();
         if let Some(handle) = processor {
             handle.thread().unpark();
             if std::thread::current().id() != handle.thread().id() {
+                let mut backoff = Backoff::new();
+                while !handle.is_finished() && !self.is_given_up() {
+                    backoff.wait();
+                }
+                if self.is_given_up() {
+                    return;
+                }
                 // A panic there has been reported by its thread.
                 let _ended = handle.join().is_ok();
             }

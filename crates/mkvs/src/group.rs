@@ -21,6 +21,7 @@ mod deciding;
 mod following;
 mod reading;
 mod refusing;
+mod watching;
 
 use crate::bloom::Filter;
 use crate::counters::Asked;
@@ -36,6 +37,8 @@ use coreplane_engine::{Completion, Error, Outcome, Result, Ticket, WriteOptions,
 use coreplane_pmem::spin::Backoff;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use watching::Watch;
 
 /// Who is told that a device has failed: makes that durable, or says why it cannot.
 pub(crate) type Demote = Box<dyn Fn(Position, &Device) -> Result<()> + Send + Sync>;
@@ -69,6 +72,7 @@ pub(crate) struct Group {
     pub(crate) pending: Arc<Pending>,
     pub(crate) sequence: Arc<AtomicU64>,
     pub(crate) rules: Rules,
+    pub(crate) watch: Watch,
     demote: Demote,
 }
 
@@ -101,6 +105,8 @@ pub(crate) struct Rules {
     pub(crate) read_path: ReadPath,
     /// Readers ask the group's filter.
     pub(crate) asks_filters: bool,
+    /// How long a processor may be in one call.
+    pub(crate) answers_within: Option<Duration>,
 }
 
 /// A write that was not made on as many devices as it waits for.
@@ -136,6 +142,7 @@ impl Group {
             pending,
             sequence,
             rules,
+            watch: Watch::default(),
             demote,
         };
         for device in devices {

@@ -14,7 +14,7 @@
 //! held against its peers, within the key's turn, and where it is the newer one, the record of the
 //! peers is written anew.
 
-use crate::believed::believed;
+use crate::believed::{Checked, believed};
 use crate::bloom::hash_of;
 use crate::device::Device;
 use crate::engine::Matrix;
@@ -52,14 +52,15 @@ impl Matrix {
         let shared = &*self.shared;
         let _alone = shared.fill_alone()?;
         let group = shared.groups.get(usize::from(place.group)).ok_or_else(|| no_such(place))?;
-        let engine = shared.announce(rack, group, place, options)?;
+        let checked = shared.announce(rack, group, place, options)?;
+        let engine = &*checked.engine;
         shared.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
         shared.clock.raise(engine.now());
         engine.hold_tombstones(0)?;
-        Intent::drop_all(&*engine)?;
-        kept::drop_all(&*engine)?;
+        Intent::drop_all(engine)?;
+        kept::drop_all(engine)?;
         shared.damaged.lock().retain(|(damaged, _)| *damaged != place);
-        let device = Arc::new(Device::new(place.device, engine));
+        let device = Arc::new(Device::new(place.device, checked));
         {
             // Whoever finds out from here on that the one before it has failed comes too late.
             let _label = spin::lock(&shared.label);
@@ -95,7 +96,7 @@ impl Shared {
         group: &Group,
         place: Position,
         options: &FillOptions,
-    ) -> Result<Arc<dyn Engine>> {
+    ) -> Result<Checked> {
         let known = spin::lock(&self.label).member(place).cloned();
         let member = known.ok_or_else(|| no_such(place))?;
         if group.followers() & 1 << place.device != 0 {
@@ -112,15 +113,15 @@ impl Shared {
         let standing = Standing::Joining;
         self.check_place(place)?;
         let label = self.write_standing(place, &Member { identity, standing })?;
-        let engine = match found {
-            Some(engine) => engine,
+        let checked = match found {
+            Some(checked) => checked,
             None => {
                 rack.remove(place)?;
                 believed(rack.create(place, &self.clock.source())?)?
             }
         };
-        label.at(place).write(&*engine)?;
-        Ok(engine)
+        label.at(place).write(&*checked.engine)?;
+        Ok(checked)
     }
 
     /// The device that was at a place before, if it is there.
@@ -130,12 +131,19 @@ impl Shared {
         group: &Group,
         place: Position,
         member: &Member,
-    ) -> Result<Option<Arc<dyn Engine>>> {
+    ) -> Result<Option<Checked>> {
         let is_joining = member.standing == Standing::Joining;
         // One that was dropped while the matrix was open is open still.
-        let engine = match group.device(place.device) {
+        let checked = match group.device(place.device) {
             Ok(device) => {
                 device.stop();
+                if device.is_given_up() {
+                    let why = device.why().unwrap_or_default();
+                    return Err(Error::Unusable(format!(
+                        "{place} is still in a call that does not return ({why}): it can be looked at \
+                         when the matrix is opened again, or a fresh device can take its place"
+                    )));
+                }
                 if let Err(error) = device.engine.check_medium() {
                     if !rack.present()?.contains(&place) {
                         return Ok(None);
@@ -145,7 +153,7 @@ impl Shared {
                          again, or a fresh device can take its place"
                     )));
                 }
-                Arc::clone(&device.engine)
+                device.checked()
             }
             Err(_) if !rack.present()?.contains(&place) => return Ok(None),
             Err(_) => match rack.open(place, &self.clock.source()).and_then(believed) {
@@ -154,10 +162,11 @@ impl Shared {
                 opened => opened?,
             },
         };
+        let engine = &*checked.engine;
         let matrix = spin::lock(&self.label).matrix.clone();
-        match Label::read(&*engine)? {
+        match Label::read(engine)? {
             // It was made, and the label did not come to it.
-            None if is_joining && engine.is_empty()? => Ok(Some(engine)),
+            None if is_joining && engine.is_empty()? => Ok(Some(checked)),
             None => Err(Error::Unusable(format!("the device at {place} belongs to no matrix"))),
             Some(label) if label.matrix != matrix => Err(Error::Unusable(format!(
                 "the device at {place} belongs to another matrix: {}, not {matrix}",
@@ -171,7 +180,7 @@ impl Shared {
                     label.position
                 )))
             }
-            Some(_) => Ok(Some(engine)),
+            Some(_) => Ok(Some(checked)),
         }
     }
 

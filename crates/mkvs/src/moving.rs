@@ -113,11 +113,12 @@ impl Shared {
             let place = Position { group: number, device: at as u8 };
             self.check_place(place)?;
             rack.remove(place)?;
-            let engine = believed(rack.create(place, &self.clock.source())?)?;
+            let checked = believed(rack.create(place, &self.clock.source())?)?;
+            let engine = &*checked.engine;
             engine.hold_tombstones(0)?;
             self.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
-            planned.at(place).write(&*engine)?;
-            devices.push(Arc::new(Device::new(place.device, engine)));
+            planned.at(place).write(engine)?;
+            devices.push(Arc::new(Device::new(place.device, checked)));
         }
         let parts = (Arc::clone(&self.pending), Arc::clone(&self.sequence), self.groups[0].rules);
         let group = assemble_group(&self.weak, number, devices, parts)?;

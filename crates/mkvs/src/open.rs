@@ -9,7 +9,7 @@
 //! member has of what is newer than the label's *mark* is given to the others, deletes too.
 
 use crate::admission::{Loss, admit, newest};
-use crate::believed::believed;
+use crate::believed::{Believed, Checked, believed};
 use crate::bloom::Filter;
 use crate::clear;
 use crate::clock::{Clock, TimeSource};
@@ -36,6 +36,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Where devices are put: makes and opens the engine of each.
 pub trait Rack: Send + Sync {
@@ -95,6 +96,12 @@ pub struct Options {
     pub accept_loss: bool,
     /// Which way reads take to a device.
     pub read_path: ReadPath,
+    /// How long a device's processor may be in one call. One that is longer is left out as if it had
+    /// failed, within as long again at most, and whoever waits for it goes on without it; none: never. It
+    /// covers what goes through the rings (reads, writes that the caller does not wait for, the close,
+    /// which waits for those), and not a call that the caller makes himself: nobody can take that from
+    /// him. Half a minute if nothing is said.
+    pub answers_within: Option<Duration>,
     /// The durability of writes that name none: as the devices' own. Batches are durable when they
     /// return, whatever it is but [`Durability::NoFlush`].
     pub durability: Durability,
@@ -114,6 +121,7 @@ impl Default for Options {
             time: Arc::new(UnixMillis::now),
             accept_loss: false,
             read_path: ReadPath::default(),
+            answers_within: Some(Duration::from_secs(30)),
             durability: Durability::default(),
             looks_only: false,
             keeps_filters_from: kept::KEYS_MIN,
@@ -148,6 +156,8 @@ const TOMBSTONES: u64 = 1 << 20;
 /// A device that was found.
 pub(crate) struct Found {
     pub(crate) engine: Arc<dyn Engine>,
+    /// What is around it.
+    pub(crate) belief: Arc<Believed>,
     pub(crate) label: Label,
 }
 
@@ -192,9 +202,9 @@ impl Matrix {
         label.prototype = prototype;
         let mut found = BTreeMap::new();
         for position in label.positions() {
-            let engine = believed(rack.create(position, &clock.source())?)?;
+            let Checked { engine, belief } = believed(rack.create(position, &clock.source())?)?;
             engine.hold_tombstones(0)?;
-            found.insert(position, Found { engine, label: label.at(position) });
+            found.insert(position, Found { engine, belief, label: label.at(position) });
         }
         // The label last: a matrix is one when all devices have it.
         found.values().try_for_each(|device| device.label.write(&*device.engine))?;
@@ -242,14 +252,19 @@ impl Matrix {
         }
         let label = newest(&found).map_err(|error| damaged_first(&damaged, error))?;
         for (place, error, engine) in blank {
-            if let Some(engine) = engine
+            if let Some(Checked { engine, belief }) = engine
                 && let Some(position) = clear::owner_of(place, &*engine, &found, &label)?
             {
-                found.insert(position, Found { engine, label: label.at(position) });
+                found.insert(position, Found { engine, belief, label: label.at(position) });
                 occupied.insert(place, position);
-            } else if !label.awaits(place) {
+                continue;
+            }
+            match label.member(place).map(|member| member.standing) {
                 // One that was about to be made when the matrix went down is made anew.
-                return Err(error);
+                Some(Standing::Joining) => {}
+                // What is left of one that nobody counts on.
+                Some(Standing::Absent) => damaged.push((place, error.to_string())),
+                _ => return Err(error),
             }
         }
         // What was kept then is of what is here, unless something is lost.
@@ -304,6 +319,7 @@ impl Matrix {
             ack: label.ack,
             prototype: label.prototype,
             read_path: options.read_path,
+            answers_within: options.answers_within,
             asks_filters: !options.looks_only && label.prototype != Prototype::Ekv,
         };
         let label = Arc::new(Mutex::new(label));
@@ -368,7 +384,8 @@ fn by_group(found: BTreeMap<Position, Found>) -> BTreeMap<u16, Vec<Arc<Device>>>
     for (position, device) in found {
         // By their numbers, since the map is sorted; a place without a device has none.
         let devices = by_group.entry(position.group).or_default();
-        devices.push(Arc::new(Device::new(position.device, device.engine)));
+        let Found { engine, belief, .. } = device;
+        devices.push(Arc::new(Device::new(position.device, Checked { engine, belief })));
     }
     by_group
 }
@@ -377,7 +394,7 @@ fn by_group(found: BTreeMap<Position, Found>) -> BTreeMap<u16, Vec<Arc<Device>>>
 enum Seen {
     Device(Found),
     /// No device of a matrix, and why; what is there, if it can be used.
-    Blank(Error, Option<Arc<dyn Engine>>),
+    Blank(Error, Option<Checked>),
     /// It cannot be read: as if it were not there. Its peers have what it had, or the matrix is
     /// refused.
     Damaged(String),
@@ -389,20 +406,21 @@ enum Seen {
 /// If it may be sound and cannot be used now.
 fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
     let opened = rack.open(place, &clock.source()).and_then(believed);
-    let labelled = opened.and_then(|engine| {
-        let label = Label::read(&*engine)?;
+    let labelled = opened.and_then(|checked| {
+        let engine = &*checked.engine;
+        let label = Label::read(engine)?;
         // What the matrix has written there may be damaged, so that nobody knows what it is.
-        Intent::all_on(&*engine)?;
-        Ok((engine, label))
+        Intent::all_on(engine)?;
+        Ok((checked, label))
     });
     match labelled {
-        Ok((engine, Some(label))) => {
+        Ok((Checked { engine, belief }, Some(label))) => {
             clock.raise(engine.now());
-            Ok(Seen::Device(Found { engine, label }))
+            Ok(Seen::Device(Found { engine, belief, label }))
         }
-        Ok((engine, None)) => {
+        Ok((checked, None)) => {
             let what = format!("the device at {place} belongs to no matrix");
-            Ok(Seen::Blank(Error::Unusable(what), Some(engine)))
+            Ok(Seen::Blank(Error::Unusable(what), Some(checked)))
         }
         Err(error) if is_damage(&error) || is_dead(&error) => Ok(Seen::Damaged(error.to_string())),
         Err(error @ Error::Unusable(_)) => Ok(Seen::Blank(error, None)),

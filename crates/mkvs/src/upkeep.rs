@@ -316,6 +316,8 @@ impl Shared {
         self.closed.store(true, Ordering::SeqCst);
         self.grower.stop();
         self.groups.iter().flat_map(|group| group.devices()).for_each(|device| device.stop());
+        // Last: who waits for one that hangs is let go by it.
+        self.groups.iter().for_each(|group| group.watch.stop());
     }
 
     /// Which devices are current members, and which are not.

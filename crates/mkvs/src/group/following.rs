@@ -33,6 +33,7 @@ impl Group {
                 return (!is_told).then(|| device.on_the_way(place));
             }
             Room::None => {
+                device.wait_for_processor();
                 self.catch_up(device, decision, true);
             }
             Room::Never => {
@@ -48,6 +49,7 @@ impl Group {
     /// Has a device follow: through its ring, or at once if that is full.
     pub(crate) fn follow_all(self: &Arc<Self>, device: &Arc<Device>, job: Job) {
         if let Some(job) = device.submit(self, job) {
+            device.wait_for_processor();
             self.catch_up_all(device, &job);
         }
     }

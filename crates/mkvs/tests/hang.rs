@@ -1,0 +1,125 @@
+//! Devices that hang: no error, and no answer either.
+
+mod shelf;
+
+use coreplane_engine::{Engine, WriteOptions};
+use coreplane_mkvs::{
+    Ack, FillOptions, Matrix, Options, Position, Prototype, ReadPath, Shape, Standing,
+};
+use shelf::{Kind, Shelf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// So short that the tests are, and longer than anybody's processor is taken away.
+const WITHIN: Duration = Duration::from_millis(750);
+
+const KEYS: u64 = 200;
+
+fn shape(ack: Ack, prototype: Prototype) -> Shape {
+    Shape { groups: 1, devices: 2, ack, prototype }
+}
+
+fn options() -> Options {
+    let answers_within = Some(WITHIN);
+    Options { read_path: ReadPath::Rings, answers_within, ..Options::default() }
+}
+
+fn at(device: u8) -> Position {
+    Position { group: 0, device }
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key {number}").into_bytes()
+}
+
+fn put_all(matrix: &Matrix, value: &[u8]) {
+    for number in 0..KEYS {
+        matrix.put(&key(number), value, &WriteOptions::default()).expect("put");
+    }
+}
+
+fn check_all(matrix: &Matrix, value: &[u8]) {
+    for number in 0..KEYS {
+        assert_eq!(matrix.get(&key(number)).expect("get").as_deref(), Some(value), "{number}");
+    }
+}
+
+fn wait_until(what: impl Fn() -> bool) {
+    while !what() {
+        std::thread::yield_now();
+    }
+}
+
+/// Lets go what is held, whatever becomes of the test: else nothing of it could end.
+struct LetsGo<'a>(&'a AtomicBool);
+
+impl Drop for LetsGo<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+fn is_absent(matrix: &Matrix, device: u8) -> bool {
+    matrix.standings().contains(&(at(device), Standing::Absent))
+}
+
+/// One that writes need not wait for hangs in one: it is left out, and then the close and whoever wants to
+/// have all of it waits for it no more. What the call does later does not count.
+#[test]
+fn a_follower_that_hangs_is_left_out_and_not_waited_for() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = shape(Ack::First, Prototype::Mkvs);
+    let matrix = Matrix::create(&shelf, shape, &options()).expect("create");
+    put_all(&matrix, b"old");
+    matrix.sync().expect("both have it");
+    let gate = shelf.gate(at(0));
+    gate.holds_puts.store(true, Ordering::SeqCst);
+    let lets_go = LetsGo(&gate.holds_puts);
+    put_all(&matrix, b"new");
+    wait_until(|| gate.held_puts.load(Ordering::SeqCst) > 0);
+    check_all(&matrix, b"new");
+    matrix.sync().expect("the other one has it");
+    assert!(is_absent(&matrix, 0));
+    let damaged = matrix.damaged();
+    let is_named = |(place, why): &(Position, String)| {
+        *place == at(0) && why.contains("has not answered for 0.75 s")
+    };
+    assert!(damaged.iter().any(is_named), "{damaged:?}");
+    // It is there, and cannot be taken: the call may come back to it.
+    let refused = matrix.replace(&shelf, at(0), &FillOptions::default(), &|_| {});
+    assert!(refused.is_err_and(|error| error.to_string().contains("does not return")));
+    let fresh = FillOptions { is_fresh: true, ..FillOptions::default() };
+    matrix.replace(&shelf, at(0), &fresh, &|_| {}).expect("a new one takes its place");
+    put_all(&matrix, b"newer");
+    matrix.close().expect("nobody waits for it");
+    drop(lets_go);
+    drop(matrix);
+    // Once the call has come back its thread lets go of the matrix.
+    let mut opened = None;
+    while opened.is_none() {
+        opened = Matrix::open(&shelf, &options(), &|_| {}).ok();
+    }
+    let matrix = opened.expect("it is open");
+    assert!(!is_absent(&matrix, 0));
+    check_all(&matrix, b"newer");
+}
+
+/// The one that serves all reads hangs in one: its reader goes on with the other, as do all others.
+#[test]
+fn a_read_that_hangs_is_made_on_another() {
+    let shelf = Shelf::new(Kind::Scmkv, 16 << 20);
+    let shape = shape(Ack::All, Prototype::Gekv);
+    let matrix = Matrix::create(&shelf, shape, &options()).expect("create");
+    put_all(&matrix, b"value");
+    let gate = shelf.gate(at(1));
+    gate.holds_gets.store(true, Ordering::SeqCst);
+    let _lets_go = LetsGo(&gate.holds_gets);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| check_all(&matrix, b"value"));
+        }
+    });
+    assert!(is_absent(&matrix, 1) && !is_absent(&matrix, 0));
+    put_all(&matrix, b"another");
+    check_all(&matrix, b"another");
+}
