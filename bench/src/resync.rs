@@ -105,6 +105,20 @@ pub struct ResyncEnd {
     pub damages: Vec<String>,
 }
 
+impl ResyncReport {
+    /// True if no read or write of the stage failed, and no read was stale.
+    pub fn is_sound(&self) -> bool {
+        self.failed_gets == 0 && self.failed_puts == 0 && self.stale_gets == 0
+    }
+}
+
+impl ResyncEnd {
+    /// True if nothing was lost, and every device has what its peers have.
+    pub fn is_sound(&self) -> bool {
+        self.lost == 0 && self.is_equal && self.damages.is_empty()
+    }
+}
+
 const STAGES: [&str; 7] =
     ["before", "degraded", "resync", "after", "degraded again", "resync, throttled", "after again"];
 

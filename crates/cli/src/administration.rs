@@ -1,11 +1,13 @@
 //! A matrix behind a server: what clients can have done for it.
 
+use crate::failure::code_of;
+use crate::json;
 use coreplane::{
-    Doing, Done, Doubt, FillOptions, InDoubt, Loss, MatrixStatus, MatrixStore, Position, Progress,
+    Ack, Doing, Done, Doubt, FillOptions, InDoubt, Loss, MatrixFacts, MatrixStore, Position, Remedy,
     Scrubbed, Standing, Work,
 };
 use coreplane_server::Administration;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// A matrix that a server serves.
@@ -16,11 +18,16 @@ impl Administration for Administered {
     fn run(&self, words: &[&str]) -> Result<String, String> {
         let work = match words {
             [word] if word.eq_ignore_ascii_case("status") => {
-                return Ok(status(&self.0.status()).to_string());
+                return Ok(status(&self.0).to_string());
             }
-            [word] if word.eq_ignore_ascii_case("scrub") => Work::Scrub,
+            [word] if word.eq_ignore_ascii_case("scrub") => Work::Scrub(None),
+            [word, device, place]
+                if word.eq_ignore_ascii_case("scrub") && device.eq_ignore_ascii_case("device") =>
+            {
+                Work::Scrub(Some(place.parse().map_err(refused)?))
+            }
             [word, rest @ ..] if word.eq_ignore_ascii_case("addgroup") => {
-                let options = fill_options(rest)?;
+                let options = fill_options(rest).map_err(refused)?;
                 if self.0.is_moving() {
                     Work::FinishMoves(options)
                 } else {
@@ -28,16 +35,19 @@ impl Administration for Administered {
                 }
             }
             [word, place, rest @ ..] if word.eq_ignore_ascii_case("replace") => {
-                let place: Position = place.parse()?;
-                Work::Replace(place, fill_options(rest)?)
+                let place: Position = place.parse().map_err(refused)?;
+                Work::Replace(place, fill_options(rest).map_err(refused)?)
             }
             _ => {
-                return Err("try MATRIX STATUS, MATRIX REPLACE device [FRESH] [LIMIT bytes], \
-                            MATRIX ADDGROUP [LIMIT bytes] or MATRIX SCRUB"
+                return Err("ERR try MATRIX STATUS, MATRIX REPLACE device [FRESH] [LIMIT bytes], \
+                            MATRIX ADDGROUP [LIMIT bytes] or MATRIX SCRUB [DEVICE device]"
                     .to_owned());
             }
         };
-        self.0.begin(work).map_err(|error| error.to_string())?;
+        self.0.begin(work).map_err(|error| match error.remedy() {
+            Remedy::Repair => format!("UNUSABLE {error}"),
+            _ => format!("ERR {error}"),
+        })?;
         Ok("begun".to_owned())
     }
 
@@ -47,8 +57,10 @@ impl Administration for Administered {
             ("groups".to_owned(), status.slots.len().to_string()),
             ("degraded".to_owned(), u8::from(status.is_degraded).to_string()),
             ("slots_moving".to_owned(), status.slots_moving.to_string()),
-            ("epoch".to_owned(), self.0.epoch().to_string()),
         ];
+        for (name, value) in facts(&self.0) {
+            figures.push((name, value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
+        }
         for (position, standing) in &status.devices {
             figures.push((format!("{position}_standing"), standing_name(*standing).to_owned()));
         }
@@ -62,6 +74,11 @@ impl Administration for Administered {
         }
         figures
     }
+}
+
+/// What a client said wrongly.
+fn refused(what: String) -> String {
+    format!("ERR {what}")
 }
 
 fn fill_options(words: &[&str]) -> Result<FillOptions, String> {
@@ -89,15 +106,53 @@ pub(crate) fn standing_name(standing: Standing) -> &'static str {
     }
 }
 
-/// As JSON.
-pub(crate) fn status(status: &MatrixStatus) -> Value {
-    let devices: Vec<Value> = status
-        .devices
-        .iter()
-        .map(|(position, standing)| {
-            json!({"device": position.to_string(), "standing": standing_name(*standing)})
-        })
-        .collect();
+/// How many copies a write waits for, in a word.
+fn ack_name(ack: Ack) -> &'static str {
+    match ack {
+        Ack::First => "first",
+        Ack::Majority => "majority",
+        Ack::All => "all",
+    }
+}
+
+/// What a matrix is, as JSON.
+pub(crate) fn facts(matrix: &MatrixStore) -> Map<String, Value> {
+    let MatrixFacts { shape, ack, prototype, epoch, engines } = matrix.facts();
+    let mut names: Vec<&str> = engines.iter().map(|(_, engine)| *engine).collect();
+    names.sort_unstable();
+    names.dedup();
+    let texts = [
+        ("shape", shape.to_string()),
+        ("ack", ack_name(ack).to_owned()),
+        ("prototype", prototype.name().to_owned()),
+        ("device_engine", names.join(" and ")),
+    ];
+    let mut facts: Map<String, Value> =
+        texts.into_iter().map(|(name, text)| (name.to_owned(), text.into())).collect();
+    facts.insert("epoch".to_owned(), epoch.into());
+    facts
+}
+
+/// What a device tells of its size and its health.
+const OF_DEVICES: [&str; 5] =
+    ["records", "pool_bytes", "live_bytes", "free_bytes", "damaged_pages"];
+
+/// What a matrix is and how it is, as JSON.
+pub(crate) fn status(matrix: &MatrixStore) -> Value {
+    let (status, engines, stats) = (matrix.status(), matrix.facts().engines, matrix.stats());
+    let device = |(position, standing): &(Position, Standing)| {
+        let name = position.to_string();
+        let engine = engines.iter().find(|(there, _)| there == position).map(|(_, engine)| engine);
+        let mut object =
+            json!({"device": name, "standing": standing_name(*standing), "engine": engine});
+        let told = stats.devices.iter().filter(|device| device.name == name);
+        for (name, value) in told.flat_map(|device| &device.figures) {
+            if OF_DEVICES.contains(name) {
+                object[*name] = (*value).into();
+            }
+        }
+        object
+    };
     let damaged: Vec<String> =
         status.damaged.iter().map(|(place, how)| format!("{place}: {how}")).collect();
     let departures: Vec<Value> = status
@@ -110,8 +165,8 @@ pub(crate) fn status(status: &MatrixStatus) -> Value {
         .iter()
         .map(|(place, leaves)| json!({"device": place.to_string(), "leaves": leaves}))
         .collect();
-    json!({
-        "devices": devices,
+    let mut object = json!({
+        "devices": status.devices.iter().map(device).collect::<Vec<Value>>(),
         "damaged": damaged,
         "departures": departures,
         "losses": status.losses.iter().map(loss).collect::<Vec<Value>>(),
@@ -120,7 +175,16 @@ pub(crate) fn status(status: &MatrixStatus) -> Value {
         "slots": status.slots,
         "slots_moving": status.slots_moving,
         "work": status.doing.as_ref().map(doing),
-    })
+        "records": stats.records,
+        "pool_bytes": stats.pool_bytes,
+        "live_bytes": stats.live_bytes,
+        "free_bytes": stats.free_bytes,
+        "dram_bytes": stats.dram_bytes,
+    });
+    if let Some(object) = object.as_object_mut() {
+        object.extend(facts(matrix));
+    }
+    object
 }
 
 fn loss(loss: &Loss) -> Value {
@@ -146,7 +210,10 @@ fn doing(doing: &Doing) -> Value {
     }
     match &doing.done {
         Some(Ok(outcome)) => object["outcome"] = done(outcome),
-        Some(Err(error)) => object["error"] = error.as_str().into(),
+        Some(Err(failed)) => {
+            object["error"] = failed.message.as_str().into();
+            object["code"] = code_of(failed.remedy).into();
+        }
         None => {}
     }
     object
@@ -176,20 +243,47 @@ pub(crate) fn done(done: &Done) -> Value {
             })
         }
         Done::Scrubbed(scrubbed) => {
-            let lost: Vec<String> =
-                scrubbed.lost.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
-            let repaired: Vec<String> = scrubbed.repaired.iter().map(Position::to_string).collect();
+            let lost: Vec<Value> = scrubbed.lost.iter().map(|key| key_of(key)).collect();
+            let places = |of: &[Position]| of.iter().map(Position::to_string).collect::<Vec<_>>();
             let unreadable: Vec<String> =
                 scrubbed.unreadable.iter().map(|(place, why)| format!("{place}: {why}")).collect();
             let settled: Vec<String> = scrubbed.settled.iter().map(Position::to_string).collect();
             json!({
                 "records": scrubbed.records,
-                "repaired": repaired,
-                "settled": settled,
+                "repaired": places(&scrubbed.repaired),
+                "settled": places(&scrubbed.settled),
                 "lost": lost,
                 "in_doubt": in_doubt(scrubbed),
                 "unreadable": unreadable,
             })
         }
+    }
+}
+
+/// A key as an object: under `key`, or `key_hex` if it is no UTF-8.
+fn key_of(key: &[u8]) -> Value {
+    let mut object = Map::new();
+    json::put_bytes(&mut object, "key", key);
+    Value::Object(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coreplane::Scrubbed;
+
+    #[test]
+    fn a_scrub_is_told_with_its_keys_whole() {
+        let place = |device| Position { group: 0, device };
+        let scrubbed = Scrubbed {
+            records: 3,
+            repaired: vec![place(1)],
+            lost: vec![b"a".to_vec(), vec![0xff, 0]],
+            settled: vec![place(0)],
+            ..Scrubbed::default()
+        };
+        let told = done(&Done::Scrubbed(scrubbed));
+        assert_eq!(told["lost"], json!([{"key": "a"}, {"key_hex": "ff00"}]));
+        assert_eq!((&told["settled"], &told["repaired"]), (&json!(["g0d0"]), &json!(["g0d1"])));
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Key-value stores on persistent memory: serve them to Redis clients, look into them, measure
 /// them.
 ///
-/// A store lies in a pool: one file, on persistent memory (DAX), in a memory file system such as
+/// A store lies in a pool: one file, or a directory with a file for each device of a matrix, on persistent memory (DAX), in a memory file system such as
 /// /dev/shm that stands in for it, or on an ordinary disk. Which of them it is, is found out;
 /// `coreplane info` says so, and what a power cut would lose there.
 ///
@@ -33,10 +33,11 @@ pub(crate) struct Arguments {
 
 const EXIT_CODES: &str = "Exit codes:
   0   done
-  1   verify found damage, or repaired it; get or del found no such key; put did not write, as it was told
+  1   verify or matrix scrub found damage, or repaired it; get or del found no such key; put did not write, as it
+      was told; bench --workload resync lost something
   2   the pool cannot be used: it is not there, is no pool, is locked, or cannot be opened
   3   what was asked for cannot be: over a limit, not in this engine
-  4   no space: delete records, grow the pool, or free the file system
+  4   no space: delete records, grow the pool (a matrix: add a group), or free the file system
   5   the system or the medium failed
   64  wrong usage of the command
   70  a page of the pool could not be read (SIGBUS)";
@@ -66,12 +67,13 @@ pub(crate) enum Command {
     Dump(Dump),
     /// Check everything in a pool: exit code 0 sound, 1 damaged, 2 unusable.
     ///
-    /// With --repair what is damaged is repaired: exit code 0 if nothing was, 1 if something was
+    /// With --repair, of pools of scmkv, what is damaged is repaired: exit code 0 if nothing was, 1 if something was
     /// damaged and is repaired now, 2 if it cannot be. What was lost is told before anything is
     /// changed: page, offset, bytes, and the keys as far as they can be named. A lost key is
     /// absent afterwards; where keys cannot be named, those that were last written there are
     /// absent, or hold what they held before. To keep what there is for others to look at, copy
-    /// the file first.
+    /// the file first. Of a matrix `matrix scrub` writes what is damaged anew from a peer, and `matrix replace
+    /// --fresh` a device; a pool of bptree is not repaired, what is sound in it can be read.
     Verify(Verify),
     /// Show the counters of a pool.
     Stats(Pool),
@@ -96,8 +98,8 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Matrix {
-    /// Say which devices are current, and which are absent or out of date.
-    Status(Tended),
+    /// Say what the matrix is, which devices are current, and which are absent or out of date.
+    Status(Looked),
     /// Fill a device from its peers and make it a current member: one that was away is brought up
     /// to date, and where there is none a new one is made. Cut off, the same command goes on.
     Replace(Replace),
@@ -105,8 +107,18 @@ pub(crate) enum Matrix {
     /// was cut off, if there is one, and adds none then.
     AddGroup(AddGroup),
     /// Hold every record of every device against its checksums, and write what is damaged anew from
-    /// a peer. Exits with 1 if something was damaged.
-    Scrub(Tended),
+    /// a peer. Exits with 1 if something was damaged, or had been lost.
+    Scrub(Looked),
+}
+
+/// All of a matrix, or one device.
+#[derive(Debug, Args)]
+pub(crate) struct Looked {
+    #[command(flatten)]
+    pub(crate) tended: Tended,
+    /// Only the device at this place, for example g0d1: its records are those that its peers name.
+    #[arg(long, value_name = "gGdD")]
+    pub(crate) device: Option<Position>,
 }
 
 /// A matrix, in a directory or behind a server.
@@ -194,16 +206,18 @@ pub(crate) struct NewPool {
     /// each. Keys are spread over the groups; devices of a group have the same.
     #[arg(long, value_name = "GROUPSxDEVICES")]
     pub(crate) matrix: Option<MatrixShape>,
-    /// How many copies a write to a matrix that is created waits for: first, majority, all.
-    #[arg(long, default_value = "all")]
-    pub(crate) ack: Ack,
+    /// How many copies a write to a matrix that is created waits for: first, majority, all. One that exists
+    /// must have been made so [default: all].
+    #[arg(long)]
+    pub(crate) ack: Option<Ack>,
     /// Which of the paper's prototypes a matrix is that is created: mkvs (a read that one device is
     /// late with goes to another too), mkvs-gekv (one device of a group serves its reads), mkvs-ekv
-    /// (one device, and no filter, whatever --matrix says).
-    #[arg(long, default_value = "mkvs")]
-    pub(crate) prototype: Prototype,
+    /// (one device, and no filter, whatever --matrix says). One that exists must have been made so
+    /// [default: mkvs].
+    #[arg(long)]
+    pub(crate) prototype: Option<Prototype>,
     /// The engine of a pool that is created: scmkv (a hash, for point reads and writes) or bptree
-    /// (a B+-tree, which scans in the order of keys). A pool that exists keeps its own
+    /// (a B+-tree, which scans in the order of keys). One that exists must have been made so
     /// [default: scmkv; in a matrix bptree].
     #[arg(long)]
     pub(crate) engine: Option<EngineChoice>,
@@ -217,7 +231,7 @@ pub(crate) struct NewPool {
 pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) pool: Pool,
-    /// Give up what is damaged, so that the rest can be used.
+    /// Give up what is damaged, so that the rest can be used: of a pool of scmkv.
     #[arg(long)]
     pub(crate) repair: bool,
 }

@@ -3,10 +3,10 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | `verify` found damage, or repaired it; `get`, `del` found no such key; `put` did not write, as it was told |
+//! | 1 | `verify` or `matrix scrub` found damage, or repaired it; `bench --workload resync` lost something; `get`, `del` found no such key; `put` did not write, as it was told |
 //! | 2 | the pool cannot be used: it is not there, is no pool, or cannot be opened |
 //! | 3 | what was asked for cannot be: over a limit, not in this engine |
-//! | 4 | no space: delete records, `grow` the pool, or free the file system |
+//! | 4 | no space: delete records, `grow` the pool (a matrix: `add-group`), or free the file system |
 //! | 5 | the system or the medium failed |
 //! | 64 | wrong usage of the command |
 //! | 70 | a page of the pool could not be read (SIGBUS) |
@@ -48,7 +48,8 @@ impl Failure {
         let mut message = error.to_string();
         let is_damage = matches!(error, Error::Corrupt { .. } | Error::ChecksumMismatch { .. });
         if is_damage && !message.contains("--repair") {
-            message += "; `coreplane verify --repair` says whether it can be repaired";
+            message += "; ";
+            message += way_out(path);
         }
         let place = path.display().to_string();
         if message.contains(&place) {
@@ -58,15 +59,33 @@ impl Failure {
     }
 }
 
+/// What can be done about damage of what is at `path`.
+pub(crate) fn way_out(path: &std::path::Path) -> &'static str {
+    if path.is_dir() {
+        return "`coreplane matrix scrub` writes what is damaged anew from a peer, `coreplane matrix replace --fresh` \
+                a whole device";
+    }
+    match coreplane::engine_at(path) {
+        Some(coreplane::EngineChoice::Bptree) => {
+            "a pool of bptree is not repaired; what is sound in it can be read"
+        }
+        _ => "`coreplane verify --repair` gives up what is damaged, and says what is lost",
+    }
+}
+
+/// The exit code that says what to do.
+pub(crate) fn code_of(remedy: Remedy) -> u8 {
+    match remedy {
+        Remedy::FixInput => REFUSED,
+        Remedy::FreeSpace => NO_SPACE,
+        Remedy::Repair => UNUSABLE,
+        Remedy::Retry | Remedy::GiveUp => FAILED,
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let code = match error.remedy() {
-            Remedy::FixInput => REFUSED,
-            Remedy::FreeSpace => NO_SPACE,
-            Remedy::Repair => UNUSABLE,
-            Remedy::Retry | Remedy::GiveUp => FAILED,
-        };
-        Self::new(code, error.to_string())
+        Self::new(code_of(error.remedy()), error.to_string())
     }
 }
 

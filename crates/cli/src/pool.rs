@@ -42,10 +42,9 @@ impl NewPool {
             Some(engine) => config.engine(engine),
             None => config,
         };
-        match self.matrix {
-            Some(shape) => config.matrix(shape).ack(self.ack).prototype(self.prototype),
-            None => config,
-        }
+        let config = self.matrix.map_or(config.clone(), |shape| config.matrix(shape));
+        let config = self.ack.map_or(config.clone(), |ack| config.ack(ack));
+        self.prototype.map_or(config.clone(), |prototype| config.prototype(prototype))
     }
 }
 

@@ -5,6 +5,7 @@ mod pool;
 mod session;
 
 use pool::{Place, Pool};
+use serde_json::Value;
 use session::{Client, Outcome, Reply, Served};
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -97,7 +98,7 @@ fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() -> Outcome<(
     std::fs::rename(matrix.path.join("g0d0"), place.path("g0d0.out"))?;
     // Served, it says so too.
     let served = matrix.serve(&[])?;
-    let status = session::expect(0, &["matrix", "status", "--server", &served.address])?;
+    let status = session::expect(0, &["matrix", "status", "--json", "--server", &served.address])?;
     assert!(status.contains("\"degraded\":true"), "{status}");
     served.terminate()?;
     matrix.expect(0, &["matrix", "replace", "--device", "g0d0"])?;
@@ -205,7 +206,8 @@ fn a_server_goes_on_while_its_matrix_is_looked_after() -> Outcome<()> {
         asked(&["replace", "--device", "g1d0"])?;
         assert!(!asked(&["status"])?.contains("absent"));
         let again = ["matrix", "replace", "--device", "g1d0", "--server", &served.address];
-        session::expect(5, &again)?;
+        // As it is without a server.
+        session::expect(2, &again)?;
         asked(&["add-group", "--limit", "200MiB"])?;
         let status = asked(&["status"])?;
         assert!(status.contains("g2d1") && status.contains("\"slots_moving\":0"), "{status}");
@@ -277,12 +279,114 @@ fn a_device_whose_leaves_are_damaged_is_healed_by_a_scrub() -> Outcome<()> {
     let served = matrix.serve(&[])?;
     check(&mut served.connect()?, 0..300)?;
     served.terminate()?;
-    matrix.expect(1, &["matrix", "scrub"])?;
+    // What heals it is said, and not what does not.
+    let report = matrix.expect(1, &["verify"])?;
+    assert!(report.contains("matrix scrub") && !report.contains("--repair"), "{report}");
+    let scrubbed: Value = serde_json::from_str(&matrix.expect(1, &["matrix", "scrub", "--json"])?)?;
+    assert!(scrubbed["settled"].is_array(), "{scrubbed}");
     matrix.expect(0, &["matrix", "scrub"])?;
     remove(&matrix, "g0d1")?;
     let served = matrix.serve(&[])?;
     check(&mut served.connect()?, 0..300)?;
     served.terminate()
+}
+
+/// What a status says that does not change by itself.
+fn lasting(status: &str) -> Outcome<Value> {
+    let mut status: Value = serde_json::from_str(status)?;
+    for name in ["live_bytes", "free_bytes", "dram_bytes", "work"] {
+        status[name] = Value::Null;
+        for device in status["devices"].as_array_mut().into_iter().flatten() {
+            device[name] = Value::Null;
+        }
+    }
+    Ok(status)
+}
+
+#[test]
+fn a_matrix_says_what_it_is_by_either_route() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let arguments = ["--matrix", "2x3", "--ack", "majority", "--size", "32MiB"];
+    let scmkv = ["--engine", "scmkv", "--index", "pmem"];
+    let matrix = place.created("m", &[&arguments[..], &scmkv].concat())?;
+    let status = lasting(&matrix.expect(0, &["matrix", "status", "--json"])?)?;
+    for (name, value) in
+        [("shape", "2x3"), ("ack", "majority"), ("prototype", "mkvs"), ("device_engine", "scmkv")]
+    {
+        assert_eq!(status[name], value, "{status}");
+    }
+    assert_eq!((&status["epoch"], &status["records"]), (&1.into(), &0.into()), "{status}");
+    assert_eq!(status["pool_bytes"], 6 * (32 << 20), "{status}");
+    assert_eq!(status["devices"][4]["device"], "g1d1");
+    assert_eq!(status["devices"][4]["engine"], "scmkv");
+    assert_eq!(status["devices"][4]["pool_bytes"], 32 << 20);
+    let info: Value = serde_json::from_str(&matrix.expect(0, &["info", "--json"])?)?;
+    for (name, value) in [("index", "pmem"), ("shape", "2x3"), ("ack", "majority")] {
+        assert_eq!(info[name], value, "{info}");
+    }
+    let (socket, password) = (place.argument("socket")?, place.argument("password")?);
+    std::fs::write(&password, "open sesame\n")?;
+    let served = matrix.serve(&["--unixsocket", &socket, "--requirepass-file", &password])?;
+    let mut client = served.connect()?;
+    assert_eq!(client.call(&[b"AUTH", b"open sesame"])?, Reply::ok());
+    let Reply::Bulk(Some(told)) = client.call(&[b"INFO", b"matrix"])? else {
+        return Err("INFO is a text".into());
+    };
+    let told = String::from_utf8(told)?;
+    for line in ["matrix_shape:2x3", "matrix_ack:majority", "matrix_device_engine:scmkv"] {
+        assert!(told.contains(line), "{told}");
+    }
+    for address in [&served.address, &socket] {
+        let server = ["--server", address, "--password-file", &password];
+        let asked =
+            |code, words: &[&str]| session::expect(code, &[&["matrix"], words, &server].concat());
+        let by_server = lasting(&asked(0, &["status", "--json"])?)?;
+        assert_eq!(by_server, status);
+        assert!(asked(0, &["status"])?.contains("matrix   2x3, mkvs, ack majority, epoch 1"));
+        let one: Value =
+            serde_json::from_str(&asked(0, &["status", "--device", "g0d2", "--json"])?)?;
+        assert_eq!(one["devices"].as_array().map(Vec::len), Some(1), "{one}");
+        assert_eq!(one["devices"][0]["device"], "g0d2");
+        asked(0, &["scrub", "--device", "g1d2"])?;
+        for wrong in [&["status"][..], &["scrub"], &["replace"]] {
+            asked(2, &[wrong, &["--device", "g2d0"]].concat())?;
+        }
+    }
+    session::expect(3, &["matrix", "status", "--json", "--server", &served.address])?;
+    served.terminate()?;
+    for wrong in [&["status"][..], &["scrub"], &["replace"]] {
+        matrix.expect(2, &[&["matrix"], wrong, &["--device", "g2d0"]].concat())?;
+    }
+    matrix.expect(0, &["matrix", "scrub", "--device", "g0d1"])?;
+    Ok(())
+}
+
+#[test]
+fn a_matrix_is_not_opened_as_what_it_is_not() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let matrix = created(&place, "bptree", 10)?;
+    let single = place.created("single", &["--size", "64MiB"])?;
+    let serve = ["serve", "--port", "0"];
+    for (word, wrong) in [
+        ("the ack of this matrix is all, not first", ["--ack", "first"]),
+        ("the prototype of this matrix is mkvs, not mkvs-gekv", ["--prototype", "mkvs-gekv"]),
+        ("the engine of g0d0 of this matrix is bptree, not scmkv", ["--engine", "scmkv"]),
+    ] {
+        matrix.says(2, &[word], &[&serve[..], &wrong].concat())?;
+    }
+    single.says(2, &["is a single pool"], &[&serve[..], &["--ack", "first"]].concat())?;
+    let bench = ["bench", "--workload", "load", "--records", "100", "--json"];
+    matrix.says(2, &["not scmkv"], &[&bench[..], &["--engine", "scmkv"]].concat())?;
+    let line: Value = serde_json::from_str(&matrix.expect(0, &bench)?)?;
+    assert_eq!((&line["matrix"]["shape"], &line["matrix"]["ack"]), (&"2x2".into(), &"all".into()));
+    let same = ["--ack", "all", "--prototype", "mkvs", "--engine", "bptree"];
+    matrix.serve(&same)?.terminate()?;
+    // What is no matrix is told so by either route.
+    single.expect(64, &["matrix", "status"])?;
+    let served = single.serve(&[])?;
+    session::expect(64, &["matrix", "status", "--json", "--server", &served.address])?;
+    served.terminate()?;
+    matrix.is_sound()
 }
 
 /// Each prototype is made, stays what it is, and tells of its devices.

@@ -71,8 +71,8 @@ pub struct StoreConfig {
     pub(crate) background: bool,
     pub(crate) check_reads: bool,
     pub(crate) matrix: Option<MatrixShape>,
-    pub(crate) ack: Ack,
-    pub(crate) prototype: Prototype,
+    pub(crate) ack: Option<Ack>,
+    pub(crate) prototype: Option<Prototype>,
     pub(crate) accept_loss: bool,
     pub(crate) is_copy: bool,
     pub(crate) answers_within: Option<Duration>,
@@ -92,8 +92,8 @@ impl StoreConfig {
             background: true,
             check_reads: false,
             matrix: None,
-            ack: Ack::All,
-            prototype: Prototype::default(),
+            ack: None,
+            prototype: None,
             accept_loss: false,
             is_copy: false,
             answers_within: coreplane_mkvs::Options::default().answers_within,
@@ -170,18 +170,18 @@ impl StoreConfig {
         self
     }
 
-    /// How many copies a write to a matrix waits for; without meaning for one that exists.
+    /// How many copies a write to a matrix waits for. One that exists must have been made so.
     #[must_use]
     pub fn ack(mut self, ack: Ack) -> Self {
-        self.ack = ack;
+        self.ack = Some(ack);
         self
     }
 
     /// Which of the paper's prototypes a matrix is: how its reads are served. `mkvs-ekv` is one
-    /// device, whatever shape is asked for. Without meaning for a matrix that exists.
+    /// device, whatever shape is asked for. A matrix that exists must have been made so.
     #[must_use]
     pub fn prototype(mut self, prototype: Prototype) -> Self {
-        self.prototype = prototype;
+        self.prototype = Some(prototype);
         self
     }
 

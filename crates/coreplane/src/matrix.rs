@@ -1,12 +1,12 @@
 //! A matrix in a directory: one file for each device, `g0d0` and so on.
 
 use crate::config::{EngineChoice, StoreConfig};
-use crate::store::{bptree_options, pool_engine, scmkv_options};
+use crate::store::{bptree_options, index_of, pool_engine, scmkv_options};
 use coreplane_bptree::Bptree;
 use coreplane_engine::{Engine, Error, Result};
 use coreplane_mkvs::{Position, Rack, TimeSource};
 use coreplane_pmem::Medium;
-use coreplane_scmkv::Scmkv;
+use coreplane_scmkv::{Placement, Scmkv};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -19,6 +19,13 @@ pub struct MatrixShape {
     pub groups: u16,
     /// Devices in each.
     pub devices: u8,
+}
+
+/// `2x2`.
+impl std::fmt::Display for MatrixShape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}x{}", self.groups, self.devices)
+    }
 }
 
 /// `GROUPSxDEVICES`.
@@ -39,17 +46,28 @@ pub(crate) struct Directory<'a> {
     config: &'a StoreConfig,
     /// What the devices rest on: the least of it.
     medium: Mutex<Option<Medium>>,
+    /// Where their indexes lie, once each.
+    indexes: Mutex<Vec<&'static str>>,
     created: Mutex<Vec<PathBuf>>,
 }
 
 impl<'a> Directory<'a> {
     pub(crate) fn new(config: &'a StoreConfig) -> Self {
-        Self { config, medium: Mutex::new(None), created: Mutex::default() }
+        let (medium, indexes) = (Mutex::new(None), Mutex::default());
+        Self { config, medium, indexes, created: Mutex::default() }
     }
 
     /// What the devices rest on.
     pub(crate) fn medium(&self) -> Option<Medium> {
         self.medium.lock().clone()
+    }
+
+    /// Where the indexes of the devices lie.
+    pub(crate) fn index(&self) -> &'static str {
+        match self.indexes.lock()[..] {
+            [one] => one,
+            _ => "dram and pmem",
+        }
     }
 
     /// Removes what was created: it is no matrix yet.
@@ -65,7 +83,12 @@ impl<'a> Directory<'a> {
     }
 
     /// The medium of the whole is that of the device that promises least.
-    fn note(&self, medium: Medium) {
+    fn note(&self, medium: Medium, index: Placement) {
+        let index = index_of(index);
+        let mut indexes = self.indexes.lock();
+        if !indexes.contains(&index) {
+            indexes.push(index);
+        }
         let mut known = self.medium.lock();
         if known.as_ref().is_none_or(|known| known.power_safe && !medium.power_safe) {
             *known = Some(medium);
@@ -104,7 +127,7 @@ impl Rack for Directory<'_> {
                 let options =
                     coreplane_scmkv::Options { time, outlives_medium, ..scmkv_options(config) };
                 let made = Scmkv::create(&path, size, media, config.placement, options)?;
-                self.note(made.medium());
+                self.note(made.medium(), made.placement());
                 Arc::new(made)
             }
             EngineChoice::Bptree => {
@@ -112,7 +135,7 @@ impl Rack for Directory<'_> {
                     coreplane_bptree::Options { time, outlives_medium, ..bptree_options(config) };
                 let page_size = coreplane_bptree::PAGE_SIZE;
                 let made = Bptree::create(&path, size, page_size, media, &options)?;
-                self.note(made.medium());
+                self.note(made.medium(), Placement::Dram);
                 Arc::new(made)
             }
             EngineChoice::Model => {
@@ -134,14 +157,14 @@ impl Rack for Directory<'_> {
                 let options =
                     coreplane_bptree::Options { time, outlives_medium, ..bptree_options(config) };
                 let found = Bptree::open(&path, media, &options, &|_| {})?;
-                self.note(found.medium());
+                self.note(found.medium(), Placement::Dram);
                 Arc::new(found)
             }
             EngineChoice::Scmkv | EngineChoice::Model => {
                 let options =
                     coreplane_scmkv::Options { time, outlives_medium, ..scmkv_options(config) };
                 let found = Scmkv::open(&path, media, options)?;
-                self.note(found.medium());
+                self.note(found.medium(), found.placement());
                 Arc::new(found)
             }
         })

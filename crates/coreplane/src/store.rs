@@ -18,6 +18,7 @@ pub struct Store {
     pooled: Option<Pooled>,
     matrix: Option<Arc<MatrixStore>>,
     medium: Medium,
+    index: &'static str,
     durability: Durability,
     is_copy: bool,
 }
@@ -44,6 +45,7 @@ impl Store {
         if let Some(shape) = config.matrix {
             return Self::create_matrix(config, shape);
         }
+        check_single(config)?;
         let engine = config.engine.unwrap_or_default();
         if let (Some(above), true) = (config.path.parent(), engine != EngineChoice::Model) {
             std::fs::create_dir_all(above).map_err(|source| Error::Io {
@@ -73,8 +75,13 @@ impl Store {
             let rack = Directory::new(config);
             let options = matrix_options(config);
             let matrix = Matrix::open(&rack, &options, &|_| {})?;
-            return Ok(Self::of_matrix(config, matrix, rack.medium()));
+            if let Err(error) = check_asked(config, &matrix) {
+                matrix.close()?;
+                return Err(error);
+            }
+            return Ok(Self::of_matrix(config, matrix, &rack));
         }
+        check_single(config)?;
         let (path, media) = (&config.path, config.media.clone());
         let pooled = match Self::engine_at(config) {
             EngineChoice::Scmkv => {
@@ -99,22 +106,25 @@ impl Store {
             .map_err(|source| Error::Io { context: context(), source })?;
         let rack = Directory::new(config);
         let MatrixShape { groups, devices } = shape;
-        let StoreConfig { ack, prototype, .. } = *config;
+        let ack = config.ack.unwrap_or_default();
+        let prototype = config.prototype.unwrap_or_default();
         let shape = Shape { groups, devices, ack, prototype };
         let made = Matrix::create(&rack, shape, &matrix_options(config));
         if made.is_err() {
             rack.remove_created();
         }
-        Ok(Self::of_matrix(config, made?, rack.medium()))
+        Ok(Self::of_matrix(config, made?, &rack))
     }
 
-    fn of_matrix(config: &StoreConfig, matrix: Matrix, medium: Option<Medium>) -> Self {
+    fn of_matrix(config: &StoreConfig, matrix: Matrix, rack: &Directory<'_>) -> Self {
+        let (medium, index) = (rack.medium(), rack.index());
         let matrix = MatrixStore::new(Arc::new(matrix), config.clone());
         Self {
             engine: matrix.matrix().clone(),
             pooled: None,
             matrix: Some(Arc::new(matrix)),
             medium: medium.unwrap_or_else(dram),
+            index,
             durability: config.durability,
             is_copy: config.is_copy,
         }
@@ -147,12 +157,14 @@ impl Store {
     }
 
     fn pooled(config: &StoreConfig, pooled: Pooled) -> Self {
-        let (engine, medium): (Arc<dyn Engine>, _) = match &pooled {
-            Pooled::Scmkv(engine) => (engine.clone(), engine.medium()),
-            Pooled::Bptree(engine) => (engine.clone(), engine.medium()),
+        let (engine, medium, index): (Arc<dyn Engine>, _, _) = match &pooled {
+            Pooled::Scmkv(engine) => {
+                (engine.clone(), engine.medium(), index_of(engine.placement()))
+            }
+            Pooled::Bptree(engine) => (engine.clone(), engine.medium(), index_of(Placement::Dram)),
         };
         let StoreConfig { durability, is_copy, .. } = *config;
-        Self { engine, medium, pooled: Some(pooled), matrix: None, durability, is_copy }
+        Self { engine, medium, index, pooled: Some(pooled), matrix: None, durability, is_copy }
     }
 
     fn model(config: &StoreConfig) -> Self {
@@ -161,6 +173,7 @@ impl Store {
             pooled: None,
             matrix: None,
             medium: dram(),
+            index: index_of(Placement::Dram),
             durability: config.durability,
             is_copy: false,
         }
@@ -186,12 +199,9 @@ impl Store {
         self.durability
     }
 
-    /// Where its index lies: `pmem` or `dram`.
+    /// Where its index lies: `pmem` or `dram`; `dram and pmem` if devices of a matrix differ.
     pub fn index(&self) -> &'static str {
-        match &self.pooled {
-            Some(Pooled::Scmkv(engine)) if engine.placement() == Placement::Pool => "pmem",
-            _ => "dram",
-        }
+        self.index
     }
 
     /// What a power cut would lose of the writes that returned, in words: what the medium loses,
@@ -256,6 +266,55 @@ fn matrix_options(config: &StoreConfig) -> Options {
     Options { accept_loss, durability, looks_only: is_copy, answers_within, ..Options::default() }
 }
 
+/// Where an index lies, in a word.
+pub(crate) fn index_of(placement: Placement) -> &'static str {
+    if placement == Placement::Pool { "pmem" } else { "dram" }
+}
+
+/// # Errors
+/// If a matrix is not what it is asked to be.
+fn check_asked(config: &StoreConfig, matrix: &Matrix) -> Result<()> {
+    let differs = |what: &str, is: &dyn std::fmt::Debug, asked: &dyn std::fmt::Debug| {
+        let (is, asked) = (format!("{is:?}").to_lowercase(), format!("{asked:?}").to_lowercase());
+        let path = config.path.display();
+        Err(Error::Unusable(format!(
+            "{path}: the {what} of this matrix is {is}, not {asked}; it was created so, and stays so"
+        )))
+    };
+    match config.ack {
+        Some(ack) if ack != matrix.ack() => return differs("ack", &matrix.ack(), &ack),
+        _ => {}
+    }
+    let is = matrix.prototype();
+    if let Some(asked) = config.prototype.filter(|asked| *asked != is) {
+        return differs("prototype", &format_args!("{is}"), &format_args!("{asked}"));
+    }
+    let engines = matrix.engines();
+    let asked = config.engine.map(EngineChoice::name);
+    match engines.iter().find(|(_, engine)| asked.is_some_and(|asked| asked != *engine)) {
+        Some((place, engine)) => {
+            let what = format!("engine of {place}");
+            differs(
+                &what,
+                &format_args!("{engine}"),
+                &format_args!("{}", asked.unwrap_or_default()),
+            )
+        }
+        None => Ok(()),
+    }
+}
+
+/// # Errors
+/// If a single pool is asked to be what only a matrix can.
+fn check_single(config: &StoreConfig) -> Result<()> {
+    if config.ack.is_some() || config.prototype.is_some() {
+        let path = config.path.display();
+        let what = format!("{path} is a single pool: ack and prototype are of a matrix");
+        return Err(Error::Unusable(what));
+    }
+    Ok(())
+}
+
 /// What a store rests on that has no pool.
 fn dram() -> Medium {
     Medium {
@@ -267,7 +326,7 @@ fn dram() -> Medium {
 }
 
 /// The engine of the pool at `path`, if that can be told.
-pub(crate) fn pool_engine(path: &Path) -> Option<EngineChoice> {
+pub fn pool_engine(path: &Path) -> Option<EngineChoice> {
     Pool::kind_at(path).ok()?.parse().ok()
 }
 

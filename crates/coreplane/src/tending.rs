@@ -2,11 +2,11 @@
 //! meanwhile.
 
 use crate::config::{EngineChoice, StoreConfig};
-use crate::matrix::{Directory, places};
+use crate::matrix::{Directory, MatrixShape, places};
 use crate::store::pool_engine;
-use coreplane_engine::{Error, Progress, Result};
+use coreplane_engine::{Engine, Error, Progress, Remedy, Result, Stats};
 use coreplane_mkvs::{
-    Departure, FillOptions, Filled, InDoubt, Loss, Matrix, Position, Scrubbed, Standing,
+    Ack, Departure, FillOptions, Filled, InDoubt, Loss, Matrix, Position, Prototype, Scrubbed, Standing,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -21,8 +21,9 @@ pub enum Work {
     AddGroup(FillOptions),
     /// Go on with a move of keys that was cut off.
     FinishMoves(FillOptions),
-    /// Hold every record against its checksums, and heal what is damaged from a peer.
-    Scrub,
+    /// Hold every record against its checksums, of one device or of all, and heal what is damaged from a
+    /// peer.
+    Scrub(Option<Position>),
 }
 
 impl Work {
@@ -32,7 +33,7 @@ impl Work {
             Self::Replace(..) => "replace",
             Self::AddGroup(_) => "add-group",
             Self::FinishMoves(_) => "finish-moves",
-            Self::Scrub => "scrub",
+            Self::Scrub(_) => "scrub",
         }
     }
 }
@@ -54,7 +55,37 @@ pub struct Doing {
     /// How far it is.
     pub progress: Option<Progress>,
     /// What came of it; none as long as it goes on.
-    pub done: Option<std::result::Result<Done, String>>,
+    pub done: Option<std::result::Result<Done, Failed>>,
+}
+
+/// Why something could not be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failed {
+    /// In words.
+    pub message: String,
+    /// What can be done about it.
+    pub remedy: Remedy,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self { message: error.to_string(), remedy: error.remedy() }
+    }
+}
+
+/// What a matrix was made as, and has become.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MatrixFacts {
+    /// Its groups, and the places in each.
+    pub shape: MatrixShape,
+    /// How many copies a write waits for.
+    pub ack: Ack,
+    /// How its reads are served.
+    pub prototype: Prototype,
+    /// The epoch of the membership: it is raised with every change of who is current.
+    pub epoch: u64,
+    /// The engine of each device that is there.
+    pub engines: Vec<(Position, &'static str)>,
 }
 
 /// A matrix and how it is.
@@ -151,6 +182,25 @@ impl MatrixStore {
         self.matrix.epoch()
     }
 
+    /// What it is.
+    pub fn facts(&self) -> MatrixFacts {
+        let places = self.matrix.standings();
+        let devices = places.iter().map(|(place, _)| place.device + 1).max().unwrap_or(0);
+        let groups = places.iter().map(|(place, _)| place.group + 1).max().unwrap_or(0);
+        MatrixFacts {
+            shape: MatrixShape { groups, devices },
+            ack: self.matrix.ack(),
+            prototype: self.matrix.prototype(),
+            epoch: self.matrix.epoch(),
+            engines: self.matrix.engines(),
+        }
+    }
+
+    /// Its counters, and its devices'.
+    pub fn stats(&self) -> Stats {
+        self.matrix.stats()
+    }
+
     /// True if keys are still to move to a group that was added: [`Work::FinishMoves`] goes on.
     pub fn is_moving(&self) -> bool {
         self.matrix.is_moving()
@@ -170,7 +220,7 @@ impl MatrixStore {
             }
             Work::AddGroup(options) => matrix.add_group(rack, &options, progress).map(Done::Filled),
             Work::FinishMoves(options) => matrix.finish_moves(&options, progress).map(Done::Filled),
-            Work::Scrub => matrix.scrub(progress).map(Done::Scrubbed),
+            Work::Scrub(device) => matrix.scrub_of(device, progress).map(Done::Scrubbed),
         };
         *self.devices_in_doubt.lock() = None;
         done
@@ -192,7 +242,7 @@ impl MatrixStore {
         let this = Arc::clone(self);
         let run = move || {
             let done = this.run(work, &|progress| this.note(|it| it.progress = Some(progress)));
-            this.note(|it| it.done = Some(done.map_err(|error| error.to_string())));
+            this.note(|it| it.done = Some(done.map_err(Failed::from)));
         };
         let builder = std::thread::Builder::new().name("coreplane-matrix".to_owned());
         let spawned = builder

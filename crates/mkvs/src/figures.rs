@@ -26,6 +26,16 @@ impl Matrix {
         spin::lock(&self.shared.label).prototype
     }
 
+    /// The engine of each device that is there.
+    pub fn engines(&self) -> Vec<(Position, &'static str)> {
+        let groups = self.shared.groups.iter();
+        let engine = |group: &Group, device: &Device| {
+            let position = Position { group: group.number, device: device.number };
+            (position, device.engine.name())
+        };
+        groups.flat_map(|group| group.devices().map(move |device| engine(group, device))).collect()
+    }
+
     /// How many copies a write waits for.
     pub fn ack(&self) -> Ack {
         spin::lock(&self.shared.label).ack

@@ -18,10 +18,10 @@ use crate::device::Device;
 use crate::engine::Matrix;
 use crate::filling::Item;
 use crate::group::Group;
-use crate::label::Position;
+use crate::label::{Position, Standing};
 use crate::matrix::{Shared, is_reserved};
 use crate::pending::Pending;
-use coreplane_engine::{Doubt, Engine, Entry, Progress, Record, Result, Visibility};
+use coreplane_engine::{Doubt, Engine, Entry, Error, Progress, Record, Result, Visibility};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -66,10 +66,27 @@ impl Matrix {
     /// # Errors
     /// As the devices, but for damage, which is in the answer.
     pub fn scrub(&self, progress: &dyn Fn(Progress)) -> Result<Scrubbed> {
+        self.scrub_of(None, progress)
+    }
+
+    /// As [`Matrix::scrub`], of one device: of all records that it has or should have, which its peers
+    /// name; so its group alone is gone through.
+    ///
+    /// # Errors
+    /// As [`Matrix::scrub`]; [`Error::Unusable`] if there is no such device, or it is not current.
+    pub fn scrub_of(
+        &self,
+        device: Option<Position>,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Scrubbed> {
         let shared = &*self.shared;
+        if let Some(place) = device {
+            shared.check_current(place)?;
+        }
+        let is_asked = |group: &Group| device.is_none_or(|place| place.group == group.number);
         let (in_doubt, uncertain) = (shared.clear_doubts()?, shared.uncertain.ranges());
         let mut scrubbed = Scrubbed { in_doubt, uncertain, ..Scrubbed::default() };
-        for group in shared.groups.iter() {
+        for group in shared.groups.iter().filter(|group| is_asked(group)) {
             let mut doubts = Vec::new();
             for device in group.of(group.members()) {
                 doubts.push((Arc::clone(device), shared.doubts_of(group, device)?));
@@ -92,6 +109,18 @@ impl Matrix {
 }
 
 impl Shared {
+    /// # Errors
+    /// If there is no such device, or it is not a current member.
+    fn check_current(&self, place: Position) -> Result<()> {
+        let standings = self.standings();
+        let what = match standings.iter().find(|(position, _)| *position == place) {
+            Some((_, Standing::Current)) => return Ok(()),
+            Some(_) => format!("{place} is not current: replace fills it"),
+            None => format!("there is no place {place} in this matrix"),
+        };
+        Err(Error::Unusable(what))
+    }
+
     /// What a device is in doubt of. One that fails is left out.
     fn doubts_of(&self, group: &Arc<Group>, device: &Device) -> Result<Vec<Doubt>> {
         match device.engine.doubts() {

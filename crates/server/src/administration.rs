@@ -6,7 +6,8 @@ pub trait Administration: Send + Sync + std::fmt::Debug {
     /// told.
     ///
     /// # Errors
-    /// Why it cannot be done, in words.
+    /// Why it cannot be done, as it is sent: in words, from the code of the error on (`ERR`, or `UNUSABLE` if
+    /// the matrix, and not the command, must be other).
     fn run(&self, words: &[&str]) -> Result<String, String>;
 
     /// How the devices are, for `INFO`: names of letters, digits and underscores, and values. Those

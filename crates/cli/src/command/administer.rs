@@ -1,5 +1,6 @@
 //! Pools as a whole: create, info, stats, grow.
 
+use crate::administration;
 use crate::arguments::{Create, Grow, Pool};
 use crate::failure::{Failure, Outcome};
 use crate::json;
@@ -30,7 +31,7 @@ fn facts(path: &Path, store: &Store) -> Result<Value, Failure> {
     let stats = store.engine().stats();
     let limits = store.engine().limits();
     let medium = store.medium();
-    Ok(json!({
+    let mut facts = json!({
         "pool": path.display().to_string(),
         "engine": store.engine().name(),
         "index": store.index(),
@@ -45,7 +46,12 @@ fn facts(path: &Path, store: &Store) -> Result<Value, Failure> {
         "dram_bytes": stats.dram_bytes,
         "key_len_max": limits.key_len_max,
         "value_len_max": limits.value_len_max,
-    }))
+    });
+    if let (Some(facts), Some(matrix)) = (facts.as_object_mut(), store.matrix()) {
+        facts.extend(administration::facts(matrix));
+        facts.insert("degraded".to_owned(), matrix.status().is_degraded.into());
+    }
+    Ok(facts)
 }
 
 pub(crate) fn stats(pool: &Pool) -> Outcome {

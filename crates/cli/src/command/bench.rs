@@ -1,5 +1,6 @@
 //! Measuring.
 
+use crate::administration;
 use crate::arguments::Bench;
 use crate::failure::{self, Failure, Outcome};
 use crate::json;
@@ -22,14 +23,14 @@ mod resync;
 pub(crate) fn run(bench: Bench) -> Outcome {
     let plan = bench.plan;
     plan.check()?;
-    let mut steps = Vec::new();
+    let (mut steps, mut code) = (Vec::new(), 0);
     for name in &bench.workload {
         match name.as_str() {
             "floor" => floor(&bench, &plan)?,
             "open" => first_operations(&bench, &plan)?,
             "filter" => filter(&bench, &plan)?,
             "competition" => competition::run(&bench, &plan)?,
-            "resync" => resync::run(&bench, &plan)?,
+            "resync" => code = code.max(resync::run(&bench, &plan)?),
             _ => {
                 let refuse = |what| {
                     let more = "open, floor, filter, competition, resync";
@@ -45,7 +46,7 @@ pub(crate) fn run(bench: Bench) -> Outcome {
         store.close()?;
         measured?;
     }
-    Ok(0)
+    Ok(code)
 }
 
 fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
@@ -83,11 +84,14 @@ fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
 
 fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<(), Failure> {
     let target = EngineTarget(&**store.engine());
-    let context = json!({
+    let mut context = json!({
         "durability": terms::durability_name(bench.durability),
         "medium": store.medium().name,
         "index": store.index(),
     });
+    if let Some(matrix) = store.matrix() {
+        context["matrix"] = Value::Object(administration::facts(matrix));
+    }
     for (step, plan) in Step::plans(steps, plan) {
         let is_load = matches!(step.workload, Workload::Fill | Workload::Load);
         if !is_load && store.engine().len()? < plan.records {

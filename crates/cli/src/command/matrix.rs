@@ -1,12 +1,13 @@
 //! Matrices: in a directory, or behind the server that has them open.
 
-use crate::administration::{self, standing_name};
-use crate::arguments::{AddGroup, Matrix, Replace, Tended};
+use crate::administration;
+use crate::arguments::{AddGroup, Looked, Matrix, Replace, Tended};
 use crate::ask::Asked;
-use crate::failure::{Failure, NO, Outcome, USAGE};
+use crate::failure::{FAILED, Failure, NO, Outcome, UNUSABLE, USAGE};
 use crate::json;
 use crate::progress::Bar;
-use coreplane::{FillOptions, InDoubt, MatrixStatus, MatrixStore, Store, Work};
+use crate::terms;
+use coreplane::{FillOptions, MatrixStore, Store, Work};
 use serde_json::Value;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ const ASKED_EVERY: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(matrix: &Matrix) -> Outcome {
     match matrix {
-        Matrix::Status(tended) => status(tended),
+        Matrix::Status(looked) => status(looked),
         Matrix::Replace(Replace { tended, device, fresh, limit }) => {
             let options = FillOptions { bytes_per_second_max: *limit, is_fresh: *fresh };
             let mut words = vec!["REPLACE".to_owned(), device.to_string()];
@@ -31,7 +32,11 @@ pub(crate) fn run(matrix: &Matrix) -> Outcome {
                 false => Work::AddGroup(options),
             })
         }
-        Matrix::Scrub(tended) => work(tended, vec!["SCRUB".to_owned()], None, |_| Work::Scrub),
+        Matrix::Scrub(Looked { tended, device }) => {
+            let mut words = vec!["SCRUB".to_owned()];
+            words.extend(device.iter().flat_map(|it| ["DEVICE".to_owned(), it.to_string()]));
+            work(tended, words, None, |_| Work::Scrub(*device))
+        }
     }
 }
 
@@ -40,54 +45,102 @@ fn matrix_of<'s>(store: &'s Store, tended: &Tended) -> Result<&'s Arc<MatrixStor
     store.matrix().ok_or_else(|| Failure::new(USAGE, message()))
 }
 
-fn status(tended: &Tended) -> Outcome {
-    let mut out = io::stdout().lock();
-    if let Some(mut server) = Asked::connect(&tended.behind)? {
+fn status(looked: &Looked) -> Outcome {
+    let tended = &looked.tended;
+    let mut status = if let Some(mut server) = Asked::connect(&tended.behind)? {
         let text = server.text(&["MATRIX", "STATUS"])?;
-        writeln!(out, "{text}")?;
-        return Ok(0);
+        serde_json::from_str(&text).map_err(|error| server.failed(&error))?
+    } else {
+        let store = tended.pool.look()?;
+        let status = matrix_of(&store, tended).map(|matrix| administration::status(matrix));
+        store.close()?;
+        status?
+    };
+    if let Some(place) = &looked.device {
+        narrow(&mut status, &place.to_string())?;
     }
-    let store = tended.pool.look()?;
-    let (status, records) = (matrix_of(&store, tended)?.status(), store.engine().len()?);
-    store.close()?;
+    let mut out = io::stdout().lock();
     if tended.pool.json {
-        let mut object = administration::status(&status);
-        object["records"] = records.into();
-        json::write_line(&mut out, &object)?;
-        return Ok(0);
+        json::write_line(&mut out, &status)?;
+    } else {
+        show(&mut out, &status)?;
     }
-    show(&mut out, &status, records)?;
     Ok(0)
 }
 
-fn show(out: &mut impl Write, status: &MatrixStatus, records: u64) -> io::Result<()> {
-    for (position, standing) in &status.devices {
-        writeln!(out, "{position:<8} {}", standing_name(*standing))?;
+/// Leaves out what is said of other devices.
+fn narrow(status: &mut Value, place: &str) -> Result<(), Failure> {
+    let start = format!("{place}: ");
+    if let Some(devices) = status["devices"].as_array_mut() {
+        devices.retain(|device| device["device"] == place);
+        if devices.is_empty() {
+            let message = format!("there is no place {place} in this matrix");
+            return Err(Failure::new(UNUSABLE, message));
+        }
     }
-    for (position, how) in &status.damaged {
-        writeln!(out, "{position:<8} is left out: {how} (`replace --fresh` fills a new one)")?;
+    if let Some(damaged) = status["damaged"].as_array_mut() {
+        damaged.retain(|text| text.as_str().is_some_and(|text| text.starts_with(&start)));
     }
-    for it in &status.departures {
-        writeln!(out, "{:<8} went at {} ms: {}", it.device, it.at.0, it.why)?;
+    Ok(())
+}
+
+fn show(out: &mut impl Write, status: &Value) -> io::Result<()> {
+    let list = |name: &str| status[name].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let bytes = |value: &Value| terms::human(value.as_u64().unwrap_or(0));
+    for device in list("devices") {
+        let (place, standing) = (text(&device["device"]), text(&device["standing"]));
+        if let Some(engine) = device["engine"].as_str() {
+            let (free, all) = (bytes(&device["free_bytes"]), bytes(&device["pool_bytes"]));
+            writeln!(out, "{place:<8} {standing:<8} {engine}, {free} of {all} free")?;
+        } else {
+            writeln!(out, "{place:<8} {standing}")?;
+        }
     }
-    for (position, leaves) in &status.in_doubt.devices {
-        writeln!(out, "{position:<8} has lost records of {leaves} leaves (`scrub` heals it)")?;
+    for damaged in list("damaged") {
+        let damaged = text(&damaged);
+        let (place, how) = damaged.split_once(": ").unwrap_or((&damaged, ""));
+        writeln!(out, "{place:<8} is left out: {how} (`replace --fresh` fills a new one)")?;
     }
-    let InDoubt { keys, ranges, .. } = status.in_doubt;
-    if keys > 0 {
-        writeln!(out, "in doubt {keys} keys (`scrub` makes up for it)")?;
+    for it in list("departures") {
+        let (device, at, why) = (text(&it["device"]), &it["at_ms"], text(&it["error"]));
+        writeln!(out, "{device:<8} went at {at} ms: {why}")?;
     }
-    if ranges > 0 {
-        writeln!(out, "in doubt {ranges} ranges of keys (`--accept-loss` accepts what is there)")?;
-    }
-    for (group, slots) in status.slots.iter().enumerate() {
+    show_doubts(out, &status["in_doubt"])?;
+    for (group, slots) in list("slots").iter().enumerate() {
         writeln!(out, "group {group:<2} {slots} slots")?;
     }
-    if status.slots_moving > 0 {
-        let moving = status.slots_moving;
+    if status["slots_moving"] != 0 {
+        let moving = &status["slots_moving"];
         writeln!(out, "moving   {moving} slots (`coreplane matrix add-group` goes on)")?;
     }
-    writeln!(out, "records  {records}{}", if status.is_degraded { "  (degraded)" } else { "" })
+    let work = &status["work"];
+    if !work.is_null() {
+        let (done, total) = (text(&work["done"]), text(&work["total"]));
+        let how =
+            if work["going_on"] == true { format!("{done} of {total}") } else { "over".to_owned() };
+        writeln!(out, "work     {}: {how}", text(&work["work"]))?;
+    }
+    let of = |name: &str| text(&status[name]);
+    let (shape, prototype, ack, epoch) = (of("shape"), of("prototype"), of("ack"), of("epoch"));
+    writeln!(out, "matrix   {shape}, {prototype}, ack {ack}, epoch {epoch}")?;
+    let degraded = if status["degraded"] == true { "  (degraded)" } else { "" };
+    writeln!(out, "records  {}{degraded}", status["records"])
+}
+
+fn show_doubts(out: &mut impl Write, doubts: &Value) -> io::Result<()> {
+    for device in doubts["devices"].as_array().into_iter().flatten() {
+        let (place, leaves) = (device["device"].as_str().unwrap_or_default(), &device["leaves"]);
+        writeln!(out, "{place:<8} has lost records of {leaves} leaves (`scrub` heals it)")?;
+    }
+    let (keys, ranges) = (&doubts["keys"], &doubts["ranges"]);
+    if keys.as_u64() > Some(0) {
+        writeln!(out, "in doubt {keys} keys (`scrub` makes up for it)")?;
+    }
+    if ranges.as_u64() > Some(0) {
+        writeln!(out, "in doubt {ranges} ranges of keys (`--accept-loss` accepts what is there)")?;
+    }
+    Ok(())
 }
 
 /// Has it done here, or by the server.
@@ -140,7 +193,9 @@ fn by_server(mut server: Asked, words: &[String]) -> Result<Value, Failure> {
         let status: Value = serde_json::from_str(&text).map_err(|error| server.failed(&error))?;
         let work = &status["work"];
         if let Some(error) = work["error"].as_str() {
-            return Err(server.failed(&error));
+            let code = work["code"].as_u64().and_then(|code| u8::try_from(code).ok());
+            let failed = server.failed(&error);
+            return Err(Failure::new(code.unwrap_or(FAILED), failed.message));
         }
         if work["going_on"] == false {
             return Ok(work["outcome"].clone());

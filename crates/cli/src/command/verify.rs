@@ -21,7 +21,7 @@ fn check(pool: &Pool) -> Outcome {
     if report.is_sound() {
         store.close()?;
     }
-    show(&report, pool.json)?;
+    show(&report, pool)?;
     Ok(if report.is_sound() { 0 } else { failure::NO })
 }
 
@@ -49,7 +49,7 @@ fn repair(pool: &Pool) -> Outcome {
             "repaired: damage in {places} places, {lost} keys named that are lost"
         )?;
     }
-    show(&report, pool.json)?;
+    show(&report, pool)?;
     let was_sound = repair.findings.is_empty() && report.is_sound();
     Ok(if was_sound { 0 } else { failure::NO })
 }
@@ -87,9 +87,9 @@ fn tell_of(finding: &Finding, as_json: bool) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-fn show(report: &VerifyReport, as_json: bool) -> Result<(), Failure> {
+fn show(report: &VerifyReport, pool: &Pool) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    if as_json {
+    if pool.json {
         let damages: Vec<_> = report
             .damages
             .iter()
@@ -111,10 +111,7 @@ fn show(report: &VerifyReport, as_json: bool) -> Result<(), Failure> {
     let bytes = terms::human(report.bytes);
     writeln!(out, "{verdict}: {} records, {bytes} checked", report.records)?;
     if !report.is_sound() {
-        writeln!(
-            out,
-            "`coreplane verify --repair` gives up what is damaged, and says what is lost"
-        )?;
+        writeln!(out, "{}", failure::way_out(&pool.path()))?;
     }
     Ok(())
 }

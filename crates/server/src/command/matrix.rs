@@ -3,16 +3,16 @@
 use super::{Answer, Call};
 
 /// `MATRIX STATUS`, `MATRIX REPLACE device [FRESH] [LIMIT bytes]`, `MATRIX ADDGROUP [LIMIT bytes]`,
-/// `MATRIX SCRUB`: what it is, or that it has begun. What the words mean whoever looks after the
+/// `MATRIX SCRUB [DEVICE device]`: what it is, or that it has begun. What the words mean whoever looks after the
 /// devices knows.
 pub(super) fn matrix(call: &mut Call<'_, '_>) -> Answer {
     let Some(administration) = &call.host.config.administration else {
-        return Err("ERR the store is no matrix".into());
+        return Err("NOMATRIX the store is no matrix".into());
     };
     let words: Vec<String> =
         call.words.from(1).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let text = administration.run(&words).map_err(|error| format!("ERR {error}"))?;
+    let text = administration.run(&words)?;
     call.reply.bulk(text.as_bytes());
     Ok(())
 }

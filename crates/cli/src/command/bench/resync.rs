@@ -1,15 +1,16 @@
 //! A matrix under load that loses a device and is given another.
 
 use crate::arguments::Bench;
-use crate::failure::{self, Failure};
+use crate::failure::{self, Failure, NO, Outcome};
 use crate::json;
 use coreplane::EngineChoice;
-use coreplane_bench::{DeviceEngine, Plan, resync};
+use coreplane_bench::{DeviceEngine, Plan, ResyncReport, resync};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-/// On a matrix of its own beside the pool: a line for each stage, and one for the end.
-pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
+/// On a matrix of its own beside the pool: a line for each stage, and one for the end. No success if
+/// anything failed, was lost or differs.
+pub(super) fn run(bench: &Bench, plan: &Plan) -> Outcome {
     let engine = match bench.engine {
         None | Some(EngineChoice::Bptree) => DeviceEngine::Bptree,
         Some(EngineChoice::Scmkv) => DeviceEngine::Scmkv,
@@ -23,11 +24,14 @@ pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
     name.push(format!(".resync-{}", std::process::id()));
     let (stages, end) = resync(&PathBuf::from(name), plan, &bench.refill, engine)?;
     let mut out = io::stdout().lock();
+    let is_sound = stages.iter().all(ResyncReport::is_sound) && end.is_sound();
+    let code = if is_sound { 0 } else { NO };
     if bench.pool.json {
         for stage in &stages {
             json::write_line(&mut out, &serde_json::to_value(stage)?)?;
         }
-        return json::write_line(&mut out, &serde_json::to_value(&end)?);
+        json::write_line(&mut out, &serde_json::to_value(&end)?)?;
+        return Ok(code);
     }
     for stage in stages {
         writeln!(
@@ -56,5 +60,5 @@ pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         end.lost,
         if end.is_equal { "have the same".to_owned() } else { end.damages.join("; ") },
     )?;
-    Ok(())
+    Ok(code)
 }
