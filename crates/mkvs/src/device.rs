@@ -286,9 +286,9 @@ impl Device {
                 && group.drop_member(self).is_err()
             {
                 // It has what it has. Of the rest nobody is to think that it will come.
-                group.give_up(self, &taken.decision());
+                group.give_up_write(self, &taken.decision());
                 while self.decisions.pop(&mut taken).is_some() {
-                    group.give_up(self, &taken.decision());
+                    group.give_up_write(self, &taken.decision());
                 }
             }
             self.is_closed.store(true, Ordering::SeqCst);

@@ -129,7 +129,8 @@ impl Shared {
         let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
         if put.is_some() {
             // One that was not made is not counted: that it is counted twice is "perhaps".
-            drop(group.filter.change().insert(hash));
+            let change = group.filter.change();
+            let _counted = change.insert(hash);
         }
         // All of them are needed.
         group.restore(Devices::MAX, |device, _| {

@@ -103,7 +103,7 @@ impl Group {
     }
 
     /// A device has not made what it was given, could not be left out, and never will make it.
-    pub(crate) fn give_up(&self, device: &Device, decision: &Decision<'_>) {
+    pub(crate) fn give_up_write(&self, device: &Device, decision: &Decision<'_>) {
         let whose = (self.number, decision.decided.key);
         let sequence = decision.options.sequence.unwrap_or_default();
         self.pending.give_up(decision.hash, whose, sequence, device.number);
