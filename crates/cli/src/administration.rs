@@ -3,8 +3,8 @@
 use crate::failure::code_of;
 use crate::json;
 use coreplane::{
-    Ack, Doing, Done, Doubt, FillOptions, InDoubt, Loss, MatrixFacts, MatrixStore, Position, Remedy,
-    Scrubbed, Standing, Work,
+    Ack, Doing, Done, Doubt, FillOptions, InDoubt, Loss, MatrixFacts, MatrixStore, Position,
+    Progress, Remedy, Scrubbed, Standing, Work,
 };
 use coreplane_server::Administration;
 use serde_json::{Map, Value, json};
@@ -247,7 +247,6 @@ pub(crate) fn done(done: &Done) -> Value {
             let places = |of: &[Position]| of.iter().map(Position::to_string).collect::<Vec<_>>();
             let unreadable: Vec<String> =
                 scrubbed.unreadable.iter().map(|(place, why)| format!("{place}: {why}")).collect();
-            let settled: Vec<String> = scrubbed.settled.iter().map(Position::to_string).collect();
             json!({
                 "records": scrubbed.records,
                 "repaired": places(&scrubbed.repaired),

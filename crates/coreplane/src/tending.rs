@@ -6,7 +6,8 @@ use crate::matrix::{Directory, MatrixShape, places};
 use crate::store::pool_engine;
 use coreplane_engine::{Engine, Error, Progress, Remedy, Result, Stats};
 use coreplane_mkvs::{
-    Ack, Departure, FillOptions, Filled, InDoubt, Loss, Matrix, Position, Prototype, Scrubbed, Standing,
+    Ack, Departure, FillOptions, Filled, InDoubt, Loss, Matrix, Position, Prototype, Scrubbed,
+    Standing,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
