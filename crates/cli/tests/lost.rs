@@ -33,11 +33,20 @@ struct Acknowledged {
     /// How often it has counted up.
     counted: [AtomicU64; WRITERS],
     stop: AtomicBool,
-    /// Errors that a client was told, where those may be.
+    /// A client may be told that something is not known.
+    may_refuse: bool,
+    /// How often one was.
     refused: AtomicU64,
 }
 
 impl Acknowledged {
+    /// True if a client was refused, who may be.
+    fn is_refused(&self, reply: &Reply) -> bool {
+        let is_refused = self.may_refuse && matches!(reply, Reply::Failed(_));
+        self.refused.fetch_add(u64::from(is_refused), Ordering::SeqCst);
+        is_refused
+    }
+
     fn total(&self) -> u64 {
         self.keys.iter().map(|keys| keys.load(Ordering::SeqCst)).sum()
     }
@@ -59,10 +68,16 @@ impl Acknowledged {
         while !self.is_over() {
             let number = self.keys[writer].load(Ordering::SeqCst);
             let reply = client.call(&[b"SET", &key(writer, number), &value(writer, number)])?;
+            if self.is_refused(&reply) {
+                return Ok(());
+            }
             assert_eq!(reply, Reply::ok(), "{writer}: {number}");
             self.keys[writer].store(number + 1, Ordering::SeqCst);
             let counted = self.counted[writer].load(Ordering::SeqCst) + 1;
             let reply = client.call(&[b"INCR", &sequence(writer)])?;
+            if self.is_refused(&reply) {
+                return Ok(());
+            }
             assert_eq!(reply, Reply::Number(i64::try_from(counted)?), "{writer}");
             self.counted[writer].store(counted, Ordering::SeqCst);
         }
@@ -80,16 +95,18 @@ impl Acknowledged {
             if known > 0 {
                 let number = step.wrapping_mul(0x9e37_79b9_7f4a_7c15) % known;
                 let reply = client.call(&[b"GET", &key(writer, number)])?;
-                assert_eq!(reply, Reply::bulk(value(writer, number)), "{writer}: {number}");
+                let is_right = reply == Reply::bulk(value(writer, number));
+                assert!(is_right || self.is_refused(&reply), "{writer}: {number}: {reply:?}");
             }
             let counted = self.counted[writer].load(Ordering::SeqCst);
             let reply = client.call(&[b"GET", &sequence(writer)])?;
-            assert!(counted == 0 || number_of(&reply)? >= counted, "{writer}: {reply:?}");
+            let is_right = counted == 0 || number_of(&reply).is_ok_and(|it| it >= counted);
+            assert!(is_right || self.is_refused(&reply), "{writer}: {reply:?} of {counted}");
             if step % 64 == 0 {
                 let known = self.total();
                 let reply = client.call(&[b"DBSIZE"])?;
                 let is_whole = matches!(reply, Reply::Number(found) if found as u64 >= known);
-                assert!(is_whole, "{reply:?} of {known}");
+                assert!(is_whole || self.is_refused(&reply), "{reply:?} of {known}");
             }
         }
         Ok(())
@@ -227,6 +244,66 @@ fn a_device_that_goes_under_load_costs_nothing_and_is_replaced() -> Outcome<()> 
         acknowledged.check(&served)?;
         served.terminate()?;
         matrix.remove()?;
+    }
+    Ok(())
+}
+
+/// Nobody has what the last device of a group had: whoever asks for it is told, and nothing else is
+/// told him. The other group goes on.
+#[test]
+fn the_last_device_of_a_group_takes_its_keys_with_it_and_nothing_else() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let matrix = place.created("alone", &["--matrix", "2x1", "--size", "32MiB"])?;
+    let served = serve(&matrix)?;
+    let acknowledged = Acknowledged { may_refuse: true, ..Acknowledged::default() };
+    acknowledged.while_loaded(&served, || {
+        acknowledged.wait_for(3000);
+        cut(&matrix, "g0d0", 0)?;
+        // Until each writer has come to a key of the group.
+        while acknowledged.refused.load(Ordering::SeqCst) < 200 && !acknowledged.is_over() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Ok(())
+    })?;
+    let mut client = served.connect()?;
+    let (mut kept, mut refused) = (0, 0);
+    for number in 0..acknowledged.keys[0].load(Ordering::SeqCst) {
+        let reply = client.call(&[b"GET", &key(0, number)])?;
+        match reply {
+            Reply::Failed(_) => refused += 1,
+            reply => {
+                assert_eq!(reply, Reply::bulk(value(0, number)), "{number}");
+                kept += 1;
+            }
+        }
+    }
+    assert!(kept > 0 && refused > 0, "{kept} kept, {refused} refused");
+    Ok(())
+}
+
+/// Where a write waits for one device only, what only that one had goes with it: whoever asks is told
+/// that it is not known, and never something older.
+#[test]
+fn where_a_write_waits_for_one_device_nothing_older_is_shown() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let matrix =
+        place.created("first", &["--matrix", "2x2", "--ack", "first", "--size", "32MiB"])?;
+    let served = serve(&matrix)?;
+    let acknowledged = Acknowledged { may_refuse: true, ..Acknowledged::default() };
+    acknowledged.while_loaded(&served, || {
+        acknowledged.wait_for(3000);
+        cut(&matrix, "g0d1", 1 << 16)?;
+        // Readers come to it by and by.
+        while !ask(&served, 0, &["status"])?.contains("absent") && !acknowledged.is_over() {}
+        is_told(&served, &matrix, "g0d1")
+    })?;
+    let mut client = served.connect()?;
+    for writer in 0..WRITERS {
+        for number in 0..acknowledged.keys[writer].load(Ordering::SeqCst) {
+            let reply = client.call(&[b"GET", &key(writer, number)])?;
+            let is_right = reply == Reply::bulk(value(writer, number));
+            assert!(is_right || acknowledged.is_refused(&reply), "{writer}: {number}: {reply:?}");
+        }
     }
     Ok(())
 }

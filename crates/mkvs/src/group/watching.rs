@@ -86,14 +86,14 @@ impl Group {
             let (since, looks) =
                 known.map_or_else(|| (Instant::now(), 0), |it| (it.since, it.looks + 1));
             if looks > 1 && since.elapsed() >= within {
-                self.give_up(device, within);
+                self.leave_hanging(device, within);
             }
             now.push(InCall { device: this, beat, since, looks });
         }
         *calls = now;
     }
 
-    fn give_up(&self, device: &Device, within: Duration) {
+    fn leave_hanging(&self, device: &Device, within: Duration) {
         let members = self.members();
         if members & 1 << device.number != 0 && members.count_ones() < 2 {
             // There is nobody to go on with.
