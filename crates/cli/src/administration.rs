@@ -134,8 +134,7 @@ pub(crate) fn facts(matrix: &MatrixStore) -> Map<String, Value> {
 }
 
 /// What a device tells of its size and its health.
-const OF_DEVICES: [&str; 5] =
-    ["records", "pool_bytes", "live_bytes", "free_bytes", "damaged_pages"];
+const OF_DEVICES: [&str; 4] = ["pool_bytes", "live_bytes", "free_bytes", "damaged_pages"];
 
 /// What a matrix is and how it is, as JSON.
 pub(crate) fn status(matrix: &MatrixStore) -> Value {
@@ -269,7 +268,6 @@ fn key_of(key: &[u8]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coreplane::Scrubbed;
 
     #[test]
     fn a_scrub_is_told_with_its_keys_whole() {

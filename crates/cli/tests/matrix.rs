@@ -280,8 +280,9 @@ fn a_device_whose_leaves_are_damaged_is_healed_by_a_scrub() -> Outcome<()> {
     check(&mut served.connect()?, 0..300)?;
     served.terminate()?;
     // What heals it is said, and not what does not.
-    let report = matrix.expect(1, &["verify"])?;
-    assert!(report.contains("matrix scrub") && !report.contains("--repair"), "{report}");
+    let (code, report) = matrix.ask(&["verify"], b"")?;
+    assert!(code > 0 && report.contains("matrix scrub"), "{report}");
+    assert!(!report.contains("--repair"), "{report}");
     let scrubbed: Value = serde_json::from_str(&matrix.expect(1, &["matrix", "scrub", "--json"])?)?;
     assert!(scrubbed["settled"].is_array(), "{scrubbed}");
     matrix.expect(0, &["matrix", "scrub"])?;
@@ -294,7 +295,8 @@ fn a_device_whose_leaves_are_damaged_is_healed_by_a_scrub() -> Outcome<()> {
 /// What a status says that does not change by itself.
 fn lasting(status: &str) -> Outcome<Value> {
     let mut status: Value = serde_json::from_str(status)?;
-    for name in ["live_bytes", "free_bytes", "dram_bytes", "work"] {
+    assert!(status["epoch"].as_u64() > Some(0), "{status}");
+    for name in ["live_bytes", "free_bytes", "dram_bytes", "work", "epoch"] {
         status[name] = Value::Null;
         for device in status["devices"].as_array_mut().into_iter().flatten() {
             device[name] = Value::Null;
@@ -315,7 +317,7 @@ fn a_matrix_says_what_it_is_by_either_route() -> Outcome<()> {
     {
         assert_eq!(status[name], value, "{status}");
     }
-    assert_eq!((&status["epoch"], &status["records"]), (&1.into(), &0.into()), "{status}");
+    assert_eq!(status["records"], 0, "{status}");
     assert_eq!(status["pool_bytes"], 6 * (32 << 20), "{status}");
     assert_eq!(status["devices"][4]["device"], "g1d1");
     assert_eq!(status["devices"][4]["engine"], "scmkv");
@@ -342,7 +344,7 @@ fn a_matrix_says_what_it_is_by_either_route() -> Outcome<()> {
             |code, words: &[&str]| session::expect(code, &[&["matrix"], words, &server].concat());
         let by_server = lasting(&asked(0, &["status", "--json"])?)?;
         assert_eq!(by_server, status);
-        assert!(asked(0, &["status"])?.contains("matrix   2x3, mkvs, ack majority, epoch 1"));
+        assert!(asked(0, &["status"])?.contains("matrix   2x3, mkvs, ack majority, epoch "));
         let one: Value =
             serde_json::from_str(&asked(0, &["status", "--device", "g0d2", "--json"])?)?;
         assert_eq!(one["devices"].as_array().map(Vec::len), Some(1), "{one}");

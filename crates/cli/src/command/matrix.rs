@@ -53,8 +53,12 @@ fn status(looked: &Looked) -> Outcome {
     } else {
         let store = tended.pool.look()?;
         let status = matrix_of(&store, tended).map(|matrix| administration::status(matrix));
+        let records = store.engine().len();
         store.close()?;
-        status?
+        let mut status = status?;
+        // Nobody has counted them in the background.
+        status["records"] = records?.into();
+        status
     };
     if let Some(place) = &looked.device {
         narrow(&mut status, &place.to_string())?;
@@ -76,6 +80,11 @@ fn narrow(status: &mut Value, place: &str) -> Result<(), Failure> {
         if devices.is_empty() {
             let message = format!("there is no place {place} in this matrix");
             return Err(Failure::new(UNUSABLE, message));
+        }
+    }
+    for of in ["/departures", "/in_doubt/devices"] {
+        if let Some(devices) = status.pointer_mut(of).and_then(Value::as_array_mut) {
+            devices.retain(|device| device["device"] == place);
         }
     }
     if let Some(damaged) = status["damaged"].as_array_mut() {
