@@ -6,7 +6,7 @@
 //! to the device, and is started when there is something for it to do for the first time.
 //!
 //! ```text
-//!   reads       races of the callers that wait for them (`race`): first of all
+//!   reads       what callers wait for: races (`race`) and single calls (`errand`): first of all
 //!   decisions   writes of one key that another device has decided (`ring`)
 //!   jobs        the same of batches, and of what is too long for that ring
 //! ```
@@ -24,7 +24,7 @@
 use crate::believed::{Believed, Checked};
 use crate::group::Group;
 use crate::pace::Pace;
-use crate::race::{Race, Scratch};
+use crate::race::Scratch;
 use crate::ring::{Decision, Decisions, Room, Taken};
 use crate::track::{OnTheWay, Track};
 use coreplane_engine::{Batch, Change, Engine, Error, Outcome, Result, WriteOptions};
@@ -69,11 +69,17 @@ const ASLEEP: u32 = 2;
 /// What was decided, for a device that has not got it yet.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub(crate) batch: Batch,
+    pub(crate) batch: Arc<Batch>,
     /// With its sequence.
     pub(crate) options: WriteOptions,
     /// Of each key of the batch.
     pub(crate) hashes: Vec<u64>,
+}
+
+/// What somebody waits for, in the ring of a device.
+pub(crate) trait Asked: Send + Sync {
+    /// Does it, in a device's processor, which was asked for it then.
+    fn run(&self, on: (&Group, &Device), asked_at: Instant, scratch: &mut Scratch);
 }
 
 /// A device of a group.
@@ -83,14 +89,18 @@ pub(crate) struct Device {
     pub(crate) engine: Arc<dyn Engine>,
     /// What is around it.
     belief: Arc<Believed>,
+    /// Of lookups, and of stretches of scans.
     pub(crate) pace: Pace,
+    pub(crate) scan_pace: Pace,
+    /// Calls that others have waited for.
+    calls: AtomicU64,
     decisions: Decisions,
     /// How far the processor is with them.
     track: Arc<Track>,
     jobs: ArrayQueue<Job>,
     submitted: AtomicU64,
     completed: AtomicU64,
-    reads: ArrayQueue<(Arc<Race>, Instant)>,
+    reads: ArrayQueue<(Arc<dyn Asked>, Instant)>,
     rest: AtomicU32,
     is_closed: AtomicBool,
     /// Calls that the processor has begun, and ended.
@@ -135,6 +145,8 @@ impl Device {
             engine,
             belief,
             pace: Pace::new(),
+            scan_pace: Pace::new(),
+            calls: AtomicU64::new(0),
             decisions: Decisions::new(),
             track: Arc::new(Track::new()),
             jobs: ArrayQueue::new(JOBS),
@@ -233,10 +245,10 @@ impl Device {
         None
     }
 
-    /// Asks the device's processor to take part in a race; false if it cannot.
-    pub(crate) fn ask(self: &Arc<Self>, group: &Arc<Group>, race: &Arc<Race>) -> bool {
-        let is_asked = self.has_processor(group)
-            && self.reads.push((Arc::clone(race), Instant::now())).is_ok();
+    /// Asks the device's processor for what the caller waits for; false if it cannot.
+    pub(crate) fn ask(self: &Arc<Self>, group: &Arc<Group>, asked: Arc<dyn Asked>) -> bool {
+        let is_asked =
+            self.has_processor(group) && self.reads.push((asked, Instant::now())).is_ok();
         if is_asked {
             fence(Ordering::SeqCst);
             if self.rest.load(Ordering::Relaxed) != AWAKE {
@@ -300,10 +312,10 @@ impl Device {
         // Looks until it naps, and naps until it sleeps.
         let (mut spins, mut naps) = (0, 0);
         loop {
-            let reads = self.pace.reads();
+            let answered = self.answered();
             if self.work(group, taken, &mut scratch) {
                 naps = 0;
-                spins = if self.pace.reads() == reads { 0 } else { SPINS };
+                spins = if self.answered() == answered { 0 } else { SPINS };
             } else if self.is_closed.load(Ordering::SeqCst) {
                 // What came before it was said.
                 if self.is_idle() {
@@ -332,6 +344,21 @@ impl Device {
         }
     }
 
+    /// How much of what callers waited for it has dealt with.
+    fn answered(&self) -> u64 {
+        self.pace.reads() + self.scan_pace.reads() + self.calls()
+    }
+
+    /// Single calls that it has made for callers.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// One more; for the processor alone.
+    pub(crate) fn count_call(&self) {
+        self.calls.store(self.calls() + 1, Ordering::Relaxed);
+    }
+
     fn is_idle(&self) -> bool {
         self.decisions.is_empty() && self.jobs.is_empty() && self.reads.is_empty()
     }
@@ -356,9 +383,9 @@ impl Device {
         let mut past = self.track.past();
         for number in 1..=AT_A_TIME {
             while !self.reads.is_empty()
-                && let Some((race, asked_at)) = self.reads.pop()
+                && let Some((asked, asked_at)) = self.reads.pop()
             {
-                self.in_call(|| race.run(self, &group, asked_at, scratch));
+                self.in_call(|| asked.run((&group, self), asked_at, scratch));
             }
             if let Some(place) = self.decisions.pop(taken) {
                 past = place;
