@@ -19,7 +19,10 @@
 //! To wake a thread takes its waker longer than to write to the device itself. So a processor that
 //! has run out of writes *naps*: it looks again by itself a moment later, and nobody wakes it for a
 //! write unless the ring fills up. When nothing has come for a while it sleeps, and the next write
-//! wakes it. Somebody waits for a read: that wakes it always.
+//! wakes it. Somebody waits for a read: that wakes it always. So after a read, behind which no more writes
+//! are to be expected, it does not nap, which would be five thousand wake-ups a second and device; nor
+//! does it sleep at once, which takes a barrier on all processors: it *dozes*. A write wakes it then, but
+//! for one that comes in the moment in which it lies down, and waits for the end of the doze.
 
 use crate::believed::{Believed, Checked};
 use crate::group::Group;
@@ -51,9 +54,13 @@ const MOMENTS: u32 = 300;
 /// Looks at empty rings after a read before the thread naps.
 const SPINS: u32 = 100;
 
-/// How long a nap is, and how many without work make it sleep.
+/// How long a nap is, and how many without work make it doze.
 const NAP: Duration = Duration::from_micros(200);
 const NAPS: u32 = 8;
+
+/// How long a doze is, after which it sleeps, and how long it sleeps until it looks by itself.
+const DOZE: Duration = Duration::from_millis(10);
+const SLEEP: Duration = Duration::from_millis(100);
 
 /// Writes between two looks at whether the group is still there.
 const AT_A_TIME: usize = 64;
@@ -309,12 +316,13 @@ impl Device {
 
     fn serve(&self, group: &Weak<Group>, taken: &mut Taken) {
         let mut scratch = Scratch::default();
-        // Looks until it naps, and naps until it sleeps.
-        let (mut spins, mut naps) = (0, 0);
+        // Looks until it naps, and rests until it sleeps.
+        let (mut spins, mut rests) = (0, 0);
         loop {
-            let answered = self.answered();
+            let (answered, made) = (self.answered(), self.made());
             if self.work(group, taken, &mut scratch) {
-                naps = 0;
+                // For reads it need not look by itself.
+                rests = if self.made() == made { NAPS.min(rests) } else { 0 };
                 spins = if self.answered() == answered { 0 } else { SPINS };
             } else if self.is_closed.load(Ordering::SeqCst) {
                 // What came before it was said.
@@ -325,23 +333,36 @@ impl Device {
                 spins -= 1;
                 std::hint::spin_loop();
             } else {
-                let is_nap = naps < NAPS;
-                naps += 1;
-                self.rest.store(if is_nap { NAPPING } else { ASLEEP }, Ordering::SeqCst);
-                // What was put into a ring before it was said is seen now; who comes later sees it, but
-                // for a nap, which nobody needs to see.
-                if is_nap {
-                    fence(Ordering::SeqCst)
-                } else {
-                    barrier::heavy()
-                }
-                if self.is_idle() && !self.is_closed.load(Ordering::SeqCst) {
-                    let long = Duration::from_millis(100);
-                    std::thread::park_timeout(if is_nap { NAP } else { long });
-                }
-                self.rest.store(AWAKE, Ordering::SeqCst);
+                self.rest(rests);
+                rests = rests.saturating_add(1);
             }
         }
+    }
+
+    /// Rests for the next time without work.
+    fn rest(&self, rests: u32) {
+        let (state, time) = match rests {
+            ..NAPS => (NAPPING, NAP),
+            NAPS => (ASLEEP, DOZE),
+            _ => (ASLEEP, SLEEP),
+        };
+        self.rest.store(state, Ordering::SeqCst);
+        // What was put into a ring before it was said is seen now; who comes later sees it, but for
+        // who writes while it naps, who need not, or begins to doze.
+        if rests <= NAPS {
+            fence(Ordering::SeqCst)
+        } else {
+            barrier::heavy()
+        }
+        if self.is_idle() && !self.is_closed.load(Ordering::SeqCst) {
+            std::thread::park_timeout(time);
+        }
+        self.rest.store(AWAKE, Ordering::SeqCst);
+    }
+
+    /// Writes and batches that it has dealt with, as far as that has been told.
+    fn made(&self) -> u64 {
+        self.track.past() + self.completed.load(Ordering::Relaxed)
     }
 
     /// How much of what callers waited for it has dealt with.
