@@ -11,9 +11,15 @@
 //!
 //! Where both devices of a group stall at once no competition helps: how much of the time that was
 //! follows from the draws, and is reported. And a machine that others use wakes clients late, and the
-//! store's threads too. How late a client was woken for a get that it slept for has nothing to do with
-//! the store; it is reported, as is the share of the processors that others had, so that whoever
-//! reads the figures can tell the one from the other. No round is left out for it.
+//! store's threads too: a thread of the kernel that keeps a processor for 20 ms keeps all that wait for
+//! that processor, whether or not the other one is idle. How late a client was woken for a get that it
+//! slept for has nothing to do with the store, as long as the store's own threads sleep (a device that
+//! stalls takes no processor here, nor does who waits for it). It is reported, as are the latencies from
+//! when clients were awake (*served*; of a get that was due while its client still waited for the one
+//! before, from when it was due), how many operations of devices took a thousand times as long as a lookup
+//! does (*interrupted*: their threads were not run), and the share of the processors that others had, so that whoever reads
+//! the figures can tell the one from the other. What is promised is promised of the time at which a get
+//! was due, and no round is left out.
 
 use crate::bay::{Bay, DeviceEngine};
 use crate::choice::Draws;
@@ -80,6 +86,9 @@ pub struct CompetitionReport {
     pub late: u64,
     /// Operations of devices that met a stall; those that queued up behind them are not counted.
     pub met: u64,
+    /// Operations of devices that took over a millisecond but for a stall, where a lookup takes a
+    /// thousandth of it: who made them was not run meanwhile.
+    pub interrupted: u64,
     /// Gets for which another device was asked.
     pub hedges: u64,
     /// Answers that came too late.
@@ -100,6 +109,10 @@ pub struct CompetitionReport {
     pub woken_late_max_ns: u64,
     /// Gets that were due before their client was through with the one before.
     pub behind: u64,
+    /// As `mean_ns`, but for what clients were woken late by.
+    pub served_mean_ns: f64,
+    /// As `p999_ns`, but for what clients were woken late by.
+    pub served_p999_ns: u64,
     /// The share of the processors' time that other processes had; none where the system does not
     /// say.
     pub others: Option<f64>,
@@ -185,6 +198,8 @@ fn run(
     report.woken_late_p999_ns = woken.late.value_at_quantile(0.999);
     report.woken_late_max_ns = woken.late.max();
     report.behind = woken.behind;
+    report.served_mean_ns = woken.served.mean();
+    report.served_p999_ns = woken.served.value_at_quantile(0.999);
     let shares = processors.and_then(|before| before.since());
     (report.others, report.stolen) = (shares.map(|it| it.others), shares.map(|it| it.stolen));
     report.all_stalled = all_stalled(jitter, seed, &shape, start.elapsed());
@@ -196,14 +211,28 @@ fn run(
 struct Woken {
     /// Nanoseconds after the time for which they slept.
     late: Histogram<u32>,
+    /// Nanoseconds of a get but for that.
+    served: Histogram<u32>,
     /// Gets that were due before the one before was through.
     behind: u64,
 }
 
+impl Woken {
+    fn new() -> Result<Self> {
+        // The same bounds as of the latencies.
+        let histogram = || Tally::new().map(|tally| tally.latencies);
+        Ok(Self { late: histogram()?, served: histogram()?, behind: 0 })
+    }
+}
+
+/// Nanoseconds since.
+fn nanoseconds_since(then: Instant) -> u64 {
+    u64::try_from(then.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn drive(matrix: &Matrix, plan: &Plan, jitter: &Jitter, start: Instant) -> Result<(Tally, Woken)> {
     let mut tally = Tally::new()?;
-    // The same bounds as of the latencies.
-    let mut woken = Woken { late: Tally::new()?.latencies, behind: 0 };
+    let mut woken = Woken::new()?;
     let mut ended = Vec::new();
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..jitter.clients)
@@ -216,6 +245,7 @@ fn drive(matrix: &Matrix, plan: &Plan, jitter: &Jitter, start: Instant) -> Resul
         tally.merge(&of_one)?;
         let cannot = |error| Error::Plan(format!("histograms: {error}"));
         woken.late.add(&late.late).map_err(cannot)?;
+        woken.served.add(&late.served).map_err(cannot)?;
         woken.behind += late.behind;
     }
     Ok((tally, woken))
@@ -229,7 +259,7 @@ fn work(
     (client, start): (usize, Instant),
 ) -> Result<(Tally, Woken)> {
     let mut tally = Tally::new()?;
-    let mut woken = Woken { late: Tally::new()?.latencies, behind: 0 };
+    let mut woken = Woken::new()?;
     let mut draws = Draws::new(plan.seed ^ (client as u64) << 32);
     let mean_gap = jitter.clients as f64 / jitter.rate;
     let mut due = start;
@@ -241,12 +271,11 @@ fn work(
         due += Duration::from_secs_f64(-(1.0 - chance).ln() * mean_gap);
         let number = draws.next() % plan.records;
         write_key(number, &mut key);
-        let now = Instant::now();
+        let (now, mut awake) = (Instant::now(), due);
         if due > now {
             std::thread::sleep(due - now);
-            woken
-                .late
-                .saturating_record(u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            woken.late.saturating_record(nanoseconds_since(due));
+            awake = Instant::now();
         } else {
             woken.behind += 1;
         }
@@ -258,8 +287,8 @@ fn work(
                 len = end;
             }
         })?;
-        let took = u64::try_from(due.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        tally.latencies.saturating_record(took);
+        woken.served.saturating_record(nanoseconds_since(awake));
+        tally.latencies.saturating_record(nanoseconds_since(due));
         tally.operations += 1;
         if !found.hit {
             return Err(Error::WrongValue { number, what: "it is not there" });
@@ -295,6 +324,7 @@ fn report(
         max_ns: latencies.max(),
         late: latencies.count_between(late_ns, u64::MAX),
         met: weather.met(),
+        interrupted: weather.interrupted(),
         hedges: counted("matrix_hedges"),
         losses: counted("matrix_race_losses"),
         cancelled: counted("matrix_race_cancelled"),
@@ -305,6 +335,8 @@ fn report(
         woken_late_p999_ns: 0,
         woken_late_max_ns: 0,
         behind: 0,
+        served_mean_ns: 0.0,
+        served_p999_ns: 0,
         others: None,
         stolen: None,
         all_stalled: 0.0,
@@ -328,6 +360,7 @@ mod tests {
             assert_eq!((report.operations, report.prototype), (400, prototype.name()));
             assert!(report.met > 0 && report.max_ns >= report.p50_ns);
             assert!(report.woken_late_max_ns > 0 && report.behind < report.operations);
+            assert!(report.served_p999_ns > 0 && report.served_mean_ns < report.mean_ns);
             assert!(report.others.is_some() == cfg!(target_os = "linux"));
             assert!(report.all_stalled > 0.0 && report.all_stalled < 0.5);
             assert_eq!(report.hedges > 0, prototype == Prototype::Mkvs);

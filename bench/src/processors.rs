@@ -3,6 +3,7 @@
 //! The counters of the first lines of `/proc/stat` are sampled by the timer, and hardly see what wakes
 //! by it and sleeps again. Each process's own time is exact, so that all of them are added up.
 
+use std::ffi::OsStr;
 use std::fs::{read_dir, read_to_string};
 use std::num::NonZero;
 use std::path::Path;
@@ -53,9 +54,10 @@ impl Ticks {
         let stolen = stolen(&read_to_string("/proc/stat").ok()?)?;
         let of_process = |path: &Path| of_process(&read_to_string(path.join("stat")).ok()?);
         let own = of_process(Path::new("/proc/self"))?;
-        // What is no process has no such file, nor has one that has ended meanwhile.
-        let all =
-            read_dir("/proc").ok()?.flatten().filter_map(|entry| of_process(&entry.path())).sum();
+        // One that has ended meanwhile has no such file.
+        let entries = read_dir("/proc").ok()?.flatten();
+        let processes = entries.filter(|entry| is_process(&entry.file_name()));
+        let all = processes.filter_map(|entry| of_process(&entry.path())).sum();
         Some(Self { all, own, stolen })
     }
 
@@ -72,6 +74,11 @@ impl Ticks {
 /// The eighth figure of the first line of `/proc/stat`.
 fn stolen(stat: &str) -> Option<u64> {
     stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().nth(7)?.parse().ok()
+}
+
+/// True for a number: `self` and `thread-self` are there too, which is this one once more.
+fn is_process(name: &OsStr) -> bool {
+    name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
 }
 
 /// The sum of the fields from the 14th to the 17th of `/proc/PID/stat`: its own time and that of its
@@ -102,6 +109,15 @@ mod tests {
         let shares = now.since(before, Duration::from_secs(2));
         assert_eq!(shares, Some(Shares { others: 0.5, stolen: 0.05 }));
         assert_eq!(now.since(before, Duration::ZERO), None);
+    }
+
+    #[test]
+    fn we_are_one_process() {
+        let names = ["1", "4711", "self", "thread-self", "sys"];
+        assert_eq!(
+            names.map(|name| is_process(OsStr::new(name))),
+            [true, true, false, false, false]
+        );
     }
 
     #[test]

@@ -57,6 +57,7 @@ pub(crate) struct Weather {
     start: OnceLock<Instant>,
     is_over: AtomicBool,
     met: AtomicU64,
+    interrupted: AtomicU64,
 }
 
 impl Weather {
@@ -75,6 +76,11 @@ impl Weather {
         self.met.load(Ordering::Relaxed)
     }
 
+    /// Operations that took over [`INTERRUPTED`], pauses apart.
+    pub(crate) fn interrupted(&self) -> u64 {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
     /// How long after the start it is, while there are pauses.
     fn now(&self) -> Option<Duration> {
         let start = self.start.get().filter(|_| !self.is_over.load(Ordering::Relaxed))?;
@@ -89,11 +95,28 @@ pub(crate) struct Stalling {
     pub(crate) is_out: Arc<AtomicBool>,
 }
 
-impl Around for Stalling {
-    type Held<'a> = ();
+/// A lookup takes a thousandth of it: who took so long was not run meanwhile.
+const INTERRUPTED: Duration = Duration::from_millis(1);
 
-    /// Waits for the end of a pause.
-    fn begin(&self, call: Call<'_>) -> Result<()> {
+/// An operation, after the pause.
+pub(crate) struct Begun<'a> {
+    weather: &'a Weather,
+    at: Option<Instant>,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if self.at.is_some_and(|at| at.elapsed() > INTERRUPTED) {
+            self.weather.interrupted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Around for Stalling {
+    type Held<'a> = Begun<'a>;
+
+    /// Waits for the end of a pause: asleep, for a device that stalls takes no processor.
+    fn begin(&self, call: Call<'_>) -> Result<Begun<'_>> {
         if !matches!(call, Call::Care)
             && let Some(rest) = self.weather.now().and_then(|now| self.pauses.rest(now))
         {
@@ -104,7 +127,8 @@ impl Around for Stalling {
             let source = std::io::Error::other("it was pulled out");
             return Err(Error::Io { context: "a device".to_owned(), source });
         }
-        Ok(())
+        let at = self.weather.now().map(|_| Instant::now());
+        Ok(Begun { weather: &self.weather, at })
     }
 }
 

@@ -40,7 +40,7 @@ type Failed = (u16, Option<Arc<Device>>, Error);
 struct Share<'b> {
     group: &'b Arc<Group>,
     steps: Vec<Step<'b>>,
-    batch: Batch,
+    batch: Arc<Batch>,
     /// The devices in their order, once that is known.
     order: Option<Order>,
     /// Devices that it was made on.
@@ -200,7 +200,7 @@ impl Shared {
                 batch.push(step.change.clone());
             }
             let group = &self.groups[usize::from(number)];
-            Share { group, steps, batch, order: None, made: 0 }
+            Share { group, steps, batch: Arc::new(batch), order: None, made: 0 }
         };
         Ok(by_group.into_iter().map(share).collect())
     }
@@ -281,7 +281,7 @@ impl Shared {
     fn release(&self, share: &Share<'_>, options: &WriteOptions) {
         let sequence = options.sequence.unwrap_or_default();
         for device in share.group.of(share.group.followers() & !share.made) {
-            let (batch, hashes) = (share.batch.clone(), share.hashes());
+            let (batch, hashes) = (Arc::clone(&share.batch), share.hashes());
             let job = Job { batch, options: *options, hashes };
             share.group.follow_all(device, job);
         }
@@ -295,7 +295,10 @@ impl Shared {
     fn make_on_devices(&self, shares: &mut [Share<'_>], options: &WriteOptions) -> Option<Failed> {
         for share in shares {
             let group = share.group;
-            let make_on = |device: &Device| make(&*device.engine, &share.batch, options);
+            let make_on = |device: &Arc<Device>| {
+                let (batch, options) = (Arc::clone(&share.batch), *options);
+                group.call(device, move |engine| make(engine, &batch, &options))
+            };
             let Some(order) = &share.order else { continue };
             match group.copy(order, 0, make_on) {
                 Ok(made) => share.made = made,

@@ -5,10 +5,10 @@ use crate::counters::Count;
 use crate::decided::is_damage;
 use crate::device::Device;
 use crate::group::Group;
-use crate::matrix::{Shared, is_reserved};
+use crate::matrix::Shared;
 use crate::order::anchor_of;
 use crate::pending::Pending;
-use crate::scan::Stretch;
+use crate::stretch::Stretch;
 use coreplane_engine::{Entry, Error, Record, Result, Value};
 use coreplane_pmem::spin;
 use std::collections::BTreeMap;
@@ -25,11 +25,6 @@ pub(crate) struct Place {
 }
 
 impl Shared {
-    /// True for a record that a group shows: not the matrix's own, and of a slot of the group.
-    pub(crate) fn is_shown(&self, group: usize, key: &[u8]) -> bool {
-        !is_reserved(key) && self.owners.of(hash_of(key)).owner() == group
-    }
-
     pub(crate) fn iterate(
         &self,
         cursor: u64,
@@ -46,12 +41,20 @@ impl Shared {
                 // Another than before, in its place or in another, begins with the group again.
                 let index = Some(of.index_of(on.number));
                 let inner = if from.0 == index { from.1 } else { 0 };
-                stretch.clear();
-                let next = on.engine.iterate(inner, wanted, &mut |entry| {
-                    if let (true, Some(record)) = (self.is_shown(group, entry.key), &entry.record) {
-                        stretch.push(entry.key, record);
-                    }
-                })?;
+                let mut found = std::mem::take(stretch);
+                let (number, owners) = (of.number, Arc::clone(&self.owners));
+                let listed = of.look_on(on, move |engine| {
+                    found.clear();
+                    let next = engine.iterate(inner, wanted, &mut |entry| {
+                        let is_shown = owners.shows(number, entry.key);
+                        if let (true, Some(record)) = (is_shown, &entry.record) {
+                            found.push(entry.key, record);
+                        }
+                    });
+                    next.map(|next| (found, next))
+                });
+                let next;
+                (*stretch, next) = listed?;
                 Ok((index, next))
             };
             // In which order it goes nobody knows.
@@ -95,7 +98,6 @@ impl Shared {
         sequence: u64,
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<()> {
-        let number = usize::from(group.number);
         self.uncertain.check(group.number, b"", None)?;
         let mut written = BTreeMap::new();
         let mut show = |on: &Arc<Device>| {
@@ -112,7 +114,7 @@ impl Shared {
                 value.clear();
                 entry.record.iter().for_each(|record| record.value.append_to(&mut value));
                 // Nobody is shown what is not there. When this one has ended its failure is told.
-                if engine.check_medium().is_err() || !self.is_shown(number, &key) {
+                if engine.check_medium().is_err() || !self.owners.shows(group.number, &key) {
                     return;
                 }
                 let is_settled = entry.sequence <= newest
@@ -187,26 +189,27 @@ impl Shared {
         let _still = self.moves.read_recursive();
         let mut len = 0;
         let has_guests = self.has_guests.load(Ordering::Acquire);
-        for (number, group) in self.groups.iter().enumerate() {
+        for group in self.groups.iter() {
             len += group.ask(|device| {
-                let engine = &*device.engine;
                 if has_guests {
-                    return self.count_shown(number, engine);
+                    return self.count_shown(group.number, &*device.engine);
                 }
-                let own = crate::open::own_records(engine)?;
-                Ok(engine.len()?.saturating_sub(own))
+                group.look_on(device, |engine| {
+                    let own = crate::open::own_records(engine)?;
+                    Ok(engine.len()?.saturating_sub(own))
+                })
             })?;
         }
         Ok(len)
     }
 
     /// The records that a group shows, one by one: while slots move it has others too.
-    fn count_shown(&self, group: usize, engine: &dyn coreplane_engine::Engine) -> Result<u64> {
+    fn count_shown(&self, group: u16, engine: &dyn coreplane_engine::Engine) -> Result<u64> {
         let _still = self.moves.read_recursive();
         let (mut count, mut cursor) = (0, 0);
         loop {
             cursor = engine.iterate(cursor, 1024, &mut |entry| {
-                count += u64::from(self.is_shown(group, entry.key));
+                count += u64::from(self.owners.shows(group, entry.key));
             })?;
             if cursor == 0 {
                 return Ok(count);
@@ -222,7 +225,7 @@ impl Shared {
             let mut most = 0;
             for device in group.of(group.members()) {
                 device.drain();
-                match device.engine.sweep_expired() {
+                match group.call(device, |engine| engine.sweep_expired()) {
                     Ok(swept) => most = most.max(swept),
                     Err(error) => group.go_on_without(device, error)?,
                 }

@@ -9,6 +9,9 @@ use coreplane_engine::{
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// Makes a write on the device that decides, in any thread.
+pub(crate) type Errand = Box<dyn FnOnce(&dyn Engine, &WriteOptions) -> Result<Outcome> + Send>;
+
 /// A write of one key: decided on one device, made on the others.
 pub(crate) trait Write {
     /// Makes it on the device that decides, with these options.
@@ -16,6 +19,12 @@ pub(crate) trait Write {
     /// # Errors
     /// As the engine.
     fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome>;
+
+    /// The same for another thread, with copies of what the caller has given; none if the caller's
+    /// own code decides.
+    fn errand(&self) -> Option<Errand> {
+        None
+    }
 
     /// What was decided, once it was made.
     fn decided(&self) -> Decided<'_>;

@@ -6,7 +6,7 @@
 //! to the device, and is started when there is something for it to do for the first time.
 //!
 //! ```text
-//!   reads       races of the callers that wait for them (`race`): first of all
+//!   reads       what callers wait for: races (`race`) and single calls (`errand`): first of all
 //!   decisions   writes of one key that another device has decided (`ring`)
 //!   jobs        the same of batches, and of what is too long for that ring
 //! ```
@@ -19,12 +19,15 @@
 //! To wake a thread takes its waker longer than to write to the device itself. So a processor that
 //! has run out of writes *naps*: it looks again by itself a moment later, and nobody wakes it for a
 //! write unless the ring fills up. When nothing has come for a while it sleeps, and the next write
-//! wakes it. Somebody waits for a read: that wakes it always.
+//! wakes it. Somebody waits for a read: that wakes it always. So after a read, behind which no more writes
+//! are to be expected, it does not nap, which would be five thousand wake-ups a second and device; nor
+//! does it sleep at once, which takes a barrier on all processors: it *dozes*. A write wakes it then, but
+//! for one that comes in the moment in which it lies down, and waits for the end of the doze.
 
 use crate::believed::{Believed, Checked};
 use crate::group::Group;
 use crate::pace::Pace;
-use crate::race::{Race, Scratch};
+use crate::race::Scratch;
 use crate::ring::{Decision, Decisions, Room, Taken};
 use crate::track::{OnTheWay, Track};
 use coreplane_engine::{Batch, Change, Engine, Error, Outcome, Result, WriteOptions};
@@ -51,9 +54,13 @@ const MOMENTS: u32 = 300;
 /// Looks at empty rings after a read before the thread naps.
 const SPINS: u32 = 100;
 
-/// How long a nap is, and how many without work make it sleep.
+/// How long a nap is, and how many without work make it doze.
 const NAP: Duration = Duration::from_micros(200);
 const NAPS: u32 = 8;
+
+/// How long a doze is, after which it sleeps, and how long it sleeps until it looks by itself.
+const DOZE: Duration = Duration::from_millis(10);
+const SLEEP: Duration = Duration::from_millis(100);
 
 /// Writes between two looks at whether the group is still there.
 const AT_A_TIME: usize = 64;
@@ -69,11 +76,17 @@ const ASLEEP: u32 = 2;
 /// What was decided, for a device that has not got it yet.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub(crate) batch: Batch,
+    pub(crate) batch: Arc<Batch>,
     /// With its sequence.
     pub(crate) options: WriteOptions,
     /// Of each key of the batch.
     pub(crate) hashes: Vec<u64>,
+}
+
+/// What somebody waits for, in the ring of a device.
+pub(crate) trait Asked: Send + Sync {
+    /// Does it, in a device's processor, which was asked for it then.
+    fn run(&self, on: (&Group, &Device), asked_at: Instant, scratch: &mut Scratch);
 }
 
 /// A device of a group.
@@ -83,14 +96,18 @@ pub(crate) struct Device {
     pub(crate) engine: Arc<dyn Engine>,
     /// What is around it.
     belief: Arc<Believed>,
+    /// Of lookups, and of stretches of scans.
     pub(crate) pace: Pace,
+    pub(crate) scan_pace: Pace,
+    /// Calls that others have waited for.
+    calls: AtomicU64,
     decisions: Decisions,
     /// How far the processor is with them.
     track: Arc<Track>,
     jobs: ArrayQueue<Job>,
     submitted: AtomicU64,
     completed: AtomicU64,
-    reads: ArrayQueue<(Arc<Race>, Instant)>,
+    reads: ArrayQueue<(Arc<dyn Asked>, Instant)>,
     rest: AtomicU32,
     is_closed: AtomicBool,
     /// Calls that the processor has begun, and ended.
@@ -135,6 +152,8 @@ impl Device {
             engine,
             belief,
             pace: Pace::new(),
+            scan_pace: Pace::new(),
+            calls: AtomicU64::new(0),
             decisions: Decisions::new(),
             track: Arc::new(Track::new()),
             jobs: ArrayQueue::new(JOBS),
@@ -233,10 +252,10 @@ impl Device {
         None
     }
 
-    /// Asks the device's processor to take part in a race; false if it cannot.
-    pub(crate) fn ask(self: &Arc<Self>, group: &Arc<Group>, race: &Arc<Race>) -> bool {
-        let is_asked = self.has_processor(group)
-            && self.reads.push((Arc::clone(race), Instant::now())).is_ok();
+    /// Asks the device's processor for what the caller waits for; false if it cannot.
+    pub(crate) fn ask(self: &Arc<Self>, group: &Arc<Group>, asked: Arc<dyn Asked>) -> bool {
+        let is_asked =
+            self.has_processor(group) && self.reads.push((asked, Instant::now())).is_ok();
         if is_asked {
             fence(Ordering::SeqCst);
             if self.rest.load(Ordering::Relaxed) != AWAKE {
@@ -297,13 +316,14 @@ impl Device {
 
     fn serve(&self, group: &Weak<Group>, taken: &mut Taken) {
         let mut scratch = Scratch::default();
-        // Looks until it naps, and naps until it sleeps.
-        let (mut spins, mut naps) = (0, 0);
+        // Looks until it naps, and rests until it sleeps.
+        let (mut spins, mut rests) = (0, 0);
         loop {
-            let reads = self.pace.reads();
+            let (answered, made) = (self.answered(), self.made());
             if self.work(group, taken, &mut scratch) {
-                naps = 0;
-                spins = if self.pace.reads() == reads { 0 } else { SPINS };
+                // For reads it need not look by itself.
+                rests = if self.made() == made { NAPS.min(rests) } else { 0 };
+                spins = if self.answered() == answered { 0 } else { SPINS };
             } else if self.is_closed.load(Ordering::SeqCst) {
                 // What came before it was said.
                 if self.is_idle() {
@@ -313,23 +333,51 @@ impl Device {
                 spins -= 1;
                 std::hint::spin_loop();
             } else {
-                let is_nap = naps < NAPS;
-                naps += 1;
-                self.rest.store(if is_nap { NAPPING } else { ASLEEP }, Ordering::SeqCst);
-                // What was put into a ring before it was said is seen now; who comes later sees it, but
-                // for a nap, which nobody needs to see.
-                if is_nap {
-                    fence(Ordering::SeqCst)
-                } else {
-                    barrier::heavy()
-                }
-                if self.is_idle() && !self.is_closed.load(Ordering::SeqCst) {
-                    let long = Duration::from_millis(100);
-                    std::thread::park_timeout(if is_nap { NAP } else { long });
-                }
-                self.rest.store(AWAKE, Ordering::SeqCst);
+                self.rest(rests);
+                rests = rests.saturating_add(1);
             }
         }
+    }
+
+    /// Rests for the next time without work.
+    fn rest(&self, rests: u32) {
+        let (state, time) = match rests {
+            ..NAPS => (NAPPING, NAP),
+            NAPS => (ASLEEP, DOZE),
+            _ => (ASLEEP, SLEEP),
+        };
+        self.rest.store(state, Ordering::SeqCst);
+        // What was put into a ring before it was said is seen now; who comes later sees it, but for
+        // who writes while it naps, who need not, or begins to doze.
+        if rests <= NAPS {
+            fence(Ordering::SeqCst)
+        } else {
+            barrier::heavy()
+        }
+        if self.is_idle() && !self.is_closed.load(Ordering::SeqCst) {
+            std::thread::park_timeout(time);
+        }
+        self.rest.store(AWAKE, Ordering::SeqCst);
+    }
+
+    /// Writes and batches that it has dealt with, as far as that has been told.
+    fn made(&self) -> u64 {
+        self.track.past() + self.completed.load(Ordering::Relaxed)
+    }
+
+    /// How much of what callers waited for it has dealt with.
+    fn answered(&self) -> u64 {
+        self.pace.reads() + self.scan_pace.reads() + self.calls()
+    }
+
+    /// Single calls that it has made for callers.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// One more; for the processor alone.
+    pub(crate) fn count_call(&self) {
+        self.calls.store(self.calls() + 1, Ordering::Relaxed);
     }
 
     fn is_idle(&self) -> bool {
@@ -356,9 +404,9 @@ impl Device {
         let mut past = self.track.past();
         for number in 1..=AT_A_TIME {
             while !self.reads.is_empty()
-                && let Some((race, asked_at)) = self.reads.pop()
+                && let Some((asked, asked_at)) = self.reads.pop()
             {
-                self.in_call(|| race.run(self, &group, asked_at, scratch));
+                self.in_call(|| asked.run((&group, self), asked_at, scratch));
             }
             if let Some(place) = self.decisions.pop(taken) {
                 past = place;

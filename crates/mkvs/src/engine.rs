@@ -1,6 +1,7 @@
 //! The matrix's face.
 
 use crate::bloom::hash_of;
+use crate::given::If;
 use crate::group::Group;
 use crate::matrix::{Answer, Shared, is_reserved};
 use coreplane_engine::{
@@ -78,19 +79,15 @@ impl Engine for Matrix {
     }
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.shared.put(key, value, options)
+        self.shared.write_value((key, value), If::Any, options)
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.shared.write_value((key, value), options, |engine, options| {
-            engine.insert(key, value, options)
-        })
+        self.shared.write_value((key, value), If::Missing, options)
     }
 
     fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.shared.write_value((key, value), options, |engine, options| {
-            engine.update(key, value, options)
-        })
+        self.shared.write_value((key, value), If::There, options)
     }
 
     fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
@@ -104,7 +101,7 @@ impl Engine for Matrix {
         value: &[u8],
         options: &WriteOptions,
     ) -> Result<Outcome> {
-        self.shared.compare_and_set((key, value), expected, options)
+        self.shared.write_value((key, value), expected.into(), options)
     }
 
     fn modify(

@@ -12,12 +12,15 @@ use coreplane_pmem::spin;
 use std::collections::BTreeMap;
 
 /// Figures of which the sum over all devices says something too.
-const SUMS: [(&str, &str); 5] = [
+const SUMS: [(&str, &str); 8] = [
     ("ring_reads", "matrix_ring_reads"),
     ("race_wins", "matrix_race_wins"),
     ("race_losses", "matrix_race_losses"),
     ("race_cancelled", "matrix_race_cancelled"),
     ("hedges", "matrix_hedges"),
+    ("ring_scans", "matrix_ring_scans"),
+    ("scan_hedges", "matrix_scan_hedges"),
+    ("ring_calls", "matrix_ring_calls"),
 ];
 
 impl Matrix {
@@ -136,6 +139,8 @@ fn add(sum: &mut Stats, stats: &Stats) {
 fn told_of(device: &Device, stats: Stats) -> DeviceStats {
     let mut figures = vec![("queue", device.queued())];
     figures.extend(device.pace.figures());
+    figures.extend(device.scan_pace.scan_figures());
+    figures.push(("ring_calls", device.calls()));
     figures.extend([
         ("records", stats.records),
         ("live_bytes", stats.live_bytes),

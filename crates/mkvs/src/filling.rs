@@ -5,7 +5,6 @@
 //! sort it out: each record is given with its own, and an engine keeps what is newest.
 
 use crate::decided::is_damage;
-use crate::device::Device;
 use crate::group::Group;
 use crate::matrix::{Shared, is_reserved};
 use coreplane_engine::{Error, Result, UnixMillis};
@@ -125,8 +124,9 @@ impl Shared {
             }
         }
         let mut gone = Vec::new();
-        group.ask(|Device { engine, .. }| {
+        group.ask(|device| {
             gone.clear();
+            let engine = &device.engine;
             engine.changes_since(engine.tombstone_horizon(), &mut |entry| {
                 if entry.record.is_none() {
                     let (key, sequence) = (entry.key.to_vec(), entry.sequence);

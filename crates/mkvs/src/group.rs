@@ -30,7 +30,7 @@ use crate::device::Device;
 use crate::label::{Ack, Position};
 use crate::order::{Order, anchor_of, numbers};
 use crate::pending::{Devices, Entry, Known, Pending, Torn};
-use crate::prototype::{Prototype, ReadPath};
+use crate::prototype::{Paths, Prototype};
 use crate::ring::Decision;
 use crate::standings::Standings;
 use coreplane_engine::{Completion, Error, Outcome, Result, Ticket, WriteOptions, Written};
@@ -102,7 +102,7 @@ pub(crate) struct Parts {
 pub(crate) struct Rules {
     pub(crate) ack: Ack,
     pub(crate) prototype: Prototype,
-    pub(crate) read_path: ReadPath,
+    pub(crate) paths: Paths,
     /// Readers ask the group's filter.
     pub(crate) asks_filters: bool,
     /// How long a processor may be in one call.
@@ -299,7 +299,8 @@ impl Group {
             return Ok(Tried::Made(outcome));
         };
         let decided = write.decided();
-        let make = |device: &Device| device.pace.puts.of(|| decided.make(&*device.engine, options));
+        let make =
+            |device: &Arc<Device>| device.pace.puts.of(|| self.make_on(device, &decided, options));
         let copied = match made.and_then(|made| self.copy(&order, made, make)) {
             Ok(made) => made,
             Err(NotMade { made, device, error }) => {
@@ -338,7 +339,7 @@ impl Group {
         &self,
         order: &Order,
         made: Devices,
-        make: impl Fn(&Device) -> Result<()>,
+        make: impl Fn(&Arc<Device>) -> Result<()>,
     ) -> std::result::Result<Devices, NotMade> {
         let not_made = |made, device: &Arc<Device>, error| {
             Err(NotMade { made, device: Some(Arc::clone(device)), error })

@@ -16,9 +16,10 @@
 //! - `label`: who belongs to the matrix, and who is current
 //! - `device`, `decided`, `group`, `ring`: writing to several, reading from one
 //! - `race`, `pace`, [`Prototype`]: reads for which devices compete
+//! - `errand`, `given`: calls that a device's processor makes for a caller
 //! - `pending`: which devices have the newest of a key
 //! - `relaxed`: writes that return before they are durable
-//! - `scan`, `cursor`: through many keys, in their order and in any
+//! - `scan`, `stretch`, `cursor`: through many keys, in their order and in any
 //! - `batch`, `intent`: over several groups, all or nothing; `clear`: everything at once
 //! - `growing`: filters that fill up
 //! - `filling`, `join`, `moving`: a device that is replaced, a group that is added
@@ -45,8 +46,10 @@ mod decided;
 mod departure;
 mod device;
 mod engine;
+mod errand;
 mod figures;
 mod filling;
+mod given;
 mod group;
 mod groups;
 mod growing;
@@ -60,6 +63,7 @@ mod level;
 mod matrix;
 mod moving;
 mod open;
+mod options;
 mod order;
 mod owners;
 mod pace;
@@ -72,6 +76,7 @@ mod ring;
 mod scan;
 mod scrub;
 mod standings;
+mod stretch;
 mod track;
 mod uncertain;
 mod upkeep;
@@ -84,9 +89,10 @@ pub use filling::{FillOptions, Filled};
 pub use group::DEVICES_MAX;
 pub use heal::InDoubt;
 pub use label::{Ack, Position, Standing};
-pub use open::{Options, Rack, Shape};
+pub use open::{Rack, Shape};
+pub use options::Options;
 pub use place::SLOTS;
-pub use prototype::{Prototype, ReadPath};
+pub use prototype::{Prototype, ReadPath, WritePath};
 pub use scrub::Scrubbed;
 
 /// The engine's name.

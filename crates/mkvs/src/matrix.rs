@@ -5,6 +5,7 @@ use crate::counters::{Count, Counters};
 use crate::cursor::Place;
 use crate::decided::{Decided, Write, is_damage};
 use crate::device::Device;
+use crate::given::{Erased, Given, If};
 use crate::group::Group;
 use crate::groups::Groups;
 use crate::growing::Grower;
@@ -13,12 +14,12 @@ use crate::label::{Label, Position, RESERVED};
 use crate::latency;
 use crate::owners::Owners;
 use crate::pending::{Devices, Pending, Seen};
-use crate::race::Scratch;
+use crate::race::lookup::Kept;
 use crate::relaxed::Relaxed;
 use crate::uncertain::{self, Uncertainty};
 use coreplane_engine::{
-    Cursors, Engine, Error, Expected, Found, Limits, Mutation, Outcome, Record, Result, Ticket,
-    UnixMillis, WriteOptions,
+    Cursors, Engine, Error, Found, Limits, Mutation, Outcome, Record, Result, Ticket, UnixMillis,
+    WriteOptions,
 };
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::spin::Backoff;
@@ -33,7 +34,7 @@ const READS: u32 = 8;
 
 thread_local! {
     /// What the device shows that is being read.
-    static SHOWN: RefCell<Scratch> = RefCell::default();
+    static SHOWN: RefCell<Kept> = RefCell::default();
 }
 
 /// What the parts of an open matrix share.
@@ -42,7 +43,7 @@ pub(crate) struct Shared {
     pub(crate) weak: Weak<Self>,
     pub(crate) groups: Groups,
     /// The group that owns each slot.
-    pub(crate) owners: Owners,
+    pub(crate) owners: Arc<Owners>,
     /// Held by whoever goes through many keys, so that no slot changes hands meanwhile.
     pub(crate) moves: RwLock<()>,
     /// Groups may have records of slots that are not theirs: on the way here, or not yet removed.
@@ -104,30 +105,6 @@ pub(crate) fn is_reserved(key: &[u8]) -> bool {
     key.first() == Some(&0) && key.starts_with(RESERVED)
 }
 
-/// A write whose value the caller has given.
-struct Given<'a, F> {
-    key: &'a [u8],
-    value: &'a [u8],
-    expires_at: Option<UnixMillis>,
-    /// It is made whatever is there.
-    is_plain: bool,
-    decide: F,
-}
-
-impl<F: FnMut(&dyn Engine, &WriteOptions) -> Result<Outcome>> Write for Given<'_, F> {
-    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome> {
-        (self.decide)(engine, options)
-    }
-
-    fn decided(&self) -> Decided<'_> {
-        Decided { key: self.key, put: Some((self.value, self.expires_at)) }
-    }
-
-    fn rests_on_old(&self) -> bool {
-        !self.is_plain
-    }
-}
-
 /// A write that is decided in sight of the record.
 struct Modified<'a, 'd> {
     key: &'a [u8],
@@ -154,25 +131,6 @@ impl Write for Modified<'_, '_> {
     fn decided(&self) -> Decided<'_> {
         let put = self.value.as_ref().map(|(value, expires_at)| (value.as_slice(), *expires_at));
         Decided { key: self.key, put }
-    }
-}
-
-/// A delete with a sequence that the caller has given: made whatever is there.
-struct Erased<'a> {
-    key: &'a [u8],
-}
-
-impl Write for Erased<'_> {
-    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome> {
-        engine.delete(self.key, options)
-    }
-
-    fn decided(&self) -> Decided<'_> {
-        Decided { key: self.key, put: None }
-    }
-
-    fn rests_on_old(&self) -> bool {
-        false
     }
 }
 
@@ -256,21 +214,14 @@ impl Shared {
         Ok(outcome)
     }
 
-    pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        let expires_at = options.expires_at;
-        let decide = |engine: &dyn Engine, options: &WriteOptions| engine.put(key, value, options);
-        self.write(key, options, &mut Given { key, value, expires_at, is_plain: true, decide })
-    }
-
-    /// A write with a value: `decide` makes it on a device, in sight of what is there.
+    /// A write with a value.
     pub(crate) fn write_value(
         &self,
         (key, value): (&[u8], &[u8]),
+        condition: If<'_>,
         options: &WriteOptions,
-        decide: impl FnMut(&dyn Engine, &WriteOptions) -> Result<Outcome>,
     ) -> Result<Outcome> {
-        let expires_at = options.expires_at;
-        self.write(key, options, &mut Given { key, value, expires_at, is_plain: false, decide })
+        self.write(key, options, &mut Given::new((key, value), condition, options))
     }
 
     pub(crate) fn modify(
@@ -283,29 +234,11 @@ impl Shared {
     }
 
     pub(crate) fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        if options.sequence.is_some() {
-            return self.write(key, options, &mut Erased { key });
-        }
-        // A device is given a sequence, and would leave a tombstone for what was not there.
-        let mut delete = |record: Option<Record<'_>>| match record {
-            Some(_) => Mutation::Delete,
-            None => Mutation::Keep,
-        };
-        let outcome = self.modify(key, options, &mut delete)?;
+        let is_given = options.sequence.is_some();
+        let outcome = self.write(key, options, &mut Erased::new(key, is_given))?;
         Ok(match outcome {
-            Outcome::Kept(ticket) => Outcome::Missing(ticket),
+            Outcome::Kept(ticket) if !is_given => Outcome::Missing(ticket),
             other => other,
-        })
-    }
-
-    pub(crate) fn compare_and_set(
-        &self,
-        (key, value): (&[u8], &[u8]),
-        expected: Expected<'_>,
-        options: &WriteOptions,
-    ) -> Result<Outcome> {
-        self.write_value((key, value), options, |engine, options| {
-            engine.compare_and_set(key, expected, value, options)
         })
     }
 

@@ -21,22 +21,22 @@ use crate::group::{DEVICES_MAX, Demote, Group, Parts, Rules};
 use crate::groups::{GROUPS_MAX, Groups};
 use crate::growing::Grower;
 use crate::intent::{Intent, Intents};
-use crate::kept::{self, side_by_side};
+use crate::kept::side_by_side;
 use crate::label::{Ack, Label, Position, RESERVED, Standing};
 use crate::level;
 use crate::matrix::Shared;
+use crate::options::Options;
 use crate::owners::Owners;
 use crate::pending::Pending;
-use crate::prototype::{Prototype, ReadPath};
+use crate::prototype::Prototype;
 use crate::relaxed::Relaxed;
 use crate::uncertain::Uncertainty;
-use coreplane_engine::{Cursors, Durability, Engine, Error, Limits, Progress, Result, UnixMillis};
+use coreplane_engine::{Cursors, Engine, Error, Limits, Progress, Result};
 use coreplane_pmem::isolation::Isolation;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 /// Where devices are put: makes and opens the engine of each.
 pub trait Rack: Send + Sync {
@@ -82,64 +82,6 @@ impl Default for Shape {
     /// Two groups of two devices, as the paper's.
     fn default() -> Self {
         Self { groups: 2, devices: 2, ack: Ack::default(), prototype: Prototype::default() }
-    }
-}
-
-/// How an open matrix behaves.
-#[derive(Clone)]
-pub struct Options {
-    /// Tells the time that expiries are held against.
-    pub time: TimeSource,
-    /// Open it although devices that are missing may be the only ones that have what was
-    /// acknowledged: that is lost then, and [`Matrix::losses`] says what it may be. A group of which
-    /// no current device is left goes on with the newest of the others.
-    pub accept_loss: bool,
-    /// Which way reads take to a device.
-    pub read_path: ReadPath,
-    /// How long a device's processor may be in one call. One that is longer is left out as if it had
-    /// failed, within as long again at most, and whoever waits for it goes on without it; none: never. It
-    /// covers what goes through the rings (reads, writes that the caller does not wait for, the close,
-    /// which waits for those), and not a call that the caller makes himself: nobody can take that from
-    /// him. Half a minute if nothing is said.
-    pub answers_within: Option<Duration>,
-    /// The durability of writes that name none: as the devices' own. Batches are durable when they
-    /// return, whatever it is but [`Durability::NoFlush`].
-    pub durability: Durability,
-    /// Whether it is only read: writes fail as after a close, which changes nothing, and no filter is
-    /// filled. For devices that are copies.
-    pub looks_only: bool,
-    /// Filters with room for at least so many keys are kept at a close, so that the next open need not
-    /// read every key.
-    pub keeps_filters_from: u64,
-    /// Threads that open devices and fill filters; 0: one for each processor.
-    pub threads: usize,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            time: Arc::new(UnixMillis::now),
-            accept_loss: false,
-            read_path: ReadPath::default(),
-            answers_within: Some(Duration::from_secs(30)),
-            durability: Durability::default(),
-            looks_only: false,
-            keeps_filters_from: kept::KEYS_MIN,
-            threads: 0,
-        }
-    }
-}
-
-impl Options {
-    fn threads(&self) -> usize {
-        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-        if self.threads == 0 { processors() } else { self.threads }
-    }
-}
-
-impl std::fmt::Debug for Options {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options").field("accept_loss", &self.accept_loss).finish_non_exhaustive()
     }
 }
 
@@ -311,14 +253,14 @@ impl Matrix {
         let (pending, sequence) = (Arc::new(Pending::new()), Arc::new(AtomicU64::new(newest)));
         // How many there are on devices that crashed nobody knows.
         pending.keep_tombstones(if is_clean { 0 } else { TOMBSTONES });
-        let owners = Owners::new(&label.owners);
+        let owners = Arc::new(Owners::new(&label.owners));
         let has_guests = label.has_guests || !label.moving.is_empty();
         let (mark, horizon) = (label.mark, label.horizon);
         let uncertain = Uncertainty::new(label.uncertain.clone());
         let rules = Rules {
             ack: label.ack,
             prototype: label.prototype,
-            read_path: options.read_path,
+            paths: options.paths(),
             answers_within: options.answers_within,
             asks_filters: !options.looks_only && label.prototype != Prototype::Ekv,
         };

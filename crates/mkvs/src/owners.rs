@@ -10,6 +10,8 @@
 //! The table on the devices (in the label) says the same, but for the frozen state, and is written
 //! first. Whoever finds the same state before and after has seen a slot that did not move meanwhile.
 
+use crate::bloom::hash_of;
+use crate::matrix::is_reserved;
 use crate::place::slot_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -57,6 +59,11 @@ impl Owners {
     #[inline]
     pub(crate) fn of(&self, hash: u64) -> Route {
         self.of_slot(slot_of(hash))
+    }
+
+    /// True for a record that a group shows: not the matrix's own, and of a slot of the group.
+    pub(crate) fn shows(&self, group: u16, key: &[u8]) -> bool {
+        !is_reserved(key) && self.of(hash_of(key)).owner() == usize::from(group)
     }
 
     #[inline]

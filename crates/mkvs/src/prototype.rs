@@ -49,7 +49,7 @@ impl FromStr for Prototype {
     }
 }
 
-/// Which way reads take to a device.
+/// Which way reads take to a device: lookups, scans, iterations and counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReadPath {
     /// As `Inline` while the device is steady; as `Rings` while its reads meet stalls, where
@@ -61,6 +61,24 @@ pub enum ReadPath {
     Inline,
     /// Through the device's ring to its processor.
     Rings,
+}
+
+/// Which way writes take to a device that they wait for, and batches, syncs and sweeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WritePath {
+    /// The caller's thread runs the engine. Nothing is faster.
+    #[default]
+    Inline,
+    /// Through the device's ring to its processor, but for what the caller's own code decides
+    /// ([`Engine::modify`](coreplane_engine::Engine::modify)).
+    Rings,
+}
+
+/// Both.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Paths {
+    pub(crate) reads: ReadPath,
+    pub(crate) writes: WritePath,
 }
 
 #[cfg(test)]

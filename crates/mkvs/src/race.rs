@@ -11,21 +11,23 @@
 //! the second is asked when the first has taken four times as long as half of its reads do
 //! ([`pace`](crate::pace)): few reads are made twice, and those that meet a stall are among them.
 //!
-//! Only devices that have the newest of the key take part, and each looks by itself, when it begins
-//! and when it has found something, whether it still is one ([`pending`](crate::pending)): so it
-//! does not matter how long a read has lain in a ring.
-//!
-//! A caller's races are used again, unless a device that is late still has one: then it lies with
-//! that device until it comes to it.
+//! What is asked for is a key ([`lookup`]) or a stretch of a scan ([`stretch`]). Each device sees by
+//! itself, when it begins and when it has found something, whether it may say so: so it does not
+//! matter how long a read has lain in a ring.
+
+pub(crate) mod lookup;
+pub(crate) mod stretch;
 
 use crate::decided::{caught, is_damage};
-use crate::device::Device;
+use crate::device::{Asked, Device};
 use crate::group::Group;
-use crate::pace::End;
-use coreplane_engine::{Error, Found, Record, Result, Ticket, UnixMillis, Value};
+use crate::pace::{End, Pace};
+use crate::pending::Devices;
+use crate::stretch::Stretch;
+use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin;
-use parking_lot::Mutex;
-use std::cell::RefCell;
+use lookup::Kept;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::Thread;
@@ -34,147 +36,88 @@ use std::time::{Duration, Instant};
 /// Looks at a race before its caller sleeps.
 const SPINS: u32 = 50;
 
-/// Races that a thread keeps.
-const KEPT: usize = 8;
-
 /// How long a caller sleeps before it looks whether anybody is left to answer.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A record as a device has found it, in buffers that are used again.
+/// What a device's processor finds things into, again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    value: Vec<u8>,
-    sequence: u64,
-    expires_at: Option<UnixMillis>,
-    is_hit: bool,
+    record: Kept,
+    stretch: Stretch,
 }
 
-impl Scratch {
-    /// It is kept for the next one, unless it has become large.
-    pub(crate) fn is_small(&self) -> bool {
-        self.value.capacity() <= 64 << 10
-    }
+/// What is asked for.
+pub(crate) trait Question: Send + Sync + 'static {
+    /// What is found.
+    type Answer: Default + Send + 'static;
 
-    pub(crate) fn keep(&mut self, record: &Record<'_>) {
-        self.value.clear();
-        record.value.append_to(&mut self.value);
-        (self.sequence, self.expires_at) = (record.sequence, record.expires_at);
-        self.is_hit = true;
-    }
+    /// Looks for it on a device; false if that has nothing to say.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn look(&self, on: (&Group, &Device), answer: &mut Self::Answer) -> Result<bool>;
 
-    pub(crate) fn record(&self) -> Record<'_> {
-        Record {
-            value: Value::Whole(&self.value),
-            sequence: self.sequence,
-            expires_at: self.expires_at,
-            ticket: Ticket::DURABLE,
-        }
-    }
+    /// The devices that may be asked now.
+    fn candidates(&self, group: &Group) -> Devices;
+
+    /// How long a device takes for such a thing.
+    fn pace(device: &Device) -> &Pace;
+
+    /// Where a processor finds it into.
+    fn scratch(scratch: &mut Scratch) -> &mut Self::Answer;
 }
 
 /// What devices have to say.
 #[derive(Debug, Default)]
-struct Finish {
+struct Finish<A> {
     /// An answer has come, or nobody waits for one any more.
     is_over: bool,
-    answer: Scratch,
+    answer: A,
     /// Those who have nothing to say, and why if nobody else has either.
     void: Vec<Option<Error>>,
 }
 
 /// A read.
 #[derive(Debug)]
-pub(crate) struct Race {
-    hash: u64,
-    key: Vec<u8>,
+pub(crate) struct Race<Q: Question> {
+    question: Q,
     caller: Thread,
-    finish: Mutex<Finish>,
+    finish: Mutex<Finish<Q::Answer>>,
     /// As in `finish`.
     is_over: AtomicBool,
     /// How often something was said.
     news: AtomicU32,
 }
 
-thread_local! {
-    static RACES: RefCell<Vec<Arc<Race>>> = const { RefCell::new(Vec::new()) };
-}
-
-impl Race {
-    /// A race of this thread, for a key.
-    fn begin(hash: u64, key: &[u8]) -> Arc<Self> {
-        let mut race = RACES.with_borrow_mut(|races| {
-            let at = races.iter_mut().position(|race| Arc::get_mut(race).is_some());
-            at.map(|at| races.swap_remove(at))
-        });
-        match race.as_mut().and_then(Arc::get_mut) {
-            Some(free) => {
-                free.hash = hash;
-                free.key.clear();
-                free.key.extend_from_slice(key);
-                let finish = free.finish.get_mut();
-                (finish.is_over, finish.answer.is_hit) = (false, false);
-                finish.void.clear();
-                (*free.is_over.get_mut(), *free.news.get_mut()) = (false, 0);
-            }
-            None => race = None,
+impl<Q: Question> Race<Q> {
+    /// A race of this thread.
+    pub(crate) fn new(question: Q) -> Self {
+        Self {
+            question,
+            caller: std::thread::current(),
+            finish: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            news: AtomicU32::new(0),
         }
-        race.unwrap_or_else(|| {
-            Arc::new(Self {
-                hash,
-                key: key.to_vec(),
-                caller: std::thread::current(),
-                finish: Mutex::default(),
-                is_over: AtomicBool::new(false),
-                news: AtomicU32::new(0),
-            })
-        })
     }
 
-    /// Nobody waits for it any more.
-    fn end(self: Arc<Self>) {
+    /// What was found; nobody waits for it any more.
+    fn end(&self) -> MutexGuard<'_, Finish<Q::Answer>> {
         self.is_over.store(true, Ordering::Release);
-        spin::lock(&self.finish).is_over = true;
-        RACES.with_borrow_mut(|races| {
-            if races.len() < KEPT {
-                races.push(self);
-            }
-        });
-    }
-
-    /// Takes part, in a device's processor.
-    pub(crate) fn run(
-        &self,
-        device: &Device,
-        group: &Group,
-        asked_at: Instant,
-        scratch: &mut Scratch,
-    ) {
-        let begun_at = Instant::now();
-        let end = if self.is_over.load(Ordering::Acquire) {
-            End::Cancelled
-        } else {
-            scratch.is_hit = false;
-            let visit = &mut |record: Record<'_>| scratch.keep(&record);
-            match caught(|| group.read_if_current(device, (self.hash, &self.key), visit)) {
-                Ok(Some(_)) => self.win(scratch),
-                Ok(None) => self.pass(None),
-                // Who asks next finds damage by himself, and deals with it.
-                Err(error) if is_damage(&error) => self.pass(None),
-                Err(error) => self.pass(group.go_on_without(device, error).err()),
-            }
-        };
-        device.pace.note(end, asked_at, begun_at);
+        let mut finish = spin::lock(&self.finish);
+        finish.is_over = true;
+        finish
     }
 
     /// Says what was found, unless somebody else was first.
-    fn win(&self, scratch: &mut Scratch) -> End {
+    fn win(&self, found: &mut Q::Answer) -> End {
         {
             let mut finish = spin::lock(&self.finish);
             if finish.is_over {
                 return End::Lost;
             }
             finish.is_over = true;
-            std::mem::swap(&mut finish.answer, scratch);
+            std::mem::swap(&mut finish.answer, found);
             self.is_over.store(true, Ordering::Release);
         }
         self.tell();
@@ -212,27 +155,47 @@ impl Race {
     }
 }
 
+impl<Q: Question> Asked for Race<Q> {
+    fn run(&self, (group, device): (&Group, &Device), asked_at: Instant, scratch: &mut Scratch) {
+        let begun_at = Instant::now();
+        let end = if self.is_over.load(Ordering::Acquire) {
+            End::Cancelled
+        } else {
+            let found = Q::scratch(scratch);
+            match caught(|| self.question.look((group, device), found)) {
+                Ok(true) => self.win(found),
+                Ok(false) => self.pass(None),
+                // Who asks next finds damage by himself, and deals with it.
+                Err(error) if is_damage(&error) => self.pass(None),
+                Err(error) => self.pass(group.go_on_without(device, error).err()),
+            }
+        };
+        Q::pace(device).note(end, asked_at, begun_at);
+    }
+}
+
 /// Devices that are asked.
-struct Field<'g> {
+struct Field<'g, Q: Question> {
     group: &'g Arc<Group>,
-    race: Arc<Race>,
+    race: &'g Arc<Race<Q>>,
     /// All that were asked, and how many of them have not passed.
     asked: u32,
     running: u32,
 }
 
-impl Field<'_> {
+impl<Q: Question> Field<'_, Q> {
     /// Asks one more; false if it cannot be.
     fn ask(&mut self, device: &Arc<Device>) -> bool {
         self.asked |= 1 << device.number;
-        let is_asked = device.ask(self.group, &self.race);
+        let race = Arc::clone(self.race) as Arc<dyn Asked>;
+        let is_asked = device.ask(self.group, race);
         self.running += u32::from(is_asked);
         is_asked
     }
 
     /// The one to ask next.
     fn next(&self) -> Result<Option<&Arc<Device>>> {
-        let current = self.group.current_now(self.race.hash) & !self.asked;
+        let current = self.race.question.candidates(self.group) & !self.asked;
         self.group.fastest(current).map(|number| self.group.device(number)).transpose()
     }
 
@@ -253,44 +216,29 @@ impl Field<'_> {
     }
 }
 
-/// Reads a key through the rings: on `first`, and, if it is late and `is_hedged`, on others. None if
-/// it must be decided anew whom to ask.
+/// Asks `first`, and, if it is late and `is_hedged`, others, until somebody has answered; false if nobody
+/// will, so that it must be decided anew whom to ask.
 ///
 /// # Errors
 /// As the engine, and if the group has no member left.
-pub(crate) fn read(
+fn run<Q: Question>(
     group: &Arc<Group>,
     first: &Arc<Device>,
-    (hash, key): (u64, &[u8]),
+    race: &Arc<Race<Q>>,
     is_hedged: bool,
-    visit: &mut dyn FnMut(Record<'_>),
-) -> Result<Option<Found>> {
-    let race = Race::begin(hash, key);
+) -> Result<bool> {
     let mut field = Field { group, race, asked: 0, running: 0 };
-    let is_answered = if field.ask(first) { run(&mut field, first, is_hedged) } else { Ok(false) };
-    let race = field.race;
-    let found = is_answered.map(|is_answered| {
-        is_answered.then(|| {
-            let finish = spin::lock(&race.finish);
-            if finish.answer.is_hit {
-                visit(finish.answer.record());
-            }
-            Found { hit: finish.answer.is_hit, ticket: Ticket::DURABLE }
-        })
-    });
-    race.end();
-    found
-}
-
-/// Until somebody has answered; false if nobody will.
-fn run(field: &mut Field<'_>, first: &Arc<Device>, is_hedged: bool) -> Result<bool> {
-    let mut late = is_hedged.then(|| (Arc::clone(first), Instant::now() + first.pace.patience()));
+    if !field.ask(first) {
+        return Ok(false);
+    }
+    let mut late =
+        is_hedged.then(|| (Arc::clone(first), Instant::now() + Q::pace(first).patience()));
     let mut known = 0;
     loop {
         let look = Instant::now() + LOOK;
         let until = late.as_ref().map_or(look, |(_, at)| (*at).min(look));
-        let news = field.race.wait(known, until);
-        if field.race.is_over.load(Ordering::Acquire) {
+        let news = race.wait(known, until);
+        if race.is_over.load(Ordering::Acquire) {
             return Ok(true);
         }
         if news != known {
@@ -301,11 +249,11 @@ fn run(field: &mut Field<'_>, first: &Arc<Device>, is_hedged: bool) -> Result<bo
         } else if let Some((device, at)) = &late
             && *at <= Instant::now()
         {
-            let may_ask = device.pace.note_late();
+            let may_ask = Q::pace(device).note_late();
             let next = if may_ask { field.next()?.cloned() } else { None };
             late = next.and_then(|next| {
-                next.pace.note_hedge();
-                let patience = next.pace.patience();
+                Q::pace(&next).note_hedge();
+                let patience = Q::pace(&next).patience();
                 field.ask(&next).then(|| (next, Instant::now() + patience))
             });
         } else if field.is_abandoned() {

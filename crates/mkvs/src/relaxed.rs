@@ -73,7 +73,7 @@ impl Shared {
         for group in self.groups.iter() {
             for device in group.of(group.followers()) {
                 device.drain();
-                if let Err(error) = device.engine.sync() {
+                if let Err(error) = group.call(device, |engine| engine.sync()) {
                     group.go_on_without(device, error)?;
                 }
             }

@@ -2,10 +2,12 @@
 //!
 //! Each group has a part of the keys, in order; the parts are fetched a stretch at a time, and merged.
 //! A stretch is what the group's *anchor* shows: of every key it has what a reader was shown, and
-//! no more. Two things are seen to:
+//! no more. Some things are seen to:
 //!
 //! - What a batch over several groups has written, or deleted, may be taken back: a stretch that was
 //!   read while there is one waits for it, and is read again if anything was taken back meanwhile.
+//! - Where reads go through the rings, stretches do: while the anchor is late, another member may answer
+//!   that has the same ([`race::stretch`](crate::race::stretch)).
 //! - A device that fails is gone without, and the stretch is read on another. One that has damaged
 //!   records only is gone around: while nobody writes every member has the same.
 
@@ -14,78 +16,20 @@ use crate::decided::is_damage;
 use crate::device::Device;
 use crate::group::Group;
 use crate::matrix::Shared;
-use coreplane_engine::{Entry, Error, Ordered, Record, Result, Ticket, UnixMillis, Value};
-use std::ops::Range;
+use crate::race::stretch;
+use crate::stretch::{Bounds, Stretch};
+use coreplane_engine::{Entry, Error, Ordered, Result};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Tries to read what nothing is taken back of, before nobody may write.
 const READS: u32 = 8;
 
+/// Tries through the rings, where that is the way.
+const RING_READS: u32 = 2;
+
 /// Records that a scan asks of a group at a time, at most.
 const AT_A_TIME: usize = 64;
-
-/// Bounds of a scan and its direction.
-type Bounds<'a> = (&'a [u8], Option<&'a [u8]>, bool);
-
-/// A record that was fetched.
-struct Next {
-    /// Where in the bytes of its stretch key and value are.
-    key: Range<usize>,
-    value: Range<usize>,
-    sequence: u64,
-    expires_at: Option<UnixMillis>,
-}
-
-/// Records of a group, one after the other.
-#[derive(Default)]
-pub(crate) struct Stretch {
-    records: Vec<Next>,
-    bytes: Vec<u8>,
-    /// The last key that was looked at, shown or not.
-    last: Vec<u8>,
-    /// How many were looked at.
-    seen: usize,
-}
-
-impl Stretch {
-    pub(crate) fn clear(&mut self) {
-        self.records.clear();
-        self.bytes.clear();
-        self.last.clear();
-        self.seen = 0;
-    }
-
-    pub(crate) fn push(&mut self, key: &[u8], record: &Record<'_>) {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(key);
-        let middle = self.bytes.len();
-        record.value.append_to(&mut self.bytes);
-        let (key, value) = (start..middle, middle..self.bytes.len());
-        let (sequence, expires_at) = (record.sequence, record.expires_at);
-        self.records.push(Next { key, value, sequence, expires_at });
-    }
-
-    /// How many records it has.
-    pub(crate) fn len(&self) -> usize {
-        self.records.len()
-    }
-
-    /// Its records, in the order in which they came.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        self.records.iter().map(|next| self.entry(next))
-    }
-
-    fn entry(&self, next: &Next) -> Entry<'_> {
-        let record = Record {
-            value: Value::Whole(&self.bytes[next.value.clone()]),
-            sequence: next.sequence,
-            expires_at: next.expires_at,
-            ticket: Ticket::DURABLE,
-        };
-        let key = &self.bytes[next.key.clone()];
-        Entry { key, record: Some(record), sequence: next.sequence }
-    }
-}
 
 /// What a group still has for a scan.
 struct Stream<'a> {
@@ -102,13 +46,12 @@ struct Stream<'a> {
 impl Stream<'_> {
     /// The key that it has next.
     fn key(&self) -> Option<&[u8]> {
-        let next = self.stretch.records.get(self.at)?;
-        Some(&self.stretch.bytes[next.key.clone()])
+        self.stretch.key(self.at)
     }
 
     /// Sees to it that there is a next one, unless it is over.
     fn fill(&mut self, (start, end, reverse): Bounds<'_>, count: usize) -> Result<()> {
-        while self.at == self.stretch.records.len() && !self.is_over {
+        while self.at == self.stretch.len() && !self.is_over {
             let bounds = match (&self.from, reverse) {
                 (None, _) => (start, end, reverse),
                 (Some(from), false) => (from.as_slice(), end, reverse),
@@ -129,9 +72,9 @@ impl Stream<'_> {
 
     /// Shows the next one; false to stop.
     fn show(&mut self, visit: &mut dyn FnMut(Entry<'_>) -> bool) -> bool {
-        let Some(next) = self.stretch.records.get(self.at) else { return false };
+        let Some(entry) = self.stretch.entry(self.at) else { return false };
         self.at += 1;
-        visit(self.stretch.entry(next))
+        visit(entry)
     }
 }
 
@@ -221,9 +164,12 @@ impl Shared {
             let is_ahead = last.is_none_or(|last| if reverse { key >= last } else { key <= last });
             is_ahead && key >= start && end.is_none_or(|end| key < end)
         };
-        let fetch =
-            |on: &Arc<Device>, to: &mut Stretch| self.fetch_on(on, group, bounds, count, to);
-        self.read_settled(&self.groups[group], to, fetch, is_about)?;
+        let of = &self.groups[group];
+        if !self.fetch_by_rings(of, (bounds, count), to, is_about)? {
+            let fetch =
+                |on: &Arc<Device>, to: &mut Stretch| self.fetch_on((of, on), bounds, count, to);
+            self.read_settled(of, to, fetch, is_about)?;
+        }
         if !self.uncertain.is_any() {
             return Ok(());
         }
@@ -235,28 +181,51 @@ impl Shared {
         self.uncertain.check(group as u16, from, to)
     }
 
+    /// The same through the rings; false if that is not the way, or it must be read otherwise, as where
+    /// it is damaged.
+    fn fetch_by_rings(
+        &self,
+        of: &Arc<Group>,
+        asked: (Bounds<'_>, usize),
+        to: &mut Stretch,
+        is_about: impl Fn(&Stretch, &[u8]) -> bool,
+    ) -> Result<bool> {
+        for _ in 0..RING_READS {
+            let taken_back = self.pending.taken_back();
+            let (anchor, settled) = of.settled_now()?;
+            if !of.reads_by_rings(anchor) {
+                return Ok(false);
+            }
+            if !stretch::read(of, (anchor, settled), &self.owners, asked, to)? {
+                continue;
+            }
+            if !of.is_sure(of.device(to.by)?, |key| is_about(to, key)) {
+                return Ok(false);
+            }
+            // Another than the anchor has seen to that by itself.
+            if to.by != anchor.number || self.pending.is_as_before(taken_back) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The same in this thread.
     fn fetch_on(
         &self,
-        device: &Device,
-        group: usize,
-        (start, end, reverse): Bounds<'_>,
+        (of, device): (&Group, &Device),
+        bounds: Bounds<'_>,
         count: usize,
         to: &mut Stretch,
     ) -> Result<()> {
-        let operation = "a scan of what has no order";
-        let ordered = device.engine.ordered();
-        let ordered = ordered.ok_or(Error::Unsupported { engine: crate::NAME, operation })?;
-        to.clear();
-        ordered.scan(start, end, reverse, count, &mut |entry| {
-            to.seen += 1;
-            if to.seen == count {
-                to.last.extend_from_slice(entry.key);
-            }
-            if let (true, Some(record)) = (self.is_shown(group, entry.key), &entry.record) {
-                to.push(entry.key, record);
-            }
-            true
-        })
+        let timer = of.is_watching().then(Instant::now);
+        to.fetch(&*device.engine, bounds, count, |key| self.owners.shows(of.number, key))?;
+        if let Some(begun_at) = timer {
+            // But for the time that it takes to copy so much.
+            let copying = Duration::from_nanos(to.bytes());
+            device.pace.look(begun_at.elapsed().saturating_sub(copying));
+        }
+        Ok(())
     }
 }
 

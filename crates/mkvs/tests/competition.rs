@@ -2,8 +2,10 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Prototype, ReadPath, Shape, Standing};
+use coreplane_engine::{Batch, Engine, Expected, Outcome, Record, Visibility, WriteOptions};
+use coreplane_mkvs::{
+    Ack, Matrix, Options, Position, Prototype, ReadPath, Shape, Standing, WritePath,
+};
 use shelf::gate::Gate;
 use shelf::{Kind, Shelf};
 use std::sync::Arc;
@@ -167,6 +169,130 @@ fn a_hedge_is_never_stale() {
         pair.matrix.sync().expect("both have it");
         assert_eq!(get(&pair.matrix, key), b"new");
     }
+}
+
+/// All keys and values, in order.
+fn scanned(matrix: &Matrix) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut all = Vec::new();
+    let ordered = matrix.ordered().expect("it has an order");
+    let scanned = ordered.scan(b"", None, false, usize::MAX, &mut |entry| {
+        let value = entry.record.map(|record| record.value.to_vec());
+        all.push((entry.key.to_vec(), value.expect("a record")));
+        true
+    });
+    scanned.expect("scan");
+    all
+}
+
+/// The device that scans read first stalls, and the scan is through while it does.
+#[test]
+fn a_scan_goes_on_while_a_device_stalls() {
+    let pair = pair(Ack::All, Prototype::Mkvs, ReadPath::Rings);
+    let record = |number: u32| (format!("key {number:03}").into_bytes(), vec![7; 100]);
+    let all: Vec<_> = (0..500).map(record).collect();
+    all.iter().for_each(|(key, value)| put(&pair.matrix, key, value));
+    let figure = |name| pair.matrix.stats().figure(name).expect("a figure");
+    for stalled in [1, 0, 1] {
+        set(&pair.gates[stalled].holds_scans, true);
+        assert_eq!(scanned(&pair.matrix), all);
+        set(&pair.gates[stalled].holds_scans, false);
+    }
+    assert!(figure("matrix_scan_hedges") > 0);
+    // Eight stretches each; what was cancelled comes out of the ring later.
+    assert!(figure("matrix_ring_scans") >= 24);
+}
+
+/// A write that the anchor has not got yet is not shown by a scan that another device could answer, for
+/// a get after it would go back.
+#[test]
+fn a_scan_elsewhere_is_not_too_new() {
+    let pair = pair(Ack::All, Prototype::Mkvs, ReadPath::Rings);
+    let (matrix, anchor) = (&pair.matrix, &pair.gates[1]);
+    let options = WriteOptions::default();
+    for written in [Some(b"new"), None] {
+        put(matrix, b"key", b"old");
+        let (holds, held) = match written {
+            Some(_) => (&anchor.holds_puts, &anchor.held_puts),
+            None => (&anchor.holds_deletes, &anchor.held_deletes),
+        };
+        set(holds, true);
+        set(&anchor.holds_scans, true);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| match written {
+                Some(value) => put(matrix, b"key", value),
+                None => {
+                    assert!(matrix.delete(b"key", &options).expect("delete").written().is_some())
+                }
+            });
+            // It is made on the other one by now.
+            wait_until(|| count(held) > 0);
+            let reader = scope.spawn(|| scanned(matrix));
+            // Time enough to ask the other one.
+            let late = Instant::now() + Duration::from_millis(20);
+            wait_until(|| Instant::now() > late);
+            assert!(!reader.is_finished(), "it shows what nobody has been told of");
+            set(&anchor.holds_scans, false);
+            let old = (b"key".to_vec(), b"old".to_vec());
+            assert_eq!(reader.join().expect("reader"), [old]);
+            set(holds, false);
+            writer.join().expect("writer");
+        });
+        let new = written.map(|value| (b"key".to_vec(), value.to_vec()));
+        assert_eq!(scanned(matrix), Vec::from_iter(new));
+    }
+}
+
+/// Where all goes through the rings the devices' processors make it.
+#[test]
+fn every_call_goes_through_the_rings() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 1, devices: 2, ..Shape::default() };
+    let (read_path, write_path) = (ReadPath::Rings, WritePath::Rings);
+    let options = Options { read_path, write_path, ..Options::default() };
+    let matrix = &Matrix::create(&shelf, shape, &options).expect("create");
+    let options = WriteOptions::default();
+    let figure = |name| matrix.stats().figure(name).expect("a figure");
+    let made = |outcome: coreplane_engine::Result<Outcome>| {
+        assert!(outcome.expect("a write").written().is_some());
+    };
+    let calls = |what: &str, at_least: u64, call: &dyn Fn()| {
+        let before = figure("matrix_ring_calls");
+        call();
+        let calls = figure("matrix_ring_calls") - before;
+        assert!(calls >= at_least, "{what}: {calls}");
+    };
+    // On both devices.
+    calls("put", 2, &|| put(matrix, b"one", b"1"));
+    calls("insert", 2, &|| made(matrix.insert(b"two", b"2", &options)));
+    calls("update", 2, &|| made(matrix.update(b"two", b"3", &options)));
+    calls("compare and set", 2, &|| {
+        let expected = Expected::Value(b"3");
+        made(matrix.compare_and_set(b"two", expected, b"4", &options));
+    });
+    calls("delete", 2, &|| made(matrix.delete(b"one", &options)));
+    calls("batch", 2, &|| {
+        let mut batch = Batch::new();
+        batch.put(b"four", b"4");
+        batch.delete(b"two");
+        assert!(matrix.apply(&batch, &options).expect("apply").replaced);
+    });
+    calls("iterate", 1, &|| {
+        let mut seen = 0;
+        matrix.iterate(0, 10, &mut |_| seen += 1).expect("iterate");
+        assert_eq!(seen, 1);
+    });
+    calls("sync", 2, &|| matrix.sync().expect("sync"));
+    calls("sweep", 2, &|| assert_eq!(matrix.sweep_expired().expect("sweep"), 0));
+    let before = figure("matrix_ring_scans");
+    assert_eq!(scanned(matrix), [(b"four".to_vec(), b"4".to_vec())]);
+    assert!(figure("matrix_ring_scans") > before);
+    let before = figure("matrix_ring_reads");
+    let keys: [&[u8]; 2] = [b"four", b"two"];
+    let mut found = Vec::new();
+    let visit = &mut |_, record: Option<Record<'_>>| found.push(record.is_some());
+    matrix.multi_get(&keys, Visibility::Durable, visit).expect("multi_get");
+    assert!(found == [true, false] && figure("matrix_ring_reads") > before);
+    calls("len", 1, &|| assert_eq!(matrix.len().expect("len"), 1));
 }
 
 /// One device is late, the other fails: the read goes on with whoever is left.

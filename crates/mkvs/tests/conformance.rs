@@ -6,13 +6,16 @@ mod shelf;
 use coreplane_engine::conformance::{Fixture, Reopen, Restart, Scale};
 use coreplane_engine::model::ManualClock;
 use coreplane_engine::{Engine, UnixMillis};
-use coreplane_mkvs::{Ack, Matrix, Options, Prototype, ReadPath, Shape};
+use coreplane_mkvs::{Ack, Matrix, Options, Prototype, ReadPath, Shape, WritePath};
 use scale::scaled;
 use shelf::{Kind, Shelf};
 use std::sync::Arc;
 
 fn options(clock: &ManualClock, read_path: ReadPath) -> Options {
-    Options { time: clock.as_clock(), read_path, ..Options::default() }
+    // All through the rings, or what is usual.
+    let is_by_rings = read_path == ReadPath::Rings;
+    let write_path = if is_by_rings { WritePath::Rings } else { WritePath::Inline };
+    Options { time: clock.as_clock(), read_path, write_path, ..Options::default() }
 }
 
 /// Closes (or, for a kill, just drops) the matrix and opens its devices again.

@@ -22,13 +22,13 @@ impl Group {
     /// doubt, its peers know what it was: the next decides, and that one is given the outcome like the
     /// others. The caller has the turn.
     pub(super) fn decide(
-        &self,
+        self: &Arc<Self>,
         order: &Order,
         options: &WriteOptions,
         write: &mut dyn Write,
     ) -> Result<Decision> {
         let first = self.device(order.awaited()[0])?;
-        match first.pace.puts.of(|| write.decide(&*first.engine, options)) {
+        match first.pace.puts.of(|| self.decide_on(first, write, options)) {
             Ok(outcome) => Ok(Decision::Made(outcome, Ok(1 << first.number))),
             Err(error) if is_damage(&error) => self.decide_around(order, error, options, write),
             Err(error) => Ok(Decision::Refused(Arc::clone(first), error)),
@@ -37,7 +37,7 @@ impl Group {
 
     #[cold]
     fn decide_around(
-        &self,
+        self: &Arc<Self>,
         order: &Order,
         error: Error,
         options: &WriteOptions,
@@ -52,7 +52,7 @@ impl Group {
             if !self.is_member(device) || !self.is_sure(device, |it| it == key) {
                 continue;
             }
-            let outcome = match write.decide(&*device.engine, options) {
+            let outcome = match self.decide_on(device, write, options) {
                 Ok(outcome) => outcome,
                 Err(error) if is_damage(&error) => continue,
                 Err(error) => return Ok(Decision::Refused(Arc::clone(device), error)),
@@ -63,7 +63,7 @@ impl Group {
             }
             // Those that are waited for may be enough without the one that readers are asked to read.
             let asked = self.device(order.asked())?;
-            let of_asked = match write.decided().make(&*asked.engine, options) {
+            let of_asked = match self.make_on(asked, &write.decided(), options) {
                 Ok(()) => Ok(made | 1 << asked.number),
                 Err(error) => Err(NotMade { made, device: Some(Arc::clone(asked)), error }),
             };

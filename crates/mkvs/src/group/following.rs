@@ -39,7 +39,8 @@ impl Group {
             Room::Never => {
                 let mut batch = Batch::new();
                 batch.push(decision.decided.to_change());
-                let (options, hashes) = (*decision.options, vec![decision.hash]);
+                let (batch, options) = (Arc::new(batch), *decision.options);
+                let hashes = vec![decision.hash];
                 self.follow_all(device, Job { batch, options, hashes });
             }
         }

@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::order::{anchor_of, numbers};
 use crate::pending::{Current, Devices, Seen};
 use crate::prototype::{Prototype, ReadPath};
-use crate::race;
+use crate::race::lookup;
 use crate::standings::Moment;
 use coreplane_engine::{Found, Record, Result, Visibility};
 use coreplane_pmem::spin::Backoff;
@@ -205,6 +205,14 @@ impl Group {
     /// # Errors
     /// If the group has no member left.
     pub(crate) fn settled(&self) -> Result<&Arc<Device>> {
+        self.settled_now().map(|(device, _)| device)
+    }
+
+    /// The same, and the standings by which it is so.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    pub(crate) fn settled_now(&self) -> Result<(&Arc<Device>, Moment)> {
         loop {
             let now = self.standings.now();
             if self.settled_at.load(Ordering::Acquire) != now.stamp() {
@@ -215,7 +223,7 @@ impl Group {
             }
             let device = self.anchor()?;
             if self.standings.now() == now {
-                return Ok(device);
+                return Ok((device, now));
             }
         }
     }
@@ -247,7 +255,7 @@ impl Group {
     /// True if reads go through the rings.
     #[inline]
     pub(crate) fn reads_by_rings(&self, device: &Device) -> bool {
-        match self.rules.read_path {
+        match self.rules.paths.reads {
             ReadPath::Inline => false,
             ReadPath::Rings => true,
             ReadPath::Auto => self.competes() && device.pace.is_unsteady(),
@@ -272,7 +280,7 @@ impl Group {
     /// True if it is found out, in the caller's thread, whether devices are steady.
     #[inline]
     pub(crate) fn is_watching(&self) -> bool {
-        self.rules.read_path == ReadPath::Auto && self.competes()
+        self.rules.paths.reads == ReadPath::Auto && self.competes()
     }
 
     /// Reads a key through the rings; none if it must be decided anew whom to ask.
@@ -286,7 +294,7 @@ impl Group {
     ) -> Result<Option<Found>> {
         let (devices, _) = self.readers(hash, 0)?;
         let first = self.fastest(devices).ok_or_else(|| self.lost())?;
-        race::read(self, self.device(first)?, (hash, key), self.competes(), visit)
+        lookup::read(self, self.device(first)?, (hash, key), self.competes(), visit)
     }
 
     /// Asks the anchor, and goes on without it if it has failed: then whoever is it now is asked the
@@ -294,7 +302,7 @@ impl Group {
     ///
     /// # Errors
     /// As `ask`, and if the group has no member left.
-    pub(crate) fn ask<T>(&self, ask: impl FnMut(&Device) -> Result<T>) -> Result<T> {
+    pub(crate) fn ask<T>(&self, ask: impl FnMut(&Arc<Device>) -> Result<T>) -> Result<T> {
         self.ask_one(|| self.settled(), ask)
     }
 
@@ -302,14 +310,14 @@ impl Group {
     ///
     /// # Errors
     /// As `ask`, and if the group has no member left.
-    pub(crate) fn ask_anchor<T>(&self, ask: impl FnMut(&Device) -> Result<T>) -> Result<T> {
+    pub(crate) fn ask_anchor<T>(&self, ask: impl FnMut(&Arc<Device>) -> Result<T>) -> Result<T> {
         self.ask_one(|| self.anchor(), ask)
     }
 
     fn ask_one<'a, T>(
         &'a self,
         choose: impl Fn() -> Result<&'a Arc<Device>>,
-        mut ask: impl FnMut(&Device) -> Result<T>,
+        mut ask: impl FnMut(&Arc<Device>) -> Result<T>,
     ) -> Result<T> {
         loop {
             let device = choose()?;

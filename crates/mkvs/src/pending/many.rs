@@ -1,10 +1,14 @@
 //! For whoever goes through many keys at once: waiting for writers, and what has to be looked at again.
 
-use super::{Pending, STRIPES, Turn};
+use super::{OPEN, OPEN_BITS, Pending, STRIPES, Turn};
 use std::sync::atomic::Ordering;
 
 /// A batch over several groups, as long as it may be refused.
 pub(crate) struct Holding<'a>(&'a Pending);
+
+/// How many writes of each stripe had begun when a device had them all.
+#[derive(Debug)]
+pub(crate) struct Level(Box<[u64]>);
 
 impl Drop for Holding<'_> {
     fn drop(&mut self) {
@@ -40,6 +44,32 @@ impl Pending {
         Holding(self)
     }
 
+    /// What has begun by now, if all that is under way of a group has come to one of its devices; none
+    /// if not. `of_group` says which keys are the group's.
+    pub(crate) fn level(&self, device: u8, of_group: impl Fn(u64) -> bool) -> Option<Level> {
+        let begun = (0..STRIPES).map(|stripe| {
+            let word = self.words[stripe].load(Ordering::Acquire);
+            if word & OPEN == 0 {
+                return Some(word >> OPEN_BITS);
+            }
+            let mut entries = self.stripes[stripe].entries.lock();
+            self.sweep(stripe, &mut entries, 0);
+            let mut own = entries.iter().filter(|entry| of_group(entry.hash));
+            let has_come = own.all(|entry| {
+                let is_decided = !entry.is_held && entry.doubt.is_none();
+                is_decided && entry.write.done & 1 << device != 0
+            });
+            has_come.then(|| self.words[stripe].load(Ordering::Relaxed) >> OPEN_BITS)
+        });
+        begun.collect::<Option<_>>().map(Level)
+    }
+
+    /// True if no write has begun since.
+    pub(crate) fn is_level_since(&self, Level(begun): &Level) -> bool {
+        let now = self.words.iter().map(|word| word.load(Ordering::Acquire) >> OPEN_BITS);
+        now.eq(begun.iter().copied())
+    }
+
     /// All turns: nobody writes until they are dropped.
     pub(crate) fn all_turns(&self) -> Vec<Turn<'_>> {
         (0..STRIPES).map(|stripe| self.turn(stripe)).collect()
@@ -71,6 +101,7 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Entry;
     use super::*;
     use std::sync::atomic::AtomicBool;
 
@@ -96,5 +127,27 @@ mod tests {
             assert_eq!(looks.join().expect("no panic"), (true, false));
         });
         assert!(pending.is_as_before(pending.taken_back()));
+    }
+
+    #[test]
+    fn a_device_is_level_when_it_has_all_that_has_begun() {
+        let pending = Pending::new();
+        let level_on = |device| pending.level(device, |_| true);
+        let before = level_on(0).expect("nothing is under way");
+        pending.begin(Entry::new(7, 1, 1, false));
+        assert!(level_on(0).is_none() && !pending.is_level_since(&before));
+        assert!(pending.level(0, |hash| hash != 7).is_some(), "it is another group's");
+        pending.done(7, 1, 0b10, 0b11);
+        assert!(level_on(0).is_none() && level_on(1).is_some());
+        pending.done(7, 1, 0b01, 0b11);
+        let level = level_on(0).expect("it has come");
+        assert!(pending.is_level_since(&level));
+        // One that may be taken back although it has come.
+        pending.begin(Entry::new(9, 2, 1, true));
+        pending.done(9, 2, 0b11, 0b11);
+        assert!(level_on(0).is_none() && level_on(1).is_none());
+        pending.let_go(9);
+        pending.settle(0b11, |_| true);
+        assert!(level_on(0).is_some() && !pending.is_level_since(&level));
     }
 }

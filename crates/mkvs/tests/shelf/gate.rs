@@ -27,8 +27,9 @@ pub(crate) struct Gate {
     pub(crate) holds_gets: AtomicBool,
     pub(crate) holds_puts: AtomicBool,
     pub(crate) holds_deletes: AtomicBool,
-    /// Who goes through all keys waits.
+    /// Who goes through all keys waits, or scans.
     pub(crate) holds_looks: AtomicBool,
+    pub(crate) holds_scans: AtomicBool,
     /// Every scan meets a damaged record.
     pub(crate) scans_damaged: AtomicBool,
     /// So many calls of processors panic.
@@ -44,6 +45,8 @@ pub(crate) struct Gate {
     pub(crate) held_looks: AtomicU64,
     /// Deletes.
     pub(crate) held_deletes: AtomicU64,
+    /// Scans.
+    pub(crate) held_scans: AtomicU64,
     /// One call at a time: the simulator knows no other order of a thread that it does not schedule.
     turn: Option<Mutex<()>>,
 }
@@ -94,6 +97,7 @@ impl Gate {
             Call::Put(_) => (&self.holds_puts, &self.held_puts),
             Call::Look => (&self.holds_looks, &self.held_looks),
             Call::Delete => (&self.holds_deletes, &self.held_deletes),
+            Call::Scan => (&self.holds_scans, &self.held_scans),
             _ => return,
         };
         held.fetch_add(1, Ordering::SeqCst);
