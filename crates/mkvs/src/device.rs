@@ -13,16 +13,8 @@
 //!
 //! What the rings carry of writes is the outcome: to put or to delete, with its sequence. So it may
 //! come late, twice or behind a newer one, and the engine keeps what is newest.
-//!
-//! # Waking
-//!
-//! To wake a thread takes its waker longer than to write to the device itself. So a processor that
-//! has run out of writes *naps*: it looks again by itself a moment later, and nobody wakes it for a
-//! write unless the ring fills up. When nothing has come for a while it sleeps, and the next write
-//! wakes it. Somebody waits for a read: that wakes it always. So after a read, behind which no more writes
-//! are to be expected, it does not nap, which would be five thousand wake-ups a second and device; nor
-//! does it sleep at once, which takes a barrier on all processors: it *dozes*. A write wakes it then, but
-//! for one that comes in the moment in which it lies down, and waits for the end of the doze.
+
+mod resting;
 
 use crate::believed::{Believed, Checked};
 use crate::group::Group;
@@ -36,11 +28,12 @@ use coreplane_pmem::spin::{self, Backoff};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use resting::{ASLEEP, AWAKE, NAPPING, NAPS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{JoinHandle, Thread};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Batches, and long writes, that may wait for a device.
 const JOBS: usize = 1024;
@@ -51,27 +44,14 @@ const READS: usize = 1024;
 /// Looks at whether it is behind.
 const MOMENTS: u32 = 300;
 
-/// Looks at empty rings after a read before the thread naps.
+/// Looks at empty rings after a read before the thread rests.
 const SPINS: u32 = 100;
-
-/// How long a nap is, and how many without work make it doze.
-const NAP: Duration = Duration::from_micros(200);
-const NAPS: u32 = 8;
-
-/// How long a doze is, after which it sleeps, and how long it sleeps until it looks by itself.
-const DOZE: Duration = Duration::from_millis(10);
-const SLEEP: Duration = Duration::from_millis(100);
 
 /// Writes between two looks at whether the group is still there.
 const AT_A_TIME: usize = 64;
 
 /// Writes after which it says how far it is.
 const TELL_EVERY: usize = 16;
-
-/// What a processor does when there is nothing to do.
-const AWAKE: u32 = 0;
-const NAPPING: u32 = 1;
-const ASLEEP: u32 = 2;
 
 /// What was decided, for a device that has not got it yet.
 #[derive(Debug)]
@@ -337,27 +317,6 @@ impl Device {
                 rests = rests.saturating_add(1);
             }
         }
-    }
-
-    /// Rests for the next time without work.
-    fn rest(&self, rests: u32) {
-        let (state, time) = match rests {
-            ..NAPS => (NAPPING, NAP),
-            NAPS => (ASLEEP, DOZE),
-            _ => (ASLEEP, SLEEP),
-        };
-        self.rest.store(state, Ordering::SeqCst);
-        // What was put into a ring before it was said is seen now; who comes later sees it, but for
-        // who writes while it naps, who need not, or begins to doze.
-        if rests <= NAPS {
-            fence(Ordering::SeqCst)
-        } else {
-            barrier::heavy()
-        }
-        if self.is_idle() && !self.is_closed.load(Ordering::SeqCst) {
-            std::thread::park_timeout(time);
-        }
-        self.rest.store(AWAKE, Ordering::SeqCst);
     }
 
     /// Writes and batches that it has dealt with, as far as that has been told.
