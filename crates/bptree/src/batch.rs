@@ -252,6 +252,10 @@ impl Store {
         while next < steps.len() {
             let locked = self.lock_to_write(steps[next].key, 0)?;
             let (_, bound) = self.bounds(guard, locked.page)?;
+            if bound.as_deref().is_some_and(|bound| steps[next].key >= bound) {
+                // It would be locked again.
+                return Err(self.not_a_leaf(locked.page));
+            }
             let mut mine = Vec::new();
             while let Some(step) = steps.get(next)
                 && bound.as_deref().is_none_or(|bound| step.key < bound)

@@ -166,6 +166,9 @@ impl Store {
             let is_within = *least >= *doubt.start
                 && end.is_none_or(|end| bound.as_deref().is_some_and(|bound| bound <= end));
             let next: Option<Box<[u8]>> = bound.map(Into::into);
+            if next.as_deref().is_some_and(|next| *next <= *from) {
+                return Err(self.not_a_leaf(locked.page));
+            }
             if is_within && locked.leaf.doubt() > 0 {
                 match self.rewrite_settled(&guard, locked, &from) {
                     Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {

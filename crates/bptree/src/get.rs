@@ -185,6 +185,10 @@ impl Store {
             if !locks.last().is_some_and(|(_, bound)| is_mine(bound)) {
                 let locked = self.lock_leaf(key)?;
                 let (_, bound) = self.bounds(guard, locked.page)?;
+                if !is_mine(&bound) {
+                    // It would be locked again for the next one.
+                    return Err(self.not_a_leaf(locked.page));
+                }
                 locks.push((locked, bound));
             }
             if let Some((locked, _)) = locks.last() {

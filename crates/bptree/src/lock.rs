@@ -6,7 +6,7 @@ use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::{LINE, WriteMode};
-use coreplane_record::HEADER;
+use coreplane_record::{HEADER, lost};
 use std::sync::atomic::Ordering;
 
 /// A leaf that is locked for a write.
@@ -45,7 +45,7 @@ impl Store {
     /// Locks the leaf that serves `key`.
     ///
     /// # Errors
-    /// As [`Store::wake`].
+    /// As [`Store::wake`], and if the medium is gone.
     pub(crate) fn lock_leaf(&self, key: &[u8]) -> Result<Locked<'_>> {
         self.lock_leaf_for(key, 0)
     }
@@ -65,6 +65,8 @@ impl Store {
             if let Some(held) = leaf.try_lock(version) {
                 return Ok(Locked { page: descent.leaf, leaf, held });
             }
+            // Of what was lost nothing can be said any more, and nobody need be waited for.
+            self.space.check_lost().map_err(|at| lost(&self.pool, at))?;
             backoff.wait();
         }
     }
@@ -84,7 +86,10 @@ impl Store {
             && let Some((tail, _)) = self.space.watermarks(page)
         {
             let from = start + u64::from(tail);
-            let lines = (from..from + len as u64).step_by(LINE);
+            // What is long is not in the page, and neither is what has no room there.
+            let len = len.min(self.record_len_max()) as u64;
+            let end = (from + len).min(start + u64::from(self.space.page_size()));
+            let lines = (from..end).step_by(LINE);
             lines.for_each(|at| self.space.prefetch_to_write(at));
         }
         let mut candidates = leaf.candidates(tag_of(key));
@@ -92,7 +97,7 @@ impl Store {
             let old = start + u64::from(leaf.offset(candidates.trailing_zeros() as usize));
             // Where it begins, and where its key ends.
             self.space.prefetch(old);
-            self.space.prefetch(old + (HEADER + key.len()) as u64);
+            self.space.prefetch(old + (HEADER + key.len().min(self.field_max())) as u64);
             candidates &= candidates - 1;
         }
     }

@@ -53,6 +53,9 @@ pub(crate) struct Found {
     pub(crate) is_dead: bool,
     /// What lies below this was durable.
     pub(crate) proven: u32,
+    /// From here to the end it may be in the caches alone, where the process was killed and the power
+    /// did not go.
+    pub(crate) cached_from: u32,
     /// What was appended says that all before it was durable, and so is what the leaf was made by.
     pub(crate) has_proof: bool,
     /// Not 0 if records were lost: see [`Directory::doubt`].
@@ -76,6 +79,9 @@ impl Found {
             end: head.len() as u32,
             is_dead: false,
             proven: head.image_len,
+            // What an image was made of has said farewell when it was durable. Nothing has where it was
+            // made of nothing.
+            cached_from: head.predecessor.map_or(0, |_| head.image_len),
             has_proof: false,
             doubt: if head.is_lost { head.len() as u32 } else { 0 },
             parts: Vec::new(),
@@ -287,6 +293,7 @@ impl Store {
             found.given = found.given.max(header.version);
             if header.follows && at >= found.head.image_len {
                 found.proven = found.proven.max(at);
+                found.cached_from = at;
                 found.has_proof = true;
             }
             if header.kind != Kind::Commit {

@@ -35,8 +35,10 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Pages that a thread reads before it looks for more.
+/// Pages that a thread reads before it looks for more, and bytes in them: the kernel is asked for all of
+/// them at once.
 const AT_A_TIME: u32 = 1024;
+const BYTES_AT_A_TIME: u32 = 16 << 20;
 
 /// What was found in all pages.
 struct Lives<'f> {
@@ -74,6 +76,7 @@ impl Store {
     pub(crate) fn recover(&self, progress: &(dyn Fn(Progress) + Sync)) -> Result<()> {
         let mut found = self.read_pages(progress)?;
         self.prove(&mut found)?;
+        self.flush_damaged(&found)?;
         // What lies behind the last record of a leaf is nobody's.
         for found in found.iter().filter(|found| !found.is_dead) {
             self.space.cut_log(found.page, found.end);
@@ -258,16 +261,20 @@ impl Store {
     /// Reads all pages, on as many threads as there are processors.
     fn read_pages(&self, progress: &(dyn Fn(Progress) + Sync)) -> Result<Vec<Found>> {
         let pages = self.space.pages();
+        let at_a_time = (BYTES_AT_A_TIME / self.space.page_size()).clamp(1, AT_A_TIME);
         let next = AtomicU32::new(1);
         let all = Mutex::new(Ok(Vec::new()));
         let work = || loop {
-            let from = next.fetch_add(AT_A_TIME, Ordering::Relaxed);
+            let from = next.fetch_add(at_a_time, Ordering::Relaxed);
             if from >= pages {
+                if let Err(error) = self.fence_found() {
+                    *spin::lock(&all) = Err(error);
+                }
                 return;
             }
             let done = u64::from(from);
             progress(Progress { stage: "reading leaves", done, total: u64::from(pages) });
-            let read = self.read_range(from..pages.min(from + AT_A_TIME));
+            let read = self.read_range(from..pages.min(from + at_a_time));
             let mut all = spin::lock(&all);
             match (&mut *all, read) {
                 (Ok(found), Ok(more)) => found.extend(more),
@@ -276,7 +283,7 @@ impl Store {
             }
         };
         let processors = std::thread::available_parallelism().map_or(1, usize::from).min(16);
-        let threads = if pages > 4 * AT_A_TIME { processors } else { 1 };
+        let threads = if pages > 4 * at_a_time { processors } else { 1 };
         std::thread::scope(|scope| {
             // This thread works too: where no other can be had, it does it all.
             for _ in 1..threads {
@@ -308,6 +315,7 @@ impl Store {
             let head = Head::read(&self.space, &guard, self.seed, page).ok().flatten();
             if let Some(head) = head.filter(|head| head.birth >= self.opened.cleared_births) {
                 let (leaf, latest) = self.read_leaf_page(&guard, page, head, (u32::MAX, 0))?;
+                self.flush_found(&leaf, leaf.cached_from);
                 if !leaf.is_dead {
                     self.begin_found(&leaf, &latest);
                 }
@@ -315,6 +323,33 @@ impl Store {
             }
         }
         Ok(found)
+    }
+
+    /// Flushes a leaf that was found, from a place in its page on: durable after a fence. After a kill it
+    /// may never have been flushed, and from here on everybody relies on it. Where a fence is a sync, that
+    /// of the root has made all durable that was in the file.
+    fn flush_found(&self, found: &Found, from: u32) {
+        if self.early.is_none() {
+            let len = found.end.saturating_sub(from);
+            self.space.flush(self.space.start_of(found.page) + u64::from(from), u64::from(len));
+        }
+    }
+
+    /// # Errors
+    /// If the medium fails.
+    fn fence_found(&self) -> Result<()> {
+        if self.early.is_none() { self.fence() } else { Ok(()) }
+    }
+
+    /// As [`Store::flush_found`], of leaves in which there is damage: what others have proven of them may
+    /// have been behind what was taken for their end. Durable when it returns.
+    fn flush_damaged(&self, found: &[Found]) -> Result<()> {
+        let mut damaged = found.iter().filter(|found| found.doubt > 0).peekable();
+        if damaged.peek().is_none() {
+            return Ok(());
+        }
+        damaged.for_each(|found| self.flush_found(found, 0));
+        self.fence_found()
     }
 
     /// Lets a leaf that was found be one, of which nobody knows yet: whether it counts is found out

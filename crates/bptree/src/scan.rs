@@ -13,7 +13,7 @@
 use crate::get::Whole;
 use crate::inner::{Descent, word_at};
 use crate::keys::Parts;
-use crate::leaf::{Directory, PLACES, Version};
+use crate::leaf::{Directory, Head, PLACES, Version};
 use crate::store::Store;
 use coreplane_engine::{Entry, Error, Horizon, Record, Result, Ticket, Value};
 use coreplane_pmem::PageBytes;
@@ -136,6 +136,12 @@ fn no_record(bytes: &PageBytes<'_>, offset: u32) -> Error {
     Error::Corrupt { offset, what: "no record where the leaf has one".to_owned() }
 }
 
+#[cold]
+fn no_progress(bytes: &PageBytes<'_>) -> Error {
+    let what = "the keys of a leaf end where those before it do".to_owned();
+    Error::Corrupt { offset: bytes.start(), what }
+}
+
 impl Store {
     /// Shows the records from `start` up to `end`, until `visit` says no or `limit` were shown.
     ///
@@ -154,6 +160,9 @@ impl Store {
         'leaves: while shown < limit {
             let guard = epoch::pin();
             let snapshot = self.snapshot(&guard, Reach::From(&from), way.take())?;
+            if snapshot.bound.as_deref().is_some_and(|bound| *bound <= *from) {
+                return Err(no_progress(&snapshot.bytes));
+            }
             let offsets = &snapshot.offsets()[snapshot.below(&from)?..];
             let first = offsets.iter().take(AHEAD.min(limit - shown));
             first.for_each(|offset| snapshot.prefetch(*offset, LINES));
@@ -211,6 +220,9 @@ impl Store {
         'leaves: while shown < limit {
             let guard = epoch::pin();
             let snapshot = self.snapshot(&guard, Reach::Below(to.as_deref()), None)?;
+            if to.as_deref().is_some_and(|to| *snapshot.least >= *to && !to.is_empty()) {
+                return Err(no_progress(&snapshot.bytes));
+            }
             let below = to.as_deref().map(|to| snapshot.below(to)).transpose()?;
             let offsets = &snapshot.offsets()[..below.unwrap_or(snapshot.len)];
             let first = offsets.iter().rev().take(AHEAD.min(limit - shown));
@@ -240,8 +252,9 @@ impl Store {
                     return Ok(());
                 }
             }
-            if snapshot.least.is_empty() || *snapshot.least <= *start {
-                return Ok(());
+            if *snapshot.least <= *start {
+                let page = self.space.page_of(snapshot.bytes.start());
+                return Head::check(&snapshot.bytes, self.seed, page);
             }
             to = Some(Cow::Owned(snapshot.least.to_vec()));
         }

@@ -208,19 +208,22 @@ impl Store {
         Ok(())
     }
 
-    /// The least key of a locked leaf and its bound.
+    /// The least key of a leaf and its bound, held against their checksum: who goes on to the next leaf,
+    /// or says of a key that it is here, relies on them.
     ///
     /// # Errors
-    /// If the page is no leaf.
+    /// If the page is no leaf, or its head is damaged.
     pub(crate) fn bounds<'g>(&'g self, guard: &'g Guard, page: u32) -> Result<Bounds<'g>> {
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
+        Head::check(&bytes, self.seed, page)?;
         self.bounds_in(guard, &bytes)
     }
 
-    /// As [`Store::bounds`], of a leaf's page.
+    /// As [`Store::bounds`], of a leaf's page; not held against their checksum, but where no leaf is said
+    /// to come after. The bound is above the least key.
     ///
     /// # Errors
-    /// As [`Store::bounds`].
+    /// As [`Store::bounds`], as far as it is looked at.
     #[inline]
     pub(crate) fn bounds_in<'g>(
         &'g self,
@@ -229,8 +232,15 @@ impl Store {
     ) -> Result<Bounds<'g>> {
         let not_a_leaf = || self.not_a_leaf(self.space.page_of(bytes.start()));
         let (least, bound) = Head::bounds(bytes).ok_or_else(not_a_leaf)?;
+        let least = self.whole_key(guard, least)?;
         let bound = bound.map(|bound| self.whole_key(guard, bound)).transpose()?;
-        Ok((self.whole_key(guard, least)?, bound))
+        match &bound {
+            // Zeroes in the place of a medium that is gone say this, too.
+            Some(bound) if *bound <= least => return Err(not_a_leaf()),
+            Some(_) => {}
+            None => Head::check(bytes, self.seed, self.space.page_of(bytes.start()))?,
+        }
+        Ok((least, bound))
     }
 
     /// The record of a place.

@@ -5,7 +5,7 @@ use coreplane_engine::model::ManualClock;
 use coreplane_engine::{
     Batch, Engine, Error, Expected, KEY_LEN_MAX, Ordered, Outcome, UnixMillis, WriteOptions,
 };
-use coreplane_pmem::MediaChoice;
+use coreplane_pmem::{MediaChoice, epoch};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::Path;
@@ -232,12 +232,13 @@ fn reopened(store: Bptree, directory: &Path, clock: &ManualClock, closes: bool) 
         drop(store);
         return opened(directory, clock);
     }
-    let begun = Instant::now();
-    let mut free = 0;
-    // Readers of other tests hold pages for a while.
-    while begun.elapsed() < Duration::from_millis(50) {
-        free = store.stats().free_bytes.max(free);
+    // Readers of other tests hold pages for a while: until all have gone that may hold one of these.
+    let (stamp, begun) = (epoch::stamp(), Instant::now());
+    while !epoch::has_passed(stamp) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "a reader never goes");
+        std::thread::yield_now();
     }
+    let free = store.stats().free_bytes;
     drop(store);
     let store = opened(directory, clock);
     let after = store.stats().free_bytes;

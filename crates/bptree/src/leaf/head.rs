@@ -86,6 +86,25 @@ impl Head {
         Some((least, (word32(fixed, 4) & UNBOUNDED == 0).then_some(bound)))
     }
 
+    /// Holds the head of the leaf in page `number` against its checksum.
+    ///
+    /// # Errors
+    /// If it is damaged, or not all of it is published.
+    pub(crate) fn check(page: &PageBytes<'_>, pool_seed: u32, number: u32) -> Result<()> {
+        let offset = page.start();
+        let not_there = || Error::Corrupt { offset, what: "no head of a leaf".to_owned() };
+        let fixed = page.get(0, FIXED).ok_or_else(not_there)?;
+        let lens = word32(fixed, 8) as usize;
+        let len = (FIXED + (lens & 0xffff) + (lens >> 16)).next_multiple_of(8);
+        let bytes = page.get(0, len).ok_or_else(not_there)?;
+        let (stored, computed) =
+            (word32(bytes, 0), crc32c_append(seed(pool_seed, number), &bytes[4..]));
+        if stored != computed {
+            return Err(Error::ChecksumMismatch { offset, stored, computed });
+        }
+        Ok(())
+    }
+
     /// The bytes of the head of `page`.
     // media-format: begin pool
     pub(crate) fn encode(&self, pool_seed: u32, page: u32) -> Vec<u8> {

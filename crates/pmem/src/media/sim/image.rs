@@ -94,6 +94,24 @@ impl Sim {
         Self::over(bytes, options, rules, false)
     }
 
+    /// The machine after its program was killed, with which the power did not go: the next one finds all
+    /// that was stored, and a cut still takes what was never flushed.
+    ///
+    /// # Errors
+    /// If the memory cannot be had.
+    pub fn killed(self) -> io::Result<Self> {
+        let reserve = self.options.max_len.max(self.options.len);
+        let of_space = SpaceOptions { page_size: self.options.page_size, reserve };
+        let mut start = 0;
+        let space = |(number, old): (usize, &Arc<Space>)| {
+            let port = Port::new(Arc::clone(&self.recorder), number, start);
+            start += old.len();
+            Space::traced_with(&old.all_bytes(), &of_space, Arc::new(port)).map(Arc::new)
+        };
+        let spaces = self.spaces.iter().enumerate().map(space).collect::<io::Result<Vec<_>>>()?;
+        Ok(Self { spaces, ..self })
+    }
+
     /// The space on which the program runs; of several the first.
     pub fn space(&self) -> &Arc<Space> {
         &self.spaces[0]

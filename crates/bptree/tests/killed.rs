@@ -1,0 +1,108 @@
+//! A process that is killed while the power stays: the next one finds what was only in the caches. What
+//! it shows of that, and what it is asked to keep, is durable.
+
+use coreplane_bptree::{Bptree, Options};
+use coreplane_engine::{Batch, Durability, Engine, Outcome, WriteOptions};
+use coreplane_pmem::media::sim::{Eviction, Sim, SimOptions};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const PAGE: u32 = 4096;
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options() -> Options {
+    Options { durability: Durability::NoFlush, background: false, ..Options::default() }
+}
+
+fn opened(sim: &Sim) -> Bptree {
+    Bptree::simulated_open(Arc::clone(sim.space()), &options()).expect("open")
+}
+
+fn contents(store: &Bptree) -> Map {
+    let mut map = Map::new();
+    let ordered = store.ordered().expect("ordered");
+    let mut take = |entry: coreplane_engine::Entry<'_>| {
+        let value = entry.record.expect("a record").value.to_vec();
+        map.insert(entry.key.to_vec(), value);
+        true
+    };
+    ordered.scan(b"", None, false, usize::MAX, &mut take).expect("scan");
+    map
+}
+
+/// Killed with some writes that nobody has flushed, in leaves that were written anew, and split, before.
+fn killed(seed: u32, strict_in: u32) -> (Sim, Map) {
+    let len = 1 << 20;
+    let seed_of_sim = u64::from(seed);
+    let sim = SimOptions {
+        len,
+        max_len: len,
+        page_size: PAGE,
+        seed: seed_of_sim,
+        ..SimOptions::default()
+    };
+    let sim = Sim::new(&sim).expect("a medium");
+    let store = Bptree::simulated_create(Arc::clone(sim.space()), &options()).expect("create");
+    let mut map = Map::new();
+    for number in 0..40 + 7 * seed {
+        let key = format!("key {:03}", number * 37 % 61).into_bytes();
+        let value = vec![number as u8; 30 + (number * seed) as usize % 200];
+        let is_strict = number % strict_in == 0;
+        let durability = is_strict.then_some(Durability::Strict);
+        let options = WriteOptions { durability, ..WriteOptions::default() };
+        if number % 23 == 22 {
+            let mut batch = Batch::new();
+            batch.put(&key, &value).put(b"key 030", &value);
+            store.apply(&batch, &options).expect("apply");
+            map.insert(b"key 030".to_vec(), value.clone());
+        } else {
+            store.put(&key, &value, &options).expect("put");
+        }
+        map.insert(key, value);
+    }
+    drop(store);
+    (sim.killed().expect("memory"), map)
+}
+
+fn is_all_there(sim: &Sim, map: &Map, what: &str) {
+    for eviction in [Eviction::Nothing, Eviction::Seeded(1), Eviction::Seeded(2)] {
+        let image = sim.crash(eviction).reopen().expect("memory");
+        let store = opened(&image);
+        assert_eq!(store.doubts().expect("doubts"), [], "{what}, {eviction:?}");
+        assert!(contents(&store) == *map, "{what}, {eviction:?}");
+        assert!(store.verify(&mut |_| {}).expect("verify").is_sound(), "{what}, {eviction:?}");
+    }
+}
+
+#[test]
+fn what_is_shown_after_a_kill_is_there_after_a_power_cut() {
+    let mut at_risk = 0;
+    for seed in 0..20 {
+        for strict_in in [1, 5, 1000] {
+            let what = format!("seed {seed}, one strict in {strict_in}");
+            let (sim, map) = killed(seed, strict_in);
+            let lost = opened(&sim.crash(Eviction::Nothing).reopen().expect("memory"));
+            at_risk += u32::from(contents(&lost) != map);
+            let store = opened(&sim);
+            assert!(contents(&store) == map, "{what}: a kill has taken something");
+            let strict =
+                WriteOptions { durability: Some(Durability::Strict), ..Default::default() };
+            let (key, value) = map.last_key_value().expect("some");
+            let outcome = store.insert(key, value, &strict).expect("insert");
+            assert!(matches!(outcome, Outcome::Exists(ticket) if ticket.is_durable()), "{what}");
+            is_all_there(&sim, &map, &what);
+            if seed % 2 == 0 {
+                // Leaves that are sealed say farewell, and that all before it was durable.
+                map.iter().step_by(5).for_each(|(key, value)| {
+                    store.put(key, value, &strict).map(drop).expect("put");
+                });
+                is_all_there(&sim, &map, &format!("{what}, written to"));
+            }
+            store.close().expect("close");
+            drop(store);
+            is_all_there(&sim, &map, &format!("{what}, closed"));
+        }
+    }
+    assert!(at_risk > 20, "{at_risk} of the kills leave something in the caches");
+}
