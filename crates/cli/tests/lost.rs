@@ -227,7 +227,7 @@ fn a_device_that_goes_under_load_costs_nothing_and_is_replaced() -> Outcome<()> 
             acknowledged.wait_for(3000);
             is_told(&served, &matrix, "g0d1")?;
             // What is left of it is not made a device again.
-            ask(&served, 5, &["replace", "--device", "g0d1"])?;
+            ask(&served, 2, &["replace", "--device", "g0d1"])?;
             assert_eq!(std::fs::metadata(matrix.path.join("g0d1"))?.len(), left);
             ask(&served, 0, &["replace", "--device", "g0d1", "--fresh"])?;
             is_whole(&ask(&served, 0, &["status", "--json"])?);
