@@ -67,6 +67,8 @@ pub(crate) fn finish(found: &BTreeMap<Position, Found>, label: &mut Label) -> Re
     if !label.is_clearing {
         return Ok(());
     }
+    // It may have been cut off when one alone said so, which loses its label first of all.
+    found.iter().try_for_each(|(at, device)| label.at(*at).write(&*device.engine))?;
     for (position, device) in found {
         empty(&*device.engine, &label.at(*position), found.len() == 1)?;
     }
