@@ -4,6 +4,7 @@ use crate::terms;
 use clap::{Args, Parser, Subcommand};
 use coreplane::{
     Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement, Position, Prototype,
+    ReadPath, WritePath,
 };
 use coreplane_bench::{Jitter, Plan, Refill};
 use std::path::PathBuf;
@@ -227,6 +228,18 @@ pub(crate) struct NewPool {
     pub(crate) index: Placement,
 }
 
+/// Which way calls take to the devices of a matrix.
+#[derive(Debug, Args)]
+pub(crate) struct Paths {
+    /// Which way reads take to a device of a matrix: inline (the caller's thread), rings (the device's
+    /// own thread), auto (inline until its reads meet stalls).
+    #[arg(long, default_value = "auto", value_name = "PATH")]
+    pub(crate) reads: ReadPath,
+    /// Which way writes take to a device of a matrix: inline or rings.
+    #[arg(long, default_value = "inline", value_name = "PATH")]
+    pub(crate) writes: WritePath,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
     #[command(flatten)]
@@ -242,6 +255,8 @@ pub(crate) struct Serve {
     pub(crate) pool: Pool,
     #[command(flatten)]
     pub(crate) new: NewPool,
+    #[command(flatten)]
+    pub(crate) paths: Paths,
     /// Addresses to listen on.
     #[arg(long, default_value = "127.0.0.1", value_delimiter = ',')]
     pub(crate) bind: Vec<String>,
@@ -418,6 +433,8 @@ pub(crate) struct Grow {
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) pool: Pool,
+    #[command(flatten)]
+    pub(crate) paths: Paths,
     /// What to do, one after the other: load, fill, a, b, c, d, e, f, mget, overwrite, open, floor,
     /// filter, competition, resync; `c@uniform:2t:1000` chooses records so, on two threads, in so many
     /// operations, whatever the other options say.

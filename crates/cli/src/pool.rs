@@ -1,6 +1,6 @@
 //! The store that a command line names.
 
-use crate::arguments::{NewPool, Pool};
+use crate::arguments::{NewPool, Paths, Pool};
 use crate::failure::Failure;
 use crate::terms;
 use coreplane::{Store, StoreConfig};
@@ -31,6 +31,13 @@ impl Pool {
     /// Opens it for a few calls from one thread, which show nothing that is not sound.
     pub(crate) fn open(&self) -> Result<Store, Failure> {
         open(&self.config().background(false).check_reads(true))
+    }
+}
+
+impl Paths {
+    /// `config` with the ways that are named.
+    pub(crate) fn of(&self, config: StoreConfig) -> StoreConfig {
+        config.read_path(self.reads).write_path(self.writes)
     }
 }
 

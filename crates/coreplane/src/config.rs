@@ -3,7 +3,7 @@
 use crate::Store;
 use crate::matrix::MatrixShape;
 use coreplane_engine::{Durability, Result};
-use coreplane_mkvs::{Ack, Prototype};
+use coreplane_mkvs::{Ack, Prototype, ReadPath, WritePath};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Placement, Repair, Tell};
 use std::path::{Path, PathBuf};
@@ -76,6 +76,8 @@ pub struct StoreConfig {
     pub(crate) accept_loss: bool,
     pub(crate) is_copy: bool,
     pub(crate) answers_within: Option<Duration>,
+    pub(crate) read_path: ReadPath,
+    pub(crate) write_path: WritePath,
 }
 
 impl StoreConfig {
@@ -97,6 +99,8 @@ impl StoreConfig {
             accept_loss: false,
             is_copy: false,
             answers_within: coreplane_mkvs::Options::default().answers_within,
+            read_path: ReadPath::default(),
+            write_path: WritePath::default(),
         }
     }
 
@@ -198,6 +202,20 @@ impl StoreConfig {
     #[must_use]
     pub fn answers_within(mut self, answers_within: Option<Duration>) -> Self {
         self.answers_within = answers_within;
+        self
+    }
+
+    /// Which way reads take to a device of a matrix: in the caller's thread, or through its ring.
+    #[must_use]
+    pub fn read_path(mut self, path: ReadPath) -> Self {
+        self.read_path = path;
+        self
+    }
+
+    /// Which way writes take to a device of a matrix.
+    #[must_use]
+    pub fn write_path(mut self, path: WritePath) -> Self {
+        self.write_path = path;
         self
     }
 

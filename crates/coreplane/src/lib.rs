@@ -35,7 +35,8 @@ pub use coreplane_engine::{
     WriteOptions,
 };
 pub use coreplane_mkvs::{
-    Ack, Departure, FillOptions, Filled, InDoubt, Loss, Position, Prototype, Scrubbed, Standing,
+    Ack, Departure, FillOptions, Filled, InDoubt, Loss, Position, Prototype, ReadPath, Scrubbed,
+    Standing, WritePath,
 };
 pub use coreplane_pmem::{MediaChoice, Medium};
 pub use coreplane_scmkv::{Fate, Finding, Placement, Repair, Tell};

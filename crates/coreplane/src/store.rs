@@ -262,8 +262,15 @@ impl Drop for Store {
 }
 
 fn matrix_options(config: &StoreConfig) -> Options {
-    let StoreConfig { accept_loss, durability, is_copy, answers_within, .. } = *config;
-    Options { accept_loss, durability, looks_only: is_copy, answers_within, ..Options::default() }
+    Options {
+        accept_loss: config.accept_loss,
+        durability: config.durability,
+        looks_only: config.is_copy,
+        answers_within: config.answers_within,
+        read_path: config.read_path,
+        write_path: config.write_path,
+        ..Options::default()
+    }
 }
 
 /// Where an index lies, in a word.

@@ -63,6 +63,19 @@ pub enum ReadPath {
     Rings,
 }
 
+impl FromStr for ReadPath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "inline" => Ok(Self::Inline),
+            "rings" => Ok(Self::Rings),
+            _ => Err(format!("`{text}` is none of auto, inline, rings")),
+        }
+    }
+}
+
 /// Which way writes take to a device that they wait for, and batches, syncs and sweeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WritePath {
@@ -72,6 +85,18 @@ pub enum WritePath {
     /// Through the device's ring to its processor, but for what the caller's own code decides
     /// ([`Engine::modify`](coreplane_engine::Engine::modify)).
     Rings,
+}
+
+impl FromStr for WritePath {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "inline" => Ok(Self::Inline),
+            "rings" => Ok(Self::Rings),
+            _ => Err(format!("`{text}` is none of inline, rings")),
+        }
+    }
 }
 
 /// Both.
@@ -94,5 +119,14 @@ mod tests {
             assert_eq!(text, format!("\"{name}\""), "the label has it by its name");
         }
         assert!("mkvs-".parse::<Prototype>().is_err());
+    }
+
+    #[test]
+    fn ways_are_named() {
+        let reads = ["auto", "inline", "rings"].map(str::parse);
+        assert_eq!(reads, [ReadPath::Auto, ReadPath::Inline, ReadPath::Rings].map(Ok));
+        let writes = ["inline", "rings"].map(str::parse);
+        assert_eq!(writes, [WritePath::Inline, WritePath::Rings].map(Ok));
+        assert!("auto".parse::<WritePath>().is_err() && "ring".parse::<ReadPath>().is_err());
     }
 }

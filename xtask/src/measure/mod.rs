@@ -17,6 +17,7 @@
 mod chart;
 mod child;
 mod competition;
+mod cost;
 mod engines;
 mod figures;
 mod filter;
@@ -41,7 +42,7 @@ use crate::{Outcome, cargo};
 use rounds::Rounds;
 
 pub(crate) const USAGE: &str = "\
-cargo xtask measure competition|engines|figures|filter|matrix|ordered|restart|resync|server [OPTION…]
+cargo xtask measure competition|cost|engines|figures|filter|matrix|ordered|restart|resync|server [OPTION…]
 
   engines   floors, both placements of the index, and peers: put, get, mget, YCSB A, B, C, F,
             overwrite; one thread and two
@@ -50,6 +51,9 @@ cargo xtask measure competition|engines|figures|filter|matrix|ordered|restart|re
             --peers all|none|rocksdb,lmdb,lmdb+power,…  (+power: synced at each write)
   competition  gets of a matrix whose devices stall, without and with competition
             --operations N  --rate N  --stalls 0,1000,5000,20000 (microseconds)
+  cost      what a matrix costs beside one device of the same engine, one client: load, get, put; written at
+            first and at all, in the caller's thread and through rings
+            --engine bptree,scmkv  --keys N  --operations N
   figures   SCMKV's figures 8 to 10
             --small N  --large N  --operations N  --threads MAX  --peers leveldb|none|…
   filter    the filter of a matrix's group: wrong answers at 50, 100 and 120 % of its design load, none
@@ -87,6 +91,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     };
     match what.as_str() {
         "competition" => competition::run(root, rest),
+        "cost" => cost::run(root, rest),
         "engines" => engines::run(root, rest),
         "figures" => figures::run(root, rest),
         "filter" => filter::run(root, rest),

@@ -52,6 +52,16 @@ pub(super) fn percent(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{:.0} %", ratio * 100.0))
 }
 
+/// Cells of a goal that a ratio must reach: ratio, goal, verdict.
+pub(super) fn judged(ratio: Option<f64>, goal: f64) -> [String; 3] {
+    let verdict = match ratio {
+        Some(ratio) if ratio >= goal => "met",
+        Some(_) => "**missed**",
+        None => "not measured",
+    };
+    [figure(ratio), format!("≥ {goal}"), verdict.to_owned()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,6 +77,11 @@ mod tests {
     fn figures_are_rounded_for_reading() {
         let shown = [1234.5, 12.34, 1.234, 0.01234].map(|value| figure(Some(value)));
         assert_eq!(shown, ["1234", "12.3", "1.23", "0.0123"]);
+        assert_eq!(judged(Some(2.9), 3.0), ["2.90", "≥ 3", "**missed**"]);
+        assert_eq!(
+            (judged(Some(3.0), 3.0)[2].as_str(), judged(None, 3.0)[2].as_str()),
+            ("met", "not measured")
+        );
         assert_eq!((figure(None), percent(Some(0.654))), ("–".to_owned(), "65 %".to_owned()));
     }
 }

@@ -68,6 +68,7 @@ fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
         .check_reads(bench.check_reads)
         .durability(bench.durability);
     let config = bench.engine.map_or(config.clone(), |engine| config.engine(engine));
+    let config = bench.paths.of(config);
     let store = config.open_or_create();
     let store = store.map_err(|error| Failure::of_pool(&error, config.path()))?;
     let engine = store.engine();

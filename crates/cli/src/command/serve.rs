@@ -24,6 +24,7 @@ pub(crate) fn run(serve: Serve) -> Outcome {
         .config(&serve.pool)
         .durability(serve.durability)
         .check_reads(!serve.no_check_reads);
+    let config = serve.paths.of(config);
     if !config.path().exists() {
         let size = terms::human(serve.new.size);
         eprintln!("coreplane: creating {} ({size})", config.path().display());

@@ -2,7 +2,7 @@
 
 use super::{COLUMNS, Class, THREADS, what};
 use crate::measure::Rounds;
-use crate::measure::table::{Table, figure};
+use crate::measure::table::{Table, figure, judged};
 
 /// Times the best peer, in what writes.
 const WRITES: f64 = 3.0;
@@ -51,16 +51,6 @@ pub(super) fn table(class: Class, peers: &[String], rounds: &Rounds) -> String {
         table.row(row.into_iter().chain(judged(ratio, TWO)));
     }
     format!("Ours: {ours}.\n\n{}", table.finish())
-}
-
-/// Ratio, goal, verdict.
-fn judged(ratio: Option<f64>, goal: f64) -> [String; 3] {
-    let verdict = match ratio {
-        Some(ratio) if ratio >= goal => "met",
-        Some(_) => "**missed**",
-        None => "not measured",
-    };
-    [figure(ratio), format!("≥ {goal}"), verdict.to_owned()]
 }
 
 #[cfg(test)]
