@@ -165,6 +165,14 @@ impl Engine for Bptree {
         }
     }
 
+    fn prefetch(&self, key: &[u8]) {
+        self.store.prefetch(key);
+    }
+
+    fn prefetch_to_write(&self, key: &[u8], len: usize) {
+        self.store.prefetch_to_write(key, len);
+    }
+
     fn get_with(
         &self,
         key: &[u8],

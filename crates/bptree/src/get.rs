@@ -155,6 +155,7 @@ impl Store {
     /// None if there is no moment without a batch.
     fn find_all<'g>(&'g self, guard: &'g Guard, keys: &[&[u8]]) -> Result<Option<Vec<Answer<'g>>>> {
         let mut backoff = Backoff::new();
+        self.prefetch_all(keys);
         for _ in 0..TRIES {
             let Some(quiet) = self.isolation.quiet() else {
                 backoff.wait();

@@ -25,6 +25,7 @@
 //! - `doubt`: what is known of damage
 //! - `verify`, `scrub`: whether all is as it should be
 
+mod ahead;
 mod batch;
 mod checkpoint;
 mod clear;

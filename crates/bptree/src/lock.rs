@@ -55,7 +55,7 @@ impl Store {
     fn lock_leaf_for(&self, key: &[u8], len: usize) -> Result<Locked<'_>> {
         let mut backoff = Backoff::new();
         loop {
-            let descent = self.inner.descend(key);
+            let descent = self.descend(key);
             let leaf = self.leaves.get(descent.leaf as usize);
             self.ask_ahead((descent.leaf, leaf), key, len);
             let Some(version) = self.begin_at(&descent, leaf) else {
@@ -75,7 +75,7 @@ impl Store {
     /// be in, and for those of what it may replace, all at once. Before the leaf is locked: behind
     /// that instruction nothing is loaded before it is done, which waits for the leaf's own lines.
     #[inline]
-    fn ask_ahead(&self, (page, leaf): (u32, &Directory), key: &[u8], len: usize) {
+    pub(crate) fn ask_ahead(&self, (page, leaf): (u32, &Directory), key: &[u8], len: usize) {
         leaf.prefetch();
         self.space.prefetch_page(page);
         if len == 0 {

@@ -89,11 +89,12 @@ const OF_DEVICES: [(&str, &str); 20] = [
     ("counter", "damaged_pages_total"),
 ];
 
-const OF_GROUPS: [(&str, &str); 7] = [
+const OF_GROUPS: [(&str, &str); 8] = [
     ("gauge", "devices_current"),
     ("counter", "hits_total"),
     ("counter", "filter_denied_total"),
     ("counter", "filter_false_hits_total"),
+    ("counter", "filter_unasked_misses_total"),
     ("gauge", "filter_keys"),
     ("gauge", "filter_capacity"),
     ("gauge", "filter_bytes"),
@@ -151,7 +152,9 @@ fn check_metrics(families: &Families) -> Outcome<()> {
         Ok(by_label(families, "counter", &format!("coreplane_group_{name}"))?.values().sum())
     };
     let keys = KEYS as f64;
-    assert_eq!(sum("filter_denied_total")? + sum("filter_false_hits_total")?, keys);
+    let misses = ["filter_denied_total", "filter_false_hits_total", "filter_unasked_misses_total"];
+    let misses: f64 = misses.into_iter().map(sum).sum::<Outcome<f64>>()?;
+    assert_eq!(misses, keys);
     assert_eq!(sum("hits_total")?, keys);
     // 1 % is what the filter is made for.
     assert!(sum("filter_denied_total")? > 0.9 * keys);

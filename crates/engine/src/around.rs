@@ -88,6 +88,15 @@ impl<A: Around> Engine for Surrounded<A> {
         self.engine.limits()
     }
 
+    // Nothing is answered that could be believed or not.
+    fn prefetch(&self, key: &[u8]) {
+        self.engine.prefetch(key);
+    }
+
+    fn prefetch_to_write(&self, key: &[u8], len: usize) {
+        self.engine.prefetch_to_write(key, len);
+    }
+
     fn get_with(
         &self,
         key: &[u8],

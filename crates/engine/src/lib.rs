@@ -199,6 +199,14 @@ pub trait Engine: Send + Sync {
     /// The bounds that hold here.
     fn limits(&self) -> Limits;
 
+    /// The caller is about to read or to write `key`: what is looked at first may be asked for while
+    /// the caller does something else. A hint; nothing changes, nothing is waited for.
+    fn prefetch(&self, _key: &[u8]) {}
+
+    /// The same, of a write with a value of `len` bytes, a little after [`Engine::prefetch`]: when what that
+    /// has asked for has come.
+    fn prefetch_to_write(&self, _key: &[u8], _len: usize) {}
+
     /// Shows the record of `key` to `visit`; false if there is none. With
     /// [`Visibility::Durable`] the record is durable before `visit` sees it; with
     /// [`Visibility::Early`] see [`Record::ticket`]. An absence, too, may rest on an undurable

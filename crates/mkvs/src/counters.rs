@@ -41,7 +41,18 @@ impl Counters {
 
 /// How the reads of a group ended.
 #[derive(Debug, Default)]
-pub(crate) struct Asked(Stripes<3>);
+pub(crate) struct Asked(Stripes<4>);
+
+/// What a filter said of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// The group surely does not have it.
+    No,
+    /// It may.
+    Perhaps,
+    /// It was not asked.
+    Nothing,
+}
 
 /// What [`Asked`] comes to.
 #[derive(Debug, Clone, Copy)]
@@ -52,16 +63,24 @@ pub(crate) struct Answered {
     pub(crate) denied: u64,
     /// Reads of which the filter said "perhaps", and the devices had nothing.
     pub(crate) false_hits: u64,
+    /// Reads that found nothing on the devices, of which no filter was asked.
+    pub(crate) unasked: u64,
 }
 
 impl Asked {
     #[inline]
-    pub(crate) fn note(&self, is_hit: bool, is_denied: bool) {
-        self.0.add(if is_hit { 0 } else { 2 - usize::from(is_denied) }, 1);
+    pub(crate) fn note(&self, is_hit: bool, said: Said) {
+        let at = match (is_hit, said) {
+            (true, _) => 0,
+            (false, Said::No) => 1,
+            (false, Said::Perhaps) => 2,
+            (false, Said::Nothing) => 3,
+        };
+        self.0.add(at, 1);
     }
 
     pub(crate) fn answered(&self) -> Answered {
         let get = |at| self.0.get(at).max(0) as u64;
-        Answered { hits: get(0), denied: get(1), false_hits: get(2) }
+        Answered { hits: get(0), denied: get(1), false_hits: get(2), unasked: get(3) }
     }
 }

@@ -369,8 +369,15 @@ impl Device {
             }
             if let Some(place) = self.decisions.pop(taken) {
                 past = place;
+                self.decisions.look_ahead(taken);
+                if let Some((key, _)) = taken.next() {
+                    self.engine.prefetch(key);
+                }
                 if !self.in_call(|| group.catch_up(self, &taken.decision(), taken.is_told)) {
                     self.track.stop(place);
+                }
+                if let Some((key, len)) = taken.next() {
+                    self.engine.prefetch_to_write(key, len);
                 }
                 // Not of each: who looks takes the line away.
                 if number.is_multiple_of(TELL_EVERY) {

@@ -13,6 +13,9 @@ use coreplane_pmem::spin::Backoff;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Keys of which the lines are asked for before the first is read.
+const LANE: usize = 16;
+
 /// Looks at several keys before their turns are taken.
 const TRIES: usize = 8;
 
@@ -31,7 +34,10 @@ impl std::fmt::Debug for Matrix {
 impl Shared {
     /// The records of keys, as they were at one moment as far as batches go.
     fn answers(&self, keys: &[&[u8]]) -> Result<Vec<Option<Answer>>> {
-        let read = || keys.iter().map(|key| self.answer(key)).collect();
+        let read = || {
+            let lanes = keys.chunks(LANE).map(|lane| self.lane_of(lane));
+            lanes.collect::<Result<Vec<_>>>().map(|lanes| lanes.into_iter().flatten().collect())
+        };
         let mut backoff = Backoff::new();
         for _ in 0..TRIES {
             let Some(quiet) = self.isolation.quiet() else {
@@ -45,6 +51,14 @@ impl Shared {
         }
         let _turns = self.turns(keys.iter().map(|key| hash_of(key)));
         read()
+    }
+}
+
+impl Shared {
+    /// Of a few keys: the engines go ahead for all, and are asked then.
+    fn lane_of(&self, keys: &[&[u8]]) -> Result<Vec<Option<Answer>>> {
+        keys.iter().for_each(|key| self.group_of(hash_of(key)).prefetch_to_read(key));
+        keys.iter().map(|key| self.answer(key)).collect()
     }
 }
 

@@ -96,10 +96,14 @@ impl Shared {
 
 /// Adds the figures of a group, and what they come to.
 fn add_group(group: &Group, sum: &mut Stats) {
-    let Answered { hits, denied, false_hits } = group.asked.answered();
+    let Answered { hits, denied, false_hits, unasked } = group.asked.answered();
     sum.hits += hits;
-    sum.misses += denied + false_hits;
-    for (name, of_group) in [("filter_denied", denied), ("filter_false_hits", false_hits)] {
+    sum.misses += denied + false_hits + unasked;
+    for (name, of_group) in [
+        ("filter_denied", denied),
+        ("filter_false_hits", false_hits),
+        ("filter_unasked_misses", unasked),
+    ] {
         match sum.more.iter_mut().find(|(known, _)| *known == name) {
             Some((_, total)) => *total += of_group,
             None => sum.more.push((name, of_group)),
@@ -110,6 +114,7 @@ fn add_group(group: &Group, sum: &mut Stats) {
         ("hits", hits),
         ("filter_denied", denied),
         ("filter_false_hits", false_hits),
+        ("filter_unasked_misses", unasked),
         ("filter_keys", group.filter.len()),
         ("filter_capacity", group.filter.capacity()),
         ("filter_bytes", group.filter.dram_bytes()),

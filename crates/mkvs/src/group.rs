@@ -25,7 +25,7 @@ mod watching;
 
 use crate::bloom::Filter;
 use crate::counters::Asked;
-use crate::decided::{Write, is_damage, is_failure};
+use crate::decided::{Decided, Write, is_damage, is_failure};
 use crate::device::Device;
 use crate::label::{Ack, Position};
 use crate::order::{Order, anchor_of, numbers};
@@ -247,6 +247,14 @@ impl Group {
         self.standings.now().followers()
     }
 
+    /// A key is about to be written: the engine that decides goes ahead.
+    #[inline]
+    pub(crate) fn prefetch(&self, key: &[u8]) {
+        if let Some(anchor) = anchor_of(self.members()).and_then(|number| self.at(number)) {
+            anchor.engine.prefetch(key);
+        }
+    }
+
     /// Writes a key, of which the caller has the turn.
     ///
     /// # Errors
@@ -284,9 +292,17 @@ impl Group {
         let order = self.order(hash)?;
         let sequence = options.sequence.unwrap_or_default();
         let asked = order.asked();
+        if let Decided { key, put: Some((value, _)) } = write.decided()
+            && let Some(device) = self.at(asked)
+        {
+            device.engine.prefetch_to_write(key, value.len());
+        }
         self.pending.begin(Entry::new(hash, sequence, asked, false));
         self.prepare(&order);
-        let change = self.filter.change();
+        // What is uncounted must not be listed by a rebuild that begins meanwhile. A put may be: then it is
+        // counted twice, which denies nobody.
+        let erases = write.decided().put.is_none();
+        let mut change = erases.then(|| self.filter.change());
         let (outcome, made) = match self.decide(&order, options, write)? {
             deciding::Decision::Made(outcome, made) => (outcome, made),
             deciding::Decision::Refused(device, error) => {
@@ -315,8 +331,12 @@ impl Group {
         };
         // No reader asks the filter while the entry is there, and no other writer counts the key.
         match (decided.put.is_some(), written.replaced) {
-            (true, false) => drop(change.insert(hash)),
-            (false, true) => change.remove(hash),
+            (true, false) => {
+                change.get_or_insert_with(|| self.filter.change()).insert(hash);
+            }
+            (false, true) => {
+                change.get_or_insert_with(|| self.filter.change()).remove(hash);
+            }
             (true, true) | (false, false) => {}
         }
         // In their rings before anybody is told, so that who drains a ring has it all.

@@ -35,6 +35,7 @@
 //! ([`Ack`]), and a read asks only devices that have what was acknowledged.
 
 mod admission;
+mod asking;
 mod batch;
 mod believed;
 pub mod bloom;

@@ -1,7 +1,8 @@
 //! The matrix as an engine.
 
+use crate::asking;
 use crate::bloom::hash_of;
-use crate::counters::{Count, Counters};
+use crate::counters::{Count, Counters, Said};
 use crate::cursor::Place;
 use crate::decided::{Decided, Write, is_damage};
 use crate::device::Device;
@@ -180,6 +181,7 @@ impl Shared {
         self.check_writable()?;
         self.check_key(key)?;
         let hash = hash_of(key);
+        self.group_of(hash).prefetch(key);
         let mut backoff = Backoff::new();
         let outcome = loop {
             let _turn = self.pending.turn(Pending::stripe_of(hash));
@@ -244,13 +246,18 @@ impl Shared {
 
     pub(crate) fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<Found> {
         let hash = hash_of(key);
-        let (found, is_denied, owner) = loop {
+        let (found, said, owner) = loop {
             let owner = self.owners.of(hash).owner();
-            let is_denied = is_reserved(key)
+            let mut said = if asking::is_worth_it() { Said::Perhaps } else { Said::Nothing };
+            if is_reserved(key)
                 || self.is_empty.load(Ordering::Acquire)
-                || self.groups[owner].denies(hash)
-                    && self.uncertain.since(owner as u16, key).is_none();
-            let found = if is_denied {
+                || said == Said::Perhaps
+                    && self.groups[owner].denies(hash)
+                    && self.uncertain.since(owner as u16, key).is_none()
+            {
+                said = Said::No;
+            }
+            let found = if said == Said::No {
                 Found { hit: false, ticket: Ticket::DURABLE }
             } else {
                 self.find_in(&self.groups[owner], (hash, key), visit)?
@@ -258,10 +265,11 @@ impl Shared {
             // What was found there was there while it was asked for. But a group that the key has
             // moved away from does not say where it is.
             if found.hit || self.owners.of(hash).owner() == owner {
-                break (found, is_denied, owner);
+                break (found, said, owner);
             }
         };
-        self.groups[owner].asked.note(found.hit, is_denied);
+        asking::note(found.hit);
+        self.groups[owner].asked.note(found.hit, said);
         Ok(found)
     }
 

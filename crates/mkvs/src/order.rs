@@ -70,12 +70,14 @@ pub(crate) fn numbers(set: Devices) -> impl Iterator<Item = u8> {
 /// keys.
 #[inline]
 pub(crate) fn choose(hash: u64, set: Devices) -> Option<u8> {
-    let count = set.count_ones();
-    if count == 0 {
-        return None;
-    }
+    nth(set, (hash >> 32) as u32)
+}
+
+/// The one of a set that is at this place in it, going round; none if it is empty.
+#[inline]
+pub(crate) fn nth(set: Devices, place: u32) -> Option<u8> {
     let mut rest = set;
-    for _ in 0..(hash >> 32) as u32 % count {
+    for _ in 0..place.checked_rem(set.count_ones())? {
         rest &= rest - 1;
     }
     Some(rest.trailing_zeros() as u8)

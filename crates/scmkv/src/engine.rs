@@ -230,6 +230,14 @@ impl Engine for Scmkv {
         }
     }
 
+    fn prefetch(&self, key: &[u8]) {
+        self.store.prefetch(key);
+    }
+
+    fn prefetch_to_write(&self, key: &[u8], _len: usize) {
+        self.store.prefetch_record(key);
+    }
+
     fn get_with(
         &self,
         key: &[u8],

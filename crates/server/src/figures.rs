@@ -50,6 +50,11 @@ const ROWS: &[Row] = &[
     ("hits", Counter, "Reads that found a record."),
     ("filter_denied", Counter, "Reads of absent keys that the filter answered."),
     ("filter_false_hits", Counter, "Reads of absent keys that the filter let through to the devices."),
+    (
+        "filter_unasked_misses",
+        Counter,
+        "Reads of absent keys by threads that found nearly all they read, and asked no filter.",
+    ),
     ("filter_keys", Gauge, "Keys that the filter has."),
     ("filter_capacity", Gauge, "Keys that the filter is made for."),
     ("filter_bytes", Gauge, "Bytes of DRAM of the filter."),

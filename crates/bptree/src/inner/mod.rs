@@ -30,7 +30,7 @@ use coreplane_pmem::spin;
 pub(crate) use node::word_at;
 use node::{Content, FANOUT, Node};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Nodes that come into being together: some MiB.
 const CHUNK: usize = 4096;
@@ -49,6 +49,7 @@ pub(crate) type Bound = (Box<[u8]>, u32);
 
 #[derive(Debug)]
 pub(crate) struct Inner {
+    id: u64,
     nodes: Chunked<Node>,
     root: AtomicU32,
     spare: Mutex<Spare>,
@@ -66,12 +67,27 @@ struct Spare {
 /// child's place in it.
 type Path = Vec<(u32, usize)>;
 
+impl Descent {
+    /// Of no tree.
+    pub(crate) const NOWHERE: Self = Self { leaf: 0, node: 0, version: 0 };
+}
+
+/// Trees so far.
+static TREES: AtomicU64 = AtomicU64::new(0);
+
 impl Inner {
+    /// A number that no other tree of the process has had, and that is not 0.
+    #[inline]
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
     /// A tree of one leaf, with room for the inner nodes of `leaves_max` leaves.
     pub(crate) fn new(leaf: u32, leaves_max: usize) -> Self {
         // Even if each has one child alone.
         let nodes = Chunked::new(2 * leaves_max + 64, CHUNK, Node::new);
-        let inner = Self { nodes, root: AtomicU32::new(0), spare: Mutex::default() };
+        let id = TREES.fetch_add(1, Ordering::Relaxed) + 1;
+        let inner = Self { id, nodes, root: AtomicU32::new(0), spare: Mutex::default() };
         inner.build(leaf, Vec::new());
         inner
     }

@@ -3,7 +3,7 @@
 use super::Group;
 use crate::decided::is_damage;
 use crate::device::Device;
-use crate::order::{anchor_of, numbers};
+use crate::order::{anchor_of, nth, numbers};
 use crate::pending::{Current, Devices, Seen};
 use crate::prototype::{Prototype, ReadPath};
 use crate::race::lookup;
@@ -109,26 +109,28 @@ impl Group {
         numbers(set).min_by_key(|number| load(*number))
     }
 
+    /// A key is about to be read, probably on the thread's own device.
+    pub(crate) fn prefetch_to_read(&self, key: &[u8]) {
+        let members = self.members();
+        let own =
+            if self.competes() { nth(members, thread_number() as u32) } else { anchor_of(members) };
+        if let Some(Ok(device)) = own.map(|number| self.device(number)) {
+            device.engine.prefetch(key);
+        }
+    }
+
     /// One of a set: of one thread mostly the same, so that its caches hold half as much, and of
     /// another thread another. Where devices do not compete it is the anchor, which has always the
     /// newest.
     #[inline]
     fn choose(&self, set: Devices) -> Option<u8> {
-        let count = set.count_ones();
-        if count == 0 {
-            return None;
-        }
-        let mut rest = set;
         if !self.competes() {
             return anchor_of(set);
         }
         let made = READS_MADE.get().wrapping_add(1);
         READS_MADE.set(made);
         let stray = if made.is_multiple_of(STRAY_EVERY) { 1 + made / STRAY_EVERY } else { 0 };
-        for _ in 0..(thread_number() as u32).wrapping_add(stray) % count {
-            rest &= rest - 1;
-        }
-        Some(rest.trailing_zeros() as u8)
+        nth(set, (thread_number() as u32).wrapping_add(stray))
     }
 
     /// Reads a key on a device, of which was decided that it has the newest; none if a write has
