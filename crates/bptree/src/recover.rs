@@ -116,7 +116,7 @@ impl Store {
         let damaged = counting.iter().filter(|found| found.is_to_be_told());
         let damaged: Vec<Box<[u8]>> = damaged.map(|found| found.head.least.clone()).collect();
         self.lead_to(counting)?;
-        damaged.iter().try_for_each(|least| self.keep_doubt(least))
+        self.keep_doubts(&damaged)
     }
 
     /// Those that are not dead: which count, and which do not.
