@@ -17,6 +17,7 @@
 //! - `put`, `batch`, `ring`: writing
 //! - `image`, `rewrite`: making room
 //! - `fill`: what of a leaf has not arrived
+//! - `mend`: a farewell with a wrong bit
 //! - `clear`: emptying the store
 //! - `durable`, `unflushed`: what may be lost yet
 //! - `get`, `scan`, `cursor`: reading
@@ -41,6 +42,7 @@ mod kernel;
 mod keys;
 mod leaf;
 mod lock;
+mod mend;
 mod open;
 mod pages;
 mod pieces;
