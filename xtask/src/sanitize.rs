@@ -33,9 +33,10 @@ const KERNELS: [(&str, &[&str]); 5] = [
 ];
 
 /// Everything that a sanitizer looks at in a full run.
-const PACKAGES: [&str; 5] = [
+const PACKAGES: [&str; 6] = [
     "coreplane-bptree",
     "coreplane-engine",
+    "coreplane-mkvs",
     "coreplane-pmem",
     "coreplane-scmkv",
     "coreplane-server",
@@ -132,6 +133,8 @@ pub(crate) fn run(
         }
     };
     let Extent::Packages(packages) = extent else {
+        let all = PACKAGES.map(|package| package.trim_start_matches("coreplane-")).join(", ");
+        tally.leave_out(&format!("{name} beyond the kernels of {all}"), "nightly");
         return kernels(root, sanitizer, tally);
     };
     let source = libraries.join("../../src/rust/library").is_dir();

@@ -17,11 +17,12 @@ use crate::image::{Image, Item, Source, live_len};
 use crate::keys::Rest;
 use crate::leaf::{Head, tag_of};
 use crate::lock::Locked;
+use crate::look::Standing;
 use crate::pages::{Patience, RESERVE};
 use crate::pieces::Pieces;
 use crate::rewrite::Contents;
 use crate::ring::{self, NewPart, Place};
-use crate::store::{STEP, Standing, Store};
+use crate::store::{STEP, Store};
 use coreplane_engine::{Batch, Change, Error, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Header, Kind, View};
@@ -183,7 +184,8 @@ impl Store {
         for (at, standing) in shares.iter().flat_map(|share| &share.steps) {
             let step = &mut steps[*at];
             if self.is_long(step.key) {
-                step.known = standing.old.as_ref().map(|old| old.key().into());
+                let old = standing.old.as_ref().filter(|_| !standing.is_hurt);
+                step.known = old.map(|old| old.key().into());
                 needing.extend(step.field().is_none().then_some(*at));
             }
         }
@@ -308,13 +310,20 @@ impl Store {
             let places = share.steps.iter().filter(|(_, it)| it.place.is_none()).count();
             let vacant = share.locked.leaf.used().count_zeros() as usize;
             let fits = lens + ring::LEN <= self.room(&share.locked) && places <= vacant;
-            if share.is_idle() || fits {
+            // The field of a key that is damaged goes with its leaf.
+            let is_hurt = share.steps.iter().any(|(_, it)| it.is_hurt);
+            if share.is_idle() || fits && !is_hurt {
                 continue;
             }
             let mut items = Vec::new();
             let is_lost = share.locked.leaf.doubt() > 0;
             let Contents { kept, expired, dropped, .. } = self.records_of(guard, &share.locked)?;
             let is_kept = |field: &[u8]| {
+                let is_of =
+                    |it: &Standing<'_>| it.is_hurt && it.old.is_some_and(|it| it.key() == field);
+                if is_hurt && share.steps.iter().any(|(_, it)| is_of(it)) {
+                    return false;
+                }
                 if self.is_long(field) {
                     return !share.steps.iter().any(|it| steps[it.0].field() == Some(field));
                 }
@@ -328,15 +337,20 @@ impl Store {
                 let item = steps[*at].item(version);
                 let header = Header { batched: false, ..item.header };
                 let sequence = header.sequence.unwrap_or(version);
+                if standing.is_hurt {
+                    gone.dropped.extend(standing.old.map(|old| old.key()));
+                }
                 if header.kind == Kind::Put || is_lost || self.holds_tombstone(sequence) {
                     items.push(Item { header, ..item });
                     continue;
                 }
                 gone.unwritten.push(*at);
-                gone.dropped.extend(standing.old.map(|old| old.key()));
+                gone.dropped
+                    .extend(standing.old.filter(|_| !standing.is_hurt).map(|old| old.key()));
             }
-            self.sort_items(guard, &mut items)?;
+            let cuts = self.sort_items(guard, &mut items)?;
             let lens = self.stretches(&items);
+            let lens = self.cut(share.locked.page, (&items, cuts), lens)?;
             let head = Head { is_lost, ..self.head_of(guard, share.locked.page)? };
             let edges = self.edges(guard, &head, (&items, &lens), reserve)?;
             plans.push((number, head, items, lens, edges));

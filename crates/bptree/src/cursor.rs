@@ -22,8 +22,9 @@ impl Store {
         let mut shown = 0;
         loop {
             let guard = epoch::pin();
-            let Leaf { head, records, in_doubt, .. } = self.leaf_of(&guard, &from)?;
-            if let Some(error) = in_doubt {
+            let Leaf { head, records, in_doubt, hurt, .. } = self.leaf_of(&guard, &from)?;
+            let mut hurt = hurt.into_iter().filter(|it| it.is_record).map(|it| it.error);
+            if let Some(error) = in_doubt.or_else(|| hurt.next()) {
                 return Err(error);
             }
             for (key, whole) in records.iter().filter(|(key, _)| **key >= *from) {
@@ -99,8 +100,8 @@ impl Store {
         let mut doubt = None;
         loop {
             let guard = epoch::pin();
-            let Leaf { head, records, in_doubt, .. } = self.leaf_of(&guard, &from)?;
-            doubt = doubt.or(in_doubt);
+            let Leaf { head, records, in_doubt, mut hurt, .. } = self.leaf_of(&guard, &from)?;
+            doubt = doubt.or(in_doubt).or_else(|| hurt.pop().map(|it| it.error));
             for (key, whole) in records.iter().filter(|it| it.1.view.sequence() > sequence) {
                 let view = &whole.view;
                 let live = view.header.kind == Kind::Put && !self.is_expired(view)?;

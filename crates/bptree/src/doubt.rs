@@ -82,11 +82,32 @@ impl Store {
         Ok(page)
     }
 
-    /// Writes the leaf anew that serves `key`, if it is in doubt and the medium does not say so. Where
-    /// there is no page for it, it is left.
+    /// As [`Store::keep_doubt`], of several leaves. Waits for pages that somebody may still read; where there
+    /// is none, they are left.
     ///
     /// # Errors
     /// If the medium fails.
+    pub(crate) fn keep_doubts(&self, keys: &[Box<[u8]>]) -> Result<()> {
+        for key in keys {
+            let mut patience = Patience::default();
+            loop {
+                match self.keep_doubt(key) {
+                    Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
+                    Err(Error::NoSpace { .. }) => break,
+                    kept => {
+                        kept?;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the leaf anew that serves `key`, if it is in doubt and the medium does not say so.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
     pub(crate) fn keep_doubt(&self, key: &[u8]) -> Result<()> {
         let guard = epoch::pin();
         let locked = self.lock_leaf(key)?;
@@ -95,10 +116,7 @@ impl Store {
         if locked.held.is_shut() || locked.leaf.doubt() == 0 || is_told {
             return Ok(());
         }
-        match self.rewrite(&guard, locked, (key, 0), 0) {
-            Err(Error::NoSpace { .. }) => Ok(()),
-            other => other,
-        }
+        self.rewrite(&guard, locked, (key, 0), 0)
     }
 
     /// Puts a leaf without records in the place of one whose head is damaged, and which nobody has read
@@ -169,15 +187,17 @@ impl Store {
             if next.as_deref().is_some_and(|next| *next <= *from) {
                 return Err(self.not_a_leaf(locked.page));
             }
-            if is_within && locked.leaf.doubt() > 0 {
-                match self.rewrite_settled(&guard, locked, &from) {
-                    Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {
-                        continue;
-                    }
-                    other => other?,
-                }
+            let settled = if is_within && locked.leaf.doubt() > 0 {
+                self.rewrite_settled(&guard, locked, &from)
             } else {
                 drop(locked);
+                Ok(())
+            };
+            // What it waits for could not come back.
+            drop(guard);
+            match settled {
+                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => continue,
+                settled => settled?,
             }
             match next {
                 Some(next) if end.is_none_or(|end| *next < *end) => from = next,

@@ -19,9 +19,13 @@
 //! of which one bit differs, are tried.
 
 use crate::leaf::{Life, generation};
-use crate::store::Store;
+use crate::mend::Farewell;
+use crate::read::Found;
+use crate::ring::LEN;
+use crate::store::{FAREWELL, Store};
 use coreplane_engine::Result;
 use coreplane_pmem::checksum::crc32c_append;
+use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{PageBytes, PageWriter, Pen};
 use coreplane_record::{self as record, Form, HEADER};
 
@@ -62,6 +66,14 @@ impl<'b, 'g> Filled<'b, 'g> {
         self.rest(from).is_none_or(|rest| rest.as_chunks().0.iter().all(|word| *word == fill))
     }
 
+    /// Where behind a place the last ends that has arrived; there, if nothing has.
+    fn end(&self, from: u32) -> u32 {
+        let fill = self.fill.to_le_bytes();
+        let words = self.rest(from).unwrap_or_default().as_chunks().0;
+        let last = words.iter().rposition(|word| *word != fill);
+        from + last.map_or(0, |last| 8 * (last as u32 + 1))
+    }
+
     /// True if all of a record has arrived that is not sound: it is damaged. `nothing_is_torn`: nor has
     /// anything that was begun not arrived.
     pub(crate) fn has_arrived(&self, at: u32, nothing_is_torn: bool) -> bool {
@@ -81,14 +93,29 @@ impl<'b, 'g> Filled<'b, 'g> {
             || self.is_sound_but_for_its_length(header, (at, 8 * arrived as usize))
     }
 
+    /// The farewell at a place, if all of it has arrived and one bit of it is damaged.
+    pub(crate) fn mended_farewell(&self, at: u32) -> Option<Farewell> {
+        let bytes: &[u8; LEN] = self.bytes.get(at, LEN)?.first_chunk()?;
+        let fill = self.fill.to_le_bytes();
+        if bytes.as_chunks().0.contains(&fill) {
+            return None;
+        }
+        Farewell::mended(bytes, self.record_seed(at))
+    }
+
+    /// Of a record at a place.
+    fn record_seed(&self, at: u32) -> u32 {
+        let offset = self.bytes.start() + u64::from(at);
+        record::seed(self.seed, generation(self.birth), offset)
+    }
+
     /// True if with one bit of its lengths flipped the record is sound, of `arrived` bytes at most.
     fn is_sound_but_for_its_length(
         &self,
         header: &[u8; HEADER],
         (at, arrived): (u32, usize),
     ) -> bool {
-        let offset = self.bytes.start() + u64::from(at);
-        let seed = record::seed(self.seed, generation(self.birth), offset);
+        let seed = self.record_seed(at);
         let [a, b, c, d, ..] = *header;
         let stored = u32::from_le_bytes([a, b, c, d]);
         (32..96).any(|bit| {
@@ -105,6 +132,18 @@ impl<'b, 'g> Filled<'b, 'g> {
 }
 
 impl Store {
+    /// Where a farewell may be appended to a leaf that was found: behind what says by itself that there is
+    /// damage. Over that, it would say nothing if the power went before all of the farewell came. Only
+    /// a farewell that is damaged at the end of its page leaves no room for another.
+    pub(crate) fn end_with_damage(&self, guard: &Guard, found: &Found) -> u32 {
+        if found.doubt <= found.end {
+            return found.end;
+        }
+        let Some(bytes) = self.space.page_bytes(guard, found.page) else { return found.end };
+        let end = Filled::new(&bytes, self.seed, found.head.birth).end(found.end);
+        if end as usize + FAREWELL > self.space.page_size() as usize { found.end } else { end }
+    }
+
     /// Fills a page from where its writer is to its end; durable after a fence.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use crate::counters::Count;
 use crate::doubt::is_doubtful;
+use crate::hurt::Hurt;
 use crate::leaf::{Directory, Head, generation};
 use crate::lock::Locked;
 use crate::store::Store;
@@ -55,6 +56,9 @@ impl Store {
         key: &[u8],
     ) -> Result<Answer<'g>> {
         let standing = self.look(guard, page, leaf, (key, LINES))?;
+        if let Some(old) = standing.old.filter(|_| standing.is_hurt) {
+            return Err(self.damaged_key(guard, old.offset, old.key()));
+        }
         if standing.is_doubtful {
             return Err(self.in_doubt(guard, page));
         }
@@ -226,12 +230,17 @@ impl Store {
         bounds.into_iter().try_for_each(|bound| self.make_whole(guard, bound))?;
         let mut used = leaf.used();
         let mut records = Vec::with_capacity(used.count_ones() as usize);
-        let mut doubtful = Vec::new();
+        let (mut doubtful, mut hurt) = (Vec::new(), Vec::new());
         while used != 0 {
             let place = used.trailing_zeros() as usize;
             used &= used - 1;
             let view = self.record_at(guard, page, leaf, place)?;
-            let key = self.whole_key(guard, view.key())?;
+            let Ok(parts) = self.parts(guard, view.key(), self.check_reads) else {
+                let error = self.damaged_key(guard, view.offset, view.key());
+                hurt.push(Hurt { error, is_record: view.header.kind == Kind::Put });
+                continue;
+            };
+            let key = parts.whole();
             if is_doubtful(leaf, view.header.doubtful, leaf.offset(place)) {
                 doubtful.push(key);
                 continue;
@@ -242,7 +251,7 @@ impl Store {
         records.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         doubtful.sort_unstable();
         let in_doubt = (leaf.doubt() > 0).then(|| self.in_doubt(guard, page));
-        Ok(Leaf { head, records, in_doubt, doubtful })
+        Ok(Leaf { head, records, in_doubt, doubtful, hurt })
     }
 }
 
@@ -255,6 +264,8 @@ pub(crate) struct Leaf<'g> {
     pub(crate) in_doubt: Option<Error>,
     /// Keys of which there are records that may not be the newest.
     pub(crate) doubtful: Vec<Cow<'g, [u8]>>,
+    /// Keys of it whose rests are damaged.
+    pub(crate) hurt: Vec<Hurt>,
 }
 
 /// A record or tombstone, and its value if that is large.

@@ -21,8 +21,10 @@
 //! is; the lower one names it too. Both are written anew with the same name, and it ends with the
 //! bound, when the two become one. Inner nodes, which are in DRAM, have whole keys.
 //!
-//! **Comparing** is by prefixes, and asks for rests only where those are equal.
+//! **Comparing** is by prefixes, and asks for rests only where those are equal. What becomes of a key
+//! whose rest is damaged is told in [`hurt`](crate::hurt).
 
+use crate::hurt::Match;
 use crate::leaf::tag_from;
 use crate::pieces::{NAME, Pieces, Row};
 use crate::rewrite::separator;
@@ -76,6 +78,11 @@ pub(crate) struct Parts<'g> {
 }
 
 impl<'g> Parts<'g> {
+    /// Of a key in one piece.
+    pub(crate) fn of(key: &'g [u8]) -> Self {
+        Self { prefix: key, rest: Vec::new() }
+    }
+
     fn slices<'p>(&'p self) -> impl Iterator<Item = &'g [u8]> + 'p {
         std::iter::once(self.prefix).chain(self.rest.iter().copied())
     }
@@ -121,20 +128,20 @@ fn compare<'a>(
 
 /// Bytes of a field that are a key's own.
 // media-format: begin pool
-fn prefix_len(field_max: usize) -> usize {
+pub(crate) fn prefix_len(field_max: usize) -> usize {
     field_max - NAME
 }
 // media-format: end
 
 /// Bytes of the key that a field of `field_max` bytes stands for.
-fn long_len(field: &[u8], field_max: usize) -> usize {
+pub(crate) fn long_len(field: &[u8], field_max: usize) -> usize {
     let prefix_len = prefix_len(field_max);
     let rest = field[prefix_len..].first_chunk().map_or(0, |len| u64::from_le_bytes(*len));
     prefix_len.saturating_add(rest as usize)
 }
 
 /// The checksum of the key that a field of `field_max` bytes stands for.
-fn crc_of(field: &[u8]) -> u32 {
+pub(crate) fn crc_of(field: &[u8]) -> u32 {
     field.last_chunk().map_or(0, |crc| u32::from_le_bytes(*crc))
 }
 
@@ -246,31 +253,16 @@ impl Store {
         Ok(())
     }
 
-    /// True if a field stands for `key`.
+    /// Whether a field stands for `key`.
     ///
     /// # Errors
-    /// As [`Store::parts`].
+    /// As [`Store::parts`], but for damage.
     #[inline]
-    pub(crate) fn is_key(&self, guard: &Guard, field: &[u8], key: &[u8]) -> Result<bool> {
-        if self.is_long(key) { self.is_long_key(guard, field, key) } else { Ok(field == key) }
-    }
-
-    #[cold]
-    fn is_long_key(&self, guard: &Guard, field: &[u8], key: &[u8]) -> Result<bool> {
-        let field_max = self.field_max();
-        let prefix_len = prefix_len(field_max);
-        if field.len() != field_max
-            || field[..prefix_len] != key[..prefix_len]
-            || long_len(field, field_max) != key.len()
-        {
-            return Ok(false);
+    pub(crate) fn is_key(&self, guard: &Guard, field: &[u8], key: &[u8]) -> Result<Match> {
+        if self.is_long(key) {
+            return self.match_long(guard, field, key);
         }
-        let is_same = self.parts(guard, field, false)?.cmp_key(key).is_eq();
-        if !is_same && crc_of(field) == crc32c_append(0, key) {
-            // It should be the same, unless its checksums say that it is another.
-            self.parts(guard, field, true)?;
-        }
-        Ok(is_same)
+        Ok(if field == key { Match::Yes } else { Match::No })
     }
 
     /// The shortest key between two fields of a leaf, its rest written if it is long; durable after
@@ -284,10 +276,9 @@ impl Store {
         (lower, upper): (&[u8], &[u8]),
         reserve: u32,
     ) -> Result<Edge<'_>> {
-        self.edge(
-            separator(&self.whole_key(guard, lower)?, &self.whole_key(guard, upper)?),
-            reserve,
-        )
+        // Where one is damaged they differ in what they begin with.
+        let whole = |field| Ok(self.parts_or_prefix(guard, field, false)?.0.whole());
+        self.edge(separator(&whole(lower)?, &whole(upper)?), reserve)
     }
 
     /// An edge, its rest written if it is long; durable after a fence.

@@ -12,11 +12,12 @@
 //! - `inner`: from a key to its leaf
 //! - `kernel`: how readers without locks and writers stay out of each other's way
 //! - `leaf`: what is in a page, and what is known of it
-//! - `lock`: from a key to its leaf, to write to it
-//! - `keys`: long ones, of which a record has a part
+//! - `lock`, `look`: from a key to its leaf, to write to it; a key in its leaf
+//! - `keys`, `hurt`: long ones, of which a record has a part; those that are damaged
 //! - `put`, `batch`, `ring`: writing
 //! - `image`, `rewrite`: making room
 //! - `fill`: what of a leaf has not arrived
+//! - `mend`: a farewell with a wrong bit
 //! - `clear`: emptying the store
 //! - `durable`, `unflushed`: what may be lost yet
 //! - `get`, `scan`, `cursor`: reading
@@ -36,12 +37,15 @@ mod durable;
 mod engine;
 mod fill;
 mod get;
+mod hurt;
 mod image;
 mod inner;
 mod kernel;
 mod keys;
 mod leaf;
 mod lock;
+mod look;
+mod mend;
 mod open;
 mod pages;
 mod pieces;

@@ -38,7 +38,8 @@ pub struct Options {
     /// `max_delay` end the waiting of early writes at `group`.
     pub background: bool,
     /// Whether a read checks the record's checksum before it shows it, so that damage at rest is
-    /// an error and never a wrong value. Scans and whatever makes a new value of an old one do not.
+    /// an error and never a wrong value. Scans do so for each record that they show; iterations, and what
+    /// makes a new value of an old one, do not.
     pub check_reads: bool,
     /// Whether a pool that is opened stays as it is: what is done to it is done to a copy in memory, and
     /// is gone when it is dropped.

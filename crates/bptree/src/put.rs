@@ -9,12 +9,16 @@ use crate::get::Whole;
 use crate::image::{Counted, Item, Source, live_len};
 use crate::keys::{Rest, tag_of_field};
 use crate::lock::Locked;
+use crate::look::Standing;
 use crate::pages::{Patience, RESERVE};
 use crate::pieces::Pieces;
-use crate::store::{Root, STEP, Standing, Store};
+use crate::store::{Root, STEP, Store};
 use crate::unflushed::Due;
-use coreplane_engine::{Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written};
-use coreplane_pmem::{PageWriter, WriteMode, epoch, spin};
+use coreplane_engine::{
+    Batch, Change, Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written,
+};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::{PageWriter, WriteMode, spin};
 use coreplane_record::{HEADER, Header, Kind, View};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
@@ -77,6 +81,8 @@ enum Attempt {
     NeedRest(Kind),
     /// The leaf has no room for a record so long, or no place for another key.
     NeedRoom(usize, Kind),
+    /// The key is there, and its rest is damaged: the leaf is to be written anew with this in its place.
+    InPlaceOf(Change),
 }
 
 impl Store {
@@ -143,6 +149,11 @@ impl Store {
                 ahead.rest = Some(self.write_rest(key, if is_vital { 0 } else { RESERVE })?);
                 self.fence()?;
             }
+            Attempt::InPlaceOf(change) => {
+                let mut batch = Batch::new();
+                batch.push(change);
+                return Ok(Some(Outcome::Written(self.apply(&batch, options)?)));
+            }
             Attempt::NeedRoom(len, kind) => {
                 let kind = if options.is_vital { Kind::Delete } else { kind };
                 self.make_room(key, len, kind)?;
@@ -194,8 +205,11 @@ impl Store {
         if let Some(outcome) = self.not_newer(&locked, &standing, options)? {
             return Ok(Attempt::Done(outcome));
         }
-        if standing.is_doubtful && rests_on == RestsOn::Old {
-            return Err(self.in_doubt(&guard, locked.page));
+        if rests_on == RestsOn::Old {
+            self.check_old(&guard, locked.page, &standing)?;
+        }
+        if standing.is_hurt {
+            return self.attempt_hurt(key, decide);
         }
         let live = standing.old.filter(|_| standing.live);
         let seen = live.map(|view| view.header.version);
@@ -249,16 +263,36 @@ impl Store {
         };
         let attempt = self.append(locked, (field, &value), (header, options), &standing, place)?;
         drop(value);
-        if let Some(rest) = ahead.rest.take().filter(|_| standing.old.is_none()) {
-            rest.own();
-        }
-        if let Some(ready) = ready {
-            ready.pieces.own();
-        }
+        let rest = ahead.rest.take().filter(|_| standing.old.is_none());
+        rest.into_iter().for_each(Rest::own);
+        ready.into_iter().for_each(|ready| ready.pieces.own());
         if let Some(old) = standing.old.filter(|old| old.header.large) {
             self.retire_pieces(&guard, &old)?;
         }
         Ok(attempt)
+    }
+
+    /// # Errors
+    /// If nobody can say what was there before.
+    fn check_old(&self, guard: &Guard, page: u32, standing: &Standing<'_>) -> Result<()> {
+        match standing.old.filter(|_| standing.is_hurt) {
+            Some(old) => Err(self.damaged_key(guard, old.offset, old.key())),
+            None if standing.is_doubtful => Err(self.in_doubt(guard, page)),
+            None => Ok(()),
+        }
+    }
+
+    /// What comes of a write to a long key whose rest is damaged, and which does not ask what was there.
+    #[cold]
+    fn attempt_hurt(&self, key: &[u8], decide: Decide<'_, '_>) -> Result<Attempt> {
+        let key = key.to_vec();
+        Ok(match decide(None)? {
+            Plan::Refuse(outcome) => Attempt::Done(outcome(self.visible_ticket())),
+            Plan::Put { value, expires_at } => {
+                Attempt::InPlaceOf(Change::Put { key, value: value.into_owned(), expires_at })
+            }
+            Plan::Delete => Attempt::InPlaceOf(Change::Delete { key }),
+        })
     }
 
     /// Puts a value that is not large, whatever was there: the record goes ahead of the look at what

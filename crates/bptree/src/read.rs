@@ -28,13 +28,14 @@ use crate::fill::Filled;
 use crate::image::{Item, live_len};
 use crate::keys::tag_of_field;
 use crate::leaf::{Begun, Directory, Head, Life, PLACES, generation};
+use crate::mend::Farewell;
 use crate::prove::DEAD;
-use crate::ring::{Closing, Part};
+use crate::ring::{self, Closing, Part};
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::PageBytes;
 use coreplane_pmem::epoch::Guard;
-use coreplane_record::{self as record, Form, Kind, View};
+use coreplane_record::{self as record, Form, Header, Kind, View};
 
 /// What was found in a page.
 #[derive(Debug)]
@@ -93,6 +94,24 @@ impl Found {
 
     pub(crate) fn life(&self) -> Life {
         Life { page: self.page, birth: self.head.birth }
+    }
+
+    /// Takes the record that is at its end.
+    fn take(&mut self, header: &Header, len: u32) {
+        self.given = self.given.max(header.version);
+        if header.follows && self.end >= self.head.image_len {
+            self.proven = self.proven.max(self.end);
+            self.cached_from = self.end;
+            self.has_proof = true;
+        }
+        self.end += len;
+    }
+
+    /// Takes the farewell that is at its end, of a batch that begins at `start`.
+    fn take_farewell(&mut self, farewell: &Farewell, start: u32) {
+        self.parts.push(Part { start, at: self.end, closing: farewell.closing });
+        self.take(&farewell.header, ring::LEN as u32);
+        self.is_dead = true;
     }
 
     /// It is known to be dead, and does not say so.
@@ -197,6 +216,11 @@ impl<'g> Records<'g> {
         view.check(seed).is_ok().then_some(view)
     }
 
+    /// The farewell at a place, where no record is sound, if one bit of it is damaged.
+    fn mended_farewell(&self, at: u32) -> Option<Farewell> {
+        if self.at(at).is_some() { None } else { self.filled().mended_farewell(at) }
+    }
+
     /// The first record from a place on.
     fn next(&self, from: u32) -> Option<(u32, View<'g>)> {
         let rest = self.bytes.get(from, self.bytes.published().checked_sub(from)? as usize)?;
@@ -279,6 +303,10 @@ impl Store {
         while found.end < limit {
             let at = found.end;
             let Some(view) = records.at(at).filter(|it| open.is_none() || it.header.batched) else {
+                if let Some(farewell) = records.mended_farewell(at) {
+                    found.take_farewell(&farewell, open.take().unwrap_or(at));
+                    break;
+                }
                 let next = go_on(&records, &mut found);
                 if found.doubt > at {
                     // What was begun before the damage was durable.
@@ -289,13 +317,7 @@ impl Store {
                 continue;
             };
             let header = &view.header;
-            found.end += view.len();
-            found.given = found.given.max(header.version);
-            if header.follows && at >= found.head.image_len {
-                found.proven = found.proven.max(at);
-                found.cached_from = at;
-                found.has_proof = true;
-            }
+            found.take(header, view.len());
             if header.kind != Kind::Commit {
                 if header.batched {
                     open = open.or(Some(at));

@@ -77,10 +77,12 @@ impl Store {
         let mut found = self.read_pages(progress)?;
         self.prove(&mut found)?;
         self.flush_damaged(&found)?;
-        // What lies behind the last record of a leaf is nobody's.
+        // What lies behind the last record of a leaf is nobody's, but for damage.
+        let guard = epoch::pin();
         for found in found.iter().filter(|found| !found.is_dead) {
-            self.space.cut_log(found.page, found.end);
+            self.space.cut_log(found.page, self.end_with_damage(&guard, found));
         }
+        drop(guard);
         self.strike_out_parts(&mut found)?;
         // What says no farewell itself, and is dead: what it was found out from may go.
         let mut gone: Vec<u32> = found
@@ -116,7 +118,7 @@ impl Store {
         let damaged = counting.iter().filter(|found| found.is_to_be_told());
         let damaged: Vec<Box<[u8]>> = damaged.map(|found| found.head.least.clone()).collect();
         self.lead_to(counting)?;
-        damaged.iter().try_for_each(|least| self.keep_doubt(least))
+        self.keep_doubts(&damaged)
     }
 
     /// Those that are not dead: which count, and which do not.

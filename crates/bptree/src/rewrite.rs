@@ -21,6 +21,7 @@
 
 use crate::counters::Count;
 use crate::doubt::is_doubtful;
+use crate::hurt::Cuts;
 use crate::image::{Image, Item, Source};
 use crate::inner::{Bound, word_at};
 use crate::keys::Edge;
@@ -48,6 +49,7 @@ pub(crate) struct Contents<'g> {
     pub(crate) dropped: Vec<&'g [u8]>,
     /// It is in doubt whether these are the newest of their keys; they are kept too.
     doubtful: Vec<View<'g>>,
+    pub(crate) cuts: Cuts,
 }
 
 impl Store {
@@ -119,7 +121,7 @@ impl Store {
         (key, len, reserve): (&[u8], usize, u32),
         (head, contents): (Head, Contents<'_>),
     ) -> Result<()> {
-        let Contents { kept: items, expired, dropped, .. } = contents;
+        let Contents { kept: items, expired, dropped, cuts, .. } = contents;
         let total: usize = items.iter().map(Item::len).sum();
         let capacity = self.space.page_size() as usize - head.len() - FAREWELL;
         let is_one =
@@ -128,7 +130,7 @@ impl Store {
             (vec![items.len()], reserve / 2, Count::Rewrites)
         } else {
             let lower = lower_half(&items, total / 2);
-            (vec![lower, items.len() - lower], reserve, Count::Splits)
+            (self.halves(locked.page, (&items, cuts), lower)?, reserve, Count::Splits)
         };
         let edges = self.edges(guard, &head, (&items, &lens), reserve)?;
         let pages = self.pages.take(lens.len(), reserve)?;
@@ -220,7 +222,8 @@ impl Store {
     ) -> Result<Contents<'g>> {
         let kept = Vec::with_capacity(PLACES);
         let (expired, dropped, doubtful) = (Vec::new(), Vec::new(), Vec::new());
-        let mut contents = Contents { kept, expired, dropped, doubtful };
+        let cuts = Cuts::default();
+        let mut contents = Contents { kept, expired, dropped, doubtful, cuts };
         self.ask_for_records(locked);
         let page = locked.page;
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
@@ -265,28 +268,8 @@ impl Store {
                 contents.dropped.push(item.key);
             }
         }
-        self.sort_items(guard, &mut contents.kept)?;
+        contents.cuts = self.sort_items(guard, &mut contents.kept)?;
         Ok(contents)
-    }
-
-    /// Puts records in the order of their keys.
-    ///
-    /// # Errors
-    /// If the rest of a long key is not the one that was written.
-    pub(crate) fn sort_items<'i>(
-        &'i self,
-        guard: &'i Guard,
-        items: &mut Vec<Item<'i>>,
-    ) -> Result<()> {
-        if !items.iter().any(|item| self.is_long(item.key)) {
-            sort(items);
-            return Ok(());
-        }
-        let keyed = |item: &Item<'i>| Ok((self.parts(guard, item.key, false)?, *item));
-        let mut keyed: Vec<_> = items.iter().map(keyed).collect::<Result<_>>()?;
-        keyed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        *items = keyed.into_iter().map(|(_, item)| item).collect();
-        Ok(())
     }
 
     /// Asks for all records of a leaf at once: most of them are in no cache.
@@ -440,7 +423,7 @@ impl Store {
 /// Sorts records by their keys, most of which differ in their first bytes: those are compared as
 /// numbers, and the records moved once. Those that the leaf began with are in order already, of which
 /// the sort that is stable makes use.
-fn sort(items: &mut [Item<'_>]) {
+pub(crate) fn sort(items: &mut [Item<'_>]) {
     let mut order: Vec<_> = (0..).zip(&*items).map(|(at, it)| (word_at(it.key, 0), at)).collect();
     order.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| items[a.1].key.cmp(items[b.1].key)));
     // Round after round, so that no room is needed for all of them.

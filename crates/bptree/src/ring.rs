@@ -68,12 +68,17 @@ impl Closing {
 
     /// Of a sound record that is a batched commit; none if it is anything else.
     pub(crate) fn of(view: &View<'_>) -> Option<Self> {
-        let [birth, place] = [view.value_word(0)?, view.value_word(1)?];
-        let last: [u8; 4] = view.value().get(16..)?.try_into().ok()?;
+        Self::from_value(view.value())
+    }
+
+    pub(crate) fn from_value(value: &[u8]) -> Option<Self> {
+        let (birth, rest) = value.split_first_chunk()?;
+        let (page, rest) = rest.split_first_chunk()?;
+        let (next_at, last) = rest.split_first_chunk()?;
         Some(Self {
-            next: Life { page: place as u32, birth },
-            next_at: (place >> 32) as u32,
-            is_farewell: u32::from_le_bytes(last) != 0,
+            next: Life { page: u32::from_le_bytes(*page), birth: u64::from_le_bytes(*birth) },
+            next_at: u32::from_le_bytes(*next_at),
+            is_farewell: u32::from_le_bytes(last.try_into().ok()?) != 0,
         })
     }
 }

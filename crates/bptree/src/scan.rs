@@ -47,6 +47,7 @@ enum Reach<'k> {
 struct Snapshot<'g> {
     leaf: &'g Directory,
     version: Version,
+    birth: u64,
     bytes: PageBytes<'g>,
     least: Cow<'g, [u8]>,
     bound: Option<Cow<'g, [u8]>>,
@@ -56,7 +57,12 @@ struct Snapshot<'g> {
     /// The keys that are long, by where their records are. They are looked for at that moment: later
     /// their rests may be gone.
     longs: Vec<(u32, Parts<'g>)>,
+    /// The fields of those whose rests are damaged: where their records are in the order nobody knows.
+    hurt: Vec<(u64, &'g [u8])>,
 }
+
+/// Long keys, and the fields of those whose rests are damaged.
+type LongKeys<'g> = (Vec<(u32, Parts<'g>)>, Vec<(u64, &'g [u8])>);
 
 /// What came of a record.
 enum Shown {
@@ -164,6 +170,7 @@ impl Store {
                 return Err(no_progress(&snapshot.bytes));
             }
             let offsets = &snapshot.offsets()[snapshot.below(&from)?..];
+            let hurt = self.hurt_in(&snapshot, &from, end).min_by_key(|it| it.1);
             let first = offsets.iter().take(AHEAD.min(limit - shown));
             first.for_each(|offset| snapshot.prefetch(*offset, LINES));
             let bound = snapshot.bound.as_deref();
@@ -178,7 +185,10 @@ impl Store {
                 }
                 let view = snapshot.view(*offset)?;
                 if end.is_some_and(|end| snapshot.compare(&view, end).is_ge()) {
-                    return Ok(());
+                    break;
+                }
+                if hurt.is_some_and(|it| snapshot.compare(&view, self.prefix_of(it.1)).is_ge()) {
+                    break;
                 }
                 match self.show(&guard, &snapshot, view, visit)? {
                     Shown::Not => {}
@@ -193,6 +203,9 @@ impl Store {
                 if shown == limit {
                     return Ok(());
                 }
+            }
+            if let Some((offset, field)) = hurt {
+                return Err(self.damaged_key(&guard, offset, field));
             }
             match bound {
                 Some(bound) if end.is_none_or(|end| bound < end) => {
@@ -225,6 +238,7 @@ impl Store {
             }
             let below = to.as_deref().map(|to| snapshot.below(to)).transpose()?;
             let offsets = &snapshot.offsets()[..below.unwrap_or(snapshot.len)];
+            let hurt = self.hurt_in(&snapshot, start, to.as_deref()).max_by_key(|it| it.1);
             let first = offsets.iter().rev().take(AHEAD.min(limit - shown));
             first.for_each(|offset| snapshot.prefetch(*offset, LINES));
             for (at, offset) in offsets.iter().enumerate().rev() {
@@ -233,7 +247,10 @@ impl Store {
                 }
                 let view = snapshot.view(*offset)?;
                 if snapshot.compare(&view, start).is_lt() {
-                    return Ok(());
+                    break;
+                }
+                if hurt.is_some_and(|it| self.prefix_of(view.key()) <= self.prefix_of(it.1)) {
+                    break;
                 }
                 match self.show(&guard, &snapshot, view, visit)? {
                     Shown::Not => {}
@@ -252,6 +269,9 @@ impl Store {
                     return Ok(());
                 }
             }
+            if let Some((offset, field)) = hurt {
+                return Err(self.damaged_key(&guard, offset, field));
+            }
             if *snapshot.least <= *start {
                 let page = self.space.page_of(snapshot.bytes.start());
                 return Head::check(&snapshot.bytes, self.seed, page);
@@ -259,6 +279,21 @@ impl Store {
             to = Some(Cow::Owned(snapshot.least.to_vec()));
         }
         Ok(())
+    }
+
+    /// The keys of a leaf whose rests are damaged and that may be from `start` on and below `end`.
+    #[inline]
+    fn hurt_in<'g>(
+        &self,
+        snapshot: &Snapshot<'g>,
+        start: &[u8],
+        end: Option<&[u8]>,
+    ) -> impl Iterator<Item = (u64, &'g [u8])> {
+        let may_be = move |(_, field): &&(u64, &'g [u8])| {
+            let prefix = self.prefix_of(field);
+            prefix >= self.prefix_of(start) && end.is_none_or(|end| prefix < end)
+        };
+        snapshot.hurt.iter().filter(may_be).copied()
     }
 
     // The view as [`View::of`] does.
@@ -272,6 +307,14 @@ impl Store {
     ) -> Result<Shown> {
         if view.header.kind != Kind::Put || self.is_expired(&view)? {
             return Ok(Shown::Not);
+        }
+        if self.check_reads
+            && let Err(error) = self.check(guard, &view, snapshot.birth)
+        {
+            // The pages of a large value, or of a long key, go when the leaf has changed.
+            let has_pages = view.header.large || self.is_long(view.key());
+            let is_gone = has_pages && !snapshot.leaf.is_at(snapshot.version);
+            return if is_gone { Ok(Shown::Gone) } else { Err(error) };
         }
         if !view.header.large {
             let record = Some(Record {
@@ -362,30 +405,34 @@ impl Store {
         for (offset, place) in offsets.iter_mut().zip(&places).take(len) {
             *offset = leaf.offset(usize::from(*place) % PLACES);
         }
-        let longs = if leaf.has_long() {
+        let (longs, hurt) = if leaf.has_long() {
             self.long_keys(guard, &bytes, &offsets[..len])?
         } else {
-            Vec::new()
+            (Vec::new(), Vec::new())
         };
-        Ok(Snapshot { leaf, version, bytes, least, bound, offsets, len, longs })
+        let birth = leaf.birth();
+        Ok(Snapshot { leaf, version, birth, bytes, least, bound, offsets, len, longs, hurt })
     }
 
-    /// The keys that are long, of records at these places.
+    /// The keys that are long, of records at these places, and the fields of those that are damaged.
     #[cold]
     fn long_keys<'g>(
         &'g self,
         guard: &'g Guard,
         bytes: &PageBytes<'g>,
         offsets: &[u32],
-    ) -> Result<Vec<(u32, Parts<'g>)>> {
-        let mut longs = Vec::new();
+    ) -> Result<LongKeys<'g>> {
+        let (mut longs, mut hurt) = (Vec::new(), Vec::new());
         for offset in offsets {
             let view = View::of(bytes, *offset).ok_or_else(|| no_record(bytes, *offset))?;
             if self.is_long(view.key()) {
-                longs.push((*offset, self.parts(guard, view.key(), false)?));
+                let (parts, is_hurt) = self.parts_or_prefix(guard, view.key(), self.check_reads)?;
+                longs.push((*offset, parts));
+                let is_hurt = is_hurt && view.header.kind == Kind::Put;
+                hurt.extend(is_hurt.then_some((view.offset, view.key())));
             }
         }
-        Ok(longs)
+        Ok((longs, hurt))
     }
 
     /// Sorts the places of a leaf by their keys, which mostly differ in their first bytes.
@@ -411,7 +458,9 @@ impl Store {
             keys.push((word_at(view.key(), 0), view.key(), *place));
         }
         if leaf.has_long() {
-            let whole = |(_, field, place)| Ok((self.parts(guard, field, false)?, place));
+            let whole = |(_, field, place)| {
+                Ok((self.parts_or_prefix(guard, field, self.check_reads)?.0, place))
+            };
             let mut keyed: Vec<_> = keys.into_iter().map(whole).collect::<Result<_>>()?;
             keyed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
             keys = keyed.into_iter().map(|(_, place)| (0, &[][..], place)).collect();

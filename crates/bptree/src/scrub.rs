@@ -55,7 +55,7 @@ impl Store {
         for (_, whole) in read.iter().flat_map(|leaf| &leaf.records) {
             self.verify_record(&guard, &whole.view, birth, &mut report);
         }
-        let is_whole = read.is_ok_and(|leaf| leaf.in_doubt.is_none());
+        let is_whole = read.is_ok_and(|leaf| leaf.in_doubt.is_none() && leaf.hurt.is_empty());
         // The pages of a value go when its record does.
         leaf.is_at(version).then_some((birth, is_whole && report.is_sound()))
     }

@@ -1,10 +1,9 @@
 //! What the parts of the engine share: the pool, its pages, the tree.
 
 use crate::counters::{Count, Counters};
-use crate::doubt::is_doubtful;
 use crate::durable::Early;
 use crate::inner::Inner;
-use crate::leaf::{Directory, Head, Life, generation, tag_of};
+use crate::leaf::{Directory, Head, Life, generation};
 use crate::lock::Locked;
 use crate::pages::Pages;
 use crate::unflushed::{Desk, Due, Rounds};
@@ -14,9 +13,9 @@ use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::spin;
 use coreplane_pmem::windows::Windows;
-use coreplane_pmem::{LINE, PageBytes, PageWriter, Pen, Pool, Space};
+use coreplane_pmem::{PageBytes, PageWriter, Pen, Pool, Space};
 pub(crate) use coreplane_record::sync_failed;
-use coreplane_record::{self as record, Header, Kind, Reader, View};
+use coreplane_record::{self as record, Header, Reader, View};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use std::borrow::Cow;
@@ -144,18 +143,6 @@ impl Root {
     }
 }
 
-/// What is known of a key in its leaf.
-#[derive(Clone, Copy)]
-pub(crate) struct Standing<'g> {
-    pub(crate) place: Option<usize>,
-    /// The record or tombstone of the key.
-    pub(crate) old: Option<View<'g>>,
-    /// It is a record, and has not expired.
-    pub(crate) live: bool,
-    /// A newer one may have been lost, or, if there is none, one.
-    pub(crate) is_doubtful: bool,
-}
-
 /// The least key of a leaf and its bound.
 pub(crate) type Bounds<'g> = (Cow<'g, [u8]>, Option<Cow<'g, [u8]>>);
 
@@ -241,61 +228,6 @@ impl Store {
             None => Head::check(bytes, self.seed, self.space.page_of(bytes.start()))?,
         }
         Ok((least, bound))
-    }
-
-    /// The record of a place.
-    ///
-    /// # Errors
-    /// If there is none. In a leaf that has not changed since it was looked at that is damage.
-    pub(crate) fn record_at<'g>(
-        &'g self,
-        guard: &'g Guard,
-        page: u32,
-        leaf: &Directory,
-        place: usize,
-    ) -> Result<View<'g>> {
-        let within = leaf.offset(place);
-        let offset = self.space.start_of(page) + u64::from(within);
-        self.reader().view(guard, offset).ok_or_else(|| self.no_record(page, within))
-    }
-
-    #[cold]
-    pub(crate) fn no_record(&self, page: u32, within: u32) -> Error {
-        let offset = self.space.start_of(page) + u64::from(within);
-        Error::Corrupt { offset, what: "no record where the leaf has one".to_owned() }
-    }
-
-    /// Looks a key up in a leaf, and asks for so many lines of its record before the first has come.
-    ///
-    /// # Errors
-    /// As [`Store::record_at`].
-    // What is found as `View::of`.
-    #[inline(always)]
-    pub(crate) fn look<'g>(
-        &'g self,
-        guard: &'g Guard,
-        page: u32,
-        leaf: &Directory,
-        (key, lines): (&[u8], u32),
-    ) -> Result<Standing<'g>> {
-        let mut candidates = leaf.candidates(tag_of(key));
-        let bytes = self.space.page_bytes(guard, page);
-        while candidates != 0 {
-            let place = candidates.trailing_zeros() as usize;
-            let offset = leaf.offset(place);
-            let view = bytes.as_ref().and_then(|bytes| {
-                (0..lines).for_each(|line| bytes.prefetch(offset + line * LINE as u32));
-                View::of(bytes, offset)
-            });
-            let Some(view) = view else { return Err(self.no_record(page, offset)) };
-            if self.is_key(guard, view.key(), key)? {
-                let live = view.header.kind == Kind::Put && !self.is_expired(&view)?;
-                let is_doubtful = is_doubtful(leaf, view.header.doubtful, offset);
-                return Ok(Standing { place: Some(place), old: Some(view), live, is_doubtful });
-            }
-            candidates &= candidates - 1;
-        }
-        Ok(Standing { place: None, old: None, live: false, is_doubtful: leaf.doubt() > 0 })
     }
 
     /// True if the record has expired: durably so, for one that was told that it is gone must not

@@ -20,7 +20,9 @@ impl Store {
             let guard = epoch::pin();
             let leaf = match self.leaf_of(&guard, &from) {
                 Err(error @ (Error::Corrupt { .. } | Error::ChecksumMismatch { .. })) => {
-                    report.damages.push(unreadable(&error));
+                    let Damage { offset, what } = damage_of(&error);
+                    let what = format!("a leaf that cannot be read: {what}");
+                    report.damages.push(Damage { offset, what });
                     // The tree knows where the next leaf begins.
                     let mut next = self.inner.leaves().into_iter().map(|(least, _)| least);
                     let Some(next) = next.find(|least| *least > from) else { return Ok(report) };
@@ -29,7 +31,8 @@ impl Store {
                 }
                 read => read?,
             };
-            let Leaf { head, records, in_doubt, doubtful } = leaf;
+            let Leaf { head, records, in_doubt, doubtful, hurt } = leaf;
+            report.damages.extend(hurt.iter().map(|it| damage_of(&it.error)));
             if head.least > from {
                 let what = format!("keys from {from:?} to {:?} are missing", head.least);
                 report.damages.push(Damage { offset: 0, what });
@@ -92,10 +95,10 @@ impl Store {
     }
 }
 
-fn unreadable(error: &Error) -> Damage {
+fn damage_of(error: &Error) -> Damage {
     let offset = match error {
         Error::Corrupt { offset, .. } | Error::ChecksumMismatch { offset, .. } => *offset,
         _ => 0,
     };
-    Damage { offset, what: format!("a leaf that cannot be read: {error}") }
+    Damage { offset, what: error.to_string() }
 }

@@ -42,8 +42,11 @@ impl Store {
             return Ok(());
         }
         match self.whole_key(&guard, &found.head.least) {
-            Ok(least) => self.keep_doubt(&least),
-            // It stays as it is, as where there is no page for it.
+            Ok(least) => match self.keep_doubt(&least) {
+                // It stays as it is: whoever wakes it has a guard, and waits for no page.
+                Err(Error::NoSpace { .. }) => Ok(()),
+                kept => kept,
+            },
             Err(_) => Ok(()),
         }
     }

@@ -268,3 +268,32 @@ fn the_scrub_finds_what_nobody_reads() {
         assert_eq!(count("leaves_asleep"), u64::from(is_asleep), "it was woken");
     }
 }
+
+#[test]
+fn a_scan_that_checks_what_it_shows_tells_of_damage_at_rest() {
+    use coreplane_engine::Ordered;
+    use std::os::unix::fs::FileExt;
+    for len in [60, 9000] {
+        let directory = in_memory();
+        let options = Options { check_reads: true, ..Options::default() };
+        let store = created(directory.path(), 4 << 20, &options);
+        for (key, byte) in [(b"a", 0x15), (b"b", 0x25), (b"c", 0x35)] {
+            store.put(key, &vec![byte; len], &WriteOptions::default()).expect("put");
+        }
+        let path = directory.path().join("pool");
+        let bytes = std::fs::read(&path).expect("read");
+        let at = bytes.windows(60).position(|window| window == [0x25; 60]).expect("the value");
+        let file = std::fs::File::options().write(true).open(&path).expect("open");
+        file.write_all_at(&[0x24], at as u64 + 30).expect("flip");
+        for (reverse, before) in [(false, b"a"), (true, b"c")] {
+            let mut shown = Vec::new();
+            let scanned = store.scan(b"", None, reverse, usize::MAX, &mut |entry| {
+                shown.push(entry.key.to_vec());
+                true
+            });
+            let is_damage = matches!(scanned, Err(Error::ChecksumMismatch { .. }));
+            assert!(is_damage, "{len} bytes: {scanned:?}");
+            assert_eq!(shown, [before]);
+        }
+    }
+}

@@ -162,6 +162,54 @@ fn a_bit_that_flips_after_a_power_cut_is_told_and_what_is_torn_is_not() {
     assert!(images > 12 && told > 200, "{images} images, {told} flips told");
 }
 
+/// A farewell that a recovery says to a leaf which ends with damage may come in part.
+#[test]
+fn damage_is_told_though_the_power_goes_while_it_is_being_told() {
+    let (mut images, mut told) = (0, 0);
+    for seed in 1..=2 {
+        let options = sim_options(Model::X86, seed, None);
+        let sim = Sim::new(&options).expect("memory");
+        let store = Bptree::simulated_create(Arc::clone(sim.space()), &settings()).expect("create");
+        let mut allowed = Allowed::new();
+        for number in 0..9 {
+            store.put(&key(number), &[1; 50], &WriteOptions::default()).expect("put");
+            allowed.insert(key(number), vec![Some(vec![1; 50])]);
+        }
+        // Shorter than a farewell.
+        store.delete(&key(5), &WriteOptions::default()).expect("delete");
+        allowed.insert(key(5), vec![None]);
+        let mut image = sim.crash(Eviction::Nothing);
+        let at = image.bytes().windows(7).rposition(|bytes| bytes == key(5)).expect("a record");
+        let page = (at / PAGE * PAGE) as u64;
+        for bit in (8 * (at - 20)..8 * (at + 7)).step_by(if is_full() { 1 } else { 5 }) {
+            image.flip_bit(bit as u64 / 8, bit as u32 % 8);
+            let damaged = image.reopen().expect("memory");
+            drop(Bptree::simulated_open(Arc::clone(damaged.space()), &settings()).expect("open"));
+            // Of what was appended to that leaf any words may come.
+            let after = Sim::after(damaged.space(), &options).expect("memory");
+            let left = after.crash(Eviction::Nothing);
+            let appended: Vec<u64> = (page..page + PAGE as u64)
+                .step_by(8)
+                .filter(|at| image.word(*at) != left.word(*at))
+                .collect();
+            assert_eq!(appended.len(), 5, "a farewell");
+            for come in 0..1_u32 << appended.len() {
+                let mut left = after.crash(Eviction::Nothing);
+                for (_, at) in (0..).zip(&appended).filter(|(number, _)| come >> number & 1 == 0) {
+                    let change = image.word(*at) ^ left.word(*at);
+                    let bits = (0..64).filter(|bit| change >> bit & 1 == 1);
+                    bits.for_each(|bit| left.flip_bit(at + bit / 8, bit as u32 % 8));
+                }
+                images += 1;
+                let what = format!("seed {seed}, bit {bit}, words {come:05b}");
+                told += u32::from(check(&left, &allowed, &what));
+            }
+            image.flip_bit(bit as u64 / 8, bit as u32 % 8);
+        }
+    }
+    assert!(images > 1000 && told == images, "{images} images, {told} of them told");
+}
+
 /// A page that the medium cannot read now may be readable another time.
 #[test]
 fn a_page_that_cannot_be_read_is_an_error_and_is_not_written_over() {

@@ -12,6 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const WRITERS: usize = 3;
 
+/// Keys of a writer, about: then it counts up alone, however long something else takes, so that no
+/// device is full.
+const KEYS_MAX: u64 = 6000;
+
 fn key(writer: usize, number: u64) -> Vec<u8> {
     format!("key:{writer}:{number}").into_bytes()
 }
@@ -51,28 +55,29 @@ impl Acknowledged {
         self.keys.iter().map(|keys| keys.load(Ordering::SeqCst)).sum()
     }
 
+    fn rounds(&self) -> u64 {
+        self.counted.iter().map(|counted| counted.load(Ordering::SeqCst)).sum()
+    }
+
     fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Waits for so many more, all writers together.
+    /// Waits for so many more rounds, all writers together.
     fn wait_for(&self, more: u64) {
-        let goal = self.total() + more;
-        while self.total() < goal && !self.is_over() {
+        let goal = self.rounds() + more;
+        while self.rounds() < goal && !self.is_over() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
 
-    /// Writes new keys, and counts up, which is decided on what is there.
+    /// Writes new keys, one by itself and two at once, and counts up, which is decided on what is there.
     fn write(&self, writer: usize, mut client: Client) -> Outcome<()> {
         while !self.is_over() {
             let number = self.keys[writer].load(Ordering::SeqCst);
-            let reply = client.call(&[b"SET", &key(writer, number), &value(writer, number)])?;
-            if self.is_refused(&reply) {
+            if number < KEYS_MAX && !self.write_three(writer, number, &mut client)? {
                 return Ok(());
             }
-            assert_eq!(reply, Reply::ok(), "{writer}: {number}");
-            self.keys[writer].store(number + 1, Ordering::SeqCst);
             let counted = self.counted[writer].load(Ordering::SeqCst) + 1;
             let reply = client.call(&[b"INCR", &sequence(writer)])?;
             if self.is_refused(&reply) {
@@ -82,6 +87,25 @@ impl Acknowledged {
             self.counted[writer].store(counted, Ordering::SeqCst);
         }
         Ok(())
+    }
+
+    /// False if that was refused.
+    fn write_three(&self, writer: usize, number: u64, client: &mut Client) -> Outcome<bool> {
+        let reply = client.call(&[b"SET", &key(writer, number), &value(writer, number)])?;
+        if self.is_refused(&reply) {
+            return Ok(false);
+        }
+        assert_eq!(reply, Reply::ok(), "{writer}: {number}");
+        self.keys[writer].store(number + 1, Ordering::SeqCst);
+        let both = [number + 1, number + 2].map(|it| (key(writer, it), value(writer, it)));
+        let [(first, its), (second, seconds)] = &both;
+        let reply = client.call(&[b"MSET", first, its, second, seconds])?;
+        if self.is_refused(&reply) {
+            return Ok(false);
+        }
+        assert_eq!(reply, Reply::ok(), "{writer}: {number}, a batch");
+        self.keys[writer].store(number + 3, Ordering::SeqCst);
+        Ok(true)
     }
 
     /// Reads what was acknowledged.
@@ -193,13 +217,18 @@ fn ask(served: &Served, code: i32, words: &[&str]) -> Outcome<String> {
     session::expect(code, &[&["matrix"], words, &["--server", &served.address]].concat())
 }
 
+fn standing_of(served: &Served, device: &str) -> Outcome<String> {
+    let status = ask(served, 0, &["status", "--json"])?;
+    let told: serde_json::Value = serde_json::from_str(&status)?;
+    let mut devices = told["devices"].as_array().into_iter().flatten();
+    let standing = devices.find(|it| it["device"] == device).map(|it| &it["standing"]);
+    Ok(standing.and_then(|it| it.as_str()).ok_or(status)?.to_owned())
+}
+
 /// The status names the device as out, and says why; and so did the server.
 fn is_told(served: &Served, matrix: &Pool, device: &str) -> Outcome<()> {
     let status = ask(served, 0, &["status", "--json"])?;
-    let told: serde_json::Value = serde_json::from_str(&status)?;
-    let of_device =
-        told["devices"].as_array().into_iter().flatten().find(|it| it["device"] == device);
-    assert!(of_device.is_some_and(|it| it["standing"] == "absent"), "{status}");
+    assert_eq!(standing_of(served, device)?, "absent");
     let reason = format!("{device}: pool {}/{device}: the medium is gone", matrix.name);
     assert!(status.contains(&reason), "{status}");
     let complaints = std::fs::read_to_string(complaints(matrix))?;
@@ -222,16 +251,16 @@ fn a_device_that_goes_under_load_costs_nothing_and_is_replaced() -> Outcome<()> 
         let served = serve(&matrix)?;
         let acknowledged = Acknowledged::default();
         acknowledged.while_loaded(&served, || {
-            acknowledged.wait_for(3000);
+            acknowledged.wait_for(1000);
             cut(&matrix, "g0d1", left)?;
-            acknowledged.wait_for(3000);
+            acknowledged.wait_for(1000);
             is_told(&served, &matrix, "g0d1")?;
             // What is left of it is not made a device again.
             ask(&served, 2, &["replace", "--device", "g0d1"])?;
             assert_eq!(std::fs::metadata(matrix.path.join("g0d1"))?.len(), left);
             ask(&served, 0, &["replace", "--device", "g0d1", "--fresh"])?;
             is_whole(&ask(&served, 0, &["status", "--json"])?);
-            acknowledged.wait_for(1000);
+            acknowledged.wait_for(400);
             Ok(())
         })?;
         acknowledged.check(&served)?;
@@ -250,6 +279,44 @@ fn a_device_that_goes_under_load_costs_nothing_and_is_replaced() -> Outcome<()> 
     Ok(())
 }
 
+/// The device that others are filled from goes: they are filled from the one that is left.
+#[test]
+fn a_copy_goes_on_when_the_device_that_it_is_made_from_goes() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let arguments = ["--matrix", "2x3", "--engine", "bptree", "--size", "32MiB"];
+    let matrix = place.created("copied", &arguments)?;
+    let acknowledged = Acknowledged::default();
+    let served = serve(&matrix)?;
+    acknowledged.while_loaded(&served, || {
+        acknowledged.wait_for(2000);
+        Ok(())
+    })?;
+    served.terminate()?;
+    std::fs::remove_file(matrix.path.join("g0d0"))?;
+    let served = serve(&matrix)?;
+    acknowledged.while_loaded(&served, || {
+        let replace = ["replace", "--device", "g0d0", "--limit", "1MiB"];
+        std::thread::scope(|scope| {
+            let replaced = scope.spawn(|| ask(&served, 0, &replace).map_err(|it| it.to_string()));
+            while !ask(&served, 0, &["status", "--json"])?.contains("\"stage\":\"filling\"") {
+                assert!(!replaced.is_finished(), "it was cut too late");
+            }
+            // The last one is gone through.
+            cut(&matrix, "g0d2", 0)?;
+            replaced.join().expect("it ends")?;
+            Ok(())
+        })
+    })?;
+    assert_eq!(standing_of(&served, "g0d0")?, "current");
+    is_told(&served, &matrix, "g0d2")?;
+    served.kill()?;
+    std::fs::remove_file(matrix.path.join("g0d1"))?;
+    // What was filled is all that is left of its group.
+    let served = serve(&matrix)?;
+    acknowledged.check(&served)?;
+    served.terminate()
+}
+
 /// Nobody has what the last device of a group had: whoever asks for it is told, and nothing else is
 /// told him. The other group goes on.
 #[test]
@@ -259,7 +326,7 @@ fn the_last_device_of_a_group_takes_its_keys_with_it_and_nothing_else() -> Outco
     let served = serve(&matrix)?;
     let acknowledged = Acknowledged { may_refuse: true, ..Acknowledged::default() };
     acknowledged.while_loaded(&served, || {
-        acknowledged.wait_for(3000);
+        acknowledged.wait_for(1000);
         cut(&matrix, "g0d0", 0)?;
         // Until each writer has come to a key of the group.
         while acknowledged.refused.load(Ordering::SeqCst) < 200 && !acknowledged.is_over() {
@@ -293,7 +360,7 @@ fn where_a_write_waits_for_one_device_nothing_older_is_shown() -> Outcome<()> {
     let served = serve(&matrix)?;
     let acknowledged = Acknowledged { may_refuse: true, ..Acknowledged::default() };
     acknowledged.while_loaded(&served, || {
-        acknowledged.wait_for(3000);
+        acknowledged.wait_for(1000);
         cut(&matrix, "g0d1", 1 << 16)?;
         // Readers come to it by and by.
         while !ask(&served, 0, &["status", "--json"])?.contains("absent") && !acknowledged.is_over()

@@ -2,8 +2,7 @@
 
 use crate::bloom::hash_of;
 use crate::given::If;
-use crate::group::Group;
-use crate::matrix::{Answer, Shared, is_reserved};
+use crate::matrix::{Answer, Shared};
 use coreplane_engine::{
     Batch, Damage, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits, Mutation,
     Ordered, Outcome, Progress, Record, Result, Stats, UnixMillis, Value, VerifyReport, Visibility,
@@ -242,50 +241,6 @@ impl Shared {
             }
         }
         Ok(report)
-    }
-
-    /// How the members of a group differ, if they do; none if it was written to all the time.
-    fn difference(&self, group: &Group) -> Result<Option<String>> {
-        for _ in 0..TRIES {
-            let before = self.sequence.load(Ordering::Acquire);
-            self.pending.wait_for_turns();
-            // What will have expired when the last one is read is in some and not in others.
-            let lasting = UnixMillis(self.clock.now().0 + HOUR_MS);
-            let mut digests = Vec::new();
-            for device in group.of(group.members()) {
-                device.drain();
-                digests.push(digest(&*device.engine, lasting)?);
-            }
-            if self.sequence.load(Ordering::Acquire) == before {
-                let is_same = digests.iter().all(|digest| digest == &digests[0]);
-                let differ = || format!("members of group {} differ: {digests:x?}", group.number);
-                return Ok((!is_same).then(differ));
-            }
-        }
-        Ok(None)
-    }
-}
-
-const HOUR_MS: u64 = 3_600_000;
-
-/// How many records a device has that last until then, and what they are with their sequences, as
-/// a number.
-fn digest(engine: &dyn Engine, lasting: UnixMillis) -> Result<(u64, u64)> {
-    let (mut count, mut sum, mut cursor) = (0_u64, 0_u64, 0);
-    loop {
-        cursor = engine.iterate(cursor, 1024, &mut |entry| {
-            let expires_at = entry.record.as_ref().and_then(|record| record.expires_at);
-            if is_reserved(entry.key) || expires_at.is_some_and(|at| at <= lasting) {
-                return;
-            }
-            count += 1;
-            let value = entry.record.as_ref().map(|record| hash_of(&record.value.to_cow()));
-            let mixed = hash_of(entry.key) ^ entry.sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            sum = sum.wrapping_add(mixed.rotate_left(17) ^ value.unwrap_or(0));
-        })?;
-        if cursor == 0 {
-            return Ok((count, sum));
-        }
     }
 }
 

@@ -24,6 +24,7 @@
 //! - `growing`: filters that fill up
 //! - `filling`, `join`, `moving`: a device that is replaced, a group that is added
 //! - `scrub`, `heal`, `uncertain`: damage at rest, healed from a peer; what is in doubt
+//! - `alike`: whether the members of a group have the same
 //! - `kept`: filters from a close to the next open
 //! - `open`, `admission`, `level`, `upkeep`: creating, opening, who is current, bringing members level;
 //!   and what is done meanwhile
@@ -35,6 +36,7 @@
 //! ([`Ack`]), and a read asks only devices that have what was acknowledged.
 
 mod admission;
+mod alike;
 mod asking;
 mod batch;
 mod believed;

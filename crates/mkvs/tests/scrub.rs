@@ -155,3 +155,37 @@ fn what_a_device_has_lost_it_is_given_by_its_peer() {
         assert!(is_right(&matrix), "with the healed one alone, place {place}");
     }
 }
+
+/// Of a long key a record has a part, and pages of their own the rest.
+#[test]
+fn a_long_key_whose_rest_is_damaged_is_written_anew_from_its_peer() {
+    const PAGE: usize = 8192;
+    let key = |number: u64| [key(number), vec![b'l'; 3000], key(number)].concat();
+    let value = |number: u64| format!("the value of number {number}").into_bytes();
+    for in_its_head in [false, true] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let matrix = created(&shelf);
+        (0..60).for_each(|it| put(&matrix, &key(it), &value(it)));
+        let rest = [&b"lll"[..], &key(42)[key(42).len() - 8..]].concat();
+        if in_its_head {
+            // What kind of page it is.
+            let mut pool = std::fs::read(shelf.path(at(0, 0))).expect("read");
+            let found = pool.windows(rest.len()).position(|it| it == rest).expect("the rest");
+            pool[found / PAGE * PAGE + 4] ^= 1;
+            std::fs::write(shelf.path(at(0, 0)), &pool).expect("write");
+        } else {
+            assert_eq!(damage(&shelf, at(0, 0), &rest), 1);
+        }
+        let is_right = |matrix: &Matrix| {
+            (0..60).all(|it| matrix.get(&key(it)).expect("get") == Some(value(it)))
+        };
+        assert!(is_right(&matrix), "its peer has it");
+        let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+        assert_eq!((scrubbed.repaired, scrubbed.lost.len()), (vec![at(0, 0)], 0));
+        let again = matrix.scrub(&|_| {}).expect("scrub");
+        assert_eq!((again.repaired.len(), again.lost.len(), again.unreadable.len()), (0, 0, 0));
+        assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+        shelf.pull(at(0, 1));
+        assert!(is_right(&matrix), "with the healed one alone");
+    }
+}

@@ -13,7 +13,7 @@ use gate::Gate;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Which engine the devices have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub(crate) struct Shelf {
     sizes: Mutex<HashMap<Position, u64>>,
     /// Of the devices that were opened.
     gates: Mutex<HashMap<Position, Arc<Gate>>>,
+    /// The same devices, past their gates.
+    engines: Mutex<HashMap<Position, Weak<dyn Engine>>>,
     /// Of those that are opened from now on: set when their power is cut.
     is_dead: Mutex<Arc<AtomicBool>>,
 }
@@ -59,9 +61,9 @@ impl Shelf {
     }
 
     fn of(directory: tempfile::TempDir, kind: Kind, size: u64) -> Self {
-        let (sizes, gates, is_dead) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let media = MediaChoice::Auto;
-        Self { directory, kind, is_mixed: false, media, size, sizes, gates, is_dead }
+        let (sizes, gates, engines) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (media, is_dead) = (MediaChoice::Auto, Mutex::default());
+        Self { directory, kind, is_mixed: false, media, size, sizes, gates, engines, is_dead }
     }
 
     fn kind_at(&self, place: Position) -> Kind {
@@ -111,10 +113,16 @@ impl Shelf {
         Arc::clone(&self.gates.lock().expect("lock")[&place])
     }
 
+    /// The device at `place`, which is open, for what is done to it beside the matrix.
+    pub(crate) fn engine(&self, place: Position) -> Arc<dyn Engine> {
+        self.engines.lock().expect("lock")[&place].upgrade().expect("it is open")
+    }
+
     fn with_gate(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
         let is_dead = Arc::clone(&self.is_dead.lock().expect("lock"));
         let gate = Arc::new(Gate::powered_by(is_dead));
         self.gates.lock().expect("lock").insert(place, Arc::clone(&gate));
+        self.engines.lock().expect("lock").insert(place, Arc::downgrade(&engine));
         Arc::new(Surrounded { engine, around: gate })
     }
 }

@@ -153,7 +153,8 @@ impl Story {
 
     /// The simulator knows one thread only.
     fn matrix_options(&self, time: TimeSource) -> Options {
-        let options = Options { time, threads: 1, ..Options::default() };
+        // Nobody is left out for the time that it takes: that would be another story each time.
+        let options = Options { time, threads: 1, answers_within: None, ..Options::default() };
         match self.keeps_filters {
             true => Options { keeps_filters_from: 0, ..options },
             false => options,
@@ -240,19 +241,18 @@ impl Story {
                 true => Op::Write(How::Clear, mine.clone().map(|key| (key, None)).collect()),
                 false => draw.op(&mine, serial, self.large_in, &known),
             };
-            if op == Op::Sweep {
-                rack.let_go();
-            }
             let is_relaxed = self.is_relaxed && draw.next(2) == 0;
             let durability = is_relaxed.then_some(Durability::RELAXED);
             // Of what is deleted and not durable nothing would be left to delete.
             if self.is_relaxed && (draw.next(5) == 0 || !is_relaxed && op.deletes()) {
-                open.wait(matrix);
+                open.wait(matrix, rack);
             }
             let call = run.began(op.clone());
             let options = WriteOptions { durability, ..WriteOptions::default() };
             let mut rests = Horizon::new();
-            match op.perform(matrix, &mut known, (&options, &mut rests)) {
+            let mut perform = || op.perform(matrix, &mut known, (&options, &mut rests));
+            let waits = matches!(op, Op::Sweep | Op::Write(How::Clear, _));
+            match if waits { rack.while_prompt(perform) } else { perform() } {
                 Ok(true) if !rests.is_empty() && !self.trusts => {
                     open.horizon.merge(&rests);
                     open.calls.push(call);
@@ -266,7 +266,9 @@ impl Story {
                 Err(error) => panic!("{op:?}: {error}"),
             }
         }
-        open.wait(matrix);
+        open.wait(matrix, rack);
+        // Nobody else may be left to do that.
+        rack.let_go();
     }
 }
 
@@ -278,9 +280,9 @@ struct Open<'r> {
 }
 
 impl Open<'_> {
-    fn wait(&mut self, matrix: &Matrix) {
+    fn wait(&mut self, matrix: &Matrix, rack: &SimRack) {
         if !self.calls.is_empty() {
-            matrix.wait_durable(&self.horizon).expect("durable");
+            rack.while_prompt(|| matrix.wait_durable(&self.horizon)).expect("durable");
             assert!(matrix.is_durable(&self.horizon).expect("a ticket"));
         }
         self.horizon.clear();

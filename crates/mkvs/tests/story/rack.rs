@@ -30,6 +30,8 @@ pub(crate) struct SimRack {
     opened: Mutex<HashMap<u64, Arc<dyn Engine>>>,
     /// No device falls behind any more.
     is_prompt: AtomicBool,
+    /// So many wait until all have caught up.
+    waiting: AtomicU64,
     /// Milliseconds, for whoever tells the time.
     pub(crate) clock: Arc<AtomicU64>,
 }
@@ -48,8 +50,8 @@ impl SimRack {
         let gates = (0..gates).map(|_| Arc::new(Gate::by_turns())).collect();
         let (spaces, missing) = (spaces.to_vec(), missing.to_vec());
         let (is_prompt, clock) = (AtomicBool::new(false), Arc::new(AtomicU64::new(NOW.0)));
-        let opened = Mutex::default();
-        Self { kind, shape, spaces, missing, gates, opened, is_prompt, clock }
+        let (opened, waiting) = (Mutex::default(), AtomicU64::new(0));
+        Self { kind, shape, spaces, missing, gates, opened, is_prompt, waiting, clock }
     }
 
     fn word(&self, offset: u64) -> u64 {
@@ -90,6 +92,9 @@ impl SimRack {
     /// one device has all that it needs.
     pub(crate) fn lag(&self, draw: &mut Draw) {
         let (drawn, device) = (draw.next(6), draw.next(self.gates.len() as u64) as usize);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            return self.let_go();
+        }
         let devices = usize::from(self.shape.devices);
         let group = &self.gates[device / devices * devices..][..devices];
         let is_lagging = group.iter().any(|gate| gate.is_lagging.load(Ordering::SeqCst));
@@ -112,6 +117,15 @@ impl SimRack {
     /// All devices catch up.
     pub(crate) fn let_go(&self) {
         self.each_gate(|gate| gate.is_lagging.store(false, Ordering::SeqCst));
+    }
+
+    /// All devices catch up, for something that waits until they have.
+    pub(crate) fn while_prompt<R>(&self, wait: impl FnOnce() -> R) -> R {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.let_go();
+        let waited = wait();
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        waited
     }
 
     /// All devices catch up, and do not fall behind again: some are waited for from now on.

@@ -2,6 +2,7 @@
 
 use coreplane_engine::Engine;
 use coreplane_mkvs::{Matrix, Prototype, ReadPath};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A generator of numbers (xorshift), from a seed above 0.
@@ -64,6 +65,33 @@ pub(crate) fn add(to: &AtomicU64, count: u64) {
 }
 
 impl Tally {
+    /// What happened in the histories of a matrix, in one line; how many keys of them cannot be explained.
+    pub(crate) fn print(&self, named: &str, seeds: Range<u64>, violations: usize) {
+        let figures = [
+            ("calls", &self.calls),
+            ("cut off", &self.cut_off),
+            ("races won", &self.wins),
+            ("lost", &self.losses),
+            ("cancelled", &self.cancelled),
+            ("hedges", &self.hedges),
+            ("stalls", &self.stalls),
+            ("kills", &self.crashes),
+            ("pulled out", &self.pulls),
+            ("returns", &self.returns),
+            ("groups added", &self.groups),
+            ("scrubs", &self.scrubs),
+            ("opens refused", &self.refused),
+        ];
+        let told =
+            figures.map(|(name, figure)| format!("{} {name}", figure.load(Ordering::Relaxed)));
+        let histories = self.histories.load(Ordering::Relaxed);
+        let (first, last) = (seeds.start, seeds.end - 1);
+        let told = told.join(", ");
+        eprintln!(
+            "{named}: {histories} seeds ({first} to {last}), {told}, {violations} violations"
+        );
+    }
+
     pub(crate) fn count_races(&self, matrix: &Matrix) {
         let stats = matrix.stats();
         let counters = [

@@ -1,12 +1,15 @@
 //! Bits that flip at rest: after a crash and after a close the store opens, and no key answers wrongly;
 //! not even where the bit is in the last record of a leaf, behind which nothing was written.
 
+mod farewell;
+mod heads;
+mod long;
+
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Batch, Doubt, Durability, Engine, Error, Expected, Ordered, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 type Map = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -327,62 +330,6 @@ fn who_has_it_all_puts_it_and_settles_the_doubt() {
     assert!(is_right(&store) && store.doubts().expect("doubts").is_empty());
 }
 
-/// Keys that begin alike for longer than a record has of them: so bounds have rests, too.
-fn long_shelf(closes: bool) -> Shelf {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
-    let path = directory.path().join("pool");
-    let store = Bptree::create(&path, 2 << 20, PAGE as u32, MediaChoice::Auto, &Options::default());
-    let store = store.expect("create");
-    let key = |number: u32| {
-        let rest = vec![b'l'; number as usize % 3 * 2500];
-        [vec![b'k'; 460], format!("{number:05}").into_bytes(), rest].concat()
-    };
-    let mut map = Map::new();
-    for round in 0..3_u32 {
-        for number in (0..KEYS / 2).map(|at| at * 37 % KEYS) {
-            let options = WriteOptions::default();
-            let is_deleted = (number + round).is_multiple_of(7);
-            let value = (!is_deleted).then(|| vec![(number + round) as u8; 150]);
-            match &value {
-                Some(value) => store.put(&key(number), value, &options).map(drop).expect("put"),
-                None => store.delete(&key(number), &options).map(drop).expect("delete"),
-            }
-            map.insert(key(number), value);
-        }
-    }
-    if closes {
-        store.close().expect("close");
-    }
-    drop(store);
-    let pool = std::fs::read(&path).expect("read");
-    Shelf { directory, pool, map }
-}
-
-/// A bit in the rest of a long key, of a record or of a bound, costs keys and not the store.
-#[test]
-fn a_bit_that_flips_in_a_long_key_is_told_and_costs_no_more_than_its_leaves() {
-    for closes in [false, true] {
-        let shelf = long_shelf(closes);
-        assert_eq!(wrong(&shelf.open(&[]).expect("open"), &shelf.map), Vec::<Vec<u8>>::new());
-        let (mut told, mut most) = (0, 0);
-        // The heads of all pages, and other places.
-        let heads = (PAGE..shelf.pool.len()).step_by(PAGE);
-        let heads = heads.flat_map(|page| [(page + 17, 1), (page + 21, 2)]);
-        let flips = places(&shelf, 1499).chain(heads);
-        for flip in flips {
-            let store = shelf.open(&[flip]).unwrap_or_else(|error| panic!("{flip:?}: {error}"));
-            let answers = answers(&store, &shelf.map);
-            let wrong = differing(&answers, &shelf.map).len();
-            assert_eq!(wrong, 0, "{flip:?}: {wrong} keys are not what they were");
-            let hurt = answers.values().filter(|it| it.is_none()).count();
-            (told, most) = (told + u32::from(hurt > 0), most.max(hurt));
-        }
-        eprintln!("{told} told, {most} keys of {} at most", shelf.map.len());
-        assert!(told > 40, "{told} of the flips are told");
-        assert!(2 * most < shelf.map.len(), "{most} keys for one bit");
-    }
-}
-
 /// With a leaf among them that is damaged, and that nobody has come to.
 #[test]
 fn a_store_with_a_damaged_leaf_can_be_emptied() {
@@ -405,49 +352,4 @@ fn a_store_with_a_damaged_leaf_can_be_emptied() {
         emptied += 1;
     }
     assert!(emptied > 3, "{emptied} leaves");
-}
-
-/// A bit of the head of a leaf in use, where it says whether there are leaves behind it. Nothing waits
-/// for ever, and nothing is left locked.
-#[test]
-fn a_leaf_that_says_wrongly_where_it_ends_is_an_error_and_never_a_loop() {
-    let shelf = shelf(false);
-    let is_leaf = |page: &usize| tail(&shelf.pool, *page).is_some();
-    let all = Doubt { start: Vec::new(), end: None };
-    let mut told = 0;
-    for page in (1..shelf.pool.len() / PAGE).filter(is_leaf) {
-        let store = shelf.open(&[]).expect("open");
-        let scan = |reverse| {
-            let mut keys = Vec::new();
-            let mut take = |entry: coreplane_engine::Entry<'_>| {
-                keys.push(entry.key.to_vec());
-                true
-            };
-            store.scan(b"", None, reverse, usize::MAX, &mut take).map(|()| keys)
-        };
-        let down = scan(true).expect("scan");
-        let mut batch = Batch::new();
-        (0..KEYS).for_each(|number| _ = batch.put(&key(number), b"of a batch"));
-        let file = std::fs::File::options().read(true).write(true).open(shelf.path());
-        let (file, mut byte) = (file.expect("the pool"), [0]);
-        let at = (page * PAGE + 5) as u64;
-        file.read_exact_at(&mut byte, at).expect("read");
-        file.write_all_at(&[byte[0] ^ 1], at).expect("write");
-        let results = [
-            store.apply(&batch, &WriteOptions::default()).map(drop),
-            store.settle(&all),
-            store.doubts().map(drop),
-            scan(false).map(drop),
-        ];
-        let is_told = results.iter().any(Result::is_err);
-        told += u32::from(is_told);
-        if is_told {
-            assert!(results.iter().all(|it| it.as_ref().is_err_and(is_damage)), "{results:?}");
-            // A scan down asks where leaves begin.
-            assert!(scan(true).is_err() || scan(true).expect("scan") == down);
-        }
-        file.write_all_at(&byte, at).expect("write");
-        store.apply(&batch, &WriteOptions::default()).expect("nothing is locked");
-    }
-    assert!(told > 3, "{told} of the leaves are in use");
 }

@@ -1,0 +1,84 @@
+//! Looking a key up in its leaf: places of its tag, and the records there.
+
+use crate::doubt::is_doubtful;
+use crate::hurt::Match;
+use crate::leaf::{Directory, tag_of};
+use crate::store::Store;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::LINE;
+use coreplane_pmem::epoch::Guard;
+use coreplane_record::{Kind, View};
+
+/// What is known of a key in its leaf.
+#[derive(Clone, Copy)]
+pub(crate) struct Standing<'g> {
+    pub(crate) place: Option<usize>,
+    /// The record or tombstone of the key.
+    pub(crate) old: Option<View<'g>>,
+    /// It is a record, and has not expired.
+    pub(crate) live: bool,
+    /// A newer one may have been lost, or, if there is none, one.
+    pub(crate) is_doubtful: bool,
+    /// The rest of its key is damaged.
+    pub(crate) is_hurt: bool,
+}
+
+impl Store {
+    /// The record of a place.
+    ///
+    /// # Errors
+    /// If there is none. In a leaf that has not changed since it was looked at that is damage.
+    pub(crate) fn record_at<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        place: usize,
+    ) -> Result<View<'g>> {
+        let within = leaf.offset(place);
+        let offset = self.space.start_of(page) + u64::from(within);
+        self.reader().view(guard, offset).ok_or_else(|| self.no_record(page, within))
+    }
+
+    #[cold]
+    pub(crate) fn no_record(&self, page: u32, within: u32) -> Error {
+        let offset = self.space.start_of(page) + u64::from(within);
+        Error::Corrupt { offset, what: "no record where the leaf has one".to_owned() }
+    }
+
+    /// Looks a key up in a leaf, and asks for so many lines of its record before the first has come.
+    ///
+    /// # Errors
+    /// As [`Store::record_at`].
+    // What is found as `View::of`.
+    #[inline(always)]
+    pub(crate) fn look<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        (key, lines): (&[u8], u32),
+    ) -> Result<Standing<'g>> {
+        let mut candidates = leaf.candidates(tag_of(key));
+        let bytes = self.space.page_bytes(guard, page);
+        while candidates != 0 {
+            let place = candidates.trailing_zeros() as usize;
+            let offset = leaf.offset(place);
+            let view = bytes.as_ref().and_then(|bytes| {
+                (0..lines).for_each(|line| bytes.prefetch(offset + line * LINE as u32));
+                View::of(bytes, offset)
+            });
+            let Some(view) = view else { return Err(self.no_record(page, offset)) };
+            let found = self.is_key(guard, view.key(), key)?;
+            if found != Match::No {
+                let live = view.header.kind == Kind::Put && !self.is_expired(&view)?;
+                let is_doubtful = is_doubtful(leaf, view.header.doubtful, offset);
+                let (place, old, is_hurt) = (Some(place), Some(view), found == Match::Damaged);
+                return Ok(Standing { place, old, live, is_doubtful, is_hurt });
+            }
+            candidates &= candidates - 1;
+        }
+        let is_doubtful = leaf.doubt() > 0;
+        Ok(Standing { place: None, old: None, live: false, is_doubtful, is_hurt: false })
+    }
+}
