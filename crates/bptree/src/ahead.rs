@@ -143,6 +143,6 @@ mod tests {
         remember(7, &[1; KEY_LEN_MAX + 1], Descent::NOWHERE);
         assert!(!is_known(7, &[1; KEY_LEN_MAX + 1], true), "too long");
         remember(7, b"", Descent::NOWHERE);
-        assert!(is_known(7, b"", true) && !is_known(0, b"", true));
+        assert!(is_known(7, b"", true) && !is_known(7, b"", true));
     }
 }
