@@ -43,6 +43,9 @@ use std::time::Duration;
 /// for nobody to notice when they are flushed.
 const TOGETHER: u64 = 16 << 10;
 
+/// Desks of a store: one for each thread, more or less.
+pub(crate) const DESKS: usize = 64;
+
 /// When what is appended is made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
@@ -87,7 +90,12 @@ impl Store {
     /// The desk of this thread.
     #[inline]
     pub(crate) fn desk(&self) -> spin::Held<'_, Desk> {
-        self.desks[thread_number() % self.desks.len()].lock()
+        self.desks[thread_number() % DESKS].lock()
+    }
+
+    /// The pen of this thread, if nobody else has it.
+    pub(crate) fn take_pen(&self) -> Option<Pen> {
+        self.desk().pen.take()
     }
 
     /// When a write of a record is durable that gives no pages back.
@@ -128,7 +136,7 @@ impl Store {
         (writer, start): (PageWriter, u64),
         (together, window): (u64, Option<Duration>),
     ) -> Result<()> {
-        let is_proven = self.is_proven(writer.page());
+        let is_proven = self.is_leaf_proven(writer.page(), leaf);
         let len = (writer.next_offset() - start) as u32;
         desk.pen = Some(writer.finish_unflushed(is_proven));
         leaf.note_round(self.rounds.current.load(Ordering::Relaxed));
@@ -157,7 +165,7 @@ impl Store {
     /// If the medium fails.
     #[inline]
     pub(crate) fn flush_leaf(&self, locked: &Locked<'_>) -> Result<()> {
-        if self.early.is_some() || self.is_proven(locked.page) {
+        if self.early.is_some() || self.is_leaf_proven(locked.page, locked.leaf) {
             return Ok(());
         }
         if let Some((published, durable)) = self.space.watermarks(locked.page) {
