@@ -116,7 +116,7 @@ impl Store {
     pub(crate) fn prefetch_to_write(&self, key: &[u8], len: usize) {
         if let Some(descent) = recall(self.inner.id(), key, false) {
             let leaf = self.leaves.get(descent.leaf as usize);
-            self.ask_ahead((descent.leaf, leaf), key, HEADER + key.len() + len);
+            self.ask_ahead((descent.leaf, leaf), (key, tag_of(key)), HEADER + key.len() + len);
         }
     }
 

@@ -317,6 +317,7 @@ impl Store {
             }
             let mut items = Vec::new();
             let is_lost = share.locked.leaf.doubt() > 0;
+            self.ask_for_records(&share.locked);
             let Contents { kept, expired, dropped, .. } = self.records_of(guard, &share.locked)?;
             let is_kept = |field: &[u8]| {
                 let is_of =

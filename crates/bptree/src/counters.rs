@@ -39,6 +39,12 @@ impl Counters {
         self.0.add(count as usize, by);
     }
 
+    /// As [`Counters::add`], of several.
+    #[inline]
+    pub(crate) fn add_all<const COUNT: usize>(&self, added: [(Count, i64); COUNT]) {
+        self.0.add_all(added.map(|(count, by)| (count as usize, by)));
+    }
+
     pub(crate) fn get(&self, count: Count) -> i64 {
         self.0.get(count as usize)
     }

@@ -18,6 +18,7 @@
 //! are given back when the sync has ended that covers what was flushed until then
 //! ([`Pages::give_back`](crate::pages::Pages::give_back)).
 
+use crate::leaf::Directory;
 use crate::store::{Store, sync_failed};
 use coreplane_engine::{
     Completion, Durability, Horizon, Outcome, Result, Ticket, WriteOptions, Written,
@@ -149,9 +150,13 @@ impl Store {
     /// appended next says so. Under the leaf's lock.
     #[inline]
     pub(crate) fn is_proven(&self, page: u32) -> bool {
-        let Some(early) = &self.early else {
-            return self.rounds.is_over(self.leaves.get(page as usize).round());
-        };
+        self.is_leaf_proven(page, self.leaves.get(page as usize))
+    }
+
+    /// As [`Store::is_proven`], of the leaf of a page.
+    #[inline]
+    pub(crate) fn is_leaf_proven(&self, page: u32, leaf: &Directory) -> bool {
+        let Some(early) = &self.early else { return self.rounds.is_over(leaf.round()) };
         let generation = early.written.get(page as usize).load(Ordering::Relaxed);
         generation == 0 || matches!(self.space.sync_is_done(generation), Ok(true))
     }
@@ -209,11 +214,15 @@ impl Store {
     }
 
     /// Waits, if the caller does, for what an outcome rests on.
-    #[inline]
+    // Inlined, so that the outcome is made where it is returned: a copy right behind its making waits
+    // for all that was stored before it, which is what was appended.
+    #[inline(always)]
     pub(crate) fn finish(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
-        if self.early.is_none() {
-            return Ok(outcome);
-        }
+        if self.early.is_none() { Ok(outcome) } else { self.finish_early(outcome, options) }
+    }
+
+    #[cold]
+    fn finish_early(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
         let ticket = self.wait_if_asked(outcome.ticket(), options)?;
         Ok(match outcome {
             Outcome::Written(written) => Outcome::Written(Written { ticket, ..written }),

@@ -8,7 +8,7 @@ use crate::keys::{Edge, tag_of_field};
 use crate::leaf::{Begun, Head, Life, PLACES, generation};
 use crate::store::{FAREWELL, Store};
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::WriteMode;
+use coreplane_pmem::{Pen, WriteMode};
 use coreplane_record::{Header, Kind, Original, View};
 use std::cell::Cell;
 
@@ -105,25 +105,41 @@ impl Store {
     #[inline]
     pub(crate) fn count_write(&self, item: &Item<'_>, old: Counted) {
         let is_record = item.header.kind == Kind::Put;
-        let counters = &self.counters;
-        counters.add(if is_record { Count::Puts } else { Count::Deletes }, 1);
-        counters.add(Count::Records, i64::from(is_record) - old.records);
-        counters.add(Count::LiveBytes, self.live_bytes(item) - old.bytes);
-        counters.add(Count::UserBytes, self.key_len_of(item.key) as i64 + item.value_len());
-        counters.add(Count::LogBytes, item.len() as i64);
+        self.counters.add_all([
+            (if is_record { Count::Puts } else { Count::Deletes }, 1),
+            (Count::Records, i64::from(is_record) - old.records),
+            (Count::LiveBytes, self.live_bytes(item) - old.bytes),
+            (Count::UserBytes, self.key_len_of(item.key) as i64 + item.value_len()),
+            (Count::LogBytes, item.len() as i64),
+        ]);
     }
 
     /// Writes a leaf to a free page; durable after a fence. Its least key is given beside the head.
     pub(crate) fn write_image<'s>(
         &self,
         page: u32,
+        leaf: (Head, Edge<'s>),
+        items: &[Item<'_>],
+    ) -> Result<Image<'s>> {
+        let mut pen = self.take_pen();
+        let image = self.write_image_with(&mut pen, page, leaf, items);
+        self.desk().pen = pen;
+        image
+    }
+
+    /// As [`Store::write_image`], with a pen, which a failure may take: for several, since what it takes
+    /// to get at the desk's waits until the last one is in the memory.
+    pub(crate) fn write_image_with<'s>(
+        &self,
+        pen: &mut Option<Pen>,
+        page: u32,
         (head, edge): (Head, Edge<'s>),
         items: &[Item<'_>],
     ) -> Result<Image<'s>> {
         let birth = self.birth()?;
-        let Some(mut writer) = self.space.claim_log(page) else {
-            return Err(Error::Unusable(format!("free page {page} is in use")));
-        };
+        let in_use = |_| Error::Unusable(format!("free page {page} is in use"));
+        let taken = pen.take().unwrap_or_else(|| Pen::new(&self.space));
+        let mut writer = taken.begin(page).map_err(in_use)?;
         let past_caches = self.space.fill_mode() == WriteMode::NonTemporal;
         let head = Head { least: edge.field.clone(), ..head };
         let image_len = (head.len() + items.iter().map(Item::len).sum::<usize>()) as u32;
@@ -148,7 +164,7 @@ impl Store {
             writer.flush_from(start);
         }
         self.fill_rest(&mut writer, birth)?;
-        writer.finish_early();
+        *pen = Some(writer.finish_early());
         self.counters.add(Count::CopiedBytes, i64::from(image_len));
         let has_large = items.iter().any(|item| item.header.large);
         let given = head.version;

@@ -47,17 +47,18 @@ impl Store {
     /// # Errors
     /// As [`Store::wake`], and if the medium is gone.
     pub(crate) fn lock_leaf(&self, key: &[u8]) -> Result<Locked<'_>> {
-        self.lock_leaf_for(key, 0)
+        self.lock_leaf_for((key, 0), 0)
     }
 
-    /// As [`Store::lock_leaf`], where a record of about `len` bytes is to be appended (0: none).
+    /// As [`Store::lock_leaf`], where a record of about `len` bytes is to be appended (0: none) of a key
+    /// with this tag.
     #[inline]
-    fn lock_leaf_for(&self, key: &[u8], len: usize) -> Result<Locked<'_>> {
+    fn lock_leaf_for(&self, (key, tag): (&[u8], u8), len: usize) -> Result<Locked<'_>> {
         let mut backoff = Backoff::new();
         loop {
             let descent = self.descend(key);
             let leaf = self.leaves.get(descent.leaf as usize);
-            self.ask_ahead((descent.leaf, leaf), key, len);
+            self.ask_ahead((descent.leaf, leaf), (key, tag), len);
             let Some(version) = self.begin_at(&descent, leaf) else {
                 self.wake(descent.leaf)?;
                 continue;
@@ -75,11 +76,15 @@ impl Store {
     /// be in, and for those of what it may replace, all at once. Before the leaf is locked: behind
     /// that instruction nothing is loaded before it is done, which waits for the leaf's own lines.
     #[inline]
-    pub(crate) fn ask_ahead(&self, (page, leaf): (u32, &Directory), key: &[u8], len: usize) {
+    pub(crate) fn ask_ahead(
+        &self,
+        (page, leaf): (u32, &Directory),
+        (key, tag): (&[u8], u8),
+        len: usize,
+    ) {
         leaf.prefetch();
-        self.space.prefetch_page(page);
         if len == 0 {
-            return;
+            return self.space.prefetch_page(page);
         }
         let start = self.space.start_of(page);
         if self.space.append_mode() == WriteMode::Cached
@@ -92,7 +97,7 @@ impl Store {
             let lines = (from..end).step_by(LINE);
             lines.for_each(|at| self.space.prefetch_to_write(at));
         }
-        let mut candidates = leaf.candidates(tag_of(key));
+        let mut candidates = leaf.candidates(tag);
         while candidates != 0 {
             let old = start + u64::from(leaf.offset(candidates.trailing_zeros() as usize));
             // Where it begins, and where its key ends.
@@ -107,9 +112,18 @@ impl Store {
     /// # Errors
     /// [`Error::Closed`], and as [`Store::wake`].
     pub(crate) fn lock_to_write(&self, key: &[u8], len: usize) -> Result<Locked<'_>> {
+        self.lock_to_append((key, tag_of(key)), len)
+    }
+
+    /// As [`Store::lock_to_write`], of a key with this tag.
+    ///
+    /// # Errors
+    /// As [`Store::lock_to_write`].
+    #[inline]
+    pub(crate) fn lock_to_append(&self, keyed: (&[u8], u8), len: usize) -> Result<Locked<'_>> {
         let mut backoff = Backoff::new();
         loop {
-            let locked = self.lock_leaf_for(key, len)?;
+            let locked = self.lock_leaf_for(keyed, len)?;
             if !locked.held.is_shut() {
                 return Ok(locked);
             }
@@ -120,5 +134,37 @@ impl Store {
             // The store is being emptied.
             backoff.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open::{Options, create_options};
+    use coreplane_pmem::{MediaChoice, Pool, epoch};
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    /// Whoever has it may wait for what is gone.
+    #[test]
+    fn a_leaf_of_a_pool_that_is_lost_is_not_waited_for() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let path = directory.path().join("pool");
+        let create = create_options(1 << 20, 4096, MediaChoice::Auto);
+        let pool = Pool::create(&path, &create).expect("a pool");
+        assert!(pool.outlive().expect("a handler"));
+        let options = Options { background: false, ..Options::default() };
+        let store = Store::format(pool, &options).expect("a store");
+        let (asked, answer) = channel();
+        std::thread::scope(|scope| {
+            let locked = store.lock_leaf(b"a").expect("a leaf");
+            let file = std::fs::File::options().write(true).open(&path).expect("open");
+            file.set_len(4096).expect("cut");
+            // Somebody has to look.
+            assert!(store.head_of(&epoch::pin(), locked.page).is_err());
+            scope.spawn(|| asked.send(store.lock_leaf(b"b").is_err()));
+            // No more than a guard against waiting for ever.
+            assert_eq!(answer.recv_timeout(Duration::from_secs(60)), Ok(true));
+        });
     }
 }

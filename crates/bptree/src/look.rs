@@ -59,7 +59,22 @@ impl Store {
         leaf: &Directory,
         (key, lines): (&[u8], u32),
     ) -> Result<Standing<'g>> {
-        let mut candidates = leaf.candidates(tag_of(key));
+        self.look_for(guard, page, leaf, (key, tag_of(key), lines))
+    }
+
+    /// As [`Store::look`], for a key with this tag.
+    ///
+    /// # Errors
+    /// As [`Store::record_at`].
+    #[inline(always)]
+    pub(crate) fn look_for<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        (key, tag, lines): (&[u8], u8, u32),
+    ) -> Result<Standing<'g>> {
+        let mut candidates = leaf.candidates(tag);
         let bytes = self.space.page_bytes(guard, page);
         while candidates != 0 {
             let place = candidates.trailing_zeros() as usize;

@@ -7,7 +7,7 @@ use crate::keys::Edge;
 use crate::leaf::{Directory, Head};
 use crate::pages::Pages;
 use crate::store::{Opened, Root, STEP, Store, TimeSource};
-use crate::unflushed::{Desk, Rounds};
+use crate::unflushed::{DESKS, Desk, Rounds};
 use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::isolation::Isolation;
@@ -167,7 +167,7 @@ impl Store {
             pages: Pages::new(&space),
             inner: Inner::new(0, pages_max),
             leaves: Chunked::new(pages_max, CHUNK, Directory::new),
-            desks: (0..64).map(|_| CachePadded::new(spin::Lock::new(Desk::default()))).collect(),
+            desks: (0..DESKS).map(|_| CachePadded::new(spin::Lock::new(Desk::default()))).collect(),
             rounds: Rounds::new(),
             version_base: AtomicU64::new(root.version_base),
             counters: Counters::default(),

@@ -16,8 +16,8 @@
 
 use crate::store::sync_failed;
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::Space;
 use coreplane_pmem::spin::{self, Backoff};
+use coreplane_pmem::{PageWriter, Space};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -168,15 +168,20 @@ impl Pages {
     }
 
     fn blank(&self, pages: &[u32]) -> Result<()> {
+        // Their lines come side by side; and nothing is flushed before the last is claimed, since a
+        // locked instruction waits for what was.
+        pages.iter().for_each(|page| self.space.prefetch_to_write(self.space.start_of(*page)));
+        let mut writers = Vec::with_capacity(pages.len());
         for page in pages {
             let in_use = || Error::Unusable(format!("free page {page} is in use"));
             let mut writer = self.space.claim_log(*page).ok_or_else(in_use)?;
-            let start = writer.next_offset();
             writer.append(&[&[0; 8]]).ok_or_else(in_use)?;
-            writer.flush_from(start);
-            writer.abandon();
+            writers.push(writer);
         }
-        self.space.fence().map_err(sync_failed)
+        writers.iter().for_each(|writer| writer.flush_from(self.space.start_of(writer.page())));
+        let fenced = self.space.fence().map_err(sync_failed);
+        writers.into_iter().for_each(PageWriter::abandon);
+        fenced
     }
 
     /// As [`Pages::wait_for_retired`], for somebody who tries again and again: true as long as more

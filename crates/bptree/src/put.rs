@@ -8,6 +8,7 @@
 use crate::get::Whole;
 use crate::image::{Counted, Item, Source, live_len};
 use crate::keys::{Rest, tag_of_field};
+use crate::leaf::tag_of;
 use crate::lock::Locked;
 use crate::look::Standing;
 use crate::pages::{Patience, RESERVE};
@@ -307,13 +308,14 @@ impl Store {
         options: &WriteOptions,
     ) -> Result<Option<Outcome>> {
         let guard = epoch::pin();
-        let locked = self.lock_to_write(key, HEADER + key.len() + value.len())?;
+        let tag = tag_of(key);
+        let locked = self.lock_to_append((key, tag), HEADER + key.len() + value.len())?;
         // No sequence in a leaf is above the versions that it has given.
         if options.sequence.is_some_and(|given| given <= locked.held.given()) {
             return Ok(None);
         }
         let (expires_at, sequence) = (options.expires_at, options.sequence);
-        let follows = self.is_proven(locked.page);
+        let follows = self.is_leaf_proven(locked.page, locked.leaf);
         let due = self.due(options);
         let mut header = Header { expires_at, sequence, follows, ..Header::put(0) };
         let has_room = header.record_len(key, value.len()) <= self.room(&locked);
@@ -325,7 +327,7 @@ impl Store {
         let appended = self.append_to((page, leaf), |writer| {
             let from = self.flush_from(page, writer.next_offset());
             let appended = self.write_record(writer, (birth, due), &header, key, value)?;
-            let standing = match self.look(&guard, page, leaf, (key, 1)) {
+            let standing = match self.look_for(&guard, page, leaf, (key, tag, 1)) {
                 Ok(standing) => standing,
                 Err(error) => {
                     // With damage in sight nothing is published.
@@ -346,7 +348,7 @@ impl Store {
         });
         let appended = damage.map_or(appended, Err)?;
         let item = Item { header, key, value, source: Source::Caller };
-        let outcome = self.publish(locked, &item, options, replaced, (place, appended));
+        let outcome = self.publish(locked, &item, options, replaced, (place, tag, appended));
         if let Some(old) = large {
             self.retire_pieces(&guard, &old)?;
         }
@@ -370,7 +372,7 @@ impl Store {
         place: usize,
     ) -> Result<Attempt> {
         header.version = self.draw_version(&locked, header.sequence)?;
-        header.follows = self.is_proven(locked.page);
+        header.follows = self.is_leaf_proven(locked.page, locked.leaf);
         let (leaf, birth) = (locked.leaf, locked.held.birth());
         let gives_back = header.large || standing.old.is_some_and(|old| old.header.large);
         let is_lax = !gives_back && !self.is_long(key);
@@ -381,7 +383,8 @@ impl Store {
         })?;
         let item = Item { header, key, value, source: Source::Caller };
         let replaced = self.replaced(standing);
-        let outcome = self.publish(locked, &item, options, replaced, (place, appended));
+        let tag = tag_of_field(key, self.field_max());
+        let outcome = self.publish(locked, &item, options, replaced, (place, tag, appended));
         let leaves_little = header.kind == Kind::Delete && leaf.live() < self.space.page_size() / 4;
         Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })
     }
@@ -421,12 +424,11 @@ impl Store {
         item: &Item<'_>,
         options: &WriteOptions,
         replaced: Replaced,
-        (place, (offset, _)): (usize, (u32, u32)),
+        (place, tag, (offset, _)): (usize, u8, (u32, u32)),
     ) -> Outcome {
         let generation = self.cover();
         locked.held.begin();
         self.note(locked.page, offset, generation, self.level(options));
-        let tag = tag_of_field(item.key, self.field_max());
         locked.held.set(place, (tag, offset, item.live_len()), replaced.len);
         if item.header.large {
             locked.held.note_large();

@@ -75,6 +75,7 @@ impl Store {
     pub(crate) fn sweep_at(&self, key: &[u8]) -> Result<()> {
         let guard = epoch::pin();
         let locked = self.lock_to_write(key, 0)?;
+        self.ask_for_records(&locked);
         if self.records_of(&guard, &locked)?.expired.is_empty() {
             return Ok(());
         }
@@ -89,6 +90,7 @@ impl Store {
         (key, len): (&[u8], usize),
         reserve: u32,
     ) -> Result<()> {
+        self.ask_for_records(&locked);
         let is_lost = locked.leaf.doubt() > 0;
         let head = Head { is_lost, ..self.head_of(guard, locked.page)? };
         let contents = self.records_of(guard, &locked)?;
@@ -105,6 +107,7 @@ impl Store {
         locked: Locked<'_>,
         key: &[u8],
     ) -> Result<()> {
+        self.ask_for_records(&locked);
         let head = Head { is_lost: false, ..self.head_of(guard, locked.page)? };
         let mut contents = self.records_of(guard, &locked)?;
         contents.kept.retain(|item| !item.header.doubtful);
@@ -134,6 +137,7 @@ impl Store {
         };
         let edges = self.edges(guard, &head, (&items, &lens), reserve)?;
         let pages = self.pages.take(lens.len(), reserve)?;
+        self.ask_for_heirs(&locked, &pages);
         let images = self.write_images((&locked, head), (&items, &lens), (&pages, edges))?;
         self.fence()?;
         self.say_farewell(&[&locked], locked.held.given())?;
@@ -167,6 +171,8 @@ impl Store {
         if !is_pair || is_in_doubt || live > self.space.page_size() / 2 {
             return Ok(());
         }
+        self.ask_for_records(&left);
+        self.ask_for_records(&right);
         let Contents { mut kept, mut expired, mut dropped, .. } = self.records_of(&guard, &left)?;
         let others = self.records_of(&guard, &right)?;
         kept.extend(others.kept);
@@ -224,7 +230,6 @@ impl Store {
         let (expired, dropped, doubtful) = (Vec::new(), Vec::new(), Vec::new());
         let cuts = Cuts::default();
         let mut contents = Contents { kept, expired, dropped, doubtful, cuts };
-        self.ask_for_records(locked);
         let page = locked.page;
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
         let is_in_doubt = locked.leaf.doubt() > 0;
@@ -273,7 +278,7 @@ impl Store {
     }
 
     /// Asks for all records of a leaf at once: most of them are in no cache.
-    fn ask_for_records(&self, locked: &Locked<'_>) {
+    pub(crate) fn ask_for_records(&self, locked: &Locked<'_>) {
         let start = self.space.start_of(locked.page);
         let mut used = locked.leaf.used();
         while used != 0 {
@@ -281,6 +286,19 @@ impl Store {
             (0..ASKED).for_each(|line| self.space.prefetch(at + line * LINE as u64));
             used &= used - 1;
         }
+    }
+
+    /// Asks for what a leaf's farewell and its heirs will be written to in DRAM and at its end.
+    fn ask_for_heirs(&self, locked: &Locked<'_>, pages: &[u32]) {
+        for page in pages {
+            let leaf = self.leaves.get(*page as usize);
+            leaf.prefetch();
+            leaf.prefetch_order();
+        }
+        let tail = self.space.watermarks(locked.page).map_or(0, |(published, _)| published);
+        let farewell = self.space.start_of(locked.page) + u64::from(tail);
+        self.space.prefetch_to_write(farewell);
+        self.space.prefetch_to_write(farewell + LINE as u64);
     }
 
     /// Records that had expired are there no more.
@@ -345,12 +363,14 @@ impl Store {
         let bounds: Vec<_> = bounds.chain([head.bound.take()]).collect();
         let mut images = Vec::with_capacity(lens.len());
         let mut rest = items;
+        let mut pen = self.take_pen();
         for (((len, page), edge), bound) in lens.iter().zip(pages).zip(edges).zip(bounds) {
             let (mine, others) = rest.split_at(*len);
             let head = Head { bound, ..head.clone() };
-            images.push(self.write_image(*page, (head, edge), mine)?);
+            images.push(self.write_image_with(&mut pen, *page, (head, edge), mine)?);
             rest = others;
         }
+        self.desk().pen = pen;
         Ok(images)
     }
 
@@ -421,21 +441,17 @@ impl Store {
 }
 
 /// Sorts records by their keys, most of which differ in their first bytes: those are compared as
-/// numbers, and the records moved once. Those that the leaf began with are in order already, of which
-/// the sort that is stable makes use.
-pub(crate) fn sort(items: &mut [Item<'_>]) {
-    let mut order: Vec<_> = (0..).zip(&*items).map(|(at, it)| (word_at(it.key, 0), at)).collect();
-    order.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| items[a.1].key.cmp(items[b.1].key)));
-    // Round after round, so that no room is needed for all of them.
-    for first in 0..order.len() {
-        let mut at = first;
-        while order[at].1 != first {
-            let from = std::mem::replace(&mut order[at].1, at);
-            items.swap(at, from);
-            at = from;
-        }
-        order[at].1 = at;
+/// numbers, of which the last bits say which record it is, and the records moved once.
+pub(crate) fn sort(items: &mut Vec<Item<'_>>) {
+    let places = items.len().next_power_of_two() as u64 - 1;
+    let entry = |(at, item): (u64, &Item<'_>)| word_at(item.key, 0) & !places | at;
+    let place = |entry: u64| (entry & places) as usize;
+    let mut order: Vec<u64> = (0..).zip(&*items).map(entry).collect();
+    order.sort_unstable();
+    if order.windows(2).any(|pair| (pair[0] ^ pair[1]) & !places == 0) {
+        order.sort_by(|a, b| items[place(*a)].key.cmp(items[place(*b)].key));
     }
+    *items = order.into_iter().map(|entry| items[place(entry)]).collect();
 }
 
 /// How many of two or more records are to be in the lower one of two leaves: as near to `half` of the

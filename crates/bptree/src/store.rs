@@ -202,30 +202,27 @@ impl Store {
     /// If the page is no leaf, or its head is damaged.
     pub(crate) fn bounds<'g>(&'g self, guard: &'g Guard, page: u32) -> Result<Bounds<'g>> {
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
-        Head::check(&bytes, self.seed, page)?;
         self.bounds_in(guard, &bytes)
     }
 
-    /// As [`Store::bounds`], of a leaf's page; not held against their checksum, but where no leaf is said
-    /// to come after. The bound is above the least key.
+    /// As [`Store::bounds`], of a leaf's page. The bound is above the least key.
     ///
     /// # Errors
-    /// As [`Store::bounds`], as far as it is looked at.
+    /// As [`Store::bounds`].
     #[inline]
     pub(crate) fn bounds_in<'g>(
         &'g self,
         guard: &'g Guard,
         bytes: &PageBytes<'g>,
     ) -> Result<Bounds<'g>> {
-        let not_a_leaf = || self.not_a_leaf(self.space.page_of(bytes.start()));
+        let page = self.space.page_of(bytes.start());
+        let not_a_leaf = || self.not_a_leaf(page);
+        Head::check(bytes, self.seed, page)?;
         let (least, bound) = Head::bounds(bytes).ok_or_else(not_a_leaf)?;
         let least = self.whole_key(guard, least)?;
         let bound = bound.map(|bound| self.whole_key(guard, bound)).transpose()?;
-        match &bound {
-            // Zeroes in the place of a medium that is gone say this, too.
-            Some(bound) if *bound <= least => return Err(not_a_leaf()),
-            Some(_) => {}
-            None => Head::check(bytes, self.seed, self.space.page_of(bytes.start()))?,
+        if bound.as_deref().is_some_and(|bound| *bound <= *least) {
+            return Err(not_a_leaf());
         }
         Ok((least, bound))
     }

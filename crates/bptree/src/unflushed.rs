@@ -43,6 +43,9 @@ use std::time::Duration;
 /// for nobody to notice when they are flushed.
 const TOGETHER: u64 = 16 << 10;
 
+/// Desks of a store: one for each thread, more or less.
+pub(crate) const DESKS: usize = 64;
+
 /// When what is appended is made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
@@ -87,7 +90,12 @@ impl Store {
     /// The desk of this thread.
     #[inline]
     pub(crate) fn desk(&self) -> spin::Held<'_, Desk> {
-        self.desks[thread_number() % self.desks.len()].lock()
+        self.desks[thread_number() % DESKS].lock()
+    }
+
+    /// The pen of this thread, if nobody else has it.
+    pub(crate) fn take_pen(&self) -> Option<Pen> {
+        self.desk().pen.take()
     }
 
     /// When a write of a record is durable that gives no pages back.
@@ -128,7 +136,7 @@ impl Store {
         (writer, start): (PageWriter, u64),
         (together, window): (u64, Option<Duration>),
     ) -> Result<()> {
-        let is_proven = self.is_proven(writer.page());
+        let is_proven = self.is_leaf_proven(writer.page(), leaf);
         let len = (writer.next_offset() - start) as u32;
         desk.pen = Some(writer.finish_unflushed(is_proven));
         leaf.note_round(self.rounds.current.load(Ordering::Relaxed));
@@ -157,7 +165,7 @@ impl Store {
     /// If the medium fails.
     #[inline]
     pub(crate) fn flush_leaf(&self, locked: &Locked<'_>) -> Result<()> {
-        if self.early.is_some() || self.is_proven(locked.page) {
+        if self.early.is_some() || self.is_leaf_proven(locked.page, locked.leaf) {
             return Ok(());
         }
         if let Some((published, durable)) = self.space.watermarks(locked.page) {
@@ -179,7 +187,11 @@ impl Store {
             return self.fence();
         }
         // Whoever ends this one comes to the desks after all that was written before the call.
-        let asked = self.rounds.current.load(Ordering::SeqCst);
+        self.end_round_from(self.rounds.current.load(Ordering::SeqCst))
+    }
+
+    /// Ends a round, unless the one has ended meanwhile in which this was asked for.
+    fn end_round_from(&self, asked: u64) -> Result<()> {
         let _ending = spin::lock(&self.rounds.ending);
         if self.rounds.is_over(asked) {
             return Ok(());
@@ -191,5 +203,58 @@ impl Store {
         self.fence()?;
         self.rounds.ended.store(round, Ordering::Release);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open::{Options, create_options};
+    use coreplane_pmem::media::sim::{Model, Sim, SimOptions};
+    use coreplane_pmem::{MediaChoice, Pool};
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    const LEN: u64 = 1 << 20;
+
+    /// With a write that nobody has made durable.
+    fn written(model: Model) -> (Sim, Store) {
+        let options = SimOptions { len: LEN, max_len: LEN, model, ..SimOptions::default() };
+        let sim = Sim::new(&options).expect("memory");
+        let create = create_options(LEN, options.page_size, MediaChoice::Auto);
+        let pool = Pool::simulated_create(Arc::clone(sim.space()), &create).expect("a pool");
+        let durability = Durability::NoFlush;
+        let options = Options { durability, background: false, ..Options::default() };
+        let store = Store::format(pool, &options).expect("a store");
+        store.put(b"key", b"value", &WriteOptions::default()).expect("put");
+        (sim, store)
+    }
+
+    #[test]
+    fn who_has_waited_for_a_round_that_began_after_his_call_returns_with_it() {
+        let (sim, store) = written(Model::X86);
+        let asked = store.rounds.current.load(Ordering::SeqCst);
+        let fences_of = |end: &dyn Fn() -> Result<()>| {
+            let (_, before) = sim.space().flushes_and_fences();
+            end().expect("a medium that works");
+            sim.space().flushes_and_fences().1 - before
+        };
+        assert_eq!(fences_of(&|| store.end_round_from(asked)), 1);
+        assert_eq!(fences_of(&|| store.end_round_from(asked)), 0, "he had waited");
+        store.put(b"key", b"another", &WriteOptions::default()).expect("put");
+        assert_eq!(fences_of(&|| store.end_round()), 1, "he has come since");
+    }
+
+    /// So that syncs which come together share one.
+    #[test]
+    fn in_a_file_nobody_waits_for_another_who_ends_a_round() {
+        let (_sim, store) = written(Model::File);
+        let (ended, end) = channel();
+        std::thread::scope(|scope| {
+            let _ending = store.rounds.ending.lock();
+            scope.spawn(|| ended.send(store.end_round().is_ok()));
+            // No more than a guard against waiting for ever.
+            assert_eq!(end.recv_timeout(Duration::from_secs(60)), Ok(true));
+        });
     }
 }

@@ -2,52 +2,149 @@
 //! costs no memory and every open of it is quick.
 
 use crate::huge;
+use crate::spin;
+use parking_lot::Mutex;
+use std::marker::PhantomData;
+use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A table in DRAM whose entries are made as they are used.
 #[derive(Debug)]
 pub struct Chunked<T> {
-    /// Entries in a chunk.
-    chunk: usize,
-    chunks: Box<[OnceLock<Box<[T]>>]>,
+    /// The number of a chunk is an index shifted by this.
+    shift: u32,
+    /// Null until they are made; then as many entries as a chunk has.
+    chunks: Box<[AtomicPtr<T>]>,
+    /// Held by whoever makes one.
+    making: Mutex<()>,
     initial: fn() -> T,
+    /// What it is like to threads.
+    owned: PhantomData<OnceLock<Box<[T]>>>,
 }
 
 impl<T> Chunked<T> {
     /// A table of `len` entries, `chunk` of which (a power of two) come into being at a time.
     pub fn new(len: usize, chunk: usize, initial: fn() -> T) -> Self {
         let chunk = chunk.min(len).next_power_of_two();
-        let chunks = (0..len.div_ceil(chunk)).map(|_| OnceLock::new()).collect();
-        Self { chunk, chunks, initial }
+        let chunks = (0..len.div_ceil(chunk)).map(|_| AtomicPtr::default()).collect();
+        let (shift, making) = (chunk.trailing_zeros(), Mutex::new(()));
+        Self { shift, chunks, making, initial, owned: PhantomData }
+    }
+
+    /// Entries in a chunk.
+    #[inline]
+    fn chunk_len(&self) -> usize {
+        1 << self.shift
     }
 
     /// The entry at `index`, made on first use. `index` must be below the length.
     #[inline]
     pub fn get(&self, index: usize) -> &T {
-        let chunk =
-            self.chunks[index >> self.chunk.trailing_zeros()].get_or_init(|| self.make_chunk());
-        &chunk[index & (self.chunk - 1)]
+        let number = index >> self.shift;
+        let mut chunk = self.chunks[number].load(Ordering::Acquire);
+        if chunk.is_null() {
+            chunk = self.make_chunk(number);
+        }
+        // SAFETY: see `entry`; the chunk was just made, if it was not before.
+        unsafe { self.entry(chunk, index) }
     }
 
     /// The entry at `index`, if it was made. `index` must be below the length.
     #[inline]
     pub fn made(&self, index: usize) -> Option<&T> {
-        let chunk = self.chunks[index >> self.chunk.trailing_zeros()].get()?;
-        Some(&chunk[index & (self.chunk - 1)])
+        let chunk = self.chunks[index >> self.shift].load(Ordering::Acquire);
+        // SAFETY: see `entry`.
+        (!chunk.is_null()).then(|| unsafe { self.entry(chunk, index) })
+    }
+
+    /// The entry at `index` of its chunk.
+    ///
+    /// # Safety
+    /// `chunk` was loaded, by acquiring, from `chunks`, and is not null.
+    #[inline]
+    unsafe fn entry(&self, chunk: *const T, index: usize) -> &T {
+        // SAFETY: what is in `chunks` points to as many entries as a chunk has, which `make_chunk`
+        // has made and only `drop` destroys; the mask keeps the index below their number.
+        unsafe { &*chunk.add(index & (self.chunk_len() - 1)) }
     }
 
     /// A chunk, in huge pages where it is large enough for some.
     #[cold]
-    fn make_chunk(&self) -> Box<[T]> {
-        huge::boxed(self.chunk, self.initial).unwrap_or_else(|_| {
+    fn make_chunk(&self, number: usize) -> *mut T {
+        let _making = spin::lock(&self.making);
+        let made = self.chunks[number].load(Ordering::Acquire);
+        if !made.is_null() {
+            return made;
+        }
+        let entries = huge::boxed(self.chunk_len(), self.initial).unwrap_or_else(|_| {
             // What every other collection does without memory. The layout is only for the message.
             std::alloc::handle_alloc_error(std::alloc::Layout::new::<T>())
-        })
+        });
+        let chunk = Box::into_raw(entries).cast::<T>();
+        self.chunks[number].store(chunk, Ordering::Release);
+        chunk
     }
 
     /// Bytes in use.
     pub fn bytes(&self) -> u64 {
-        let used = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
-        (used * self.chunk * size_of::<T>() + size_of_val(&*self.chunks)) as u64
+        let is_made = |chunk: &&AtomicPtr<T>| !chunk.load(Ordering::Relaxed).is_null();
+        let used = self.chunks.iter().filter(is_made).count();
+        (used * self.chunk_len() * size_of::<T>() + size_of_val(&*self.chunks)) as u64
+    }
+}
+
+impl<T> Drop for Chunked<T> {
+    fn drop(&mut self) {
+        let len = self.chunk_len();
+        for chunk in &mut self.chunks {
+            let chunk = *chunk.get_mut();
+            if !chunk.is_null() {
+                // SAFETY: `make_chunk` has it from a box of so many, and nobody else frees it.
+                drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(chunk, len)) });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Chunked;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    static DROPPED: AtomicUsize = AtomicUsize::new(0);
+
+    struct Entry(AtomicUsize);
+
+    impl Entry {
+        fn new() -> Self {
+            MADE.fetch_add(1, Ordering::Relaxed);
+            Self(AtomicUsize::new(7))
+        }
+    }
+
+    impl Drop for Entry {
+        fn drop(&mut self) {
+            DROPPED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn an_entry_is_made_once_whoever_comes_and_dropped_with_the_table() {
+        let table = Chunked::new(1000, 64, Entry::new);
+        assert!(table.made(999).is_none());
+        assert_eq!(table.get(130).0.fetch_add(1, Ordering::Relaxed), 7);
+        assert!(table.made(128).is_some() && table.made(127).is_none());
+        assert_eq!(MADE.load(Ordering::Relaxed), 64);
+        let add = |at| table.get(at).0.fetch_add(1, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(|| (0..1000).map(add).sum::<usize>())));
+        });
+        let total: usize = (0..1000).map(|at| table.get(at).0.load(Ordering::Relaxed)).sum();
+        assert_eq!(total, 1000 * (7 + 4) + 1);
+        drop(table);
+        let made = MADE.load(Ordering::Relaxed);
+        assert_eq!((made, DROPPED.load(Ordering::Relaxed)), (1024, 1024));
     }
 }

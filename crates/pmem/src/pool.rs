@@ -41,6 +41,7 @@ pub use types::{
     CreateOptions, HEADER_LEN, MediaChoice, Medium, OpenOptions, ROOT_WORDS, UnsafeShutdowns,
 };
 
+use crate::epoch::barrier;
 use crate::media::Behaviour;
 use crate::space::{Claim, Space, SpaceOptions};
 use allocate::FaultIn;
@@ -81,6 +82,7 @@ impl Pool {
     /// [`PoolError::Geometry`], [`PoolError::NotPowerSafe`], [`PoolError::NotMemory`],
     /// [`PoolError::Profile`], [`PoolError::Io`].
     pub fn create(path: &Path, options: &CreateOptions) -> Result<Self, PoolError> {
+        barrier::prepare();
         let header = Static::of(options, header::random_uuid()?)?;
         let file = allocate::create_file(path)?;
         let made = Self::create_in(path, file, header, options);
@@ -159,6 +161,7 @@ impl Pool {
     /// [`PoolError::NoSpace`] (a sparse copy on a full file system), and those of the medium as
     /// for [`Pool::create`].
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, PoolError> {
+        barrier::prepare();
         let file = lock::open(path)?;
         let (header, root) = header::read_file(&file, path)?;
         let found = allocate::file_len(&file, path)?;
@@ -181,6 +184,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::open`].
     pub fn open_copy(path: &Path, options: &OpenOptions) -> Result<Self, PoolError> {
+        barrier::prepare();
         let file = lock::open(path)?;
         let (header, root) = header::read_file(&file, path)?;
         let found = allocate::file_len(&file, path)?;

@@ -26,12 +26,21 @@ impl<const N: usize> Stripes<N> {
     /// Adds `by`, which may be negative, to counter `at`.
     #[inline]
     pub fn add(&self, at: usize, by: i64) {
+        self.add_all([(at, by)]);
+    }
+
+    /// As [`Stripes::add`], to several.
+    #[inline]
+    pub fn add_all<const COUNT: usize>(&self, added: [(usize, i64); COUNT]) {
         let number = thread_number();
-        let counter = &self.stripes[number.min(OWN)][at];
-        if number < OWN {
-            counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
-        } else {
-            counter.fetch_add(by, Ordering::Relaxed);
+        let stripe = &self.stripes[number.min(OWN)];
+        for (at, by) in added {
+            let counter = &stripe[at];
+            if number < OWN {
+                counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+            } else {
+                counter.fetch_add(by, Ordering::Relaxed);
+            }
         }
     }
 

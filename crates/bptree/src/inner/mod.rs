@@ -172,25 +172,27 @@ impl Inner {
     fn descend_by(&self, choose: impl Fn(&Node) -> (u32, u8)) -> Descent {
         'again: loop {
             let mut number = self.root.load(Ordering::Acquire);
-            let mut version = self.node(number).stable();
+            let mut node = self.node(number);
+            let mut version = node.stable();
             if self.root.load(Ordering::Acquire) != number {
                 continue;
             }
             loop {
-                let node = self.node(number);
                 let (child, level) = choose(node);
+                // Before it is looked for: what was read while it changed names no child.
                 if !node.is_at(version) {
                     continue 'again;
                 }
                 if level == 0 {
                     return Descent { leaf: child, node: number, version };
                 }
-                self.node(child).prefetch();
-                let below = self.node(child).stable();
+                let below = self.node(child);
+                below.prefetch();
+                let seen = below.stable();
                 if !node.is_at(version) {
                     continue 'again;
                 }
-                (number, version) = (child, below);
+                (number, node, version) = (child, below, seen);
             }
         }
     }

@@ -32,6 +32,9 @@ pub(crate) const FANOUT: usize = 64;
 const LINES: usize = 8;
 const IN_LINE: usize = FANOUT / LINES;
 
+/// A head that is none: no key's is above it.
+const UNUSED: u64 = u64::MAX;
+
 /// Bytes of a common prefix that are left out.
 const PREFIX_MAX: usize = 32;
 
@@ -46,7 +49,7 @@ pub(crate) struct Node {
     told: AtomicU64,
     _rest_of_line: u64,
     guides: [AtomicU64; LINES],
-    /// The last is never used.
+    /// Behind those of the separators [`UNUSED`], as the last always is.
     heads: [AtomicU64; FANOUT],
     children: [AtomicU32; FANOUT],
     separators: RwLock<Vec<Box<[u8]>>>,
@@ -139,8 +142,8 @@ impl Node {
             prefix: Default::default(),
             told: AtomicU64::new(0),
             _rest_of_line: 0,
-            guides: Default::default(),
-            heads: std::array::from_fn(|_| AtomicU64::new(0)),
+            guides: std::array::from_fn(|_| AtomicU64::new(UNUSED)),
+            heads: std::array::from_fn(|_| AtomicU64::new(UNUSED)),
             children: std::array::from_fn(|_| AtomicU32::new(0)),
             separators: RwLock::default(),
         }
@@ -202,14 +205,15 @@ impl Node {
             }
         }
         let head = word_at(key, shape.prefix_len);
-        // Lines that end with a head that is not above it, and then the heads of one line.
+        // Lines that end with a head that is not above it, and then the heads of one line: as many
+        // of both in every node, so that there is no branch to guess. What is behind the
+        // last counts only for a key that none is above.
         let above = |word: &AtomicU64| word.load(Ordering::Relaxed) > head;
-        let lines = separators / IN_LINE;
-        let line = self.guides[..lines].iter().filter(|guide| !above(guide)).count();
+        let line = self.guides[..LINES - 1].iter().filter(|guide| !above(guide)).count();
         let first = line * IN_LINE;
         coreplane_pmem::arch::prefetch(&self.children[first]);
-        let rest = &self.heads[first..(first + IN_LINE).min(separators)];
-        let from = first + rest.iter().filter(|head| !above(head)).count();
+        let rest = &self.heads.as_chunks::<IN_LINE>().0[line];
+        let from = (first + rest.iter().filter(|head| !above(head)).count()).min(separators);
         let is_tie = from > 0 && self.heads[from - 1].load(Ordering::Relaxed) == head;
         // Of several with that head the last is no shorter than the others.
         let is_told = || self.told.load(Ordering::Relaxed) >> (from - 1) & 1 == 1;
@@ -247,10 +251,19 @@ impl Node {
         let prefix = common_prefix(&separators);
         let prefix_len = prefix.len().min(PREFIX_MAX);
         let prefix = &prefix[..prefix_len];
-        // The heads before it are as they were, unless less is in common now.
+        // The others' heads are as they were, unless less is in common now: those behind it are moved,
+        // since the separators themselves are in no cache.
         let from = if prefix_len == shape.prefix_len { at } else { 0 };
-        for (head, separator) in self.heads.iter().zip(separators.iter()).skip(from) {
-            head.store(word_at(separator, prefix_len), Ordering::Relaxed);
+        if prefix_len == shape.prefix_len {
+            for head in (at..shape.children - 1).rev() {
+                let moved = self.heads[head].load(Ordering::Relaxed);
+                self.heads[head + 1].store(moved, Ordering::Relaxed);
+            }
+            self.heads[at].store(word_at(&separators[at], prefix_len), Ordering::Relaxed);
+        } else {
+            for (head, separator) in self.heads.iter().zip(separators.iter()) {
+                head.store(word_at(separator, prefix_len), Ordering::Relaxed);
+            }
         }
         let told = if from == 0 {
             told_of(&separators, prefix_len)
@@ -325,8 +338,9 @@ impl Node {
         for (at, word) in self.prefix.iter().enumerate() {
             word.store(word_at(prefix, 8 * at), Ordering::Relaxed);
         }
-        for (head, separator) in self.heads.iter().zip(&content.separators) {
-            head.store(word_at(separator, prefix.len()), Ordering::Relaxed);
+        let heads = content.separators.iter().map(|separator| word_at(separator, prefix.len()));
+        for (word, head) in self.heads.iter().zip(heads.chain(std::iter::repeat(UNUSED))) {
+            word.store(head, Ordering::Relaxed);
         }
         self.told.store(told_of(&content.separators, prefix.len()), Ordering::Relaxed);
         self.set_guides();
@@ -428,6 +442,20 @@ mod tests {
         }
         assert_eq!(node.child_of(b"device/r without an end"), (100, 3));
         assert_eq!(node.child_of(b"device/t without an end"), (163, 3));
+    }
+
+    #[test]
+    fn the_greatest_heads_are_not_taken_for_those_that_are_none() {
+        for below in 0..60_u32 {
+            let greatest = [vec![255; 8], vec![255; 8 + 1]];
+            let separators = (0..below).map(|it| it.to_be_bytes().to_vec()).chain(greatest);
+            let (node, separators) = node_of(separators.collect());
+            for len in 0..12 {
+                let key = vec![255; len];
+                let at = separators.partition_point(|separator| *separator <= key);
+                assert_eq!(node.child_of(&key), (100 + at as u32, 3), "{len} over {below}");
+            }
+        }
     }
 
     #[test]

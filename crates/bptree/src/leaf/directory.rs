@@ -104,15 +104,6 @@ pub(crate) struct Held<'a> {
     word: u64,
 }
 
-/// Sets the high bit of each byte of `word` that equals `tag`, and perhaps of the byte above one
-/// that does.
-#[inline]
-fn matches_of(word: u64, tag: u8) -> u64 {
-    const LOW: u64 = 0x0101_0101_0101_0101;
-    let differences = word ^ (LOW * u64::from(tag));
-    differences.wrapping_sub(LOW) & !differences & (LOW << 7)
-}
-
 impl Directory {
     pub(crate) fn new() -> Self {
         Self {
@@ -272,8 +263,6 @@ impl Directory {
         let dead = self.word.load(Ordering::Relaxed);
         // Who is late, and reads what it is filled with, sees that it is dead.
         kernel::begin(&self.word, dead);
-        self.used.store(0, Ordering::Relaxed);
-        self.live.store(0, Ordering::Relaxed);
         self.doubt.store(begun.doubt, Ordering::Relaxed);
         self.given.store(begun.given, Ordering::Relaxed);
         self.birth.store(begun.birth, Ordering::Relaxed);
@@ -281,10 +270,20 @@ impl Directory {
         self.has_large.store(begun.has_large, Ordering::Relaxed);
         self.has_long.store(begun.has_long, Ordering::Relaxed);
         self.round.store(0, Ordering::Relaxed);
+        // Put together first: a word that was just stored is not there to be changed at once.
+        let (mut tags, mut offsets) = ([0; PLACES / 8], [0; PLACES / 4]);
+        let (mut count, mut live) = (0, 0);
         for (place, (tag, offset, len)) in records.enumerate() {
-            self.fill(place, tag, offset);
-            self.add_live(len as i32);
+            debug_assert!(offset.is_multiple_of(8) && offset / 8 <= u32::from(u16::MAX));
+            tags[place / 8] |= u64::from(tag) << (8 * (place % 8));
+            offsets[place / 4] |= u64::from(offset / 8) << (16 * (place % 4));
+            (count, live) = (place + 1, live + len);
         }
+        let store = |word: &AtomicU64, value: &u64| word.store(*value, Ordering::Relaxed);
+        self.tags.iter().zip(&tags).for_each(|(word, value)| store(word, value));
+        self.offsets.iter().zip(&offsets).for_each(|(word, value)| store(word, value));
+        self.used.store(u64::MAX.unbounded_shr((PLACES - count) as u32), Ordering::Relaxed);
+        self.live.store(live, Ordering::Relaxed);
         let word = (dead & !(ASLEEP | DEAD | LOCKED | CHANGING)) + VERSION;
         self.order.begin(if begun.is_sorted { self.used().count_ones() } else { 0 });
         kernel::end(&self.word, word);
@@ -295,17 +294,10 @@ impl Directory {
         self.fill(place, tag, 0);
     }
 
-    /// Places whose tag is `tag`, and perhaps some others: the record's key decides.
+    /// Places whose tag is `tag`: the record's key decides.
     #[inline]
     pub(crate) fn candidates(&self, tag: u8) -> u64 {
-        let mut found = 0;
-        for (at, word) in self.tags.iter().enumerate() {
-            let matches = matches_of(word.load(Ordering::Relaxed), tag) >> 7;
-            // The low bits of the eight bytes, gathered in the topmost one.
-            let gathered = matches.wrapping_mul(0x0102_0408_1020_4080) >> 56;
-            found |= gathered << (8 * at);
-        }
-        found & self.used()
+        coreplane_pmem::arch::equal_bytes(&self.tags, tag) & self.used()
     }
 
     /// The places in use.

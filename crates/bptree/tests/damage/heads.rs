@@ -1,8 +1,24 @@
 //! A wrong bit in the head of a leaf in use.
 
-use super::{KEYS, PAGE, is_damage, key, shelf, tail};
-use coreplane_engine::{Batch, Doubt, Engine, Ordered, WriteOptions};
+use super::{KEYS, PAGE, is_damage, is_full, key, shelf, tail, word};
+use coreplane_bptree::Bptree;
+use coreplane_engine::{Batch, Doubt, Engine, Ordered, Result, WriteOptions};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
+
+fn scan(store: &Bptree, (start, reverse): (&[u8], bool)) -> Result<Vec<Vec<u8>>> {
+    let mut keys = Vec::new();
+    let mut take = |entry: coreplane_engine::Entry<'_>| {
+        keys.push(entry.key.to_vec());
+        true
+    };
+    store.scan(start, None, reverse, usize::MAX, &mut take).map(|()| keys)
+}
+
+/// The pool of a store that is open.
+fn beneath(path: &std::path::Path) -> File {
+    File::options().read(true).write(true).open(path).expect("the pool")
+}
 
 /// A bit of the head of a leaf in use, where it says whether there are leaves behind it. Nothing waits
 /// for ever, and nothing is left locked.
@@ -14,19 +30,11 @@ fn a_leaf_that_says_wrongly_where_it_ends_is_an_error_and_never_a_loop() {
     let mut told = 0;
     for page in (1..shelf.pool.len() / PAGE).filter(is_leaf) {
         let store = shelf.open(&[]).expect("open");
-        let scan = |reverse| {
-            let mut keys = Vec::new();
-            let mut take = |entry: coreplane_engine::Entry<'_>| {
-                keys.push(entry.key.to_vec());
-                true
-            };
-            store.scan(b"", None, reverse, usize::MAX, &mut take).map(|()| keys)
-        };
+        let scan = |reverse| scan(&store, (b"", reverse));
         let down = scan(true).expect("scan");
         let mut batch = Batch::new();
         (0..KEYS).for_each(|number| _ = batch.put(&key(number), b"of a batch"));
-        let file = std::fs::File::options().read(true).write(true).open(shelf.path());
-        let (file, mut byte) = (file.expect("the pool"), [0]);
+        let (file, mut byte) = (beneath(&shelf.path()), [0]);
         let at = (page * PAGE + 5) as u64;
         file.read_exact_at(&mut byte, at).expect("read");
         file.write_all_at(&[byte[0] ^ 1], at).expect("write");
@@ -40,11 +48,39 @@ fn a_leaf_that_says_wrongly_where_it_ends_is_an_error_and_never_a_loop() {
         told += u32::from(is_told);
         if is_told {
             assert!(results.iter().all(|it| it.as_ref().is_err_and(is_damage)), "{results:?}");
-            // A scan down asks where leaves begin.
             assert!(scan(true).is_err() || scan(true).expect("scan") == down);
         }
         file.write_all_at(&byte, at).expect("write");
         store.apply(&batch, &WriteOptions::default()).expect("nothing is locked");
     }
     assert!(told > 3, "{told} of the leaves are in use");
+}
+
+/// Wherever it is: a bound that is too great leads behind the next leaf, and what that has is not missed.
+#[test]
+fn a_scan_does_not_go_past_a_leaf_whose_head_has_a_wrong_bit() {
+    let shelf = shelf(false);
+    let store = shelf.open(&[]).expect("open");
+    let (file, middle) = (beneath(&shelf.path()), key(KEYS / 2));
+    let ways: [(&[u8], bool); 4] = [(b"", false), (b"", true), (&middle, false), (&middle, true)];
+    let right = ways.map(|way| scan(&store, way).expect("scan"));
+    let (mut told, step) = (0, if is_full() { 1 } else { 5 });
+    for page in (1..shelf.pool.len() / PAGE).filter(|page| tail(&shelf.pool, *page).is_some()) {
+        let bytes = &shelf.pool[page * PAGE..][..PAGE];
+        let len = 64 + word(bytes, 8) % 0x10000 + word(bytes, 8) / 0x10000;
+        for bit in (page % step..8 * len).step_by(step) {
+            let (at, mut byte) = ((page * PAGE + bit / 8) as u64, [0]);
+            file.read_exact_at(&mut byte, at).expect("read");
+            file.write_all_at(&[byte[0] ^ 1 << (bit % 8)], at).expect("write");
+            for (way, right) in ways.iter().zip(&right) {
+                match scan(&store, *way) {
+                    Ok(keys) => assert!(keys == *right, "page {page}, bit {bit}, {way:?}"),
+                    Err(error) if is_damage(&error) => told += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            file.write_all_at(&byte, at).expect("write");
+        }
+    }
+    assert!(told > 1000, "{told} of the scans tell");
 }

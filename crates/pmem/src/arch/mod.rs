@@ -1,9 +1,11 @@
 //! The instructions that write lines back, one file per architecture behind one face:
 //! `available`, `flush_line`, `fence`, `copy_nt`; the ones that make checksums (`crc32c_words`);
-//! and the one that asks for a line.
+//! the one that asks for a line; and those that compare many bytes (`equal_bytes`).
 //!
 //! `RUSTFLAGS="--cfg coreplane_portable"` builds the twin for unknown processors anywhere, so
 //! that it is tested on the processors that we have.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(all(target_arch = "aarch64", not(coreplane_portable)))]
 mod aarch64;
@@ -20,6 +22,32 @@ pub(crate) use crc32c::crc32c_append as crc32c_words;
 pub(crate) use portable::{available, copy_nt, fence, flush_line};
 #[cfg(all(target_arch = "x86_64", not(coreplane_portable)))]
 pub(crate) use x86_64::{available, copy_nt, crc32c_words, fence, flush_line};
+
+/// A bit for each byte of `words`, the least first, that equals `byte`.
+#[inline]
+pub fn equal_bytes(words: &[AtomicU64; 8], byte: u8) -> u64 {
+    let words = words.each_ref().map(|word| word.load(Ordering::Relaxed));
+    #[cfg(all(target_arch = "x86_64", not(coreplane_portable)))]
+    return x86_64::equal_bytes(words, byte);
+    #[cfg(any(coreplane_portable, not(target_arch = "x86_64")))]
+    return equal_bytes_of_words(words, byte);
+}
+
+/// As [`equal_bytes`], word by word.
+#[cfg(any(test, coreplane_portable, not(target_arch = "x86_64")))]
+fn equal_bytes_of_words(words: [u64; 8], byte: u8) -> u64 {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    let mut found = 0;
+    for (at, word) in words.into_iter().enumerate() {
+        let differences = word ^ (LOW * u64::from(byte));
+        // The high bit of each byte that has another one: no carry leaves a byte.
+        let others = ((differences & !(LOW << 7)) + LOW * 0x7f) | differences;
+        // Those of the eight bytes, gathered in the topmost one.
+        let gathered = ((!others & (LOW << 7)) >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+        found |= gathered << (8 * at);
+    }
+    found
+}
 
 /// Asks for the line at an address ahead of its use; of an address where nothing is, for nothing.
 #[inline]
@@ -57,4 +85,25 @@ pub(crate) fn prefetch_address_to_write(address: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_bytes_that_are_equal_are_found_and_no_others(
+            bytes in prop::collection::vec(prop_oneof![0_u8..3, 126_u8..130, Just(255)], 64),
+            byte in prop_oneof![0_u8..3, 126_u8..130, Just(255)],
+        ) {
+            let (words, _) = bytes.as_chunks::<8>();
+            let words: [u64; 8] = std::array::from_fn(|at| u64::from_le_bytes(words[at]));
+            let expected: u64 =
+                bytes.iter().enumerate().map(|(at, it)| u64::from(*it == byte) << at).sum();
+            prop_assert_eq!(equal_bytes(&words.map(AtomicU64::new), byte), expected);
+            prop_assert_eq!(equal_bytes_of_words(words, byte), expected);
+        }
+    }
 }

@@ -4,8 +4,9 @@
 use crate::order::{Instruction, LINE};
 use std::arch::asm;
 use std::arch::x86_64::{
-    __cpuid, __cpuid_count, __m512i, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64,
-    _mm_sfence, _mm_stream_si64, _mm512_loadu_si512, _mm512_stream_si512,
+    __cpuid, __cpuid_count, __m512i, _mm_cmpeq_epi8, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32,
+    _mm_crc32_u64, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8, _mm_sfence, _mm_stream_si64,
+    _mm512_loadu_si512, _mm512_stream_si512,
 };
 
 /// The instructions that this processor has, by CPUID leaf 7 (and leaf 1 for clflush).
@@ -124,6 +125,18 @@ unsafe fn copy_lines_nt(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
+/// A bit for each byte of `words` that equals `byte`.
+#[inline]
+pub(crate) fn equal_bytes(words: [u64; 8], byte: u8) -> u64 {
+    // SAFETY: every x86-64 processor has the instructions.
+    let of_pair = |[low, high]: &[u64; 2]| unsafe {
+        let pair = _mm_set_epi64x(*high as i64, *low as i64);
+        _mm_movemask_epi8(_mm_cmpeq_epi8(pair, _mm_set1_epi8(byte as i8))) as u64
+    };
+    let (pairs, _) = words.as_chunks::<2>();
+    pairs.iter().enumerate().map(|(at, pair)| of_pair(pair) << (16 * at)).sum()
+}
+
 /// The CRC-32C of the bytes whose own is `crc`, followed by `bytes`: word by word.
 #[inline]
 pub(crate) fn crc32c_words(crc: u32, bytes: &[u8]) -> u32 {
@@ -137,8 +150,15 @@ pub(crate) fn crc32c_words(crc: u32, bytes: &[u8]) -> u32 {
 
 #[target_feature(enable = "sse4.2")]
 fn crc32c_by_instruction(crc: u32, bytes: &[u8]) -> u32 {
-    let (words, mut rest) = bytes.as_chunks::<8>();
     let mut wide = u64::from(!crc);
+    // Four at a time: one after the other, a third of the instructions would be the loop's.
+    let (fours, rest) = bytes.as_chunks::<32>();
+    for four in fours {
+        for word in four.as_chunks::<8>().0 {
+            wide = _mm_crc32_u64(wide, u64::from_le_bytes(*word));
+        }
+    }
+    let (words, mut rest) = rest.as_chunks::<8>();
     for word in words {
         wide = _mm_crc32_u64(wide, u64::from_le_bytes(*word));
     }

@@ -15,8 +15,10 @@ static ASYMMETRIC: AtomicBool = AtomicBool::new(false);
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-/// Decides which fences are used. Every thread calls it before its first pin or look.
-pub(super) fn prepare() {
+/// Decides which fences are used. Every thread calls it before its first pin or look; whoever opens a
+/// pool does before that: where the process has other threads by then, the kernel waits for all
+/// processors, which takes it 20 ms, and the first operation should not.
+pub(crate) fn prepare() {
     static PREPARED: OnceLock<()> = OnceLock::new();
     PREPARED.get_or_init(|| {
         let works = membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED);

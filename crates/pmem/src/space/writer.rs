@@ -225,6 +225,12 @@ impl PageWriter {
             return None;
         }
         let offset = self.next_offset();
+        if let ([whole], WriteMode::NonTemporal) = (parts, mode)
+            && whole.len() == padded
+        {
+            self.store(whole, mode);
+            return Some(offset);
+        }
         let mut stage = self.stage.take().unwrap_or_else(|| Box::new(Stage([0; STAGE])));
         let mut staged = 0;
         for part in parts {
@@ -235,24 +241,23 @@ impl PageWriter {
                 staged += piece.len();
                 rest = after;
                 if staged == STAGE {
-                    self.store_staged(&stage, STAGE, mode);
+                    self.store(&stage.0, mode);
                     staged = 0;
                 }
             }
         }
         let whole = staged.next_multiple_of(8);
         stage.0[staged..whole].fill(0);
-        self.store_staged(&stage, whole, mode);
+        self.store(&stage.0[..whole], mode);
         self.stage = Some(stage);
         Some(offset)
     }
 
-    /// Stores `len` bytes of the stage (a multiple of 8) at the tail, which goes on behind them. The
-    /// caller has checked that they fit.
+    /// Stores whole words at the tail, which goes on behind them. The caller has checked that they
+    /// fit.
     #[inline]
-    fn store_staged(&mut self, stage: &Stage, len: usize, mode: WriteMode) {
-        let offset = self.next_offset();
-        let bytes = &stage.0[..len];
+    fn store(&mut self, bytes: &[u8], mode: WriteMode) {
+        let (offset, len) = (self.next_offset(), bytes.len());
         // Before the bytes, which go to lines that have yet to come: what is stored behind those waits
         // for them, and so would whoever loads this together with what is beside it.
         self.tail += len as u32;
@@ -262,7 +267,7 @@ impl PageWriter {
                 if let Behaviour::Traced(trace) = &self.space.behaviour {
                     trace.store_nt(offset, bytes);
                 }
-                // SAFETY: as in `copy`; tail, length and the stage's address are multiples of 8.
+                // SAFETY: as in `copy`; tail and length are multiples of 8.
                 unsafe { arch::copy_nt(self.space.mapping.at(offset), bytes.as_ptr(), len) };
                 self.space.note_nt(offset, len as u64);
             }
@@ -279,7 +284,7 @@ impl PageWriter {
         let mut stage = self.stage.take().unwrap_or_else(|| Box::new(Stage([0; STAGE])));
         stage.0.as_chunks_mut().0.fill(word.to_le_bytes());
         while self.remaining() > 0 {
-            self.store_staged(&stage, STAGE.min(self.remaining() as usize), mode);
+            self.store(&stage.0[..STAGE.min(self.remaining() as usize)], mode);
         }
         self.stage = Some(stage);
         if mode == WriteMode::Cached {
