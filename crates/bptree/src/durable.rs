@@ -20,9 +20,7 @@
 
 use crate::leaf::Directory;
 use crate::store::{Store, sync_failed};
-use coreplane_engine::{
-    Completion, Durability, Horizon, Outcome, Result, Ticket, WriteOptions, Written,
-};
+use coreplane_engine::{Completion, Durability, Horizon, Outcome, Result, Ticket, WriteOptions};
 use coreplane_pmem::Space;
 use coreplane_pmem::chunked::Chunked;
 use coreplane_record::View;
@@ -224,14 +222,7 @@ impl Store {
     #[cold]
     fn finish_early(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
         let ticket = self.wait_if_asked(outcome.ticket(), options)?;
-        Ok(match outcome {
-            Outcome::Written(written) => Outcome::Written(Written { ticket, ..written }),
-            Outcome::Exists(_) => Outcome::Exists(ticket),
-            Outcome::Missing(_) => Outcome::Missing(ticket),
-            Outcome::Mismatch(_) => Outcome::Mismatch(ticket),
-            Outcome::NotNewer(sequence, _) => Outcome::NotNewer(sequence, ticket),
-            Outcome::Kept(_) => Outcome::Kept(ticket),
-        })
+        Ok(outcome.resting_on(ticket))
     }
 
     /// Waits for a ticket if the caller does; else sees to it that it is durable in time.

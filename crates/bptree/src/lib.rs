@@ -62,6 +62,6 @@ mod unflushed;
 mod verify;
 mod wake;
 
+pub use coreplane_engine::TimeSource;
 pub use engine::Bptree;
 pub use open::{KIND, Options, PAGE_SIZE};
-pub use store::TimeSource;

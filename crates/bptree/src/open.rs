@@ -6,13 +6,14 @@ use crate::inner::Inner;
 use crate::keys::Edge;
 use crate::leaf::{Directory, Head};
 use crate::pages::Pages;
-use crate::store::{Opened, Root, STEP, Store, TimeSource};
+use crate::store::{Opened, Root, STEP, Store};
 use crate::unflushed::{DESKS, Desk, Rounds};
-use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
+use coreplane_engine::{Error, Progress, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{CreateOptions, MediaChoice, Pool, Space, spin};
+pub use coreplane_record::Options;
 pub(crate) use coreplane_record::pool_error;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
@@ -27,54 +28,6 @@ pub const PAGE_SIZE: u32 = 16 << 10;
 
 /// Leaves whose directories come into being together: 4 MiB.
 const CHUNK: usize = 16 << 10;
-
-/// How an open store behaves.
-#[derive(Clone)]
-pub struct Options {
-    /// The durability of writes that do not say otherwise.
-    pub durability: Durability,
-    /// Whether threads work in the background. Without them nothing is scrubbed, and the window of a
-    /// `relaxed` write ends by its bytes, by a sync or by closing, not by its time; nor does
-    /// `max_delay` end the waiting of early writes at `group`.
-    pub background: bool,
-    /// Whether a read checks the record's checksum before it shows it, so that damage at rest is
-    /// an error and never a wrong value. Scans do so for each record that they show; iterations, and what
-    /// makes a new value of an old one, do not.
-    pub check_reads: bool,
-    /// Whether a pool that is opened stays as it is: what is done to it is done to a copy in memory, and
-    /// is gone when it is dropped.
-    pub is_copy: bool,
-    /// Tells the time that expiries are held against; none: the system's clock.
-    pub time: Option<TimeSource>,
-    /// Whether the process goes on when the medium goes from under the pool: a file that is cut short,
-    /// a page that is poisoned. Else that ends it, with a line that says where. Whoever asks for this
-    /// has to ask [`coreplane_engine::Engine::check_medium`] after each call, before its answer is used.
-    pub outlives_medium: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            durability: Durability::Strict,
-            background: true,
-            check_reads: false,
-            is_copy: false,
-            time: None,
-            outlives_medium: false,
-        }
-    }
-}
-
-impl std::fmt::Debug for Options {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options")
-            .field("durability", &self.durability)
-            .field("background", &self.background)
-            .field("check_reads", &self.check_reads)
-            .field("outlives_medium", &self.outlives_medium)
-            .finish_non_exhaustive()
-    }
-}
 
 /// What a pool of this engine is created with.
 pub(crate) fn create_options(size: u64, page_size: u32, media: MediaChoice) -> CreateOptions {

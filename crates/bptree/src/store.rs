@@ -7,7 +7,7 @@ use crate::leaf::{Directory, Head, Life, generation};
 use crate::lock::Locked;
 use crate::pages::Pages;
 use crate::unflushed::{Desk, Due, Rounds};
-use coreplane_engine::{Cursors, Durability, Error, KEY_LEN_MAX, Result, UnixMillis};
+use coreplane_engine::{Cursors, Durability, Error, KEY_LEN_MAX, Result, TimeSource, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::isolation::Isolation;
@@ -30,9 +30,6 @@ const SEQUENCE_MAX: u64 = 1 << 61;
 
 /// Bytes of the record that says that a leaf is dead: each leaf has room for it.
 pub(crate) const FAREWELL: usize = crate::ring::LEN;
-
-/// Tells the time; tests bring their own.
-pub type TimeSource = Arc<dyn Fn() -> UnixMillis + Send + Sync>;
 
 /// The parts of an open store.
 pub(crate) struct Store {

@@ -45,7 +45,7 @@ pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
 pub use ordered::{Ordered, end_of_prefix};
-pub use record::{Record, UnixMillis, Value};
+pub use record::{Record, TimeSource, UnixMillis, Value};
 pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed};
 pub use snapshots::{Snapshot, Snapshots};
 pub use stats::{Damage, DeviceStats, Doubt, GroupStats, Latency, Progress, Stats, VerifyReport};
@@ -105,6 +105,20 @@ impl Outcome {
             | Self::Mismatch(ticket)
             | Self::NotNewer(_, ticket)
             | Self::Kept(ticket) => *ticket,
+        }
+    }
+
+    /// The same, resting on this ticket.
+    #[must_use]
+    #[inline]
+    pub fn resting_on(self, ticket: Ticket) -> Self {
+        match self {
+            Self::Written(written) => Self::Written(Written { ticket, ..written }),
+            Self::Exists(_) => Self::Exists(ticket),
+            Self::Missing(_) => Self::Missing(ticket),
+            Self::Mismatch(_) => Self::Mismatch(ticket),
+            Self::NotNewer(sequence, _) => Self::NotNewer(sequence, ticket),
+            Self::Kept(_) => Self::Kept(ticket),
         }
     }
 

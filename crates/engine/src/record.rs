@@ -2,10 +2,14 @@
 
 use crate::Ticket;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Milliseconds since 1970-01-01 00:00 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnixMillis(pub u64);
+
+/// Tells the time; tests bring their own.
+pub type TimeSource = Arc<dyn Fn() -> UnixMillis + Send + Sync>;
 
 impl UnixMillis {
     /// Now, by the system's clock.

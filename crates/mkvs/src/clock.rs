@@ -5,12 +5,9 @@
 //! this clock, which tells no time before one that it has told, nor before one that a device has
 //! kept from earlier.
 
-use coreplane_engine::UnixMillis;
+use coreplane_engine::{TimeSource, UnixMillis};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Tells the time; tests bring their own.
-pub type TimeSource = Arc<dyn Fn() -> UnixMillis + Send + Sync>;
 
 pub(crate) struct Clock {
     source: TimeSource,

@@ -44,7 +44,8 @@ impl Matrix {
         spin::lock(&self.shared.label).ack
     }
 
-    /// The epoch of the membership: it is raised with every change of who is current.
+    /// The epoch of the membership: it is raised with every change of who is current; and with every
+    /// opening but one that only looks, so that what a close has left behind is believed once.
     pub fn epoch(&self) -> u64 {
         spin::lock(&self.shared.label).epoch
     }

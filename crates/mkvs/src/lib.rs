@@ -85,7 +85,7 @@ mod uncertain;
 mod upkeep;
 
 pub use admission::Loss;
-pub use clock::TimeSource;
+pub use coreplane_engine::TimeSource;
 pub use departure::Departure;
 pub use engine::Matrix;
 pub use filling::{FillOptions, Filled};

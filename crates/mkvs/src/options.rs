@@ -1,9 +1,8 @@
 //! How an open matrix behaves.
 
-use crate::clock::TimeSource;
 use crate::kept;
 use crate::prototype::{Paths, ReadPath, WritePath};
-use coreplane_engine::{Durability, UnixMillis};
+use coreplane_engine::{Durability, TimeSource, UnixMillis};
 use std::sync::Arc;
 use std::time::Duration;
 

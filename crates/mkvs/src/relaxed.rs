@@ -5,7 +5,7 @@
 //! makes everything durable that had a number before.
 
 use crate::matrix::Shared;
-use coreplane_engine::{Durability, Horizon, Outcome, Result, Ticket, WriteOptions, Written};
+use coreplane_engine::{Durability, Horizon, Outcome, Result, Ticket, WriteOptions};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How far such writes are.
@@ -39,18 +39,6 @@ impl Relaxed {
     }
 }
 
-/// The same outcome, resting on this.
-fn resting_on(ticket: Ticket, outcome: Outcome) -> Outcome {
-    match outcome {
-        Outcome::Written(written) => Outcome::Written(Written { ticket, ..written }),
-        Outcome::Exists(_) => Outcome::Exists(ticket),
-        Outcome::Missing(_) => Outcome::Missing(ticket),
-        Outcome::Mismatch(_) => Outcome::Mismatch(ticket),
-        Outcome::NotNewer(sequence, _) => Outcome::NotNewer(sequence, ticket),
-        Outcome::Kept(_) => Outcome::Kept(ticket),
-    }
-}
-
 impl Shared {
     /// What is said of a write that has come to all that it waits for, and to the rings of the others.
     /// The caller has the key's turn.
@@ -60,7 +48,7 @@ impl Shared {
             return outcome;
         }
         let number = self.relaxed.made.fetch_add(1, Ordering::AcqRel) + 1;
-        resting_on(Ticket::new(0, number), outcome)
+        outcome.resting_on(Ticket::new(0, number))
     }
 
     /// Makes everything durable that was written before the call, on every member. Who cannot is a

@@ -6,52 +6,9 @@ mod shelf;
 use coreplane_engine::{Engine, Error, Visibility, WriteOptions};
 use coreplane_mkvs::bloom::hash_of;
 use coreplane_mkvs::place::{deal, slot_of};
-use coreplane_mkvs::{Ack, FillOptions, Loss, Matrix, Options, Position, Shape, Standing};
-use shelf::{Kind, Shelf};
+use coreplane_mkvs::{Ack, FillOptions, Loss, Matrix, Options, Standing};
+use shelf::sample::{at, key, opened, put, put_back, refused, standing, take_out, two_by_two};
 use std::sync::atomic::Ordering;
-
-fn at(group: u16, device: u8) -> Position {
-    Position { group, device }
-}
-
-fn key(thread: u64, number: u64) -> Vec<u8> {
-    format!("thread-{thread} key-{number:04}").into_bytes()
-}
-
-fn opened(shelf: &Shelf) -> Result<Matrix, Error> {
-    Matrix::open(shelf, &Options::default(), &|_| {})
-}
-
-fn refused(shelf: &Shelf, words: &str) {
-    match opened(shelf) {
-        Err(Error::Unusable(what)) => assert!(what.contains(words), "{what}"),
-        other => panic!("{other:?}, and not refused since {words}"),
-    }
-}
-
-fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    matrix.put(key, value, &WriteOptions::default()).expect("put");
-}
-
-fn standing(matrix: &Matrix, position: Position) -> Standing {
-    matrix.standings().into_iter().find(|(at, _)| *at == position).expect("a device").1
-}
-
-fn two_by_two(ack: Ack) -> Shelf {
-    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { ack, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
-    (0..100).for_each(|number| put(&matrix, &key(0, number), b"value"));
-    shelf
-}
-
-fn take_out(shelf: &Shelf, place: Position) {
-    std::fs::rename(shelf.path(place), shelf.path(place).with_extension("out")).expect("rename");
-}
-
-fn put_back(shelf: &Shelf, place: Position) {
-    std::fs::rename(shelf.path(place).with_extension("out"), shelf.path(place)).expect("rename");
-}
 
 #[test]
 fn what_cannot_be_proven_current_is_refused() {

@@ -4,39 +4,15 @@ mod shelf;
 
 use coreplane_engine::{Engine, Entry, Error, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Rack, Shape, Standing, TimeSource};
+use shelf::sample::{
+    at, key, opened, put, put_back, refused, standing, take_out, two_by_two, two_by_two_of,
+};
 use shelf::{Kind, Shelf};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const KEYS: u64 = 500;
-
-fn at(group: u16, device: u8) -> Position {
-    Position { group, device }
-}
-
-fn key(thread: u64, number: u64) -> Vec<u8> {
-    format!("thread-{thread} key-{number:04}").into_bytes()
-}
-
-fn opened(shelf: &Shelf) -> Result<Matrix, Error> {
-    Matrix::open(shelf, &Options::default(), &|_| {})
-}
-
-fn refused(shelf: &Shelf, words: &str) {
-    match opened(shelf) {
-        Err(Error::Unusable(what)) => assert!(what.contains(words), "{what}"),
-        other => panic!("{other:?}, and not refused since {words}"),
-    }
-}
-
-fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    matrix.put(key, value, &WriteOptions::default()).expect("put");
-}
-
-fn standing(matrix: &Matrix, position: Position) -> Standing {
-    matrix.standings().into_iter().find(|(at, _)| *at == position).expect("a device").1
-}
 
 /// All records, in the order of their keys if the matrix has one.
 fn all_of(matrix: &Matrix) -> HashMap<Vec<u8>, u64> {
@@ -168,26 +144,6 @@ fn a_device_of_scmkv_is_pulled_out_under_load() {
 #[test]
 fn a_device_is_pulled_out_where_writes_wait_for_the_first() {
     pulled_under_load(Kind::Bptree, Ack::First);
-}
-
-fn two_by_two(ack: Ack) -> Shelf {
-    two_by_two_of(Kind::Bptree, ack)
-}
-
-fn two_by_two_of(kind: Kind, ack: Ack) -> Shelf {
-    let shelf = Shelf::new(kind, 16 << 20);
-    let shape = Shape { ack, ..Shape::default() };
-    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
-    (0..100).for_each(|number| put(&matrix, &key(0, number), b"value"));
-    shelf
-}
-
-fn take_out(shelf: &Shelf, place: Position) {
-    std::fs::rename(shelf.path(place), shelf.path(place).with_extension("out")).expect("rename");
-}
-
-fn put_back(shelf: &Shelf, place: Position) {
-    std::fs::rename(shelf.path(place).with_extension("out"), shelf.path(place)).expect("rename");
 }
 
 #[test]

@@ -32,9 +32,11 @@
 //! | `Lost` | what was left of the records that lay here |
 
 mod errors;
+mod options;
 pub mod sealed;
 
 pub use errors::{lost, outlive, pool_error, sync_failed};
+pub use options::Options;
 
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::checksum::{crc32c_append, crc32c_difference};

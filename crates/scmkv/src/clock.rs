@@ -13,15 +13,12 @@
 
 use crate::durable::Early;
 use crate::page::sync_failed;
-use coreplane_engine::{Error, Result, UnixMillis};
+use coreplane_engine::{Error, Result, TimeSource, UnixMillis};
 use coreplane_pmem::{Durable, Space, spin};
 use coreplane_record::sealed;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Tells the time; tests bring their own.
-pub type TimeSource = Arc<dyn Fn() -> UnixMillis + Send + Sync>;
 
 pub(crate) struct Clock {
     source: TimeSource,

@@ -61,7 +61,7 @@ mod unindexed;
 mod verify;
 mod victim;
 
-pub use clock::TimeSource;
+pub use coreplane_engine::TimeSource;
 pub use engine::Scmkv;
 pub use geometry::Geometry;
 pub use open::{KIND, Options, Placement};

@@ -4,7 +4,7 @@ use crate::arena::Arena;
 use crate::batch::Gate;
 use crate::checkpoint::{Checkpoints, Found, Loaded, Source};
 use crate::clean::Cleaner;
-use crate::clock::{Clock, TimeSource};
+use crate::clock::Clock;
 use crate::counters::{Count, Counters};
 use crate::durable::Early;
 use crate::geometry::Geometry;
@@ -16,9 +16,10 @@ use crate::recover::LogPage;
 use crate::staging::Staging;
 use crate::store::{Root, Seeds, Store};
 use crate::sweep_expired::Expiries;
-use coreplane_engine::{Durability, Error, Progress, Result, UnixMillis};
+use coreplane_engine::{Error, Progress, Result, UnixMillis};
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{CreateOptions, Pool, Space, spin};
+pub use coreplane_record::Options;
 pub(crate) use coreplane_record::pool_error;
 use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
@@ -39,54 +40,6 @@ pub enum Placement {
     Pool,
     /// In DRAM: a restart reads the last checkpoint of it, and what was written since.
     Dram,
-}
-
-/// How an open store behaves.
-#[derive(Clone)]
-pub struct Options {
-    /// The durability of writes that do not say otherwise.
-    pub durability: Durability,
-    /// Whether threads work in the background. Without them cleaning is done by the writers that
-    /// need space, and the window of a `relaxed` write ends by its bytes, by a sync or by closing,
-    /// not by its time; nor does `max_delay` end the waiting of early writes at `group`.
-    pub background: bool,
-    /// Whether a read checks the record's checksum before it shows it, so that damage that the
-    /// scrubber has not found yet is an error, never a wrong value. It costs some 10 ns for 100
-    /// bytes. Whatever makes a new value of an old one checks that anyway.
-    pub check_reads: bool,
-    /// Whether a pool that is opened stays as it is: what is done to it is done to a copy in memory, and
-    /// is gone when it is dropped.
-    pub is_copy: bool,
-    /// Tells the time that expiries are held against; none: the system's clock.
-    pub time: Option<TimeSource>,
-    /// Whether the process goes on when the medium goes from under the pool: a file that is cut short,
-    /// a page that is poisoned. Else that ends it, with a line that says where. Whoever asks for this
-    /// has to ask [`coreplane_engine::Engine::check_medium`] after each call, before its answer is used.
-    pub outlives_medium: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            durability: Durability::Strict,
-            background: true,
-            check_reads: false,
-            is_copy: false,
-            time: None,
-            outlives_medium: false,
-        }
-    }
-}
-
-impl std::fmt::Debug for Options {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options")
-            .field("durability", &self.durability)
-            .field("background", &self.background)
-            .field("check_reads", &self.check_reads)
-            .field("outlives_medium", &self.outlives_medium)
-            .finish_non_exhaustive()
-    }
 }
 
 /// What a pool of this engine is created with.

@@ -447,16 +447,7 @@ impl Store {
             return Ok(outcome);
         }
         self.wait_durable(&Horizon::from(ticket))?;
-        Ok(match outcome {
-            Outcome::Written(written) => {
-                Outcome::Written(Written { ticket: Ticket::DURABLE, ..written })
-            }
-            Outcome::Exists(_) => Outcome::Exists(Ticket::DURABLE),
-            Outcome::Missing(_) => Outcome::Missing(Ticket::DURABLE),
-            Outcome::Mismatch(_) => Outcome::Mismatch(Ticket::DURABLE),
-            Outcome::NotNewer(sequence, _) => Outcome::NotNewer(sequence, Ticket::DURABLE),
-            Outcome::Kept(_) => Outcome::Kept(Ticket::DURABLE),
-        })
+        Ok(outcome.resting_on(Ticket::DURABLE))
     }
 }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 pub(crate) mod gate;
+pub(crate) mod sample;
 
 use coreplane_bptree::Bptree;
 use coreplane_engine::around::Surrounded;

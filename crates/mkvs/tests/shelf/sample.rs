@@ -1,0 +1,60 @@
+//! A small matrix, and what is asked of it in more than one test.
+
+use super::{Kind, Shelf};
+use coreplane_engine::{Engine, Error, WriteOptions};
+use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+
+/// A place.
+pub(crate) fn at(group: u16, device: u8) -> Position {
+    Position { group, device }
+}
+
+/// A key of a thread.
+pub(crate) fn key(thread: u64, number: u64) -> Vec<u8> {
+    format!("thread-{thread} key-{number:04}").into_bytes()
+}
+
+/// What is on the shelf, opened.
+pub(crate) fn opened(shelf: &Shelf) -> Result<Matrix, Error> {
+    Matrix::open(shelf, &Options::default(), &|_| {})
+}
+
+/// It is not opened, for a reason of which these words are a part.
+pub(crate) fn refused(shelf: &Shelf, words: &str) {
+    match opened(shelf) {
+        Err(Error::Unusable(what)) => assert!(what.contains(words), "{what}"),
+        other => panic!("{other:?}, and not refused since {words}"),
+    }
+}
+
+pub(crate) fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
+    matrix.put(key, value, &WriteOptions::default()).expect("put");
+}
+
+pub(crate) fn standing(matrix: &Matrix, position: Position) -> Standing {
+    matrix.standings().into_iter().find(|(at, _)| *at == position).expect("a device").1
+}
+
+/// A matrix with a hundred keys that was killed.
+pub(crate) fn two_by_two(ack: Ack) -> Shelf {
+    two_by_two_of(Kind::Bptree, ack)
+}
+
+/// The same, of this engine.
+pub(crate) fn two_by_two_of(kind: Kind, ack: Ack) -> Shelf {
+    let shelf = Shelf::new(kind, 16 << 20);
+    let shape = Shape { ack, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    (0..100).for_each(|number| put(&matrix, &key(0, number), b"value"));
+    shelf
+}
+
+/// A device is not there.
+pub(crate) fn take_out(shelf: &Shelf, place: Position) {
+    std::fs::rename(shelf.path(place), shelf.path(place).with_extension("out")).expect("rename");
+}
+
+/// It is there again.
+pub(crate) fn put_back(shelf: &Shelf, place: Position) {
+    std::fs::rename(shelf.path(place).with_extension("out"), shelf.path(place)).expect("rename");
+}
