@@ -35,6 +35,7 @@ mod durability;
 mod error;
 pub mod model;
 mod ordered;
+mod outcome;
 mod record;
 mod scrub;
 mod snapshots;
@@ -92,43 +93,6 @@ pub enum Outcome {
     NotNewer(u64, Ticket),
     /// `modify` was told to keep the record as it is.
     Kept(Ticket),
-}
-
-impl Outcome {
-    /// The ticket that must be durable before the outcome may leave the process: of the write, or
-    /// of the record that the refusal speaks of.
-    pub fn ticket(&self) -> Ticket {
-        match self {
-            Self::Written(written) => written.ticket,
-            Self::Exists(ticket)
-            | Self::Missing(ticket)
-            | Self::Mismatch(ticket)
-            | Self::NotNewer(_, ticket)
-            | Self::Kept(ticket) => *ticket,
-        }
-    }
-
-    /// The same, resting on this ticket.
-    #[must_use]
-    #[inline]
-    pub fn resting_on(self, ticket: Ticket) -> Self {
-        match self {
-            Self::Written(written) => Self::Written(Written { ticket, ..written }),
-            Self::Exists(_) => Self::Exists(ticket),
-            Self::Missing(_) => Self::Missing(ticket),
-            Self::Mismatch(_) => Self::Mismatch(ticket),
-            Self::NotNewer(sequence, _) => Self::NotNewer(sequence, ticket),
-            Self::Kept(_) => Self::Kept(ticket),
-        }
-    }
-
-    /// What was written, if anything was.
-    pub fn written(&self) -> Option<Written> {
-        match self {
-            Self::Written(written) => Some(*written),
-            _ => None,
-        }
-    }
 }
 
 /// A write that was made.
