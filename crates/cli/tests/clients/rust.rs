@@ -2,9 +2,7 @@
 
 use super::Fresh;
 use crate::session::Outcome;
-use redis::{
-    Client, Commands, Connection, ConnectionLike, ErrorKind, ServerErrorKind, Value, cmd, pipe,
-};
+use redis::{Client, Commands, Connection, ErrorKind, ServerErrorKind, Value, cmd, pipe};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A connection by TCP or by the Unix socket, with this version of the protocol.
