@@ -57,6 +57,11 @@ pub trait Around: Send + Sync {
         make(engine)
     }
 
+    /// True if the engine may be told what is about to come; nothing else is asked before.
+    fn lets_look_ahead(&self) -> bool {
+        true
+    }
+
     /// True if a batch is said to be made, and is not.
     fn forgets(&self, _batch: &Batch) -> bool {
         false
@@ -79,6 +84,19 @@ impl<A: Around> Surrounded<A> {
     }
 }
 
+impl<A: Around> Surrounded<A> {
+    fn look_ahead(&self, look: impl FnOnce(&dyn Engine)) {
+        if self.around.lets_look_ahead() {
+            let make = |engine: &dyn Engine| {
+                look(engine);
+                Ok(())
+            };
+            // Whoever makes the call itself is told what is wrong.
+            let _hint = self.around.make(&*self.engine, make);
+        }
+    }
+}
+
 impl<A: Around> Engine for Surrounded<A> {
     fn name(&self) -> &'static str {
         self.engine.name()
@@ -88,13 +106,12 @@ impl<A: Around> Engine for Surrounded<A> {
         self.engine.limits()
     }
 
-    // Nothing is answered that could be believed or not.
     fn prefetch(&self, key: &[u8]) {
-        self.engine.prefetch(key);
+        self.look_ahead(|engine| engine.prefetch(key));
     }
 
     fn prefetch_to_write(&self, key: &[u8], len: usize) {
-        self.engine.prefetch_to_write(key, len);
+        self.look_ahead(|engine| engine.prefetch_to_write(key, len));
     }
 
     fn get_with(

@@ -67,6 +67,10 @@ impl Around for Believed {
         self.check()
     }
 
+    fn lets_look_ahead(&self) -> bool {
+        self.check().is_ok()
+    }
+
     fn make<T>(
         &self,
         engine: &dyn Engine,

@@ -29,6 +29,11 @@ pub(crate) trait Write {
     /// What was decided, once it was made.
     fn decided(&self) -> Decided<'_>;
 
+    /// True if it may come out as a delete, however it came out when it was tried before.
+    fn may_erase(&self) -> bool {
+        true
+    }
+
     /// True if it depends on what is there.
     fn rests_on_old(&self) -> bool {
         true

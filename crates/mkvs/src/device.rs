@@ -370,14 +370,8 @@ impl Device {
             if let Some(place) = self.decisions.pop(taken) {
                 past = place;
                 self.decisions.look_ahead(taken);
-                if let Some((key, _)) = taken.next() {
-                    self.engine.prefetch(key);
-                }
-                if !self.in_call(|| group.catch_up(self, &taken.decision(), taken.is_told)) {
+                if !self.in_call(|| self.follow_up(&group, taken)) {
                     self.track.stop(place);
-                }
-                if let Some((key, len)) = taken.next() {
-                    self.engine.prefetch_to_write(key, len);
                 }
                 // Not of each: who looks takes the line away.
                 if number.is_multiple_of(TELL_EVERY) {
@@ -392,6 +386,18 @@ impl Device {
         }
         self.track.come_to(past);
         true
+    }
+
+    /// Makes a write from the ring, with an eye on the one behind it; true if it is made.
+    fn follow_up(&self, group: &Group, taken: &Taken) -> bool {
+        if let Some((key, _)) = taken.next() {
+            self.engine.prefetch(key);
+        }
+        let is_made = group.catch_up(self, &taken.decision(), taken.is_told);
+        if let Some((key, len)) = taken.next() {
+            self.engine.prefetch_to_write(key, len);
+        }
+        is_made
     }
 
     /// Makes a call of the processor.

@@ -89,6 +89,10 @@ impl Write for Given<'_> {
         Decided { key: &self.key, put: Some((&self.value, self.expires_at)) }
     }
 
+    fn may_erase(&self) -> bool {
+        false
+    }
+
     fn rests_on_old(&self) -> bool {
         !matches!(self.condition, If::Any)
     }

@@ -247,12 +247,15 @@ impl Group {
         self.standings.now().followers()
     }
 
-    /// A key is about to be written: the engine that decides goes ahead.
+    /// A key is about to be written: the engines that the write waits for go ahead, as far as that can be
+    /// told already.
     #[inline]
     pub(crate) fn prefetch(&self, key: &[u8]) {
-        if let Some(anchor) = anchor_of(self.members()).and_then(|number| self.at(number)) {
-            anchor.engine.prefetch(key);
-        }
+        let members = self.members();
+        let waits_for_some = self.rules.ack.copies(members.count_ones()) > 1;
+        let anchor = anchor_of(members).map_or(0, |anchor| 1 << anchor);
+        let ahead = numbers(if waits_for_some { members } else { anchor });
+        ahead.filter_map(|number| self.at(number)).for_each(|device| device.engine.prefetch(key));
     }
 
     /// Writes a key, of which the caller has the turn.
@@ -292,17 +295,15 @@ impl Group {
         let order = self.order(hash)?;
         let sequence = options.sequence.unwrap_or_default();
         let asked = order.asked();
-        if let Decided { key, put: Some((value, _)) } = write.decided()
-            && let Some(device) = self.at(asked)
-        {
-            device.engine.prefetch_to_write(key, value.len());
+        if let Decided { key, put: Some((value, _)) } = write.decided() {
+            let awaited = order.awaited().iter().filter_map(|number| self.at(*number));
+            awaited.for_each(|device| device.engine.prefetch_to_write(key, value.len()));
         }
         self.pending.begin(Entry::new(hash, sequence, asked, false));
         self.prepare(&order);
         // What is uncounted must not be listed by a rebuild that begins meanwhile. A put may be: then it is
         // counted twice, which denies nobody.
-        let erases = write.decided().put.is_none();
-        let mut change = erases.then(|| self.filter.change());
+        let mut change = write.may_erase().then(|| self.filter.change());
         let (outcome, made) = match self.decide(&order, options, write)? {
             deciding::Decision::Made(outcome, made) => (outcome, made),
             deciding::Decision::Refused(device, error) => {

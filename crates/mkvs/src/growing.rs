@@ -127,8 +127,10 @@ impl Shared {
                 show_sure(&*device.engine, &device.engine.doubts()?, &mut add)?;
             }
         }
-        group.is_listed.store(is_listed, Ordering::Release);
+        // What denies too much is not asked, and what is asked does not deny too much.
+        group.is_listed.fetch_and(is_listed, Ordering::AcqRel);
         rebuild.finish();
+        group.is_listed.store(is_listed, Ordering::Release);
         Ok(())
     }
 

@@ -275,6 +275,8 @@ impl Group {
     pub(crate) fn denies(&self, hash: u64) -> bool {
         self.rules.asks_filters
             && self.pending.is_quiet(hash)
+            // Before and after: a filter of all that is there may come while it is asked, and one of less.
+            && self.is_listed.load(Ordering::Acquire)
             && !self.filter.may_contain(hash)
             && self.is_listed.load(Ordering::Acquire)
     }

@@ -223,6 +223,13 @@ fn put_first<const WAY: u8>(world: &World<WAY>) {
     });
 }
 
+/// As a put does that is known to erase nothing: its change begins when it is known to be new.
+fn put_before<const WAY: u8>(world: &World<WAY>) {
+    world.put(2);
+    world.change(|stay| world.switch.insert(stay, OTHER));
+    world.assert_has(OTHER);
+}
+
 fn rebuild<const WAY: u8>(world: &World<WAY>) {
     world.rebuild();
     world.assert_has(TWIN);
@@ -256,6 +263,8 @@ fn a_removal_whose_change_began_after_the_delete_does() {
 fn an_insertion_in_a_rebuild_is_in_the_new_table() {
     explore!(4, [insert_first], rebuild, has_both);
     explore!(4, [put_first], rebuild, has_both);
+    explore!(4, [put_before], rebuild, has_both);
+    explore!(2, [put_before, delete_a_twin], rebuild, has_both);
     explore!(2, [insert_first, delete_a_twin], rebuild, has_both);
 }
 
