@@ -1,6 +1,7 @@
 //! Going through the records in no particular order: iterations and changes.
 //!
 //! Where an iteration goes on is a key, for which a number stands ([`Cursors`](coreplane_engine::Cursors)).
+//! Long keys whose rests are damaged are passed by, and told of when all others have been shown.
 
 use crate::counters::Count;
 use crate::get::Leaf;
@@ -10,37 +11,72 @@ use coreplane_pmem::{epoch, spin};
 use coreplane_record::Kind;
 use std::sync::atomic::Ordering;
 
+/// Where an iteration goes on.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    From {
+        key: Box<[u8]>,
+        /// Where the record is of a damaged key that was passed by.
+        hurt: Option<u64>,
+    },
+    /// All others have been shown.
+    Hurt(u64),
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::From { key: Box::default(), hurt: None }
+    }
+}
+
+#[cold]
+fn passed_by(offset: u64) -> Error {
+    Error::Corrupt { offset, what: "a long key whose rest is damaged".to_owned() }
+}
+
 impl Store {
     /// Shows the live records of whole leaves from `cursor` on, until `count` were shown.
+    ///
+    /// # Errors
+    /// If a leaf is damaged, or in doubt; and of a long key that is damaged when all others have been
+    /// shown, by a call that shows none.
     pub(crate) fn iterate(
         &self,
         cursor: u64,
         count: usize,
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<u64> {
-        let mut from = spin::lock(&self.cursors).place_of(cursor);
+        let (mut from, mut hurt) = match spin::lock(&self.cursors).place_of(cursor) {
+            Place::From { key, hurt } => (key, hurt),
+            Place::Hurt(offset) => return Err(passed_by(offset)),
+        };
         let mut shown = 0;
         loop {
             let guard = epoch::pin();
-            let Leaf { head, records, in_doubt, hurt, .. } = self.leaf_of(&guard, &from)?;
-            let mut hurt = hurt.into_iter().filter(|it| it.is_record).map(|it| it.error);
-            if let Some(error) = in_doubt.or_else(|| hurt.next()) {
+            let leaf = self.leaf_of(&guard, &from)?;
+            if let Some(error) = leaf.in_doubt {
                 return Err(error);
             }
-            for (key, whole) in records.iter().filter(|(key, _)| **key >= *from) {
+            for (key, whole) in leaf.records.iter().filter(|(key, _)| **key >= *from) {
                 let view = &whole.view;
                 if view.header.kind == Kind::Put && !self.is_expired(view)? {
                     shown += 1;
                     visit(whole.entry(key));
                 }
             }
-            match head.bound {
-                None => return Ok(0),
-                Some(bound) if shown >= count.max(1) => {
-                    return Ok(spin::lock(&self.cursors).remember(bound));
+            let mut passed = leaf.hurt.iter().filter(|it| it.is_record);
+            hurt = hurt.or_else(|| passed.next().map(|it| it.offset));
+            let place = match (leaf.head.bound, hurt) {
+                (None, None) => return Ok(0),
+                (None, Some(offset)) if shown == 0 => return Err(passed_by(offset)),
+                (None, Some(offset)) => Place::Hurt(offset),
+                (Some(key), hurt) if shown >= count.max(1) => Place::From { key, hurt },
+                (Some(key), _) => {
+                    from = key;
+                    continue;
                 }
-                Some(bound) => from = bound,
-            }
+            };
+            return Ok(spin::lock(&self.cursors).remember(place));
         }
     }
 
@@ -100,8 +136,9 @@ impl Store {
         let mut doubt = None;
         loop {
             let guard = epoch::pin();
-            let Leaf { head, records, in_doubt, mut hurt, .. } = self.leaf_of(&guard, &from)?;
-            doubt = doubt.or(in_doubt).or_else(|| hurt.pop().map(|it| it.error));
+            let Leaf { head, records, in_doubt, hurt, .. } = self.leaf_of(&guard, &from)?;
+            let mut hurt = hurt.into_iter().filter(|it| it.sequence > sequence);
+            doubt = doubt.or(in_doubt).or_else(|| hurt.next().map(|it| it.error));
             for (key, whole) in records.iter().filter(|it| it.1.view.sequence() > sequence) {
                 let view = &whole.view;
                 let live = view.header.kind == Kind::Put && !self.is_expired(view)?;

@@ -237,7 +237,9 @@ impl Store {
             let view = self.record_at(guard, page, leaf, place)?;
             let Ok(parts) = self.parts(guard, view.key(), self.check_reads) else {
                 let error = self.damaged_key(guard, view.offset, view.key());
-                hurt.push(Hurt { error, is_record: view.header.kind == Kind::Put });
+                let is_record = view.header.kind == Kind::Put;
+                let (offset, sequence) = (view.offset, view.sequence());
+                hurt.push(Hurt { error, offset, sequence, is_record });
                 continue;
             };
             let key = parts.whole();

@@ -7,7 +7,8 @@
 //!
 //! Where it is among the keys that begin like it nobody knows. It is sorted before all of them; a leaf is
 //! never cut between them, lest the key be looked for in another leaf than it is in; and a scan that
-//! would show any of them says that there is damage.
+//! would show any of them says that there is damage. An order from before the damage is none any more: a
+//! scan sorts such keys by what it sees of them itself. An iteration shows all others, and says so last.
 
 use crate::image::Item;
 use crate::keys::{Parts, crc_of, long_len, prefix_len};
@@ -65,6 +66,9 @@ impl Cuts {
 pub(crate) struct Hurt {
     /// What is to be said of it.
     pub(crate) error: Error,
+    /// Where its record is.
+    pub(crate) offset: u64,
+    pub(crate) sequence: u64,
     /// It has a record, and no tombstone.
     pub(crate) is_record: bool,
 }

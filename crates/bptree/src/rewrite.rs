@@ -176,6 +176,10 @@ impl Store {
         let Contents { mut kept, mut expired, mut dropped, .. } = self.records_of(&guard, &left)?;
         let others = self.records_of(&guard, &right)?;
         kept.extend(others.kept);
+        if kept.iter().any(|item| self.is_long(item.key)) {
+            // One that is damaged is before all that begin alike, those of the left one too.
+            self.sort_items(&guard, &mut kept)?;
+        }
         expired.extend(others.expired);
         dropped.extend(others.dropped);
         // Tombstones that are held take room too, and do not count as living.

@@ -195,7 +195,10 @@ impl Store {
                     Shown::Yes => shown += 1,
                     Shown::Last => return Ok(()),
                     Shown::Gone => {
-                        from = Cow::Owned(snapshot.key(&view).into_owned());
+                        // What a damaged one says may be above the leaf.
+                        let key = snapshot.key(&view);
+                        let next = bound.map_or(&*key, |bound| bound.min(&key));
+                        from = Cow::Owned(next.to_vec());
                         way = None;
                         continue 'leaves;
                     }
@@ -405,7 +408,7 @@ impl Store {
             *offset = leaf.offset(usize::from(*place) % PLACES);
         }
         let (longs, hurt) = if leaf.has_long() {
-            self.long_keys(guard, &bytes, &offsets[..len])?
+            self.long_keys(guard, &bytes, &mut offsets[..len])?
         } else {
             (Vec::new(), Vec::new())
         };
@@ -413,25 +416,30 @@ impl Store {
         Ok(Snapshot { leaf, version, birth, bytes, least, bound, offsets, len, longs, hurt })
     }
 
-    /// The keys that are long, of records at these places, and the fields of those that are damaged.
+    /// The keys that are long, of records at these places, and the fields of those that are damaged; the
+    /// places in the order of the keys as they are now. The order that is kept may be from before the
+    /// damage, or from who looked at it in another way: a search in it would leave keys out.
     #[cold]
     fn long_keys<'g>(
         &'g self,
         guard: &'g Guard,
         bytes: &PageBytes<'g>,
-        offsets: &[u32],
+        offsets: &mut [u32],
     ) -> Result<LongKeys<'g>> {
-        let (mut longs, mut hurt) = (Vec::new(), Vec::new());
-        for offset in offsets {
+        let (mut keys, mut hurt) = (Vec::with_capacity(offsets.len()), Vec::new());
+        for offset in &*offsets {
             let view = View::of(bytes, *offset).ok_or_else(|| no_record(bytes, *offset))?;
-            if self.is_long(view.key()) {
-                let (parts, is_hurt) = self.parts_or_prefix(guard, view.key(), self.check_reads)?;
-                longs.push((*offset, parts));
-                let is_hurt = is_hurt && view.header.kind == Kind::Put;
-                hurt.extend(is_hurt.then_some((view.offset, view.key())));
-            }
+            let (parts, is_hurt) = self.parts_or_prefix(guard, view.key(), self.check_reads)?;
+            keys.push((*offset, parts, self.is_long(view.key())));
+            let is_hurt = is_hurt && view.header.kind == Kind::Put;
+            hurt.extend(is_hurt.then_some((view.offset, view.key())));
         }
-        Ok((longs, hurt))
+        if !keys.is_sorted_by(|a, b| a.1.cmp(&b.1).is_le()) {
+            keys.sort_unstable_by(|a, b| a.1.cmp(&b.1));
+            offsets.iter_mut().zip(&keys).for_each(|(to, key)| *to = key.0);
+        }
+        let longs = keys.into_iter().filter(|it| it.2).map(|(offset, parts, _)| (offset, parts));
+        Ok((longs.collect(), hurt))
     }
 
     /// Sorts the places of a leaf by their keys, which mostly differ in their first bytes.

@@ -1,6 +1,7 @@
 //! What the parts of the engine share: the pool, its pages, the tree.
 
 use crate::counters::{Count, Counters};
+use crate::cursor::Place;
 use crate::durable::Early;
 use crate::inner::Inner;
 use crate::leaf::{Directory, Head, Life, generation};
@@ -52,7 +53,7 @@ pub(crate) struct Store {
     /// The greatest sequence of a tombstone that was forgotten.
     pub(crate) forgotten_tombstones: AtomicU64,
     /// Where iterations go on.
-    pub(crate) cursors: Mutex<Cursors<Box<[u8]>>>,
+    pub(crate) cursors: Mutex<Cursors<Place>>,
     pub(crate) isolation: Isolation,
     /// None where a fence is an instruction.
     pub(crate) early: Option<Early>,

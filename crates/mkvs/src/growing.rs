@@ -124,7 +124,11 @@ impl Shared {
         } else {
             // Each has lost something: what they have together is all that can be listed.
             for device in group.of(group.members()) {
-                show_sure(&*device.engine, &device.engine.doubts()?, &mut add)?;
+                match show_sure(&*device.engine, &device.engine.doubts()?, &mut add) {
+                    // The group is not listed, whatever else it lacks.
+                    Err(error) if is_damage(&error) => {}
+                    shown => shown?,
+                }
             }
         }
         // What denies too much is not asked, and what is asked does not deny too much.

@@ -189,3 +189,47 @@ fn a_long_key_whose_rest_is_damaged_is_written_anew_from_its_peer() {
         assert!(is_right(&matrix), "with the healed one alone");
     }
 }
+
+/// No member can list all of its keys then, and the filter is made of what they can.
+#[test]
+fn a_matrix_opens_although_each_member_has_a_long_key_that_is_damaged() {
+    const PAGE: usize = 8192;
+    let key = |number: u64| [key(number), vec![b'l'; 3000], key(number)].concat();
+    let value = |number: u64| format!("the value of number {number}").into_bytes();
+    let hurt = |shelf: &Shelf, device: u8, number: u64| {
+        let rest = [&b"lll"[..], &key(number)[key(number).len() - 8..]].concat();
+        // What kind of page it is.
+        let mut pool = std::fs::read(shelf.path(at(0, device))).expect("read");
+        let found = pool.windows(rest.len()).position(|it| it == rest).expect("the rest");
+        pool[found / PAGE * PAGE + 4] ^= 1;
+        std::fs::write(shelf.path(at(0, device)), &pool).expect("write");
+    };
+    // Two keys, and one of which nobody has the rest.
+    for numbers in [[17, 42], [42, 42]] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let matrix = created(&shelf);
+        (0..60).for_each(|it| put(&matrix, &key(it), &value(it)));
+        // So that the filter is made of the keys alone: it is too small to be kept.
+        matrix.close().expect("close");
+        drop(matrix);
+        (0..2).for_each(|device| hurt(&shelf, device, numbers[usize::from(device)]));
+        let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
+        let is_lost = |number| numbers == [number; 2];
+        for number in 0..60 {
+            match matrix.get(&key(number)) {
+                Err(Error::Corrupt { .. }) => assert!(is_lost(number), "{number}"),
+                found => {
+                    assert!(!is_lost(number), "{number} is taken for one that is not there");
+                    assert_eq!(found.expect("get"), Some(value(number)));
+                }
+            }
+        }
+        if numbers[0] != numbers[1] {
+            let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+            assert_eq!((scrubbed.repaired.len(), scrubbed.lost.len()), (2, 0), "{scrubbed:?}");
+            let again = matrix.scrub(&|_| {}).expect("scrub");
+            assert_eq!((again.repaired.len(), again.unreadable.len()), (0, 0), "{again:?}");
+            assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+        }
+    }
+}

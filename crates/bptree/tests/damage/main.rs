@@ -4,6 +4,7 @@
 mod farewell;
 mod heads;
 mod long;
+mod order;
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Batch, Doubt, Durability, Engine, Error, Expected, Ordered, WriteOptions};
