@@ -231,7 +231,12 @@ impl Engine for Bptree {
         options: &WriteOptions,
     ) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store.write(key, (options, RestsOn::Old), &mut |live| {
+        let rests_on = if self.store.check_reads && expected != Expected::Absent {
+            RestsOn::Value
+        } else {
+            RestsOn::Old
+        };
+        self.store.write(key, (options, rests_on), &mut |live| {
             let as_expected = match (expected, live) {
                 (Expected::Absent, None) => true,
                 (Expected::Sequence(sequence), Some(whole)) => whole.view.sequence() == sequence,
@@ -253,7 +258,7 @@ impl Engine for Bptree {
         decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
     ) -> Result<Outcome> {
         let mut decided = None;
-        self.store.write(key, (options, RestsOn::Old), &mut |live| {
+        self.store.write(key, (options, RestsOn::Value), &mut |live| {
             // Decided once, though the write may find no room at first: unless the key was written
             // in between.
             let version = live.map(|whole| whole.view.header.version);

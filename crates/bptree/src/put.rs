@@ -40,8 +40,11 @@ pub(crate) type Decide<'d, 'v> = &'d mut dyn FnMut(Option<&Whole<'_>>) -> Result
 /// What a write rests on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RestsOn {
-    /// On what was there before: it is refused if that is in doubt.
+    /// On whether there was a record before, and which: it is refused if that is in doubt.
     Old,
+    /// On its value, too: it is refused if that is not what was written, since what is made of it
+    /// would have a checksum of its own.
+    Value,
     Nothing,
 }
 
@@ -206,7 +209,7 @@ impl Store {
         if let Some(outcome) = self.not_newer(&locked, &standing, options)? {
             return Ok(Attempt::Done(outcome));
         }
-        if rests_on == RestsOn::Old {
+        if rests_on != RestsOn::Nothing {
             self.check_old(&guard, locked.page, &standing)?;
         }
         if standing.is_hurt {
@@ -223,8 +226,7 @@ impl Store {
                 Cow::Borrowed(pieces.name())
             }
             None => {
-                let asked = live.filter(|_| rests_on == RestsOn::Old);
-                let live = asked.map(|view| self.whole(&guard, view)).transpose()?;
+                let live = self.asked(&guard, &locked, (live, rests_on))?;
                 match decide(live.as_ref())? {
                     Plan::Refuse(outcome) => {
                         let ticket = self.refused(&locked, &standing, options)?;
@@ -271,6 +273,24 @@ impl Store {
             self.retire_pieces(&guard, &old)?;
         }
         Ok(attempt)
+    }
+
+    /// The live record, as far as it is asked what was there.
+    ///
+    /// # Errors
+    /// If its value matters and is not what was written.
+    #[inline]
+    fn asked<'g>(
+        &'g self,
+        guard: &'g Guard,
+        locked: &Locked<'_>,
+        (live, rests_on): (Option<View<'g>>, RestsOn),
+    ) -> Result<Option<Whole<'g>>> {
+        let Some(view) = live.filter(|_| rests_on != RestsOn::Nothing) else { return Ok(None) };
+        if rests_on == RestsOn::Value {
+            self.check(guard, &view, locked.held.birth())?;
+        }
+        self.whole(guard, view).map(Some)
     }
 
     /// # Errors

@@ -13,8 +13,8 @@ pub struct Options {
     pub background: bool,
     /// Whether a read checks the record's checksum before it shows it, so that damage that the scrub has
     /// not found yet is an error and never a wrong value. It costs some 10 ns for 100 bytes. Scans do so
-    /// for each record that they show, and iterations do not. Whatever makes a new value of an old one
-    /// does so always with `scmkv`, and never with `bptree`.
+    /// for each record that they show, and iterations do not. A `modify` does so always,
+    /// for what is made of a damaged value would be as good as a sound one.
     pub check_reads: bool,
     /// Whether a pool that is opened stays as it is: what is done to it is done to a copy in memory, and
     /// is gone when it is dropped.

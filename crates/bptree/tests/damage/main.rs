@@ -4,6 +4,7 @@
 mod farewell;
 mod heads;
 mod long;
+mod made;
 mod order;
 
 use coreplane_bptree::{Bptree, Options};
