@@ -234,11 +234,13 @@ pub(crate) fn done(done: &Done) -> Value {
     match done {
         Done::Filled(filled) => {
             let seconds = filled.elapsed.as_secs_f64();
+            let lost: Vec<Value> = filled.lost.iter().map(|key| key_of(key)).collect();
             json!({
                 "records": filled.records,
                 "bytes": filled.bytes,
                 "seconds": seconds,
                 "bytes_per_second": (filled.bytes as f64 / seconds.max(1e-9)) as u64,
+                "lost": lost,
             })
         }
         Done::Scrubbed(scrubbed) => {

@@ -34,8 +34,8 @@ pub(crate) struct Arguments {
 
 const EXIT_CODES: &str = "Exit codes:
   0   done
-  1   verify or matrix scrub found damage, or repaired it; get or del found no such key; put did not write, as it
-      was told; bench --workload resync lost something
+  1   verify or matrix scrub found damage, or repaired it; matrix replace left out what is damaged; get or del found
+      no such key; put did not write, as it was told; bench --workload resync lost something
   2   the pool cannot be used: it is not there, is no pool, is locked, or cannot be opened
   3   what was asked for cannot be: over a limit, not in this engine
   4   no space: delete records, grow the pool (a matrix: add a group), or free the file system
@@ -103,6 +103,7 @@ pub(crate) enum Matrix {
     Status(Looked),
     /// Fill a device from its peers and make it a current member: one that was away is brought up
     /// to date, and where there is none a new one is made. Cut off, the same command goes on.
+    /// Keys that are damaged on all of its peers are named and left out; it exits with 1 then.
     Replace(Replace),
     /// Add a group of new devices and move its share of the keys to it; goes on with a move that
     /// was cut off, if there is one, and adds none then.

@@ -7,6 +7,7 @@
 use crate::decided::is_damage;
 use crate::group::Group;
 use crate::matrix::{Shared, is_reserved};
+use crate::scrub::Scrubbed;
 use coreplane_engine::{Error, Result, UnixMillis};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ pub struct FillOptions {
 }
 
 /// What was given to whoever was filled.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Filled {
     /// Records that were gone through.
     pub records: u64,
@@ -34,6 +35,8 @@ pub struct Filled {
     pub bytes: u64,
     /// How long it took.
     pub elapsed: Duration,
+    /// Keys that were left out, since their record is damaged on every device that has it.
+    pub lost: Vec<Vec<u8>>,
 }
 
 /// A record, or a tombstone.
@@ -49,12 +52,14 @@ pub(crate) struct Pace {
     bytes_per_second_max: Option<u64>,
     records: u64,
     bytes: u64,
+    lost: Vec<Vec<u8>>,
 }
 
 impl Pace {
     pub(crate) fn new(options: &FillOptions) -> Self {
         let bytes_per_second_max = options.bytes_per_second_max;
-        Self { begun: Instant::now(), bytes_per_second_max, records: 0, bytes: 0 }
+        let (records, bytes, lost) = (0, 0, Vec::new());
+        Self { begun: Instant::now(), bytes_per_second_max, records, bytes, lost }
     }
 
     fn count(&mut self, item: &Item) {
@@ -81,24 +86,33 @@ impl Pace {
         self.records
     }
 
+    /// Keys that nobody was given, since every device that has them has them damaged.
+    pub(crate) fn lost(&self) -> &[Vec<u8>] {
+        &self.lost
+    }
+
     pub(crate) fn filled(&self) -> Filled {
-        Filled { records: self.records, bytes: self.bytes, elapsed: self.begun.elapsed() }
+        let Self { begun, records, bytes, ref lost, .. } = *self;
+        Filled { records, bytes, elapsed: begun.elapsed(), lost: lost.clone() }
     }
 }
 
 impl Shared {
-    /// Shows everything that a group has to `give`: records first, then tombstones.
+    /// Shows everything that a group has to `give`: records first, then tombstones. An iteration holds
+    /// nothing against its checksum, so that each record is: what is damaged must not reach anybody as
+    /// sound, with a checksum of its own. What no device has sound is not given, and named by the
+    /// pace.
     ///
     /// # Errors
     /// As the engine and `give`, and if the matrix is closed meanwhile.
     pub(crate) fn give_all(
         &self,
-        group: &Group,
+        group: &Arc<Group>,
         pace: &mut Pace,
         give: &mut dyn FnMut(&Item) -> Result<()>,
     ) -> Result<()> {
         let mut device = Arc::clone(group.settled()?);
-        let mut cursor = 0;
+        let (mut cursor, mut lost) = (0, Vec::new());
         loop {
             let anchor = group.settled()?;
             if !Arc::ptr_eq(anchor, &device) {
@@ -118,11 +132,26 @@ impl Shared {
                 }
                 listed => listed?,
             };
-            self.give_each(&items, pace, give)?;
-            if cursor == 0 {
+            let mut failed = None;
+            self.give_each(&items, pace, &mut |item| match device.engine.check(&item.key) {
+                // What it has shown when it fails is not believed: the next anchor has all of it.
+                _ if failed.is_some() => Ok(()),
+                Ok(_) => give(item),
+                Err(error) if is_damage(&error) => {
+                    self.give_sound(group, &item.key, &mut lost, give)
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    Ok(())
+                }
+            })?;
+            if let Some(error) = failed {
+                group.go_on_without(&device, error)?;
+            } else if cursor == 0 {
                 break;
             }
         }
+        pace.lost.append(&mut lost);
         let mut gone = Vec::new();
         group.ask(|device| {
             gone.clear();
@@ -135,6 +164,30 @@ impl Shared {
             })
         })?;
         self.give_each(&gone, pace, give)
+    }
+
+    /// Gives what a peer of the anchor has of a key whose record is damaged there, and heals it by the
+    /// way; or notes that nobody has it.
+    fn give_sound(
+        &self,
+        group: &Arc<Group>,
+        key: &[u8],
+        lost: &mut Vec<Vec<u8>>,
+        give: &mut dyn FnMut(&Item) -> Result<()>,
+    ) -> Result<()> {
+        let mut scrubbed = Scrubbed::default();
+        self.scrub_key(group, key, &mut scrubbed)?;
+        if !scrubbed.lost.is_empty() {
+            if !lost.iter().any(|it| it == key) {
+                lost.append(&mut scrubbed.lost);
+            }
+            return Ok(());
+        }
+        match self.item_of(group, key)? {
+            Some(item) => give(&item),
+            // It was deleted meanwhile, and whoever is filled was told.
+            None => Ok(()),
+        }
     }
 
     /// # Errors

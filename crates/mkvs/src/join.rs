@@ -282,7 +282,10 @@ impl Shared {
     }
 
     /// What the members of a group have of a key.
-    fn item_of(&self, group: &Group, key: &[u8]) -> Result<Option<Item>> {
+    ///
+    /// # Errors
+    /// As the devices; if it is damaged, for it is to be made elsewhere.
+    pub(crate) fn item_of(&self, group: &Group, key: &[u8]) -> Result<Option<Item>> {
         let mut item = None;
         group.ask_anchor(|device| {
             // What one has shown that failed is not believed.
@@ -290,7 +293,8 @@ impl Shared {
             device.engine.get_with(key, Visibility::Durable, &mut |record| {
                 let put = Some((record.value.to_vec(), record.expires_at));
                 item = Some(Item { key: key.to_vec(), put, sequence: record.sequence });
-            })
+            })?;
+            device.engine.check(key)
         })?;
         Ok(item)
     }

@@ -211,7 +211,20 @@ impl Shared {
                 }
                 _ => Ok(()),
             }
-        })
+        })?;
+        // If its slot moved nobody would know any more that it was ever there.
+        let moves = |key: &&Vec<u8>| {
+            let route = self.owners.of(hash_of(key));
+            route.to().is_some() && route.owner() == number
+        };
+        match pace.lost().iter().find(moves) {
+            Some(key) => Err(Error::Unusable(format!(
+                "the record of \"{}\" is damaged on every device of group {number}, so that its slot \
+                 cannot move: a scrub names all such keys, put or delete them first",
+                key.escape_ascii()
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// A write of a key in a slot that moves, made by its owner, is made in the group that it moves
@@ -237,7 +250,7 @@ impl Shared {
     /// What the owner of a key has is made anew in both groups, newer than all that either has.
     fn give_anew(&self, route: Route, key: &[u8]) -> Result<()> {
         let owner = &self.groups[route.owner()];
-        let put = self.seen_in(owner, key)?.map(|(_, value, at)| (value, at));
+        let put = self.item_of(owner, key)?.and_then(|item| item.put);
         let item = Item { key: key.to_vec(), put, sequence: owner.draw(None) };
         let hash = hash_of(key);
         self.give_in(owner, hash, &item)?;

@@ -205,7 +205,17 @@ impl Shared {
         }
     }
 
-    fn scrub_key(&self, group: &Arc<Group>, key: &[u8], scrubbed: &mut Scrubbed) -> Result<()> {
+    /// Holds the record of a key against its checksums on all members, and heals it if that is damaged.
+    /// The caller has not the turn.
+    ///
+    /// # Errors
+    /// As the devices, but for damage.
+    pub(crate) fn scrub_key(
+        &self,
+        group: &Arc<Group>,
+        key: &[u8],
+        scrubbed: &mut Scrubbed,
+    ) -> Result<()> {
         let is_alike = |healths: &[(u8, Health)]| {
             healths.iter().all(|(_, health)| *health != Health::Damaged && *health == healths[0].1)
         };

@@ -2,8 +2,8 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Entry, Error, WriteOptions};
-use coreplane_mkvs::{Matrix, Options, Position, Shape, Standing};
+use coreplane_engine::{Engine, Entry, Error, Mutation, UnixMillis, WriteOptions};
+use coreplane_mkvs::{FillOptions, Matrix, Options, Position, Shape, Standing};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::Ordering;
 
@@ -231,5 +231,119 @@ fn a_matrix_opens_although_each_member_has_a_long_key_that_is_damaged() {
             assert_eq!((again.repaired.len(), again.unreadable.len()), (0, 0), "{again:?}");
             assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
         }
+    }
+}
+
+/// What is made of a record that is damaged is made of its peer's.
+#[test]
+fn what_is_made_of_a_damaged_record_is_made_of_its_peers() {
+    type Make<'m> = &'m dyn Fn(&[u8]) -> Mutation;
+    const EXPIRES_AT: UnixMillis = UnixMillis(1 << 50);
+    let value = b"a value that is damaged on one device";
+    let expire = |_: &[u8]| Mutation::Expire(Some(EXPIRES_AT));
+    let append =
+        |old: &[u8]| Mutation::Put { value: [old, b", and more"].concat(), expires_at: None };
+    let longer = [&value[..], b", and more"].concat();
+    let cases: [(Make<'_>, &[u8]); 2] = [(&expire, value), (&append, &longer)];
+    for (kind, damaged) in
+        [(Kind::Bptree, 0), (Kind::Bptree, 1), (Kind::Scmkv, 0), (Kind::Scmkv, 1)]
+    {
+        for (make, expected) in cases {
+            let shelf = Shelf::new(kind, 16 << 20);
+            let matrix = created(&shelf);
+            put(&matrix, b"key", value);
+            assert!(damage(&shelf, at(0, damaged), value) >= 1);
+            let decide = &mut |record: Option<coreplane_engine::Record<'_>>| {
+                make(&record.expect("it is there").value.to_cow())
+            };
+            matrix.modify(b"key", &WriteOptions::default(), decide).expect("modify");
+            let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+            assert_eq!((scrubbed.repaired.len(), scrubbed.lost.len()), (0, 0), "all have it anew");
+            // Past the matrix, which would ask a peer.
+            for device in 0..2 {
+                let found = shelf.engine(at(0, device)).get(b"key").expect("get");
+                assert_eq!(found.as_deref(), Some(expected), "{kind:?}, device {device}");
+            }
+        }
+    }
+}
+
+/// Where 500 records are on three devices, of which the third is then replaced; all that these have is
+/// damaged.
+fn replaced_beside(kind: Kind, damaged: &[u8]) -> (Shelf, Matrix, coreplane_mkvs::Filled) {
+    let shelf = Shelf::new(kind, 16 << 20);
+    let shape = Shape { groups: 1, devices: 3, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    (0..500).for_each(|it| put(&matrix, &key(it), b"a value that may be damaged"));
+    shelf.pull(at(0, 2));
+    put(&matrix, b"more", b"another");
+    for device in damaged {
+        assert!(damage(&shelf, at(0, *device), b"a value that may be damaged") >= 500);
+    }
+    let fresh = FillOptions { is_fresh: true, ..FillOptions::default() };
+    let filled = matrix.replace(&shelf, at(0, 2), &fresh, &|_| {}).expect("replace");
+    assert!(matrix.standings().contains(&(at(0, 2), Standing::Current)));
+    (shelf, matrix, filled)
+}
+
+#[test]
+fn a_device_is_filled_around_damage() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        // The anchor is the last one.
+        let (shelf, matrix, filled) = replaced_beside(kind, &[1]);
+        assert_eq!(filled.lost, Vec::<Vec<u8>>::new());
+        for (number, device) in (0..500).flat_map(|it| (0..3).map(move |device| (it, device))) {
+            let found = shelf.engine(at(0, device)).get(&key(number)).expect("get");
+            let value = &b"a value that may be damaged"[..];
+            assert_eq!(found.as_deref(), Some(value), "{kind:?}, {number} on device {device}");
+        }
+        let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+        assert_eq!((scrubbed.repaired.len(), scrubbed.lost.len()), (0, 0));
+    }
+}
+
+#[test]
+fn what_is_damaged_everywhere_is_given_to_nobody() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let (shelf, matrix, mut filled) = replaced_beside(kind, &[0, 1]);
+        for number in 0..500 {
+            let found = shelf.engine(at(0, 2)).get(&key(number)).expect("get");
+            assert_eq!(found, None, "{kind:?}, {number}");
+        }
+        assert!(shelf.engine(at(0, 2)).get(b"more").expect("get").is_some());
+        filled.lost.sort();
+        assert_eq!(filled.lost, (0..500).map(key).collect::<Vec<_>>());
+        let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+        assert_eq!(scrubbed.lost.len(), 500);
+    }
+}
+
+/// A new group is given what is sound, and nothing moves that is damaged wherever it is.
+#[test]
+fn keys_move_to_a_new_group_around_damage() {
+    let value = b"a value that may be damaged";
+    for damaged in [&[1][..], &[0, 1]] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let matrix = created(&shelf);
+        (0..500).for_each(|it| put(&matrix, &key(it), value));
+        damaged.iter().for_each(|it| assert!(damage(&shelf, at(0, *it), value) >= 500));
+        let options = FillOptions::default();
+        let added = matrix.add_group(&shelf, &options, &|_| {});
+        if damaged.len() == 2 {
+            let error = added.expect_err("nobody has it").to_string();
+            assert!(error.contains("key-0"), "{error}");
+            assert!(matrix.is_moving());
+            (0..500).for_each(|it| put(&matrix, &key(it), value));
+            matrix.finish_moves(&options, &|_| {}).expect("all of it is sound");
+        } else {
+            added.expect("its peer has it");
+        }
+        assert!(!matrix.is_moving());
+        assert!(matrix.slots().0[1] > 0);
+        for number in 0..500 {
+            let found = matrix.get(&key(number)).expect("get");
+            assert_eq!(found.as_deref(), Some(&value[..]), "{number}");
+        }
+        assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
     }
 }
