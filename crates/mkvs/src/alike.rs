@@ -151,7 +151,7 @@ impl Look<'_> {
 }
 
 fn bucket_of(hash: u64, count: usize) -> usize {
-    // Other bits than those that say the slot and the stripe.
+    // Other bits than those that say the stripe, and mostly than those that say the slot.
     (hash >> 40) as usize & (count - 1)
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn finish_intents(
         }
     }
     for (intent, is_go) in open.into_values() {
-        let full = if is_go { make_intent(&intent, found, label, true)? } else { vec![] };
+        let full = if is_go { make_or_find_full(&intent, found, label)? } else { vec![] };
         // What does not fit is not made at all: nobody was told that it was.
         if !is_go || !full.is_empty() {
             for device in found.values() {
@@ -54,6 +54,24 @@ fn refuse_on(device: &Found, intent: &Intent) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Makes an intent on all devices; those that have no space for it, however often it is tried. A try that is
+/// refused may make space, by a leaf that it has written anew: a recovery that was cut off behind it would
+/// find that, and make what this one has refused. Each change writes a leaf anew at most once for that.
+fn make_or_find_full(
+    intent: &Intent,
+    found: &BTreeMap<Position, Found>,
+    label: &Label,
+) -> Result<Vec<Position>> {
+    let mut full = make_intent(intent, found, label, true)?;
+    for _ in &intent.steps {
+        if full.is_empty() {
+            break;
+        }
+        full = make_intent(intent, found, label, true)?;
+    }
+    Ok(full)
 }
 
 /// Makes an intent on all devices, or takes it back; the devices that had no space for it.

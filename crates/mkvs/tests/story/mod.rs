@@ -375,11 +375,4 @@ impl Subject for Story {
     fn check(&self, contents: &Contents, history: &History<'_, Op>) -> Result<(), String> {
         survivors::check(self, contents, history)
     }
-
-    // Whether a device has space for what was in flight may have changed with what a recovery did that was cut
-    // off: nobody was shown its decision.
-    fn agrees(&self, first: &Contents, again: &Contents, history: &History<'_, Op>) -> bool {
-        let may_differ = self.is_tight || self.fills;
-        first == again || may_differ && survivors::agree_but_in_flight(first, again, history)
-    }
 }

@@ -133,27 +133,6 @@ fn may_refuse(story: &Story, history: &History<'_, Op>) -> bool {
     }
 }
 
-/// True if two recoveries have found the same but for the keys of what was in flight.
-pub(crate) fn agree_but_in_flight(
-    first: &Contents,
-    again: &Contents,
-    history: &History<'_, Op>,
-) -> bool {
-    let (Contents::Records(first), Contents::Records(again)) = (first, again) else {
-        return false;
-    };
-    let writes = history.in_flight().filter_map(|op| match op {
-        Op::Write(_, changes) => Some(changes),
-        _ => None,
-    });
-    let open: BTreeSet<Vec<u8>> = writes.flatten().map(|(number, _)| key(*number)).collect();
-    let settled = |map: &BTreeMap<Vec<u8>, Vec<u8>>| -> BTreeMap<Vec<u8>, Vec<u8>> {
-        let settled = map.iter().filter(|(key, _)| !open.contains(*key));
-        settled.map(|(key, value)| (key.clone(), value.clone())).collect()
-    };
-    settled(first) == settled(again)
-}
-
 /// Compares what is there with what was acknowledged, refused or in flight.
 pub(crate) fn check(
     story: &Story,

@@ -49,7 +49,7 @@ pub trait Subject: Sync {
         self.recover(&spaces[0])
     }
 
-    /// Reads everything. A second recovery must find the same ([`Subject::agrees`]).
+    /// Reads everything. A second recovery must find the same.
     ///
     /// # Errors
     /// If what it sees cannot be right whatever the history: a violation.
@@ -64,17 +64,6 @@ pub trait Subject: Sync {
         contents: &Self::Contents,
         history: &History<'_, Self::Op>,
     ) -> Result<(), String>;
-
-    /// True if a recovery after one that was cut off has found the same as one that was not: both are right
-    /// by themselves. Without more said they are equal.
-    fn agrees(
-        &self,
-        first: &Self::Contents,
-        again: &Self::Contents,
-        _history: &History<'_, Self::Op>,
-    ) -> bool {
-        first == again
-    }
 }
 
 /// A run that was recorded.
@@ -402,7 +391,7 @@ impl<S: Subject> Explorer<'_, S> {
     ) -> Result<(), String> {
         let sim = self.start(image, false)?;
         let contents = self.recover_and_check(&sim, marks)?;
-        if self.subject.agrees(first, &contents, &self.history(marks)) {
+        if contents == *first {
             return Ok(());
         }
         Err(format!("recovery found {first:?} at first and {contents:?} when it was repeated"))
