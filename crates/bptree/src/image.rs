@@ -15,6 +15,8 @@ use std::cell::Cell;
 thread_local! {
     /// Where a leaf is put together: a leaf at a time, and as large as the largest.
     static BYTES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    /// Room for the records of a leaf, which is more than an allocator has at hand.
+    static ITEMS: Cell<Vec<Item<'static>>> = const { Cell::new(Vec::new()) };
 }
 
 /// A record that is to be in a leaf.
@@ -26,6 +28,25 @@ pub(crate) struct Item<'a> {
     /// The value, or the name of one that is large.
     pub(crate) value: &'a [u8],
     pub(crate) source: Source<'a>,
+}
+
+/// Room for the records of a leaf: this thread's, if it was given back.
+pub(crate) fn take_items<'a>() -> Vec<Item<'a>> {
+    let mut items = emptied(ITEMS.take());
+    items.reserve(PLACES);
+    items
+}
+
+/// Gives back what [`take_items`] gave, for the next leaf.
+pub(crate) fn give_items(items: Vec<Item<'_>>) {
+    if items.capacity() <= 2 * PLACES {
+        ITEMS.set(emptied(items));
+    }
+}
+
+/// The same room for other records: what is collected in place keeps it.
+fn emptied<'a>(items: Vec<Item<'_>>) -> Vec<Item<'a>> {
+    items.into_iter().map_while(|_| None).collect()
 }
 
 /// What is counted of a record or tombstone.
@@ -239,6 +260,17 @@ pub(crate) fn live_len(view: &View<'_>) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn room_for_records_is_used_again() {
+        let mut items = take_items();
+        let header = Header::put(1);
+        items.push(Item { header, key: b"key", value: b"value", source: Source::Caller });
+        let room = items.as_ptr().cast::<()>();
+        give_items(items);
+        let again = take_items();
+        assert_eq!((again.len(), again.as_ptr().cast::<()>()), (0, room));
+    }
 
     #[test]
     fn what_is_in_an_item_lives_unless_it_is_a_tombstone() {

@@ -32,8 +32,8 @@ pub(crate) const RESERVE: u32 = 4;
 const BLANKED: usize = 16;
 
 /// So many pages are given back before anybody looks which of them are free: that is a system call, and
-/// interrupts the other threads. No more than the caches hold.
-const GATHERED: usize = 64;
+/// interrupts the other threads, of which one may be waiting for these pages.
+const GATHERED: usize = 256;
 
 /// Pages that nobody uses.
 #[derive(Debug, Default)]

@@ -22,7 +22,7 @@
 use crate::counters::Count;
 use crate::doubt::is_doubtful;
 use crate::hurt::Cuts;
-use crate::image::{Image, Item, Source};
+use crate::image::{Image, Item, Source, give_items, take_items};
 use crate::inner::{Bound, word_at};
 use crate::keys::Edge;
 use crate::leaf::{Head, Life, PLACES, generation};
@@ -139,6 +139,7 @@ impl Store {
         let pages = self.pages.take(lens.len(), reserve)?;
         self.ask_for_heirs(&locked, &pages);
         let images = self.write_images((&locked, head), (&items, &lens), (&pages, edges))?;
+        give_items(items);
         self.fence()?;
         self.say_farewell(&[&locked], locked.held.given())?;
         self.cover();
@@ -230,7 +231,7 @@ impl Store {
         guard: &'g Guard,
         locked: &Locked<'_>,
     ) -> Result<Contents<'g>> {
-        let kept = Vec::with_capacity(PLACES);
+        let kept = take_items();
         let (expired, dropped, doubtful) = (Vec::new(), Vec::new(), Vec::new());
         let cuts = Cuts::default();
         let mut contents = Contents { kept, expired, dropped, doubtful, cuts };
@@ -446,7 +447,7 @@ impl Store {
 
 /// Sorts records by their keys, most of which differ in their first bytes: those are compared as
 /// numbers, of which the last bits say which record it is, and the records moved once.
-pub(crate) fn sort(items: &mut Vec<Item<'_>>) {
+pub(crate) fn sort(items: &mut [Item<'_>]) {
     let places = items.len().next_power_of_two() as u64 - 1;
     let entry = |(at, item): (u64, &Item<'_>)| word_at(item.key, 0) & !places | at;
     let place = |entry: u64| (entry & places) as usize;
@@ -455,7 +456,19 @@ pub(crate) fn sort(items: &mut Vec<Item<'_>>) {
     if order.windows(2).any(|pair| (pair[0] ^ pair[1]) & !places == 0) {
         order.sort_by(|a, b| items[place(*a)].key.cmp(items[place(*b)].key));
     }
-    *items = order.into_iter().map(|entry| items[place(entry)]).collect();
+    // Along the cycles of the order, so that nothing is allocated for it.
+    for start in 0..items.len() {
+        let (first, mut at) = (items[start], start);
+        loop {
+            let from = place(std::mem::replace(&mut order[at], at as u64));
+            if from == start {
+                break;
+            }
+            items[at] = items[from];
+            at = from;
+        }
+        items[at] = first;
+    }
 }
 
 /// How many of two or more records are to be in the lower one of two leaves: as near to `half` of the

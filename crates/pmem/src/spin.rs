@@ -11,6 +11,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Looks at a mutex that another thread holds before it is slept for: for as long as it takes to put a
+/// thread to sleep and to wake it. What is done under one of ours takes less, mostly.
+const LOOKS: u32 = 400;
+
 /// How long this wait has lasted.
 #[derive(Debug, Default)]
 pub struct Backoff {
@@ -48,6 +52,14 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn lock_contended<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     while schedule::waiting() {
         if let Some(guard) = mutex.try_lock() {
+            return guard;
+        }
+    }
+    for _ in 0..LOOKS {
+        std::hint::spin_loop();
+        if !mutex.is_locked()
+            && let Some(guard) = mutex.try_lock()
+        {
             return guard;
         }
     }
