@@ -423,7 +423,7 @@ impl Store {
                         // What is new in them counts when the farewell does.
                         self.note(*heir, 0, generation, level);
                     }
-                    self.lead_to_heirs(key, &heirs);
+                    self.lead_to_heirs((page, key), &heirs);
                     dead.push(page);
                     continue;
                 }

@@ -146,7 +146,7 @@ impl Store {
         let old = locked.page;
         let heirs = self.begin_all(images);
         locked.held.bury();
-        self.lead_to_heirs(key, &heirs);
+        self.lead_to_heirs((old, key), &heirs);
         self.counters.add(count, 1);
         // What was written counts, whatever comes of the rest.
         let retired = self.retire(old).and(self.forget(guard, &expired));
@@ -389,13 +389,20 @@ impl Store {
         images.into_iter().map(begin).collect()
     }
 
-    /// Puts leaves in the place of the one that serves `key`.
-    pub(crate) fn lead_to_heirs(&self, key: &[u8], heirs: &[Bound]) {
-        if let [(_, only)] = heirs {
-            self.inner.replace(key, *only);
-        }
-        for pair in heirs.windows(2) {
-            self.inner.split(pair[0].1, &pair[1].0, pair[1].1);
+    /// Puts leaves in the place of `old`, which serves `key` and which nobody gets past: it is dead, or
+    /// changing. It stays in the tree until the last change, for all keys that do not lead to their heir
+    /// yet: an heir that served keys of the next one for a moment would deny them, and lose what is
+    /// written to it.
+    pub(crate) fn lead_to_heirs(&self, (old, key): (u32, &[u8]), heirs: &[Bound]) {
+        match heirs {
+            [] => {}
+            [(_, only)] => self.inner.replace(key, *only),
+            [(_, first), (separator, second), others @ ..] => {
+                for (separator, heir) in others.iter().rev() {
+                    self.inner.split(old, separator, *heir);
+                }
+                self.inner.split(*first, separator, *second);
+            }
         }
     }
 
