@@ -312,29 +312,75 @@ impl Inner {
         Some((content.children[left], separator, content.children[left + 1]))
     }
 
-    /// Puts `leaf` in the place of the two that `separator` parts, which are below the same node.
+    /// Puts `leaf` in the place of the two that `separator` parts. They may be below two nodes by now,
+    /// though [`Inner::pair_of`] has found them below one: that one was split since.
     pub(crate) fn merge(&self, separator: &[u8], leaf: u32) {
         let mut spare = spin::lock(&self.spare);
         let mut change = Change::default();
         let mut path = self.path(separator);
-        let Some((mut number, at)) = path.pop() else { return };
+        // The lowest node with children on both sides: of those below it the right leaf is the first.
+        let fork = path.iter().rposition(|(_, at)| *at > 0);
+        debug_assert!(fork.is_some(), "the least key of all parts nothing");
+        let Some(fork) = fork else { return };
+        if fork + 1 < path.len() {
+            self.replace_last_below(path[fork], leaf, &mut change);
+        }
+        let Some((mut number, mut at)) = path.pop() else { return };
         let mut content = self.node(number).content();
-        debug_assert_eq!(
-            content.separators.get(at.wrapping_sub(1)).map(|it| &**it),
-            Some(separator)
-        );
-        content.separators.remove(at - 1);
+        while content.children.len() == 1 {
+            change.drop_node(number);
+            let Some(above) = path.pop() else { return };
+            (number, at) = above;
+            content = self.node(number).content();
+        }
         content.children.remove(at);
-        content.children[at - 1] = leaf;
+        if at > 0 {
+            let parted = content.separators.remove(at - 1);
+            debug_assert_eq!(&*parted, separator);
+            if content.level == 0 {
+                content.children[at - 1] = leaf;
+            }
+        } else {
+            let (node, at) = path[fork];
+            let mut above = self.node(node).content();
+            above.separators[at - 1] = content.separators.remove(0);
+            change.put(node, above);
+            // They lead to fewer keys now, and whoever is on his way through them is to see that.
+            for (node, _) in &path[fork + 1..] {
+                change.put(*node, self.node(*node).content());
+            }
+        }
+        self.join(path, (number, content), &mut change);
+        self.shrink(&mut change);
+        self.apply(change.clone());
+        spare.free.extend(change.dropped);
+    }
+
+    /// Puts `leaf` in the place of the last one below the child on the left of a node's child.
+    fn replace_last_below(&self, (node, at): (u32, usize), leaf: u32, change: &mut Change) {
+        let mut number = self.node(node).content().children[at - 1];
+        loop {
+            let mut content = self.node(number).content();
+            let Some(last) = content.children.last_mut() else { return };
+            if content.level == 0 {
+                *last = leaf;
+                return change.put(number, content);
+            }
+            number = *last;
+        }
+    }
+
+    /// Makes one node of one that has few children left and one beside it, and so on upwards.
+    fn join(&self, mut path: Path, (mut number, mut content): (u32, Content), change: &mut Change) {
         while let Some((parent, at)) = path.pop() {
-            let mut above = self.node(parent).content();
+            let mut above = self.content_after(change, parent);
             if content.children.len() > FANOUT / 4 || above.children.len() == 1 {
                 break;
             }
             // With the neighbour on its left, or the first with that on its right.
             let left = at.saturating_sub(1);
             let other = above.children[if at == 0 { 1 } else { left }];
-            let beside = self.node(other).content();
+            let beside = self.content_after(change, other);
             if content.children.len() + beside.children.len() > FANOUT * 3 / 4 {
                 break;
             }
@@ -344,25 +390,27 @@ impl Inner {
             above.children.remove(left + 1);
             lower.separators.extend(upper.separators);
             lower.children.extend(upper.children);
-            change.nodes.push((kept, lower));
-            change.dropped.push(dropped);
+            change.put(kept, lower);
+            change.drop_node(dropped);
             (number, content) = (parent, above);
         }
-        change.nodes.push((number, content));
-        self.shrink(&mut change);
-        self.apply(change.clone());
-        spare.free.extend(change.dropped);
+        change.put(number, content);
+    }
+
+    /// What a node will be after a change.
+    fn content_after(&self, change: &Change, number: u32) -> Content {
+        let mut changed = change.nodes.iter();
+        let changed = changed.find(|(it, _)| *it == number);
+        changed.map_or_else(|| self.node(number).content(), |(_, content)| content.clone())
     }
 
     /// A root with one child, which is a node, gives way to it.
     fn shrink(&self, change: &mut Change) {
         let mut root = self.root.load(Ordering::Acquire);
-        while let Some(at) = change.nodes.iter().position(|(number, _)| *number == root)
-            && let (_, Content { level: 1.., children, .. }) = &change.nodes[at]
+        while let Content { level: 1.., children, .. } = self.content_after(change, root)
             && let [only] = children[..]
         {
-            change.nodes.remove(at);
-            change.dropped.push(root);
+            change.drop_node(root);
             change.root = Some(only);
             root = only;
         }
@@ -397,6 +445,22 @@ struct Change {
     /// Nodes that nothing leads to any more.
     dropped: Vec<u32>,
     root: Option<u32>,
+}
+
+impl Change {
+    /// Lets a node be this, whatever it was to be before.
+    fn put(&mut self, number: u32, content: Content) {
+        match self.nodes.iter_mut().find(|(it, _)| *it == number) {
+            Some((_, before)) => *before = content,
+            None => self.nodes.push((number, content)),
+        }
+    }
+
+    /// Nothing is to lead to a node.
+    fn drop_node(&mut self, number: u32) {
+        self.nodes.retain(|(it, _)| *it != number);
+        self.dropped.push(number);
+    }
 }
 
 impl Spare {

@@ -22,6 +22,42 @@ fn check(inner: &Inner, model: &Model, keys: impl Iterator<Item = Vec<u8>>) {
     assert_eq!(inner.descend_before(None).leaf, *model.last_key_value().unwrap().1);
 }
 
+/// Every node is in use once, or not at all, and nobody is changing it.
+fn check_nodes(inner: &Inner) {
+    let spare = inner.spare.lock();
+    let mut seen = spare.free.clone();
+    let mut level = vec![inner.root.load(Ordering::Relaxed)];
+    while let Some(first) = level.first() {
+        let depth = inner.node(*first).content().level;
+        let mut below = Vec::new();
+        for number in level {
+            let content = inner.node(number).content();
+            assert_eq!((content.level, inner.node(number).stable() & 1), (depth, 0));
+            seen.push(number);
+            below.extend(content.children);
+        }
+        level = if depth > 0 { below } else { Vec::new() };
+    }
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..spare.fresh));
+}
+
+/// Bounds between leaves of different nodes: of each the level of the node that has it.
+fn bounds_of_nodes(inner: &Inner) -> Vec<(u8, Vec<u8>)> {
+    let mut level = vec![inner.root.load(Ordering::Relaxed)];
+    let mut bounds = Vec::new();
+    loop {
+        let contents: Vec<_> = level.iter().map(|number| inner.node(*number).content()).collect();
+        if contents[0].level == 0 {
+            return bounds;
+        }
+        for Content { level, separators, .. } in &contents {
+            bounds.extend(separators.iter().map(|separator| (*level, separator.to_vec())));
+        }
+        level = contents.into_iter().flat_map(|content| content.children).collect();
+    }
+}
+
 fn key_of(number: u16) -> Vec<u8> {
     // Variable in length; some begin with others.
     let mut key = number.to_string().into_bytes();
@@ -33,6 +69,8 @@ fn key_of(number: u16) -> Vec<u8> {
 enum Step {
     Split(u16),
     Merge(u16),
+    /// Of two leaves beside each other, whichever node they are below.
+    MergeAnywhere(u16),
     Replace(u16),
     Build,
 }
@@ -40,9 +78,29 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => any::<u16>().prop_map(Step::Split),
-        5 => any::<u16>().prop_map(Step::Merge),
+        3 => any::<u16>().prop_map(Step::Merge),
+        2 => any::<u16>().prop_map(Step::MergeAnywhere),
         1 => any::<u16>().prop_map(Step::Replace),
     ]
+}
+
+/// Merges two leaves into a new one: which they were.
+fn merge(inner: &Inner, model: &mut Model, (separator, new): (&[u8], u32)) -> (u32, u32) {
+    let right = model.remove(separator).unwrap();
+    let mine = model.range_mut(..separator.to_vec()).next_back().unwrap().1;
+    let left = std::mem::replace(mine, new);
+    inner.merge(separator, new);
+    (left, right)
+}
+
+/// A tree of so many leaves, and its model.
+fn tree_of(leaves: u16) -> (Inner, Model, u32) {
+    let inner = Inner::new(0, 10_000);
+    let (mut model, mut next) = (Model::from([(Vec::new(), 0)]), 0);
+    for number in 1..leaves {
+        run(&inner, &mut model, &mut next, &Step::Split(number));
+    }
+    (inner, model, next)
 }
 
 fn run(inner: &Inner, model: &mut Model, next: &mut u32, step: &Step) {
@@ -65,11 +123,13 @@ fn run(inner: &Inner, model: &mut Model, next: &mut u32, step: &Step) {
             let Some((left, separator, right)) = inner.pair_of(&key_of(*number)) else {
                 return;
             };
-            let new = leaf();
-            assert_eq!(model.remove(&*separator), Some(right));
-            let mine = model.range_mut(..separator.to_vec()).next_back().unwrap().1;
-            assert_eq!(std::mem::replace(mine, new), left);
-            inner.merge(&separator, new);
+            assert_eq!(merge(inner, model, (&separator, leaf())), (left, right));
+        }
+        Step::MergeAnywhere(number) => {
+            let bound = model.range(key_of(*number)..).next().map(|(bound, _)| bound.clone());
+            if let Some(bound) = bound {
+                merge(inner, model, (&bound, leaf()));
+            }
         }
         Step::Replace(number) => {
             let key = key_of(*number);
@@ -108,16 +168,88 @@ proptest! {
         check(&inner, &model, looked_up.iter().copied().map(key_of));
         let bounds: Vec<_> = model.keys().cloned().collect();
         check(&inner, &model, bounds.into_iter());
+        check_nodes(&inner);
+    }
+
+    /// As a merge and a split beside it: the pair is chosen, the node above it parted in the middle of
+    /// the pair, or anywhere else, and then it is merged.
+    #[test]
+    fn a_pair_is_merged_whatever_was_split_since_it_was_chosen(
+        grow in proptest::collection::vec(any::<u16>(), 100..3000),
+        chosen in proptest::collection::vec((any::<u16>(), 0_u16..130), 1..60),
+    ) {
+        let inner = Inner::new(0, 10_000);
+        let (mut model, mut next) = (Model::from([(Vec::new(), 0)]), 0);
+        for number in grow {
+            run(&inner, &mut model, &mut next, &Step::Split(number));
+        }
+        for (number, splits) in chosen {
+            let Some((left, separator, right)) = inner.pair_of(&key_of(number)) else { continue };
+            for third in number..number.saturating_add(splits) {
+                let key = key_of(third);
+                let (_, leaf) = model.range(..=key.clone()).next_back().unwrap();
+                if ![left, right].contains(leaf) {
+                    run(&inner, &mut model, &mut next, &Step::Split(third));
+                }
+            }
+            next += 1;
+            prop_assert_eq!(merge(&inner, &mut model, (&separator, next)), (left, right));
+        }
+        let bounds: Vec<_> = model.keys().cloned().collect();
+        check(&inner, &model, bounds.into_iter());
+        check_nodes(&inner);
+    }
+}
+
+/// At every depth: the last leaf of one node and the first of the next, until these are all gone.
+#[test]
+fn leaves_of_two_nodes_become_one() {
+    for chosen in [0, 1, 2] {
+        let (inner, mut model, mut next) = tree_of(6000);
+        assert!(bounds_of_nodes(&inner).iter().any(|(level, _)| *level == 2));
+        loop {
+            let mut bounds = bounds_of_nodes(&inner);
+            // The uppermost, the lowest, or one in the middle.
+            let at = [0, bounds.len().saturating_sub(1), bounds.len() / 2][chosen];
+            if at >= bounds.len() {
+                break;
+            }
+            let (_, bound) = bounds.swap_remove(at);
+            next += 1;
+            merge(&inner, &mut model, (&bound, next));
+            let (least, _) = model.range(..bound.clone()).next_back().unwrap();
+            let above = model.range(bound.clone()..).next().map(|(key, _)| key.clone());
+            let near = [least.clone(), bound].into_iter().chain(above);
+            check(&inner, &model, near);
+            if next % 64 == 0 {
+                check(&inner, &model, model.keys().cloned());
+                check_nodes(&inner);
+            }
+        }
+        check(&inner, &model, model.keys().cloned());
+        check_nodes(&inner);
+    }
+}
+
+/// Between the node that has the bound and the leaf, too: those have the same children as before, and
+/// lead to other keys.
+#[test]
+fn whoever_is_on_the_way_to_a_leaf_that_is_merged_looks_again() {
+    let (inner, mut model, next) = tree_of(6000);
+    let bounds = bounds_of_nodes(&inner);
+    let (_, bound) = bounds.iter().find(|(level, _)| *level == 2).unwrap();
+    let way: Vec<_> = inner.path(bound).into_iter().map(|(number, _)| number).collect();
+    let versions: Vec<_> = way.iter().map(|number| inner.node(*number).stable()).collect();
+    assert_eq!(versions.len(), 3);
+    merge(&inner, &mut model, (bound, next + 1));
+    for (number, version) in way.iter().zip(versions) {
+        assert!(!inner.node(*number).is_at(version), "node {number} of {way:?}");
     }
 }
 
 #[test]
 fn a_tree_that_is_merged_down_is_one_node_again() {
-    let inner = Inner::new(0, 10_000);
-    let (mut model, mut next) = (Model::from([(Vec::new(), 0)]), 0);
-    for number in 0..5000 {
-        run(&inner, &mut model, &mut next, &Step::Split(number));
-    }
+    let (inner, mut model, mut next) = tree_of(5000);
     let most = inner.spare.lock().fresh;
     for number in (0..5000).cycle().take(1_000_000) {
         if model.len() == 1 {
