@@ -39,8 +39,14 @@ impl Store {
             let birth = leaf.birth();
             // The pages of a large value are given back only when its record is gone.
             if leaf.is_at(version) {
-                if let (true, Ok((Some(whole), _))) = (checked, &seen) {
-                    self.check(guard, &whole.view, birth)?;
+                if let (true, Ok((Some(whole), _))) = (checked, &seen)
+                    && let Err(error) = self.check(guard, &whole.view, birth)
+                {
+                    // What has pages of its own may have lost them to a write since.
+                    if !leaf.is_at(version) {
+                        continue;
+                    }
+                    return Err(error);
                 }
                 return seen;
             }
@@ -197,7 +203,11 @@ impl Store {
                 locks.push((locked, bound));
             }
             if let Some((locked, _)) = locks.last() {
-                found[at] = self.seen(guard, locked.page, locked.leaf, key)?;
+                let seen = self.seen(guard, locked.page, locked.leaf, key)?;
+                if let (true, Some(whole)) = (self.check_reads, &seen.0) {
+                    self.check(guard, &whole.view, locked.held.birth())?;
+                }
+                found[at] = seen;
             }
         }
         Ok(found)
@@ -205,6 +215,15 @@ impl Store {
 
     /// All records and tombstones of the leaf that serves `key`.
     pub(crate) fn leaf_of<'g>(&'g self, guard: &'g Guard, key: &[u8]) -> Result<Leaf<'g>> {
+        self.leaf_and_page_of(guard, key).map(|(leaf, _)| leaf)
+    }
+
+    /// As [`Store::leaf_of`], and the page of that leaf.
+    pub(crate) fn leaf_and_page_of<'g>(
+        &'g self,
+        guard: &'g Guard,
+        key: &[u8],
+    ) -> Result<(Leaf<'g>, u32)> {
         loop {
             let descent = self.inner.descend(key);
             let Some((leaf, version)) = self.arrive(&descent) else {
@@ -213,7 +232,7 @@ impl Store {
             };
             let seen = self.read_leaf(guard, descent.leaf, leaf);
             if leaf.is_at(version) {
-                return seen;
+                return Ok((seen?, descent.leaf));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Whether the leaves are as they should be: beside writers, leaf by leaf.
 
 use crate::get::Leaf;
-use crate::leaf::generation;
+use crate::leaf::{PLACES, generation};
 use crate::store::Store;
 use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
@@ -18,7 +18,7 @@ impl Store {
         let mut from: Box<[u8]> = Box::default();
         loop {
             let guard = epoch::pin();
-            let leaf = match self.leaf_of(&guard, &from) {
+            let (leaf, page) = match self.leaf_and_page_of(&guard, &from) {
                 Err(error @ (Error::Corrupt { .. } | Error::ChecksumMismatch { .. })) => {
                     let Damage { offset, what } = damage_of(&error);
                     let what = format!("a leaf that cannot be read: {what}");
@@ -31,35 +31,73 @@ impl Store {
                 }
                 read => read?,
             };
-            let Leaf { head, records, in_doubt, doubtful, hurt } = leaf;
-            report.damages.extend(hurt.iter().map(|it| damage_of(&it.error)));
-            if head.least > from {
-                let what = format!("keys from {from:?} to {:?} are missing", head.least);
-                report.damages.push(Damage { offset: 0, what });
-            }
-            if let Some(Error::Corrupt { offset, what }) = in_doubt {
-                report.damages.push(Damage { offset, what });
-                report.damages.extend(doubtful.into_iter().map(|key| {
-                    let key = key.escape_ascii();
-                    let what = format!("what there is of \"{key}\" may not be the newest");
-                    Damage { offset, what }
-                }));
-            }
-            for (key, whole) in &records {
-                let view = &whole.view;
-                self.verify_record(&guard, view, head.birth, &mut report);
-                let bound = head.bound.as_deref();
-                if **key < *head.least || bound.is_some_and(|bound| **key >= *bound) {
-                    let what = "a key that is not of its leaf".to_owned();
-                    report.damages.push(Damage { offset: view.offset, what });
-                }
-            }
+            let Some(found) = self.verify_leaf(&guard, (&leaf, page), &from) else { continue };
+            report.records += found.records;
+            report.bytes += found.bytes;
+            report.damages.extend(found.damages);
             let done = report.records;
             let total = self.len();
             progress(Progress { stage: "reading records", done, total });
-            match head.bound {
+            match leaf.head.bound {
                 None => return Ok(report),
                 Some(bound) => from = bound,
+            }
+        }
+    }
+
+    /// What there is to say of a leaf, which is to serve the keys from `from` on; none if it is to be read
+    /// again: it has been written anew since.
+    fn verify_leaf(
+        &self,
+        guard: &Guard,
+        (leaf, page): (&Leaf<'_>, u32),
+        from: &[u8],
+    ) -> Option<VerifyReport> {
+        let Leaf { head, records, in_doubt, doubtful, hurt } = leaf;
+        let mut report = VerifyReport::default();
+        report.damages.extend(hurt.iter().map(|it| damage_of(&it.error)));
+        if *head.least > *from {
+            let what = format!("keys from {from:?} to {:?} are missing", head.least);
+            report.damages.push(Damage { offset: 0, what });
+        }
+        if let Some(Error::Corrupt { offset, what }) = in_doubt {
+            let offset = *offset;
+            report.damages.push(Damage { offset, what: what.clone() });
+            report.damages.extend(doubtful.iter().map(|key| {
+                let key = key.escape_ascii();
+                let what = format!("what there is of \"{key}\" may not be the newest");
+                Damage { offset, what }
+            }));
+        }
+        for (key, whole) in records {
+            let view = &whole.view;
+            let before = report.damages.len();
+            self.verify_record(guard, view, head.birth, &mut report);
+            // The pages of a large value, or of a long key, go with the record.
+            if report.damages.len() > before && !self.has_record(page, head.birth, view)? {
+                report.damages.truncate(before);
+            }
+            let bound = head.bound.as_deref();
+            if **key < *head.least || bound.is_some_and(|bound| **key >= *bound) {
+                let what = "a key that is not of its leaf".to_owned();
+                report.damages.push(Damage { offset: view.offset, what });
+            }
+        }
+        Some(report)
+    }
+
+    /// Whether a record of a leaf of this birth is still one of it; none if there is no such leaf.
+    fn has_record(&self, page: u32, birth: u64, view: &View<'_>) -> Option<bool> {
+        let leaf = self.leaves.get(page as usize);
+        let within = (view.offset - self.space.start_of(page)) as u32;
+        loop {
+            let version = leaf.version()?;
+            let is_same = leaf.birth() == birth;
+            let used = leaf.used();
+            let mut places = (0..PLACES).filter(|place| used >> place & 1 == 1);
+            let has = places.any(|place| leaf.offset(place) == within);
+            if leaf.is_at(version) {
+                return is_same.then_some(has);
             }
         }
     }
