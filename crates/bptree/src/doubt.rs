@@ -151,10 +151,12 @@ impl Store {
                 continue;
             };
             let is_in_doubt = leaf.doubt() > 0;
-            let (least, bound) = self.bounds(&guard, descent.leaf)?;
+            let bounds = self.bounds(&guard, descent.leaf);
+            // Else the page may be something else by now, and no damage.
             if !leaf.is_at(version) {
                 continue;
             }
+            let (least, bound) = bounds?;
             if is_in_doubt {
                 let (start, end) = (least.into_owned(), bound.clone().map(Cow::into_owned));
                 doubts.push(Doubt { start, end });

@@ -122,6 +122,10 @@ fn readers_scans_and_writers_of_leaves_that_come_and_go() {
         let report = shared.verify(&mut |_| ()).expect("verify");
         assert!(report.is_sound(), "{:?}", report.damages);
     }));
+    let shared = Arc::clone(&store);
+    readers.push(until(&stop, move |_| {
+        assert_eq!(shared.doubts().expect("which leaves are in doubt"), []);
+    }));
     writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
     stop.store(true, Ordering::Release);
     readers.into_iter().for_each(|reader| reader.join().expect("a reader"));
