@@ -77,8 +77,9 @@ impl Store {
             let cleared_births = image.life.birth;
             self.set_root(Root { version_base, cleared_births, held, ..root })?;
             self.version_base.store(version_base, Ordering::Release);
+            // Before anybody else writes to the root what is kept.
+            self.forgotten_tombstones.fetch_max(version, Ordering::AcqRel);
         }
-        self.forgotten_tombstones.fetch_max(version, Ordering::AcqRel);
         let _publishing = self.isolation.begin();
         self.begin(image);
         self.inner.replace_all(page);

@@ -135,6 +135,7 @@ impl Store {
             check_reads: options.check_reads,
             told_expired: AtomicU64::new(root.told_expired),
             root_change: Mutex::new(()),
+            holding: Mutex::new(()),
             whole: Mutex::new(()),
             closed: AtomicBool::new(false),
             opened: Opened {

@@ -63,6 +63,8 @@ pub(crate) struct Store {
     pub(crate) check_reads: bool,
     pub(crate) told_expired: AtomicU64,
     pub(crate) root_change: Mutex<()>,
+    /// Held while it is changed which tombstones are kept.
+    pub(crate) holding: Mutex<()>,
     /// Held by who closes or empties the store, while all leaves are shut.
     pub(crate) whole: Mutex<()>,
     pub(crate) closed: AtomicBool,

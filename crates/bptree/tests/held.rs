@@ -1,0 +1,189 @@
+//! Power cuts while it changes which tombstones are kept: whoever follows the changes misses no delete.
+
+use coreplane_bptree::{Bptree, Options};
+use coreplane_engine::{Engine, Error, WriteOptions};
+use coreplane_pmem::Space;
+use coreplane_pmem::media::sim::{History, Run, SimOptions, Standing, Subject, explore};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const KEYS: u64 = 5;
+const OPERATIONS: u64 = 90;
+const HOLDS: u64 = 14;
+
+/// Above all sequences that are given, and below all that the engine gives by itself.
+const UNKNOWN: u64 = 1 << 20;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Create,
+    /// A key, its sequence, and whether it is there afterwards.
+    Write(u64, u64, bool),
+    Hold(u64),
+}
+
+/// One thread writes, one changes what is held.
+struct Follower {
+    seed: u64,
+    /// Deletes that were to be among the changes after a cut.
+    told: AtomicU64,
+    rewrites: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Changes {
+    /// From where on they are known.
+    horizon: u64,
+    /// Of each key its sequence and whether it is there.
+    newest: BTreeMap<Vec<u8>, (u64, bool)>,
+}
+
+/// What a hold in flight has left of itself may count for one recovery and not for the next, until the
+/// first has written the root: the same is what both of them know.
+impl PartialEq for Changes {
+    fn eq(&self, other: &Self) -> bool {
+        let horizon = self.horizon.max(other.horizon);
+        let above = |it: &Self| {
+            let newest = it.newest.clone().into_iter();
+            newest.filter(|(_, (sequence, _))| *sequence > horizon).collect::<Vec<_>>()
+        };
+        above(self) == above(other)
+    }
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key {number}").into_bytes()
+}
+
+impl Follower {
+    fn write(&self, run: &Run<'_, Op>, store: &Bptree, newest: &AtomicU64) {
+        for sequence in 1..=OPERATIONS {
+            let number = (sequence * 7 + self.seed) % KEYS;
+            let is_there = !(sequence + self.seed).is_multiple_of(3);
+            let options = WriteOptions { sequence: Some(sequence), ..WriteOptions::default() };
+            run.acknowledged(Op::Write(number, sequence, is_there), || {
+                let written = if is_there {
+                    store.put(&key(number), &[sequence as u8; 700], &options)
+                } else {
+                    store.delete(&key(number), &options)
+                };
+                written.expect("a write");
+            });
+            newest.store(sequence, Ordering::Release);
+        }
+    }
+
+    fn hold(&self, run: &Run<'_, Op>, store: &Bptree, newest: &AtomicU64) {
+        for round in 0..HOLDS {
+            let newest = newest.load(Ordering::Acquire);
+            // Mostly more is forgotten, sometimes less.
+            let held = if (round + self.seed).is_multiple_of(4) { newest / 2 } else { newest };
+            run.acknowledged(Op::Hold(held), || store.hold_tombstones(held).expect("hold"));
+        }
+    }
+}
+
+impl Subject for Follower {
+    type Op = Op;
+    type Store = Option<Bptree>;
+    type Contents = Option<Changes>;
+
+    fn work(&self, run: &Run<'_, Op>) {
+        let store = run.acknowledged(Op::Create, || {
+            Bptree::simulated_create(Arc::clone(run.space()), &Options::default()).expect("create")
+        });
+        run.acknowledged(Op::Hold(0), || store.hold_tombstones(0).expect("hold"));
+        let newest = AtomicU64::new(0);
+        run.threads(|threads| {
+            threads.spawn(|| self.write(run, &store, &newest));
+            threads.spawn(|| self.hold(run, &store, &newest));
+        });
+        let rewrites = store.stats().figure("leaves_rewritten").expect("a figure");
+        self.rewrites.fetch_add(rewrites, Ordering::Relaxed);
+    }
+
+    fn recover(&self, space: &Arc<Space>) -> Result<Option<Bptree>, String> {
+        match Bptree::simulated_open(Arc::clone(space), &Options::default()) {
+            Ok(store) => Ok(Some(store)),
+            // Told apart by `check`.
+            Err(Error::Unusable(_)) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn contents(&self, store: &Option<Bptree>) -> Result<Option<Changes>, String> {
+        let Some(store) = store else { return Ok(None) };
+        let horizon = store.tombstone_horizon();
+        let mut newest = BTreeMap::new();
+        let shown = store.changes_since(horizon, &mut |entry| {
+            newest.insert(entry.key.to_vec(), (entry.sequence, entry.record.is_some()));
+        });
+        shown.map_err(|error| error.to_string())?;
+        Ok(Some(Changes { horizon: horizon.min(UNKNOWN), newest }))
+    }
+
+    fn check(&self, contents: &Option<Changes>, history: &History<'_, Op>) -> Result<(), String> {
+        let Some(Changes { horizon, newest }) = contents else {
+            let is_created = history.acknowledged().next().is_some();
+            return if is_created { Err("the store is lost".to_owned()) } else { Ok(()) };
+        };
+        let operations = history.operations();
+        let held = operations.iter().filter_map(|(op, standing)| match op {
+            Op::Hold(held) => Some((*held, *standing == Standing::Acknowledged)),
+            _ => None,
+        });
+        let held: Vec<_> = held.collect();
+        let most = held.iter().map(|(held, _)| *held).max().unwrap_or(0);
+        if held.iter().any(|it| it.1) && *horizon > most {
+            return Err(format!("from {horizon} on, and {most} was asked for"));
+        }
+        let mut last = BTreeMap::new();
+        for (op, standing) in &operations {
+            if let Op::Write(number, sequence, is_there) = op {
+                last.insert(*number, (*sequence, *is_there, *standing));
+            }
+        }
+        for (number, (sequence, is_there, standing)) in last {
+            if standing != Standing::Acknowledged || sequence <= *horizon {
+                continue;
+            }
+            self.told.fetch_add(u64::from(!is_there), Ordering::Relaxed);
+            let found = newest.get(&key(number));
+            if found != Some(&(sequence, is_there)) {
+                let what = if is_there { "put" } else { "delete" };
+                return Err(format!(
+                    "from {horizon} on key {number} is {found:?}, after the {what} {sequence}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn no_delete_is_missing_above_the_horizon_after_a_power_cut() {
+    let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
+    let (mut told, mut rewrites) = (0, 0);
+    for seed in 1..=if is_full { 60 } else { 8 } {
+        let follower = Follower { seed, told: AtomicU64::new(0), rewrites: AtomicU64::new(0) };
+        let options = SimOptions {
+            len: 256 << 10,
+            max_len: 256 << 10,
+            page_size: 4096,
+            seed,
+            images_per_cut: 4,
+            recovery_cut_in: 60,
+            images_per_recovery_cut: 2,
+            checkers: 2,
+            non_temporal: seed.is_multiple_of(2),
+            ..SimOptions::default()
+        };
+        let report = explore(&options, &follower);
+        let messages: Vec<_> = report.violations.iter().map(|it| &it.message).collect();
+        assert!(messages.is_empty(), "seed {seed}: {messages:.300?}");
+        told += follower.told.into_inner();
+        rewrites += follower.rewrites.into_inner();
+    }
+    assert!(told > 1000 && rewrites > 30, "{told} {rewrites}");
+}
