@@ -133,16 +133,13 @@ impl Store {
     /// Shows what is newer than `sequence`, tombstones too.
     ///
     /// # Errors
-    /// [`Error::HistoryGone`]; and, when all else has been shown, if some of it is in doubt.
+    /// [`Error::HistoryGone`], also when all else has been shown; and then, if some of it is in doubt.
     pub(crate) fn changes_since(
         &self,
         sequence: u64,
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<()> {
-        let horizon = self.forgotten_tombstones.load(Ordering::Acquire);
-        if sequence < horizon {
-            return Err(Error::HistoryGone { asked: sequence, horizon });
-        }
+        self.check_history(sequence)?;
         let mut from: Box<[u8]> = Box::default();
         let mut doubt = None;
         loop {
@@ -157,9 +154,22 @@ impl Store {
                 visit(Entry { record: entry.record.filter(|_| live), ..entry });
             }
             match head.bound {
-                None => return doubt.map_or(Ok(()), Err),
+                None => break,
                 Some(bound) => from = bound,
             }
         }
+        // Of a leaf whose turn had not come, too.
+        self.check_history(sequence)?;
+        doubt.map_or(Ok(()), Err)
+    }
+
+    /// # Errors
+    /// [`Error::HistoryGone`] if a tombstone above `sequence` was forgotten.
+    fn check_history(&self, sequence: u64) -> Result<()> {
+        let horizon = self.forgotten_tombstones.load(Ordering::Acquire);
+        if sequence < horizon {
+            return Err(Error::HistoryGone { asked: sequence, horizon });
+        }
+        Ok(())
     }
 }

@@ -2,8 +2,8 @@
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Engine, Error, WriteOptions};
-use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Run, SimOptions, Standing, Subject, explore};
+use coreplane_pmem::{MediaChoice, Space};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -186,4 +186,38 @@ fn no_delete_is_missing_above_the_horizon_after_a_power_cut() {
         rewrites += follower.rewrites.into_inner();
     }
     assert!(told > 1000 && rewrites > 30, "{told} {rewrites}");
+}
+
+/// A tombstone that is forgotten after the look at the horizon, and before its leaf's turn.
+#[test]
+fn a_delete_that_is_forgotten_while_changes_are_shown_is_told() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let path = directory.path().join("pool");
+    let store = Bptree::create(&path, 4 << 20, 4096, MediaChoice::Auto, &Options::default());
+    let store = store.expect("create");
+    store.hold_tombstones(0).expect("hold");
+    let (key, wait) =
+        (|number: u64| format!("key {number:03}").into_bytes(), WriteOptions::default());
+    for number in 0..200 {
+        store.put(&key(number), &[1; 100], &wait).expect("put");
+    }
+    let line = store.advance_sequence().expect("a sequence");
+    store.delete(&key(199), &wait).expect("delete");
+    let mut shown = Vec::new();
+    let told = store.changes_since(0, &mut |entry| {
+        if shown.is_empty() {
+            store.hold_tombstones(u64::MAX).expect("hold");
+            // Until the last leaf is written anew.
+            while store.tombstone_horizon() <= line {
+                store.put(&key(198), &[2; 100], &wait).expect("put");
+            }
+        }
+        shown.push(entry.key.to_vec());
+    });
+    assert!(shown.contains(&key(198)) && !shown.contains(&key(199)), "{}", shown.len());
+    let horizon = store.tombstone_horizon();
+    assert!(
+        matches!(told, Err(Error::HistoryGone { asked: 0, horizon: said }) if said == horizon),
+        "{told:?}"
+    );
 }

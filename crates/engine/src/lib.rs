@@ -302,7 +302,8 @@ pub trait Engine: Send + Sync {
     /// perhaps some older ones too. Complete only from [`Engine::tombstone_horizon`] on.
     ///
     /// # Errors
-    /// [`Error::HistoryGone`] if `sequence` is below the tombstone horizon.
+    /// [`Error::HistoryGone`] if `sequence` is below the tombstone horizon: before anything was shown, or
+    /// afterwards, if tombstones were dropped meanwhile. Then all others have been shown.
     fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()>;
 
     /// Keep every tombstone with a sequence above `sequence`, until called again, restarts

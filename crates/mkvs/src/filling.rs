@@ -154,14 +154,24 @@ impl Shared {
         pace.lost.append(&mut lost);
         let mut gone = Vec::new();
         group.ask(|device| {
-            gone.clear();
             let engine = &device.engine;
-            engine.changes_since(engine.tombstone_horizon(), &mut |entry| {
-                if entry.record.is_none() {
-                    let (key, sequence) = (entry.key.to_vec(), entry.sequence);
-                    gone.push(Item { key, put: None, sequence });
+            loop {
+                gone.clear();
+                let mut is_begun = false;
+                let shown = engine.changes_since(engine.tombstone_horizon(), &mut |entry| {
+                    is_begun = true;
+                    if entry.record.is_none() {
+                        let (key, sequence) = (entry.key.to_vec(), entry.sequence);
+                        gone.push(Item { key, put: None, sequence });
+                    }
+                });
+                match shown {
+                    // What the anchor drops meanwhile nobody needs any more, and all else has been shown.
+                    Err(Error::HistoryGone { .. }) if is_begun => return Ok(()),
+                    Err(Error::HistoryGone { .. }) => {}
+                    shown => return shown,
                 }
-            })
+            }
         })?;
         self.give_each(&gone, pace, give)
     }

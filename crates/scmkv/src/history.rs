@@ -79,14 +79,20 @@ impl Store {
         // Nothing is dropped meanwhile.
         let _cleaning = spin::lock(&self.cleaner);
         self.check_writable()?;
-        let before = self.held_tombstones.swap(sequence, Ordering::AcqRel);
-        if before == sequence {
-            return Ok(());
-        }
+        // If the root cannot be written it may say either: what either keeps is kept, and whoever calls
+        // again writes it.
+        self.held_tombstones.fetch_min(sequence, Ordering::AcqRel);
         let dropped = self.dropped_tombstones.load(Ordering::Acquire);
         let held = if sequence == u64::MAX { 0 } else { sequence.max(dropped) + 1 };
-        let _changing = spin::lock(&self.root_change);
-        self.set_root(Root { held, ..self.root() })
+        {
+            let _changing = spin::lock(&self.root_change);
+            let root = self.root();
+            if root.held != held {
+                self.set_root(Root { held, ..root })?;
+            }
+        }
+        self.held_tombstones.store(sequence, Ordering::Release);
+        Ok(())
     }
 
     /// Shows what is newer than `sequence`, tombstones too.
@@ -95,10 +101,7 @@ impl Store {
         sequence: u64,
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<()> {
-        let horizon = self.dropped_tombstones.load(Ordering::Acquire);
-        if sequence < horizon {
-            return Err(Error::HistoryGone { asked: sequence, horizon });
-        }
+        self.check_history(sequence)?;
         let mut position = Some(Position::default());
         while let Some(here) = position {
             let (leaf, group, next) = self.index.step(here);
@@ -114,6 +117,17 @@ impl Store {
                 }
             }
             position = next;
+        }
+        // Of a group whose turn had not come, too.
+        self.check_history(sequence)
+    }
+
+    /// # Errors
+    /// [`Error::HistoryGone`] if a tombstone above `sequence` was dropped.
+    fn check_history(&self, sequence: u64) -> Result<()> {
+        let horizon = self.dropped_tombstones.load(Ordering::Acquire);
+        if sequence < horizon {
+            return Err(Error::HistoryGone { asked: sequence, horizon });
         }
         Ok(())
     }
