@@ -150,7 +150,7 @@ pub(crate) struct Label {
     pub(crate) is_clean: bool,
     /// Every write up to this sequence is on all current members.
     pub(crate) mark: u64,
-    /// False from when a member was dropped, where writes wait for some members only, until those
+    /// False from when a group's anchor was dropped, where writes wait for some members only, until those
     /// that are left have all that was acknowledged.
     pub(crate) is_level: bool,
     /// Tombstones above this are held for the caller's sake.

@@ -4,6 +4,7 @@ use crate::decided::is_failure;
 use crate::device::Device;
 use crate::label::{Ack, Label, Position, Standing};
 use crate::matrix::Shared;
+use crate::order::anchor_of;
 use coreplane_engine::{Error, Remedy, Result};
 use coreplane_pmem::spin;
 use std::sync::Arc;
@@ -95,8 +96,9 @@ impl Shared {
                 return Err(Error::Unusable(what));
             }
             label.epoch += 1;
-            // The others may not have got yet what the one that is gone had acknowledged.
-            label.is_level &= label.ack == Ack::All || gone.is_empty();
+            // The others may not have got yet what the anchor had acknowledged. Who only follows has nothing
+            // that was acknowledged without the anchor, which stays.
+            label.is_level &= label.ack == Ack::All || !gone.iter().any(|it| self.is_anchor(*it));
             let failed = self.write_label(label);
             if failed.is_empty() {
                 break;
@@ -126,6 +128,11 @@ impl Shared {
         }
         self.is_level.store(label.is_level, Ordering::Release);
         Ok(())
+    }
+
+    fn is_anchor(&self, Position { group, device }: Position) -> bool {
+        let group = self.groups.get(usize::from(group));
+        group.is_some_and(|group| anchor_of(group.members()) == Some(device))
     }
 
     fn device_at(&self, Position { group, device }: Position) -> Option<&Arc<Device>> {

@@ -7,8 +7,11 @@ mod shelf;
 use coreplane_engine::{Batch, Engine, Error, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
 use scale::scaled;
+use shelf::gate::Gate;
 use shelf::{Kind, Shelf};
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 type Known = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -142,6 +145,51 @@ fn who_cannot_follow_for_lack_of_space_is_left_out() {
         matrix.close().expect("close");
         drop(matrix);
         check(&Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open"), &known);
+    }
+}
+
+/// Where writes wait for the first, one that follows has nothing that the one that is waited for has not:
+/// if it is left out for lack of space, or pulled out, and the power goes at once, nothing can be lost.
+/// Without the one that is waited for something can.
+#[test]
+fn a_power_cut_after_one_that_follows_was_left_out_loses_nothing() {
+    type Fails = fn(&Gate);
+    let full: Fails = |gate| gate.is_full.store(true, Ordering::SeqCst);
+    let out: Fails = |gate| gate.is_out.store(true, Ordering::SeqCst);
+    for (fails, device, is_sure) in [(full, 0, true), (out, 0, true), (out, 1, false)] {
+        let left_out = Position { group: 0, device };
+        let shelf = Shelf::new(Kind::Bptree, 2 << 20);
+        let shape = Shape { groups: 1, ack: Ack::First, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let other = shelf.gate(Position { device: 1 - device, ..left_out });
+        // If it follows it gets nothing any more.
+        other.is_lagging.store(!is_sure, Ordering::SeqCst);
+        let put = |number| matrix.put(&key(number), &value(1), &WriteOptions::default());
+        put(0).expect("put");
+        fails(&shelf.gate(left_out));
+        std::thread::scope(|scope| {
+            // It waits for the one that is left, and is cut off.
+            scope.spawn(|| drop(put(1)));
+            let begun = Instant::now();
+            while matrix.standings().contains(&(left_out, Standing::Current)) {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{left_out} is never left out");
+                std::thread::yield_now();
+            }
+            shelf.cut_power();
+            other.is_lagging.store(false, Ordering::SeqCst);
+        });
+        drop(matrix);
+        shelf.restore_power();
+        let opened = Matrix::open(&shelf, &Options::default(), &|_| {});
+        match opened {
+            Ok(matrix) if is_sure => {
+                assert_eq!(matrix.get(&key(0)).expect("get"), Some(value(1)));
+            }
+            Err(Error::Unusable(why)) if !is_sure => {
+                assert!(why.contains("after a device had failed"), "{why}");
+            }
+            other => panic!("{left_out}, {is_sure}: {other:?}"),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::deed::{Op, key};
 use super::{Aftermath, Story};
 use coreplane_engine::{Engine, Result, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix};
+use coreplane_mkvs::{Ack, Matrix, Position};
 use coreplane_pmem::media::sim::{History, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -119,11 +119,18 @@ fn may_refuse(story: &Story, history: &History<'_, Op>) -> bool {
     };
     let is_closed = standing(&Op::Close) == Some(Standing::Acknowledged);
     let waits_for_some = story.shape.ack != Ack::All;
+    // All that is acknowledged waits for the last of a group.
+    let is_waited_for = |position: Position| position.device + 1 == story.shape.devices;
     match &story.aftermath {
         _ if standing(&Op::Create) != Some(Standing::Acknowledged) => true,
         // What only the one that was pulled out had might be lost.
-        _ if standing(&Op::Pull).is_some() && waits_for_some && !is_closed => true,
-        _ if story.leaves_full_out() && !is_closed => true,
+        _ if standing(&Op::Pull).is_some()
+            && story.pulls.is_some_and(is_waited_for)
+            && waits_for_some
+            && !is_closed =>
+        {
+            true
+        }
         Aftermath::Opened => false,
         Aftermath::Returned(_) => waits_for_some && !is_closed,
         Aftermath::Without(missing) => {
