@@ -1,7 +1,8 @@
 //! Going through the records in no particular order: iterations and changes.
 //!
 //! Where an iteration goes on is a key, for which a number stands ([`Cursors`](coreplane_engine::Cursors)).
-//! Long keys whose rests are damaged are passed by, and told of when all others have been shown.
+//! Long keys whose rests are damaged, and large values that are not found, are passed by, and told of when
+//! all others have been shown.
 
 use crate::counters::Count;
 use crate::get::Leaf;
@@ -31,15 +32,15 @@ impl Default for Place {
 
 #[cold]
 fn passed_by(offset: u64) -> Error {
-    Error::Corrupt { offset, what: "a long key whose rest is damaged".to_owned() }
+    Error::Corrupt { offset, what: "a damaged record was passed by".to_owned() }
 }
 
 impl Store {
     /// Shows the live records of whole leaves from `cursor` on, until `count` were shown.
     ///
     /// # Errors
-    /// If a leaf is damaged, or in doubt; and of a long key that is damaged when all others have been
-    /// shown, by a call that shows none.
+    /// If a leaf is damaged, or in doubt; and of what was passed by when all others have been shown, by
+    /// a call that shows none.
     pub(crate) fn iterate(
         &self,
         cursor: u64,

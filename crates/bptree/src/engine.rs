@@ -6,7 +6,7 @@ use crate::open::{self, KIND, Options};
 use crate::put::{Plan, RestsOn};
 use crate::store::Store;
 use coreplane_engine::{
-    Batch, Doubt, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits,
+    Batch, Doubt, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Hurt, Limits,
     Mutation, Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
     Visibility, WriteOptions, Written,
 };
@@ -397,6 +397,10 @@ impl Engine for Bptree {
 
     fn doubts(&self) -> Result<Vec<Doubt>> {
         self.store.doubts()
+    }
+
+    fn hurt_since(&self, sequence: u64) -> Result<Vec<Hurt>> {
+        self.store.hurt_since(sequence)
     }
 
     fn settle(&self, doubt: &Doubt) -> Result<()> {

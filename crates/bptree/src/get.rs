@@ -2,7 +2,7 @@
 
 use crate::counters::Count;
 use crate::doubt::is_doubtful;
-use crate::hurt::Hurt;
+use crate::hurt::{Hurt, is_damage};
 use crate::leaf::{Directory, Head, generation};
 use crate::lock::Locked;
 use crate::store::Store;
@@ -254,11 +254,16 @@ impl Store {
             let place = used.trailing_zeros() as usize;
             used &= used - 1;
             let view = self.record_at(guard, page, leaf, place)?;
-            let Ok(parts) = self.parts(guard, view.key(), self.check_reads) else {
-                let error = self.damaged_key(guard, view.offset, view.key());
-                let is_record = view.header.kind == Kind::Put;
-                let (offset, sequence) = (view.offset, view.sequence());
-                hurt.push(Hurt { error, offset, sequence, is_record });
+            let is_record = view.header.kind == Kind::Put;
+            let (offset, sequence) = (view.offset, view.sequence());
+            let mut hurts = |error, known: &[u8], is_whole| {
+                let known = known.into();
+                hurt.push(Hurt { error, known, is_whole, offset, sequence, is_record });
+            };
+            // Whatever reads check: whoever goes through all keys would take it for another.
+            let Ok(parts) = self.parts(guard, view.key(), true) else {
+                let error = self.damaged_key(guard, offset, view.key());
+                hurts(error, self.prefix_of(view.key()), false);
                 continue;
             };
             let key = parts.whole();
@@ -266,8 +271,12 @@ impl Store {
                 doubtful.push(key);
                 continue;
             }
-            let ticket = self.rests_on(page, view.offset);
-            records.push((key, Whole { ticket, ..self.whole(guard, view)? }));
+            let ticket = self.rests_on(page, offset);
+            match self.whole(guard, view) {
+                Ok(whole) => records.push((key, Whole { ticket, ..whole })),
+                Err(error) if is_damage(&error) => hurts(error, &key, true),
+                Err(error) => return Err(error),
+            }
         }
         records.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         doubtful.sort_unstable();
@@ -285,7 +294,7 @@ pub(crate) struct Leaf<'g> {
     pub(crate) in_doubt: Option<Error>,
     /// Keys of which there are records that may not be the newest.
     pub(crate) doubtful: Vec<Cow<'g, [u8]>>,
-    /// Keys of it whose rests are damaged.
+    /// Keys of it whose rests are damaged, or whose large values are not where their records say.
     pub(crate) hurt: Vec<Hurt>,
 }
 

@@ -9,14 +9,15 @@
 //! never cut between them, lest the key be looked for in another leaf than it is in; and a scan that
 //! would show any of them says that there is damage. An order from before the damage is none any more: a
 //! scan sorts such keys by what it sees of them itself. An iteration shows all others, and says so last.
+//! A matrix asks which they are ([`Store::hurt_since`]), and whose peers have the same.
 
 use crate::image::Item;
 use crate::keys::{Parts, crc_of, long_len, prefix_len};
 use crate::leaf::PLACES;
 use crate::store::{FAREWELL, Store};
-use coreplane_engine::{Error, Result};
+use coreplane_engine::{Doubt, Error, Hurt as HurtKey, Result};
 use coreplane_pmem::checksum::crc32c_append;
-use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::epoch::{self, Guard};
 
 /// Whether a field stands for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,10 +63,13 @@ impl Cuts {
     }
 }
 
-/// A long key of a leaf whose rest is damaged.
+/// A long key of a leaf whose rest is damaged, or a key whose large value cannot be found.
 pub(crate) struct Hurt {
     /// What is to be said of it.
     pub(crate) error: Error,
+    /// What is known of the key: what it begins with, or all of it.
+    pub(crate) known: Box<[u8]>,
+    pub(crate) is_whole: bool,
     /// Where its record is.
     pub(crate) offset: u64,
     pub(crate) sequence: u64,
@@ -73,7 +77,22 @@ pub(crate) struct Hurt {
     pub(crate) is_record: bool,
 }
 
-fn is_damage(error: &Error) -> bool {
+impl Hurt {
+    /// The keys of which this is one.
+    fn within(&self) -> Doubt {
+        let start = self.known.to_vec();
+        if self.is_whole {
+            return Doubt { end: Some([start.as_slice(), &[0]].concat()), start };
+        }
+        let mut end = start.clone();
+        // The first that does not begin so; what begins with nothing but the greatest byte has none.
+        while end.pop_if(|last| *last == u8::MAX).is_some() {}
+        let end = end.split_last().map(|(last, before)| [before, &[last + 1]].concat());
+        Doubt { start, end }
+    }
+}
+
+pub(crate) fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Corrupt { .. } | Error::ChecksumMismatch { .. })
 }
 
@@ -85,6 +104,24 @@ impl Store {
             self.parts(guard, field, true).err().map_or(String::new(), |it| format!(": {it}"));
         let what = format!("a long key whose rest is damaged{why}");
         Error::Corrupt { offset, what }
+    }
+
+    /// The keys that are hurt and whose records are newer than `sequence`.
+    ///
+    /// # Errors
+    /// If a leaf cannot be read, and if the medium fails.
+    pub(crate) fn hurt_since(&self, sequence: u64) -> Result<Vec<HurtKey>> {
+        let (mut found, mut from) = (Vec::new(), Box::<[u8]>::default());
+        loop {
+            let guard = epoch::pin();
+            let leaf = self.leaf_of(&guard, &from)?;
+            let hurt = leaf.hurt.iter().filter(|it| it.sequence > sequence);
+            found.extend(hurt.map(|it| HurtKey { within: it.within(), sequence: it.sequence }));
+            match leaf.head.bound {
+                None => return Ok(found),
+                Some(bound) => from = bound,
+            }
+        }
     }
 
     /// Whether a field stands for a long key.

@@ -5,7 +5,7 @@
 //! hold something until the call has returned. So a fault is written once, and forgets no call.
 
 use crate::{
-    Batch, Doubt, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits, Mutation,
+    Batch, Doubt, DurableListener, Engine, Entry, Expected, Found, Horizon, Hurt, Limits, Mutation,
     Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
     Visibility, WriteOptions, Written,
 };
@@ -253,6 +253,10 @@ impl<A: Around> Engine for Surrounded<A> {
 
     fn doubts(&self) -> Result<Vec<Doubt>> {
         self.call(Call::Care, |engine| engine.doubts())
+    }
+
+    fn hurt_since(&self, sequence: u64) -> Result<Vec<Hurt>> {
+        self.call(Call::Care, |engine| engine.hurt_since(sequence))
     }
 
     fn settle(&self, doubt: &Doubt) -> Result<()> {

@@ -49,7 +49,9 @@ pub use ordered::{Ordered, end_of_prefix};
 pub use record::{Record, TimeSource, UnixMillis, Value};
 pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed};
 pub use snapshots::{Snapshot, Snapshots};
-pub use stats::{Damage, DeviceStats, Doubt, GroupStats, Latency, Progress, Stats, VerifyReport};
+pub use stats::{
+    Damage, DeviceStats, Doubt, GroupStats, Hurt, Latency, Progress, Stats, VerifyReport,
+};
 
 use std::sync::Arc;
 
@@ -419,6 +421,17 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// [`Error::Corrupt`] if it cannot even be told.
     fn doubts(&self) -> Result<Vec<Doubt>> {
+        Ok(Vec::new())
+    }
+
+    /// The keys that [`Engine::changes_since`] cannot show since they are damaged, or their records. A put
+    /// or a delete of one with a greater sequence takes its place; with one that is not greater it says
+    /// [`Outcome::NotNewer`].
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it cannot even be told.
+    fn hurt_since(&self, sequence: u64) -> Result<Vec<Hurt>> {
+        let _none = sequence;
         Ok(Vec::new())
     }
 

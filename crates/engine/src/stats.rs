@@ -133,6 +133,15 @@ pub struct Doubt {
     pub end: Option<Vec<u8>>,
 }
 
+/// A key whose record is there and cannot be shown: a part of it, or of the key itself, is damaged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hurt {
+    /// The key is one of these.
+    pub within: Doubt,
+    /// The sequence of its record.
+    pub sequence: u64,
+}
+
 /// What `verify` found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VerifyReport {

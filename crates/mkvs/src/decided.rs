@@ -62,11 +62,19 @@ impl<'a> Decided<'a> {
 impl Decided<'_> {
     pub(crate) fn make(&self, engine: &dyn Engine, options: &WriteOptions) -> Result<()> {
         // Written, or not newer than what is there: both will do.
+        self.make_told(engine, options).map(|_| ())
+    }
+
+    /// The same; what came of it.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub(crate) fn make_told(&self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome> {
         match self.put {
             Some((value, expires_at)) => {
-                engine.put(self.key, value, &WriteOptions { expires_at, ..*options }).map(|_| ())
+                engine.put(self.key, value, &WriteOptions { expires_at, ..*options })
             }
-            None => engine.delete(self.key, options).map(|_| ()),
+            None => engine.delete(self.key, options),
         }
     }
 
@@ -81,14 +89,27 @@ impl Decided<'_> {
         options: &WriteOptions,
         is_spared: bool,
     ) -> Result<()> {
+        self.restore_told(engine, options, is_spared).map(|_| ())
+    }
+
+    /// The same; what came of it, unless it was spared.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub(crate) fn restore_told(
+        &self,
+        engine: &dyn Engine,
+        options: &WriteOptions,
+        is_spared: bool,
+    ) -> Result<Option<Outcome>> {
         let is_absent = || {
             let found = engine.get_with(self.key, Visibility::Early, &mut |_| {});
             found.is_ok_and(|found| !found.hit)
         };
         if self.put.is_none() && is_spared && is_absent() {
-            return Ok(());
+            return Ok(None);
         }
-        self.make(engine, options)
+        self.make_told(engine, options).map(Some)
     }
 
     pub(crate) fn to_change(self) -> Change {

@@ -8,10 +8,11 @@ use crate::matrix::is_reserved;
 use crate::open::Found;
 use crate::pending::Devices;
 use crate::place::slot_of;
-use crate::scrub::show_sure;
+use crate::scrub::{is_within, show_sure};
 use crate::uncertain::Uncertain;
 use coreplane_engine::{
-    Change, Doubt, Entry, Error, Progress, Remedy, Result, Visibility, WriteOptions,
+    Change, Doubt, Engine, Entry, Error, Hurt, Outcome, Progress, Remedy, Result, Visibility,
+    WriteOptions,
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -123,77 +124,177 @@ fn leave_out(
     Ok(())
 }
 
+/// What members cannot show of what they had got.
+#[derive(Default)]
+struct Lost {
+    /// Of these keys nobody knows what there was.
+    doubts: Vec<Doubt>,
+    /// Of one of these keys each there was something that no other has, with this sequence.
+    hurt: Vec<Hurt>,
+}
+
 /// Brings the members of a group level: gives each what another has that is newer. Who has no space
-/// for it is left out.
+/// for it is left out. What one alone has, and damaged, is noted in the label unless that loss `is_accepted`;
+/// the greatest sequence of those.
+///
+/// Where writes wait for all it was never acknowledged, and what the others have counts.
 ///
 /// # Errors
 /// As the engines.
 pub(crate) fn level(
     found: &mut BTreeMap<Position, Found>,
     label: &mut Label,
-    group: u16,
+    (group, is_accepted): (u16, bool),
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<()> {
-    let mut lost = Vec::new();
-    for position in level_members(found, (label.mark, group), &mut lost, progress)? {
+) -> Result<u64> {
+    let is_nothing = label.ack == Ack::All || is_accepted;
+    let mut lost = Lost::default();
+    let members = (label.mark, group, is_nothing);
+    for position in level_members(found, members, &mut lost, progress)? {
         leave_out(position, found, label)?;
     }
+    let Lost { doubts, hurt } = lost;
+    let greatest = hurt.iter().map(|it| it.sequence).max().unwrap_or(0);
     if label.ack != Ack::All {
         // The one that has lost them may have been the only holder of what was acknowledged.
-        label.uncertain.extend(lost.into_iter().map(|doubt| Uncertain::new(group, doubt)));
+        label.uncertain.extend(doubts.into_iter().map(|doubt| Uncertain::new(group, doubt)));
+        for Hurt { within, sequence } in hurt {
+            // It may have been hurt when the matrix was opened before.
+            if !label.uncertain.iter().any(|it| it.covers(group, &within, sequence)) {
+                label.uncertain.push(Uncertain::new(group, within));
+            }
+        }
     }
-    Ok(())
+    Ok(greatest)
+}
+
+/// The members of a group, while they are brought level.
+struct Members<'f> {
+    all: Vec<(&'f Position, &'f Found)>,
+    /// Those that have no space.
+    full: Vec<Position>,
+}
+
+impl Members<'_> {
+    /// One of a set whose record of a key is whole.
+    fn sound(&self, set: Devices, key: &[u8]) -> Result<Option<&Found>> {
+        for (position, device) in &self.all {
+            if set & 1 << position.device != 0 {
+                match device.engine.check(key) {
+                    Err(error) if is_damage(&error) => {}
+                    checked => return checked.map(|_| Some(*device)),
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives a change to those of a set. Who had it already, damaged.
+    fn give(&mut self, set: Devices, change: &Change, sequence: u64) -> Result<Vec<Position>> {
+        // A device must not be left out because it is full.
+        let options =
+            WriteOptions { sequence: Some(sequence), is_vital: true, ..WriteOptions::default() };
+        let mut had = Vec::new();
+        for (position, device) in &self.all {
+            if set & 1 << position.device == 0 || self.full.contains(*position) {
+                continue;
+            }
+            // What is not there need not be deleted: a full device has no space for more marks.
+            match Decided::of(change).restore_told(&*device.engine, &options, true) {
+                Err(error) if !is_failure(&error) => self.full.push(**position),
+                Ok(Some(Outcome::NotNewer(theirs, _))) if theirs == sequence => {
+                    had.push(**position)
+                }
+                other => drop(other?),
+            }
+        }
+        Ok(had)
+    }
+
+    /// What one of them has of a key takes the place of what all have.
+    fn give_older(&mut self, all: Devices, source: &dyn Engine, key: &[u8]) -> Result<()> {
+        let change = change_of(source, key)?;
+        let mut newest = 0;
+        for (_, device) in &self.all {
+            newest = newest.max(device.engine.advance_sequence()?);
+        }
+        self.give(all, &change, newest + 1).map(|_| ())
+    }
+}
+
+/// What a device has of a key.
+fn change_of(engine: &dyn Engine, key: &[u8]) -> Result<Change> {
+    let key = key.to_vec();
+    let mut change = Change::Delete { key: key.clone() };
+    engine.get_with(&key, Visibility::Durable, &mut |record| {
+        let (value, expires_at) = (record.value.to_vec(), record.expires_at);
+        change = Change::Put { key: key.clone(), value, expires_at };
+    })?;
+    Ok(change)
 }
 
 fn level_members(
     found: &BTreeMap<Position, Found>,
-    (mark, group): (u64, u16),
-    lost: &mut Vec<Doubt>,
+    (mark, group, is_nothing): (u64, u16, bool),
+    lost: &mut Lost,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Position>> {
-    let members: Vec<(&Position, &Found)> =
+    let all: Vec<(&Position, &Found)> =
         found.iter().filter(|(position, _)| position.group == group).collect();
-    let mut full = Vec::new();
-    if members.len() < 2 {
-        return Ok(full);
+    let mut members = Members { all, full: Vec::new() };
+    if members.all.len() < 2 {
+        return Ok(members.full);
     }
-    let newest = match newest_since(&members, Some(mark), lost) {
+    let (mut since, doubts) = (Some(mark), &mut lost.doubts);
+    let newest = match newest_since(&members.all, since, doubts) {
         // A write whose sequence was given was older than what tombstones are kept for: then all that
         // there is is held against each other. Who lacks a key without a tombstone never had it.
-        Err(Error::HistoryGone { .. }) => newest_since(&members, None, lost)?,
+        Err(Error::HistoryGone { .. }) => {
+            since = None;
+            newest_since(&members.all, since, doubts)?
+        }
         other => other?,
     };
-    let all = members.iter().fold(0, |set, (position, _)| set | 1 << position.device);
-    let total = newest.len() as u64;
-    for (done, (key, (sequence, has, at))) in (0..).zip(newest) {
+    let all = members.all.iter().fold(0, |set, (position, _)| set | 1 << position.device);
+    let (total, mut proven) = (newest.len() as u64, Vec::new());
+    for (done, (key, (sequence, has))) in (0..).zip(newest) {
         progress(Progress { stage: "bringing members level", done, total });
         if has == all {
             continue;
         }
-        let mut change = Change::Delete { key: key.clone() };
-        let source = &members[at].1.engine;
-        source.get_with(&key, Visibility::Durable, &mut |record| {
-            let (value, expires_at) = (record.value.to_vec(), record.expires_at);
-            change = Change::Put { key: key.clone(), value, expires_at };
-        })?;
-        // A device must not be left out because it is full.
-        let sequence = Some(sequence);
-        let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
-        for (position, device) in &members {
-            if has & 1 << position.device == 0 && !full.contains(*position) {
-                // What is not there need not be deleted: a full device has no space for more marks.
-                match Decided::of(&change).restore(&*device.engine, &options, true) {
-                    Err(error) if !is_failure(&error) => full.push(**position),
-                    other => other?,
-                }
-            }
+        if let Some(source) = members.sound(has, &key)? {
+            let change = change_of(&*source.engine, &key)?;
+            let had = members.give(all & !has, &change, sequence)?;
+            proven.extend(had.into_iter().map(|position| (position, key.clone(), sequence)));
+        } else if !is_nothing {
+            let end = Some([key.as_slice(), &[0]].concat());
+            lost.hurt.push(Hurt { within: Doubt { start: key, end }, sequence });
+        } else if let Some(source) = members.sound(all & !has, &key)? {
+            let source = std::sync::Arc::clone(&source.engine);
+            members.give_older(all, &*source, &key)?;
         }
     }
-    Ok(full)
+    for (position, device) in &members.all {
+        let mut hurt = hurt_since(&*device.engine, since)?;
+        // What another has, too, is known.
+        for (_, key, sequence) in proven.iter().filter(|it| it.0 == **position) {
+            let is_it = |it: &Hurt| it.sequence == *sequence && is_within(&it.within, key);
+            if let Some(at) = hurt.iter().position(is_it) {
+                hurt.remove(at);
+            }
+        }
+        lost.hurt.extend(hurt);
+    }
+    Ok(members.full)
 }
 
-/// Of each key the newest sequence, who has it, and one of them.
-type Newest = HashMap<Vec<u8>, (u64, Devices, usize)>;
+/// The keys of a device that it cannot show and that are newer than a mark, if there is one.
+fn hurt_since(engine: &dyn Engine, mark: Option<u64>) -> Result<Vec<Hurt>> {
+    engine.hurt_since(mark.unwrap_or(engine.tombstone_horizon()))
+}
+
+/// Of each key the newest sequence, and who has it.
+type Newest = HashMap<Vec<u8>, (u64, Devices)>;
 
 /// Of each key that is newer than `mark` on one of the devices; without a mark of all keys.
 fn newest_since(
@@ -203,31 +304,38 @@ fn newest_since(
 ) -> Result<Newest> {
     let mut newest = Newest::new();
     lost.clear();
-    for (at, (position, device)) in members.iter().enumerate() {
+    for (position, device) in members {
         let bit = 1 << position.device;
         let mut note = |entry: Entry<'_>| {
             if is_reserved(entry.key) {
                 return;
             }
-            let known = newest.entry(entry.key.to_vec()).or_insert((entry.sequence, 0, at));
+            let known = newest.entry(entry.key.to_vec()).or_insert((entry.sequence, 0));
             if entry.sequence > known.0 {
-                *known = (entry.sequence, bit, at);
+                *known = (entry.sequence, bit);
             } else if entry.sequence == known.0 {
                 known.1 |= bit;
             }
         };
         let engine = &device.engine;
         let since = mark.unwrap_or(engine.tombstone_horizon());
-        let doubts = match engine.changes_since(since, &mut note) {
+        let (mut doubts, mut is_hurt) = (Vec::new(), false);
+        if let Err(error) = engine.changes_since(since, &mut note) {
             // It has shown all that is sure: of the rest it is given what others have, as if it lacked it.
-            Err(error) if is_damage(&error) => match engine.doubts()? {
-                doubts if doubts.is_empty() => return Err(error),
-                doubts => doubts,
-            },
-            shown => shown.map(|()| Vec::new())?,
-        };
+            if !is_damage(&error) {
+                return Err(error);
+            }
+            (doubts, is_hurt) = (engine.doubts()?, !engine.hurt_since(since)?.is_empty());
+            if doubts.is_empty() && !is_hurt {
+                return Err(error);
+            }
+        }
         if mark.is_none() {
-            show_sure(&**engine, &doubts, &mut note)?;
+            match show_sure(&**engine, &doubts, &mut note) {
+                // It has shown the others.
+                Err(error) if is_damage(&error) && is_hurt && doubts.is_empty() => {}
+                shown => shown?,
+            }
         }
         lost.extend(doubts);
     }

@@ -215,14 +215,17 @@ impl Matrix {
         let (mut label, losses) = admitted.map_err(|error| damaged_first(&damaged, error))?;
         let kept_at = kept_at.filter(|_| losses.is_empty());
         clear::finish(&found, &mut label)?;
+        let mut lost = 0;
         if !label.is_clean {
             level::finish_intents(&mut found, &mut label)?;
             for group in 0..label.members.len() as u16 {
-                level::level(&mut found, &mut label, group, progress)?;
+                let group = (group, options.accept_loss);
+                lost = lost.max(level::level(&mut found, &mut label, group, progress)?);
             }
         }
         if options.accept_loss {
             label.uncertain.clear();
+            accept(&found, &mut label, lost)?;
         }
         let matrix = Self::assemble(found, label, (clock, options, kept_at))?;
         *matrix.shared.damaged.lock() = damaged;
@@ -318,6 +321,15 @@ impl Matrix {
         }
         Ok(Self { shared })
     }
+}
+
+/// What was lost up to a sequence is not to be missed again: all members are level, durably.
+fn accept(found: &BTreeMap<Position, Found>, label: &mut Label, lost: u64) -> Result<()> {
+    if lost > label.mark {
+        found.values().try_for_each(|device| device.engine.sync())?;
+        label.mark = lost;
+    }
+    Ok(())
 }
 
 /// The devices of each group.

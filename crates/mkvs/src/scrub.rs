@@ -35,7 +35,8 @@ pub struct Scrubbed {
     pub records: u64,
     /// Devices that had a damaged record, once for each, which was written anew from a peer.
     pub repaired: Vec<Position>,
-    /// Keys whose record is damaged on every device: nothing was changed.
+    /// Keys whose record is damaged on every device, or on one that may have been the only one with what was
+    /// written last: nothing was changed.
     pub lost: Vec<Vec<u8>>,
     /// Devices that had lost records, once for each range of keys that they may have been of, when all
     /// that its peers have of it was written anew.
@@ -238,7 +239,9 @@ impl Shared {
         };
         let mut item = Item { key: key.to_vec(), put: None, sequence: group.draw(None) };
         let source = Arc::clone(group.device(*source)?);
+        let mut known = 0;
         let read = source.engine.get_with(key, Visibility::Durable, &mut |record: Record<'_>| {
+            known = record.sequence;
             item.put = Some((record.value.to_vec(), record.expires_at));
         });
         match read {
@@ -247,6 +250,13 @@ impl Shared {
                 return group.go_on_without(&source, error);
             }
             read => drop(read?),
+        }
+        if self.uncertain.since(group.number, key).is_some_and(|since| known <= since) {
+            // What is written anew would be taken for what was written last.
+            if !scrubbed.lost.iter().any(|lost| lost == key) {
+                scrubbed.lost.push(key.to_vec());
+            }
+            return Ok(());
         }
         for device in group.of(group.followers()) {
             if let Err(error) = item.give_to(&*device.engine) {
@@ -287,7 +297,7 @@ impl Shared {
     }
 }
 
-fn is_within(doubt: &Doubt, key: &[u8]) -> bool {
+pub(crate) fn is_within(doubt: &Doubt, key: &[u8]) -> bool {
     key >= doubt.start.as_slice() && doubt.end.as_ref().is_none_or(|end| key < end.as_slice())
 }
 

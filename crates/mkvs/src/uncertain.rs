@@ -35,6 +35,15 @@ impl Uncertain {
         }
     }
 
+    /// True if it is known already that nobody knows of these keys what had this sequence.
+    pub(crate) fn covers(&self, group: u16, Doubt { start, end }: &Doubt, sequence: u64) -> bool {
+        let ends_behind = match (&self.end, end) {
+            (None, _) => true,
+            (Some(own), other) => other.as_ref().is_some_and(|other| other <= own),
+        };
+        self.group == group && self.start <= *start && ends_behind && sequence <= self.since
+    }
+
     /// True if some key from `start` to below `end` is one of these.
     fn overlaps(&self, start: &[u8], end: Option<&[u8]>) -> bool {
         end.is_none_or(|end| self.start.as_slice() < end)

@@ -1,0 +1,178 @@
+//! Records that are damaged when a matrix is opened after a crash, and that are newer than what is known to
+//! be on all devices: one of them does not keep the matrix from opening, what it may have been is not
+//! answered older, and it is named.
+
+mod shelf;
+
+use coreplane_engine::{Engine, Error, UnixMillis, WriteOptions};
+use coreplane_mkvs::{Ack, Matrix, Options, Position, Rack, Shape, Standing, TimeSource};
+use shelf::sample::{at, opened, put};
+use shelf::{Kind, Shelf};
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+
+const PAGE: usize = 8192;
+const KEYS: u64 = 60;
+/// The one that is damaged, and one that only one device ever had.
+const HURT: u64 = 42;
+const NEW: u64 = 77;
+
+/// The end of its key is in a page of its own.
+fn long_key(number: u64) -> Vec<u8> {
+    let number = format!("{number:04}").into_bytes();
+    [&b"key-"[..], &number, &[b'l'; 3000], &number].concat()
+}
+
+/// What is damaged of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// A byte of the key's rest, or what kind of page that is in.
+    KeysRest,
+    KeysPage,
+    /// The same of its value.
+    Value,
+    ValuesPage,
+}
+
+const PARTS: [Part; 4] = [Part::KeysRest, Part::KeysPage, Part::Value, Part::ValuesPage];
+
+impl Part {
+    fn is_of_key(self) -> bool {
+        matches!(self, Self::KeysRest | Self::KeysPage)
+    }
+
+    fn key(self, number: u64) -> Vec<u8> {
+        if self.is_of_key() { long_key(number) } else { format!("key-{number:04}").into_bytes() }
+    }
+
+    fn value(self, number: u64) -> Vec<u8> {
+        // In pages of its own.
+        let more = if self.is_of_key() { 0 } else { 5000 };
+        [format!("the value of number {number:04}, and some more").into_bytes(), vec![7; more]]
+            .concat()
+    }
+
+    /// Damages the record of a key on a device that is not open.
+    fn damage(self, shelf: &Shelf, place: Position, number: u64) {
+        let needle = match self.is_of_key() {
+            true => format!("lll{number:04}").into_bytes(),
+            false => self.value(number)[..40].to_vec(),
+        };
+        let pool = std::fs::read(shelf.path(place)).expect("read");
+        let found = pool.windows(needle.len()).enumerate().filter(|(_, it)| *it == needle);
+        let file = std::fs::File::options().write(true).open(shelf.path(place)).expect("open");
+        let mut damaged = 0;
+        for (found, _) in found {
+            let is_page = matches!(self, Self::KeysPage | Self::ValuesPage);
+            let offset = if is_page { found / PAGE * PAGE + 4 } else { found + needle.len() - 1 };
+            file.write_at(&[pool[offset] ^ 1], offset as u64).expect("write");
+            damaged += 1;
+        }
+        assert!(damaged > 0, "{self:?}");
+    }
+}
+
+/// A matrix that was killed when all devices had all of it.
+fn killed(part: Part, ack: Ack) -> Shelf {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 1, ack, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    (0..KEYS).for_each(|it| put(&matrix, &part.key(it), &part.value(it)));
+    matrix.sync().expect("sync");
+    shelf
+}
+
+/// The anchor was given a write that no other has got.
+fn written_on_the_anchor(shelf: &Shelf, part: Part, number: u64) {
+    let clock: TimeSource = Arc::new(UnixMillis::now);
+    let device = shelf.open(at(0, 1), &clock).expect("open");
+    let sequence = Some(device.advance_sequence().expect("a sequence") + 1);
+    let options = WriteOptions { sequence, ..WriteOptions::default() };
+    let value = [part.value(number), b"!".to_vec()].concat();
+    device.put(&part.key(number), &value, &options).expect("put");
+}
+
+fn are_right(matrix: &Matrix, part: Part, but: Option<u64>) {
+    for number in (0..KEYS).filter(|it| Some(*it) != but) {
+        assert_eq!(matrix.get(&part.key(number)).expect("get"), Some(part.value(number)));
+    }
+    assert!(matrix.standings().iter().all(|(_, standing)| *standing == Standing::Current));
+}
+
+/// Its peer has the same write.
+#[test]
+fn a_matrix_opens_although_a_new_record_of_one_device_is_damaged() {
+    for (part, ack) in PARTS.into_iter().flat_map(|part| [(part, Ack::All), (part, Ack::First)]) {
+        for device in [0, 1] {
+            let shelf = killed(part, ack);
+            part.damage(&shelf, at(0, device), HURT);
+            let matrix =
+                opened(&shelf).unwrap_or_else(|error| panic!("{part:?}, {ack:?}: {error}"));
+            // Reads check nothing of a value.
+            are_right(&matrix, part, (part == Part::Value).then_some(HURT));
+            let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+            assert_eq!((scrubbed.repaired, scrubbed.lost.len()), (vec![at(0, device)], 0));
+            assert_eq!(scrubbed.uncertain, [], "{part:?}, {ack:?}");
+            assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+            are_right(&matrix, part, None);
+            shelf.pull(at(0, 1 - device));
+            (0..KEYS).for_each(|it| assert!(matrix.get(&part.key(it)).expect("get").is_some()));
+        }
+    }
+}
+
+/// Only one device has the write, so that nobody was told of it: what its peer has counts.
+#[test]
+fn where_all_are_waited_for_what_one_has_alone_and_damaged_never_was() {
+    for part in PARTS {
+        let shelf = killed(part, Ack::All);
+        for number in [HURT, NEW] {
+            written_on_the_anchor(&shelf, part, number);
+            part.damage(&shelf, at(0, 1), number);
+        }
+        let matrix = opened(&shelf).unwrap_or_else(|error| panic!("{part:?}: {error}"));
+        are_right(&matrix, part, None);
+        assert_eq!(matrix.get(&part.key(NEW)).expect("get"), None, "{part:?}");
+        matrix.scrub(&|_| {}).expect("scrub");
+        are_right(&matrix, part, None);
+        shelf.pull(at(0, 0));
+        assert_eq!(matrix.get(&part.key(HURT)).expect("get"), Some(part.value(HURT)), "{part:?}");
+    }
+}
+
+/// Only one device has the write, which may have been acknowledged: nobody is told what was before it.
+#[test]
+fn where_one_is_waited_for_what_it_has_alone_and_damaged_is_an_error() {
+    for part in PARTS {
+        let shelf = killed(part, Ack::First);
+        for number in [HURT, NEW] {
+            written_on_the_anchor(&shelf, part, number);
+            part.damage(&shelf, at(0, 1), number);
+        }
+        for tries in 0..3 {
+            let matrix = opened(&shelf).unwrap_or_else(|error| panic!("{part:?}: {error}"));
+            are_right(&matrix, part, Some(HURT));
+            for number in [HURT, NEW] {
+                let found = matrix.get(&part.key(number));
+                assert!(matches!(found, Err(Error::Unusable(_))), "{part:?}, {number}: {found:?}");
+            }
+            // Whatever has looked at it meanwhile.
+            let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+            assert_eq!(scrubbed.uncertain.len(), 2, "{part:?}: {scrubbed:?}");
+            if tries == 1 {
+                put(&matrix, &part.key(NEW), b"since");
+                assert_eq!(
+                    matrix.get(&part.key(NEW)).expect("get").as_deref(),
+                    Some(&b"since"[..])
+                );
+                break;
+            }
+        }
+        let accept = Options { accept_loss: true, ..Options::default() };
+        for options in [accept, Options::default()] {
+            let matrix = Matrix::open(&shelf, &options, &|_| {}).expect("open");
+            let found = matrix.get(&part.key(HURT)).expect("it was accepted");
+            assert_eq!(found, Some(part.value(HURT)), "{part:?}");
+        }
+    }
+}
