@@ -35,7 +35,9 @@ pub struct Filled {
     pub bytes: u64,
     /// How long it took.
     pub elapsed: Duration,
-    /// Keys that were left out, since their record is damaged on every device that has it.
+    /// Keys that were left out, since their record is damaged on every device that has it. Reads of them
+    /// fail from then on, whichever device is asked, until they are written again, or the loss is accepted when
+    /// the matrix is opened.
     pub lost: Vec<Vec<u8>>,
 }
 
@@ -84,6 +86,13 @@ impl Pace {
 
     pub(crate) fn records(&self) -> u64 {
         self.records
+    }
+
+    /// Nobody is given a key.
+    pub(crate) fn leave_out(&mut self, key: &[u8]) {
+        if !self.lost.iter().any(|it| it == key) {
+            self.lost.push(key.to_vec());
+        }
     }
 
     /// Keys that nobody was given, since every device that has them has them damaged.

@@ -16,6 +16,7 @@
 
 use crate::believed::{Checked, believed};
 use crate::bloom::hash_of;
+use crate::decided::is_damage;
 use crate::device::Device;
 use crate::engine::Matrix;
 use crate::filling::{FillOptions, Filled, Item, Pace};
@@ -26,6 +27,8 @@ use crate::label::{Label, Member, Position, Standing};
 use crate::matrix::{Shared, is_reserved};
 use crate::open::{Rack, drawn};
 use crate::pending::Pending;
+use crate::scrub::Scrubbed;
+use crate::uncertain::Uncertain;
 use coreplane_engine::{Engine, Error, Outcome, Progress, Result, Visibility, WriteOptions};
 use coreplane_pmem::spin;
 use std::sync::Arc;
@@ -68,7 +71,9 @@ impl Matrix {
             group.standings.join(place.device);
         }
         let filled = shared.fill(group, &device, options, progress);
-        let joined = filled.and_then(|filled| shared.admit(group, &device).map(|()| filled));
+        let joined = filled.and_then(|(filled, since)| {
+            shared.admit(group, &device, (&filled.lost, since)).map(|()| filled)
+        });
         if joined.is_err() {
             group.standings.leave(place.device);
             shared.settle_group(group);
@@ -206,16 +211,18 @@ impl Shared {
         Ok(label.clone())
     }
 
-    /// Gives a device all that its peers have, and takes from it what they have not.
+    /// Gives a device all that its peers have, and takes from it what they have not. With the sequence above
+    /// which it has everything.
     fn fill(
         &self,
         group: &Arc<Group>,
         device: &Device,
         options: &FillOptions,
         progress: &dyn Fn(Progress),
-    ) -> Result<Filled> {
+    ) -> Result<(Filled, u64)> {
         // Whoever writes from here on knows of it; what was written before is found.
         self.pending.wait_for_turns();
+        let since = self.sequence.load(Ordering::Acquire);
         let total = group.ask(|device| device.engine.len())?;
         let mut pace = Pace::new(options);
         let mut done = 0;
@@ -233,9 +240,9 @@ impl Shared {
                 _ => Ok(()),
             }
         })?;
-        self.hold_against_peers(group, device, progress)?;
+        self.hold_against_peers((group, device), &mut pace, progress)?;
         progress(Progress { stage: "filling", done: pace.records(), total: pace.records() });
-        Ok(pace.filled())
+        Ok((pace.filled(), since))
     }
 
     /// # Errors
@@ -252,8 +259,8 @@ impl Shared {
     /// theirs is overwritten.
     fn hold_against_peers(
         &self,
-        group: &Arc<Group>,
-        device: &Device,
+        (group, device): (&Arc<Group>, &Device),
+        pace: &mut Pace,
         progress: &dyn Fn(Progress),
     ) -> Result<()> {
         let (mut cursor, mut done, total) = (0, 0, device.engine.len()?);
@@ -269,9 +276,16 @@ impl Shared {
                 self.check_going_on()?;
                 self.check_joining(group, device)?;
                 // Mostly they have the same, and nobody's turn is needed to see that.
-                let of_peers = self.item_of(group, &key)?;
-                if of_peers.is_none_or(|item| item.sequence != sequence) {
-                    self.hold_key_against_peers(group, device, &key)?;
+                let held = match self.item_of(group, &key) {
+                    Ok(Some(item)) if item.sequence == sequence => Ok(()),
+                    Ok(_) => self.hold_key_against_peers(group, device, &key),
+                    Err(error) => Err(error),
+                };
+                match held {
+                    Err(error) if is_damage(&error) => {
+                        self.hold_damaged_key((group, device), &key, pace)?;
+                    }
+                    held => held?,
                 }
             }
             progress(Progress { stage: "holding against peers", done: done.min(total), total });
@@ -279,6 +293,23 @@ impl Shared {
                 return Ok(());
             }
         }
+    }
+
+    /// The same of a key that is damaged on a peer. If all that have it have it so it stays as it is, and
+    /// nobody relies on it.
+    fn hold_damaged_key(
+        &self,
+        (group, device): (&Arc<Group>, &Device),
+        key: &[u8],
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let mut scrubbed = Scrubbed::default();
+        self.scrub_key(group, key, &mut scrubbed)?;
+        if scrubbed.lost.is_empty() {
+            return self.hold_key_against_peers(group, device, key);
+        }
+        pace.leave_out(key);
+        Ok(())
     }
 
     /// What the members of a group have of a key.
@@ -329,8 +360,31 @@ impl Shared {
         Ok(())
     }
 
+    /// Keys that nobody could give to a device, and that it has not been given since: it is not to say of them
+    /// that they are not there.
+    ///
+    /// # Errors
+    /// As the device.
+    fn left_out(
+        &self,
+        group: &Group,
+        device: &Device,
+        (lost, since): (&[Vec<u8>], u64),
+    ) -> Result<Vec<Uncertain>> {
+        let mut left_out = Vec::new();
+        for key in lost {
+            let mut known = 0;
+            device.engine.get_with(key, Visibility::Durable, &mut |it| known = it.sequence)?;
+            let is_known = known > since;
+            if !is_known && self.uncertain.since(group.number, key).is_none_or(|it| it < since) {
+                left_out.push(Uncertain::of_key(group.number, key, since));
+            }
+        }
+        Ok(left_out)
+    }
+
     /// A device that has been filled is a member: durably so, when it returns.
-    fn admit(&self, group: &Arc<Group>, device: &Device) -> Result<()> {
+    fn admit(&self, group: &Arc<Group>, device: &Device, lost: (&[Vec<u8>], u64)) -> Result<()> {
         group.standings.propose(device.number);
         // Whoever writes from here on waits for it; what others have written is in its ring.
         self.pending.wait_for_turns();
@@ -344,9 +398,12 @@ impl Shared {
         self.check_joining(group, device)?;
         let before = label.clone();
         label.stand(place, Standing::Current);
+        let left_out = self.left_out(group, device, lost)?;
+        label.take_uncertain(&left_out)?;
         // It was not given the tombstones that its peers had forgotten.
         label.horizon = label.horizon.max(horizon);
         self.write_without(&mut label, &before, vec![], Some(place))?;
+        self.uncertain.add(&left_out);
         self.horizon.fetch_max(label.horizon, Ordering::AcqRel);
         let of_group = |hash: u64| self.is_of(group.number, hash);
         self.forget_departure(place);

@@ -22,6 +22,9 @@ use std::collections::BTreeMap;
 /// The version of this format.
 const VERSION: u32 = 1;
 
+/// Bytes of keys that a fill may have left out.
+const UNCERTAIN_MAX: usize = 64 << 10;
+
 /// What keys begin with that are the matrix's own.
 pub(crate) const RESERVED: &[u8] = b"\0coreplane matrix\0";
 
@@ -219,6 +222,21 @@ impl Label {
 
     pub(crate) fn is_current(&self, position: Position) -> bool {
         self.member(position).is_some_and(|member| member.standing == Standing::Current)
+    }
+
+    /// Reads of more keys fail from now on.
+    ///
+    /// # Errors
+    /// If these are more than a label is to have. It is written with every change.
+    pub(crate) fn take_uncertain(&mut self, more: &[Uncertain]) -> Result<()> {
+        let len: usize = self.uncertain.iter().chain(more).map(Uncertain::len).sum();
+        if !more.is_empty() && len > UNCERTAIN_MAX {
+            let what = "too many keys are damaged on every device that has them: delete them or write \
+                        them again first";
+            return Err(Error::Unusable(what.to_owned()));
+        }
+        self.uncertain.extend_from_slice(more);
+        Ok(())
     }
 
     /// True if a device is not a current member.

@@ -15,6 +15,7 @@ use coreplane_engine::{
     WriteOptions,
 };
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// Finishes the batches that were under way in several groups: makes them, or takes them back.
 ///
@@ -149,8 +150,7 @@ pub(crate) fn level(
 ) -> Result<u64> {
     let is_nothing = label.ack == Ack::All || is_accepted;
     let mut lost = Lost::default();
-    let members = (label.mark, group, is_nothing);
-    for position in level_members(found, members, &mut lost, progress)? {
+    for position in level_members(found, (label, group, is_nothing), &mut lost, progress)? {
         leave_out(position, found, label)?;
     }
     let Lost { doubts, hurt } = lost;
@@ -175,7 +175,12 @@ struct Members<'f> {
     full: Vec<Position>,
 }
 
-impl Members<'_> {
+impl<'f> Members<'f> {
+    fn of(found: &'f BTreeMap<Position, Found>, group: u16) -> Self {
+        let all = found.iter().filter(|(position, _)| position.group == group).collect();
+        Self { all, full: Vec::new() }
+    }
+
     /// One of a set whose record of a key is whole.
     fn sound(&self, set: Devices, key: &[u8]) -> Result<Option<&Found>> {
         for (position, device) in &self.all {
@@ -222,6 +227,35 @@ impl Members<'_> {
     }
 }
 
+/// What may be lost is: of keys that are uncertain by themselves all members have from here on what one has
+/// that is whole, and what was lost up to a sequence is not missed again.
+///
+/// # Errors
+/// As the engines.
+pub(crate) fn accept(
+    found: &mut BTreeMap<Position, Found>,
+    label: &mut Label,
+    lost: u64,
+) -> Result<()> {
+    for uncertain in std::mem::take(&mut label.uncertain) {
+        let Some((group, key)) = uncertain.key() else { continue };
+        let mut members = Members::of(found, group);
+        if let Some(source) = members.sound(Devices::MAX, key)? {
+            let source = Arc::clone(&source.engine);
+            members.give_older(Devices::MAX, &*source, key)?;
+        }
+        for position in members.full {
+            leave_out(position, found, label)?;
+        }
+    }
+    if lost > label.mark {
+        // All members are level, and durably so.
+        found.values().try_for_each(|device| device.engine.sync())?;
+        label.mark = lost;
+    }
+    Ok(())
+}
+
 /// What a device has of a key.
 fn change_of(engine: &dyn Engine, key: &[u8]) -> Result<Change> {
     let key = key.to_vec();
@@ -235,17 +269,15 @@ fn change_of(engine: &dyn Engine, key: &[u8]) -> Result<Change> {
 
 fn level_members(
     found: &BTreeMap<Position, Found>,
-    (mark, group, is_nothing): (u64, u16, bool),
+    (label, group, is_nothing): (&Label, u16, bool),
     lost: &mut Lost,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Position>> {
-    let all: Vec<(&Position, &Found)> =
-        found.iter().filter(|(position, _)| position.group == group).collect();
-    let mut members = Members { all, full: Vec::new() };
+    let mut members = Members::of(found, group);
     if members.all.len() < 2 {
         return Ok(members.full);
     }
-    let (mut since, doubts) = (Some(mark), &mut lost.doubts);
+    let (mut since, doubts) = (Some(label.mark), &mut lost.doubts);
     let newest = match newest_since(&members.all, since, doubts) {
         // A write whose sequence was given was older than what tombstones are kept for: then all that
         // there is is held against each other. Who lacks a key without a tombstone never had it.
@@ -266,11 +298,13 @@ fn level_members(
             let change = change_of(&*source.engine, &key)?;
             let had = members.give(all & !has, &change, sequence)?;
             proven.extend(had.into_iter().map(|position| (position, key.clone(), sequence)));
+        } else if label.uncertain.iter().any(|it| it.is_about(group, &key, sequence)) {
+            // Nobody is told what others have of it, as before.
         } else if !is_nothing {
             let end = Some([key.as_slice(), &[0]].concat());
             lost.hurt.push(Hurt { within: Doubt { start: key, end }, sequence });
         } else if let Some(source) = members.sound(all & !has, &key)? {
-            let source = std::sync::Arc::clone(&source.engine);
+            let source = Arc::clone(&source.engine);
             members.give_older(all, &*source, &key)?;
         }
     }

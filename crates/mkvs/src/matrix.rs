@@ -23,7 +23,7 @@ use coreplane_engine::{
     WriteOptions,
 };
 use coreplane_pmem::isolation::Isolation;
-use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::spin::{self, Backoff};
 use parking_lot::{Mutex, RwLock};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -199,6 +199,9 @@ impl Shared {
                     self.give_anew_after_refusal(hash, key);
                 }
                 let outcome = outcome?;
+                if self.uncertain.is_any() && outcome.written().is_some() {
+                    self.forget_uncertain(route.owner() as u16, key);
+                }
                 if let (Some(to), Outcome::Written(written)) = (route.to(), &outcome) {
                     self.write_ahead(to, hash, &write.decided(), written.sequence);
                 }
@@ -271,6 +274,15 @@ impl Shared {
         asking::note(found.hit);
         self.groups[owner].asked.note(found.hit, said);
         Ok(found)
+    }
+
+    /// A key was written, or found to have been: nothing is uncertain about it by itself.
+    #[cold]
+    pub(crate) fn forget_uncertain(&self, group: u16, key: &[u8]) {
+        if self.uncertain.forget_key(group, key) {
+            // Durably with the next label; until then it is found to be so again.
+            spin::lock(&self.label).uncertain.retain(|it| it.key() != Some((group, key)));
+        }
     }
 
     /// Reads a key, of which the caller has the turn, on a device that has the newest of it. What is

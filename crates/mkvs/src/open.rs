@@ -213,7 +213,8 @@ impl Matrix {
         let kept_at = (label.is_clean && !label.is_clearing).then_some(label.epoch);
         let admitted = admit(&mut found, label, options.accept_loss);
         let (mut label, losses) = admitted.map_err(|error| damaged_first(&damaged, error))?;
-        let kept_at = kept_at.filter(|_| losses.is_empty());
+        // What is accepted changes what is here, too.
+        let kept_at = kept_at.filter(|_| losses.is_empty() && !options.accept_loss);
         clear::finish(&found, &mut label)?;
         let mut lost = 0;
         if !label.is_clean {
@@ -224,8 +225,7 @@ impl Matrix {
             }
         }
         if options.accept_loss {
-            label.uncertain.clear();
-            accept(&found, &mut label, lost)?;
+            level::accept(&mut found, &mut label, lost)?;
         }
         let matrix = Self::assemble(found, label, (clock, options, kept_at))?;
         *matrix.shared.damaged.lock() = damaged;
@@ -321,15 +321,6 @@ impl Matrix {
         }
         Ok(Self { shared })
     }
-}
-
-/// What was lost up to a sequence is not to be missed again: all members are level, durably.
-fn accept(found: &BTreeMap<Position, Found>, label: &mut Label, lost: u64) -> Result<()> {
-    if lost > label.mark {
-        found.values().try_for_each(|device| device.engine.sync())?;
-        label.mark = lost;
-    }
-    Ok(())
 }
 
 /// The devices of each group.

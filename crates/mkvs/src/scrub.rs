@@ -85,7 +85,14 @@ impl Matrix {
             shared.check_current(place)?;
         }
         let is_asked = |group: &Group| device.is_none_or(|place| place.group == group.number);
-        let (in_doubt, uncertain) = (shared.clear_doubts()?, shared.uncertain.ranges());
+        let in_doubt = shared.clear_doubts()?;
+        for (group, key) in shared.uncertain.keys() {
+            // What was written since is found.
+            if shared.find_known(&key) {
+                shared.forget_uncertain(group, &key);
+            }
+        }
+        let uncertain = shared.uncertain.ranges();
         let mut scrubbed = Scrubbed { in_doubt, uncertain, ..Scrubbed::default() };
         for group in shared.groups.iter().filter(|group| is_asked(group)) {
             let mut doubts = Vec::new();
@@ -110,6 +117,13 @@ impl Matrix {
 }
 
 impl Shared {
+    /// True if a key has a record that may be shown.
+    fn find_known(&self, key: &[u8]) -> bool {
+        let hash = hash_of(key);
+        let _turn = self.pending.turn(Pending::stripe_of(hash));
+        self.find(hash, key, &mut |_| {}).is_ok_and(|found| found.hit)
+    }
+
     /// # Errors
     /// If there is no such device, or it is not a current member.
     fn check_current(&self, place: Position) -> Result<()> {

@@ -5,6 +5,9 @@
 //! have lost nobody knows what was written last. What is written since is newer than all of it; of the
 //! rest reads fail, until somebody accepts the loss by opening the matrix so.
 //!
+//! So it is with a key whose record was damaged on every device that had it when another was filled: that one
+//! has no record of it, and is not to say that there is none.
+//!
 //! The ranges are in the label.
 
 use coreplane_engine::{Doubt, Error};
@@ -28,6 +31,23 @@ impl Uncertain {
         Self { group, start: doubt.start, end: doubt.end, since: 0 }
     }
 
+    /// One key, of which what has a greater sequence was written afterwards.
+    pub(crate) fn of_key(group: u16, key: &[u8], since: u64) -> Self {
+        Self { group, start: key.to_vec(), end: Some(behind(key)), since }
+    }
+
+    /// The key, if it is one.
+    pub(crate) fn key(&self) -> Option<(u16, &[u8])> {
+        let is_one = self.end.as_ref().is_some_and(|end| *end == behind(&self.start));
+        is_one.then_some((self.group, &self.start))
+    }
+
+    /// Bytes that a label has of it, about.
+    pub(crate) fn len(&self) -> usize {
+        const OTHERS: usize = 64;
+        OTHERS + self.start.len() + self.end.as_ref().map_or(0, Vec::len)
+    }
+
     /// From here on all sequences are greater.
     pub(crate) fn end(&mut self, newest: u64) {
         if self.since == 0 {
@@ -44,6 +64,11 @@ impl Uncertain {
         self.group == group && self.start <= *start && ends_behind && sequence <= self.since
     }
 
+    /// True if what a key had with this sequence is not known.
+    pub(crate) fn is_about(&self, group: u16, key: &[u8], sequence: u64) -> bool {
+        self.group == group && self.has(key) && sequence <= self.since
+    }
+
     /// True if some key from `start` to below `end` is one of these.
     fn overlaps(&self, start: &[u8], end: Option<&[u8]>) -> bool {
         end.is_none_or(|end| self.start.as_slice() < end)
@@ -53,6 +78,11 @@ impl Uncertain {
     fn has(&self, key: &[u8]) -> bool {
         key >= self.start.as_slice() && self.end.as_ref().is_none_or(|end| key < end.as_slice())
     }
+}
+
+/// The first key behind another.
+fn behind(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
 }
 
 /// Those of a matrix.
@@ -90,6 +120,28 @@ impl Uncertainty {
         if self.is_any() && self.ranges.read().iter().any(is_hit) { Err(lost()) } else { Ok(()) }
     }
 
+    /// More of them.
+    pub(crate) fn add(&self, more: &[Uncertain]) {
+        let mut ranges = self.ranges.write();
+        ranges.extend_from_slice(more);
+        self.is_any.store(!ranges.is_empty(), Ordering::Release);
+    }
+
+    /// One key is known again; true if it was not.
+    pub(crate) fn forget_key(&self, group: u16, key: &[u8]) -> bool {
+        let mut ranges = self.ranges.write();
+        let before = ranges.len();
+        ranges.retain(|it| it.key() != Some((group, key)));
+        self.is_any.store(!ranges.is_empty(), Ordering::Release);
+        ranges.len() < before
+    }
+
+    /// The keys that are uncertain by themselves, and their groups.
+    pub(crate) fn keys(&self) -> Vec<(u16, Vec<u8>)> {
+        let ranges = self.ranges.read();
+        ranges.iter().filter_map(Uncertain::key).map(|(group, key)| (group, key.to_vec())).collect()
+    }
+
     /// There is nothing any more that might be lost.
     pub(crate) fn forget(&self) {
         self.ranges.write().clear();
@@ -104,8 +156,9 @@ impl Uncertainty {
 
 /// Nobody knows what was written last.
 pub(crate) fn lost() -> Error {
-    let what = "a device has lost records of such keys, and may have been the only one that had what \
-                was acknowledged last (accept loss to read what its peers have)";
+    let what = "a device has lost records of such keys, or has them damaged, and may have been the only one \
+                that had what was acknowledged last (write them again, or accept loss to read what its \
+                peers have)";
     Error::Unusable(what.to_owned())
 }
 

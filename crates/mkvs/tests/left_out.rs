@@ -1,0 +1,151 @@
+//! Keys that are damaged on every device that has them, when another device is filled: it is filled but for
+//! them, and from then on they are errors, whichever device is asked, after a restart too.
+
+mod shelf;
+
+use coreplane_engine::{Engine, Entry, Error, WriteOptions};
+use coreplane_mkvs::{Ack, FillOptions, Filled, Matrix, Options, Shape, Standing};
+use shelf::sample::{at, opened, put, standing};
+use shelf::{Kind, Shelf};
+use std::os::unix::fs::FileExt as _;
+
+const KEYS: u64 = 40;
+const HURT: [u64; 2] = [7, 23];
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key-{number:04}").into_bytes()
+}
+
+/// In pages of its own, with a tree.
+fn value(number: u64) -> Vec<u8> {
+    format!("the value of number {number:04}, and some more").repeat(100).into_bytes()
+}
+
+/// Flips a bit of what is in the values of some keys on a device.
+fn damage(shelf: &Shelf, device: u8, numbers: &[u64]) {
+    let path = shelf.path(at(0, device));
+    let pool = std::fs::read(&path).expect("read");
+    let file = std::fs::File::options().write(true).open(&path).expect("open");
+    for number in numbers {
+        let needle = &value(*number)[..40];
+        let found = pool.windows(needle.len()).enumerate().filter(|(_, it)| *it == needle);
+        let found: Vec<usize> = found.map(|(offset, _)| offset).collect();
+        assert!(!found.is_empty());
+        for offset in found {
+            file.write_at(&[pool[offset + 2] ^ 4], offset as u64 + 2).expect("write");
+        }
+    }
+}
+
+/// Two devices, of which the `second` is filled, fresh or out of date, when the other is damaged.
+fn filled(kind: Kind, second: u8, is_fresh: bool, hurt: &[u64]) -> (Shelf, Matrix, Filled) {
+    let shelf = Shelf::new(kind, 16 << 20);
+    let shape = Shape { groups: 1, ack: Ack::All, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    (0..KEYS).for_each(|it| put(&matrix, &key(it), b"an older value"));
+    shelf.pull(at(0, second));
+    (0..KEYS).for_each(|it| put(&matrix, &key(it), &value(it)));
+    shelf.put_back(at(0, second));
+    damage(&shelf, 1 - second, hurt);
+    let options = FillOptions { is_fresh, ..FillOptions::default() };
+    let mut filled = matrix.replace(&shelf, at(0, second), &options, &|_| {}).expect("replace");
+    filled.lost.sort();
+    assert_eq!(standing(&matrix, at(0, second)), Standing::Current);
+    (shelf, matrix, filled)
+}
+
+fn scan(matrix: &Matrix) -> Result<usize, Error> {
+    let mut count = 0;
+    let visit = &mut |_: Entry<'_>| {
+        count += 1;
+        true
+    };
+    matrix.ordered().expect("order").scan(b"", None, false, usize::MAX, visit).map(|()| count)
+}
+
+/// The keys that are hurt are errors, and all others what they were.
+fn check(matrix: &Matrix, hurt: &[u64]) {
+    // Whichever device it is whose turn it is.
+    for number in (0..3).flat_map(|_| 0..KEYS) {
+        match matrix.get(&key(number)) {
+            Ok(found) => {
+                assert!(!hurt.contains(&number), "{number} is {found:?}");
+                assert_eq!(found, Some(value(number)));
+            }
+            Err(error) => assert!(hurt.contains(&number), "{number}: {error}"),
+        }
+    }
+    for number in hurt {
+        let (key, options) = (key(*number), WriteOptions::default());
+        assert!(matrix.insert(&key, b"", &options).is_err(), "nobody knows that it is not there");
+        assert!(matrix.delete(&key, &options).is_err());
+        let keys = [key.as_slice()];
+        let read = matrix.multi_get(&keys, coreplane_engine::Visibility::Durable, &mut |_, _| {});
+        assert!(read.is_err());
+    }
+    assert_eq!(scan(matrix).is_err(), !hurt.is_empty());
+}
+
+/// Every member alone, if the matrix is opened with all of them.
+#[test]
+fn what_is_left_out_of_a_fill_is_an_error_and_not_absent() {
+    for (second, is_fresh) in [(0, true), (1, true), (0, false), (1, false)] {
+        let (shelf, matrix, filled) = filled(Kind::Bptree, second, is_fresh, &HURT);
+        assert_eq!(filled.lost, HURT.map(key));
+        check(&matrix, &HURT);
+        let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+        assert!(!scrubbed.uncertain.is_empty() && scrubbed.repaired.is_empty(), "{scrubbed:?}");
+        check(&matrix, &HURT);
+        // Killed, and then closed.
+        drop(matrix);
+        let matrix = opened(&shelf).expect("open");
+        check(&matrix, &HURT);
+        matrix.close().expect("close");
+        drop(matrix);
+        let matrix = opened(&shelf).expect("open");
+        check(&matrix, &HURT);
+        // What is written since is known, and what was forgotten about it stays so.
+        put(&matrix, &key(HURT[0]), &value(HURT[0]));
+        check(&matrix, &HURT[1..]);
+        drop(matrix);
+        let matrix = opened(&shelf).expect("open");
+        check(&matrix, &HURT[1..]);
+        put(&matrix, &key(HURT[1]), &value(HURT[1]));
+        matrix.scrub(&|_| {}).expect("scrub");
+        check(&matrix, &[]);
+        assert_eq!(scan(&matrix).expect("scan"), KEYS as usize);
+        matrix.delete(&key(HURT[0]), &WriteOptions::default()).expect("delete");
+        shelf.pull(at(0, 1 - second));
+        assert_eq!(matrix.get(&key(HURT[0])).expect("get"), None);
+        assert_eq!(matrix.get(&key(HURT[1])).expect("get"), Some(value(HURT[1])));
+    }
+}
+
+#[test]
+fn what_was_left_out_of_a_fill_is_gone_when_that_is_accepted() {
+    let (shelf, matrix, _) = filled(Kind::Bptree, 1, true, &HURT);
+    drop(matrix);
+    let accept = Options { accept_loss: true, ..Options::default() };
+    let matrix = Matrix::open(&shelf, &accept, &|_| {}).expect("open");
+    for number in (0..KEYS).filter(|it| !HURT.contains(it)) {
+        assert_eq!(matrix.get(&key(number)).expect("get"), Some(value(number)));
+    }
+    assert_eq!(scan(&matrix).expect("scan"), KEYS as usize - 2);
+    for (number, device) in HURT.into_iter().flat_map(|it| [(it, 0), (it, 1)]) {
+        assert_eq!(shelf.engine(at(0, device)).get(&key(number)).expect("get"), None);
+    }
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// Both engines bring one level that is out of date.
+#[test]
+fn one_that_is_out_of_date_is_filled_but_for_what_is_damaged() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let (_shelf, matrix, filled) = filled(kind, 1, false, &HURT);
+        assert_eq!(filled.lost, HURT.map(key), "{kind:?}");
+        for number in (0..3).flat_map(|_| 0..KEYS) {
+            let found = matrix.get(&key(number));
+            assert_eq!(found.is_err(), HURT.contains(&number), "{kind:?}, {number}: {found:?}");
+        }
+    }
+}
