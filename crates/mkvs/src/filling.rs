@@ -5,10 +5,12 @@
 //! sort it out: each record is given with its own, and an engine keeps what is newest.
 
 use crate::decided::is_damage;
+use crate::device::Device;
 use crate::group::Group;
 use crate::matrix::{Shared, is_reserved};
 use crate::scrub::Scrubbed;
-use coreplane_engine::{Error, Result, UnixMillis};
+use crate::uncertain::just;
+use coreplane_engine::{Doubt, Engine, Error, Hurt, Result, UnixMillis};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -37,7 +39,7 @@ pub struct Filled {
     pub elapsed: Duration,
     /// Keys that were left out, since their record is damaged on every device that has it. Reads of them
     /// fail from then on, whichever device is asked, until they are written again, or the loss is accepted when
-    /// the matrix is opened.
+    /// the matrix is opened. Of a long key whose rest is damaged this is what it begins with.
     pub lost: Vec<Vec<u8>>,
 }
 
@@ -54,7 +56,7 @@ pub(crate) struct Pace {
     bytes_per_second_max: Option<u64>,
     records: u64,
     bytes: u64,
-    lost: Vec<Vec<u8>>,
+    lost: Vec<Doubt>,
 }
 
 impl Pace {
@@ -88,22 +90,36 @@ impl Pace {
         self.records
     }
 
-    /// Nobody is given a key.
-    pub(crate) fn leave_out(&mut self, key: &[u8]) {
-        if !self.lost.iter().any(|it| it == key) {
-            self.lost.push(key.to_vec());
+    /// Nobody is given a key, or one of these.
+    pub(crate) fn leave_out(&mut self, key: Doubt) {
+        if !self.lost.contains(&key) {
+            self.lost.push(key);
         }
     }
 
-    /// Keys that nobody was given, since every device that has them has them damaged.
-    pub(crate) fn lost(&self) -> &[Vec<u8>] {
+    /// Keys that nobody was given, since every device that has them has them damaged: where only a part of
+    /// one is known, the keys that it is among.
+    pub(crate) fn lost(&self) -> &[Doubt] {
         &self.lost
     }
 
     pub(crate) fn filled(&self) -> Filled {
         let Self { begun, records, bytes, ref lost, .. } = *self;
-        Filled { records, bytes, elapsed: begun.elapsed(), lost: lost.clone() }
+        let lost = lost.iter().map(|it| it.start.clone()).collect();
+        Filled { records, bytes, elapsed: begun.elapsed(), lost }
     }
+}
+
+/// The keys that a device has passed by, if it has gone through all others.
+///
+/// # Errors
+/// The error, if it has not.
+fn hurt_of(engine: &dyn Engine, error: Error) -> Result<Vec<Hurt>> {
+    let hurt = engine.hurt_since(0)?;
+    if hurt.is_empty() || !engine.doubts()?.is_empty() {
+        return Err(error);
+    }
+    Ok(hurt)
 }
 
 impl Shared {
@@ -121,7 +137,7 @@ impl Shared {
         give: &mut dyn FnMut(&Item) -> Result<()>,
     ) -> Result<()> {
         let mut device = Arc::clone(group.settled()?);
-        let (mut cursor, mut lost) = (0, Vec::new());
+        let mut cursor = 0;
         loop {
             let anchor = group.settled()?;
             if !Arc::ptr_eq(anchor, &device) {
@@ -139,9 +155,14 @@ impl Shared {
                     group.go_on_without(&device, error)?;
                     continue;
                 }
-                listed => listed?,
+                // It has shown all others by then.
+                Err(error) => {
+                    self.leave_hurt_out(group, &device, pace, error)?;
+                    0
+                }
+                Ok(cursor) => cursor,
             };
-            let mut failed = None;
+            let (mut failed, mut lost) = (None, Vec::new());
             self.give_each(&items, pace, &mut |item| match device.engine.check(&item.key) {
                 // What it has shown when it fails is not believed: the next anchor has all of it.
                 _ if failed.is_some() => Ok(()),
@@ -154,13 +175,13 @@ impl Shared {
                     Ok(())
                 }
             })?;
+            lost.iter().for_each(|key| pace.leave_out(just(key)));
             if let Some(error) = failed {
                 group.go_on_without(&device, error)?;
             } else if cursor == 0 {
                 break;
             }
         }
-        pace.lost.append(&mut lost);
         let mut gone = Vec::new();
         group.ask(|device| {
             let engine = &device.engine;
@@ -178,11 +199,35 @@ impl Shared {
                     // What the anchor drops meanwhile nobody needs any more, and all else has been shown.
                     Err(Error::HistoryGone { .. }) if is_begun => return Ok(()),
                     Err(Error::HistoryGone { .. }) => {}
+                    Err(error) if is_damage(&error) => return hurt_of(&**engine, error).map(drop),
                     shown => return shown,
                 }
             }
         })?;
         self.give_each(&gone, pace, give)
+    }
+
+    /// Heals what a device has passed by, as far as its peers have it; the rest is left out.
+    ///
+    /// # Errors
+    /// If the device could not go through all of its keys, and as the devices.
+    fn leave_hurt_out(
+        &self,
+        group: &Arc<Group>,
+        device: &Device,
+        pace: &mut Pace,
+        error: Error,
+    ) -> Result<()> {
+        let hurt = hurt_of(&*device.engine, error)?;
+        let mut scrubbed = Scrubbed::default();
+        for peer in group.of(group.members()).filter(|peer| peer.number != device.number) {
+            // They know their names. Whoever is filled is given what is healed.
+            self.scrub_keys_of(group, (peer, &[]), &mut scrubbed, &|_| {})?;
+        }
+        let left = device.engine.hurt_since(0)?;
+        let left = hurt.into_iter().filter(|it| left.contains(it));
+        left.for_each(|it| pace.leave_out(it.within));
+        Ok(())
     }
 
     /// Gives what a peer of the anchor has of a key whose record is damaged there, and heals it by the

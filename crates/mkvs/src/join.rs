@@ -28,8 +28,8 @@ use crate::matrix::{Shared, is_reserved};
 use crate::open::{Rack, drawn};
 use crate::pending::Pending;
 use crate::scrub::Scrubbed;
-use crate::uncertain::Uncertain;
-use coreplane_engine::{Engine, Error, Outcome, Progress, Result, Visibility, WriteOptions};
+use crate::uncertain::{Uncertain, just, key_of};
+use coreplane_engine::{Doubt, Engine, Error, Outcome, Progress, Result, Visibility, WriteOptions};
 use coreplane_pmem::spin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,8 +71,8 @@ impl Matrix {
             group.standings.join(place.device);
         }
         let filled = shared.fill(group, &device, options, progress);
-        let joined = filled.and_then(|(filled, since)| {
-            shared.admit(group, &device, (&filled.lost, since)).map(|()| filled)
+        let joined = filled.and_then(|(pace, since)| {
+            shared.admit(group, &device, (pace.lost(), since)).map(|()| pace.filled())
         });
         if joined.is_err() {
             group.standings.leave(place.device);
@@ -219,7 +219,7 @@ impl Shared {
         device: &Device,
         options: &FillOptions,
         progress: &dyn Fn(Progress),
-    ) -> Result<(Filled, u64)> {
+    ) -> Result<(Pace, u64)> {
         // Whoever writes from here on knows of it; what was written before is found.
         self.pending.wait_for_turns();
         let since = self.sequence.load(Ordering::Acquire);
@@ -242,7 +242,7 @@ impl Shared {
         })?;
         self.hold_against_peers((group, device), &mut pace, progress)?;
         progress(Progress { stage: "filling", done: pace.records(), total: pace.records() });
-        Ok((pace.filled(), since))
+        Ok((pace, since))
     }
 
     /// # Errors
@@ -308,7 +308,7 @@ impl Shared {
         if scrubbed.lost.is_empty() {
             return self.hold_key_against_peers(group, device, key);
         }
-        pace.leave_out(key);
+        pace.leave_out(just(key));
         Ok(())
     }
 
@@ -369,22 +369,24 @@ impl Shared {
         &self,
         group: &Group,
         device: &Device,
-        (lost, since): (&[Vec<u8>], u64),
+        (lost, since): (&[Doubt], u64),
     ) -> Result<Vec<Uncertain>> {
         let mut left_out = Vec::new();
-        for key in lost {
+        for it in lost {
             let mut known = 0;
-            device.engine.get_with(key, Visibility::Durable, &mut |it| known = it.sequence)?;
-            let is_known = known > since;
-            if !is_known && self.uncertain.since(group.number, key).is_none_or(|it| it < since) {
-                left_out.push(Uncertain::of_key(group.number, key, since));
+            if let Some(key) = key_of(it) {
+                device.engine.get_with(key, Visibility::Durable, &mut |it| known = it.sequence)?;
+            }
+            if known <= since {
+                left_out.push(Uncertain::new(group.number, it.clone()));
             }
         }
+        left_out.iter_mut().for_each(|it| it.end(since));
         Ok(left_out)
     }
 
     /// A device that has been filled is a member: durably so, when it returns.
-    fn admit(&self, group: &Arc<Group>, device: &Device, lost: (&[Vec<u8>], u64)) -> Result<()> {
+    fn admit(&self, group: &Arc<Group>, device: &Device, lost: (&[Doubt], u64)) -> Result<()> {
         group.standings.propose(device.number);
         // Whoever writes from here on waits for it; what others have written is in its ring.
         self.pending.wait_for_turns();

@@ -9,7 +9,7 @@ use crate::open::Found;
 use crate::pending::Devices;
 use crate::place::slot_of;
 use crate::scrub::{is_within, show_sure};
-use crate::uncertain::Uncertain;
+use crate::uncertain::{Uncertain, just};
 use coreplane_engine::{
     Change, Doubt, Engine, Entry, Error, Hurt, Outcome, Progress, Remedy, Result, Visibility,
     WriteOptions,
@@ -301,8 +301,7 @@ fn level_members(
         } else if label.uncertain.iter().any(|it| it.is_about(group, &key, sequence)) {
             // Nobody is told what others have of it, as before.
         } else if !is_nothing {
-            let end = Some([key.as_slice(), &[0]].concat());
-            lost.hurt.push(Hurt { within: Doubt { start: key, end }, sequence });
+            lost.hurt.push(Hurt { within: just(&key), sequence });
         } else if let Some(source) = members.sound(all & !has, &key)? {
             let source = Arc::clone(&source.engine);
             members.give_older(all, &*source, &key)?;

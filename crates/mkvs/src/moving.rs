@@ -29,7 +29,8 @@ use crate::open::{Rack, assemble_group, drawn};
 use crate::owners::Route;
 use crate::pending::Pending;
 use crate::place::{SLOTS, share_of, slot_of};
-use coreplane_engine::{Error, Progress, Record, Result, UnixMillis, Visibility};
+use crate::uncertain::key_of;
+use coreplane_engine::{Doubt, Error, Progress, Record, Result, UnixMillis, Visibility};
 use coreplane_pmem::spin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -213,12 +214,14 @@ impl Shared {
             }
         })?;
         // If its slot moved nobody would know any more that it was ever there.
-        let moves = |key: &&Vec<u8>| {
-            let route = self.owners.of(hash_of(key));
-            route.to().is_some() && route.owner() == number
+        let moves = |lost: &&Doubt| {
+            key_of(lost).is_none_or(|key| {
+                let route = self.owners.of(hash_of(key));
+                route.to().is_some() && route.owner() == number
+            })
         };
         match pace.lost().iter().find(moves) {
-            Some(key) => Err(Error::Unusable(format!(
+            Some(Doubt { start: key, .. }) => Err(Error::Unusable(format!(
                 "the record of \"{}\" is damaged on every device of group {number}, so that its slot \
                  cannot move: a scrub names all such keys, put or delete them first",
                 key.escape_ascii()

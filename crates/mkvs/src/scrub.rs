@@ -181,7 +181,7 @@ impl Shared {
 
     /// Looks at every key that one device has, on all members, but for those that it is in doubt of,
     /// whose peers have them; how many they were, unless the device failed: its peers have what it had.
-    fn scrub_keys_of(
+    pub(crate) fn scrub_keys_of(
         &self,
         group: &Arc<Group>,
         (device, doubts): (&Device, &[Doubt]),

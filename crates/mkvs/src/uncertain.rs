@@ -31,14 +31,9 @@ impl Uncertain {
         Self { group, start: doubt.start, end: doubt.end, since: 0 }
     }
 
-    /// One key, of which what has a greater sequence was written afterwards.
-    pub(crate) fn of_key(group: u16, key: &[u8], since: u64) -> Self {
-        Self { group, start: key.to_vec(), end: Some(behind(key)), since }
-    }
-
     /// The key, if it is one.
     pub(crate) fn key(&self) -> Option<(u16, &[u8])> {
-        let is_one = self.end.as_ref().is_some_and(|end| *end == behind(&self.start));
+        let is_one = self.end.as_deref().is_some_and(|end| is_behind(end, &self.start));
         is_one.then_some((self.group, &self.start))
     }
 
@@ -80,9 +75,19 @@ impl Uncertain {
     }
 }
 
-/// The first key behind another.
-fn behind(key: &[u8]) -> Vec<u8> {
-    [key, &[0]].concat()
+/// One key.
+pub(crate) fn just(key: &[u8]) -> Doubt {
+    Doubt { start: key.to_vec(), end: Some([key, &[0]].concat()) }
+}
+
+/// The key, if a range is just one.
+pub(crate) fn key_of(Doubt { start, end }: &Doubt) -> Option<&[u8]> {
+    end.as_deref().is_some_and(|end| is_behind(end, start)).then_some(start)
+}
+
+/// True if the one is the first key behind the other.
+fn is_behind(end: &[u8], start: &[u8]) -> bool {
+    end.split_last() == Some((&0, start))
 }
 
 /// Those of a matrix.

@@ -149,3 +149,50 @@ fn one_that_is_out_of_date_is_filled_but_for_what_is_damaged() {
         }
     }
 }
+
+/// Of a long key whose rest is damaged nobody knows more than what it begins with.
+#[test]
+fn what_has_no_name_any_more_is_left_out_as_well() {
+    const PAGE: usize = 8192;
+    let long = |number: u64| [key(number), vec![b'l'; 3000], key(number)].concat();
+    for (is_fresh, peer_has_it) in [(true, false), (false, false), (true, true)] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let shape = Shape { groups: 1, devices: 3, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        (0..KEYS).for_each(|it| put(&matrix, &long(it), b"an older value"));
+        matrix.delete(&long(1), &WriteOptions::default()).expect("delete");
+        shelf.pull(at(0, 2));
+        (0..KEYS).filter(|it| *it != 1).for_each(|it| put(&matrix, &long(it), &value(it)));
+        shelf.put_back(at(0, 2));
+        for device in if peer_has_it { 1..2 } else { 0..2 } {
+            let path = shelf.path(at(0, device));
+            let pool = std::fs::read(&path).expect("read");
+            let needle = [&b"lll"[..], &key(7)].concat();
+            let found = pool.windows(needle.len()).position(|it| it == needle).expect("the rest");
+            let file = std::fs::File::options().write(true).open(&path).expect("open");
+            // What kind of page it is.
+            let place = found / PAGE * PAGE + 4;
+            file.write_at(&[pool[place] ^ 1], place as u64).expect("write");
+        }
+        let options = FillOptions { is_fresh, ..FillOptions::default() };
+        let filled = matrix.replace(&shelf, at(0, 2), &options, &|_| {}).expect("replace");
+        assert_eq!(filled.lost.is_empty(), peer_has_it, "{:?}", filled.lost);
+        let check = |matrix: &Matrix| {
+            for number in (0..4).flat_map(|_| 0..KEYS) {
+                let found = matrix.get(&long(number));
+                match (number, peer_has_it) {
+                    (1, _) => assert_eq!(found.expect("it was deleted"), None),
+                    (7, false) => assert!(found.is_err(), "{found:?}"),
+                    _ => assert_eq!(found.expect("get"), Some(value(number))),
+                }
+            }
+            assert_eq!(scan(matrix).is_err(), !peer_has_it);
+        };
+        check(&matrix);
+        drop(matrix);
+        let matrix = opened(&shelf).expect("open");
+        check(&matrix);
+        put(&matrix, &long(7), &value(7));
+        assert_eq!(matrix.get(&long(7)).expect("get"), Some(value(7)));
+    }
+}
