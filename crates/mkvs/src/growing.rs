@@ -28,6 +28,13 @@ use std::thread::{JoinHandle, Thread};
 /// How full a filter is when more room is asked for.
 const FULL: f64 = 7.0 / 8.0;
 
+/// Bytes of a device for each key that a filter has room for from the beginning: a hundred and sixtieth of
+/// them, in DRAM. To make a filter anew reads all keys, and takes the time of those who write them.
+const BYTES_A_KEY: u64 = 1 << 10;
+
+/// Room for more keys than this a filter gets when they come.
+const AT_FIRST_MAX: u64 = 1 << 20;
+
 /// Keys that are listed at a time.
 const AT_A_TIME: usize = 1024;
 
@@ -49,6 +56,12 @@ impl Grower {
             let _ended = handle.join().is_ok();
         }
     }
+}
+
+/// The keys that the filter of a group has room for at least, of which this is a device.
+fn least_room(device: &Device) -> u64 {
+    let bytes = device.engine.stats().pool_bytes;
+    (bytes / BYTES_A_KEY).clamp(FILTER_MIN, AT_FIRST_MAX)
 }
 
 fn run(matrix: &Weak<Shared>) {
@@ -107,7 +120,8 @@ impl Shared {
     /// # Errors
     /// As the engine, if there is no memory, and if the matrix is closed meanwhile.
     pub(crate) fn fill_filter(&self, group: &Group) -> Result<()> {
-        let capacity = (2 * group.ask(|device| device.engine.len())?).max(FILTER_MIN);
+        let (keys, room) = group.ask(|device| Ok((device.engine.len()?, least_room(device))))?;
+        let capacity = (2 * keys).max(room);
         let unusable = |error: FilterError| Error::Unusable(error.to_string());
         let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
         // Only now: what was counted in the old table alone is on this device when it is listed. What

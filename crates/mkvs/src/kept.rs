@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Filters with room for fewer keys are not kept: those are read in a moment.
+/// Filters of fewer keys are not kept: those are read in a moment.
 pub(crate) const KEYS_MIN: u64 = 1 << 16;
 
 /// Bytes of counters in a record, at most.
@@ -142,7 +142,7 @@ fn read(group: &Group, engine: &dyn Engine, epoch: u64) -> Result<bool> {
 impl Shared {
     /// Leaves the filters behind, of what is closed now. If one cannot be, keys are read.
     pub(crate) fn keep_filters(&self, epoch: u64) {
-        let worth = |group: &&std::sync::Arc<Group>| group.filter.capacity() >= self.keeps_from;
+        let worth = |group: &&std::sync::Arc<Group>| group.filter.len() >= self.keeps_from;
         // Of one that lacks keys nothing is kept: what it says is not asked.
         let is_listed = |group: &&std::sync::Arc<Group>| group.is_listed.load(Ordering::Acquire);
         for group in self.groups.iter().filter(worth).filter(is_listed) {

@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     pub(crate) sequence: Arc<AtomicU64>,
     /// It is being emptied: nothing is there.
     pub(crate) is_empty: AtomicBool,
-    /// Filters with room for so many keys are kept at a close.
+    /// Filters of so many keys are kept at a close.
     pub(crate) keeps_from: u64,
     pub(crate) relaxed: Relaxed,
     pub(crate) isolation: Isolation,

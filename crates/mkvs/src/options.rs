@@ -30,8 +30,8 @@ pub struct Options {
     /// Whether it is only read: writes fail as after a close, which changes nothing, and no filter is
     /// filled. For devices that are copies.
     pub looks_only: bool,
-    /// Filters with room for at least so many keys are kept at a close, so that the next open need not
-    /// read every key.
+    /// Filters of at least so many keys are kept at a close, so that the next open need not read every
+    /// key.
     pub keeps_filters_from: u64,
     /// Threads that open devices and fill filters; 0: one for each processor.
     pub threads: usize,

@@ -181,27 +181,33 @@ fn what_is_counted_beyond_the_end_is_never_denied() {
     assert_eq!((filter.len(), contained(&filter, 0..500)), (0, 0));
 }
 
+/// How many keys the filter of the only group has room for.
+fn capacity(matrix: &Matrix) -> u64 {
+    let figures = &matrix.stats().groups[0].figures;
+    figures.iter().find(|(name, _)| *name == "filter_capacity").expect("a figure").1
+}
+
 /// However long it takes to go through a device's keys, whoever puts more does not wait for it, and
 /// none is denied.
 #[test]
 fn writers_do_not_wait_for_a_filter_that_grows() {
-    // As many as three filters of the least size have room for.
-    const KEYS: u64 = 3 * 4096;
-    let shelf = Shelf::new(Kind::Bptree, 32 << 20);
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
     let shape = Shape { groups: 1, devices: 2, ..Shape::default() };
     let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
     let gates = [0, 1].map(|device| shelf.gate(Position { group: 0, device }));
     let hold =
         |holds| gates.iter().for_each(|gate| gate.holds_looks.store(holds, Ordering::SeqCst));
     let figure = |name| matrix.stats().figure(name).expect("a figure");
+    // As many as three filters of the size that it begins with have room for.
+    let keys = 3 * capacity(&matrix);
     let assert_there = || {
-        for key in 0..KEYS {
+        for key in 0..keys {
             let found = matrix.get(&key.to_le_bytes()).expect("get");
             assert_eq!(found.as_deref(), Some(&b"value"[..]), "key {key}");
         }
     };
     hold(true);
-    for key in 0..KEYS {
+    for key in 0..keys {
         matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default()).expect("put");
     }
     while gates.iter().all(|gate| gate.held_looks.load(Ordering::SeqCst) == 0) {
@@ -216,10 +222,10 @@ fn writers_do_not_wait_for_a_filter_that_grows() {
     assert!(figure("filter_growths") > 0);
     assert_there();
     let denied = figure("filter_denied");
-    for key in KEYS..2 * KEYS {
+    for key in keys..2 * keys {
         assert_eq!(matrix.get(&key.to_le_bytes()).expect("get"), None);
     }
-    assert!(figure("filter_denied") - denied >= KEYS * 98 / 100, "it is not too full any more");
+    assert!(figure("filter_denied") - denied >= keys * 98 / 100, "it is not too full any more");
     matrix.close().expect("close");
 }
 
@@ -232,7 +238,8 @@ fn a_filter_that_grows_holds_up_no_close() {
     let gate = shelf.gate(Position { group: 0, device: 0 });
     gate.holds_looks.store(true, Ordering::SeqCst);
     let put = |key: u64| matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default());
-    (0..8192).for_each(|key| assert!(put(key).is_ok()));
+    let keys = 2 * capacity(&matrix);
+    (0..keys).for_each(|key| assert!(put(key).is_ok()));
     while gate.held_looks.load(Ordering::SeqCst) == 0 {
         std::thread::yield_now();
     }
@@ -246,5 +253,5 @@ fn a_filter_that_grows_holds_up_no_close() {
     assert_eq!(matrix.stats().figure("filter_growths"), Some(0), "it was given up");
     drop(matrix);
     let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
-    assert_eq!(matrix.len().expect("len"), 8192);
+    assert_eq!(matrix.len().expect("len"), keys);
 }
