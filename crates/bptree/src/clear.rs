@@ -41,7 +41,13 @@ impl Store {
         let _whole = spin::lock(&self.whole);
         let guard = epoch::pin();
         let leaves = self.shut_leaves();
-        let emptied = self.empty(&guard, &leaves, page);
+        let emptied = match self.prepare(&guard, &leaves) {
+            Ok((pieces, first)) => self.empty(&leaves, page, first).map(|()| pieces),
+            Err(error) => {
+                self.pages.leave(page);
+                Err(error)
+            }
+        };
         if emptied.is_err() && !self.closed.load(Ordering::Acquire) {
             leaves.iter().for_each(|(_, leaf)| self.leaves.get(*leaf as usize).unshut());
         }
@@ -49,15 +55,18 @@ impl Store {
         leaves.iter().map(|(_, leaf)| leaf).chain(&pieces).try_for_each(|page| self.retire(*page))
     }
 
-    /// Puts an empty leaf in the place of all, which are shut. The pages of their large values, to
-    /// which nothing leads any more.
-    fn empty(&self, guard: &Guard, leaves: &[Bound], page: u32) -> Result<Vec<u32>> {
+    /// What is to be known of leaves that are shut: the pages of their large values, to which nothing
+    /// leads soon, and the first of them.
+    fn prepare(&self, guard: &Guard, leaves: &[Bound]) -> Result<(Vec<u32>, Life)> {
         // The store may have been closed before all leaves were shut by this.
         self.check_writable()?;
-        let pieces = self.pieces_in(guard, leaves)?;
+        Ok((self.pieces_in(guard, leaves)?, self.first_of(guard, leaves)?))
+    }
+
+    /// Puts an empty leaf in the place of all, which are shut, as if it were made of the first.
+    fn empty(&self, leaves: &[Bound], page: u32, first: Life) -> Result<()> {
         // Greater than all versions that any leaf has given out.
         let version = self.version_base.load(Ordering::Acquire) + STEP;
-        let first = self.first_of(guard, leaves)?;
         let head = Head {
             birth: 0,
             version,
@@ -91,7 +100,7 @@ impl Store {
         self.counters.add(Count::Records, -records);
         self.counters.add(Count::LiveBytes, -self.counters.get(Count::LiveBytes));
         self.opened.asleep.store(0, Ordering::Relaxed);
-        Ok(pieces)
+        Ok(())
     }
 
     /// The first leaf of which the head is sound. The new one names it, as if it were made of it: so it

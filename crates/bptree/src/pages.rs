@@ -167,6 +167,11 @@ impl Pages {
         Ok(taken)
     }
 
+    /// A page that was taken is not needed, and nobody has claimed it since.
+    pub(crate) fn leave(&self, page: u32) {
+        spin::lock(&self.free).blank.push(page);
+    }
+
     fn blank(&self, pages: &[u32]) -> Result<()> {
         // Their lines come side by side; and nothing is flushed before the last is claimed, since a
         // locked instruction waits for what was.

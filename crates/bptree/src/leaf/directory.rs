@@ -216,9 +216,17 @@ impl Directory {
         }
     }
 
-    /// Lets a leaf that was shut be written to again.
+    /// Lets a leaf that was shut be written to again, once whoever holds it has put the word back.
     pub(crate) fn unshut(&self) {
-        self.word.fetch_and(!SHUT, Ordering::Release);
+        let mut backoff = Backoff::new();
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            let is_free = word & (LOCKED | CHANGING) == 0;
+            if word & SHUT == 0 || is_free && self.exchange(word, word & !SHUT) {
+                return;
+            }
+            backoff.wait();
+        }
     }
 
     /// The leaf is dead from now on, asleep or not.

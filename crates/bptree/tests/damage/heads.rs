@@ -1,8 +1,9 @@
 //! A wrong bit in the head of a leaf in use.
 
 use super::{KEYS, PAGE, is_damage, is_full, key, shelf, tail, word};
-use coreplane_bptree::Bptree;
+use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Batch, Doubt, Engine, Ordered, Result, WriteOptions};
+use coreplane_pmem::MediaChoice;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -83,4 +84,33 @@ fn a_scan_does_not_go_past_a_leaf_whose_head_has_a_wrong_bit() {
         }
     }
     assert!(told > 1000, "{told} of the scans tell");
+}
+
+/// No leaf can be named that the new one would be made of.
+#[test]
+fn a_clear_that_fails_leaves_the_store_as_it_was() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let path = directory.path().join("pool");
+    let options = Options { background: false, ..Options::default() };
+    let store = Bptree::create(&path, 256 << 10, PAGE as u32, MediaChoice::Auto, &options);
+    let store = store.expect("create");
+    let write = WriteOptions::default();
+    store.put(b"key", b"value", &write).expect("put");
+    let (file, pool) = (beneath(&path), std::fs::read(&path).expect("read"));
+    let flip = |bit: u8| {
+        for page in (1..pool.len() / PAGE).filter(|page| tail(&pool, *page).is_some()) {
+            let at = page * PAGE + 5;
+            file.write_all_at(&[pool[at] ^ bit], at as u64).expect("write");
+        }
+    };
+    flip(1);
+    for _ in 0..2 * pool.len() / PAGE {
+        let failed = store.clear().expect_err("a clear");
+        assert!(is_damage(&failed), "{failed}");
+    }
+    flip(0);
+    store.put(b"key", b"other", &write).expect("put");
+    assert_eq!(store.get(b"key").expect("get"), Some(b"other".to_vec()));
+    store.clear().expect("clear");
+    assert!(store.get(b"key").expect("get").is_none());
 }

@@ -94,6 +94,34 @@ fn a_leaf_is_filled_once_and_shut_for_good() {
     assert!(!leaf.shut(), "dead");
 }
 
+/// Whoever holds it puts the word back that he has taken; so does whoever fills it.
+#[test]
+fn a_leaf_that_is_held_while_it_is_opened_again_is_not_shut_for_ever() {
+    for round in 0..200 {
+        let leaf = Directory::new();
+        let is_asleep = round % 2 == 0;
+        if !is_asleep {
+            leaf.begin(Begun::default(), std::iter::empty());
+        }
+        assert!(leaf.shut());
+        let waking = leaf.wake();
+        let held = if is_asleep { None } else { leaf.lock() };
+        assert!(waking.is_some() != held.is_some());
+        let begun = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begun.wait();
+                leaf.unshut();
+            });
+            begun.wait();
+            (0..100).for_each(|_| std::thread::yield_now());
+            drop(held);
+            waking.into_iter().for_each(|it| it.begin(Begun::default(), std::iter::empty()));
+        });
+        assert!(!leaf.lock().unwrap().is_shut(), "round {round}");
+    }
+}
+
 #[test]
 fn places_are_filled_up_to_the_last() {
     let leaf = Directory::new();
