@@ -6,9 +6,9 @@ use crate::open::{self, KIND, Options};
 use crate::put::{Plan, RestsOn};
 use crate::store::Store;
 use coreplane_engine::{
-    Batch, Doubt, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Hurt, Limits,
-    Mutation, Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
-    Visibility, WriteOptions, Written,
+    Batch, Brief, Doubt, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Hurt,
+    Limits, Mutation, Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis,
+    VerifyReport, Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
 use coreplane_record::{lost, outlive};
@@ -193,6 +193,10 @@ impl Engine for Bptree {
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         self.store.put(key, value, options)
+    }
+
+    fn put_briefly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Brief {
+        self.store.put_briefly(key, value, options)
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {

@@ -57,6 +57,7 @@ mod rewrite;
 mod ring;
 mod scan;
 mod scrub;
+mod short;
 mod store;
 mod unflushed;
 mod verify;

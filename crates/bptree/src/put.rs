@@ -90,23 +90,6 @@ enum Attempt {
 }
 
 impl Store {
-    /// Puts `key`, whatever was there.
-    pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.check_writable()?;
-        self.check_key(key)?;
-        self.check_sequence(options.sequence)?;
-        let expires_at = options.expires_at;
-        if value.len() <= self.inline_max()
-            && !self.is_long(key)
-            && let Some(outcome) = self.put_ahead(key, value, options)?
-        {
-            return self.finish(outcome, options);
-        }
-        let mut plan =
-            |_: Option<&Whole<'_>>| Ok(Plan::Put { value: Cow::Borrowed(value), expires_at });
-        self.write(key, (options, RestsOn::Nothing), &mut plan)
-    }
-
     /// Writes `key` as `decide` says.
     pub(crate) fn write(
         &self,
@@ -321,12 +304,12 @@ impl Store {
     /// has no room, or no place for one key more; or if its record may be newer than the sequence
     /// that is given. For what was appended is there for a recovery, whose newest would be the last.
     #[inline(always)]
-    fn put_ahead(
+    pub(crate) fn put_ahead(
         &self,
         key: &[u8],
         value: &[u8],
         options: &WriteOptions,
-    ) -> Result<Option<Outcome>> {
+    ) -> Result<Option<Written>> {
         let guard = epoch::pin();
         let tag = tag_of(key);
         let locked = self.lock_to_append((key, tag), HEADER + key.len() + value.len())?;
@@ -368,11 +351,11 @@ impl Store {
         });
         let appended = damage.map_or(appended, Err)?;
         let item = Item { header, key, value, source: Source::Caller };
-        let outcome = self.publish(locked, &item, options, replaced, (place, tag, appended));
+        let written = self.publish(locked, &item, options, replaced, (place, tag, appended));
         if let Some(old) = large {
             self.retire_pieces(&guard, &old)?;
         }
-        Ok(Some(outcome))
+        Ok(Some(written))
     }
 
     /// What is in sight, as far as it matters to what takes its place.
@@ -404,7 +387,8 @@ impl Store {
         let item = Item { header, key, value, source: Source::Caller };
         let replaced = self.replaced(standing);
         let tag = tag_of_field(key, self.field_max());
-        let outcome = self.publish(locked, &item, options, replaced, (place, tag, appended));
+        let written = self.publish(locked, &item, options, replaced, (place, tag, appended));
+        let outcome = Outcome::Written(written);
         let leaves_little = header.kind == Kind::Delete && leaf.live() < self.space.page_size() / 4;
         Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })
     }
@@ -445,7 +429,7 @@ impl Store {
         options: &WriteOptions,
         replaced: Replaced,
         (place, tag, (offset, _)): (usize, u8, (u32, u32)),
-    ) -> Outcome {
+    ) -> Written {
         let generation = self.cover();
         locked.held.begin();
         self.note(locked.page, offset, generation, self.level(options));
@@ -460,7 +444,7 @@ impl Store {
         self.count_write(item, replaced.counted);
         let sequence = item.header.sequence.unwrap_or(item.header.version);
         let ticket = self.written_ticket(generation, item.len(), options);
-        Outcome::Written(Written { sequence, ticket, replaced: replaced.is_live })
+        Written { sequence, ticket, replaced: replaced.is_live }
     }
 
     /// The version of a write: above all that its leaf has given out, and no less than the sequence

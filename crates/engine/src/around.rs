@@ -5,8 +5,8 @@
 //! hold something until the call has returned. So a fault is written once, and forgets no call.
 
 use crate::{
-    Batch, Doubt, DurableListener, Engine, Entry, Expected, Found, Horizon, Hurt, Limits, Mutation,
-    Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
+    Batch, Brief, Doubt, DurableListener, Engine, Entry, Expected, Found, Horizon, Hurt, Limits,
+    Mutation, Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
     Visibility, WriteOptions, Written,
 };
 use std::sync::Arc;
@@ -55,6 +55,11 @@ pub trait Around: Send + Sync {
         make: impl FnOnce(&dyn Engine) -> Result<T>,
     ) -> Result<T> {
         make(engine)
+    }
+
+    /// Makes a put that was let in. Its answer goes through registers.
+    fn make_put(&self, engine: &dyn Engine, put: impl FnOnce(&dyn Engine) -> Brief) -> Brief {
+        put(engine)
     }
 
     /// True if the engine may be told what is about to come; nothing else is asked before.
@@ -134,6 +139,15 @@ impl<A: Around> Engine for Surrounded<A> {
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         self.call(Call::Put(options), |engine| engine.put(key, value, options))
+    }
+
+    fn put_briefly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Brief {
+        match self.around.begin(Call::Put(options)) {
+            Ok(_held) => self
+                .around
+                .make_put(&*self.engine, |engine| engine.put_briefly(key, value, options)),
+            Err(error) => Brief::of(Err(error)),
+        }
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {

@@ -46,6 +46,7 @@ pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
 pub use ordered::{Ordered, end_of_prefix};
+pub use outcome::Brief;
 pub use record::{Record, TimeSource, UnixMillis, Value};
 pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed};
 pub use snapshots::{Snapshot, Snapshots};
@@ -230,6 +231,11 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::ReadOnly`].
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome>;
+
+    /// As [`Engine::put`], with the sequence given, for whoever wants to know in two words what came of it.
+    fn put_briefly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Brief {
+        Brief::of(self.put(key, value, options))
+    }
 
     /// Writes only if `key` is absent, else [`Outcome::Exists`].
     ///

@@ -1,6 +1,6 @@
 //! What came of a write, and what that rests on.
 
-use crate::{Outcome, Ticket, Written};
+use crate::{Outcome, Result, Ticket, Written};
 
 impl Outcome {
     /// The ticket that must be durable before the outcome may leave the process: of the write, or
@@ -35,6 +35,37 @@ impl Outcome {
         match self {
             Self::Written(written) => Some(*written),
             _ => None,
+        }
+    }
+}
+
+/// What came of a put to which the sequence was given ([`Engine::put_briefly`](crate::Engine::put_briefly)).
+///
+/// It is returned in registers. What is returned in memory is stored word by word and copied by several
+/// words at a time, and such a load waits until everything stored before it has left the processor: here
+/// that is behind the fence.
+#[derive(Debug)]
+pub enum Brief {
+    /// It was made where no live record was, and is durable.
+    New,
+    /// It was made in the place of a live record, and is durable.
+    Replaced,
+    /// What [`Engine::put`](crate::Engine::put) says otherwise.
+    Else(Box<Result<Outcome>>),
+}
+
+impl Brief {
+    /// The same in brief.
+    pub fn of(outcome: Result<Outcome>) -> Self {
+        match outcome {
+            Ok(Outcome::Written(written)) if written.ticket.is_durable() => {
+                if written.replaced {
+                    Self::Replaced
+                } else {
+                    Self::New
+                }
+            }
+            outcome => Self::Else(Box::new(outcome)),
         }
     }
 }

@@ -12,7 +12,7 @@
 //! something keeps a copy until then, and begins anew with each try.
 
 use coreplane_engine::around::{Around, Call, Surrounded};
-use coreplane_engine::{Engine, Error, Result};
+use coreplane_engine::{Brief, Engine, Error, Result};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -81,6 +81,18 @@ impl Around for Believed {
         let answer = catch_unwind(AssertUnwindSafe(|| make(engine)));
         self.check()?;
         answer.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    #[inline]
+    fn make_put(&self, engine: &dyn Engine, put: impl FnOnce(&dyn Engine) -> Brief) -> Brief {
+        let mut brief = Brief::New;
+        // As above. What is caught is no answer, which would come through memory.
+        let caught = catch_unwind(AssertUnwindSafe(|| brief = put(engine)));
+        match (self.check(), caught) {
+            (Err(error), _) => Brief::of(Err(error)),
+            (Ok(()), Err(panic)) => resume_unwind(panic),
+            (Ok(()), Ok(())) => brief,
+        }
     }
 }
 

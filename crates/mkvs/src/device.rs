@@ -14,21 +14,21 @@
 //! What the rings carry of writes is the outcome: to put or to delete, with its sequence. So it may
 //! come late, twice or behind a newer one, and the engine keeps what is newest.
 
+mod handing;
 mod resting;
 
 use crate::believed::{Believed, Checked};
 use crate::group::Group;
 use crate::pace::Pace;
 use crate::race::Scratch;
-use crate::ring::{Decision, Decisions, Room, Taken};
+use crate::ring::{Decisions, Taken};
 use crate::track::{OnTheWay, Track};
 use coreplane_engine::{Batch, Change, Engine, Error, Outcome, Result, WriteOptions};
-use coreplane_pmem::epoch::barrier;
 use coreplane_pmem::spin::{self, Backoff};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
-use resting::{ASLEEP, AWAKE, NAPPING, NAPS};
+use resting::{ASLEEP, AWAKE, NAPS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
@@ -173,36 +173,6 @@ impl Device {
         self.reads.len() as u64
     }
 
-    /// A write of one key will be handed to the processor.
-    #[inline]
-    pub(crate) fn prepare(&self) {
-        self.decisions.prefetch();
-    }
-
-    /// Hands a write of one key to the device's processor, which tells of it when it is made if it
-    /// `is_told`; says whether there was room.
-    #[inline]
-    pub(crate) fn follow(
-        self: &Arc<Self>,
-        group: &Arc<Group>,
-        decision: &Decision<'_>,
-        is_told: bool,
-    ) -> Room {
-        if !self.has_processor(group) {
-            return Room::None;
-        }
-        let room = self.decisions.push(decision, is_told);
-        // Either the processor sees what is in the ring before it sleeps, or that it sleeps is seen
-        // here; where it naps it looks again by itself.
-        barrier::light();
-        match self.rest.load(Ordering::Relaxed) {
-            AWAKE => {}
-            NAPPING if !matches!(room, Room::Scarce(_)) => {}
-            _ => self.wake(),
-        }
-        room
-    }
-
     /// What says whether it has made what ends at this place of its ring.
     pub(crate) fn on_the_way(&self, place: u64) -> OnTheWay {
         OnTheWay::new(&self.track, place, self.number)
@@ -285,9 +255,14 @@ impl Device {
                 && group.drop_member(self).is_err()
             {
                 // It has what it has. Of the rest nobody is to think that it will come.
-                group.give_up_write(self, &taken.decision());
+                let give_up = |taken: &Taken| {
+                    if !taken.is_nothing {
+                        group.give_up_write(self, &taken.decision());
+                    }
+                };
+                give_up(&taken);
                 while self.decisions.pop(&mut taken).is_some() {
-                    group.give_up_write(self, &taken.decision());
+                    give_up(&taken);
                 }
             }
             self.is_closed.store(true, Ordering::SeqCst);
@@ -369,6 +344,9 @@ impl Device {
             }
             if let Some(place) = self.decisions.pop(taken) {
                 past = place;
+                if taken.is_nothing {
+                    continue;
+                }
                 self.decisions.look_ahead(taken);
                 if !self.in_call(|| self.follow_up(&group, taken)) {
                     self.track.stop(place);

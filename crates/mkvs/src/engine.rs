@@ -92,7 +92,7 @@ impl Engine for Matrix {
     }
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        self.shared.write_value((key, value), If::Any, options)
+        self.shared.put(key, value, options)
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {

@@ -162,7 +162,7 @@ impl Group {
     }
 
     #[inline]
-    fn writes_by_rings(&self) -> bool {
+    pub(crate) fn writes_by_rings(&self) -> bool {
         self.rules.paths.writes == WritePath::Rings
     }
 }

@@ -19,6 +19,7 @@
 
 mod deciding;
 mod following;
+mod plain;
 mod reading;
 mod refusing;
 mod watching;
@@ -29,7 +30,7 @@ use crate::decided::{Decided, Write, is_damage, is_failure};
 use crate::device::Device;
 use crate::label::{Ack, Position};
 use crate::order::{Order, anchor_of, numbers};
-use crate::pending::{Devices, Entry, Known, Pending, Torn};
+use crate::pending::{Devices, Entry, Known, Pending};
 use crate::prototype::{Paths, Prototype};
 use crate::ring::Decision;
 use crate::standings::Standings;
@@ -316,19 +317,10 @@ impl Group {
             return Ok(Tried::Made(outcome));
         };
         let decided = write.decided();
-        let make =
-            |device: &Arc<Device>| device.pace.puts.of(|| self.make_on(device, &decided, options));
-        let copied = match made.and_then(|made| self.copy(&order, made, make)) {
+        let made = made.and_then(|made| self.copy_of(&order, made, &decided, options));
+        let copied = match made {
             Ok(made) => made,
-            Err(NotMade { made, device, error }) => {
-                let mut torn = Torn { made, asked, old: None };
-                let taken_back = self.take_back(&mut torn, decided.key);
-                if made & 1 << asked != 0 {
-                    self.pending.count_taken_back();
-                }
-                self.refuse(hash, decided.key, taken_back.is_err().then_some(torn));
-                return taken_back.map(|()| Tried::TakenBack(device, error));
-            }
+            Err(not_made) => return self.unmake(hash, asked, &decided, not_made),
         };
         // No reader asks the filter while the entry is there, and no other writer counts the key.
         match (decided.put.is_some(), written.replaced) {
@@ -340,18 +332,23 @@ impl Group {
             }
             (true, true) | (false, false) => {}
         }
-        // In their rings before anybody is told, so that who drains a ring has it all.
-        let decision = Decision { hash, decided, options };
-        let mut on_the_way = None;
-        for device in self.of(self.followers() & !copied) {
-            let is_told = on_the_way.is_some();
-            let way = self.follow(device, &decision, is_told);
-            on_the_way = on_the_way.or(way);
-        }
-        self.pending.done_and(hash, sequence, (copied, on_the_way), self.followers());
+        self.tell_others(&Decision { hash, decided, options }, copied);
         drop(change);
         let written = Written { sequence, ticket: Ticket::DURABLE, ..written };
         Ok(Tried::Made(Outcome::Written(written)))
+    }
+
+    /// As [`Self::copy`], of one key.
+    fn copy_of(
+        self: &Arc<Self>,
+        order: &Order,
+        made: Devices,
+        decided: &Decided<'_>,
+        options: &WriteOptions,
+    ) -> std::result::Result<Devices, NotMade> {
+        self.copy(order, made, |device| {
+            device.pace.puts.of(|| self.make_on(device, decided, options))
+        })
     }
 
     /// Makes on further devices what was made on some, until so many current members have it as a

@@ -14,7 +14,7 @@
 //! - [`place`]: from a key to its group
 //! - [`bloom`]: which keys a group may have
 //! - `label`: who belongs to the matrix, and who is current
-//! - `device`, `decided`, `group`, `ring`: writing to several, reading from one
+//! - `device`, `decided`, `group`, `plain`, `ring`: writing to several, reading from one
 //! - `race`, `pace`, [`Prototype`]: reads for which devices compete
 //! - `errand`, `given`: calls that a device's processor makes for a caller
 //! - `pending`: which devices have the newest of a key
@@ -72,6 +72,7 @@ mod owners;
 mod pace;
 mod pending;
 pub mod place;
+mod plain;
 mod prototype;
 mod race;
 mod relaxed;

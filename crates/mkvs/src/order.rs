@@ -62,8 +62,14 @@ pub(crate) fn anchor_of(members: Devices) -> Option<u8> {
 }
 
 /// The numbers in a set.
+#[inline]
 pub(crate) fn numbers(set: Devices) -> impl Iterator<Item = u8> {
-    (0..Devices::BITS as u8).filter(move |number| set & 1 << number != 0)
+    let mut rest = set;
+    std::iter::from_fn(move || {
+        let number = (rest != 0).then(|| rest.trailing_zeros() as u8);
+        rest &= rest.wrapping_sub(1);
+        number
+    })
 }
 
 /// One of a set: for one key mostly the same, so that each device's caches have their share of the

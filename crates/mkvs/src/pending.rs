@@ -37,19 +37,23 @@
 //! Else every entry would go from the writer's processor to theirs and back. So an entry may be there
 //! after all have the write: until the next who looks at the stripe.
 //!
+//! A write that waits for the asked device alone is on its way before that has it, and is told of by one store
+//! in its stripe ([`plain`]): who locks the entries next notes it there, before anybody looks at them.
+//!
 //! Two keys with one hash are taken for one here, which costs a moment and nothing else.
 
 mod doubts;
 mod entry;
 mod many;
+mod plain;
 
 pub(crate) use doubts::{Doubt, Torn};
 use entry::Write;
 pub(crate) use entry::{Entry, Known};
 
 use crate::track::OnTheWay;
-use coreplane_pmem::spin::{self, Held, Lock};
-use parking_lot::{Mutex, MutexGuard};
+use coreplane_pmem::spin::{Held, Lock};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Stripes of a matrix.
@@ -64,7 +68,10 @@ type Entries = Vec<Entry>;
 #[repr(align(64))]
 struct Stripe {
     entries: Lock<Entries>,
-    sequencer: Mutex<()>,
+    sequencer: Lock<()>,
+    /// The last write that was made on the device that it waits for, of those that are told without the
+    /// lock of the entries.
+    made: AtomicU64,
 }
 
 /// Beside the devices that have a write, so much further up: those that have failed to make it and
@@ -115,12 +122,15 @@ pub(crate) enum Current {
 }
 
 /// The right to write the keys of a stripe.
-pub(crate) type Turn<'a> = MutexGuard<'a, ()>;
+pub(crate) type Turn<'a> = Held<'a, ()>;
 
 impl Pending {
     pub(crate) fn new() -> Self {
         let words = (0..STRIPES).map(|_| AtomicU64::new(0)).collect();
-        let stripe = |_| Stripe { entries: Lock::new(Vec::new()), sequencer: Mutex::new(()) };
+        let stripe = |_| {
+            let (entries, sequencer) = (Lock::new(Vec::new()), Lock::new(()));
+            Stripe { entries, sequencer, made: AtomicU64::new(0) }
+        };
         let stripes = (0..STRIPES).map(stripe).collect();
         let [taken_back, tombstones, held] = [const { AtomicU64::new(0) }; 3];
         let (doubt, doubting) = (AtomicU64::new(u64::MAX), Mutex::default());
@@ -135,7 +145,7 @@ impl Pending {
 
     /// Waits for the turn to write the keys of a stripe.
     pub(crate) fn turn(&self, stripe: usize) -> Turn<'_> {
-        spin::lock(&self.stripes[stripe].sequencer)
+        self.stripes[stripe].sequencer.lock()
     }
 
     #[inline]
@@ -183,7 +193,7 @@ impl Pending {
     #[inline(never)]
     fn entry_there(&self, hash: u64) -> Option<Known> {
         let stripe = Self::stripe_of(hash);
-        let mut entries = self.stripes[stripe].entries.lock();
+        let mut entries = self.entries(stripe);
         self.sweep(stripe, &mut entries, 0);
         entries.iter().find(|entry| entry.hash == hash).map(Entry::known)
     }
@@ -195,11 +205,17 @@ impl Pending {
         self.count(stripe, entries.len(), begun);
     }
 
-    /// A write is about to be made, by whoever has the turn. It takes the place of the key's entry,
-    /// if there is one.
-    pub(crate) fn begin(&self, mut entry: Entry) {
+    /// A write is about to be made, by whoever has the turn; its number. It takes the place of the key's
+    /// entry, if there is one.
+    pub(crate) fn begin(&self, entry: Entry) {
         let stripe = Self::stripe_of(entry.hash);
-        let mut entries = self.stripes[stripe].entries.lock();
+        self.begin_in(stripe, &mut self.entries(stripe), entry);
+    }
+
+    #[inline]
+    fn begin_in(&self, stripe: usize, entries: &mut Held<'_, Entries>, mut entry: Entry) -> u64 {
+        let number = (self.words[stripe].load(Ordering::Relaxed) >> OPEN_BITS) + 1;
+        entry.write.number = number;
         entries.retain_mut(|entry| !entry.look());
         match entries.iter_mut().find(|known| known.hash == entry.hash) {
             Some(known) => {
@@ -211,6 +227,7 @@ impl Pending {
             None => entries.push(entry),
         }
         self.count(stripe, entries.len(), 1);
+        number
     }
 
     /// Notes how many entries a stripe has, and writes that begin. The caller has locked the
@@ -276,7 +293,7 @@ impl Pending {
     #[inline]
     fn end(&self, hash: u64, is_over: impl FnOnce(&mut Entry) -> bool) {
         let stripe = Self::stripe_of(hash);
-        let mut entries = self.stripes[stripe].entries.lock();
+        let mut entries = self.entries(stripe);
         if let Some(at) = entries.iter().position(|entry| entry.hash == hash)
             && is_over(&mut entries[at])
         {
@@ -288,8 +305,8 @@ impl Pending {
     /// A device that was filled has all that is made: of writes from before it came nobody else tells.
     /// `of_group` says which keys are its group's.
     pub(crate) fn filled(&self, device: u8, of_group: impl Fn(u64) -> bool) {
-        for stripe in &self.stripes {
-            let mut entries = stripe.entries.lock();
+        for number in 0..STRIPES {
+            let mut entries = self.entries(number);
             for entry in entries.iter_mut().filter(|entry| of_group(entry.hash)) {
                 let both = [Some(&mut entry.write), entry.before.as_mut()];
                 // Not of what nobody has yet, or of which nobody knows who has it.
@@ -303,8 +320,8 @@ impl Pending {
     /// The members are others now, or have made all that they were given: entries go that all of
     /// them have. `of_group` says which keys are theirs, by their hashes.
     pub(crate) fn settle(&self, members: Devices, of_group: impl Fn(u64) -> bool) {
-        for (number, stripe) in self.stripes.iter().enumerate() {
-            let mut entries = stripe.entries.lock();
+        for number in 0..STRIPES {
+            let mut entries = self.entries(number);
             for entry in entries.iter_mut().filter(|entry| of_group(entry.hash)) {
                 entry.wanted = members;
             }
@@ -314,8 +331,8 @@ impl Pending {
 
     /// Nothing is there of any key, on any device. The caller has all turns.
     pub(crate) fn forget(&self) {
-        for (number, stripe) in self.stripes.iter().enumerate() {
-            let mut entries = stripe.entries.lock();
+        for number in 0..STRIPES {
+            let mut entries = self.entries(number);
             entries.clear();
             self.count(number, 0, 1);
         }

@@ -23,7 +23,7 @@ impl Relaxed {
     }
 
     #[inline]
-    fn is_asked(&self, options: &WriteOptions) -> bool {
+    pub(crate) fn is_asked(&self, options: &WriteOptions) -> bool {
         matches!(options.durability.unwrap_or(self.usual), Durability::Relaxed { .. })
     }
 

@@ -97,6 +97,12 @@ impl Filter {
         self.switch.may_contain(hash)
     }
 
+    /// Asks for what [`Filter::may_contain`] and a change look at.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        self.switch.prefetch(hash);
+    }
+
     /// Begins a change of the group. It is begun before the engine is touched and dropped after:
     ///
     /// ```

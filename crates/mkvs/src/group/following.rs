@@ -5,6 +5,7 @@ use super::Group;
 use crate::decided::caught;
 use crate::device::{Device, Job, make};
 use crate::order::Order;
+use crate::pending::Devices;
 use crate::ring::{Decision, Room};
 use crate::track::OnTheWay;
 use coreplane_engine::{Batch, Change, Result};
@@ -45,6 +46,20 @@ impl Group {
             }
         }
         None
+    }
+
+    /// A write is made where it is waited for: the others follow, and it is seen.
+    pub(super) fn tell_others(self: &Arc<Self>, decision: &Decision<'_>, copied: Devices) {
+        // In their rings before anybody is told, so that who drains a ring has it all.
+        let mut on_the_way = None;
+        for device in self.of(self.followers() & !copied) {
+            let is_told = on_the_way.is_some();
+            let way = self.follow(device, decision, is_told);
+            on_the_way = on_the_way.or(way);
+        }
+        let sequence = decision.options.sequence.unwrap_or_default();
+        let copied = (copied, on_the_way);
+        self.pending.done_and(decision.hash, sequence, copied, self.followers());
     }
 
     /// Has a device follow: through its ring, or at once if that is full.

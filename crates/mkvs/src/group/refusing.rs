@@ -1,6 +1,6 @@
 //! Taking back what was refused on the way: on all devices, so that they have the same again.
 
-use super::Group;
+use super::{Group, NotMade, Tried};
 use crate::decided::Decided;
 use crate::device::Device;
 use crate::order::numbers;
@@ -16,6 +16,27 @@ impl Group {
             None => self.pending.refuse(hash, self.followers()),
             Some(torn) => self.pending.fail(hash, (self.number, key), torn),
         }
+    }
+
+    /// Takes back what was made of a write that was not made on as many devices as it waits for.
+    ///
+    /// # Errors
+    /// If it cannot be: then the key is in doubt.
+    #[cold]
+    pub(super) fn unmake(
+        self: &Arc<Self>,
+        hash: u64,
+        asked: u8,
+        decided: &Decided<'_>,
+        NotMade { made, device, error }: NotMade,
+    ) -> Result<Tried> {
+        let mut torn = Torn { made, asked, old: None };
+        let taken_back = self.take_back(&mut torn, decided.key);
+        if made & 1 << asked != 0 {
+            self.pending.count_taken_back();
+        }
+        self.refuse(hash, decided.key, taken_back.is_err().then_some(torn));
+        taken_back.map(|()| Tried::TakenBack(device, error))
     }
 
     /// Takes a write back that was made on some devices: all get what was there before, or if that is

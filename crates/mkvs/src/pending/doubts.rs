@@ -101,11 +101,11 @@ impl Pending {
     fn each_doubtful(&self, mut look: impl FnMut(u64, &Doubt, Devices)) {
         let _doubting = self.doubting.lock();
         let mut least = u64::MAX;
-        for (number, stripe) in self.stripes.iter().enumerate() {
+        for number in 0..self.stripes.len() {
             if self.words[number].load(Ordering::Acquire) & super::OPEN == 0 {
                 continue;
             }
-            let mut entries = stripe.entries.lock();
+            let mut entries = self.entries(number);
             self.sweep(number, &mut entries, 0);
             for entry in entries.iter_mut() {
                 let sure = entry.sure();

@@ -1,6 +1,6 @@
 //! A write on its way to the devices, and who has it.
 
-use super::{Devices, Doubt};
+use super::{Devices, Doubt, MADE};
 use crate::track::OnTheWay;
 
 /// A write that not all members have.
@@ -25,6 +25,10 @@ pub(crate) struct Entry {
 pub(super) struct Write {
     pub(super) sequence: u64,
     pub(super) done: Devices,
+    /// Which of the writes of its stripe it is.
+    pub(super) number: u64,
+    /// The devices that have it when the stripe has come so far.
+    pub(super) awaited: Devices,
     pub(super) on_the_way: Option<OnTheWay>,
 }
 
@@ -43,7 +47,9 @@ impl Write {
     /// Notes whom it has come to meanwhile.
     #[inline]
     pub(super) fn look(&mut self) {
+        // One that was not made has not come, whatever has.
         if let Some(way) = &self.on_the_way
+            && self.done & MADE != 0
             && way.has_come()
         {
             self.done |= 1 << way.number();
@@ -55,9 +61,30 @@ impl Write {
 impl Entry {
     /// A write that is about to be made.
     pub(crate) fn new(hash: u64, sequence: u64, asked: u8, is_held: bool) -> Self {
-        let write = Write { sequence, done: 0, on_the_way: None };
+        let write = Write { sequence, done: 0, number: 0, awaited: 0, on_the_way: None };
         let (before, wanted, doubt) = (None, Devices::MAX, None);
         Self { hash, asked, is_held, write, before, wanted, doubt }
+    }
+
+    /// A write that is about to be made on the device that is asked, by whoever says so with
+    /// [`Pending::made`](super::Pending::made), and is on the way to another of these members.
+    pub(crate) fn plain(
+        (hash, sequence): (u64, u64),
+        asked: u8,
+        on_the_way: OnTheWay,
+        wanted: Devices,
+    ) -> Self {
+        let (awaited, on_the_way) = (1 << asked, Some(on_the_way));
+        let write = Write { sequence, done: 0, number: 0, awaited, on_the_way };
+        Self { hash, asked, is_held: false, write, before: None, wanted, doubt: None }
+    }
+
+    /// The stripe has come so far.
+    #[inline]
+    pub(super) fn note_made(&mut self, made: u64) {
+        if self.write.awaited != 0 && self.write.number <= made {
+            self.write.done |= std::mem::take(&mut self.write.awaited);
+        }
     }
 
     pub(super) fn known(&self) -> Known {

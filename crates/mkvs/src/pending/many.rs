@@ -52,7 +52,7 @@ impl Pending {
             if word & OPEN == 0 {
                 return Some(word >> OPEN_BITS);
             }
-            let mut entries = self.stripes[stripe].entries.lock();
+            let mut entries = self.entries(stripe);
             self.sweep(stripe, &mut entries, 0);
             let mut own = entries.iter().filter(|entry| of_group(entry.hash));
             let has_come = own.all(|entry| {

@@ -27,6 +27,8 @@ const EXPIRES: u64 = 1 << 49;
 const DURABILITY_BITS: u32 = 50;
 const VITAL: u64 = 1 << 53;
 const TOLD: u64 = 1 << 54;
+/// A place that was reserved for a write that was not made.
+const NOTHING: u64 = 1 << 55;
 
 /// A write that was decided.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +48,8 @@ pub(crate) struct Taken {
     is_put: bool,
     /// Somebody is to be told when it is made.
     pub(crate) is_told: bool,
+    /// There is nothing to make.
+    pub(crate) is_nothing: bool,
     expires_at: Option<UnixMillis>,
     options: WriteOptions,
     /// The key of the one behind it, and the length of the value, if there is one.
@@ -92,6 +96,42 @@ pub(crate) enum Room {
     Never,
 }
 
+impl Room {
+    #[inline]
+    fn of(Written { taken, end }: Written) -> Self {
+        if taken > LINES / 4 { Self::Scarce(end) } else { Self::Enough(end) }
+    }
+}
+
+/// A place in a ring with a decision that is about to be made. If it is dropped there is nothing to
+/// make there.
+#[derive(Debug)]
+pub(crate) struct Reserved<'a>(Option<kernel::Reserved<'a, AtomicU64>>);
+
+impl Reserved<'_> {
+    /// Where the processor is past it.
+    pub(crate) fn end(&self) -> u64 {
+        self.0.as_ref().map_or(0, kernel::Reserved::end)
+    }
+
+    /// It was made.
+    #[inline]
+    pub(crate) fn publish(mut self) -> Room {
+        self.0.take().map_or(Room::None, |place| Room::of(place.publish()))
+    }
+}
+
+impl Drop for Reserved<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(place) = self.0.take() {
+            let mut writer = place.writer();
+            [0, 0, NOTHING].into_iter().for_each(|word| writer.push(word));
+            place.publish();
+        }
+    }
+}
+
 impl Decisions {
     pub(crate) fn new() -> Self {
         Self(kernel::Ring::new(LINES))
@@ -107,32 +147,21 @@ impl Decisions {
     /// it is made.
     #[inline]
     pub(crate) fn push(&self, decision: &Decision<'_>, is_told: bool) -> Room {
-        let Decision { hash, decided: Decided { key, put }, options } = *decision;
-        let durability = DURABILITIES.iter().position(|known| *known == options.durability);
-        let Some(durability) = durability else { return Room::Never };
-        let (value, expires_at) = put.unwrap_or((&[], None));
-        let words = HEADER + key.len().div_ceil(8) + value.len().div_ceil(8);
-        if lines_of(words) > LINES_OF_ONE {
-            return Room::Never;
-        }
-        let taken = self.0.write(words, |writer| {
-            writer.push(hash);
-            writer.push(options.sequence.unwrap_or(0));
-            let kind = if put.is_some() { PUT } else { 0 }
-                | if expires_at.is_some() { EXPIRES } else { 0 }
-                | if options.is_vital { VITAL } else { 0 }
-                | if is_told { TOLD } else { 0 }
-                | (durability as u64) << DURABILITY_BITS;
-            writer.push(kind | (value.len() as u64) << LEN_BITS | key.len() as u64);
-            writer.push(expires_at.map_or(0, |at| at.0));
-            write_bytes(writer, key);
-            write_bytes(writer, value);
-        });
-        match taken {
+        let Some((words, kind)) = form_of(decision, is_told) else { return Room::Never };
+        match self.0.write(words, |writer| fill(writer, decision, kind)) {
             None => Room::None,
-            Some(Written { taken, end }) if taken > LINES / 4 => Room::Scarce(end),
-            Some(Written { end, .. }) => Room::Enough(end),
+            Some(written) => Room::of(written),
         }
+    }
+
+    /// Takes a place for a decision that is about to be made, and puts it there; none if there is no
+    /// room, or never. The processor does not go past it before it is published or dropped.
+    #[inline]
+    pub(crate) fn reserve(&self, decision: &Decision<'_>) -> Option<Reserved<'_>> {
+        let (words, kind) = form_of(decision, false)?;
+        let place = self.0.reserve(words)?;
+        fill(&mut place.writer(), decision, kind);
+        Some(Reserved(Some(place)))
     }
 
     /// Takes the decision at the head into `taken`; none if there is none, else how many lines were
@@ -146,6 +175,7 @@ impl Decisions {
         let expires_at = reader.pop();
         taken.is_put = kind & PUT != 0;
         taken.is_told = kind & TOLD != 0;
+        taken.is_nothing = kind & NOTHING != 0;
         taken.expires_at = (kind & EXPIRES != 0).then_some(UnixMillis(expires_at));
         let durability = (kind & (VITAL - 1)) >> DURABILITY_BITS;
         let durability = DURABILITIES[durability as usize % DURABILITIES.len()];
@@ -164,6 +194,9 @@ impl Decisions {
         taken.next_len = None;
         let Some(mut reader) = self.0.front() else { return };
         let [_hash, _sequence, kind, _expires_at] = [(); HEADER].map(|()| reader.pop());
+        if kind & NOTHING != 0 {
+            return;
+        }
         read_bytes(&mut reader, (kind & LEN) as usize, &mut taken.next_key);
         taken.next_len = Some((kind >> LEN_BITS & LEN) as usize);
     }
@@ -177,6 +210,35 @@ impl Decisions {
     pub(crate) fn submitted(&self) -> u64 {
         self.0.tail()
     }
+}
+
+/// How many words a decision takes, and what the third of them says; none if it is not for a ring.
+#[inline]
+fn form_of(decision: &Decision<'_>, is_told: bool) -> Option<(usize, u64)> {
+    let Decision { decided: Decided { key, put }, options, .. } = decision;
+    let durability = DURABILITIES.iter().position(|known| *known == options.durability)?;
+    let (value, expires_at) = put.unwrap_or((&[], None));
+    let words = HEADER + key.len().div_ceil(8) + value.len().div_ceil(8);
+    let kind = if put.is_some() { PUT } else { 0 }
+        | if expires_at.is_some() { EXPIRES } else { 0 }
+        | if options.is_vital { VITAL } else { 0 }
+        | if is_told { TOLD } else { 0 }
+        | (durability as u64) << DURABILITY_BITS
+        | (value.len() as u64) << LEN_BITS
+        | key.len() as u64;
+    (lines_of(words) <= LINES_OF_ONE).then_some((words, kind))
+}
+
+#[inline]
+fn fill<A: Atomic>(writer: &mut Writer<'_, A>, decision: &Decision<'_>, kind: u64) {
+    let Decision { hash, decided: Decided { key, put }, options } = *decision;
+    let (value, expires_at) = put.unwrap_or((&[], None));
+    writer.push(hash);
+    writer.push(options.sequence.unwrap_or(0));
+    writer.push(kind);
+    writer.push(expires_at.map_or(0, |at| at.0));
+    write_bytes(writer, key);
+    write_bytes(writer, value);
 }
 
 #[inline]
@@ -244,6 +306,36 @@ mod tests {
                 assert_eq!((*found.options, taken.is_told), (expected, is_vital));
             }
             assert!(ring.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_was_reserved_is_there_when_it_is_published_and_nothing_if_it_is_dropped() {
+        let ring = Decisions::new();
+        let mut taken = Taken::default();
+        let options = options(7, None);
+        let decided = Decided { key: b"key", put: Some((b"value", None)) };
+        let decision = |hash| Decision { hash, decided, options: &options };
+        // Also where the lines were used before.
+        for round in 0..LINES as u64 {
+            let reserved = [1, 2].map(|hash| ring.reserve(&decision(hash)).expect("room"));
+            let ends = reserved.each_ref().map(Reserved::end);
+            assert!(matches!(ring.push(&decision(3), true), Room::Enough(_)));
+            assert!(ring.is_empty() && ring.pop(&mut taken).is_none(), "it waits");
+            let [first, second] = reserved;
+            drop(second);
+            assert!(ring.is_empty());
+            assert_eq!(first.publish(), Room::Enough(ends[0]), "round {round}");
+            let mut pop = || {
+                let end = ring.pop(&mut taken);
+                ring.look_ahead(&mut taken);
+                (end, taken.decision().hash, taken.is_nothing, taken.next().is_some())
+            };
+            assert_eq!(pop(), (Some(ends[0]), 1, false, false));
+            let (end, _, is_nothing, is_next) = pop();
+            assert_eq!((end, is_nothing, is_next), (Some(ends[1]), true, true));
+            let (_, hash, is_nothing, _) = pop();
+            assert_eq!((hash, is_nothing, ring.is_empty()), (3, false, true));
         }
     }
 

@@ -77,6 +77,11 @@ impl<A: Atomic, P: Place<Phase<A>>> Switch<A, P> {
     }
 
     #[inline]
+    pub(in crate::bloom) fn prefetch(&self, hash: u64) {
+        self.phase.look(|phase| phase.current.table.prefetch(hash));
+    }
+
+    #[inline]
     pub(in crate::bloom) fn may_contain(&self, hash: u64) -> bool {
         self.phase.look(|phase| phase.current.table.may_contain(hash))
     }

@@ -3,6 +3,7 @@
 use super::Atomic;
 use crate::bloom::counters;
 use crate::bloom::marks::{Marks, WORDS, line_of};
+use coreplane_pmem::arch::prefetch_to_write;
 use coreplane_pmem::huge;
 use coreplane_pmem::stripes::Stripes;
 use std::collections::TryReserveError;
@@ -54,6 +55,12 @@ impl<A: Atomic> Table<A> {
     #[inline]
     fn line(&self, hash: u64) -> &[A; WORDS] {
         &self.lines[line_of(hash, self.lines.len())].0
+    }
+
+    /// Asks for the line of a key.
+    #[inline]
+    pub(in crate::bloom) fn prefetch(&self, hash: u64) {
+        prefetch_to_write(self.line(hash));
     }
 
     #[inline]

@@ -6,7 +6,7 @@
 //!   record     one or more lines; the mark of its first says where it is, counted from the first
 //!              line ever written, and how long; those of the others say nothing
 //!
-//!   write:     tail += lines, if that many are free; words; mark (release)
+//!   write:     tail += lines, if that many are free (reserve); words; mark (release: publish)
 //!   read:      mark at head (acquire) is of this place ─▶ words; head += lines (release)
 //! ```
 //!
@@ -148,6 +148,14 @@ impl<A: Atomic> Ring<A> {
         words: usize,
         fill: impl FnOnce(&mut Writer<'_, A>),
     ) -> Option<Written> {
+        let reserved = self.reserve(words)?;
+        fill(&mut reserved.writer());
+        Some(reserved.publish())
+    }
+
+    /// Takes the lines of a record of so many words; none if there is no room. The reader waits for it.
+    #[inline]
+    pub(super) fn reserve(&self, words: usize) -> Option<Reserved<'_, A>> {
         let lines = lines_of(words);
         if lines > LINES_MAX {
             return None;
@@ -168,9 +176,7 @@ impl<A: Atomic> Ring<A> {
                 Err(now) => tail = now,
             }
         };
-        fill(&mut Writer { ring: self, place: tail, word: 0 });
-        self.line(tail).mark.store(mark(tail, lines), Ordering::Release);
-        Some(Written { taken, end: tail + lines as u64 })
+        Some(Reserved { ring: self, place: tail, lines, taken })
     }
 
     /// The record at the head, if it is there; for the one who reads.
@@ -181,6 +187,36 @@ impl<A: Atomic> Ring<A> {
         let is_there = found >> LEN_BITS == place + 1;
         let lines = found & LINES_MAX as u64;
         is_there.then_some(Reader { ring: self, next: place + lines, place, word: 0 })
+    }
+}
+
+/// The lines of a record that is to be published: nobody reads behind it before that.
+#[derive(Debug)]
+#[must_use = "the reader waits until it is published"]
+pub(super) struct Reserved<'a, A> {
+    ring: &'a Ring<A>,
+    place: u64,
+    lines: usize,
+    taken: usize,
+}
+
+impl<A: Atomic> Reserved<'_, A> {
+    /// Where the reader is past it.
+    pub(super) fn end(&self) -> u64 {
+        self.place + self.lines as u64
+    }
+
+    #[inline]
+    pub(super) fn writer(&self) -> Writer<'_, A> {
+        Writer { ring: self.ring, place: self.place, word: 0 }
+    }
+
+    /// Lets the reader find what was written.
+    #[inline]
+    pub(super) fn publish(self) -> Written {
+        let mark = mark(self.place, self.lines);
+        self.ring.line(self.place).mark.store(mark, Ordering::Release);
+        Written { taken: self.taken, end: self.end() }
     }
 }
 

@@ -1,0 +1,61 @@
+//! Puts, whatever was there, most of which need no more than an append to a leaf.
+
+use crate::get::Whole;
+use crate::put::{Plan, RestsOn};
+use crate::store::Store;
+use coreplane_engine::{Brief, Outcome, Result, WriteOptions, Written};
+use std::borrow::Cow;
+
+impl Store {
+    /// Puts `key`, whatever was there.
+    pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        match self.put_short(key, value, options)? {
+            // Word by word: see Store::finish.
+            Some(Written { sequence, ticket, replaced }) if self.early.is_none() => {
+                Ok(Outcome::Written(Written { sequence, ticket, replaced }))
+            }
+            Some(written) => self.finish(Outcome::Written(written), options),
+            None => self.put_long(key, value, options),
+        }
+    }
+
+    /// The same, and what came of it in two words.
+    pub(crate) fn put_briefly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Brief {
+        match self.put_short(key, value, options) {
+            Ok(Some(written)) if self.early.is_none() => {
+                if written.replaced {
+                    Brief::Replaced
+                } else {
+                    Brief::New
+                }
+            }
+            Ok(Some(written)) => Brief::of(self.finish(Outcome::Written(written), options)),
+            Ok(None) => Brief::of(self.put_long(key, value, options)),
+            Err(error) => Brief::of(Err(error)),
+        }
+    }
+
+    /// Puts `key` if that needs no more than an append to its leaf.
+    #[inline(always)]
+    fn put_short(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+    ) -> Result<Option<Written>> {
+        self.check_writable()?;
+        self.check_key(key)?;
+        self.check_sequence(options.sequence)?;
+        if value.len() > self.inline_max() || self.is_long(key) {
+            return Ok(None);
+        }
+        self.put_ahead(key, value, options)
+    }
+
+    fn put_long(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        let mut plan =
+            |_: Option<&Whole<'_>>| Ok(Plan::Put { value: Cow::Borrowed(value), expires_at });
+        self.write(key, (options, RestsOn::Nothing), &mut plan)
+    }
+}

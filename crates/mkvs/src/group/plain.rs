@@ -1,0 +1,157 @@
+//! Puts that wait for one device, in a group that is as it mostly is.
+//!
+//! Behind the engine's fence a locked instruction, and a load of what was stored in other pieces, wait
+//! until the medium has all, which is a fifth of such a put. So whatever takes one comes before: the place
+//! in the ring, the entry, which knows by then where the write will be, and the count in the filter. What
+//! is left is stores, and the caller's next steps go on beside the fence.
+//!
+//! ```text
+//!   turn ─▶ place in the ring ─▶ entry ─▶ the engine ─▶ the place is published ─▶ made ─▶ turn ends
+//! ```
+//!
+//! Whatever else comes up is left to [`Group::write`], which begins anew.
+
+use super::Group;
+use crate::decided::Decided;
+use crate::order::{Order, anchor_of, numbers};
+use crate::pending::{Entry, Pending};
+use crate::ring::Decision;
+use coreplane_engine::{Brief, Completion, WriteOptions};
+use std::cell::Cell;
+
+thread_local! {
+    /// The last key that the thread put was new. Then the next one mostly is, too.
+    static PUTS_NEW: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A write that has begun; on its drop nobody says that it was made, nor that it is on the way.
+struct Begun<'a> {
+    pending: &'a Pending,
+    hash: u64,
+    is_made: bool,
+}
+
+impl Drop for Begun<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_made {
+            self.pending.stay(self.hash);
+        }
+    }
+}
+
+impl Group {
+    /// True if puts wait for one device, which makes them in the caller, and others follow.
+    #[inline]
+    pub(crate) fn puts_plainly(&self) -> bool {
+        let members = self.members().count_ones();
+        members > 1 && self.rules.ack.copies(members) == 1 && !self.writes_by_rings()
+    }
+
+    /// A key is about to be put plainly: what will be looked at is asked for.
+    #[inline]
+    pub(crate) fn prefetch_plainly(&self, hash: u64, key: &[u8]) {
+        self.prefetch(key);
+        let members = self.members();
+        let anchor = anchor_of(members).map_or(0, |anchor| 1 << anchor);
+        numbers(members & !anchor).filter_map(|at| self.at(at)).for_each(|it| it.prepare());
+        self.pending.prefetch(hash);
+        if PUTS_NEW.get() {
+            self.filter.prefetch(hash);
+        }
+    }
+
+    /// Puts a value whatever was there, for whoever has the turn of the key: its sequence, and whether a
+    /// live record was replaced. None if nothing was made.
+    #[inline(always)]
+    pub(crate) fn put_plainly(
+        self: &std::sync::Arc<Self>,
+        hash: u64,
+        (key, value): (&[u8], &[u8]),
+        options: &WriteOptions,
+    ) -> Option<(u64, bool)> {
+        let now = self.standings.now();
+        let members = now.members();
+        if now.followers() != members {
+            return None;
+        }
+        let asked = anchor_of(members)?;
+        let device = self.at(asked)?;
+        let mut others = numbers(members & !(1 << asked)).filter_map(|number| self.at(number));
+        let first = others.next()?;
+        device.engine.prefetch_to_write(key, value.len());
+        let sequence = self.draw(None);
+        let options =
+            WriteOptions { sequence: Some(sequence), completion: Completion::Wait, ..*options };
+        let decided = Decided { key, put: Some((value, options.expires_at)) };
+        let decision = Decision { hash, decided, options: &options };
+        let reserved = first.reserve(self, &decision)?;
+        let way = first.on_the_way(reserved.end());
+        let entry = Entry::plain((hash, sequence), asked, way, members);
+        let number = self.pending.begin_plainly(entry)?;
+        let mut begun = Begun { pending: &self.pending, hash, is_made: false };
+        // Counted first, as in any change of the group.
+        let counts_ahead = PUTS_NEW.get() && !self.filter.may_contain(hash);
+        let mut change = counts_ahead.then(|| self.filter.change());
+        let counted = change.as_ref().map(|change| change.insert(hash));
+        let brief = device.pace.puts.of(|| device.engine.put_briefly(key, value, &options));
+        let replaced = match brief {
+            Brief::New => false,
+            Brief::Replaced => true,
+            Brief::Else(_) => {
+                if let Some(counted) = counted {
+                    counted.undo();
+                }
+                self.pending.refuse(hash, self.followers());
+                begun.is_made = true;
+                return None;
+            }
+        };
+        match counted {
+            Some(counted) if replaced => counted.undo(),
+            None if !replaced => {
+                change.get_or_insert_with(|| self.filter.change()).insert(hash);
+            }
+            _ => {}
+        }
+        // Seldom: what the call leaves on the stack is loaded in other pieces.
+        if PUTS_NEW.get() == replaced {
+            PUTS_NEW.set(!replaced);
+        }
+        if self.standings.now() != now {
+            drop(begun);
+            drop(reserved);
+            return self.conclude_plainly(asked, &decision).map(|()| (sequence, replaced));
+        }
+        begun.is_made = true;
+        // In their rings before anybody is told, so that who drains a ring has it all.
+        first.follow_reserved(reserved);
+        for device in others {
+            self.follow(device, &decision, true);
+        }
+        self.pending.made(hash, number);
+        Some((sequence, replaced))
+    }
+
+    /// The group is another than it was: the write goes on as any other; none if it was taken back.
+    #[cold]
+    fn conclude_plainly(
+        self: &std::sync::Arc<Self>,
+        asked: u8,
+        decision: &Decision<'_>,
+    ) -> Option<()> {
+        let Decision { hash, decided, options } = decision;
+        let order = Order::new(*hash, 1 << asked, 1 << asked, (1, asked));
+        match self.copy_of(&order, 1 << asked, decided, options) {
+            Ok(copied) => {
+                self.tell_others(decision, copied);
+                Some(())
+            }
+            Err(not_made) => {
+                // It is made anew, whatever became of it.
+                let _unmade = self.unmake(*hash, asked, decided, not_made).is_ok();
+                None
+            }
+        }
+    }
+}

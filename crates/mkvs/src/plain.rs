@@ -1,0 +1,56 @@
+//! Puts of a value, whatever was there.
+
+use crate::bloom::hash_of;
+use crate::counters::Count;
+use crate::given::If;
+use crate::label::Ack;
+use crate::matrix::Shared;
+use crate::pending::Pending;
+use coreplane_engine::{Outcome, Result, Ticket, WriteOptions, Written};
+use std::sync::atomic::Ordering;
+
+impl Shared {
+    /// Puts a value, whatever was there.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        match self.put_plainly(key, value, options) {
+            Some((sequence, replaced)) => {
+                let ticket = Ticket::DURABLE;
+                Ok(Outcome::Written(Written { sequence, ticket, replaced }))
+            }
+            None => self.write_value((key, value), If::Any, options),
+        }
+    }
+
+    /// The same where it is made in the usual way ([`Group::put_plainly`](crate::group::Group::put_plainly)):
+    /// its sequence, and whether a live record was replaced. None if nothing was made.
+    // Inlined, so that nothing of it goes through memory behind the fence.
+    #[inline(always)]
+    fn put_plainly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Option<(u64, bool)> {
+        // All groups are written alike.
+        let waits_for_one = self.groups[0].rules.ack == Ack::First;
+        if !waits_for_one || options.sequence.is_some() || self.relaxed.is_asked(options) {
+            return None;
+        }
+        let hash = hash_of(key);
+        let group = self.group_of(hash);
+        if !group.puts_plainly() || self.check_key(key).is_err() {
+            return None;
+        }
+        group.prefetch_plainly(hash, key);
+        let turn = self.pending.turn(Pending::stripe_of(hash));
+        // Whoever closes goes round the turns: what is made in one that comes after is not made.
+        let route = self.owners.of(hash);
+        if self.closed.load(Ordering::Acquire) || route.is_frozen() || route.to().is_some() {
+            return None;
+        }
+        let group = &self.groups[route.owner()];
+        let (sequence, replaced) = group.put_plainly(hash, (key, value), options)?;
+        drop(turn);
+        self.counters.add(Count::Puts, 1);
+        self.look_after(hash, sequence);
+        Some((sequence, replaced))
+    }
+}
