@@ -302,6 +302,7 @@ impl Group {
         }
         self.pending.begin(Entry::new(hash, sequence, asked, false));
         self.prepare(&order);
+        self.prefetch_filter(hash);
         // What is uncounted must not be listed by a rebuild that begins meanwhile. A put may be: then it is
         // counted twice, which denies nobody.
         let mut change = write.may_erase().then(|| self.filter.change());
@@ -322,6 +323,7 @@ impl Group {
             Ok(made) => made,
             Err(not_made) => return self.unmake(hash, asked, &decided, not_made),
         };
+        self.note_put(decided.put.is_some() && !written.replaced);
         // No reader asks the filter while the entry is there, and no other writer counts the key.
         match (decided.put.is_some(), written.replaced) {
             (true, false) => {

@@ -56,8 +56,23 @@ impl Group {
         let anchor = anchor_of(members).map_or(0, |anchor| 1 << anchor);
         numbers(members & !anchor).filter_map(|at| self.at(at)).for_each(|it| it.prepare());
         self.pending.prefetch(hash);
+        self.prefetch_filter(hash);
+    }
+
+    /// A key is about to be written: the filter's line is asked for if it will be changed, as it seems.
+    #[inline]
+    pub(super) fn prefetch_filter(&self, hash: u64) {
         if PUTS_NEW.get() {
             self.filter.prefetch(hash);
+        }
+    }
+
+    /// The thread has put a key, which was new or not.
+    #[inline]
+    pub(super) fn note_put(&self, is_new: bool) {
+        // Seldom: what the call leaves on the stack is loaded in other pieces.
+        if PUTS_NEW.get() != is_new {
+            PUTS_NEW.set(is_new);
         }
     }
 
@@ -114,10 +129,7 @@ impl Group {
             }
             _ => {}
         }
-        // Seldom: what the call leaves on the stack is loaded in other pieces.
-        if PUTS_NEW.get() == replaced {
-            PUTS_NEW.set(!replaced);
-        }
+        self.note_put(!replaced);
         if self.standings.now() != now {
             drop(begun);
             drop(reserved);
