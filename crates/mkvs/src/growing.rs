@@ -10,7 +10,7 @@
 //! Nothing else bounds it. A filter that is fuller says "perhaps" more often, and is never wrong
 //! otherwise; and when it has room it is looked at again, before anybody asks.
 
-use crate::bloom::{FilterError, hash_of};
+use crate::bloom::{FilterError, Rebuild, hash_of};
 use crate::counters::Count;
 use crate::decided::is_damage;
 use crate::device::Device;
@@ -37,6 +37,9 @@ const AT_FIRST_MAX: u64 = 1 << 20;
 
 /// Keys that are listed at a time.
 const AT_A_TIME: usize = 1024;
+
+/// How often the keys are listed if writes are taken back meanwhile.
+const TRIES: u32 = 4;
 
 /// The thread: started when it is asked for the first time.
 #[derive(Debug, Default)]
@@ -107,7 +110,7 @@ impl Shared {
     /// Makes all filters anew that are about to be full, until none is.
     fn grow(&self) {
         while let Some(group) = self.groups.iter().find(|group| group.filter.load() > FULL) {
-            if self.fill_filter(group).is_err() {
+            if !self.fill_filter(group).unwrap_or(false) {
                 // Until somebody asks again.
                 return;
             }
@@ -115,15 +118,36 @@ impl Shared {
         }
     }
 
-    /// Makes the filter of a group anew, twice as large as it has keys, from those of a device.
+    /// Makes the filter of a group anew, twice as large as it has keys, from those of a device; false if
+    /// writes were taken back all the time: then the old one is in force.
     ///
     /// # Errors
     /// As the engine, if there is no memory, and if the matrix is closed meanwhile.
-    pub(crate) fn fill_filter(&self, group: &Group) -> Result<()> {
-        let (keys, room) = group.ask(|device| Ok((device.engine.len()?, least_room(device))))?;
-        let capacity = (2 * keys).max(room);
-        let unusable = |error: FilterError| Error::Unusable(error.to_string());
-        let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
+    pub(crate) fn fill_filter(&self, group: &Group) -> Result<bool> {
+        for _ in 0..TRIES {
+            let (keys, room) = group.ask(|device| Ok((device.engine.len()?, least_room(device))))?;
+            let capacity = (2 * keys).max(room);
+            let unusable = |error: FilterError| Error::Unusable(error.to_string());
+            let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
+            let taken_back = self.pending.taken_back();
+            let is_listed = self.list_all(group, &rebuild)?;
+            // What was deleted when it was listed, and taken back since, is there and was not listed; what
+            // may be taken back yet is waited for.
+            self.pending.wait_for_turns();
+            if self.pending.taken_back() != taken_back {
+                continue;
+            }
+            // What denies too much is not asked, and what is asked does not deny too much.
+            group.is_listed.fetch_and(is_listed, Ordering::AcqRel);
+            rebuild.finish();
+            group.is_listed.store(is_listed, Ordering::Release);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Counts all keys of a group in a filter that is made anew; false if some cannot be listed.
+    fn list_all(&self, group: &Group, rebuild: &Rebuild<'_>) -> Result<bool> {
         // Only now: what was counted in the old table alone is on this device when it is listed. What
         // one had listed that has failed is counted twice: that is "perhaps".
         let mut add = |entry: Entry<'_>| {
@@ -131,25 +155,19 @@ impl Shared {
                 rebuild.add(hash_of(entry.key));
             }
         };
-        let read = self.read_through(group, &mut |device| self.list(device, &mut add));
-        let is_listed = !matches!(&read, Err(error) if is_damage(error));
-        if is_listed {
-            read?;
-        } else {
-            // Each has lost something: what they have together is all that can be listed.
-            for device in group.of(group.members()) {
-                match show_sure(&*device.engine, &device.engine.doubts()?, &mut add) {
-                    // The group is not listed, whatever else it lacks.
-                    Err(error) if is_damage(&error) => {}
-                    shown => shown?,
-                }
+        match self.read_through(group, &mut |device| self.list(device, &mut add)) {
+            Err(error) if is_damage(&error) => {}
+            read => return read.map(|()| true),
+        }
+        // Each has lost something: what they have together is all that can be listed.
+        for device in group.of(group.members()) {
+            match show_sure(&*device.engine, &device.engine.doubts()?, &mut add) {
+                // The group is not listed, whatever else it lacks.
+                Err(error) if is_damage(&error) => {}
+                shown => shown?,
             }
         }
-        // What denies too much is not asked, and what is asked does not deny too much.
-        group.is_listed.fetch_and(is_listed, Ordering::AcqRel);
-        rebuild.finish();
-        group.is_listed.store(is_listed, Ordering::Release);
-        Ok(())
+        Ok(false)
     }
 
     /// Shows all records of a device.

@@ -166,7 +166,10 @@ impl Shared {
                 let read = |device: &std::sync::Arc<Device>| read(group, &*device.engine, epoch);
                 members.any(|device| matches!(read(device), Ok(true)))
             });
-            if is_kept { Ok(()) } else { self.fill_filter(group) }
+            if !is_kept && !self.fill_filter(group)? {
+                group.is_listed.store(false, Ordering::Release);
+            }
+            Ok(())
         });
         made.into_iter().collect::<Result<Vec<()>>>()?;
         let mut members = self.groups.iter().flat_map(|group| group.of(group.members()));

@@ -3,7 +3,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Remedy, WriteOptions};
+use coreplane_engine::{Batch, Engine, Error, Remedy, WriteOptions};
 use coreplane_mkvs::bloom::{Filter, FilterError, KEYS_PER_LINE, hash_of};
 use coreplane_mkvs::{Matrix, Options, Position, Shape};
 use shelf::{Kind, Shelf};
@@ -254,4 +254,76 @@ fn a_filter_that_grows_holds_up_no_close() {
     drop(matrix);
     let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
     assert_eq!(matrix.len().expect("len"), keys);
+}
+
+/// A key is deleted by a batch while the keys are listed, and there again when another group has refused
+/// the batch: it is in the filter.
+#[test]
+fn what_a_refused_batch_had_deleted_is_not_denied() {
+    let shelf = Shelf::new(Kind::Bptree, 4 << 20);
+    let shape = Shape { groups: 2, devices: 2, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let gate = |group, device| shelf.gate(Position { group, device });
+    let spin = |until: &dyn Fn() -> bool| {
+        while !until() {
+            std::thread::yield_now();
+        }
+    };
+    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::SeqCst);
+    // The last device of a group is its anchor.
+    let listed = gate(0, 1);
+    listed.holds_looks.store(true, Ordering::SeqCst);
+    let put = |key: u64| matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default());
+    for key in (0..8192).cycle() {
+        assert!(put(key).is_ok());
+        if count(&listed.held_looks) > 0 {
+            break;
+        }
+    }
+    let growths = || matrix.stats().figure("filter_growths").expect("a figure");
+    let before = growths();
+    let anchor = shelf.engine(Position { group: 0, device: 1 });
+    let mut keys = Vec::new();
+    let mut note = |entry: coreplane_engine::Entry<'_>| keys.push(entry.key.to_vec());
+    anchor.iterate(0, 1024, &mut note).expect("iterate");
+    // The first to be listed, and one of the other group.
+    let gone = keys.iter().find(|key| key.len() == 8).expect("a key").clone();
+    let others = (8192_u64..).map(|it| it.to_le_bytes());
+    let is_other = |key: &[u8; 8]| {
+        matrix.put(key, b"value", &WriteOptions::default()).expect("put");
+        anchor.get(key).expect("get").is_none()
+    };
+    let other = others.clone().find(is_other).expect("a key");
+    let refusing = [gate(1, 0), gate(1, 1)];
+    refusing.iter().for_each(|gate| gate.holds_puts.store(true, Ordering::SeqCst));
+    std::thread::scope(|scope| {
+        let refused = scope.spawn(|| {
+            let mut batch = Batch::new();
+            batch.delete(&gone).put(&other, b"another");
+            matrix.apply(&batch, &WriteOptions::default()).map(|_| ())
+        });
+        spin(&|| refusing.iter().any(|gate| count(&gate.held_puts) > 0));
+        assert_eq!(anchor.get(&gone).expect("get"), None);
+        let (mut cursor, mut looks) = (0, count(&listed.looks) - 1);
+        loop {
+            cursor = anchor.iterate(cursor, 1024, &mut |_| {}).expect("iterate");
+            looks += 1;
+            if cursor == 0 {
+                break;
+            }
+        }
+        listed.holds_looks.store(false, Ordering::SeqCst);
+        spin(&|| count(&listed.looks) >= looks);
+        for gate in &refusing {
+            gate.is_full.store(true, Ordering::SeqCst);
+            gate.holds_puts.store(false, Ordering::SeqCst);
+        }
+        let refused = refused.join().expect("no panic");
+        assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
+    });
+    spin(&|| growths() > before);
+    // Who finds nothing asks the filter.
+    (0..100_u64).for_each(|it| assert!(matrix.get(&(it << 40 | 1 << 39).to_le_bytes()).is_ok()));
+    assert_eq!(matrix.get(&gone).expect("get").as_deref(), Some(&b"value"[..]));
+    matrix.close().expect("close");
 }

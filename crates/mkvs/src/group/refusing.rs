@@ -32,7 +32,8 @@ impl Group {
     ) -> Result<Tried> {
         let mut torn = Torn { made, asked, old: None };
         let taken_back = self.take_back(&mut torn, decided.key);
-        if made & 1 << asked != 0 {
+        // A delete may have been looked at elsewhere, by who makes the filter.
+        if made & 1 << asked != 0 || decided.put.is_none() {
             self.pending.count_taken_back();
         }
         self.refuse(hash, decided.key, taken_back.is_err().then_some(torn));
