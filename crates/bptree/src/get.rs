@@ -256,16 +256,20 @@ impl Store {
             let view = self.record_at(guard, page, leaf, place)?;
             let is_record = view.header.kind == Kind::Put;
             let (offset, sequence) = (view.offset, view.sequence());
-            let mut hurts = |error, known: &[u8], is_whole| {
-                let known = known.into();
+            let mut hurts = |error, known: Option<&[u8]>, is_whole| {
+                let known = known.map(Into::into);
                 hurt.push(Hurt { error, known, is_whole, offset, sequence, is_record });
             };
             // Whatever reads check: whoever goes through all keys would take it for another.
             let Ok(parts) = self.parts(guard, view.key(), true) else {
                 let error = self.damaged_key(guard, offset, view.key());
-                hurts(error, self.prefix_of(view.key()), false);
+                hurts(error, Some(self.prefix_of(view.key())), false);
                 continue;
             };
+            if self.is_hurt_inline(view.key(), leaf.tag(place)) {
+                hurts(self.damaged_key(guard, offset, view.key()), None, false);
+                continue;
+            }
             let key = parts.whole();
             if is_doubtful(leaf, view.header.doubtful, leaf.offset(place)) {
                 doubtful.push(key);
@@ -274,7 +278,7 @@ impl Store {
             let ticket = self.rests_on(page, offset);
             match self.whole(guard, view) {
                 Ok(whole) => records.push((key, Whole { ticket, ..whole })),
-                Err(error) if is_damage(&error) => hurts(error, &key, true),
+                Err(error) if is_damage(&error) => hurts(error, Some(&*key), true),
                 Err(error) => return Err(error),
             }
         }

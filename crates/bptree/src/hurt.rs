@@ -1,6 +1,11 @@
-//! Long keys whose rests are damaged.
+//! Long keys whose rests are damaged, and short keys that are.
 //!
-//! Of such a key a leaf still has the prefix, the length and the checksum. That is enough to know it
+//! Of a short key a leaf has its tag. Where a record has this tag, and its key another, that is not the
+//! key that was written: whoever looks for a key with the tag and does not find it is told of the damage,
+//! and not that it is not there; a write that does not ask what was there takes its place; an iteration
+//! shows all others, and says so last. One in 256 has the same tag with the damage, and is not known.
+//!
+//! Of a long key a leaf still has the prefix, the length and the checksum. That is enough to know it
 //! again when somebody asks for it: a read is told that it is damaged, and a write that does not ask what
 //! was there takes its place, with a rest of its own. For that the leaf is written anew without the old
 //! field, as for a batch: two fields of one key would be two keys.
@@ -13,7 +18,7 @@
 
 use crate::image::Item;
 use crate::keys::{Parts, crc_of, long_len, prefix_len};
-use crate::leaf::PLACES;
+use crate::leaf::{Head, PLACES};
 use crate::store::{FAREWELL, Store};
 use coreplane_engine::{Doubt, Error, Hurt as HurtKey, Result};
 use coreplane_pmem::checksum::crc32c_append;
@@ -67,8 +72,8 @@ impl Cuts {
 pub(crate) struct Hurt {
     /// What is to be said of it.
     pub(crate) error: Error,
-    /// What is known of the key: what it begins with, or all of it.
-    pub(crate) known: Box<[u8]>,
+    /// What is known of the key: what it begins with, or all of it; none: it is one of its leaf.
+    pub(crate) known: Option<Box<[u8]>>,
     pub(crate) is_whole: bool,
     /// Where its record is.
     pub(crate) offset: u64,
@@ -79,8 +84,12 @@ pub(crate) struct Hurt {
 
 impl Hurt {
     /// The keys of which this is one.
-    fn within(&self) -> Doubt {
-        let start = self.known.to_vec();
+    fn within(&self, leaf: &Head) -> Doubt {
+        let Some(known) = &self.known else {
+            let end = leaf.bound.as_ref().map(|bound| bound.to_vec());
+            return Doubt { start: leaf.least.to_vec(), end };
+        };
+        let start = known.to_vec();
         if self.is_whole {
             return Doubt { end: Some([start.as_slice(), &[0]].concat()), start };
         }
@@ -97,9 +106,12 @@ pub(crate) fn is_damage(error: &Error) -> bool {
 }
 
 impl Store {
-    /// The error of whoever needs a long key whose rest is damaged.
+    /// The error of whoever needs a key that is damaged.
     #[cold]
     pub(crate) fn damaged_key(&self, guard: &Guard, offset: u64, field: &[u8]) -> Error {
+        if !self.is_long(field) {
+            return Error::Corrupt { offset, what: "a damaged key".to_owned() };
+        }
         let why =
             self.parts(guard, field, true).err().map_or(String::new(), |it| format!(": {it}"));
         let what = format!("a long key whose rest is damaged{why}");
@@ -116,7 +128,8 @@ impl Store {
             let guard = epoch::pin();
             let leaf = self.leaf_of(&guard, &from)?;
             let hurt = leaf.hurt.iter().filter(|it| it.sequence > sequence);
-            found.extend(hurt.map(|it| HurtKey { within: it.within(), sequence: it.sequence }));
+            let head = &leaf.head;
+            found.extend(hurt.map(|it| HurtKey { within: it.within(head), sequence: it.sequence }));
             match leaf.head.bound {
                 None => return Ok(found),
                 Some(bound) => from = bound,

@@ -19,7 +19,7 @@ pub(crate) struct Standing<'g> {
     pub(crate) live: bool,
     /// A newer one may have been lost, or, if there is none, one.
     pub(crate) is_doubtful: bool,
-    /// The rest of its key is damaged.
+    /// Its key is damaged, or the rest of it.
     pub(crate) is_hurt: bool,
 }
 
@@ -74,7 +74,8 @@ impl Store {
         leaf: &Directory,
         (key, tag, lines): (&[u8], u8, u32),
     ) -> Result<Standing<'g>> {
-        let mut candidates = leaf.candidates(tag);
+        let all = leaf.candidates(tag);
+        let mut candidates = all;
         let bytes = self.space.page_bytes(guard, page);
         while candidates != 0 {
             let place = candidates.trailing_zeros() as usize;
@@ -93,7 +94,37 @@ impl Store {
             }
             candidates &= candidates - 1;
         }
+        if all != 0
+            && let Some(place) = self.hurt_place(guard, page, leaf, tag)
+        {
+            let old = self.record_at(guard, page, leaf, place)?;
+            let live = old.header.kind == Kind::Put && !self.is_expired(&old)?;
+            let (place, old) = (Some(place), Some(old));
+            return Ok(Standing { place, old, live, is_doubtful: false, is_hurt: true });
+        }
         let is_doubtful = leaf.doubt() > 0;
         Ok(Standing { place: None, old: None, live: false, is_doubtful, is_hurt: false })
+    }
+
+    /// A place of this tag whose key has another by now: it is not the key that was written, which nobody
+    /// would find any more. It may be that of whoever looks for one with this tag and does not find it.
+    #[inline(never)]
+    fn hurt_place(&self, guard: &Guard, page: u32, leaf: &Directory, tag: u8) -> Option<usize> {
+        let mut candidates = leaf.candidates(tag);
+        while candidates != 0 {
+            let place = candidates.trailing_zeros() as usize;
+            let view = self.record_at(guard, page, leaf, place).ok()?;
+            if self.is_hurt_inline(view.key(), tag) {
+                return Some(place);
+            }
+            candidates &= candidates - 1;
+        }
+        None
+    }
+
+    /// True if a key that is whole in its record is not the one that had this tag when it was written.
+    #[inline]
+    pub(crate) fn is_hurt_inline(&self, field: &[u8], tag: u8) -> bool {
+        !self.is_long(field) && tag_of(field) != tag
     }
 }

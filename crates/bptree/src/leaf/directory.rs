@@ -308,6 +308,12 @@ impl Directory {
         coreplane_pmem::arch::equal_bytes(&self.tags, tag) & self.used()
     }
 
+    /// The tag of a place, which its key had when it was written.
+    #[inline]
+    pub(crate) fn tag(&self, place: usize) -> u8 {
+        (self.tags[place / 8].load(Ordering::Relaxed) >> (8 * (place % 8))) as u8
+    }
+
     /// The places in use.
     #[inline]
     pub(crate) fn used(&self) -> u64 {

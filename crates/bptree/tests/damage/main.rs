@@ -6,6 +6,7 @@ mod heads;
 mod long;
 mod made;
 mod order;
+mod short;
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Batch, Doubt, Durability, Engine, Error, Expected, Ordered, WriteOptions};

@@ -1,0 +1,89 @@
+//! A bit that flips in a key, while the store is open.
+
+use crate::{PAGE, is_damage, key};
+use coreplane_bptree::{Bptree, Options};
+use coreplane_engine::{Engine, Entry, Error, Outcome, WriteOptions};
+use coreplane_pmem::MediaChoice;
+use std::os::unix::fs::FileExt as _;
+
+const KEYS: u32 = 30;
+const HURT: u32 = 17;
+
+/// A store in which a key has a wrong bit.
+fn hurt(options: &Options) -> (tempfile::TempDir, Bptree) {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let path = directory.path().join("pool");
+    let store = Bptree::create(&path, 1 << 20, PAGE as u32, MediaChoice::Auto, options);
+    let store = store.expect("create");
+    for number in 0..KEYS {
+        store.put(&key(number), b"value", &WriteOptions::default()).expect("put");
+    }
+    let bytes = std::fs::read(&path).expect("read");
+    let wanted = key(HURT);
+    let file = std::fs::File::options().write(true).open(&path).expect("open");
+    for (at, _) in bytes.windows(wanted.len()).enumerate().filter(|(_, it)| *it == wanted) {
+        file.write_at(&[wanted[2] ^ 4], at as u64 + 2).expect("write");
+    }
+    (directory, store)
+}
+
+type Keys = Vec<Vec<u8>>;
+
+/// What an iteration shows, and how it ends.
+fn listed(store: &Bptree) -> Result<Keys, (Keys, Error)> {
+    let (mut keys, mut cursor) = (Vec::new(), 0);
+    loop {
+        let mut take = |entry: Entry<'_>| keys.push(entry.key.to_vec());
+        match store.iterate(cursor, 1, &mut take) {
+            Ok(0) => return Ok(keys),
+            Ok(next) => cursor = next,
+            Err(error) => return Err((keys, error)),
+        }
+    }
+}
+
+#[test]
+fn a_short_key_that_is_damaged_is_told_of_and_put_again() {
+    type Write = fn(&Bptree) -> Result<Outcome, Error>;
+    let writes: [(Write, bool); 3] = [
+        (|store| store.put(&key(HURT), b"new", &WriteOptions::default()), true),
+        // With a sequence, as a peer gives it.
+        (
+            |store| {
+                let sequence = Some(store.advance_sequence().expect("sequence"));
+                store.put(&key(HURT), b"new", &WriteOptions { sequence, ..Default::default() })
+            },
+            true,
+        ),
+        (
+            |store| {
+                let sequence = Some(store.advance_sequence().expect("sequence") + 1);
+                store.delete(&key(HURT), &WriteOptions { sequence, ..Default::default() })
+            },
+            false,
+        ),
+    ];
+    for (write, is_put) in writes {
+        for check_reads in [false, true] {
+            let (_directory, store) = hurt(&Options { check_reads, ..Options::default() });
+            let all = || (0..KEYS).filter(|it| *it != HURT).map(key).collect::<Vec<_>>();
+            for answer in [store.get(&key(HURT)).map(|_| ()), store.check(&key(HURT)).map(|_| ())] {
+                assert!(answer.as_ref().is_err_and(is_damage), "{answer:?}");
+            }
+            let (keys, error) = listed(&store).expect_err("one is damaged");
+            assert!(is_damage(&error), "{error}");
+            assert_eq!(keys, all());
+            let insert = store.insert(&key(HURT), b"new", &WriteOptions::default());
+            assert!(insert.as_ref().is_err_and(is_damage), "{insert:?}");
+            write(&store).expect("write");
+            let mut keys = listed(&store).expect("it is sound");
+            keys.sort();
+            let is_left = |it: &Vec<u8>| is_put || *it != key(HURT);
+            assert!(keys.iter().eq((0..KEYS).map(key).filter(is_left).collect::<Vec<_>>().iter()));
+            assert_eq!(store.len().expect("len"), keys.len() as u64);
+            let found = store.get(&key(HURT)).expect("get");
+            assert_eq!(found.as_deref(), is_put.then_some(&b"new"[..]));
+            assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+        }
+    }
+}
