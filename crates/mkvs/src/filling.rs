@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Records that are read at a time.
-const AT_A_TIME: usize = 256;
+pub(crate) const AT_A_TIME: usize = 256;
 
 /// How a device or a group is filled.
 #[derive(Debug, Clone, Copy, Default)]
@@ -57,6 +57,17 @@ pub(crate) struct Pace {
     records: u64,
     bytes: u64,
     lost: Vec<Doubt>,
+}
+
+/// The next records of a device, and the next cursor.
+pub(crate) fn items_of(device: &Device, cursor: u64) -> (Vec<Item>, Result<u64>) {
+    let mut items = Vec::with_capacity(AT_A_TIME);
+    let listed = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
+        let Some(record) = &entry.record else { return };
+        let put = Some((record.value.to_vec(), record.expires_at));
+        items.push(Item { key: entry.key.to_vec(), put, sequence: entry.sequence });
+    });
+    (items, listed)
 }
 
 impl Pace {
@@ -137,19 +148,16 @@ impl Shared {
         give: &mut dyn FnMut(&Item) -> Result<()>,
     ) -> Result<()> {
         let mut device = Arc::clone(group.settled()?);
-        let mut cursor = 0;
+        // Keys that it lists and does not find.
+        let (mut cursor, mut strange) = (0, Vec::new());
         loop {
             let anchor = group.settled()?;
             if !Arc::ptr_eq(anchor, &device) {
                 // What the other has in which order is another matter.
-                (device, cursor) = (Arc::clone(anchor), 0);
+                (device, cursor, strange) = (Arc::clone(anchor), 0, Vec::new());
             }
-            let mut items = Vec::with_capacity(AT_A_TIME);
-            let listed = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
-                let Some(record) = &entry.record else { return };
-                let put = Some((record.value.to_vec(), record.expires_at));
-                items.push(Item { key: entry.key.to_vec(), put, sequence: entry.sequence });
-            });
+            let from = cursor;
+            let (items, listed) = items_of(&device, cursor);
             cursor = match listed {
                 Err(error) if !is_damage(&error) => {
                     group.go_on_without(&device, error)?;
@@ -157,33 +165,59 @@ impl Shared {
                 }
                 // It has shown all others by then.
                 Err(error) => {
-                    self.leave_hurt_out(group, &device, pace, error)?;
+                    match self.leave_hurt_out(group, &device, pace, error) {
+                        // Or it has not: what it lacks a peer may show.
+                        Err(error) if is_damage(&error) => {
+                            self.give_lacking(group, &device, pace, give)?;
+                            self.give_as_a_peer(group, error, pace, give)?;
+                        }
+                        left_out => left_out?,
+                    }
                     0
                 }
                 Ok(cursor) => cursor,
             };
             let (mut failed, mut lost) = (None, Vec::new());
-            self.give_each(&items, pace, &mut |item| match device.engine.check(&item.key) {
-                // What it has shown when it fails is not believed: the next anchor has all of it.
-                _ if failed.is_some() => Ok(()),
-                Ok(_) => give(item),
-                Err(error) if is_damage(&error) => {
-                    self.give_sound(group, &item.key, &mut lost, give)
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    Ok(())
-                }
-            })?;
+            self.give_each(
+                &items,
+                pace,
+                &mut |item| match self.check_listed((&device, from), item) {
+                    // What it has shown when it fails is not believed: the next anchor has all of it.
+                    _ if failed.is_some() => Ok(()),
+                    Ok(true) => give(item),
+                    Ok(false) => {
+                        strange.push(item.key.clone());
+                        Ok(())
+                    }
+                    Err(error) if is_damage(&error) => {
+                        self.give_sound(group, &item.key, &mut lost, give)
+                    }
+                    Err(error) => {
+                        failed = Some(error);
+                        Ok(())
+                    }
+                },
+            )?;
             lost.iter().for_each(|key| pace.leave_out(just(key)));
             if let Some(error) = failed {
                 group.go_on_without(&device, error)?;
             } else if cursor == 0 {
+                // Each stands for a record, of which a peer may know the key.
+                let is_strange = !strange.is_empty();
+                if is_strange && self.give_lacking(group, &device, pace, give)? < strange.len() {
+                    strange.iter().for_each(|key| pace.leave_out(just(key)));
+                }
                 break;
             }
         }
+        self.give_each(&self.tombstones_of(group)?, pace, give)
+    }
+
+    /// The tombstones of a group.
+    fn tombstones_of(&self, group: &Group) -> Result<Vec<Item>> {
         let mut gone = Vec::new();
-        group.ask(|device| {
+        // Of one that can show all of them.
+        self.read_through(group, &mut |device| {
             let engine = &device.engine;
             loop {
                 gone.clear();
@@ -204,7 +238,7 @@ impl Shared {
                 }
             }
         })?;
-        self.give_each(&gone, pace, give)
+        Ok(gone)
     }
 
     /// Heals what a device has passed by, as far as its peers have it; the rest is left out.
@@ -232,7 +266,7 @@ impl Shared {
 
     /// Gives what a peer of the anchor has of a key whose record is damaged there, and heals it by the
     /// way; or notes that nobody has it.
-    fn give_sound(
+    pub(crate) fn give_sound(
         &self,
         group: &Arc<Group>,
         key: &[u8],
@@ -263,7 +297,7 @@ impl Shared {
         self.check_writable()
     }
 
-    fn give_each(
+    pub(crate) fn give_each(
         &self,
         items: &[Item],
         pace: &mut Pace,

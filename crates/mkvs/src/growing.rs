@@ -125,7 +125,8 @@ impl Shared {
     /// As the engine, if there is no memory, and if the matrix is closed meanwhile.
     pub(crate) fn fill_filter(&self, group: &Group) -> Result<bool> {
         for _ in 0..TRIES {
-            let (keys, room) = group.ask(|device| Ok((device.engine.len()?, least_room(device))))?;
+            let (keys, room) =
+                group.ask(|device| Ok((device.engine.len()?, least_room(device))))?;
             let capacity = (2 * keys).max(room);
             let unusable = |error: FilterError| Error::Unusable(error.to_string());
             let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;

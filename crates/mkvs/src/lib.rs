@@ -61,6 +61,7 @@ mod intent;
 mod join;
 mod kept;
 mod label;
+mod lacking;
 mod latency;
 mod level;
 mod matrix;

@@ -158,6 +158,9 @@ impl Shared {
         for group in self.groups.iter() {
             self.hold_guests(group)?;
         }
+        for group in self.groups.iter() {
+            self.hold_moving(group)?;
+        }
         let total = moving.len() as u64;
         for (done, slots) in (0..).step_by(SLOTS_AT_A_TIME).zip(moving.chunks(SLOTS_AT_A_TIME)) {
             progress(Progress { stage: "moving slots", done, total });
@@ -265,7 +268,7 @@ impl Shared {
 
     /// Makes a record on all devices of a group, and counts it in its filter; true if the group has
     /// one of the key then. The caller has the turn.
-    fn give_in(&self, group: &Group, hash: u64, item: &Item) -> Result<bool> {
+    pub(crate) fn give_in(&self, group: &Group, hash: u64, item: &Item) -> Result<bool> {
         let change = group.filter.change();
         let had = self.seen_in(group, &item.key)?.is_some();
         let inserted = change.insert(hash);
@@ -288,7 +291,7 @@ impl Shared {
     }
 
     /// What a group has of a key.
-    fn seen_in(&self, group: &Group, key: &[u8]) -> Result<Seen> {
+    pub(crate) fn seen_in(&self, group: &Group, key: &[u8]) -> Result<Seen> {
         let mut seen = None;
         group.ask_anchor(|device| {
             // What one has shown that failed is not believed.

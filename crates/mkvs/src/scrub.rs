@@ -272,6 +272,11 @@ impl Shared {
             }
             return Ok(());
         }
+        if item.put.is_some() {
+            // The filter may have been made of one that lacked it: counted twice, that is "perhaps".
+            let change = group.filter.change();
+            let _counted = change.insert(hash_of(key));
+        }
         for device in group.of(group.followers()) {
             if let Err(error) = item.give_to(&*device.engine) {
                 if !is_failure(&error) {

@@ -1,0 +1,113 @@
+//! A bit that flips in a key on a group's anchor: its peers have it still, and whoever is filled, a group
+//! that is added and the filter get it from them.
+
+mod shelf;
+
+use coreplane_engine::{Engine, WriteOptions};
+use coreplane_mkvs::{FillOptions, Matrix, Options, Shape, Standing};
+use shelf::sample::{at, put};
+use shelf::{Kind, Shelf};
+use std::os::unix::fs::FileExt as _;
+
+const KEYS: u64 = 500;
+
+/// Keys that are damaged, on the anchor alone.
+const HURT: [u64; 6] = [3, 99, 123, 222, 321, 456];
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key-{number:04}").into_bytes()
+}
+
+/// Flips a bit of a key wherever it is in a device's file.
+fn damage(shelf: &Shelf, device: u8, number: u64) {
+    let wanted = key(number);
+    let bytes = std::fs::read(shelf.path(at(0, device))).expect("read");
+    let path = shelf.path(at(0, device));
+    let file = std::fs::File::options().write(true).open(path).expect("open");
+    let windows = bytes.windows(wanted.len()).enumerate();
+    let found: Vec<usize> = windows.filter(|(_, it)| *it == wanted).map(|(at, _)| at).collect();
+    assert!(!found.is_empty());
+    found.iter().for_each(|at| {
+        file.write_at(&[wanted[2] ^ 4], *at as u64 + 2).expect("write");
+    });
+}
+
+/// A group of so many devices, of which the last is the anchor.
+fn hurt(kind: Kind, devices: u8) -> (Shelf, Matrix) {
+    let shelf = Shelf::new(kind, 32 << 20);
+    let shape = Shape { groups: 1, devices, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    (0..KEYS).for_each(|it| put(&matrix, &key(it), b"value"));
+    HURT.iter().for_each(|number| damage(&shelf, devices - 1, *number));
+    (shelf, matrix)
+}
+
+fn check(matrix: &Matrix, kind: Kind) {
+    // Who finds nothing asks the filter.
+    (0..100).for_each(|it| assert_eq!(matrix.get(&key(100_000 + it)).expect("get"), None));
+    for number in HURT.into_iter().chain(0..KEYS) {
+        let found = matrix.get(&key(number)).expect("get");
+        assert_eq!(found.as_deref(), Some(&b"value"[..]), "{kind:?}, {number}");
+    }
+}
+
+#[test]
+fn a_group_that_is_added_lacks_no_key_that_a_member_has() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let (shelf, matrix) = hurt(kind, 2);
+        let filled = matrix.add_group(&shelf, &FillOptions::default(), &|_| {}).expect("add");
+        assert_eq!(filled.lost, Vec::<Vec<u8>>::new());
+        check(&matrix, kind);
+    }
+}
+
+#[test]
+fn a_device_that_is_filled_lacks_no_key_that_a_member_has() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let (shelf, matrix) = hurt(kind, 3);
+        shelf.pull(at(0, 0));
+        put(&matrix, b"more", b"another");
+        let fresh = FillOptions { is_fresh: true, ..FillOptions::default() };
+        let filled = matrix.replace(&shelf, at(0, 0), &fresh, &|_| {}).expect("replace");
+        assert_eq!(filled.lost, Vec::<Vec<u8>>::new());
+        assert!(matrix.standings().contains(&(at(0, 0), Standing::Current)));
+        for number in 0..KEYS {
+            let found = shelf.engine(at(0, 0)).get(&key(number)).expect("get");
+            assert_eq!(found.as_deref(), Some(&b"value"[..]), "{kind:?}, {number}");
+        }
+        check(&matrix, kind);
+    }
+}
+
+/// Nobody has them then: that is told, and nothing moves.
+#[test]
+fn a_key_that_nobody_has_any_more_stops_a_group_that_is_added() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let (shelf, matrix) = hurt(kind, 2);
+        HURT.iter().for_each(|number| damage(&shelf, 0, *number));
+        let added = matrix.add_group(&shelf, &FillOptions::default(), &|_| {});
+        assert!(added.is_err() && matrix.is_moving(), "{kind:?}: {added:?}");
+        HURT.iter().for_each(|number| put(&matrix, &key(*number), b"value"));
+        if kind == Kind::Bptree {
+            // What is written has taken the place of what was damaged.
+            matrix.finish_moves(&FillOptions::default(), &|_| {}).expect("all of it is sound");
+        }
+        check(&matrix, kind);
+    }
+}
+
+#[test]
+fn what_a_scrub_has_healed_is_not_denied() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let (_shelf, matrix) = hurt(kind, 2);
+        // So many that the filter is made anew.
+        (0..40_000_u64).for_each(|it| put(&matrix, &it.to_le_bytes(), b"value"));
+        while matrix.stats().figure("filter_growths") == Some(0) {
+            std::thread::yield_now();
+        }
+        let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+        assert_eq!((scrubbed.repaired.len(), scrubbed.lost.len()), (HURT.len(), 0));
+        check(&matrix, kind);
+        matrix.put(b"one more", b"value", &WriteOptions::default()).expect("put");
+    }
+}
