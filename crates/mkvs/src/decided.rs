@@ -128,8 +128,8 @@ pub(crate) fn is_failure(error: &Error) -> bool {
         && !matches!(error, Error::Closed)
 }
 
-/// Makes a call of a device's engine in its processor. One that panics has failed: nobody may wait for
-/// it, nor for what lies behind it.
+/// Makes a call of a device's engine, be it in its processor. One that panics has failed: nobody may wait
+/// for it, nor for what lies behind it.
 ///
 /// # Errors
 /// As the call, and if it panics.

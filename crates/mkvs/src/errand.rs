@@ -70,7 +70,7 @@ impl Group {
     /// device's processor. Not for processors.
     ///
     /// # Errors
-    /// As the call, and if the engine panics in the processor.
+    /// As the call, and if the engine panics.
     pub(crate) fn look_on<T: Send + 'static>(
         self: &Arc<Self>,
         device: &Arc<Device>,
@@ -85,13 +85,17 @@ impl Group {
     /// The same of one that writes.
     ///
     /// # Errors
-    /// As the call, and if the engine panics in the processor.
+    /// As the call, and if the engine panics.
     pub(crate) fn call<T: Send + 'static>(
         self: &Arc<Self>,
         device: &Arc<Device>,
         call: impl FnOnce(&dyn Engine) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        if self.writes_by_rings() { self.send(device, call) } else { call(&*device.engine) }
+        if self.writes_by_rings() {
+            return self.send(device, call);
+        }
+        // Nobody may wait for what was begun and never ends.
+        caught(|| call(&*device.engine))
     }
 
     fn send<T: Send + 'static>(
@@ -140,7 +144,7 @@ impl Group {
         let options = *options;
         match errand {
             Some(decide) => self.call(device, move |engine| decide(engine, &options)),
-            None => write.decide(&*device.engine, &options),
+            None => caught(|| write.decide(&*device.engine, &options)),
         }
     }
 
@@ -155,7 +159,7 @@ impl Group {
         options: &WriteOptions,
     ) -> Result<()> {
         if !self.writes_by_rings() {
-            return decided.make(&*device.engine, options);
+            return caught(|| decided.make(&*device.engine, options));
         }
         let (change, options) = (decided.to_change(), *options);
         self.call(device, move |engine| Decided::of(&change).make(engine, &options))

@@ -25,8 +25,10 @@ use coreplane_engine::{
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::spin::{self, Backoff};
 use parking_lot::{Mutex, RwLock};
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -112,14 +114,20 @@ struct Modified<'a, 'd> {
     decide: &'d mut dyn FnMut(Option<Record<'_>>) -> Mutation,
     /// The value that was decided on; none: a delete.
     value: Option<(Vec<u8>, Option<UnixMillis>)>,
+    /// The caller's code has panicked: it goes on when the write is over, which changes nothing.
+    panic: Option<Box<dyn Any + Send>>,
 }
 
 impl Write for Modified<'_, '_> {
     fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome> {
-        let (decide, value) = (&mut self.decide, &mut self.value);
+        let (decide, value, panic) = (&mut self.decide, &mut self.value, &mut self.panic);
         engine.modify(self.key, options, &mut |record| {
             let old = record.as_ref().map(|record| record.value);
-            let mutation = decide(record);
+            let decided = catch_unwind(AssertUnwindSafe(|| decide(record)));
+            let mutation = decided.unwrap_or_else(|what| {
+                *panic = Some(what);
+                Mutation::Keep
+            });
             *value = match &mutation {
                 Mutation::Put { value, expires_at } => Some((value.clone(), *expires_at)),
                 Mutation::Expire(expires_at) => old.map(|value| (value.to_vec(), *expires_at)),
@@ -235,7 +243,12 @@ impl Shared {
         options: &WriteOptions,
         decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
     ) -> Result<Outcome> {
-        self.write(key, options, &mut Modified { key, decide, value: None })
+        let mut modified = Modified { key, decide, value: None, panic: None };
+        let written = self.write(key, options, &mut modified);
+        match modified.panic {
+            Some(panic) => resume_unwind(panic),
+            None => written,
+        }
     }
 
     pub(crate) fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {

@@ -2,9 +2,10 @@
 
 mod shelf;
 
-use coreplane_engine::{Batch, Engine, Entry, WriteOptions};
+use coreplane_engine::{Batch, Engine, Entry, Record, WriteOptions};
 use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Position, ReadPath, Shape, Standing};
 use shelf::{Kind, Shelf};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 fn at(group: u16, device: u8) -> Position {
@@ -106,5 +107,52 @@ fn a_read_that_panics_is_answered_by_a_peer() {
         }
         let filled = matrix.replace(&shelf, at(0, device), &FillOptions::default(), &|_| {});
         assert!(filled.is_ok_and(|filled| filled.records == 200));
+    }
+}
+
+/// What a caller's own code does is none of the key's business, nor of those who come after.
+#[test]
+fn a_decision_that_panics_changes_nothing_and_holds_nobody_up() {
+    for ack in [Ack::All, Ack::First] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let matrix = created(&shelf, ack, ReadPath::default());
+        let options = WriteOptions::default();
+        matrix.put(&key(0), b"old", &options).expect("put");
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let decide = &mut |_: Option<Record<'_>>| panic!("a bug in the caller");
+            matrix.modify(&key(0), &options, decide).map(|_| ())
+        }));
+        let what = panicked.expect_err("it is the caller's");
+        assert_eq!(what.downcast_ref(), Some(&"a bug in the caller"));
+        assert_eq!(matrix.get(&key(0)).expect("get").as_deref(), Some(&b"old"[..]));
+        matrix.put(&key(0), b"new", &options).expect("put");
+        assert_eq!(matrix.get(&key(0)).expect("get").as_deref(), Some(&b"new"[..]));
+        assert!(is_current(&matrix, 0) && is_current(&matrix, 1));
+        matrix.close().expect("close");
+    }
+}
+
+/// In the caller's thread, where the engine is called there.
+#[test]
+fn who_is_written_to_and_panics_is_left_out() {
+    for (device, is_batch) in [(0, false), (1, false), (0, true), (1, true)] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let matrix = created(&shelf, Ack::All, ReadPath::default());
+        let options = WriteOptions::default();
+        (0..100_u64).for_each(|it| {
+            matrix.put(&key(it), &it.to_le_bytes(), &options).expect("put");
+        });
+        shelf.gate(at(0, device)).write_panics.store(1, Ordering::SeqCst);
+        let number = 100_u64;
+        if is_batch {
+            let mut batch = Batch::new();
+            batch.put(&key(number), &number.to_le_bytes());
+            matrix.apply(&batch, &options).expect("its peer has it");
+        } else {
+            matrix.put(&key(number), &number.to_le_bytes(), &options).expect("its peer has it");
+        }
+        assert_eq!((is_current(&matrix, device), is_current(&matrix, 1 - device)), (false, true));
+        check(&matrix, 101);
+        matrix.close().expect("close");
     }
 }
