@@ -69,9 +69,7 @@ impl Shared {
             applied = self.apply_in_turn(batch, options);
         }
         let written = applied?;
-        if let Some(change) = batch.changes().first() {
-            self.look_after(hash_of(change.key()), written.sequence);
-        }
+        self.look_after_all(batch, written.sequence);
         Ok(written)
     }
 

@@ -70,6 +70,10 @@ pub(crate) struct Group {
     pub(crate) asked: Asked,
     /// All keys were there when the filter was filled: what it has not the group has not.
     pub(crate) is_listed: AtomicBool,
+    /// The stretch of sequences in which somebody looked how full the filter is; and keys that batches
+    /// have written.
+    pub(crate) looked_at: AtomicU64,
+    pub(crate) batched: AtomicU64,
     pub(crate) pending: Arc<Pending>,
     pub(crate) sequence: Arc<AtomicU64>,
     pub(crate) rules: Rules,
@@ -140,6 +144,8 @@ impl Group {
             filter,
             asked: Asked::default(),
             is_listed: AtomicBool::new(true),
+            looked_at: AtomicU64::new(0),
+            batched: AtomicU64::new(0),
             pending,
             sequence,
             rules,

@@ -68,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) mark: AtomicU64,
     /// Held by whoever raises it.
     pub(crate) marking: Mutex<()>,
+    /// The stretch of sequences in which it was last raised for its length.
+    pub(crate) marked_at: AtomicU64,
     /// As the label says.
     pub(crate) is_level: AtomicBool,
     pub(crate) clock: Arc<crate::clock::Clock>,

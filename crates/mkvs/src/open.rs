@@ -31,11 +31,12 @@ use crate::pending::Pending;
 use crate::prototype::Prototype;
 use crate::relaxed::Relaxed;
 use crate::uncertain::Uncertainty;
+use crate::upkeep::MARKS;
 use coreplane_engine::{Cursors, Engine, Error, Limits, Progress, Result, TimeSource};
 use coreplane_pmem::isolation::Isolation;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Where devices are put: makes and opens the engine of each.
@@ -297,6 +298,7 @@ impl Matrix {
                 label,
                 mark: AtomicU64::new(mark),
                 marking: Mutex::new(()),
+                marked_at: AtomicU64::new(sequence.load(Ordering::Relaxed) / MARKS),
                 is_level: AtomicBool::new(true),
                 clock,
                 closed: AtomicBool::new(options.looks_only),

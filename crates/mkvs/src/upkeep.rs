@@ -1,17 +1,32 @@
 //! What is done beside reading and writing: members that fail, the mark, the close.
 
+use crate::bloom::hash_of;
 use crate::decided::is_failure;
 use crate::device::Device;
 use crate::label::{Ack, Label, Position, Standing};
 use crate::matrix::Shared;
 use crate::order::anchor_of;
-use coreplane_engine::{Error, Remedy, Result};
+use coreplane_engine::{Batch, Error, Remedy, Result};
 use coreplane_pmem::spin;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Sequences below this are taken.
 const SEQUENCE_MAX: u64 = 1 << 61;
+
+/// Sequences after which somebody looks how full a filter is.
+const FILTERS: u64 = 1 << 10;
+
+/// Sequences after which the mark is raised.
+pub(crate) const MARKS: u64 = 1 << 20;
+
+/// True for the first that comes to a stretch of sequences: a write may draw several, so that nobody may
+/// see its first.
+#[inline]
+fn is_next(last: &AtomicU64, stretch: u64) -> bool {
+    stretch > last.load(Ordering::Relaxed) && last.fetch_max(stretch, Ordering::Relaxed) < stretch
+}
 
 /// Tombstones that devices keep before one without space is relieved of them.
 const FULL: u64 = 1 << 10;
@@ -163,16 +178,36 @@ impl Shared {
         failed
     }
 
-    /// Looks after what grows with writes, now and then: the filter of the key's group, and the
-    /// mark.
+    /// Looks after what grows with writes, now and then: the filter of the key's group, and the mark.
+    #[inline]
     pub(crate) fn look_after(&self, hash: u64, sequence: u64) {
-        const FILTERS: u64 = 1 << 10;
-        const MARKS: u64 = 1 << 20;
-        if sequence.is_multiple_of(FILTERS) {
-            self.look_after_filter(self.group_of(hash));
+        let group = self.group_of(hash);
+        if is_next(&group.looked_at, sequence / FILTERS) {
+            self.look_after_filter(group);
         }
+        self.look_after_mark(sequence);
+    }
+
+    /// The same after a batch, of whose sequences only some are seen here.
+    pub(crate) fn look_after_all(&self, batch: &Batch, sequence: u64) {
+        let mut keys: BTreeMap<u16, u64> = BTreeMap::new();
+        for change in batch.changes() {
+            *keys.entry(self.group_of(hash_of(change.key())).number).or_default() += 1;
+        }
+        for (number, keys) in keys {
+            let group = &self.groups[usize::from(number)];
+            let before = group.batched.fetch_add(keys, Ordering::Relaxed);
+            if before / FILTERS != (before + keys) / FILTERS {
+                self.look_after_filter(group);
+            }
+        }
+        self.look_after_mark(sequence);
+    }
+
+    #[inline]
+    fn look_after_mark(&self, sequence: u64) {
         let is_behind = || !self.is_level.load(Ordering::Relaxed) && self.pending.doubt().is_none();
-        let is_due = sequence.is_multiple_of(MARKS) || is_behind();
+        let is_due = is_next(&self.marked_at, sequence / MARKS) || is_behind();
         if is_due && self.marking.try_lock().is_some() {
             // Without it, more is compared after a crash.
             let _marked = self.raise_mark(true).is_ok();
