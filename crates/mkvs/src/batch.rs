@@ -178,7 +178,8 @@ impl Shared {
         for (key, change) in changes {
             let hash = hash_of(key);
             let (mut old, mut newest) = (None, None);
-            self.find(hash, key, &mut |record: Record<'_>| {
+            // It may be written anew, with a checksum of its own.
+            self.find_sound(hash, key, &mut |record: Record<'_>| {
                 old = Some((record.value.to_vec(), record.expires_at));
                 newest = Some(record.sequence);
             })?;

@@ -21,7 +21,7 @@ mod deciding;
 mod following;
 mod plain;
 mod reading;
-mod refusing;
+pub(crate) mod refusing;
 mod watching;
 
 use crate::bloom::Filter;

@@ -1,15 +1,16 @@
 //! Keys in doubt: writes that were neither made nor taken back are taken back, and a device that lacks
 //! the newest of a key is given it.
 
-use crate::decided::Decided;
+use crate::decided::{Decided, is_damage};
 use crate::engine::Matrix;
 use crate::group::Group;
+use crate::group::refusing::sound_of;
 use crate::intent::Intent;
 use crate::label::Position;
 use crate::matrix::Shared;
 use crate::order::numbers;
 use crate::pending::{Devices, Doubt, Entry, Pending};
-use coreplane_engine::{Record, Result, Visibility, WriteOptions};
+use coreplane_engine::{Result, WriteOptions};
 use std::sync::Arc;
 
 /// What is in doubt.
@@ -119,11 +120,15 @@ impl Shared {
         (hash, key): (u64, &[u8]),
         who: Devices,
     ) -> Result<()> {
-        let who = numbers(who & group.members()).next().ok_or_else(|| group.gone())?;
-        let mut found = None;
-        let visit =
-            &mut |record: Record<'_>| found = Some((record.value.to_vec(), record.expires_at));
-        group.device(who)?.engine.get_with(key, Visibility::Durable, visit)?;
+        let mut read = Err(group.gone());
+        for number in numbers(who & group.members()) {
+            read = sound_of(group.device(number)?, key);
+            // What is written anew has a checksum of its own: the next may have it sound.
+            if !read.as_ref().is_err_and(is_damage) {
+                break;
+            }
+        }
+        let found = read?;
         let put = found.as_ref().map(|(value, at)| (value.as_slice(), *at));
         let sequence = Some(group.draw(None));
         let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };

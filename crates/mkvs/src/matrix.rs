@@ -311,17 +311,70 @@ impl Shared {
         self.find_in(self.group_of(hash), (hash, key), visit)
     }
 
+    /// As [`Shared::find`], of a device where it is not damaged.
+    ///
+    /// # Errors
+    /// If it is wherever it is.
+    pub(crate) fn find_sound(
+        &self,
+        hash: u64,
+        key: &[u8],
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        let group = self.group_of(hash);
+        let (mut damaged, mut kept) = (0, Kept::default());
+        self.find_as((group, key), visit, |visit| {
+            loop {
+                let (device, seen) = group.reader(hash, damaged)?;
+                let mut keep = |record: Record<'_>| kept.keep(&record);
+                let here = (&**group, &**device);
+                let Some(found) =
+                    self.read_here(here, (hash, key), seen, &mut damaged, &mut keep)?
+                else {
+                    continue;
+                };
+                match device.engine.check(key) {
+                    Err(error) if is_damage(&error) => {
+                        damaged |= 1 << device.number;
+                        if group.members() & !damaged == 0 {
+                            return Err(error);
+                        }
+                        continue;
+                    }
+                    Err(error) => group.go_on_without(device, error)?,
+                    Ok(_) => {
+                        if found.hit {
+                            visit(kept.record());
+                        }
+                        return Ok(found);
+                    }
+                }
+            }
+        })
+    }
+
     fn find_in(
         &self,
         group: &Arc<Group>,
         (hash, key): (u64, &[u8]),
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
+        self.find_as((group, key), visit, |visit| self.find_newest(group, (hash, key), visit))
+    }
+
+    /// Finds a key, unless what was written last of it may be lost.
+    #[inline]
+    fn find_as(
+        &self,
+        (group, key): (&Arc<Group>, &[u8]),
+        visit: &mut dyn FnMut(Record<'_>),
+        find: impl FnOnce(&mut dyn FnMut(Record<'_>)) -> Result<Found>,
+    ) -> Result<Found> {
         let Some(since) = self.uncertain.since(group.number, key) else {
-            return self.find_newest(group, (hash, key), visit);
+            return find(visit);
         };
         let mut is_known = false;
-        self.find_newest(group, (hash, key), &mut |record| {
+        find(&mut |record| {
             is_known = record.sequence > since;
             if is_known {
                 visit(record);

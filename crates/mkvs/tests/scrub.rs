@@ -347,3 +347,41 @@ fn keys_move_to_a_new_group_around_damage() {
         assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
     }
 }
+
+/// What is taken back is what was there, and no damage with a checksum of its own.
+#[test]
+fn what_was_refused_makes_no_damage_sound() {
+    let value = b"a value that may be damaged";
+    for (full, damaged) in (0..3).flat_map(|full| (0..3).map(move |damaged| (full, damaged))) {
+        for is_batch in [false, true] {
+            if (full, damaged, is_batch) == (2, 2, false) {
+                // When the last one refuses it nobody has it sound any more.
+                continue;
+            }
+            let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+            let shape = Shape { groups: 1, devices: 3, ..Shape::default() };
+            let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+            put(&matrix, b"key", value);
+            assert_eq!(damage(&shelf, at(0, damaged), value), 1);
+            shelf.gate(at(0, full)).is_full.store(true, Ordering::SeqCst);
+            let options = WriteOptions::default();
+            let refused = if is_batch {
+                let mut batch = coreplane_engine::Batch::new();
+                batch.put(b"key", b"new").put(b"other", b"new");
+                matrix.apply(&batch, &options).map(|_| ())
+            } else {
+                matrix.put(b"key", b"new", &options).map(|_| ())
+            };
+            assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
+            for device in 0..3 {
+                let engine = shelf.engine(at(0, device));
+                let found = engine.get(b"key").expect("get");
+                let is_right = found.as_deref() == Some(&value[..]);
+                let case = (full, damaged, is_batch, device);
+                assert!(is_right || engine.check(b"key").is_err(), "{case:?}: {found:?}");
+            }
+            shelf.gate(at(0, full)).is_full.store(false, Ordering::SeqCst);
+            assert_eq!(matrix.scrub(&|_| {}).expect("scrub").lost.len(), 0);
+        }
+    }
+}

@@ -1,12 +1,24 @@
 //! Taking back what was refused on the way: on all devices, so that they have the same again.
 
 use super::{Group, NotMade, Tried};
-use crate::decided::Decided;
+use crate::batch::Old;
+use crate::decided::{Decided, is_damage};
 use crate::device::Device;
 use crate::order::numbers;
 use crate::pending::{Devices, Torn};
 use coreplane_engine::{Record, Result, Visibility, WriteOptions};
-use std::sync::Arc;
+
+/// What a device has of a key.
+///
+/// # Errors
+/// As the engine, and if it is damaged.
+pub(crate) fn sound_of(device: &Device, key: &[u8]) -> Result<Old> {
+    let mut old = None;
+    let visit = &mut |record: Record<'_>| old = Some((record.value.to_vec(), record.expires_at));
+    device.engine.get_with(key, Visibility::Durable, visit)?;
+    device.engine.check(key)?;
+    Ok(old)
+}
 
 impl Group {
     /// A write is over that was refused on the way: readers find what was before it again; or nothing,
@@ -48,12 +60,7 @@ impl Group {
     /// If there is none, or it cannot be read; then it is noted in `torn` what is known.
     pub(crate) fn take_back(&self, torn: &mut Torn, key: &[u8]) -> Result<()> {
         if torn.old.is_none() {
-            let mut old = None;
-            let visit =
-                &mut |record: Record<'_>| old = Some((record.value.to_vec(), record.expires_at));
-            let source = self.source(torn.made, torn.asked, key)?;
-            source.engine.get_with(key, Visibility::Durable, visit)?;
-            torn.old = Some(old);
+            torn.old = Some(self.old_of(torn.made, torn.asked, key)?);
         }
         let old = torn.old.as_ref().and_then(Option::as_ref);
         let put = old.map(|(value, expires_at)| (value.as_slice(), *expires_at));
@@ -65,20 +72,25 @@ impl Group {
         })
     }
 
-    /// A member that has what was there before a write that was made on some. The caller has the turn.
-    fn source(&self, made: Devices, asked: u8, key: &[u8]) -> Result<&Arc<Device>> {
+    /// What was there before a write that was made on some, of a member on which it was not and where it
+    /// is not damaged: what is written anew has a checksum of its own. The caller has the turn.
+    fn old_of(&self, made: Devices, asked: u8, key: &[u8]) -> Result<Old> {
         let sure = self.pending.sure_of(self.number, self.members(), |it| it == key);
         let of_asked = std::iter::once(asked).chain(numbers(self.members()));
+        let mut why = self.lost();
         for number in of_asked.filter(|number| made & 1 << number == 0) {
             let device = self.device(number)?;
             device.drain();
             // In the place of one that has failed there may be another by now, which is no member yet.
             let is_member = self.members() & 1 << number != 0 && self.is_there(device);
             if is_member && (number == asked || sure & 1 << number != 0) {
-                return Ok(device);
+                match sound_of(device, key) {
+                    Err(error) if is_damage(&error) => why = error,
+                    old => return old,
+                }
             }
         }
-        Err(self.lost())
+        Err(why)
     }
 
     /// Makes what was there before a write that was refused, on all devices: where it was made, where
