@@ -11,7 +11,7 @@ use crate::bloom::hash_of;
 use crate::counters::Count;
 use crate::decided::Decided;
 use crate::device::{Device, Job, make};
-use crate::group::{Group, NotMade};
+use crate::group::{Group, NotMade, taken_back};
 use crate::intent::{Intent, Step as Planned};
 use crate::matrix::Shared;
 use crate::order::Order;
@@ -111,8 +111,11 @@ impl Shared {
                     }
                     return Ok(Written { replaced, ..nothing });
                 }
+                Some((.., error)) if given.is_some() => {
+                    let is_made = shares.iter().any(|share| share.made != 0);
+                    return Err(if is_made { taken_back(given, error) } else { error });
+                }
                 Some((_, None, error)) => return Err(error),
-                Some((.., error)) if given.is_some() => return Err(error),
                 Some((group, Some(device), error)) => {
                     self.groups[usize::from(group)].go_on_without(&device, error)?;
                 }

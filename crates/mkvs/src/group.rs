@@ -132,6 +132,18 @@ enum Tried {
     TakenBack(Option<Arc<Device>>, Error),
 }
 
+/// Of a write that was taken back: what was there before has a newer sequence than the one that was given,
+/// and to make it again would be refused as older, as if it had been made once.
+pub(crate) fn taken_back(given: Option<u64>, error: Error) -> Error {
+    match given {
+        None => error,
+        Some(given) => Error::Unusable(format!(
+            "the write with the sequence {given} was made on some devices and taken back ({error}): what \
+             was there is newer now, so that it can be made with a later sequence only"
+        )),
+    }
+}
+
 impl Group {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { number, devices, members, filter, pending, sequence, rules, demote } = parts;
@@ -288,7 +300,7 @@ impl Group {
                 // All have been asked.
                 Tried::Failed(_, error) if is_damage(&error) => return Err(error),
                 Tried::Failed(device, error) => self.go_on_without(&device, error)?,
-                Tried::TakenBack(_, error) => return Err(error),
+                Tried::TakenBack(_, error) => return Err(taken_back(given, error)),
             }
         }
     }

@@ -233,3 +233,33 @@ fn who_is_full_stays_a_member_however_often_it_refuses() {
         }
     }
 }
+
+/// With the sequence that its caller gives a write cannot be made again when it was taken back: that is no
+/// success, whatever there is space for by then.
+#[test]
+fn a_write_that_was_taken_back_is_not_taken_for_an_older_one() {
+    for (full, is_batch) in [(0, false), (1, false), (0, true), (1, true)] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let shape = Shape { groups: 1, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        // So many tombstones that there is something to let go of.
+        for number in 0..1100 {
+            matrix.put(&key(number), b"value", &WriteOptions::default()).expect("put");
+            matrix.delete(&key(number), &WriteOptions::default()).expect("delete");
+        }
+        matrix.put(b"key", b"old", &WriteOptions::default()).expect("put");
+        let sequence = Some(matrix.advance_sequence().expect("sequence"));
+        let options = WriteOptions { sequence, ..WriteOptions::default() };
+        let place = Position { group: 0, device: full };
+        shelf.gate(place).is_full.store(true, std::sync::atomic::Ordering::SeqCst);
+        let written = if is_batch {
+            let mut batch = Batch::new();
+            batch.put(b"key", b"new").put(b"other", b"new");
+            matrix.apply(&batch, &options).map(|_| ())
+        } else {
+            matrix.put(b"key", b"new", &options).map(|_| ())
+        };
+        assert!(written.is_err(), "device {full}, {is_batch}: {written:?}");
+        assert_eq!(matrix.get(b"key").expect("get").as_deref(), Some(&b"old"[..]));
+    }
+}
