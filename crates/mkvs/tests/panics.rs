@@ -135,9 +135,12 @@ fn a_decision_that_panics_changes_nothing_and_holds_nobody_up() {
 /// In the caller's thread, where the engine is called there.
 #[test]
 fn who_is_written_to_and_panics_is_left_out() {
-    for (device, is_batch) in [(0, false), (1, false), (0, true), (1, true)] {
+    let all = [(0, false), (1, false), (0, true), (1, true)].map(|it| (Ack::All, it));
+    // The one that follows is written to by its processor.
+    let first = [(1, false), (1, true)].map(|it| (Ack::First, it));
+    for (ack, (device, is_batch)) in all.into_iter().chain(first) {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-        let matrix = created(&shelf, Ack::All, ReadPath::default());
+        let matrix = created(&shelf, ack, ReadPath::default());
         let options = WriteOptions::default();
         (0..100_u64).for_each(|it| {
             matrix.put(&key(it), &it.to_le_bytes(), &options).expect("put");

@@ -13,11 +13,13 @@
 
 use super::Group;
 use crate::decided::Decided;
+use crate::device::Device;
 use crate::order::{Order, anchor_of, numbers};
 use crate::pending::{Entry, Pending};
 use crate::ring::Decision;
-use coreplane_engine::{Brief, Completion, WriteOptions};
+use coreplane_engine::{Brief, Completion, Error, Outcome, Result, WriteOptions};
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
     /// The last key that the thread put was new. Then the next one mostly is, too.
@@ -38,6 +40,15 @@ impl Drop for Begun<'_> {
             self.pending.stay(self.hash);
         }
     }
+}
+
+/// Makes a put of a device's engine. One that panics has failed.
+#[inline(always)]
+fn caught_briefly(put: impl FnOnce() -> Brief) -> Brief {
+    catch_unwind(AssertUnwindSafe(put)).unwrap_or_else(|_| {
+        let error = Error::Unusable("a device's engine has panicked".to_owned());
+        Brief::Else(Box::new(Err(error)))
+    })
 }
 
 impl Group {
@@ -109,17 +120,19 @@ impl Group {
         let counts_ahead = PUTS_NEW.get() && !self.filter.may_contain(hash);
         let mut change = counts_ahead.then(|| self.filter.change());
         let counted = change.as_ref().map(|change| change.insert(hash));
-        let brief = device.pace.puts.of(|| device.engine.put_briefly(key, value, &options));
+        let put = || caught_briefly(|| device.engine.put_briefly(key, value, &options));
+        let brief = device.pace.puts.of(put);
         let replaced = match brief {
             Brief::New => false,
             Brief::Replaced => true,
-            Brief::Else(_) => {
+            Brief::Else(what) => {
                 if let Some(counted) = counted {
                     counted.undo();
                 }
                 self.pending.refuse(hash, self.followers());
                 begun.is_made = true;
-                return None;
+                drop(reserved);
+                return self.leave_plainly(device, *what);
             }
         };
         match counted {
@@ -143,6 +156,14 @@ impl Group {
         }
         self.pending.made(hash, number);
         Some((sequence, replaced))
+    }
+
+    /// A device has not made a put: if it has failed, the group goes on without it.
+    #[cold]
+    fn leave_plainly<T>(&self, device: &Device, what: Result<Outcome>) -> Option<T> {
+        // What fails of that, the write that is begun anew meets too.
+        let _is_left = what.map(drop).or_else(|it| self.go_on_without(device, it)).is_ok();
+        None
     }
 
     /// The group is another than it was: the write goes on as any other; none if it was taken back.

@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::order::numbers;
 use crate::pending::{Devices, Torn};
 use coreplane_engine::{Record, Result, Visibility, WriteOptions};
+use std::sync::Arc;
 
 /// What a device has of a key.
 ///
