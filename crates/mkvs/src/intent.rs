@@ -137,7 +137,12 @@ impl Intent {
     /// # Errors
     /// As the engine.
     pub(crate) fn refuse(engine: &dyn Engine, number: u32) -> Result<()> {
-        engine.delete(&go_key(number), &durable()).map(|_| ())
+        // As a batch: where a leaf has no room for it, that is written anew together with it. If it were
+        // before, a power cut between the two would leave the room that the batch had lacked, and the
+        // next recovery would make what this one refuses.
+        let mut batch = Batch::new();
+        batch.delete(&go_key(number));
+        engine.apply(&batch, &durable()).map(drop)
     }
 
     /// Deletes it; durable when it returns.
