@@ -68,6 +68,13 @@ pub(crate) fn newest(found: &BTreeMap<Position, Found>) -> Result<Label> {
     Ok(newest.clone())
 }
 
+/// True if a current member has heard of less than the newest label says: the power went while that was
+/// written, or the device is an older copy of itself, out of a backup.
+pub(crate) fn is_behind(label: &Label, newest: &Label) -> bool {
+    let has_heard = label.epoch >= newest.epoch && label.mark >= newest.mark;
+    !has_heard || newest.is_clean && !label.is_clean
+}
+
 /// Decides who is current: the label to go on with, the devices that are its current members, and
 /// what is lost with the others.
 ///

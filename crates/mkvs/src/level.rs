@@ -181,6 +181,21 @@ impl<'f> Members<'f> {
         Self { all, full: Vec::new() }
     }
 
+    /// Up to this all of them have all. One that is behind may be an older copy of itself.
+    fn mark(&self) -> u64 {
+        self.all.iter().map(|(_, device)| device.label.mark).min().unwrap_or(u64::MAX)
+    }
+
+    fn out_of_date(&self, mark: u64) -> Error {
+        let behind = self.all.iter().filter(|(_, device)| device.label.mark < mark);
+        let names: Vec<_> = behind.map(|(position, _)| position.to_string()).collect();
+        Error::Unusable(format!(
+            "{} out of date, an older copy perhaps: what was deleted since is there. Take it out, open the \
+             matrix without it, and replace it",
+            names.join(", ")
+        ))
+    }
+
     /// One of a set whose record of a key is whole.
     fn sound(&self, set: Devices, key: &[u8]) -> Result<Option<&Found>> {
         for (position, device) in &self.all {
@@ -277,8 +292,13 @@ fn level_members(
     if members.all.len() < 2 {
         return Ok(members.full);
     }
-    let (mut since, doubts) = (Some(label.mark), &mut lost.doubts);
+    let mark = members.mark().min(label.mark);
+    let (mut since, doubts) = (Some(mark), &mut lost.doubts);
     let newest = match newest_since(&members.all, since, doubts) {
+        // What was deleted since one of them was as it is nobody knows any more.
+        Err(Error::HistoryGone { .. }) if mark < label.mark => {
+            return Err(members.out_of_date(label.mark));
+        }
         // A write whose sequence was given was older than what tombstones are kept for: then all that
         // there is is held against each other. Who lacks a key without a tombstone never had it.
         Err(Error::HistoryGone { .. }) => {

@@ -8,7 +8,7 @@
 //! was acknowledged at `all`; at `first` some were. Either way the newest counts: whatever any
 //! member has of what is newer than the label's *mark* is given to the others, deletes too.
 
-use crate::admission::{Loss, admit, newest};
+use crate::admission::{Loss, admit, is_behind, newest};
 use crate::believed::{Believed, Checked, believed};
 use crate::bloom::Filter;
 use crate::clear;
@@ -212,11 +212,22 @@ impl Matrix {
         }
         // What was kept then is of what is here, unless something is lost.
         let kept_at = (label.is_clean && !label.is_clearing).then_some(label.epoch);
+        let newest = label.clone();
         let admitted = admit(&mut found, label, options.accept_loss);
         let (mut label, losses) = admitted.map_err(|error| damaged_first(&damaged, error))?;
+        let is_one_behind = found.values().any(|device| is_behind(&device.label, &newest));
+        if is_one_behind {
+            // What it has missed it is given, and slots may have moved meanwhile.
+            (label.is_clean, label.has_guests) = (false, true);
+        }
         // What is accepted changes what is here, too.
-        let kept_at = kept_at.filter(|_| losses.is_empty() && !options.accept_loss);
+        let is_as_kept = losses.is_empty() && !options.accept_loss && !is_one_behind;
+        let kept_at = kept_at.filter(|_| is_as_kept);
         clear::finish(&found, &mut label)?;
+        if newest.is_clearing {
+            // Who is empty lacks nothing.
+            found.iter_mut().for_each(|(position, device)| device.label = label.at(*position));
+        }
         let mut lost = 0;
         if !label.is_clean {
             level::finish_intents(&mut found, &mut label)?;
