@@ -46,15 +46,17 @@ mod doubts;
 mod entry;
 mod many;
 mod plain;
+mod turns;
 
 pub(crate) use doubts::{Doubt, Torn};
 use entry::Write;
 pub(crate) use entry::{Entry, Known};
+pub(crate) use turns::Turn;
 
 use crate::track::OnTheWay;
 use coreplane_pmem::spin::{Held, Lock};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Stripes of a matrix.
 const STRIPES: usize = 1024;
@@ -69,6 +71,8 @@ type Entries = Vec<Entry>;
 struct Stripe {
     entries: Lock<Entries>,
     sequencer: Lock<()>,
+    /// Those that have waited for the turn for long, and still do.
+    overdue: AtomicU32,
     /// The last write that was made on the device that it waits for, of those that are told without the
     /// lock of the entries.
     made: AtomicU64,
@@ -121,15 +125,12 @@ pub(crate) enum Current {
     Wait,
 }
 
-/// The right to write the keys of a stripe.
-pub(crate) type Turn<'a> = Held<'a, ()>;
-
 impl Pending {
     pub(crate) fn new() -> Self {
         let words = (0..STRIPES).map(|_| AtomicU64::new(0)).collect();
         let stripe = |_| {
             let (entries, sequencer) = (Lock::new(Vec::new()), Lock::new(()));
-            Stripe { entries, sequencer, made: AtomicU64::new(0) }
+            Stripe { entries, sequencer, overdue: AtomicU32::new(0), made: AtomicU64::new(0) }
         };
         let stripes = (0..STRIPES).map(stripe).collect();
         let [taken_back, tombstones, held] = [const { AtomicU64::new(0) }; 3];
@@ -141,11 +142,6 @@ impl Pending {
     #[inline]
     pub(crate) fn stripe_of(hash: u64) -> usize {
         hash as usize % STRIPES
-    }
-
-    /// Waits for the turn to write the keys of a stripe.
-    pub(crate) fn turn(&self, stripe: usize) -> Turn<'_> {
-        self.stripes[stripe].sequencer.lock()
     }
 
     #[inline]

@@ -15,6 +15,9 @@ use std::time::Duration;
 /// thread to sleep and to wake it. What is done under one of ours takes less, mostly.
 const LOOKS: u32 = 400;
 
+/// Turns of a wait before it sleeps.
+const AWAKE: u32 = 200;
+
 /// How long this wait has lasted.
 #[derive(Debug, Default)]
 pub struct Backoff {
@@ -27,6 +30,11 @@ impl Backoff {
         Self::default()
     }
 
+    /// True if it sleeps from here on. Under the crash simulator it never does.
+    pub fn is_long(&self) -> bool {
+        self.turns >= AWAKE
+    }
+
     /// Waits a little, longer each time; gives the processor away after a few turns, and sleeps
     /// in a wait that goes on.
     pub fn wait(&mut self) {
@@ -36,7 +44,7 @@ impl Backoff {
         self.turns = self.turns.saturating_add(1);
         match self.turns {
             0..=6 => (0..1_u32 << self.turns).for_each(|_| std::hint::spin_loop()),
-            7..=200 => std::thread::yield_now(),
+            7..=AWAKE => std::thread::yield_now(),
             _ => std::thread::sleep(Duration::from_micros(50)),
         }
     }
