@@ -5,7 +5,7 @@ mod shelf;
 
 use coreplane_engine::{Batch, Engine, Error, Remedy, WriteOptions};
 use coreplane_mkvs::bloom::{Filter, FilterError, KEYS_PER_LINE, hash_of};
-use coreplane_mkvs::{Matrix, Options, Position, Shape};
+use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
 use shelf::{Kind, Shelf};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -181,10 +181,14 @@ fn what_is_counted_beyond_the_end_is_never_denied() {
     assert_eq!((filter.len(), contained(&filter, 0..500)), (0, 0));
 }
 
+fn figure_of_group(matrix: &Matrix, name: &str) -> u64 {
+    let figures = &matrix.stats().groups[0].figures;
+    figures.iter().find(|(known, _)| *known == name).expect("a figure").1
+}
+
 /// How many keys the filter of the only group has room for.
 fn capacity(matrix: &Matrix) -> u64 {
-    let figures = &matrix.stats().groups[0].figures;
-    figures.iter().find(|(name, _)| *name == "filter_capacity").expect("a figure").1
+    figure_of_group(matrix, "filter_capacity")
 }
 
 /// However long it takes to go through a device's keys, whoever puts more does not wait for it, and
@@ -326,4 +330,76 @@ fn what_a_refused_batch_had_deleted_is_not_denied() {
     (0..100_u64).for_each(|it| assert!(matrix.get(&(it << 40 | 1 << 39).to_le_bytes()).is_ok()));
     assert_eq!(matrix.get(&gone).expect("get").as_deref(), Some(&b"value"[..]));
     matrix.close().expect("close");
+}
+
+/// Puts that wait for one device, of which the group's filter is told before they are made: one that is made
+/// and answered with an error, or early, is counted all the same when it has been acknowledged.
+#[test]
+fn what_was_acknowledged_is_not_denied_whatever_a_device_has_answered() {
+    let shelf = Shelf::new(Kind::Bptree, 1 << 20);
+    let shape = Shape { groups: 1, ack: Ack::First, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let gate = shelf.gate(Position { group: 0, device: 1 });
+    let put = |key: u64| matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default());
+    for round in 0..20_u64 {
+        let keys = 4 * round..4 * round + 4;
+        for (key, how) in
+            keys.clone().zip([None, Some(&gate.spoils_puts), None, Some(&gate.puts_early)])
+        {
+            how.iter().for_each(|how| how.store(1, Ordering::SeqCst));
+            put(key).expect("put");
+            assert!(how.is_none_or(|how| how.load(Ordering::SeqCst) == 0), "it was asked");
+        }
+        // No entry spares anybody the filter.
+        matrix.sync().expect("sync");
+        for key in keys {
+            let found = matrix.get(&key.to_le_bytes()).expect("get");
+            assert_eq!(found.as_deref(), Some(&b"value"[..]), "{key}");
+        }
+        // Who misses a lot asks it.
+        (1 << 40..(1 << 40) + 100_u64).for_each(|key| {
+            assert_eq!(matrix.get(&key.to_le_bytes()).expect("get"), None);
+        });
+    }
+    assert_eq!(matrix.len().expect("len"), 80);
+}
+
+/// A key that was counted, and then taken back, since its device was left out meanwhile and the other one
+/// has no space: its count goes, too.
+#[test]
+fn what_was_taken_back_is_not_counted() {
+    let shelf = Shelf::new(Kind::Bptree, 1 << 20);
+    let shape = Shape { groups: 1, ack: Ack::First, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let [follower, anchor] = [0, 1].map(|device| Position { group: 0, device });
+    let [other, gate] = [follower, anchor].map(|at| shelf.gate(at));
+    let put = |key: u64| matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default());
+    put(0).expect("put");
+    matrix.sync().expect("sync");
+    std::thread::scope(|scope| {
+        let putting = scope.spawn(|| {
+            // The next one is expected to be new, too.
+            put(1).expect("put");
+            gate.holds_puts.store(true, Ordering::SeqCst);
+            put(2)
+        });
+        while gate.held_puts.load(Ordering::SeqCst) == 0 || !gate.holds_puts.load(Ordering::SeqCst)
+        {
+            assert!(!putting.is_finished());
+            std::thread::yield_now();
+        }
+        gate.is_out.store(true, Ordering::SeqCst);
+        // It leaves the device out, and then waits for the other one's turn.
+        scope.spawn(|| matrix.delete(&0_u64.to_le_bytes(), &WriteOptions::default()));
+        while matrix.standings().contains(&(anchor, Standing::Current)) {
+            std::thread::yield_now();
+        }
+        gate.is_out.store(false, Ordering::SeqCst);
+        other.is_full.store(true, Ordering::SeqCst);
+        gate.holds_puts.store(false, Ordering::SeqCst);
+        let refused = putting.join().expect("no panic");
+        assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
+    });
+    assert_eq!(matrix.get(&2_u64.to_le_bytes()).expect("get"), None);
+    assert_eq!(figure_of_group(&matrix, "filter_keys"), 1);
 }

@@ -8,6 +8,40 @@ use coreplane_pmem::epoch::barrier;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// A place in a device's ring for a write that is about to be made elsewhere. If it is dropped there is
+/// nothing to make there, and the processor is woken as for a write: what lies behind waits for it.
+#[derive(Debug)]
+#[must_use = "the processor waits until it is handed over or dropped"]
+pub(crate) struct Place<'a> {
+    device: &'a Device,
+    reserved: Option<Reserved<'a>>,
+}
+
+impl Place<'_> {
+    /// Where the processor is past it.
+    #[inline]
+    pub(crate) fn end(&self) -> u64 {
+        self.reserved.as_ref().map_or(0, Reserved::end)
+    }
+
+    /// The write was made: hands it to the device's processor.
+    #[inline]
+    pub(crate) fn hand_over(mut self) {
+        if let Some(reserved) = self.reserved.take() {
+            self.device.rouse(reserved.publish());
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(reserved) = self.reserved.take() {
+            self.device.hand_nothing(reserved);
+        }
+    }
+}
+
 impl Device {
     /// A write of one key will be handed to the processor.
     #[inline]
@@ -38,14 +72,17 @@ impl Device {
         self: &Arc<Self>,
         group: &Arc<Group>,
         decision: &Decision<'_>,
-    ) -> Option<Reserved<'_>> {
-        if self.has_processor(group) { self.decisions.reserve(decision) } else { None }
+    ) -> Option<Place<'_>> {
+        if !self.has_processor(group) {
+            return None;
+        }
+        let reserved = self.decisions.reserve(decision)?;
+        Some(Place { device: self, reserved: Some(reserved) })
     }
 
-    /// Hands it to the device's processor.
-    #[inline]
-    pub(crate) fn follow_reserved(&self, reserved: Reserved<'_>) {
-        self.rouse(reserved.publish());
+    #[cold]
+    fn hand_nothing(&self, reserved: Reserved<'_>) {
+        self.rouse(reserved.give_up());
     }
 
     /// Something was put into the ring: wakes the processor where that must be.
@@ -59,5 +96,96 @@ impl Device {
             NAPPING if !matches!(room, Room::Scarce(_)) => {}
             _ => self.wake(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::resting::ASLEEP;
+    use super::*;
+    use crate::believed::believed;
+    use crate::bloom::{Filter, hash_of};
+    use crate::group::{Parts, Rules};
+    use crate::label::Ack;
+    use crate::pending::Pending;
+    use crate::prototype::{Paths, Prototype, ReadPath, WritePath};
+    use coreplane_bptree::Bptree;
+    use coreplane_engine::around::{Around, Call, Surrounded};
+    use coreplane_engine::{Engine, Error, Result, WriteOptions};
+    use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
+
+    /// Refuses puts once it is full.
+    #[derive(Default)]
+    struct Fills(AtomicBool);
+
+    impl Around for Fills {
+        type Held<'a> = ();
+
+        fn begin(&self, call: Call<'_>) -> Result<()> {
+            let is_refused = matches!(call, Call::Put(_)) && self.0.load(Ordering::SeqCst);
+            let full = Error::NoSpace { needed: 1, reclaimable: 0 };
+            if is_refused { Err(full) } else { Ok(()) }
+        }
+    }
+
+    /// Two devices, of which the second is waited for and the first follows.
+    fn group(directory: &tempfile::TempDir, around: &Arc<Fills>) -> Arc<Group> {
+        let device = |number: u8| {
+            let (path, options) = (directory.path().join(number.to_string()), Default::default());
+            let media = coreplane_pmem::MediaChoice::Auto;
+            let engine: Arc<dyn Engine> =
+                Arc::new(Bptree::create(&path, 1 << 20, 8192, media, &options).expect("create"));
+            let engine: Arc<dyn Engine> = match number {
+                0 => engine,
+                _ => Arc::new(Surrounded { engine, around: Arc::clone(around) }),
+            };
+            Arc::new(Device::new(number, believed(engine).expect("it is there")))
+        };
+        let (reads, writes) = (ReadPath::default(), WritePath::default());
+        let rules = Rules {
+            ack: Ack::First,
+            prototype: Prototype::default(),
+            paths: Paths { reads, writes },
+            asks_filters: true,
+            answers_within: None,
+        };
+        Arc::new(Group::new(Parts {
+            number: 0,
+            devices: vec![device(0), device(1)],
+            members: 0b11,
+            filter: Filter::with_capacity(1000).expect("memory"),
+            pending: Arc::new(Pending::new()),
+            sequence: Arc::default(),
+            rules,
+            demote: Box::new(|_, _| Ok(())),
+        }))
+    }
+
+    /// Else it looks by itself a tenth of a second later, and holds up what lies behind the place.
+    #[test]
+    fn a_processor_that_sleeps_is_woken_for_a_place_that_is_dropped() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let around = Arc::default();
+        let group = group(&directory, &around);
+        let follower = group.device(0).expect("it is there");
+        let (options, begun) = (WriteOptions::default(), Instant::now());
+        let put = |key: &[u8]| group.put_plainly(hash_of(key), (key, b"value"), &options);
+        for round in 0..20_u64 {
+            let [made, refused] = [2 * round, 2 * round + 1].map(u64::to_le_bytes);
+            assert!(put(&made).is_some());
+            let is_asleep = || follower.rest.load(Ordering::SeqCst) == ASLEEP;
+            while follower.queued() > 0 || !is_asleep() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "it has nothing to do");
+                std::thread::yield_now();
+            }
+            let submitted = follower.decisions.submitted();
+            around.0.store(true, Ordering::SeqCst);
+            assert!(put(&refused).is_none());
+            around.0.store(false, Ordering::SeqCst);
+            assert!(follower.decisions.submitted() > submitted, "it had a place");
+            assert!(!is_asleep() || follower.queued() == 0, "round {round}: it sleeps");
+        }
+        group.devices().for_each(|device| device.stop());
     }
 }

@@ -1,9 +1,11 @@
 //! Puts that wait for one device, in a group that is as it mostly is.
 //!
 //! Behind the engine's fence a locked instruction, and a load of what was stored in other pieces, wait
-//! until the medium has all, which is a fifth of such a put. So whatever takes one comes before: the place
-//! in the ring, the entry, which knows by then where the write will be, and the count in the filter. What
-//! is left is stores, and the caller's next steps go on beside the fence.
+//! until the medium has all, which is a fifth of such a put. So what takes one comes before: the place in
+//! the ring, the entry, which knows by then where the write will be, and the count in the filter. Where a
+//! value is replaced stores are left, and the caller's next steps go on beside the fence. A new key leaves
+//! the filter's gate behind it, by a locked instruction, and is counted there if it was not expected; and a
+//! third device and those after it are given the write there.
 //!
 //! ```text
 //!   turn ─▶ place in the ring ─▶ entry ─▶ the engine ─▶ the place is published ─▶ made ─▶ turn ends
@@ -12,12 +14,12 @@
 //! Whatever else comes up is left to [`Group::write`], which begins anew.
 
 use super::Group;
-use crate::decided::Decided;
+use crate::decided::{Decided, is_damage};
 use crate::device::Device;
 use crate::order::{Order, anchor_of, numbers};
 use crate::pending::{Entry, Pending};
 use crate::ring::Decision;
-use coreplane_engine::{Brief, Completion, Error, Outcome, Result, WriteOptions};
+use coreplane_engine::{Brief, Completion, Error, Outcome, WriteOptions};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -111,8 +113,8 @@ impl Group {
             WriteOptions { sequence: Some(sequence), completion: Completion::Wait, ..*options };
         let decided = Decided { key, put: Some((value, options.expires_at)) };
         let decision = Decision { hash, decided, options: &options };
-        let reserved = first.reserve(self, &decision)?;
-        let way = first.on_the_way(reserved.end());
+        let place = first.reserve(self, &decision)?;
+        let way = first.on_the_way(place.end());
         let entry = Entry::plain((hash, sequence), asked, way, members);
         let number = self.pending.begin_plainly(entry)?;
         let mut begun = Begun { pending: &self.pending, hash, is_made: false };
@@ -120,20 +122,30 @@ impl Group {
         let counts_ahead = PUTS_NEW.get() && !self.filter.may_contain(hash);
         let mut change = counts_ahead.then(|| self.filter.change());
         let counted = change.as_ref().map(|change| change.insert(hash));
+        let mut is_plain = true;
         let put = || caught_briefly(|| device.engine.put_briefly(key, value, &options));
         let brief = device.pace.puts.of(put);
         let replaced = match brief {
             Brief::New => false,
             Brief::Replaced => true,
-            Brief::Else(what) => {
-                if let Some(counted) = counted {
-                    counted.undo();
+            Brief::Else(outcome) => match *outcome {
+                // It is there, and its device does not say yet that it is durable.
+                Ok(Outcome::Written(written)) => {
+                    is_plain = false;
+                    written.replaced
                 }
-                self.pending.refuse(hash, self.followers());
-                begun.is_made = true;
-                drop(reserved);
-                return self.leave_plainly(device, *what);
-            }
+                outcome => {
+                    // After any other error the key may be there, and is not new to who tries again: it
+                    // stays counted, perhaps twice, which denies nobody.
+                    if let (Some(counted), Err(Error::NoSpace { .. })) = (counted, &outcome) {
+                        counted.undo();
+                    }
+                    self.pending.refuse(hash, self.followers());
+                    begun.is_made = true;
+                    drop(place);
+                    return self.leave_plainly(device, outcome);
+                }
+            },
         };
         match counted {
             Some(counted) if replaced => counted.undo(),
@@ -143,14 +155,20 @@ impl Group {
             _ => {}
         }
         self.note_put(!replaced);
-        if self.standings.now() != now {
+        if !is_plain || self.standings.now() != now {
             drop(begun);
-            drop(reserved);
-            return self.conclude_plainly(asked, &decision).map(|()| (sequence, replaced));
+            drop(place);
+            let concluded = self.conclude_plainly(asked, &decision);
+            if concluded.is_err_and(|is_gone| is_gone && !replaced)
+                && let Some(change) = &change
+            {
+                change.remove(hash);
+            }
+            return concluded.ok().map(|()| (sequence, replaced));
         }
         begun.is_made = true;
         // In their rings before anybody is told, so that who drains a ring has it all.
-        first.follow_reserved(reserved);
+        place.hand_over();
         for device in others {
             self.follow(device, &decision, true);
         }
@@ -160,31 +178,35 @@ impl Group {
 
     /// A device has not made a put: if it has failed, the group goes on without it.
     #[cold]
-    fn leave_plainly<T>(&self, device: &Device, what: Result<Outcome>) -> Option<T> {
-        // What fails of that, the write that is begun anew meets too.
-        let _is_left = what.map(drop).or_else(|it| self.go_on_without(device, it)).is_ok();
+    fn leave_plainly<T>(
+        &self,
+        device: &Device,
+        what: coreplane_engine::Result<Outcome>,
+    ) -> Option<T> {
+        // What fails of that, the write that is begun anew meets too, and what is damaged it tells of.
+        let failed = what.err().filter(|error| !is_damage(error));
+        let _is_left = failed.is_none_or(|error| self.go_on_without(device, error).is_ok());
         None
     }
 
-    /// The group is another than it was: the write goes on as any other; none if it was taken back.
+    /// The group is another than it was, or its device: the write goes on as any other.
+    ///
+    /// # Errors
+    /// If it is to be made anew: true if it was taken back, false if nobody knows.
     #[cold]
     fn conclude_plainly(
         self: &std::sync::Arc<Self>,
         asked: u8,
         decision: &Decision<'_>,
-    ) -> Option<()> {
+    ) -> Result<(), bool> {
         let Decision { hash, decided, options } = decision;
         let order = Order::new(*hash, 1 << asked, 1 << asked, (1, asked));
         match self.copy_of(&order, 1 << asked, decided, options) {
             Ok(copied) => {
                 self.tell_others(decision, copied);
-                Some(())
+                Ok(())
             }
-            Err(not_made) => {
-                // It is made anew, whatever became of it.
-                let _unmade = self.unmake(*hash, asked, decided, not_made).is_ok();
-                None
-            }
+            Err(not_made) => Err(self.unmake(*hash, asked, decided, not_made).is_ok()),
         }
     }
 }

@@ -103,32 +103,28 @@ impl Room {
     }
 }
 
-/// A place in a ring with a decision that is about to be made. If it is dropped there is nothing to
-/// make there.
+/// A place in a ring with a decision that is about to be made.
 #[derive(Debug)]
-pub(crate) struct Reserved<'a>(Option<kernel::Reserved<'a, AtomicU64>>);
+#[must_use = "the processor waits until it is published or given up"]
+pub(crate) struct Reserved<'a>(kernel::Reserved<'a, AtomicU64>);
 
 impl Reserved<'_> {
     /// Where the processor is past it.
     pub(crate) fn end(&self) -> u64 {
-        self.0.as_ref().map_or(0, kernel::Reserved::end)
+        self.0.end()
     }
 
     /// It was made.
     #[inline]
-    pub(crate) fn publish(mut self) -> Room {
-        self.0.take().map_or(Room::None, |place| Room::of(place.publish()))
+    pub(crate) fn publish(self) -> Room {
+        Room::of(self.0.publish())
     }
-}
 
-impl Drop for Reserved<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(place) = self.0.take() {
-            let mut writer = place.writer();
-            [0, 0, NOTHING].into_iter().for_each(|word| writer.push(word));
-            place.publish();
-        }
+    /// It was not made: there is nothing to make there.
+    pub(crate) fn give_up(self) -> Room {
+        let mut writer = self.0.writer();
+        [0, 0, NOTHING].into_iter().for_each(|word| writer.push(word));
+        self.publish()
     }
 }
 
@@ -155,13 +151,13 @@ impl Decisions {
     }
 
     /// Takes a place for a decision that is about to be made, and puts it there; none if there is no
-    /// room, or never. The processor does not go past it before it is published or dropped.
+    /// room, or never. The processor does not go past it before it is published or given up.
     #[inline]
     pub(crate) fn reserve(&self, decision: &Decision<'_>) -> Option<Reserved<'_>> {
         let (words, kind) = form_of(decision, false)?;
         let place = self.0.reserve(words)?;
         fill(&mut place.writer(), decision, kind);
-        Some(Reserved(Some(place)))
+        Some(Reserved(place))
     }
 
     /// Takes the decision at the head into `taken`; none if there is none, else how many lines were
@@ -310,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reserved_is_there_when_it_is_published_and_nothing_if_it_is_dropped() {
+    fn what_was_reserved_is_there_when_it_is_published_and_nothing_if_it_is_given_up() {
         let ring = Decisions::new();
         let mut taken = Taken::default();
         let options = options(7, None);
@@ -323,7 +319,7 @@ mod tests {
             assert!(matches!(ring.push(&decision(3), true), Room::Enough(_)));
             assert!(ring.is_empty() && ring.pop(&mut taken).is_none(), "it waits");
             let [first, second] = reserved;
-            drop(second);
+            second.give_up();
             assert!(ring.is_empty());
             assert_eq!(first.publish(), Room::Enough(ends[0]), "round {round}");
             let mut pop = || {

@@ -2,7 +2,7 @@
 //! forgets what it was told.
 
 use coreplane_engine::around::{Around, Call};
-use coreplane_engine::{Batch, Change, Error, Result};
+use coreplane_engine::{Batch, Brief, Change, Engine, Error, Outcome, Result, Ticket, Written};
 use coreplane_pmem::spin::{self, Backoff};
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -32,6 +32,9 @@ pub(crate) struct Gate {
     pub(crate) holds_scans: AtomicBool,
     /// Every scan meets a damaged record.
     pub(crate) scans_damaged: AtomicBool,
+    /// So many puts are made, and answered with an error that is none of the device; or early.
+    pub(crate) spoils_puts: AtomicU64,
+    pub(crate) puts_early: AtomicU64,
     /// So many calls of processors panic.
     pub(crate) panics: AtomicU64,
     /// So many writes of callers panic.
@@ -55,6 +58,12 @@ pub(crate) struct Gate {
 
 fn is(flag: &AtomicBool) -> bool {
     flag.load(Ordering::SeqCst)
+}
+
+/// Takes one of so many; false if none is left.
+fn is_left(count: &AtomicU64) -> bool {
+    let less = |left: u64| left.checked_sub(1);
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
 }
 
 /// True in a device's processor.
@@ -86,15 +95,13 @@ impl Gate {
 
     /// True if a call is to panic.
     fn panics(&self, call: Call<'_>) -> bool {
-        let less = |left: u64| left.checked_sub(1);
-        let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
         let is_write =
             matches!(call, Call::Put(_) | Call::Change(_) | Call::Delete | Call::Apply(..));
         let (counter, is_meant) = match is_processor() {
             true => (&self.panics, true),
             false => (&self.write_panics, is_write),
         };
-        counter.load(get) > 0 && is_meant && counter.fetch_update(set, get, less).is_ok()
+        counter.load(Ordering::SeqCst) > 0 && is_meant && is_left(counter)
     }
 
     fn hold(&self, call: Call<'_>) {
@@ -162,6 +169,19 @@ impl Around for Gate {
             return Err(Error::NoSpace { needed: 1, reclaimable: 0 });
         }
         Ok(Let { gate: self, _turn: turn })
+    }
+
+    fn make_put(&self, engine: &dyn Engine, put: impl FnOnce(&dyn Engine) -> Brief) -> Brief {
+        let brief = put(engine);
+        let replaced = matches!(brief, Brief::Replaced);
+        if is_left(&self.spoils_puts) {
+            Brief::of(Err(Error::ChecksumMismatch { offset: 0, stored: 1, computed: 2 }))
+        } else if is_left(&self.puts_early) {
+            let written = Written { sequence: 0, ticket: Ticket::new(0, 1), replaced };
+            Brief::of(Ok(Outcome::Written(written)))
+        } else {
+            brief
+        }
     }
 
     fn forgets(&self, batch: &Batch) -> bool {
