@@ -46,9 +46,10 @@ impl Outcome {
 /// that is behind the fence.
 #[derive(Debug)]
 pub enum Brief {
-    /// It was made where no live record was, and is durable.
+    /// It was made where no live record was, and is as durable as was asked for: one at `relaxed` may
+    /// not be so yet.
     New,
-    /// It was made in the place of a live record, and is durable.
+    /// The same in the place of a live record.
     Replaced,
     /// What [`Engine::put`](crate::Engine::put) says otherwise.
     Else(Box<Result<Outcome>>),
