@@ -63,14 +63,17 @@ fn empty_one_by_one(engine: &dyn Engine) -> Result<()> {
 ///
 /// # Errors
 /// As the engines.
-pub(crate) fn finish(found: &BTreeMap<Position, Found>, label: &mut Label) -> Result<()> {
+pub(crate) fn finish(found: &mut BTreeMap<Position, Found>, label: &mut Label) -> Result<()> {
     if !label.is_clearing {
         return Ok(());
     }
     // It may have been cut off when one alone said so, which loses its label first of all.
     found.iter().try_for_each(|(at, device)| label.at(*at).write(&*device.engine))?;
+    let is_alone = found.len() == 1;
     for (position, device) in found {
-        empty(&*device.engine, &label.at(*position), found.len() == 1)?;
+        // Who is empty lacks nothing that the others have.
+        device.label = label.at(*position);
+        empty(&*device.engine, &device.label, is_alone)?;
     }
     // Whoever is asked for the label next is told so.
     label.is_clearing = false;

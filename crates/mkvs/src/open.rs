@@ -223,11 +223,7 @@ impl Matrix {
         // What is accepted changes what is here, too.
         let is_as_kept = losses.is_empty() && !options.accept_loss && !is_one_behind;
         let kept_at = kept_at.filter(|_| is_as_kept);
-        clear::finish(&found, &mut label)?;
-        if newest.is_clearing {
-            // Who is empty lacks nothing.
-            found.iter_mut().for_each(|(position, device)| device.label = label.at(*position));
-        }
+        clear::finish(&mut found, &mut label)?;
         let mut lost = 0;
         if !label.is_clean {
             level::finish_intents(&mut found, &mut label)?;

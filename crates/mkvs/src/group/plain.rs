@@ -72,6 +72,12 @@ impl Group {
         self.prefetch_filter(hash);
     }
 
+    /// True if a key that is about to be put seems not to be there.
+    #[inline(always)]
+    fn seems_new(&self, hash: u64) -> bool {
+        PUTS_NEW.get() && !self.filter.may_contain(hash)
+    }
+
     /// A key is about to be written: the filter's line is asked for if it will be changed, as it seems.
     #[inline]
     pub(super) fn prefetch_filter(&self, hash: u64) {
@@ -119,8 +125,7 @@ impl Group {
         let number = self.pending.begin_plainly(entry)?;
         let mut begun = Begun { pending: &self.pending, hash, is_made: false };
         // Counted first, as in any change of the group.
-        let counts_ahead = PUTS_NEW.get() && !self.filter.may_contain(hash);
-        let mut change = counts_ahead.then(|| self.filter.change());
+        let mut change = self.seems_new(hash).then(|| self.filter.change());
         let counted = change.as_ref().map(|change| change.insert(hash));
         let mut is_plain = true;
         let put = || caught_briefly(|| device.engine.put_briefly(key, value, &options));
