@@ -173,27 +173,38 @@ struct Members<'f> {
     all: Vec<(&'f Position, &'f Found)>,
     /// Those that have no space.
     full: Vec<Position>,
+    /// The newest that any device has heard of.
+    epoch: u64,
 }
 
 impl<'f> Members<'f> {
     fn of(found: &'f BTreeMap<Position, Found>, group: u16) -> Self {
         let all = found.iter().filter(|(position, _)| position.group == group).collect();
-        Self { all, full: Vec::new() }
+        let epoch = found.values().map(|device| device.label.epoch).max().unwrap_or(0);
+        Self { all, full: Vec::new(), epoch }
     }
 
-    /// Up to this all of them have all. One that is behind may be an older copy of itself.
-    fn mark(&self) -> u64 {
-        self.all.iter().map(|(_, device)| device.label.mark).min().unwrap_or(u64::MAX)
+    /// Those that have heard of an older membership, and that less is on all: older copies of themselves, it
+    /// seems, which somebody has put back.
+    fn behind<'s>(
+        &'s self,
+        label: &'s Label,
+    ) -> impl Iterator<Item = &'s (&'f Position, &'f Found)> {
+        let is_older = |it: &Label| it.epoch < self.epoch && it.mark < label.mark;
+        self.all.iter().filter(move |(_, device)| is_older(&device.label))
     }
 
-    fn out_of_date(&self, mark: u64) -> Error {
-        let behind = self.all.iter().filter(|(_, device)| device.label.mark < mark);
-        let names: Vec<_> = behind.map(|(position, _)| position.to_string()).collect();
-        Error::Unusable(format!(
-            "{} out of date, an older copy perhaps: what was deleted since is there. Take it out, open the \
-             matrix without it, and replace it",
-            names.join(", ")
-        ))
+    /// Up to this all of them have all.
+    fn mark(&self, label: &Label) -> u64 {
+        let marks = self.behind(label).map(|(_, device)| device.label.mark);
+        marks.min().unwrap_or(label.mark)
+    }
+
+    /// One of a set.
+    fn one_of(&self, set: Devices) -> Option<Arc<dyn Engine>> {
+        let mut all = self.all.iter();
+        let found = all.find(|(position, _)| set & 1 << position.device != 0);
+        found.map(|(_, device)| Arc::clone(&device.engine))
     }
 
     /// One of a set whose record of a key is whole.
@@ -231,14 +242,14 @@ impl<'f> Members<'f> {
         Ok(had)
     }
 
-    /// What one of them has of a key takes the place of what all have.
-    fn give_older(&mut self, all: Devices, source: &dyn Engine, key: &[u8]) -> Result<()> {
+    /// What one of them has of a key takes the place of what others have.
+    fn give_older(&mut self, others: Devices, source: &dyn Engine, key: &[u8]) -> Result<()> {
         let change = change_of(source, key)?;
         let mut newest = 0;
         for (_, device) in &self.all {
             newest = newest.max(device.engine.advance_sequence()?);
         }
-        self.give(all, &change, newest + 1).map(|_| ())
+        self.give(others, &change, newest + 1).map(|_| ())
     }
 }
 
@@ -292,13 +303,9 @@ fn level_members(
     if members.all.len() < 2 {
         return Ok(members.full);
     }
-    let mark = members.mark().min(label.mark);
+    let mark = members.mark(label);
     let (mut since, doubts) = (Some(mark), &mut lost.doubts);
     let newest = match newest_since(&members.all, since, doubts) {
-        // What was deleted since one of them was as it is nobody knows any more.
-        Err(Error::HistoryGone { .. }) if mark < label.mark => {
-            return Err(members.out_of_date(label.mark));
-        }
         // A write whose sequence was given was older than what tombstones are kept for: then all that
         // there is is held against each other. Who lacks a key without a tombstone never had it.
         Err(Error::HistoryGone { .. }) => {
@@ -307,12 +314,21 @@ fn level_members(
         }
         other => other?,
     };
-    let all = members.all.iter().fold(0, |set, (position, _)| set | 1 << position.device);
+    let set_of = |set, (position, _): &(&Position, _)| set | 1 << position.device;
+    let all = members.all.iter().fold(0, set_of);
+    let behind = members.behind(label).fold(0, set_of);
     let (total, mut proven) = (newest.len() as u64, Vec::new());
     for (done, (key, (sequence, has))) in (0..).zip(newest) {
         progress(Progress { stage: "bringing members level", done, total });
         if has == all {
             continue;
+        }
+        if since.is_none() && has & !behind == 0 && sequence <= label.mark {
+            // It was on all, and was deleted since, which nobody knows any more.
+            if let Some(source) = members.one_of(all & !behind) {
+                members.give_older(has, &*source, &key)?;
+                continue;
+            }
         }
         if let Some(source) = members.sound(has, &key)? {
             let change = change_of(&*source.engine, &key)?;

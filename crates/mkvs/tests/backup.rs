@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Error, WriteOptions};
+use coreplane_engine::{Engine, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape};
 use shelf::{Kind, Shelf};
 
@@ -30,10 +30,10 @@ fn check(matrix: &Matrix) {
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
-/// A backup of one device, put in its place: what it has missed it is given, or it is refused.
+/// A backup of one device, put in its place: what it has missed it is given, and what was deleted
+/// since is not there, though nobody knows it any more.
 #[test]
 fn an_older_copy_of_a_device_is_not_believed() {
-    let mut refused = 0;
     for (kind, ack, is_closed, drops) in [
         (Kind::Bptree, Ack::All, true, false),
         (Kind::Bptree, Ack::First, false, false),
@@ -65,14 +65,6 @@ fn an_older_copy_of_a_device_is_not_believed() {
             }
         }
         std::fs::rename(&copy, &place).expect("put it back");
-        match Matrix::open(&shelf, &Options::default(), &|_| {}) {
-            Ok(matrix) => check(&matrix),
-            Err(Error::Unusable(what)) => {
-                assert!(what.contains("g0d1") && what.contains("out of date"), "{what}");
-                refused += 1;
-            }
-            Err(error) => panic!("{error}"),
-        }
+        check(&opened(&shelf));
     }
-    assert!(refused < 5, "none was brought level");
 }
