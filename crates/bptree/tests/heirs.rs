@@ -1,8 +1,11 @@
 //! Batches that put many leaves in the place of one, beside others that use that leaf.
 
+mod persist;
+
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Engine, Error, WriteOptions};
+use coreplane_engine::{Batch, Engine, WriteOptions};
 use coreplane_pmem::MediaChoice;
+use persist::persist;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Above all keys of the batches, whose leaf is so the one that they part.
@@ -20,18 +23,6 @@ fn batch_of(round: u64) -> Batch {
         batch.put(format!("{round:08} {number:03}").as_bytes(), &vec![round as u8; len]);
     }
     batch
-}
-
-/// Space may be short for a moment while a page waits for its readers.
-fn persist(mut write: impl FnMut() -> Result<(), Error>) {
-    for _ in 0..10_000 {
-        match write() {
-            Ok(()) => return,
-            Err(Error::NoSpace { .. }) => std::thread::yield_now(),
-            Err(error) => panic!("{error}"),
-        }
-    }
-    panic!("no space for good");
 }
 
 /// Others stop when it is dropped, by a panic too.

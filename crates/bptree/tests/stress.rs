@@ -1,9 +1,12 @@
 //! Truly concurrent threads, for the thread sanitizer above all: threads are joined by hand, since
 //! the end of a scope looks like a race to it where the standard library is not instrumented.
 
+mod persist;
+
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Engine, Error, Ordered, WriteOptions};
+use coreplane_engine::{Batch, Engine, Ordered, WriteOptions};
 use coreplane_pmem::MediaChoice;
+use persist::persist;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -29,18 +32,6 @@ fn check(key: u64, value: &[u8]) {
 
 fn number_of(key: &[u8]) -> u64 {
     u64::from_be_bytes(key.try_into().expect("a key of eight bytes"))
-}
-
-/// Space may be short for a moment while a page waits for its readers.
-fn persist(mut write: impl FnMut() -> Result<(), Error>) {
-    for _ in 0..10_000 {
-        match write() {
-            Ok(()) => return,
-            Err(Error::NoSpace { .. }) => std::thread::yield_now(),
-            Err(error) => panic!("{error}"),
-        }
-    }
-    panic!("no space for good");
 }
 
 /// Times of growth and times of decay, so that leaves are split and merged.
