@@ -399,9 +399,10 @@ impl Shared {
         self.check_writable()?;
         self.check_joining(group, device)?;
         let before = label.clone();
-        label.stand(place, Standing::Current);
+        // Before the label says that it is current: what fails leaves that as it was.
         let left_out = self.left_out(group, device, lost)?;
         label.take_uncertain(&left_out)?;
+        label.stand(place, Standing::Current);
         // It was not given the tombstones that its peers had forgotten.
         label.horizon = label.horizon.max(horizon);
         self.write_without(&mut label, &before, vec![], Some(place))?;

@@ -196,3 +196,28 @@ fn what_has_no_name_any_more_is_left_out_as_well() {
         assert_eq!(matrix.get(&long(7)).expect("get"), Some(value(7)));
     }
 }
+
+/// More of such keys than a label is to have.
+#[test]
+fn a_device_that_would_lack_too_much_is_not_admitted() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 1, ack: Ack::All, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let long = |number: u64| [key(number), vec![b'k'; 900]].concat();
+    let hurt: Vec<u64> = (0..100).collect();
+    shelf.pull(at(0, 1));
+    hurt.iter().for_each(|it| put(&matrix, &long(*it), &value(*it)));
+    shelf.put_back(at(0, 1));
+    damage(&shelf, 0, &hurt);
+    let options = FillOptions { is_fresh: true, ..FillOptions::default() };
+    let refused = matrix.replace(&shelf, at(0, 1), &options, &|_| {});
+    assert!(
+        matches!(&refused, Err(Error::Unusable(what)) if what.contains("too many")),
+        "{refused:?}"
+    );
+    // A label that is written later does not say otherwise.
+    assert_ne!(standing(&matrix, at(0, 1)), Standing::Current);
+    matrix.close().expect("close");
+    drop(matrix);
+    assert_ne!(standing(&opened(&shelf).expect("open"), at(0, 1)), Standing::Current);
+}
