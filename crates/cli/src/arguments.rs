@@ -223,6 +223,10 @@ pub(crate) struct NewPool {
     /// [default: scmkv; in a matrix bptree].
     #[arg(long)]
     pub(crate) engine: Option<EngineChoice>,
+    /// Bytes of a leaf of bptree in a pool that is created, for good: a power of two from 4KiB to 512KiB.
+    /// 64 records and a fifth more should fit: 64KiB for records of 600 bytes [default: 16KiB].
+    #[arg(long, value_parser = terms::page_size)]
+    pub(crate) page_size: Option<u32>,
     /// Where the index of a pool of scmkv that is created lies, for good: in the pool (pmem: opens at once,
     /// however large) or in DRAM (dram: fewer lines written a put); auto chooses.
     #[arg(long, default_value = "auto", value_parser = terms::placement)]
@@ -456,6 +460,10 @@ pub(crate) struct Bench {
     /// scmkv, bptree, or model, the reference in DRAM [default: what is in the pool, else scmkv].
     #[arg(long)]
     pub(crate) engine: Option<EngineChoice>,
+    /// Bytes of a leaf of bptree in a pool that is created, for good: a power of two from 4KiB to 512KiB.
+    /// 64 records and a fifth more should fit: 64KiB for records of 600 bytes [default: 16KiB].
+    #[arg(long, value_parser = terms::page_size)]
+    pub(crate) page_size: Option<u32>,
     /// Where the index of a pool that is created lies: auto, pmem, dram (floor: auto is both).
     #[arg(long, default_value = "auto", value_parser = terms::placement)]
     pub(crate) index: Placement,

@@ -22,6 +22,11 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is too large"))
 }
 
+/// Bytes of a page.
+pub(crate) fn page_size(text: &str) -> Result<u32, String> {
+    u32::try_from(size(text)?).map_err(|_| format!("`{text}` is too large for a page"))
+}
+
 /// `1500ms`, `10s`, `5m`, `2h`, `7d`; a bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

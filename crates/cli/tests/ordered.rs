@@ -6,6 +6,7 @@ mod session;
 
 use pool::{Place, Pool};
 use session::{Client, Outcome, Reply, Served, expect};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const KEYS: u64 = 600;
@@ -69,6 +70,43 @@ fn check_scans(scan: &dyn Fn(&[&str]) -> Outcome<String>) -> Outcome<()> {
     assert_eq!(scan(&["--reverse", "--limit", "1", "--json"])?, last);
     let other = "{\"expires_at_ms\":9999999999999,\"key\":\"other\",\"value\":\"x\"}\n";
     assert_eq!(scan(&["--prefix", "o", "--json"])?, other);
+    Ok(())
+}
+
+/// Bytes of a page of a pool, which its header has.
+fn page_bytes(path: &std::path::Path) -> Outcome<u64> {
+    let mut word = [0; 8];
+    std::fs::File::open(path)?.read_exact_at(&mut word, 40)?;
+    Ok(u64::from_le_bytes(word))
+}
+
+#[test]
+fn leaves_are_as_long_as_was_asked_for_those_of_a_group_that_is_added_too() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let asked = ["--size", "32MiB", "--engine", "bptree", "--page-size"];
+    let single = place.created("single", &[&asked[..], &["64KiB"]].concat())?;
+    let info = single.expect(0, &["info", "--json"])?;
+    assert!(info.contains("\"page_bytes\":65536"), "{info}");
+    assert_eq!(page_bytes(&single.path)?, 64 << 10);
+    let usual = place.created("usual", &asked[..4])?;
+    assert_eq!(page_bytes(&usual.path)?, 16 << 10);
+    let shape = [&asked[..], &["32KiB", "--matrix", "1x2"]].concat();
+    let matrix = place.created("m", &shape)?;
+    matrix.expect(0, &["matrix", "add-group"])?;
+    for device in ["g0d0", "g0d1", "g1d0", "g1d1"] {
+        assert_eq!(page_bytes(&matrix.path.join(device))?, 32 << 10, "{device}");
+    }
+    let refused = place.pool("refused")?;
+    for (code, engine, size) in [
+        (64, "bptree", "5GiB"),
+        (2, "bptree", "3000"),
+        (2, "bptree", "1MiB"),
+        (2, "scmkv", "64KiB"),
+    ] {
+        let asked = ["create", "--size", "32MiB", "--engine", engine, "--page-size", size];
+        refused.expect(code, &asked)?;
+        assert!(!refused.path.exists(), "{engine} {size}");
+    }
     Ok(())
 }
 

@@ -41,5 +41,5 @@ pub use coreplane_mkvs::{
 pub use coreplane_pmem::{MediaChoice, Medium};
 pub use coreplane_scmkv::{Fate, Finding, Placement, Repair, Tell};
 pub use matrix::MatrixShape;
-pub use store::{Store, pool_engine as engine_at};
+pub use store::{Store, pool_engine as engine_at, pool_page_size as page_size_at};
 pub use tending::{Doing, Done, Failed, MatrixFacts, MatrixStatus, MatrixStore, Work};

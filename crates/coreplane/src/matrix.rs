@@ -1,7 +1,7 @@
 //! A matrix in a directory: one file for each device, `g0d0` and so on.
 
 use crate::config::{EngineChoice, StoreConfig};
-use crate::store::{bptree_options, index_of, pool_engine, scmkv_options};
+use crate::store::{bptree_options, check_pages, index_of, pool_engine, scmkv_options};
 use coreplane_bptree::Bptree;
 use coreplane_engine::{Engine, Error, Result};
 use coreplane_mkvs::{Position, Rack, TimeSource};
@@ -124,6 +124,7 @@ impl Rack for Directory<'_> {
         let outlives_medium = true;
         let engine: Arc<dyn Engine> = match config.engine.unwrap_or(EngineChoice::Bptree) {
             EngineChoice::Scmkv => {
+                check_pages(config)?;
                 let options =
                     coreplane_scmkv::Options { time, outlives_medium, ..scmkv_options(config) };
                 let made = Scmkv::create(&path, size, media, config.placement, options)?;
@@ -133,7 +134,7 @@ impl Rack for Directory<'_> {
             EngineChoice::Bptree => {
                 let options =
                     coreplane_bptree::Options { time, outlives_medium, ..bptree_options(config) };
-                let page_size = coreplane_bptree::PAGE_SIZE;
+                let page_size = config.page_size.unwrap_or(coreplane_bptree::PAGE_SIZE);
                 let made = Bptree::create(&path, size, page_size, media, &options)?;
                 self.note(made.medium(), Placement::Dram);
                 Arc::new(made)

@@ -57,11 +57,12 @@ impl Store {
         let pooled = match engine {
             EngineChoice::Scmkv => {
                 let placement = config.placement;
+                check_pages(config)?;
                 let made = Scmkv::create(path, size, media, placement, scmkv_options(config))?;
                 Pooled::Scmkv(Arc::new(made))
             }
             EngineChoice::Bptree => {
-                let page_size = coreplane_bptree::PAGE_SIZE;
+                let page_size = config.page_size.unwrap_or(coreplane_bptree::PAGE_SIZE);
                 let made = Bptree::create(path, size, page_size, media, &bptree_options(config))?;
                 Pooled::Bptree(Arc::new(made))
             }
@@ -322,6 +323,18 @@ fn check_single(config: &StoreConfig) -> Result<()> {
     Ok(())
 }
 
+/// # Errors
+/// If pages of some size are asked for in an engine that has leaves of none.
+pub(crate) fn check_pages(config: &StoreConfig) -> Result<()> {
+    match config.page_size {
+        Some(_) => {
+            let operation = "choosing the size of pages: they are the leaves of bptree";
+            Err(Error::Unsupported { engine: coreplane_scmkv::KIND, operation })
+        }
+        None => Ok(()),
+    }
+}
+
 /// What a store rests on that has no pool.
 fn dram() -> Medium {
     Medium {
@@ -335,6 +348,11 @@ fn dram() -> Medium {
 /// The engine of the pool at `path`, if that can be told.
 pub fn pool_engine(path: &Path) -> Option<EngineChoice> {
     Pool::kind_at(path).ok()?.parse().ok()
+}
+
+/// Bytes of a page of the pool at `path`, if that can be told: of a leaf, where it is a tree.
+pub fn pool_page_size(path: &Path) -> Option<u32> {
+    Pool::page_size_at(path).ok()
 }
 
 pub(crate) fn scmkv_options(config: &StoreConfig) -> coreplane_scmkv::Options {

@@ -3,7 +3,7 @@
 
 use crate::config::{EngineChoice, StoreConfig};
 use crate::matrix::{Directory, MatrixShape, places};
-use crate::store::pool_engine;
+use crate::store::{pool_engine, pool_page_size};
 use coreplane_engine::{Engine, Error, Progress, Remedy, Result, Stats};
 use coreplane_mkvs::{
     Ack, Departure, FillOptions, Filled, InDoubt, Loss, Matrix, Position, Prototype, Scrubbed,
@@ -267,17 +267,22 @@ impl MatrixStore {
         let _ended = thread.join().is_ok();
     }
 
-    /// As the store's, with the engine and the size that the devices have which are there.
+    /// As the store's, with the engine, the pages and the size that the devices have which are there.
     fn config_of_peers(&self) -> Result<StoreConfig> {
         let path = self.config.path();
         let io = |source| Error::Io { context: format!("read {}", path.display()), source };
-        let (mut size, mut engine) = (0, None);
+        let (mut size, mut engine, mut page_size) = (0, None, None);
         for place in places(path).map_err(io)? {
             let path = path.join(place.to_string());
             size = size.max(std::fs::metadata(&path).map_err(io)?.len());
-            engine = engine.or_else(|| pool_engine(&path));
+            let its = pool_engine(&path);
+            engine = engine.or(its);
+            if its == Some(EngineChoice::Bptree) {
+                page_size = page_size.or_else(|| pool_page_size(&path));
+            }
         }
-        let config = self.config.clone().size(size);
-        Ok(config.engine(engine.unwrap_or(EngineChoice::Bptree)))
+        let engine = engine.unwrap_or(EngineChoice::Bptree);
+        let page_size = page_size.filter(|_| engine == EngineChoice::Bptree);
+        Ok(StoreConfig { page_size, ..self.config.clone() }.size(size).engine(engine))
     }
 }

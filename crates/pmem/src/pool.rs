@@ -254,8 +254,20 @@ impl Pool {
     /// [`PoolError::NotAPool`], [`PoolError::WrongVersion`], [`PoolError::ChecksumMismatch`],
     /// [`PoolError::Io`].
     pub fn kind_at(path: &Path) -> Result<String, PoolError> {
+        Self::static_at(path).map(|header| header.kind)
+    }
+
+    /// Bytes of a page of the pool at `path`, which may be open elsewhere.
+    ///
+    /// # Errors
+    /// As [`Pool::kind_at`].
+    pub fn page_size_at(path: &Path) -> Result<u32, PoolError> {
+        Self::static_at(path).map(|header| header.page_size)
+    }
+
+    fn static_at(path: &Path) -> Result<Static, PoolError> {
         let file = File::open(path).io(format!("open {}", path.display()))?;
-        header::kind_of_file(&file, path)
+        header::static_of_file(&file, path)
     }
 
     /// Restores what [`Pool::open`] refuses but the header holds twice: a damaged copy of the

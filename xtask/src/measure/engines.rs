@@ -269,7 +269,11 @@ pub(super) fn describe(line: &Value) -> String {
             })
             .collect::<Vec<_>>()
             .join("; "),
-        _ => format!("medium: {}; index: {}", line["medium"], line["index"]).replace('"', ""),
+        _ => format!(
+            "medium: {}; index: {}; pages: {} bytes",
+            line["medium"], line["index"], line["page_bytes"]
+        )
+        .replace('"', ""),
     };
     format!("{durability}; {settings}")
 }

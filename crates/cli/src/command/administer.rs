@@ -47,6 +47,9 @@ fn facts(path: &Path, store: &Store) -> Result<Value, Failure> {
         "key_len_max": limits.key_len_max,
         "value_len_max": limits.value_len_max,
     });
+    if let (Some(facts), Some(bytes)) = (facts.as_object_mut(), coreplane::page_size_at(path)) {
+        facts.insert("page_bytes".to_owned(), bytes.into());
+    }
     if let (Some(facts), Some(matrix)) = (facts.as_object_mut(), store.matrix()) {
         facts.extend(administration::facts(matrix));
         facts.insert("degraded".to_owned(), matrix.status().is_degraded.into());

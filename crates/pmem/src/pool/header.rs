@@ -247,9 +247,9 @@ pub(super) fn read_file(file: &File, path: &Path) -> Result<(Static, Root), Pool
     Ok((header, root))
 }
 
-/// What a pool holds; somebody may be changing its root meanwhile.
-pub(super) fn kind_of_file(file: &File, path: &Path) -> Result<String, PoolError> {
-    Static::decode(&read_words(file, path)?).map(|header| header.kind)
+/// The static part alone; somebody may be changing its root meanwhile.
+pub(super) fn static_of_file(file: &File, path: &Path) -> Result<Static, PoolError> {
+    Static::decode(&read_words(file, path)?)
 }
 
 /// Writes whatever can be restored; says what it was.
