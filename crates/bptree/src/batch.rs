@@ -127,9 +127,7 @@ impl Store {
             }
         };
         self.counters.add(Count::Batches, 1);
-        for key in sparse {
-            self.merge_at(&key)?;
-        }
+        sparse.iter().for_each(|key| self.merge_after(key));
         let ticket = self.wait_if_asked(written.ticket, options)?;
         Ok(Written { ticket, ..written })
     }
@@ -220,7 +218,8 @@ impl Store {
         let done: Vec<(usize, Standing<'_>)> = done.copied().collect();
         written.replaced = done.iter().any(|(_, standing)| standing.live);
         let (dead, sparse) = self.publish_shares(shares, steps, (generation, self.level(options)));
-        // From here on the batch counts, whatever comes of the pages that it frees.
+        // From here on the batch counts, whatever comes of the pages that it frees: what is not given back is
+        // found by the next recovery.
         let mut retired = self.retire_all(dead);
         let mut len = 0;
         for (at, standing) in done {
@@ -243,7 +242,7 @@ impl Store {
         }
         written.ticket = self.written_ticket(generation, len, options);
         retired = retired.and(self.forget(&guard, &gone.expired));
-        retired.and(self.retire_rests(&guard, &gone.dropped))?;
+        let _retired = retired.and(self.retire_rests(&guard, &gone.dropped)).is_ok();
         Ok(Applied::Done(written, sparse))
     }
 

@@ -15,7 +15,7 @@
 //! - `lock`, `look`: from a key to its leaf, to write to it; a key in its leaf
 //! - `keys`, `hurt`: long ones, of which a record has a part; those that are damaged
 //! - `put`, `batch`, `ring`: writing
-//! - `image`, `rewrite`: making room
+//! - `image`, `rewrite`, `merge`: making room, and saving it
 //! - `fill`: what of a leaf has not arrived
 //! - `mend`: a farewell with a wrong bit
 //! - `clear`: emptying the store
@@ -46,6 +46,7 @@ mod leaf;
 mod lock;
 mod look;
 mod mend;
+mod merge;
 mod open;
 mod pages;
 mod pieces;

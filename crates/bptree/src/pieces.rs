@@ -254,10 +254,13 @@ impl Store {
     /// Gives back the pages of a large value whose record is gone. Of one that is damaged nobody knows
     /// which they are: they are found by the next recovery.
     pub(crate) fn retire_pieces(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
-        for page in self.pages_of(guard, view)? {
-            self.retire(page)?;
-        }
-        Ok(())
+        self.retire_all(self.pages_of(guard, view)?)
+    }
+
+    /// As [`Store::retire_pieces`], behind the write that has taken the record's place: that counts, whatever
+    /// comes of this. A page that is not given back is found by the next recovery.
+    pub(crate) fn retire_pieces_after(&self, guard: &Guard, view: &View<'_>) {
+        let _retired = self.retire_pieces(guard, view).is_ok();
     }
 
     /// The pages of a large value; none if it is damaged, and whoever reads it is told.

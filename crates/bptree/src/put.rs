@@ -123,7 +123,7 @@ impl Store {
         match self.attempt(key, (options, rests_on), ahead, decide)? {
             Attempt::Done(outcome) => return Ok(Some(outcome)),
             Attempt::LeftLittle(outcome) => {
-                self.merge_at(key)?;
+                self.merge_after(key);
                 return Ok(Some(outcome));
             }
             Attempt::NeedPieces(value, seen, expires_at) => {
@@ -253,7 +253,7 @@ impl Store {
         rest.into_iter().for_each(Rest::own);
         ready.into_iter().for_each(|ready| ready.pieces.own());
         if let Some(old) = standing.old.filter(|old| old.header.large) {
-            self.retire_pieces(&guard, &old)?;
+            self.retire_pieces_after(&guard, &old);
         }
         Ok(attempt)
     }
@@ -353,7 +353,7 @@ impl Store {
         let item = Item { header, key, value, source: Source::Caller };
         let written = self.publish(locked, &item, options, replaced, (place, tag, appended));
         if let Some(old) = large {
-            self.retire_pieces(&guard, &old)?;
+            self.retire_pieces_after(&guard, &old);
         }
         Ok(Some(written))
     }

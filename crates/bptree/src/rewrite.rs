@@ -153,76 +153,6 @@ impl Store {
         retired.and(self.retire_rests(guard, &dropped))
     }
 
-    /// Makes one leaf of the one that serves `key` and one beside it, if they are small enough and
-    /// nobody else is about to. None of it is needed now: where there is no page for it, it is left.
-    ///
-    /// # Errors
-    /// If the medium fails.
-    pub(crate) fn merge_at(&self, key: &[u8]) -> Result<()> {
-        let guard = epoch::pin();
-        let Some((left, separator, right)) = self.inner.pair_of(key) else { return Ok(()) };
-        // The left one first, whoever comes: so that no two wait for each other.
-        let Some(left) = self.lock_page(left)? else { return Ok(()) };
-        let Some(right) = self.lock_page(right)? else { return Ok(()) };
-        // Both are locked, so that what the tree says of them now stays so.
-        let is_pair = self.inner.descend(&separator).leaf == right.page
-            && self.inner.descend_before(Some(&separator)).leaf == left.page;
-        let live = left.leaf.live() + right.leaf.live();
-        let is_in_doubt = left.leaf.doubt() > 0 || right.leaf.doubt() > 0;
-        if !is_pair || is_in_doubt || live > self.space.page_size() / 2 {
-            return Ok(());
-        }
-        self.ask_for_records(&left);
-        self.ask_for_records(&right);
-        let Contents { mut kept, mut expired, mut dropped, .. } = self.records_of(&guard, &left)?;
-        let others = self.records_of(&guard, &right)?;
-        kept.extend(others.kept);
-        if kept.iter().any(|item| self.is_long(item.key)) {
-            // One that is damaged is before all that begin alike, those of the left one too.
-            self.sort_items(&guard, &mut kept)?;
-        }
-        expired.extend(others.expired);
-        dropped.extend(others.dropped);
-        // Tombstones that are held take room too, and do not count as living.
-        let len: usize = kept.iter().map(Item::len).sum();
-        if kept.len() > PLACES / 2 || len > self.space.page_size() as usize / 2 {
-            return Ok(());
-        }
-        let (lower, upper) = (self.head_of(&guard, left.page)?, self.head_of(&guard, right.page)?);
-        let version = left.held.given().max(right.held.given());
-        // The bound between the two is none from now on.
-        let between = upper.least.clone();
-        dropped.push(&between);
-        let head =
-            Head { version, predecessor: Some(left.life()), bound: upper.bound.clone(), ..upper };
-        let whole = self.whole_key(&guard, &lower.least)?.into();
-        let edge = Edge { whole, field: lower.least, rest: None };
-        let page = match self.pages.take(1, 0) {
-            Ok(pages) => pages[0],
-            Err(_) => return Ok(()),
-        };
-        let image = self.write_image(page, (head, edge), &kept)?;
-        self.fence()?;
-        self.say_farewell(&[&left, &right], version)?;
-        self.cover();
-        let old = [left.page, right.page];
-        self.begin(image);
-        left.held.bury();
-        right.held.bury();
-        self.inner.merge(&separator, page);
-        self.counters.add(Count::Merges, 1);
-        let retired = self.retire_all(old).and(self.forget(&guard, &expired));
-        retired.and(self.retire_rests(&guard, &dropped))
-    }
-
-    /// Locks a leaf to write to it; none if it is dead, or written to no more.
-    fn lock_page(&self, page: u32) -> Result<Option<Locked<'_>>> {
-        let leaf = self.leaves.get(page as usize);
-        self.wake(page)?;
-        let held = leaf.lock().filter(|held| !held.is_shut());
-        Ok(held.map(|held| Locked { page, leaf, held }))
-    }
-
     /// What a locked leaf has, in the order of keys: what is kept, and what has expired and can be
     /// forgotten when that is there no more. Tombstones that nobody holds are in neither, unless the
     /// leaf is in doubt: then they say that a key is surely not there.
@@ -415,7 +345,7 @@ impl Store {
     }
 
     /// Says that leaves are dead, all of them or none.
-    fn say_farewell(&self, leaves: &[&Locked<'_>], version: u64) -> Result<()> {
+    pub(crate) fn say_farewell(&self, leaves: &[&Locked<'_>], version: u64) -> Result<()> {
         let part = |locked: &&Locked<'_>| NewPart {
             life: locked.life(),
             items: Vec::new(),
