@@ -217,16 +217,13 @@ impl Store {
         let done = shares.iter().flat_map(|share| &share.steps);
         let done: Vec<(usize, Standing<'_>)> = done.copied().collect();
         written.replaced = done.iter().any(|(_, standing)| standing.live);
+        let len = self.count_steps(steps, &done);
+        self.count_out(&gone.expired, &[]);
         let (dead, sparse) = self.publish_shares(shares, steps, (generation, self.level(options)));
         // From here on the batch counts, whatever comes of the pages that it frees: what is not given back is
         // found by the next recovery.
         let mut retired = self.retire_all(dead);
-        let mut len = 0;
         for (at, standing) in done {
-            let item = steps[at].item(0);
-            len += item.len();
-            let old = standing.old.as_ref().map(|old| self.counted(old));
-            self.count_write(&item, old.unwrap_or_default());
             if let Some(pieces) = steps[at].pieces.take() {
                 pieces.own();
             }
@@ -241,9 +238,22 @@ impl Store {
             }
         }
         written.ticket = self.written_ticket(generation, len, options);
-        retired = retired.and(self.forget(&guard, &gone.expired));
+        retired = retired.and(self.retire_values(&guard, &gone.expired));
         let _retired = retired.and(self.retire_rests(&guard, &gone.dropped)).is_ok();
         Ok(Applied::Done(written, sparse))
+    }
+
+    /// Counts what is written, while its leaves are locked: who has shut all leaves finds counted what is
+    /// there. The bytes of all records.
+    fn count_steps(&self, steps: &[Step<'_>], done: &[(usize, Standing<'_>)]) -> usize {
+        let mut len = 0;
+        for (at, standing) in done {
+            let item = steps[*at].item(0);
+            len += item.len();
+            let old = standing.old.as_ref().map(|old| self.counted(old));
+            self.count_write(&item, old.unwrap_or_default());
+        }
+        len
     }
 
     /// Locks all leaves that a batch looks at, and looks.

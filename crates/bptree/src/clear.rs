@@ -89,16 +89,17 @@ impl Store {
             // Before anybody else writes to the root what is kept.
             self.forgotten_tombstones.fetch_max(version, Ordering::AcqRel);
         }
+        // Before anybody can write to the new leaf: all others are shut, and what is counted stands still.
+        let records = self.counters.get(Count::Records);
+        self.counters.add(Count::Deletes, records);
+        self.counters.add(Count::Records, -records);
+        self.counters.add(Count::LiveBytes, -self.counters.get(Count::LiveBytes));
         let _publishing = self.isolation.begin();
         self.begin(image);
         self.inner.replace_all(page);
         for (_, leaf) in leaves {
             self.leaves.get(*leaf as usize).kill();
         }
-        let records = self.counters.get(Count::Records);
-        self.counters.add(Count::Deletes, records);
-        self.counters.add(Count::Records, -records);
-        self.counters.add(Count::LiveBytes, -self.counters.get(Count::LiveBytes));
         self.opened.asleep.store(0, Ordering::Relaxed);
         Ok(())
     }

@@ -75,11 +75,12 @@ impl Store {
         self.cover();
         let old = [left.page, right.page];
         self.begin(image);
+        self.count_out(&expired, &[]);
         left.held.bury();
         right.held.bury();
         self.inner.merge(&separator, page);
         self.counters.add(Count::Merges, 1);
-        let retired = self.retire_all(old).and(self.forget(&guard, &expired));
+        let retired = self.retire_all(old).and(self.retire_values(&guard, &expired));
         retired.and(self.retire_rests(&guard, &dropped))
     }
 

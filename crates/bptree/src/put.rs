@@ -431,6 +431,8 @@ impl Store {
         (place, tag, (offset, _)): (usize, u8, (u32, u32)),
     ) -> Written {
         let generation = self.cover();
+        // Under the lock: who has shut all leaves finds counted what is there.
+        self.count_write(item, replaced.counted);
         locked.held.begin();
         self.note(locked.page, offset, generation, self.level(options));
         locked.held.set(place, (tag, offset, item.live_len()), replaced.len);
@@ -441,7 +443,6 @@ impl Store {
             locked.held.note_long();
         }
         drop(locked);
-        self.count_write(item, replaced.counted);
         let sequence = item.header.sequence.unwrap_or(item.header.version);
         let ticket = self.written_ticket(generation, item.len(), options);
         Written { sequence, ticket, replaced: replaced.is_live }

@@ -49,6 +49,8 @@ pub(crate) struct Contents<'g> {
     pub(crate) dropped: Vec<&'g [u8]>,
     /// It is in doubt whether these are the newest of their keys; they are kept too.
     doubtful: Vec<View<'g>>,
+    /// Of those the ones that are kept no more.
+    settled: Vec<View<'g>>,
     pub(crate) cuts: Cuts,
 }
 
@@ -111,10 +113,10 @@ impl Store {
         let head = Head { is_lost: false, ..self.head_of(guard, locked.page)? };
         let mut contents = self.records_of(guard, &locked)?;
         contents.kept.retain(|item| !item.header.doubtful);
-        let gone = std::mem::take(&mut contents.doubtful);
-        contents.dropped.extend(gone.iter().map(View::key).filter(|field| self.is_long(field)));
-        self.rewrite_as(guard, locked, (key, 0, 0), (head, contents))?;
-        gone.iter().try_for_each(|view| self.uncount(guard, view))
+        contents.settled = std::mem::take(&mut contents.doubtful);
+        let fields = contents.settled.iter().map(View::key);
+        contents.dropped.extend(fields.filter(|field| self.is_long(field)));
+        self.rewrite_as(guard, locked, (key, 0, 0), (head, contents))
     }
 
     fn rewrite_as(
@@ -124,7 +126,7 @@ impl Store {
         (key, len, reserve): (&[u8], usize, u32),
         (head, contents): (Head, Contents<'_>),
     ) -> Result<()> {
-        let Contents { kept: items, expired, dropped, cuts, .. } = contents;
+        let Contents { kept: items, expired, settled, dropped, cuts, .. } = contents;
         let total: usize = items.iter().map(Item::len).sum();
         let capacity = self.space.page_size() as usize - head.len() - FAREWELL;
         let is_one =
@@ -145,11 +147,13 @@ impl Store {
         self.cover();
         let old = locked.page;
         let heirs = self.begin_all(images);
+        self.count_out(&expired, &settled);
         locked.held.bury();
         self.lead_to_heirs((old, key), &heirs);
         self.counters.add(count, 1);
         // What was written counts, whatever comes of the rest.
-        let retired = self.retire(old).and(self.forget(guard, &expired));
+        let gone = expired.iter().chain(&settled);
+        let retired = self.retire(old).and(self.retire_values(guard, gone));
         retired.and(self.retire_rests(guard, &dropped))
     }
 
@@ -162,9 +166,10 @@ impl Store {
         locked: &Locked<'_>,
     ) -> Result<Contents<'g>> {
         let kept = take_items();
-        let (expired, dropped, doubtful) = (Vec::new(), Vec::new(), Vec::new());
+        let (expired, dropped) = (Vec::new(), Vec::new());
+        let (doubtful, settled) = (Vec::new(), Vec::new());
         let cuts = Cuts::default();
-        let mut contents = Contents { kept, expired, dropped, doubtful, cuts };
+        let mut contents = Contents { kept, expired, dropped, doubtful, settled, cuts };
         let page = locked.page;
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
         let is_in_doubt = locked.leaf.doubt() > 0;
@@ -236,23 +241,29 @@ impl Store {
         self.space.prefetch_to_write(farewell + LINE as u64);
     }
 
-    /// Records that had expired are there no more.
-    pub(crate) fn forget(&self, guard: &Guard, expired: &[View<'_>]) -> Result<()> {
-        for view in expired {
-            self.counters.add(Count::Expired, 1);
-            self.uncount(guard, view)?;
+    /// Records that had expired are there no more, and nothing in their place, nor in that of others that are
+    /// `gone`. To be counted while the leaf is locked: who has shut all leaves finds counted what is there.
+    pub(crate) fn count_out(&self, expired: &[View<'_>], gone: &[View<'_>]) {
+        self.counters.add(Count::Expired, expired.len() as i64);
+        let records = expired.iter().chain(gone).filter(|view| view.header.kind == Kind::Put);
+        for view in records {
+            self.counters.add(Count::Records, -1);
+            self.counters.add(Count::LiveBytes, -self.live_bytes(&Item::from(view)));
         }
-        Ok(())
     }
 
-    /// A record, or a tombstone, is there no more, and nothing in its place.
-    fn uncount(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
-        if view.header.kind != Kind::Put {
-            return Ok(());
+    /// Gives back the pages of the large values of records that are there no more.
+    pub(crate) fn retire_values<'v>(
+        &self,
+        guard: &Guard,
+        gone: impl IntoIterator<Item = &'v View<'v>>,
+    ) -> Result<()> {
+        let is_large = |view: &&View<'_>| view.header.kind == Kind::Put && view.header.large;
+        let mut retired = Ok(());
+        for view in gone.into_iter().filter(is_large) {
+            retired = retired.and(self.retire_pieces(guard, view));
         }
-        self.counters.add(Count::Records, -1);
-        self.counters.add(Count::LiveBytes, -self.live_bytes(&Item::from(view)));
-        if view.header.large { self.retire_pieces(guard, view) } else { Ok(()) }
+        retired
     }
 
     /// The least keys of the heirs of a leaf: of its records, which are sorted, and how many of them

@@ -4,7 +4,7 @@
 mod persist;
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Engine, Ordered, WriteOptions};
+use coreplane_engine::{Batch, Engine, Ordered, UnixMillis, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use persist::persist;
 use std::sync::Arc;
@@ -140,4 +140,50 @@ fn readers_scans_and_writers_of_leaves_that_come_and_go() {
         .collect();
     comers.into_iter().for_each(|comer| comer.join().expect("whoever came"));
     assert!(store.verify(&mut |_| ()).expect("verify").is_sound());
+}
+
+/// With batches, leaves that are written anew, and records that expire meanwhile.
+#[test]
+fn what_is_counted_is_what_is_there_after_clears_beside_writers() {
+    const CLEARS: u64 = 1500;
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let path = directory.path().join("pool");
+    let options = Options::default();
+    let store = Bptree::create(&path, 2 << 20, 4096, MediaChoice::Auto, &options).expect("create");
+    let store = Arc::new(store);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<JoinHandle<()>> = (0..2)
+        .map(|thread| {
+            let shared = Arc::clone(&store);
+            until(&stop, move |round| {
+                write(&shared, thread, round);
+                let brief = WriteOptions { expires_at: Some(UnixMillis(1)), ..Default::default() };
+                let key = (KEYS + round % 50).to_be_bytes();
+                persist(|| shared.put(&key, b"gone at once", &brief).map(drop));
+            })
+        })
+        .collect();
+    let is_counted = || {
+        let mut found = 0;
+        store
+            .scan(b"", None, false, usize::MAX, &mut |_| {
+                found += 1;
+                true
+            })
+            .expect("scan");
+        found
+    };
+    for clear in 1..=CLEARS {
+        // There are some leaves again.
+        while store.stats().puts < 500 * clear {
+            std::thread::yield_now();
+        }
+        persist(|| store.clear());
+    }
+    stop.store(true, Ordering::Release);
+    writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
+    store.sweep_expired().expect("sweep");
+    assert_eq!(store.len().expect("len"), is_counted());
+    store.clear().expect("clear");
+    assert_eq!((store.len().expect("len"), store.stats().live_bytes), (0, 0));
 }
