@@ -49,22 +49,30 @@ impl Store {
         })
     }
 
+    /// As [`Store::make_lost_leaf`]. Waits for pages that somebody may still read: not to be called with a
+    /// guard or a lock.
+    ///
+    /// # Errors
+    /// As [`Store::make_lost_leaf`].
+    pub(crate) fn make_lost_leaf_in_time(&self, least: &[u8], bound: Option<&[u8]>) -> Result<u32> {
+        let mut patience = Patience::default();
+        loop {
+            match self.make_lost_leaf(least, bound) {
+                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
+                made => return made,
+            }
+        }
+    }
+
     /// Makes a leaf in the place of one that is lost; durable when it returns. Its page.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
-    pub(crate) fn make_lost_leaf(&self, least: &[u8], bound: Option<&[u8]>) -> Result<u32> {
-        let mut patience = Patience::default();
-        let page = loop {
-            match self.pages.take(1, 0) {
-                Ok(pages) => break pages[0],
-                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
-                Err(error) => return Err(error),
-            }
-        };
+    fn make_lost_leaf(&self, least: &[u8], bound: Option<&[u8]>) -> Result<u32> {
         // The rests that its neighbours name, if these are long, are theirs.
         let least = self.edge(least.into(), 0)?;
         let bound = bound.map(|bound| self.edge(bound.into(), 0)).transpose()?;
+        let page = self.pages.take(1, 0)?[0];
         let head = Head {
             birth: 0,
             // Whatever was lost has a smaller one: that is what an open raises the base for.
@@ -131,6 +139,7 @@ impl Store {
         let (least, _) = &leaves[at];
         let bound = leaves.get(at + 1).map(|(bound, _)| &**bound);
         let heir = self.make_lost_leaf(least, bound)?;
+        self.note_woken(&waking);
         waking.kill();
         self.inner.replace(least, heir);
         self.retire(page)
@@ -147,7 +156,7 @@ impl Store {
             let guard = epoch::pin();
             let descent = self.inner.descend(&from);
             let Some((leaf, version)) = self.arrive(&descent) else {
-                self.wake(descent.leaf)?;
+                self.wake_to_read(descent.leaf)?;
                 continue;
             };
             let is_in_doubt = leaf.doubt() > 0;

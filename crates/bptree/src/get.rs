@@ -32,7 +32,7 @@ impl Store {
         loop {
             let descent = self.inner.descend(key);
             let Some((leaf, version)) = self.arrive(&descent) else {
-                self.wake(descent.leaf)?;
+                self.wake_to_read(descent.leaf)?;
                 continue;
             };
             let seen = self.seen(guard, descent.leaf, leaf, key);
@@ -227,7 +227,7 @@ impl Store {
         loop {
             let descent = self.inner.descend(key);
             let Some((leaf, version)) = self.arrive(&descent) else {
-                self.wake(descent.leaf)?;
+                self.wake_to_read(descent.leaf)?;
                 continue;
             };
             let seen = self.read_leaf(guard, descent.leaf, leaf);

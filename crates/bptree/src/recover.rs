@@ -372,7 +372,7 @@ impl Store {
             let found = &mut counting[at as usize];
             let least = std::mem::take(&mut found.head.least);
             if let Some(from) = expected.filter(|from| *from < least) {
-                let page = self.make_lost_leaf(&from, Some(&least))?;
+                let page = self.make_lost_leaf_in_time(&from, Some(&least))?;
                 bounds.push((from, page));
             }
             records += found.live;
@@ -381,7 +381,7 @@ impl Store {
             bounds.push((least, found.page));
         }
         if let Some(from) = expected {
-            let page = self.make_lost_leaf(&from, None)?;
+            let page = self.make_lost_leaf_in_time(&from, None)?;
             bounds.push((from, page));
         }
         self.counters.add(Count::Records, records);

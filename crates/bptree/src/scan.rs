@@ -370,7 +370,7 @@ impl Store {
         loop {
             let descent = way.take().unwrap_or_else(|| self.set_out(reach));
             let Some((leaf, version)) = self.arrive(&descent) else {
-                self.wake(descent.leaf)?;
+                self.wake_to_read(descent.leaf)?;
                 continue;
             };
             let snapshot = self.read_snapshot(guard, descent.leaf, (leaf, version));

@@ -1,6 +1,8 @@
 //! Leaves that are asleep: after an open with a checkpoint nothing is known of a leaf but where it
 //! is and where its records end. Whoever is led to one reads it first.
 
+use crate::hurt::is_damage;
+use crate::leaf::Waking;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch;
@@ -10,7 +12,8 @@ impl Store {
     /// Reads the leaf in `page`, if nobody has since the open.
     ///
     /// # Errors
-    /// If it is damaged.
+    /// If it is damaged; [`Error::NoSpace`] if there is no page for what is to be said of that. Whoever
+    /// calls has a guard, or a lock, so that it waits for none.
     #[cold]
     pub(crate) fn wake(&self, page: u32) -> Result<()> {
         let Some(waking) = self.leaves.get(page as usize).wake() else { return Ok(()) };
@@ -19,15 +22,10 @@ impl Store {
         // The checkpoint has said where its records end.
         let (end, _) = self.space.watermarks(page).ok_or_else(|| self.not_a_leaf(page))?;
         let head = match self.head_of(&guard, page) {
-            Err(error @ (Error::ChecksumMismatch { .. } | Error::Corrupt { .. })) => {
-                if waking.is_shut() {
-                    // The close, or the clear, has to know all leaves.
-                    return Err(error);
-                }
-                self.opened.asleep.fetch_sub(1, Ordering::Relaxed);
-                return self.replace_lost(page, waking);
-            }
-            head => head?,
+            // The close, or the clear, has to know all leaves.
+            Err(error) if !is_damage(&error) || waking.is_shut() => return Err(error),
+            Err(_) => return self.replace_lost(page, waking),
+            Ok(head) => head,
         };
         let (found, latest) = self.read_leaf_page(&guard, page, head, (end, end))?;
         if found.is_dead {
@@ -36,18 +34,83 @@ impl Store {
             return Err(Error::Corrupt { offset, what });
         }
         let begun = latest.begun(&found, self.opened.sealed_births);
+        self.note_woken(&waking);
         waking.begin(begun, latest.records(self.space.start_of(page)));
-        self.opened.asleep.fetch_sub(1, Ordering::Relaxed);
         if !found.is_to_be_told() {
             return Ok(());
         }
         match self.whole_key(&guard, &found.head.least) {
             Ok(least) => match self.keep_doubt(&least) {
-                // It stays as it is: whoever wakes it has a guard, and waits for no page.
+                // It stays as it is.
                 Err(Error::NoSpace { .. }) => Ok(()),
                 kept => kept,
             },
             Err(_) => Ok(()),
         }
+    }
+
+    /// As [`Store::wake`], for a read: it needs no page, and is told of the damage that one is lacking for.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    #[cold]
+    pub(crate) fn wake_to_read(&self, page: u32) -> Result<()> {
+        match self.wake(page) {
+            Err(Error::NoSpace { .. }) => Err(self.not_a_leaf(page)),
+            woken => woken,
+        }
+    }
+
+    /// Of the leaves that nobody has come to there is one fewer. Before it is seen to be awake, or dead: who
+    /// empties the store waits for that, and then there are none.
+    pub(crate) fn note_woken(&self, _waking: &Waking<'_>) {
+        self.opened.asleep.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open::{Options, create_options};
+    use coreplane_engine::{Visibility, WriteOptions};
+    use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
+    use std::os::unix::fs::FileExt as _;
+
+    /// It is damaged, and there is no page for another in its place: whoever reads it is told of the damage,
+    /// and it is asleep all the while; whoever writes to it is told what is lacking.
+    #[test]
+    fn a_lost_leaf_for_which_there_is_no_page_stays_asleep() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let path = directory.path().join("pool");
+        let create = create_options(1 << 20, 4096, MediaChoice::Auto);
+        let options = Options { background: false, ..Options::default() };
+        let pool = Pool::create(&path, &create).expect("a pool");
+        let store = Store::format(pool, &options).expect("a store");
+        store.put(b"key", b"value", &WriteOptions::default()).expect("put");
+        let page = store.inner.leaves()[0].1;
+        let head = store.space.start_of(page);
+        store.close().expect("close");
+        drop(store);
+        let file = std::fs::File::options().write(true).open(&path).expect("open");
+        file.write_all_at(&[0xff], head + 20).expect("write");
+        let pool = Pool::open(&path, &OpenOptions::default()).expect("a pool");
+        let store = Store::open(pool, &options, &|_| {}).expect("open");
+        let mut taken = Vec::new();
+        while let Ok(pages) = store.pages.take(1, 0) {
+            taken.extend(pages);
+        }
+        let asleep = || store.opened.asleep.load(Ordering::Relaxed);
+        for _ in 0..3 {
+            let read = store.get_with(b"key", Visibility::Durable, &mut |_| {});
+            assert!(read.as_ref().is_err_and(is_damage), "{read:?}");
+            let put = store.put(b"key", b"new", &WriteOptions::default());
+            assert!(matches!(put, Err(Error::NoSpace { .. })), "{put:?}");
+            assert_eq!(asleep(), 1);
+        }
+        taken.into_iter().for_each(|page| store.pages.leave(page));
+        store.put(b"key", b"new", &WriteOptions::default()).expect("put");
+        assert_eq!(asleep(), 0);
+        store.clear().expect("clear");
+        assert_eq!(asleep(), 0);
     }
 }
