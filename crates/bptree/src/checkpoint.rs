@@ -192,7 +192,9 @@ impl Store {
     fn sheet(&self, leaves: Vec<Bound>) -> Result<Sheet> {
         // What waits for a sync has had it.
         self.pages.free_len();
-        let mut is_leaf = vec![false; self.space.pages() as usize];
+        // Once: the pool may grow meanwhile, and what has come since is free.
+        let pages = self.space.pages();
+        let mut is_leaf = vec![false; pages as usize];
         let mut sheet = Sheet {
             records: self.len(),
             live_bytes: self.counters.get(Count::LiveBytes).max(0) as u64,
@@ -207,7 +209,7 @@ impl Store {
             sheet.leaves.push(Leaf { page, end, least });
         }
         let guard = epoch::pin();
-        let others = (0..self.space.pages()).filter(|page| !is_leaf[*page as usize]);
+        let others = (0..pages).filter(|page| !is_leaf[*page as usize]);
         sheet.pieces = others.filter(|page| self.is_piece(&guard, *page)).collect();
         Ok(sheet)
     }

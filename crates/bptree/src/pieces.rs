@@ -177,11 +177,19 @@ impl Store {
             name.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |it| u64::from_le_bytes(*it))
         };
         let (len, first) = (word(0), word(8));
-        let mut pieces = Vec::new();
         let (mut page, mut left) = (word(16) as u32, len);
+        let count = len.div_ceil(self.piece_max() as u64);
+        if count >= u64::from(self.space.pages()) {
+            let offset = self.space.start_of(page);
+            let what = format!("{len} bytes, which begin in page {page}, are more than there are");
+            return Err(Error::Corrupt { offset, what });
+        }
+        let mut pieces = Vec::with_capacity(count as usize);
         while left > 0 {
             let piece = self.piece(guard, row, page, checked)?;
-            if piece.birth != first || piece.bytes.len() as u64 > left {
+            // All but the last are full: so what leads back to where it has been comes to an end.
+            if piece.birth != first || piece.bytes.len() as u64 != left.min(self.piece_max() as u64)
+            {
                 let offset = self.space.start_of(page);
                 let what = format!("page {page} is a part of something else");
                 return Err(Error::Corrupt { offset, what });
@@ -276,4 +284,58 @@ struct Piece<'g> {
     birth: u64,
     next: u32,
     bytes: &'g [u8],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open::{Options, create_options};
+    use coreplane_engine::{Visibility, WriteOptions};
+    use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
+    use std::os::unix::fs::FileExt as _;
+
+    const KEY: &[u8] = b"key";
+
+    /// The way through the pages of a damaged value leads back to the first one, of which one byte is of it.
+    #[test]
+    fn a_row_that_leads_back_to_itself_ends_with_an_error() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let path = directory.path().join("pool");
+        let create = create_options(1 << 20, 4096, MediaChoice::Auto);
+        let options = Options { background: false, ..Options::default() };
+        let pool = Pool::create(&path, &create).expect("a pool");
+        let store = Store::format(pool, &options).expect("a store");
+        store.put(KEY, &[7; 10_000], &WriteOptions::default()).expect("put");
+        let (row, mut name) = {
+            let guard = epoch::pin();
+            let page = store.inner.descend(KEY).leaf;
+            let leaf = store.leaves.get(page as usize);
+            let view = store.record_at(&guard, page, leaf, 0).expect("a record");
+            let row = store.pieces_of(&guard, &view, true).expect("the value");
+            (row.into_iter().map(|it| it.0).collect::<Vec<_>>(), view.value().to_vec())
+        };
+        assert_eq!(row.len(), 3);
+        let file = std::fs::File::options().write(true).open(&path).expect("open");
+        let head = store.space.start_of(row[0]);
+        file.write_all_at(&row[0].to_le_bytes(), head + 16).expect("write");
+        let is_told = |store: &Store| {
+            let read = store.get_with(KEY, Visibility::Durable, &mut |_| panic!("it is shown"));
+            assert!(matches!(read, Err(Error::Corrupt { .. })), "{read:?}");
+        };
+        is_told(&store);
+        // A name that is damaged.
+        name[5] = 1;
+        let read = store.row(&epoch::pin(), Row::Value, &name, false).map(|it| it.len());
+        assert!(matches!(read, Err(Error::Corrupt { .. })), "{read:?}");
+        for len in [1_u32, 5000] {
+            file.write_all_at(&len.to_le_bytes(), head + 20).expect("write");
+            is_told(&store);
+        }
+        file.write_all_at(&1_u32.to_le_bytes(), head + 20).expect("write");
+        drop(store);
+        let pool = Pool::open(&path, &OpenOptions::default()).expect("a pool");
+        let store = Store::open(pool, &options, &|_| {}).expect("open");
+        is_told(&store);
+        store.put(KEY, b"new", &WriteOptions::default()).expect("put");
+    }
 }

@@ -383,6 +383,8 @@ impl Store {
     pub(crate) fn grow(&self, size: u64) -> Result<()> {
         self.check_writable()?;
         let _changing = spin::lock(&self.root_change);
+        // Whoever closes it takes the lock last of all: a pool that is left behind stays as it is.
+        self.check_writable()?;
         let before = self.space.pages();
         self.pool.grow(size).map_err(crate::open::pool_error)?;
         self.pages.offer(before..self.space.pages());
