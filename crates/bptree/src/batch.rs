@@ -80,7 +80,7 @@ struct Gone<'g> {
     expired: Vec<View<'g>>,
     /// Fields of keys of which nothing is left; of short ones too.
     dropped: Vec<&'g [u8]>,
-    /// Steps that delete what is forgotten at once.
+    /// Steps that delete what is forgotten at once, in their order.
     unwritten: Vec<usize>,
 }
 
@@ -229,7 +229,8 @@ impl Store {
             }
             // What is in no heir has no rest either; and where somebody else has put the key since its
             // rest was written, the record names another.
-            let is_named = steps[at].known.is_none() && !gone.unwritten.contains(&at);
+            let is_written = gone.unwritten.binary_search(&at).is_err();
+            let is_named = steps[at].known.is_none() && is_written;
             if let Some(rest) = steps[at].rest.take().filter(|_| is_named) {
                 rest.own();
             }

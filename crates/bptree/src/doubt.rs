@@ -133,15 +133,11 @@ impl Store {
     /// # Errors
     /// As [`Store::make_lost_leaf`]; and if the leaf is not in the tree.
     pub(crate) fn replace_lost(&self, page: u32, waking: Waking<'_>) -> Result<()> {
-        let leaves = self.inner.leaves();
-        let at = leaves.iter().position(|(_, leaf)| *leaf == page);
-        let at = at.ok_or_else(|| self.not_a_leaf(page))?;
-        let (least, _) = &leaves[at];
-        let bound = leaves.get(at + 1).map(|(bound, _)| &**bound);
-        let heir = self.make_lost_leaf(least, bound)?;
+        let (least, bound) = self.inner.bounds_of(page).ok_or_else(|| self.not_a_leaf(page))?;
+        let heir = self.make_lost_leaf(&least, bound.as_deref())?;
         self.note_woken(&waking);
         waking.kill();
-        self.inner.replace(least, heir);
+        self.inner.replace(&least, heir);
         self.retire(page)
     }
 

@@ -167,33 +167,37 @@ fn cover(leaf: &Head, heirs: &[&Head]) -> bool {
 fn prove_batches(found: &mut [Found], places: &Places) -> bool {
     let has_others = |found: &Found| found.parts.iter().any(|it| it.closing.next != found.life());
     let several: Vec<usize> = (0..found.len()).filter(|at| has_others(&found[*at])).collect();
-    let mut was_any = false;
-    loop {
-        let mut is_any = false;
-        for at in &several {
-            for number in 0..found[*at].parts.len() {
-                let part = found[*at].parts[number];
-                let Closing { next, next_at, .. } = part.closing;
-                let other = places.of(found, next);
-                let is_proven = found[*at].proven > part.at;
-                // One that is there no more was written anew since.
-                let is_next_proven = other.is_none_or(|other| found[other].proven > next_at);
-                if is_proven != is_next_proven {
-                    let (of, proven) =
-                        if is_proven { (other, next_at) } else { (Some(*at), part.at) };
-                    if let Some(found) = of.map(|of| &mut found[of]) {
-                        found.proven = proven + 8;
-                        found.has_proof |= found.proven > found.head.image_len;
-                    }
-                    is_any = true;
-                }
+    let mut named_by: HashMap<usize, Vec<usize>> = HashMap::new();
+    for at in &several {
+        for part in &found[*at].parts {
+            if let Some(next) = places.of(found, part.closing.next) {
+                named_by.entry(next).or_default().push(*at);
             }
         }
-        if !is_any {
-            return was_any;
-        }
-        was_any = true;
     }
+    let (mut to_look_at, mut was_any) = (several, false);
+    while let Some(at) = to_look_at.pop() {
+        for number in 0..found[at].parts.len() {
+            let part = found[at].parts[number];
+            let Closing { next, next_at, .. } = part.closing;
+            let other = places.of(found, next);
+            let is_proven = found[at].proven > part.at;
+            // One that is there no more was written anew since.
+            let is_next_proven = other.is_none_or(|other| found[other].proven > next_at);
+            if is_proven == is_next_proven {
+                continue;
+            }
+            was_any = true;
+            let (of, proven) = if is_proven { (other, next_at) } else { (Some(at), part.at) };
+            let Some(of) = of else { continue };
+            found[of].proven = proven + 8;
+            found[of].has_proof |= found[of].proven > found[of].head.image_len;
+            // It may prove others, and these others.
+            to_look_at.push(of);
+            to_look_at.extend(named_by.get(&of).into_iter().flatten());
+        }
+    }
+    was_any
 }
 
 #[cfg(test)]

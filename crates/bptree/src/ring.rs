@@ -101,6 +101,8 @@ pub(crate) struct Rings {
     leaves: Vec<Leaf>,
     /// Page and place of closings whose rings are known to be whole.
     whole: HashSet<(u32, u32)>,
+    /// And of those that are not: else each leaf of a large batch would walk along what is left of it.
+    not_whole: HashSet<(u32, u32)>,
 }
 
 #[derive(Debug)]
@@ -191,28 +193,32 @@ impl Rings {
         let mut closing = part.closing;
         let mut walked = Vec::new();
         let mut place = (life.page, part.at);
-        loop {
+        let is_whole = loop {
             let Closing { next, next_at, .. } = closing;
             if (next, next_at) == (life, part.at) || self.whole.contains(&(next.page, next_at)) {
-                break;
+                break true;
             }
             let Some(leaf) = self.leaf(next).filter(|leaf| !is_proven(leaf, next_at)) else {
-                break;
+                break true;
             };
+            if self.not_whole.contains(&(next.page, next_at)) {
+                break false;
+            }
             let Leaf { parts, .. } = leaf;
             match parts.binary_search_by_key(&next_at, |part| part.at) {
                 Ok(at) => closing = parts[at].closing,
-                Err(_) => return false,
+                Err(_) => break false,
             }
             walked.push(place);
             place = (next.page, next_at);
-        }
+        };
+        let known = if is_whole { &mut self.whole } else { &mut self.not_whole };
         // One that names itself is found out as fast again.
-        if !walked.is_empty() {
-            self.whole.extend(walked);
-            self.whole.insert(place);
+        if !walked.is_empty() || !is_whole {
+            known.extend(walked);
+            known.insert(place);
         }
-        true
+        is_whole
     }
 }
 
@@ -341,6 +347,21 @@ mod tests {
         let (life, part) = self::ring(&[7])[0];
         only.add(life, None, (&[part], 0));
         assert!(only.broken().is_empty(), "a ring of one names itself");
+    }
+
+    /// What a power cut in the middle of a large batch leaves, which is to be found out in its length and not
+    /// in its square.
+    #[test]
+    fn a_long_ring_that_lacks_a_part_is_broken_everywhere() {
+        let pages: Vec<u32> = (1..=100_000).collect();
+        for missing in [1, 40_000, 100_000] {
+            let mut rings = Rings::default();
+            for (life, part) in ring(&pages) {
+                let parts = if life.page == missing { vec![] } else { vec![part] };
+                rings.add(life, None, (&parts, 0));
+            }
+            assert_eq!(rings.broken().len(), pages.len() - 1);
+        }
     }
 
     #[test]

@@ -24,8 +24,7 @@ impl Store {
                     let what = format!("a leaf that cannot be read: {what}");
                     report.damages.push(Damage { offset, what });
                     // The tree knows where the next leaf begins.
-                    let mut next = self.inner.leaves().into_iter().map(|(least, _)| least);
-                    let Some(next) = next.find(|least| *least > from) else { return Ok(report) };
+                    let Some(next) = self.inner.bound_of(&from) else { return Ok(report) };
                     from = next;
                     continue;
                 }

@@ -23,6 +23,7 @@
 //! A node that is emptied is used again for another; its version goes on counting, so that whoever
 //! comes late is told.
 
+mod bounds;
 mod node;
 
 use coreplane_pmem::chunked::Chunked;

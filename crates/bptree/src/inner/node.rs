@@ -291,6 +291,18 @@ impl Node {
         Ok(())
     }
 
+    /// The separator behind the child at a place; none if that is the last. As [`Node::step`].
+    pub(crate) fn separator(&self, at: usize) -> Option<Box<[u8]>> {
+        self.separators.read().get(at).cloned()
+    }
+
+    /// The level of the node, and its children. As [`Node::step`].
+    pub(crate) fn children(&self) -> (u8, impl Iterator<Item = u32>) {
+        let shape = Shape::from_word(self.shape.load(Ordering::Relaxed));
+        let children = &self.children[..shape.children];
+        (shape.level, children.iter().map(|child| child.load(Ordering::Relaxed)))
+    }
+
     /// What the node holds. Only for whoever may change it.
     pub(crate) fn content(&self) -> Content {
         let shape = Shape::from_word(self.shape.load(Ordering::Relaxed));

@@ -3,6 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::AtomicBool;
 
 /// The leaves by their least keys, as the tree should have them.
@@ -18,7 +19,13 @@ fn check(inner: &Inner, model: &Model, keys: impl Iterator<Item = Vec<u8>>) {
             .next_back()
             .unwrap_or_else(|| model.first_key_value().unwrap());
         assert_eq!(inner.descend_before(Some(&key)).leaf, *before.1, "before {key:?}");
+        let (least, _) = model.range(..=key.clone()).next_back().unwrap();
+        let next = model.range((Bound::Excluded(key), Bound::Unbounded)).next();
+        let bound = next.map(|(bound, _)| bound.clone().into_boxed_slice());
+        assert_eq!(inner.bound_of(least), bound);
+        assert_eq!(inner.bounds_of(*leaf), Some((least.clone().into_boxed_slice(), bound)));
     }
+    assert_eq!(inner.bounds_of(u32::MAX), None);
     assert_eq!(inner.descend_before(None).leaf, *model.last_key_value().unwrap().1);
 }
 
