@@ -6,6 +6,7 @@
 
 use crate::counters::Count;
 use crate::get::Leaf;
+use crate::hurt::is_damage;
 use crate::store::{Root, Store};
 use coreplane_engine::{Entry, Error, Result};
 use coreplane_pmem::{epoch, spin};
@@ -81,24 +82,34 @@ impl Store {
         }
     }
 
-    /// Removes what has expired; how many records it was.
+    /// Removes what has expired; how many records it was. Where there is damage in the way it goes on behind
+    /// that, and says so last.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], and if the medium fails.
+    /// [`Error::NoSpace`], and if the medium fails; if a leaf is damaged, after all others have been swept.
     pub(crate) fn sweep_expired(&self) -> Result<u64> {
         self.check_writable()?;
         let before = self.counters.get(Count::Expired);
-        let mut from: Box<[u8]> = Box::default();
+        let (mut from, mut damage) = (Box::default(), None);
         loop {
-            self.sweep_at(&from)?;
+            let swept = self.sweep_at(&from);
             let guard = epoch::pin();
-            let Leaf { head, .. } = self.leaf_of(&guard, &from)?;
-            match head.bound {
+            let next = swept.and_then(|()| Ok(self.leaf_of(&guard, &from)?.head.bound));
+            let next = match next {
+                Err(error) if is_damage(&error) => {
+                    damage = damage.or(Some(error));
+                    // The tree knows where the next leaf begins.
+                    self.inner.bound_of(&from)
+                }
+                next => next?,
+            };
+            match next {
                 None => break,
-                Some(bound) => from = bound,
+                Some(next) => from = next,
             }
         }
-        Ok((self.counters.get(Count::Expired) - before).max(0) as u64)
+        let swept = (self.counters.get(Count::Expired) - before).max(0) as u64;
+        damage.map_or(Ok(swept), Err)
     }
 
     /// Keeps the tombstones above `sequence`, after a restart too.

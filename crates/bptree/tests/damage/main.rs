@@ -7,6 +7,7 @@ mod long;
 mod made;
 mod order;
 mod short;
+mod sweep;
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{Batch, Doubt, Durability, Engine, Error, Expected, Ordered, WriteOptions};
