@@ -110,11 +110,13 @@ impl Store {
         self.check_writable()?;
         self.check_sequence(options.sequence)?;
         let apply = || {
-            let mut steps = self.steps(batch, options.sequence)?;
+            let mut steps = self.steps(batch, options)?;
             loop {
                 match self.apply_steps(&mut steps, options)? {
                     Applied::Done(written, sparse) => return Ok((written, sparse)),
-                    Applied::NeedRests(needing) => self.write_rests(&mut steps, &needing)?,
+                    Applied::NeedRests(needing) => {
+                        self.write_rests(&mut steps, &needing, options.is_vital)?;
+                    }
                 }
             }
         };
@@ -133,7 +135,8 @@ impl Store {
     }
 
     /// The last change of each key, in the order of keys, large values written.
-    fn steps<'b>(&'b self, batch: &'b Batch, sequence: Option<u64>) -> Result<Vec<Step<'b>>> {
+    fn steps<'b>(&'b self, batch: &'b Batch, options: &WriteOptions) -> Result<Vec<Step<'b>>> {
+        let (sequence, reserve) = (options.sequence, if options.is_vital { 0 } else { RESERVE });
         for change in batch.changes() {
             self.check_key(change.key())?;
             if let Change::Put { value, .. } = change {
@@ -152,7 +155,7 @@ impl Store {
                     header.expires_at = *expires_at;
                     if value.len() > self.inline_max() {
                         header.large = true;
-                        pieces = Some(self.write_pieces(value, RESERVE)?);
+                        pieces = Some(self.write_pieces(value, reserve)?);
                     }
                     value
                 }
@@ -167,10 +170,16 @@ impl Store {
     }
 
     /// Writes the rests of the keys of these steps; durable when it returns.
-    fn write_rests<'b>(&'b self, steps: &mut [Step<'b>], needing: &[usize]) -> Result<()> {
+    fn write_rests<'b>(
+        &'b self,
+        steps: &mut [Step<'b>],
+        needing: &[usize],
+        is_vital: bool,
+    ) -> Result<()> {
         for at in needing {
             let step = &mut steps[*at];
-            let reserve = if step.header.kind == Kind::Delete { 0 } else { RESERVE };
+            let is_vital = is_vital || step.header.kind == Kind::Delete;
+            let reserve = if is_vital { 0 } else { RESERVE };
             step.rest = Some(self.write_rest(step.key, reserve)?);
         }
         self.fence()
@@ -211,7 +220,7 @@ impl Store {
         }
         let version = self.batch_version(&shares, sequence)?;
         written.sequence = sequence.unwrap_or(version);
-        let gone = self.write_heirs(&guard, &mut shares, steps, version)?;
+        let gone = self.write_heirs(&guard, &mut shares, steps, (version, options.is_vital))?;
         self.write_shares(&mut shares, steps, version)?;
         let generation = self.cover();
         let done = shares.iter().flat_map(|share| &share.steps);
@@ -309,10 +318,10 @@ impl Store {
         guard: &'g Guard,
         shares: &mut [Share<'g>],
         steps: &[Step<'_>],
-        version: u64,
+        (version, is_vital): (u64, bool),
     ) -> Result<Gone<'g>> {
         let is_delete = |step: &Step<'_>| step.header.kind == Kind::Delete;
-        let reserve = if steps.iter().all(is_delete) { 0 } else { RESERVE };
+        let reserve = if is_vital || steps.iter().all(is_delete) { 0 } else { RESERVE };
         let mut plans = Vec::new();
         let mut gone = Gone::default();
         for (number, share) in shares.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::model::ManualClock;
-use coreplane_engine::{Durability, Engine, Error, UnixMillis, WriteOptions};
+use coreplane_engine::{Batch, Durability, Engine, Error, UnixMillis, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::path::Path;
 use std::time::Duration;
@@ -169,6 +169,34 @@ fn a_full_store_takes_more_when_its_pool_has_grown() {
     check(&store);
     store.close().expect("close");
     assert!(matches!(store.grow(8 << 20), Err(Error::Closed)));
+}
+
+/// As a delete and a single write of this kind do.
+#[test]
+fn a_vital_batch_has_the_space_that_is_kept_for_deletes() {
+    let directory = in_memory();
+    let store = created(directory.path(), 1 << 20, &Options::default());
+    let batch = |key: u32, len: usize| {
+        let mut batch = Batch::new();
+        batch.put(&key.to_be_bytes(), &vec![7; len]);
+        batch
+    };
+    let usual = WriteOptions::default();
+    let vital = WriteOptions { is_vital: true, ..usual };
+    let mut number = 0;
+    // Those that need pages for their values, then those that need one for their leaf.
+    for len in [3000, 500] {
+        let refused = loop {
+            match store.apply(&batch(number, len), &usual) {
+                Ok(_) => number += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, Error::NoSpace { .. }), "{len} bytes: {refused}");
+        store.apply(&batch(number, len), &vital).expect("vital");
+        assert_eq!(store.get(&number.to_be_bytes()).expect("get"), Some(vec![7; len]));
+        number += 1;
+    }
 }
 
 /// A batch that does not fit is refused: it does not take for a gain, again and again, the pages that
