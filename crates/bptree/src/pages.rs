@@ -158,8 +158,15 @@ impl Pages {
             let missing = count - free.blank.len();
             let from = free.used.len().saturating_sub(missing.max(BLANKED));
             let pages = free.used.split_off(from);
-            self.blank(&pages)?;
-            free.blank.extend(pages);
+            match self.blank(&pages) {
+                Ok(()) => free.blank.extend(pages),
+                Err(error) => {
+                    // But for one that somebody has: that is his.
+                    let is_free = |page: &u32| self.space.watermarks(*page).is_none();
+                    free.used.extend(pages.into_iter().filter(is_free));
+                    return Err(error);
+                }
+            }
         }
         let left = free.blank.len() - count;
         let mut taken = free.blank.split_off(left);
@@ -177,16 +184,21 @@ impl Pages {
         // locked instruction waits for what was.
         pages.iter().for_each(|page| self.space.prefetch_to_write(self.space.start_of(*page)));
         let mut writers = Vec::with_capacity(pages.len());
-        for page in pages {
+        let mut blanked = pages.iter().try_for_each(|page| {
             let in_use = || Error::Unusable(format!("free page {page} is in use"));
             let mut writer = self.space.claim_log(*page).ok_or_else(in_use)?;
-            writer.append(&[&[0; 8]]).ok_or_else(in_use)?;
+            let is_struck_out = writer.append(&[&[0; 8]]).is_some();
             writers.push(writer);
+            is_struck_out.then_some(()).ok_or_else(in_use)
+        });
+        if blanked.is_ok() {
+            let start = |writer: &PageWriter| self.space.start_of(writer.page());
+            writers.iter().for_each(|writer| writer.flush_from(start(writer)));
+            blanked = self.space.fence().map_err(sync_failed);
         }
-        writers.iter().for_each(|writer| writer.flush_from(self.space.start_of(writer.page())));
-        let fenced = self.space.fence().map_err(sync_failed);
+        // They are free again, whatever came of it.
         writers.into_iter().for_each(PageWriter::abandon);
-        fenced
+        blanked
     }
 
     /// As [`Pages::wait_for_retired`], for somebody who tries again and again: true as long as more
@@ -238,5 +250,24 @@ impl Pages {
         let end = self.births_end.load(Ordering::Acquire);
         let draw = |next: u64| (next < end).then_some(next + 1);
         self.next_birth.fetch_update(Ordering::AcqRel, Ordering::Acquire, draw).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coreplane_pmem::media::sim::{Sim, SimOptions};
+
+    #[test]
+    fn pages_that_could_not_be_blanked_are_free_all_the_same() {
+        let sim = Sim::new(&SimOptions::default()).expect("memory");
+        let pages = Pages::new(sim.space());
+        pages.offer(1..7);
+        let somebody = sim.space().claim_log(3).expect("a free page");
+        assert!(matches!(pages.take(1, 0), Err(Error::Unusable(_))), "page 3 is in use");
+        let mut taken = pages.take(5, 0).expect("the others");
+        taken.sort_unstable();
+        assert_eq!(taken, [1, 2, 4, 5, 6]);
+        drop(somebody);
     }
 }

@@ -100,8 +100,8 @@ impl Store {
     /// As [`Store::write_pieces`].
     pub(crate) fn write_row(&self, row: Row, bytes: &[u8], reserve: u32) -> Result<Pieces<'_>> {
         let pieces: Vec<&[u8]> = bytes.chunks(self.piece_max()).collect();
-        let pages = self.pages.take(pieces.len(), reserve)?;
         let mut first = Life { page: LAST, birth: self.birth()? };
+        let pages = self.pages.take(pieces.len(), reserve)?;
         let mut written = Pieces { store: self, pages: Vec::new(), first, name: [0; NAME] };
         for (page, piece) in pages.iter().zip(pieces).rev() {
             self.write_piece(row, (*page, first), piece)?;
