@@ -3,7 +3,7 @@
 use crate::counters::Count;
 use crate::doubt::is_doubtful;
 use crate::hurt::{Hurt, is_damage};
-use crate::leaf::{Directory, Head, generation};
+use crate::leaf::{Directory, Head, generation, tag_of};
 use crate::lock::Locked;
 use crate::store::Store;
 use coreplane_engine::{Entry, Error, Found, Horizon, Record, Result, Ticket, Value, Visibility};
@@ -69,12 +69,39 @@ impl Store {
             return Err(self.in_doubt(guard, page));
         }
         let ticket = self.rests_on_old(page, standing.old.as_ref());
-        let Some(view) = standing.old else { return Ok((None, ticket)) };
+        let Some(view) = standing.old else {
+            if self.check_reads {
+                self.check_others(guard, page, leaf, key)?;
+            }
+            return Ok((None, ticket));
+        };
         if !standing.live {
             return Ok((None, ticket));
         }
         let whole = self.whole(guard, view)?;
         Ok((Some(Whole { ticket, ..whole }), ticket))
+    }
+
+    /// Holds the records of a key's tag, which are of others, against their checksums: one of them may be of
+    /// the key, whose damage has left the tag what it was.
+    ///
+    /// # Errors
+    /// If one is damaged, whosever it is.
+    #[inline(never)]
+    pub(crate) fn check_others(
+        &self,
+        guard: &Guard,
+        page: u32,
+        leaf: &Directory,
+        key: &[u8],
+    ) -> Result<()> {
+        let mut candidates = leaf.candidates(tag_of(key));
+        while candidates != 0 {
+            let view = self.record_at(guard, page, leaf, candidates.trailing_zeros() as usize)?;
+            view.check(coreplane_record::seed(self.seed, generation(leaf.birth()), view.offset))?;
+            candidates &= candidates - 1;
+        }
+        Ok(())
     }
 
     /// Holds a record, and the pages of a large value, against their checksums.

@@ -3,7 +3,10 @@
 //! Of a short key a leaf has its tag. Where a record has this tag, and its key another, that is not the
 //! key that was written: whoever looks for a key with the tag and does not find it is told of the damage,
 //! and not that it is not there; a write that does not ask what was there takes its place; an iteration
-//! shows all others, and says so last. One in 256 has the same tag with the damage, and is not known.
+//! shows all others, and says so last. One in 256 has the same tag with the damage: a key that is not found
+//! among records of its tag, one of which is not what its checksum says, is answered with that damage where
+//! reads are [checked](coreplane_record::Options::check_reads). Else it is not known to them; the scrub and
+//! `verify`, which hold every record against its checksum, tell of it.
 //!
 //! Of a long key a leaf still has the prefix, the length and the checksum. That is enough to know it
 //! again when somebody asks for it: a read is told that it is damaged, and a write that does not ask what
@@ -145,15 +148,12 @@ impl Store {
     pub(crate) fn match_long(&self, guard: &Guard, field: &[u8], key: &[u8]) -> Result<Match> {
         let field_max = self.field_max();
         let prefix_len = prefix_len(field_max);
-        if field.len() != field_max
-            || field[..prefix_len] != key[..prefix_len]
-            || long_len(field, field_max) != key.len()
-        {
+        // What a damaged rest says may be another key: this one's checksum tells.
+        if field.len() != field_max || crc_of(field) != crc32c_append(0, key) {
             return Ok(Match::No);
         }
-        // What a damaged rest says may be another key: this one's checksum tells.
-        if crc_of(field) != crc32c_append(0, key) {
-            return Ok(Match::No);
+        if field[..prefix_len] != key[..prefix_len] || long_len(field, field_max) != key.len() {
+            return Ok(Match::Damaged);
         }
         match self.parts(guard, field, false) {
             Ok(parts) if parts.cmp_key(key).is_eq() => return Ok(Match::Yes),

@@ -193,7 +193,7 @@ impl Store {
             return Ok(Attempt::Done(outcome));
         }
         if rests_on != RestsOn::Nothing {
-            self.check_old(&guard, locked.page, &standing)?;
+            self.check_old(&guard, &locked, key, &standing)?;
         }
         if standing.is_hurt {
             return self.attempt_hurt(key, decide);
@@ -278,10 +278,19 @@ impl Store {
 
     /// # Errors
     /// If nobody can say what was there before.
-    fn check_old(&self, guard: &Guard, page: u32, standing: &Standing<'_>) -> Result<()> {
+    fn check_old(
+        &self,
+        guard: &Guard,
+        locked: &Locked<'_>,
+        key: &[u8],
+        standing: &Standing<'_>,
+    ) -> Result<()> {
         match standing.old.filter(|_| standing.is_hurt) {
             Some(old) => Err(self.damaged_key(guard, old.offset, old.key())),
-            None if standing.is_doubtful => Err(self.in_doubt(guard, page)),
+            None if standing.is_doubtful => Err(self.in_doubt(guard, locked.page)),
+            None if self.check_reads && standing.old.is_none() => {
+                self.check_others(guard, locked.page, locked.leaf, key)
+            }
             None => Ok(()),
         }
     }

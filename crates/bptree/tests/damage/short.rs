@@ -87,3 +87,54 @@ fn a_short_key_that_is_damaged_is_told_of_and_put_again() {
         }
     }
 }
+
+/// A store with one key, of which one bit is wrong by now.
+fn store_with(key: &[u8], flip: (usize, u8), options: &Options) -> (tempfile::TempDir, Bptree) {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let path = directory.path().join("pool");
+    let store = Bptree::create(&path, 256 << 10, PAGE as u32, MediaChoice::Auto, options);
+    let store = store.expect("create");
+    store.put(key, b"value", &WriteOptions::default()).expect("put");
+    let bytes = std::fs::read(&path).expect("read");
+    let file = std::fs::File::options().write(true).open(&path).expect("open");
+    let beginning = &key[..key.len().min(100)];
+    let found = bytes.windows(beginning.len()).enumerate().filter(|(_, it)| *it == beginning);
+    for (at, _) in found {
+        file.write_at(&[key[flip.0] ^ flip.1], (at + flip.0) as u64).expect("write");
+    }
+    (directory, store)
+}
+
+/// Whichever it is: some leave the key's tag in its leaf what it was.
+#[test]
+fn any_bit_of_a_key_that_flips_is_told_where_reads_are_checked() {
+    let key: Vec<u8> = (0..60_u8).map(|at| at.wrapping_mul(37)).collect();
+    let options = Options { check_reads: true, ..Options::default() };
+    for bit in 0..8 * key.len() {
+        let (_directory, store) = store_with(&key, (bit / 8, 1 << (bit % 8)), &options);
+        let answers = [
+            store.get(&key).map(drop),
+            store.multi_get(&[&key], Default::default(), &mut |_, _| {}).map(drop),
+            store.check(&key).map(drop),
+            store.insert(&key, b"new", &WriteOptions::default()).map(drop),
+            store.delete(&key, &WriteOptions::default()).map(drop),
+        ];
+        assert!(answers.iter().all(|it| it.as_ref().is_err_and(is_damage)), "{bit}: {answers:?}");
+    }
+}
+
+/// In the part that its record has: all of its checksum is there, too.
+#[test]
+fn a_bit_that_flips_in_the_beginning_of_a_long_key_is_told_and_it_is_put_again() {
+    let key: Vec<u8> = (0..900_u32).map(|at| (at * 37) as u8).collect();
+    for (bit, check_reads) in [(3, false), (77, true), (600, false)] {
+        let options = Options { check_reads, ..Options::default() };
+        let (_directory, store) = store_with(&key, (bit / 8, 1 << (bit % 8)), &options);
+        let answer = store.get(&key);
+        assert!(answer.as_ref().is_err_and(is_damage), "{bit}: {answer:?}");
+        store.put(&key, b"new", &WriteOptions::default()).expect("put");
+        assert_eq!(store.get(&key).expect("get").as_deref(), Some(&b"new"[..]));
+        assert_eq!((store.len().expect("len"), listed(&store).expect("sound").len()), (1, 1));
+        assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+    }
+}
