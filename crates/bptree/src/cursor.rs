@@ -112,7 +112,8 @@ impl Store {
         damage.map_or(Ok(swept), Err)
     }
 
-    /// Keeps the tombstones above `sequence`, after a restart too.
+    /// Keeps the tombstones above `sequence`, after a restart too: durable when it returns
+    /// (`a_flush_or_a_fence_of_these_that_is_missing_is_found`, as what is told of expiries).
     ///
     /// # Errors
     /// If that cannot be made durable.

@@ -175,7 +175,7 @@ impl Store {
     }
 
     /// Ends all doubt about the keys of leaves that are in `doubt` as a whole: of what is doubtful still
-    /// nothing is kept.
+    /// nothing is kept. Durable when it returns (`a_fence_of_a_settling_that_is_missing_is_found`).
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
@@ -220,3 +220,6 @@ pub(crate) fn is_doubtful(leaf: &Directory, is_marked: bool, within: u32) -> boo
     let doubt = leaf.doubt();
     doubt > 0 && (is_marked || within < doubt)
 }
+
+#[cfg(test)]
+mod tests;

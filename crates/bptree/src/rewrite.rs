@@ -119,7 +119,7 @@ impl Store {
         self.rewrite_as(guard, locked, (key, 0, 0), (head, contents))
     }
 
-    fn rewrite_as(
+    pub(crate) fn rewrite_as(
         &self,
         guard: &Guard,
         locked: Locked<'_>,

@@ -4,6 +4,9 @@ use super::{Inner, Path};
 use coreplane_pmem::spin;
 use std::sync::atomic::Ordering;
 
+/// The least key of a leaf, and the one behind its last.
+type Ends = (Box<[u8]>, Option<Box<[u8]>>);
+
 impl Inner {
     /// The least key of the leaf behind the one that serves `key`; none if that is the last.
     pub(crate) fn bound_of(&self, key: &[u8]) -> Option<Box<[u8]>> {
@@ -13,7 +16,7 @@ impl Inner {
 
     /// The least key of the leaf in `page` and its bound; none if the tree does not lead to it. Looks through
     /// the children of all nodes.
-    pub(crate) fn bounds_of(&self, page: u32) -> Option<(Box<[u8]>, Option<Box<[u8]>>)> {
+    pub(crate) fn bounds_of(&self, page: u32) -> Option<Ends> {
         let _spare = spin::lock(&self.spare);
         let mut path = Path::new();
         if !self.find(self.root.load(Ordering::Acquire), page, &mut path) {
