@@ -302,6 +302,17 @@ impl<'a> View<'a> {
         Err(Error::ChecksumMismatch { offset: self.offset, stored, computed })
     }
 
+    /// True if the record is sound but for its key, which was `key` when it was written.
+    #[cold]
+    pub fn had_key(&self, seed: u32, key: &[u8]) -> bool {
+        if self.key().len() != key.len() || self.key() == key {
+            return false;
+        }
+        let (before, from_key) = self.bytes[4..].split_at(self.header.len() - 4);
+        let crc = crc32c_append(crc32c_append(seed, before), key);
+        crc32c_append(crc, &from_key[key.len()..]) == word32(self.bytes, 0)
+    }
+
     /// For a copy of the record, whose checksum begins with `seed`.
     #[inline]
     pub fn original(&self, seed: u32) -> Original<'a> {

@@ -74,7 +74,9 @@ impl Store {
                 Some(view) if view.header.kind == Kind::Lost => Verdict::Moved,
                 Some(view) => {
                     // Another key's, unless its key is what is damaged.
-                    damage = std::mem::replace(&mut damage, Ok(())).and(self.check_read(&view));
+                    let is_damaged = self.check_reads || self.had_key(&view, key);
+                    let checked = if is_damaged { self.check_record(&view) } else { Ok(()) };
+                    damage = std::mem::replace(&mut damage, Ok(())).and(checked);
                     Verdict::Other
                 }
             }

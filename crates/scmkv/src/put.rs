@@ -237,7 +237,9 @@ impl Store {
         let mut old = None;
         let probe = held.probe(place, &mut |slot| {
             let view = self.record(guard, slot)?;
-            let mine = view.key() == key;
+            // What is written takes the place of one whose key is damaged, too: else the slot of that would
+            // stay for ever, and lead whoever comes by all slots to damage.
+            let mine = view.key() == key || self.had_key(&view, key);
             if mine {
                 old = Some(view);
             }

@@ -148,6 +148,14 @@ impl Store {
         view.check(self.seed(generation, view.offset))
     }
 
+    /// True if a record is that of `key`, whose key is what is damaged of it: all else is as its checksum says
+    /// with that key.
+    #[cold]
+    pub(crate) fn had_key(&self, view: &View<'_>, key: &[u8]) -> bool {
+        let generation = self.pages.cell(self.space.page_of(view.offset)).generation();
+        view.had_key(self.seed(generation, view.offset), key)
+    }
+
     /// The record that a slot points at.
     ///
     /// # Errors

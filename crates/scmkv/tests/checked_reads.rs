@@ -3,9 +3,12 @@
 
 mod home;
 
-use coreplane_engine::{Engine, Error, Expected, Mutation, UnixMillis, Visibility, WriteOptions};
+use coreplane_engine::{
+    Engine, Error, Expected, Mutation, Outcome, UnixMillis, Visibility, WriteOptions,
+};
 use coreplane_scmkv::{Options, Placement, Scmkv};
 use home::{Home, New, write};
+use std::os::unix::fs::FileExt as _;
 
 const KEY: &[u8] = b"the key of the record";
 const LARGE: &[u8] = b"the key of a large one";
@@ -38,6 +41,14 @@ fn flip(home: &Home, part: &[u8], at: usize) {
     assert!(places.next().is_none(), "where it is must be clear");
     bytes[place + at] ^= 4;
     home.put_bytes(&bytes);
+}
+
+/// As [`flip`], beside a store that is open.
+fn flip_live(home: &Home, part: &[u8], at: usize) {
+    let bytes = home.bytes();
+    let place = bytes.windows(part.len()).position(|here| here == part).expect("it is in the pool");
+    let file = std::fs::File::options().write(true).open(home.path()).expect("open");
+    file.write_all_at(&[bytes[place + at] ^ 4], (place + at) as u64).expect("write");
 }
 
 fn damaged(result: Result<impl std::fmt::Debug, Error>, what: &str) {
@@ -87,6 +98,32 @@ fn a_damaged_key_is_no_absence() {
         flip(home, KEY, 3);
         damaged(open(home, true).get(KEY), "get");
     });
+}
+
+/// In whose place it is, so that nobody else meets the damage any more.
+#[test]
+fn a_put_of_a_damaged_key_ends_the_damage() {
+    type Write = fn(&Scmkv) -> Result<Outcome, Error>;
+    let writes: [(Write, Option<&[u8]>); 3] = [
+        (|store| store.put(KEY, b"again", &write()), Some(b"again")),
+        (|store| store.put(KEY, b"later", &home::early()), Some(b"later")),
+        (|store| store.delete(KEY, &write()), None),
+    ];
+    for (do_write, value) in writes {
+        each(|home, placement| {
+            let store = open(home, false);
+            store.put(b"another", b"value", &write()).expect("put");
+            // While it is open: the index is what it was.
+            flip_live(home, KEY, 3);
+            assert!(store.get(KEY).is_err() && store.iterate(0, 100, &mut |_| {}).is_err());
+            let outcome = do_write(&store).expect("a write");
+            assert!(outcome.written().is_some_and(|it| it.replaced), "{placement:?}: {outcome:?}");
+            assert_eq!(store.get(KEY).expect("get").as_deref(), value);
+            let left = home::contents(&store).expect("no damage is met");
+            assert_eq!(left.get(KEY).map(Vec::as_slice), value);
+            assert_eq!(store.len().expect("len"), left.len() as u64);
+        });
+    }
 }
 
 #[test]
