@@ -5,7 +5,7 @@
 //! with a sequence.
 
 use coreplane_engine::{
-    Change, Engine, Error, Outcome, Remedy, Result, UnixMillis, Visibility, WriteOptions,
+    Brief, Change, Engine, Error, Outcome, Remedy, Result, UnixMillis, Visibility, WriteOptions,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -60,9 +60,22 @@ impl<'a> Decided<'a> {
 }
 
 impl Decided<'_> {
+    /// Makes it, with the sequence that is in the options.
+    ///
+    /// # Errors
+    /// As the engine.
     pub(crate) fn make(&self, engine: &dyn Engine, options: &WriteOptions) -> Result<()> {
         // Written, or not newer than what is there: both will do.
-        self.make_told(engine, options).map(|_| ())
+        match self.put {
+            Some((value, expires_at)) => {
+                let options = WriteOptions { expires_at, ..*options };
+                match engine.put_briefly(self.key, value, &options) {
+                    Brief::New | Brief::Replaced => Ok(()),
+                    Brief::Else(outcome) => outcome.map(|_| ()),
+                }
+            }
+            None => engine.delete(self.key, options).map(|_| ()),
+        }
     }
 
     /// The same; what came of it.

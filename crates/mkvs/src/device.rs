@@ -15,18 +15,22 @@
 //! come late, twice or behind a newer one, and the engine keeps what is newest.
 
 mod handing;
+mod lot;
+#[cfg(test)]
+mod pair;
 mod resting;
 
 use crate::believed::{Believed, Checked};
 use crate::group::Group;
 use crate::pace::Pace;
 use crate::race::Scratch;
-use crate::ring::{Decisions, Taken};
+use crate::ring::Decisions;
 use crate::track::{OnTheWay, Track};
 use coreplane_engine::{Batch, Change, Engine, Error, Outcome, Result, WriteOptions};
 use coreplane_pmem::spin::{self, Backoff};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
+use lot::{LOT, Lot};
 use parking_lot::Mutex;
 use resting::{ASLEEP, AWAKE, NAPS};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,11 +51,8 @@ const MOMENTS: u32 = 300;
 /// Looks at empty rings after a read before the thread rests.
 const SPINS: u32 = 100;
 
-/// Writes between two looks at whether the group is still there.
-const AT_A_TIME: usize = 64;
-
-/// Writes after which it says how far it is.
-const TELL_EVERY: usize = 16;
+/// Lots of writes, or batches, between two looks at whether the group is still there.
+const AT_A_TIME: usize = 64 / LOT;
 
 /// What was decided, for a device that has not got it yet.
 #[derive(Debug)]
@@ -249,33 +250,30 @@ impl Device {
     /// The processor. If it panics, elsewhere than in the engine, its device counts as one that has
     /// failed.
     fn run(&self, group: &Weak<Group>) {
-        let mut taken = Taken::default();
-        if catch_unwind(AssertUnwindSafe(|| self.serve(group, &mut taken))).is_err() {
+        let mut lot = Lot::default();
+        if catch_unwind(AssertUnwindSafe(|| self.serve(group, &mut lot))).is_err() {
             if let Some(group) = group.upgrade()
                 && group.drop_member(self).is_err()
             {
                 // It has what it has. Of the rest nobody is to think that it will come.
-                let give_up = |taken: &Taken| {
-                    if !taken.is_nothing {
-                        group.give_up_write(self, &taken.decision());
+                loop {
+                    lot.decisions().for_each(|decision| group.give_up_write(self, &decision));
+                    if !lot.take(&self.decisions, &mut |_| {}) {
+                        break;
                     }
-                };
-                give_up(&taken);
-                while self.decisions.pop(&mut taken).is_some() {
-                    give_up(&taken);
                 }
             }
             self.is_closed.store(true, Ordering::SeqCst);
         }
     }
 
-    fn serve(&self, group: &Weak<Group>, taken: &mut Taken) {
+    fn serve(&self, group: &Weak<Group>, lot: &mut Lot) {
         let mut scratch = Scratch::default();
         // Looks until it naps, and rests until it sleeps.
         let (mut spins, mut rests) = (0, 0);
         loop {
             let (answered, made) = (self.answered(), self.made());
-            if self.work(group, taken, &mut scratch) {
+            if self.work(group, lot, &mut scratch) {
                 // For reads it need not look by itself.
                 rests = if self.made() == made { NAPS.min(rests) } else { 0 };
                 spins = if self.answered() == answered { 0 } else { SPINS };
@@ -319,15 +317,15 @@ impl Device {
     }
 
     /// Does some of what there is to do, reads before each write; false if there was nothing.
-    fn work(&self, group: &Weak<Group>, taken: &mut Taken, scratch: &mut Scratch) -> bool {
+    fn work(&self, group: &Weak<Group>, lot: &mut Lot, scratch: &mut Scratch) -> bool {
         if self.is_idle() {
             return false;
         }
         let Some(group) = group.upgrade() else {
             // Nobody is there for whom it could matter.
-            while let Some(place) = self.decisions.pop(taken) {
-                self.track.stop(place);
-                self.track.come_to(place);
+            while lot.take(&self.decisions, &mut |_| {}) {
+                self.track.stop(lot.begin());
+                self.track.come_to(lot.end());
             }
             while self.jobs.pop().is_some() {
                 self.completed.fetch_add(1, Ordering::AcqRel);
@@ -335,26 +333,10 @@ impl Device {
             while self.reads.pop().is_some() {}
             return false;
         };
-        let mut past = self.track.past();
-        for number in 1..=AT_A_TIME {
-            while !self.reads.is_empty()
-                && let Some((asked, asked_at)) = self.reads.pop()
-            {
-                self.in_call(|| asked.run((&group, self), asked_at, scratch));
-            }
-            if let Some(place) = self.decisions.pop(taken) {
-                past = place;
-                if taken.is_nothing {
-                    continue;
-                }
-                self.decisions.look_ahead(taken);
-                if !self.in_call(|| self.follow_up(&group, taken)) {
-                    self.track.stop(place);
-                }
-                // Not of each: who looks takes the line away.
-                if number.is_multiple_of(TELL_EVERY) {
-                    self.track.come_to(past);
-                }
+        for _ in 0..AT_A_TIME {
+            self.answer(&group, scratch);
+            if lot.take(&self.decisions, &mut |key| self.engine.prefetch(key)) {
+                self.make_lot(&group, lot, scratch);
             } else if let Some(job) = self.jobs.pop() {
                 self.in_call(|| group.catch_up_all(self, &job));
                 self.completed.fetch_add(1, Ordering::AcqRel);
@@ -362,20 +344,17 @@ impl Device {
                 break;
             }
         }
-        self.track.come_to(past);
         true
     }
 
-    /// Makes a write from the ring, with an eye on the one behind it; true if it is made.
-    fn follow_up(&self, group: &Group, taken: &Taken) -> bool {
-        if let Some((key, _)) = taken.next() {
-            self.engine.prefetch(key);
+    /// Answers the reads that wait.
+    #[inline]
+    fn answer(&self, group: &Group, scratch: &mut Scratch) {
+        while !self.reads.is_empty()
+            && let Some((asked, asked_at)) = self.reads.pop()
+        {
+            self.in_call(|| asked.run((group, self), asked_at, scratch));
         }
-        let is_made = group.catch_up(self, &taken.decision(), taken.is_told);
-        if let Some((key, len)) = taken.next() {
-            self.engine.prefetch_to_write(key, len);
-        }
-        is_made
     }
 
     /// Makes a call of the processor.

@@ -51,10 +51,16 @@ impl Times {
     /// Calls `call`, and notes how long it took if it is one of those that are timed.
     #[inline]
     pub(crate) fn of<T>(&self, call: impl FnOnce() -> T) -> T {
+        self.of_each(1, call)
+    }
+
+    /// The same of a call that does `count` things: how long each took.
+    #[inline]
+    pub(crate) fn of_each<T>(&self, count: u32, call: impl FnOnce() -> T) -> T {
         let began = timer();
         let answer = call();
         if let Some(began) = began {
-            self.note(began.elapsed());
+            self.note(began.elapsed() / count.max(1));
         }
         answer
     }

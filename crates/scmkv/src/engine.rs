@@ -7,7 +7,7 @@ use crate::put::Plan;
 use crate::store::Store;
 use crate::{KIND, background};
 use coreplane_engine::{
-    Batch, Change, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits,
+    Batch, Brief, Change, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits,
     Mutation, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
     Visibility, WriteOptions, Written,
 };
@@ -234,10 +234,6 @@ impl Engine for Scmkv {
         self.store.prefetch(key);
     }
 
-    fn prefetch_to_write(&self, key: &[u8], _len: usize) {
-        self.store.prefetch_record(key);
-    }
-
     fn get_with(
         &self,
         key: &[u8],
@@ -258,6 +254,10 @@ impl Engine for Scmkv {
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         self.store.put(key, value, options)
+    }
+
+    fn put_briefly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Brief {
+        self.store.put_briefly(key, value, options)
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {

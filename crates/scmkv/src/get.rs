@@ -39,16 +39,6 @@ impl Store {
         self.index.prefetch(self.place(key));
     }
 
-    /// Asks for the record that `key` probably has, whose line of the index was asked for.
-    pub(crate) fn prefetch_record(&self, key: &[u8]) {
-        let _guard = epoch::pin();
-        // Of damage is told whoever reads it.
-        let _hint = self.index.find(self.place(key), &mut |slot| {
-            self.space.prefetch(slot.offset());
-            Verdict::Mine
-        });
-    }
-
     /// The live record of `key`, without any lock.
     #[inline]
     pub(crate) fn find<'g>(

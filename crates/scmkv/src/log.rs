@@ -22,10 +22,6 @@ use coreplane_record::Header;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// After so many pages the base of versions is raised: fewer records fit them than versions lie
-/// between two bases.
-const VERSION_RAISE_PAGES: u64 = 4096;
-
 /// How a write of a log becomes durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
@@ -167,10 +163,6 @@ impl Log {
                 None => return Ok(false),
             },
         };
-        let birth = store.pages.cell(writer.page()).birth.load(Ordering::Relaxed);
-        if birth.is_multiple_of(VERSION_RAISE_PAGES) {
-            store.raise_version_base()?;
-        }
         self.seal(store)?;
         self.generation = store.pages.cell(writer.page()).generation();
         self.writer = Some(writer);

@@ -275,29 +275,29 @@ impl Store {
         // it would wait as a fence does.
         self.account(held, standing.slot, standing.old.as_ref(), &header);
         let appended = log.append(self, &header, write.key, &[value], write.order)?;
-        self.publish_record(log, held, write, standing, (&header, value.len()), appended)
+        self.publish_record(log, held, write, standing.at, (&header, value.len()), appended)?;
+        let sequence = header.sequence.unwrap_or(header.version);
+        let ticket = self.written_ticket(write.order, log);
+        Ok(Outcome::Written(Written { sequence, ticket, replaced: standing.live }))
     }
 
-    /// Makes an appended record durable and lets the index point at it.
+    /// Makes an appended record durable and lets the slot at `at` point at it.
+    #[inline]
     pub(crate) fn publish_record(
         &self,
         log: &mut Log,
         held: &mut GroupLock<'_>,
         write: &Write<'_>,
-        standing: &Standing<'_>,
+        at: u64,
         (header, value_len): (&Header, usize),
         appended: Appended,
-    ) -> Result<Outcome> {
+    ) -> Result<()> {
         log.commit(self, appended.offset, write.order)?;
-        held.publish(standing.at, held.slot_of(write.place, appended.offset, header))?;
-        log.note_published(self, standing.at);
+        held.publish(at, held.slot_of(write.place, appended.offset, header))?;
+        log.note_published(self, at);
         let value_len = if header.kind == Kind::Delete { 0 } else { value_len };
         self.count_published(held, header, appended, write.key.len() + value_len);
-        Ok(Outcome::Written(Written {
-            sequence: header.sequence.unwrap_or(header.version),
-            ticket: self.written_ticket(write.order, log),
-            replaced: standing.live,
-        }))
+        Ok(())
     }
 
     /// A record of `user_bytes` bytes of key and value was published.

@@ -75,6 +75,24 @@ fn a_drawn_sequence_is_above_all_writes_before_it() {
     assert!(written.sequence <= drawn, "{:#x} was before {drawn:#x}", written.sequence);
 }
 
+/// Sequences that callers draw above what the store has given out stay above what it gives out itself,
+/// however many pages are filled meanwhile: else each of them is held against the record of its key.
+#[test]
+fn pages_that_are_filled_leave_the_sequences_of_callers_above_its_own() {
+    let home = Home::in_memory();
+    let store = home.create(New::tiny(64));
+    let drawn = store.advance_sequence().expect("advance");
+    // More than 4096 pages of 4 KiB, seven of these to a page.
+    let last = drawn + 32_000;
+    for sequence in drawn + 1..=last {
+        let given = WriteOptions { sequence: Some(sequence), ..write() };
+        store.put(b"given", &[7; 500], &given).expect("put").written().expect("written");
+    }
+    let own = store.put(b"own", b"v", &write()).expect("put").written().expect("written");
+    // It may be of the same group.
+    assert!(own.sequence <= last + 1, "{:#x} is above {last:#x}", own.sequence);
+}
+
 #[test]
 fn a_slot_of_another_thread_is_durable_after_a_clean_close() {
     let sim = simulated(31);

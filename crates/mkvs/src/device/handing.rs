@@ -101,14 +101,11 @@ impl Device {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pair::pair;
     use super::super::resting::ASLEEP;
     use super::*;
-    use crate::believed::believed;
-    use crate::bloom::{Filter, hash_of};
-    use crate::group::{Parts, Rules};
-    use crate::label::Ack;
+    use crate::bloom::hash_of;
     use crate::pending::Pending;
-    use crate::prototype::{Paths, Prototype, ReadPath, WritePath};
     use coreplane_bptree::Bptree;
     use coreplane_engine::around::{Around, Call, Surrounded};
     use coreplane_engine::{Engine, Error, Result, WriteOptions};
@@ -131,35 +128,14 @@ mod tests {
 
     /// Two devices, of which the second is waited for and the first follows.
     fn group(directory: &tempfile::TempDir, around: &Arc<Fills>) -> Arc<Group> {
-        let device = |number: u8| {
+        let engine = |number: u8| -> Arc<dyn Engine> {
             let (path, options) = (directory.path().join(number.to_string()), Default::default());
             let media = coreplane_pmem::MediaChoice::Auto;
-            let engine: Arc<dyn Engine> =
-                Arc::new(Bptree::create(&path, 1 << 20, 8192, media, &options).expect("create"));
-            let engine: Arc<dyn Engine> = match number {
-                0 => engine,
-                _ => Arc::new(Surrounded { engine, around: Arc::clone(around) }),
-            };
-            Arc::new(Device::new(number, believed(engine).expect("it is there")))
+            Arc::new(Bptree::create(&path, 1 << 20, 8192, media, &options).expect("create"))
         };
-        let (reads, writes) = (ReadPath::default(), WritePath::default());
-        let rules = Rules {
-            ack: Ack::First,
-            prototype: Prototype::default(),
-            paths: Paths { reads, writes },
-            asks_filters: true,
-            answers_within: None,
-        };
-        Arc::new(Group::new(Parts {
-            number: 0,
-            devices: vec![device(0), device(1)],
-            members: 0b11,
-            filter: Filter::with_capacity(1000).expect("memory"),
-            pending: Arc::new(Pending::new()),
-            sequence: Arc::default(),
-            rules,
-            demote: Box::new(|_, _| Ok(())),
-        }))
+        let around = Arc::clone(around);
+        let filled = Arc::new(Surrounded { engine: engine(1), around });
+        pair([engine(0), filled], &Arc::new(Pending::new()), Box::new(|_, _| Ok(())))
     }
 
     /// Else it looks by itself a tenth of a second later, and holds up what lies behind the place.

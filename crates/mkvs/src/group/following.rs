@@ -8,7 +8,7 @@ use crate::order::Order;
 use crate::pending::Devices;
 use crate::ring::{Decision, Room};
 use crate::track::OnTheWay;
-use coreplane_engine::{Batch, Change, Result};
+use coreplane_engine::{Batch, Change, Completion, Horizon, Result, WriteOptions};
 use std::sync::Arc;
 
 impl Group {
@@ -73,14 +73,48 @@ impl Group {
     /// Makes on a device what the others have already, if it is a member; true if it has it then. Tells
     /// of it if it `is_told`.
     pub(crate) fn catch_up(&self, device: &Device, decision: &Decision<'_>, is_told: bool) -> bool {
-        let Decision { hash, decided, options } = decision;
+        let Decision { decided, options, .. } = decision;
         let make = || device.pace.puts.of(|| decided.make(&*device.engine, options));
-        let keys = std::iter::once((*hash, decided.key));
-        let is_made = self.made_by(device, options.sequence, keys, make);
+        let is_made = self.made_by(device, std::iter::once(key_of(decision)), make).is_some();
         if is_made && (is_told || device.has_stopped()) {
-            self.tell(device, options.sequence, &[*hash]);
+            self.tell(device, options.sequence, decision.hash);
         }
         is_made
+    }
+
+    /// As [`Self::catch_up`], of one of several writes: it counts when [`Self::make_durable`] says so,
+    /// which is told here what to wait for; nobody is told of it. False if it is not made.
+    pub(crate) fn catch_up_early(
+        &self,
+        device: &Device,
+        decision: &Decision<'_>,
+        waits_for: &mut Horizon,
+    ) -> bool {
+        let Decision { decided, options, .. } = decision;
+        let options = WriteOptions { completion: Completion::Early, ..**options };
+        let make = || decided.make_told(&*device.engine, &options);
+        let made = self.made_by(device, std::iter::once(key_of(decision)), make);
+        if let Some(outcome) = &made {
+            waits_for.include(outcome.ticket());
+        }
+        made.is_some()
+    }
+
+    /// Makes durable on a device what was made there; true if it has all of it. Otherwise it has none.
+    pub(crate) fn make_durable<'d>(
+        &self,
+        device: &Device,
+        made: impl Iterator<Item = Decision<'d>>,
+        horizon: &Horizon,
+    ) -> bool {
+        let durable = || {
+            if device.engine.commit(horizon)? {
+                Ok(())
+            } else {
+                device.engine.wait_durable(horizon)
+            }
+        };
+        horizon.is_empty() || self.made_by(device, made.map(|it| key_of(&it)), durable).is_some()
     }
 
     /// As [`Self::catch_up`], of a batch.
@@ -88,34 +122,38 @@ impl Group {
         let Job { batch, options, hashes } = job;
         let make = || make(&*device.engine, batch, options);
         let keys = batch.changes().iter().map(Change::key);
-        if self.made_by(device, options.sequence, hashes.iter().copied().zip(keys), make) {
-            self.tell(device, options.sequence, hashes);
+        let keys = hashes.iter().zip(keys).map(|(hash, key)| (*hash, options.sequence, key));
+        if self.made_by(device, keys, make).is_some() {
+            hashes.iter().for_each(|hash| self.tell(device, options.sequence, *hash));
         }
     }
 
-    fn made_by<'k>(
+    /// Makes what is about some keys, each with a sequence, on a device; none if it has not made it.
+    fn made_by<'k, T>(
         &self,
         device: &Device,
-        sequence: Option<u64>,
-        keys: impl Iterator<Item = (u64, &'k [u8])>,
-        make: impl FnOnce() -> Result<()>,
-    ) -> bool {
+        keys: impl Iterator<Item = (u64, Option<u64>, &'k [u8])>,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Option<T> {
         let bit = 1 << device.number;
         if self.followers() & bit == 0 || !self.is_there(device) {
-            return false;
+            return None;
         }
-        let Err(error) = caught(make) else { return true };
+        let error = match caught(make) {
+            Ok(made) => return Some(made),
+            Err(error) => error,
+        };
         device.note_failure(&error);
         // Without space, too: it cannot have what the others have. If that cannot be made durable the
         // entry stays, and nobody is told that the device has it. If it was replaced meanwhile, the
         // one in its place has not failed.
         if self.is_there(device) && self.drop_member(device).is_err() {
-            let sequence = sequence.unwrap_or_default();
-            keys.for_each(|(hash, key)| {
+            keys.for_each(|(hash, sequence, key)| {
+                let sequence = sequence.unwrap_or_default();
                 self.pending.give_up(hash, (self.number, key), sequence, device.number);
             });
         }
-        false
+        None
     }
 
     /// A device has not made what it was given, could not be left out, and never will make it.
@@ -125,11 +163,13 @@ impl Group {
         self.pending.give_up(decision.hash, whose, sequence, device.number);
     }
 
-    /// A device has made what it was given.
-    fn tell(&self, device: &Device, sequence: Option<u64>, hashes: &[u64]) {
-        for hash in hashes {
-            let bit = 1 << device.number;
-            self.pending.done(*hash, sequence.unwrap_or(0), bit, self.followers());
-        }
+    /// A device has made what it was given of a key.
+    pub(crate) fn tell(&self, device: &Device, sequence: Option<u64>, hash: u64) {
+        self.pending.done(hash, sequence.unwrap_or(0), 1 << device.number, self.followers());
     }
+}
+
+/// The key of a decision, by its hash and with its sequence.
+fn key_of<'d>(decision: &Decision<'d>) -> (u64, Option<u64>, &'d [u8]) {
+    (decision.hash, decision.options.sequence, decision.decided.key)
 }

@@ -52,17 +52,9 @@ pub(crate) struct Taken {
     pub(crate) is_nothing: bool,
     expires_at: Option<UnixMillis>,
     options: WriteOptions,
-    /// The key of the one behind it, and the length of the value, if there is one.
-    next_key: Vec<u8>,
-    next_len: Option<usize>,
 }
 
 impl Taken {
-    /// The key of the decision behind it, and the length of its value, as far as it was there.
-    pub(crate) fn next(&self) -> Option<(&[u8], usize)> {
-        self.next_len.map(|len| (&*self.next_key, len))
-    }
-
     pub(crate) fn decision(&self) -> Decision<'_> {
         let put = self.is_put.then_some((self.value.as_slice(), self.expires_at));
         let decided = Decided { key: &self.key, put };
@@ -181,20 +173,6 @@ impl Decisions {
         read_bytes(&mut reader, (kind & LEN) as usize, &mut taken.key);
         read_bytes(&mut reader, (kind >> LEN_BITS & LEN) as usize, &mut taken.value);
         Some(reader.free())
-    }
-
-    /// Notes of which key the decision at the head is, if there is one ([`Taken::next`]). For the
-    /// device's processor alone.
-    #[inline]
-    pub(crate) fn look_ahead(&self, taken: &mut Taken) {
-        taken.next_len = None;
-        let Some(mut reader) = self.0.front() else { return };
-        let [_hash, _sequence, kind, _expires_at] = [(); HEADER].map(|()| reader.pop());
-        if kind & NOTHING != 0 {
-            return;
-        }
-        read_bytes(&mut reader, (kind & LEN) as usize, &mut taken.next_key);
-        taken.next_len = Some((kind >> LEN_BITS & LEN) as usize);
     }
 
     /// True if nothing is at the head. For the device's processor alone.
@@ -324,13 +302,12 @@ mod tests {
             assert_eq!(first.publish(), Room::Enough(ends[0]), "round {round}");
             let mut pop = || {
                 let end = ring.pop(&mut taken);
-                ring.look_ahead(&mut taken);
-                (end, taken.decision().hash, taken.is_nothing, taken.next().is_some())
+                (end, taken.decision().hash, taken.is_nothing)
             };
-            assert_eq!(pop(), (Some(ends[0]), 1, false, false));
-            let (end, _, is_nothing, is_next) = pop();
-            assert_eq!((end, is_nothing, is_next), (Some(ends[1]), true, true));
-            let (_, hash, is_nothing, _) = pop();
+            assert_eq!(pop(), (Some(ends[0]), 1, false));
+            let (end, _, is_nothing) = pop();
+            assert_eq!((end, is_nothing), (Some(ends[1]), true));
+            let (_, hash, is_nothing) = pop();
             assert_eq!((hash, is_nothing, ring.is_empty()), (3, false, true));
         }
     }

@@ -170,6 +170,13 @@ impl<'a> GroupLock<'a> {
         self.word &= !UNCOUNTED;
     }
 
+    /// The version that this group has given out last; 0 if it has given out none since the store was
+    /// opened, whose base is above all from before.
+    #[inline]
+    pub(crate) fn last_version(&self) -> u64 {
+        self.word >> VERSION_SHIFT
+    }
+
     /// The next version: greater than all that this group has given out, and than `base`.
     #[inline]
     pub(crate) fn next_version(&mut self, base: u64) -> u64 {

@@ -1,0 +1,39 @@
+//! A group of two devices, for tests.
+
+use super::Device;
+use crate::believed::believed;
+use crate::bloom::Filter;
+use crate::group::{Demote, Group, Parts, Rules};
+use crate::label::Ack;
+use crate::pending::Pending;
+use crate::prototype::{Paths, Prototype, ReadPath, WritePath};
+use coreplane_engine::Engine;
+use std::sync::Arc;
+
+/// Two devices with these engines, of which the second is waited for and the first follows.
+pub(super) fn pair(
+    engines: [Arc<dyn Engine>; 2],
+    pending: &Arc<Pending>,
+    demote: Demote,
+) -> Arc<Group> {
+    let (reads, writes) = (ReadPath::default(), WritePath::default());
+    let rules = Rules {
+        ack: Ack::First,
+        prototype: Prototype::default(),
+        paths: Paths { reads, writes },
+        asks_filters: true,
+        answers_within: None,
+    };
+    let device =
+        |(number, engine)| Arc::new(Device::new(number, believed(engine).expect("it is there")));
+    Arc::new(Group::new(Parts {
+        number: 0,
+        devices: (0..).zip(engines).map(device).collect(),
+        members: 0b11,
+        filter: Filter::with_capacity(1000).expect("memory"),
+        pending: Arc::clone(pending),
+        sequence: Arc::default(),
+        rules,
+        demote,
+    }))
+}
