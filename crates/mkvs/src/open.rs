@@ -226,7 +226,7 @@ impl Matrix {
         clear::finish(&mut found, &mut label)?;
         let mut lost = 0;
         if !label.is_clean {
-            level::finish_intents(&mut found, &mut label)?;
+            level::finish_intents(&found, &label)?;
             for group in 0..label.members.len() as u16 {
                 let group = (group, options.accept_loss);
                 lost = lost.max(level::level(&mut found, &mut label, group, progress)?);

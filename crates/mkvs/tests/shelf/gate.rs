@@ -21,6 +21,8 @@ pub(crate) struct Gate {
     pub(crate) is_lagging: AtomicBool,
     /// What takes space is refused.
     pub(crate) is_full: AtomicBool,
+    /// So is what must not fail for want of space, but for the label.
+    pub(crate) is_full_to_the_last: AtomicBool,
     /// Intents are not written down, and said to be.
     pub(crate) forgets_intents: AtomicBool,
     /// Gets wait, or puts, or deletes.
@@ -128,7 +130,12 @@ impl Gate {
             }
             _ => false,
         };
-        takes_space && is(&self.is_full)
+        let takes_the_last = match call {
+            // All that the matrix copies has its sequence given.
+            Call::Put(options) | Call::Change(options) => options.sequence.is_some(),
+            _ => takes_space,
+        };
+        takes_space && is(&self.is_full) || takes_the_last && is(&self.is_full_to_the_last)
     }
 }
 
