@@ -125,7 +125,9 @@ fn leave_out(
 }
 
 fn no_space(position: Position) -> Error {
-    Error::Unusable(format!("{position} has no space for what its group has to take back or to make"))
+    Error::Unusable(format!(
+        "{position} has no space for what its group has to take back or to make"
+    ))
 }
 
 /// What members cannot show of what they had got.

@@ -60,7 +60,8 @@ fn cut_off() -> (Shelf, [Vec<u8>; 3]) {
     follower.holds_deletes.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            drop(matrix.apply(&batch, &WriteOptions::default()));
+            let cut_off = matrix.apply(&batch, &WriteOptions::default());
+            assert!(cut_off.is_err(), "its intent is there: it may be taken back yet");
         });
         while follower.held_deletes.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
@@ -106,4 +107,36 @@ fn a_batch_that_nobody_has_space_to_take_back_is_there_as_a_whole_later() {
     }
     assert!(matrix.standings().iter().all(|(_, it)| *it == Standing::Current));
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// An intent that cannot be deleted, on a device that is alone in its group: its batch is made again when the
+/// matrix is opened, and what was deleted meanwhile is not there again.
+#[test]
+fn what_was_deleted_stays_deleted_though_an_intent_is_still_there() {
+    for (fails, is_closed) in [(u64::MAX, false), (1, false), (1, true)] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let shape = Shape { devices: 1, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let [one, other] = [0, 1].map(|group| keys_of(group).next().expect("a key"));
+        shelf.gate(at(0, 0)).fails_deletes.store(fails, Ordering::SeqCst);
+        let mut batch = Batch::new();
+        batch.put(&one, b"new").put(&other, b"new");
+        let made = matrix.apply(&batch, &WriteOptions::default());
+        assert!(matches!(&made, Err(Error::Unusable(what)) if what.contains("made")), "{made:?}");
+        for key in [&one, &other] {
+            assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"new"[..]));
+        }
+        matrix.delete(&other, &WriteOptions::default()).expect("delete");
+        // The mark is raised, and leaves are written anew without what nobody needs any more.
+        (0..1 << 20).for_each(|_| assert!(matrix.advance_sequence().is_ok()));
+        (0..20_000).for_each(|number| put(&matrix, &key(1, number % 500), b"more"));
+        if is_closed {
+            matrix.close().expect("it is deleted by now");
+        }
+        drop(matrix);
+        let matrix = opened(&shelf).expect("open");
+        assert_eq!(matrix.get(&one).expect("get").as_deref(), Some(&b"new"[..]));
+        assert_eq!(matrix.get(&other).expect("get"), None, "{fails}, {is_closed}");
+        assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+    }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Gate {
     pub(crate) panics: AtomicU64,
     /// So many writes of callers panic.
     pub(crate) write_panics: AtomicU64,
+    /// So many deletes fail, as if the device had for a moment.
+    pub(crate) fails_deletes: AtomicU64,
     /// Calls for many keys that have come so far.
     pub(crate) looks: AtomicU64,
     /// Gets that have come so far, and those that are held now.
@@ -167,6 +169,10 @@ impl Around for Gate {
         let turn = self.turn.as_ref().map(spin::lock);
         if is(&self.is_out) || is(&self.is_dead) {
             let source = std::io::Error::other("the device was pulled out");
+            return Err(Error::Io { context: "a device".to_owned(), source });
+        }
+        if matches!(call, Call::Delete) && is_left(&self.fails_deletes) {
+            let source = std::io::Error::other("the device does not answer");
             return Err(Error::Io { context: "a device".to_owned(), source });
         }
         if matches!(call, Call::Scan) && is(&self.scans_damaged) {
