@@ -11,7 +11,8 @@ use crate::bloom::hash_of;
 use crate::counters::Count;
 use crate::decided::Decided;
 use crate::device::{Device, Job, make};
-use crate::group::{Group, NotMade, taken_back};
+use crate::group::refusing::taken_back;
+use crate::group::{Group, NotMade};
 use crate::intent::{Intent, Lost, Step as Planned};
 use crate::matrix::Shared;
 use crate::order::Order;
@@ -280,7 +281,9 @@ impl Shared {
             for share in shares.iter() {
                 let (made, asked) = (share.made, share.order.as_ref().map_or(0, Order::asked));
                 for step in &share.steps {
-                    let torn = || Torn { made, asked, old: Some(step.old.clone()) };
+                    // What was found is known to be what was written last.
+                    let (old, known) = (Some(step.old.clone()), u64::MAX);
+                    let torn = || Torn { made, asked, old, known };
                     share.group.refuse(step.hash, step.change.key(), is_torn.then(torn));
                 }
             }

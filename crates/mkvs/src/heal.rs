@@ -141,11 +141,13 @@ impl Shared {
                 break;
             }
         }
-        let found = read?;
+        let (found, known) = read?;
         let put = found.as_ref().map(|(value, at)| (value.as_slice(), *at));
-        let sequence = Some(group.draw(None));
-        let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
+        let sequence = group.draw(None);
+        let options =
+            WriteOptions { sequence: Some(sequence), is_vital: true, ..WriteOptions::default() };
         if put.is_some() {
+            group.renew(key, known, sequence)?;
             // One that was not made is not counted: that it is counted twice is "perhaps".
             let change = group.filter.change();
             let _counted = change.insert(hash);

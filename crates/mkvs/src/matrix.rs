@@ -17,7 +17,7 @@ use crate::owners::Owners;
 use crate::pending::{Devices, Pending, Seen};
 use crate::race::lookup::Kept;
 use crate::relaxed::Relaxed;
-use crate::uncertain::{self, Uncertainty};
+use crate::uncertain::{self, Uncertain, Uncertainty, just};
 use coreplane_engine::{
     Cursors, Engine, Error, Found, Limits, Mutation, Outcome, Record, Result, Ticket, UnixMillis,
     WriteOptions,
@@ -298,6 +298,35 @@ impl Shared {
             // Durably with the next label; until then it is found to be so again.
             spin::lock(&self.label).uncertain.retain(|it| it.key() != Some((group, key)));
         }
+    }
+
+    /// The record of a key is about to be written anew with a later sequence. If nobody knows that what it
+    /// has by now is what was written last, reads fail up to that sequence: durably so, when it returns.
+    ///
+    /// # Errors
+    /// If the label cannot be written, or is full.
+    pub(crate) fn keep_uncertain(
+        &self,
+        (group, key): (u16, &[u8]),
+        known: u64,
+        sequence: u64,
+    ) -> Result<()> {
+        if self.uncertain.since(group, key).is_none_or(|since| known > since) {
+            return Ok(());
+        }
+        let mut it = Uncertain::new(group, just(key));
+        it.end(sequence);
+        let mut label = spin::lock(&self.label);
+        let before = label.clone();
+        label.uncertain.retain(|other| other.key() != it.key());
+        let taken = label.take_uncertain(std::slice::from_ref(&it));
+        if taken.is_err() {
+            label.clone_from(&before);
+        }
+        taken?;
+        self.write_changed(&mut label, &before)?;
+        self.uncertain.renew(&it);
+        Ok(())
     }
 
     /// Reads a key, of which the caller has the turn, on a device that has the newest of it. What is

@@ -254,10 +254,13 @@ impl Shared {
     }
 
     /// What the owner of a key has is made anew in both groups, newer than all that either has.
-    fn give_anew(&self, route: Route, key: &[u8]) -> Result<()> {
+    pub(crate) fn give_anew(&self, route: Route, key: &[u8]) -> Result<()> {
         let owner = &self.groups[route.owner()];
-        let put = self.item_of(owner, key)?.and_then(|item| item.put);
-        let item = Item { key: key.to_vec(), put, sequence: owner.draw(None) };
+        let (of_owner, sequence) = (self.item_of(owner, key)?, owner.draw(None));
+        if let Some(item) = &of_owner {
+            owner.renew(key, item.sequence, sequence)?;
+        }
+        let item = Item { key: key.to_vec(), put: of_owner.and_then(|item| item.put), sequence };
         let hash = hash_of(key);
         self.give_in(owner, hash, &item)?;
         match route.to() {

@@ -17,7 +17,7 @@ use crate::counters::Counters;
 use crate::decided::{is_damage, is_dead};
 use crate::device::Device;
 use crate::engine::Matrix;
-use crate::group::{DEVICES_MAX, Demote, Group, Parts, Rules};
+use crate::group::{DEVICES_MAX, Demote, Group, Parts, Renew, Rules};
 use crate::groups::{GROUPS_MAX, Groups};
 use crate::growing::Grower;
 use crate::intent::{Intent, Intents};
@@ -400,14 +400,18 @@ pub(crate) fn assemble_group(
     (pending, sequence, rules): (Arc<Pending>, Arc<AtomicU64>, Rules),
 ) -> Result<Arc<Group>> {
     let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
-    let shared = shared.clone();
+    let (shared, of_renew) = (shared.clone(), shared.clone());
     let demote: Demote = Box::new(move |position, device| match shared.upgrade() {
         Some(shared) => shared.demote(position, device),
         None => Err(Error::Closed),
     });
+    let renew: Renew = Box::new(move |whose, known, sequence| match of_renew.upgrade() {
+        Some(shared) => shared.keep_uncertain(whose, known, sequence),
+        None => Err(Error::Closed),
+    });
     let filter = Filter::with_capacity(FILTER_MIN);
     let filter = filter.map_err(|error| Error::Unusable(error.to_string()))?;
-    let parts = Parts { number, devices, members, filter, pending, sequence, rules, demote };
+    let parts = Parts { number, devices, members, filter, pending, sequence, rules, demote, renew };
     Ok(Arc::new(Group::new(parts)))
 }
 

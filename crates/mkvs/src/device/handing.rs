@@ -159,6 +159,7 @@ mod tests {
             sequence: Arc::default(),
             rules,
             demote: Box::new(|_, _| Ok(())),
+            renew: Box::new(|_, _, _| Ok(())),
         }))
     }
 
