@@ -204,6 +204,9 @@ impl Shared {
                 newest = Some(record.sequence);
             })?;
             let is_idle = match given {
+                Some(given) if newest.is_none() => {
+                    self.is_outdated(self.group_of(hash), key, given)?
+                }
                 Some(given) => newest >= Some(given),
                 None => old.is_none() && matches!(change, Change::Delete { .. }),
             };

@@ -204,6 +204,9 @@ impl Shared {
                     // It is not refused if that is known.
                     self.find(hash, key, &mut |_| {})?;
                 }
+                if let Some(given) = options.sequence {
+                    self.is_outdated(&self.groups[route.owner()], key, given)?;
+                }
                 let outcome = self.groups[route.owner()].write(hash, options, write);
                 if outcome.is_err() {
                     self.give_anew_after_refusal(hash, key);
