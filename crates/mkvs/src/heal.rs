@@ -108,6 +108,7 @@ impl Shared {
     /// If a device that is needed for it fails.
     fn clear_doubt(&self, hash: u64, key: &[u8]) -> Result<()> {
         let _turn = self.pending.turn(Pending::stripe_of(hash));
+        self.check_writable()?;
         let doubts = self.pending.doubts();
         let Some((_, doubt, sure)) = doubts.into_iter().find(|(it, ..)| *it == hash) else {
             return Ok(());

@@ -339,6 +339,7 @@ impl Shared {
         key: &[u8],
     ) -> Result<()> {
         let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
+        self.check_going_on()?;
         device.drain();
         let of_peers = self.item_of(group, key)?;
         let mut has = None;

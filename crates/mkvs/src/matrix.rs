@@ -421,9 +421,10 @@ impl Shared {
         (hash, key): (u64, &[u8]),
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
-        let mut damaged = 0;
-        for tries in 0..READS {
+        let (mut damaged, mut tries) = (0, 0);
+        while tries < READS {
             let (device, seen) = group.reader(hash, damaged)?;
+            let before = (damaged, group.members());
             let read = if tries < READS / 4 && damaged == 0 && group.reads_by_rings(device) {
                 group.compete((hash, key), visit)?
             } else {
@@ -432,6 +433,8 @@ impl Shared {
             if let Some(found) = read {
                 return Ok(found);
             }
+            // One that is damaged, or has failed, is no write, and there may be as many of those.
+            tries += u32::from((damaged, group.members()) == before);
         }
         // Writers of the stripe come one after the other: no more of them for now. Whoever has the
         // turn does not come here, for then nobody writes.

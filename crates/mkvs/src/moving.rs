@@ -202,6 +202,7 @@ impl Shared {
             }
             let hash = hash_of(&item.key);
             let _turn = self.pending.turn(Pending::stripe_of(hash));
+            self.check_going_on()?;
             let route = self.owners.of(hash);
             match route.to() {
                 Some(to) if route.owner() == number => {
@@ -345,6 +346,7 @@ impl Shared {
         for device in group.of(group.followers()) {
             self.each_guest(group, device, &mut |key, sequence| {
                 let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
+                self.check_going_on()?;
                 let route = self.owners.of(hash_of(key));
                 if route.to() != Some(usize::from(group.number)) {
                     return Ok(());
@@ -438,6 +440,7 @@ impl Shared {
             self.each_guest(group, device, &mut |key, _| {
                 let hash = hash_of(key);
                 let _turn = self.pending.turn(Pending::stripe_of(hash));
+                self.check_going_on()?;
                 let route = self.owners.of(hash);
                 let is_wanted =
                     [Some(route.owner()), route.to()].contains(&Some(group.number.into()));
