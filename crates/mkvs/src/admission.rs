@@ -144,6 +144,37 @@ pub(crate) fn admit(
     Ok((label, losses))
 }
 
+/// Takes from those that were found the anchors that had left when their peers had not all of what was
+/// acknowledged, as the label says, if all of them are here: then nothing is lost, for their peers are given
+/// what they have. Not where slots have moved meanwhile.
+pub(crate) fn holders_of(
+    found: &mut BTreeMap<Position, Found>,
+    label: &mut Label,
+) -> BTreeMap<Position, Found> {
+    let is_moved = label.has_guests || !label.moving.is_empty() || label.is_clearing;
+    if label.is_level || label.is_clean || is_moved {
+        return BTreeMap::new();
+    }
+    let is_holder = |(at, device): &(&Position, &Found)| {
+        let member = label.member(**at).filter(|it| it.standing == Standing::Absent);
+        let is_it = |it: &Member| {
+            it.identity == device.label.identity && label.holders.contains(&it.identity)
+        };
+        member.is_some_and(is_it) && device.label.owners == label.owners
+    };
+    let places: Vec<Position> = found.iter().filter(is_holder).map(|(at, _)| *at).collect();
+    if places.is_empty() || places.len() < label.holders.len() {
+        return BTreeMap::new();
+    }
+    label.is_level = true;
+    let taken = places.into_iter().filter_map(|at| {
+        let mut device = found.remove(&at)?;
+        device.label = label.at(at);
+        Some((at, device))
+    });
+    taken.collect()
+}
+
 fn check_identities(found: &BTreeMap<Position, Found>, label: &Label) -> Result<()> {
     for (position, device) in found {
         let is_its = |member: &Member| member.identity == device.label.identity;
@@ -225,7 +256,8 @@ fn check_missing(
         (SINGLE, why)
     } else if !label.is_level && !label.is_clean {
         let why = "the matrix was not closed after a device had failed, and a write waited for some \
-                   members only: what none but that one had would be lost (accept loss to open it)";
+                   members only: what none but that one had would be lost (put it back, or accept loss \
+                   to open it)";
         (SINGLE, why.to_owned())
     } else {
         return Ok(None);

@@ -161,6 +161,9 @@ pub(crate) struct Label {
     /// False from when a group's anchor was dropped, where writes wait for some members only, until those
     /// that are left have all that was acknowledged.
     pub(crate) is_level: bool,
+    /// The identities of those anchors: what was acknowledged and has not come to others they have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) holders: Vec<String>,
     /// Tombstones above this are held for the caller's sake.
     pub(crate) held: u64,
     /// Devices that were filled have got no tombstones up to this.
@@ -201,6 +204,7 @@ impl Label {
             is_clean: false,
             mark: 0,
             is_level: true,
+            holders: Vec::new(),
             held: u64::MAX,
             horizon: 0,
             uncertain: Vec::new(),
@@ -257,6 +261,15 @@ impl Label {
     /// True if a device is not a current member.
     pub(crate) fn is_degraded(&self) -> bool {
         self.members.iter().flatten().any(|member| member.standing != Standing::Current)
+    }
+
+    /// An anchor is about to leave, which may have what was acknowledged and has not come to others.
+    pub(crate) fn lose_holder(&mut self, position: Position) {
+        self.is_level = false;
+        let identity = self.member(position).map(|member| member.identity.clone());
+        if let Some(identity) = identity.filter(|identity| !self.holders.contains(identity)) {
+            self.holders.push(identity);
+        }
     }
 
     /// A device is a member no more.

@@ -314,18 +314,27 @@ fn level_members(
         // A write whose sequence was given was older than what tombstones are kept for: then all that
         // there is is held against each other. Who lacks a key without a tombstone never had it.
         Err(Error::HistoryGone { .. }) => {
+            // What is only looked at for what it alone may have may have more, which was deleted since.
+            if let Some((left, _)) = members.all.iter().find(|(at, _)| !label.is_current(**at)) {
+                return Err(Error::Unusable(format!(
+                    "nobody knows any more what was deleted since {left} was left out: take it out, and \
+                     accept the loss of what it alone has"
+                )));
+            }
             since = None;
             newest_since(&members.all, since, doubts)?
         }
         other => other?,
     };
     let set_of = |set, (position, _): &(&Position, _)| set | 1 << position.device;
-    let all = members.all.iter().fold(0, set_of);
+    // Who was left out is given nothing: it is to be filled.
+    let current = members.all.iter().filter(|(at, _)| label.is_current(**at));
+    let all = current.fold(0, set_of);
     let behind = members.behind(label).fold(0, set_of);
     let (total, mut proven) = (newest.len() as u64, Vec::new());
     for (done, (key, (sequence, has))) in (0..).zip(newest) {
         progress(Progress { stage: "bringing members level", done, total });
-        if has == all {
+        if has & all == all {
             continue;
         }
         if since.is_none() && has & !behind == 0 && sequence <= label.mark {

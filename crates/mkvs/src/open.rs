@@ -8,7 +8,7 @@
 //! was acknowledged at `all`; at `first` some were. Either way the newest counts: whatever any
 //! member has of what is newer than the label's *mark* is given to the others, deletes too.
 
-use crate::admission::{Loss, admit, is_behind, newest};
+use crate::admission::{Loss, admit, holders_of, is_behind, newest};
 use crate::believed::{Believed, Checked, believed};
 use crate::bloom::Filter;
 use crate::clear;
@@ -213,6 +213,8 @@ impl Matrix {
         // What was kept then is of what is here, unless something is lost.
         let kept_at = (label.is_clean && !label.is_clearing).then_some(label.epoch);
         let newest = label.clone();
+        let mut label = label;
+        let holders = holders_of(&mut found, &mut label);
         let admitted = admit(&mut found, label, options.accept_loss);
         let (mut label, losses) = admitted.map_err(|error| damaged_first(&damaged, error))?;
         let is_one_behind = found.values().any(|device| is_behind(&device.label, &newest));
@@ -224,17 +226,7 @@ impl Matrix {
         let is_as_kept = losses.is_empty() && !options.accept_loss && !is_one_behind;
         let kept_at = kept_at.filter(|_| is_as_kept);
         clear::finish(&mut found, &mut label)?;
-        let mut lost = 0;
-        if !label.is_clean {
-            level::finish_intents(&found, &label)?;
-            for group in 0..label.members.len() as u16 {
-                let group = (group, options.accept_loss);
-                lost = lost.max(level::level(&mut found, &mut label, group, progress)?);
-            }
-        }
-        if options.accept_loss {
-            level::accept(&mut found, &mut label, lost)?;
-        }
+        bring_level((&mut found, holders), &mut label, options.accept_loss, progress)?;
         let matrix = Self::assemble(found, label, (clock, options, kept_at))?;
         *matrix.shared.damaged.lock() = damaged;
         *matrix.shared.losses.lock() = losses;
@@ -330,6 +322,26 @@ impl Matrix {
         }
         Ok(Self { shared })
     }
+}
+
+/// Brings the members of all groups level, unless the matrix was closed, with what those have who have left.
+fn bring_level(
+    (found, mut holders): (&mut BTreeMap<Position, Found>, BTreeMap<Position, Found>),
+    label: &mut Label,
+    accept_loss: bool,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<()> {
+    let mut lost = 0;
+    if !label.is_clean {
+        level::finish_intents(found, label)?;
+        found.append(&mut holders);
+        for group in 0..label.members.len() as u16 {
+            lost = lost.max(level::level(found, label, (group, accept_loss), progress)?);
+        }
+    }
+    // Whoever has only given what it had is to be filled first.
+    found.retain(|position, _| label.is_current(*position));
+    if accept_loss { level::accept(found, label, lost) } else { Ok(()) }
 }
 
 /// The devices of each group.
@@ -433,6 +445,7 @@ fn begun(found: &BTreeMap<Position, Found>, label: Label) -> Result<(u64, Label)
     label.uncertain.iter_mut().for_each(|it| it.end(newest));
     // By now they are, or the loss was accepted.
     label.is_level = true;
+    label.holders.clear();
     label.epoch += 1;
     for (position, device) in found {
         label.at(*position).write(&*device.engine)?;

@@ -113,7 +113,10 @@ impl Shared {
             label.epoch += 1;
             // The others may not have got yet what the anchor had acknowledged. Who only follows has nothing
             // that was acknowledged without the anchor, which stays.
-            label.is_level &= label.ack == Ack::All || !gone.iter().any(|it| self.is_anchor(*it));
+            if label.ack != Ack::All {
+                let anchors = gone.iter().filter(|it| self.is_anchor(**it));
+                anchors.for_each(|anchor| label.lose_holder(*anchor));
+            }
             let failed = self.write_label(label);
             if failed.is_empty() {
                 break;
@@ -257,6 +260,9 @@ impl Shared {
         label.mark = label.mark.max(sure.min(self.mark.load(Ordering::Acquire)));
         // What only one had that is gone nobody has now: whoever opens the matrix must be told.
         label.is_level |= doubt.is_none();
+        if label.is_level {
+            label.holders.clear();
+        }
         let held = label.held.min(label.mark);
         // All labels first: where a device has let tombstones go, every label that is found says so.
         for group in self.groups.iter() {
