@@ -57,15 +57,44 @@ fn names(positions: &[Position]) -> String {
 /// If they are not, or there is none.
 pub(crate) fn newest(found: &BTreeMap<Position, Found>) -> Result<Label> {
     let labels = || found.values().map(|device| &device.label);
-    let newest = labels().max_by_key(|label| (label.epoch, label.mark));
-    let newest = newest.ok_or_else(|| Error::Unusable("there is no device".to_owned()))?;
-    if let Some(foreign) = labels().find(|label| label.matrix != newest.matrix) {
+    let epoch = labels().map(|label| label.epoch).max();
+    let epoch = epoch.ok_or_else(|| Error::Unusable("there is no device".to_owned()))?;
+    let latest: Vec<&Label> = labels().filter(|label| label.epoch == epoch).collect();
+    let matrix = latest.first().map_or("", |label| &label.matrix);
+    if let Some(foreign) = labels().find(|label| label.matrix != matrix) {
         return Err(Error::Unusable(format!(
-            "device {} belongs to another matrix: {}, not {}",
-            foreign.position, foreign.matrix, newest.matrix
+            "device {} belongs to another matrix: {}, not {matrix}",
+            foreign.position, foreign.matrix
         )));
     }
-    Ok(newest.clone())
+    in_force(&latest).cloned()
+}
+
+/// Of labels of one epoch the one that is in force, with the greatest mark. They are the same, unless one was
+/// cut off when it had come to some devices, and the matrix was opened without those: then it gave its next
+/// label the same epoch. Who is current by the one that was cut off has not got it; by the other all have.
+///
+/// # Errors
+/// If that cannot be told: devices were opened apart from each other.
+fn in_force<'l>(latest: &[&'l Label]) -> Result<&'l Label> {
+    let is_on_all =
+        |one: &Label| latest.iter().all(|it| !one.is_current(it.position) || one.says_as(it));
+    let candidates = || latest.iter().copied().filter(|label| is_on_all(label));
+    let newest = candidates().max_by_key(|label| label.mark);
+    let (Some(one), Some(other)) = (latest.first(), latest.last()) else {
+        return Err(Error::Unusable("there is no device".to_owned()));
+    };
+    match newest {
+        Some(newest) if candidates().all(|label| label.says_as(newest)) => Ok(newest),
+        _ => {
+            let other = latest.iter().find(|it| !it.says_as(one)).unwrap_or(other);
+            Err(Error::Unusable(format!(
+                "{} and {} say different things of the matrix, both in epoch {}: devices of it were opened \
+                 apart from each other. Take out those that are not to count",
+                one.position, other.position, one.epoch
+            )))
+        }
+    }
 }
 
 /// True if a current member has heard of less than the newest label says: the power went while that was
@@ -113,6 +142,37 @@ pub(crate) fn admit(
         label.epoch += LEAP;
     }
     Ok((label, losses))
+}
+
+/// Takes from those that were found the anchors that had left when their peers had not all of what was
+/// acknowledged, as the label says, if all of them are here: then nothing is lost, for their peers are given
+/// what they have. Not where slots have moved meanwhile.
+pub(crate) fn holders_of(
+    found: &mut BTreeMap<Position, Found>,
+    label: &mut Label,
+) -> BTreeMap<Position, Found> {
+    let is_moved = label.has_guests || !label.moving.is_empty() || label.is_clearing;
+    if label.is_level || label.is_clean || is_moved {
+        return BTreeMap::new();
+    }
+    let is_holder = |(at, device): &(&Position, &Found)| {
+        let member = label.member(**at).filter(|it| it.standing == Standing::Absent);
+        let is_it = |it: &Member| {
+            it.identity == device.label.identity && label.holders.contains(&it.identity)
+        };
+        member.is_some_and(is_it) && device.label.owners == label.owners
+    };
+    let places: Vec<Position> = found.iter().filter(is_holder).map(|(at, _)| *at).collect();
+    if places.is_empty() || places.len() < label.holders.len() {
+        return BTreeMap::new();
+    }
+    label.is_level = true;
+    let taken = places.into_iter().filter_map(|at| {
+        let mut device = found.remove(&at)?;
+        device.label = label.at(at);
+        Some((at, device))
+    });
+    taken.collect()
 }
 
 fn check_identities(found: &BTreeMap<Position, Found>, label: &Label) -> Result<()> {
@@ -196,7 +256,8 @@ fn check_missing(
         (SINGLE, why)
     } else if !label.is_level && !label.is_clean {
         let why = "the matrix was not closed after a device had failed, and a write waited for some \
-                   members only: what none but that one had would be lost (accept loss to open it)";
+                   members only: what none but that one had would be lost (put it back, or accept loss \
+                   to open it)";
         (SINGLE, why.to_owned())
     } else {
         return Ok(None);
@@ -259,6 +320,40 @@ mod tests {
         assert_eq!(after.epoch, label.epoch, "the other one may come back and be filled");
         label.is_clean = true;
         assert!(admitted(&label, false).is_ok(), "it was closed, for which they were made level");
+    }
+
+    #[test]
+    fn of_two_labels_of_one_epoch_the_one_in_force_counts() {
+        let at = |device| Position { group: 0, device };
+        let identities = vec![["a", "b", "c"].map(str::to_owned).to_vec()];
+        let all = Label::new("matrix".to_owned(), Ack::All, &identities);
+        let mut without_a = all.clone();
+        without_a.leave(at(0));
+        let mut moved = all.clone();
+        moved.has_guests = true;
+        let force = |labels: &[&Label]| {
+            let mut labels: Vec<Label> =
+                (0..).zip(labels).map(|(device, label)| label.at(at(device))).collect();
+            let mut answers = Vec::new();
+            // Whatever their order, and the marks.
+            for turn in 0..6 {
+                labels.rotate_left(1);
+                labels[turn % 3].mark += 10;
+                let one = in_force(&labels.iter().collect::<Vec<_>>()).cloned();
+                answers.push(one.ok());
+            }
+            assert!(answers.iter().all(|it| it.is_some() == answers[0].is_some()));
+            answers[0].clone()
+        };
+        assert!(force(&[&all, &all, &all]).is_some_and(|it| it.says_as(&all)));
+        // It was cut off when it had come to the first, which the others have left out since.
+        assert!(force(&[&moved, &without_a, &without_a]).is_some_and(|it| it.says_as(&without_a)));
+        // Of two that both say that all are current neither is in force.
+        assert!(force(&[&moved, &all, &all]).is_none());
+        // Each went on without the others.
+        let mut alone = all.clone();
+        (1..3).for_each(|device| alone.leave(at(device)));
+        assert!(force(&[&alone, &without_a, &without_a]).is_none());
     }
 
     #[test]

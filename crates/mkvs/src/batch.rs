@@ -11,8 +11,9 @@ use crate::bloom::hash_of;
 use crate::counters::Count;
 use crate::decided::Decided;
 use crate::device::{Device, Job, make};
-use crate::group::{Group, NotMade, taken_back};
-use crate::intent::{Intent, Step as Planned};
+use crate::group::refusing::taken_back;
+use crate::group::{Group, NotMade};
+use crate::intent::{Intent, Lost, Step as Planned};
 use crate::matrix::Shared;
 use crate::order::Order;
 use crate::pending::{Devices, Entry, Pending, Torn, Turn};
@@ -35,6 +36,15 @@ struct Step<'b> {
 
 /// The group in which a batch failed, the device if it was one, and how.
 type Failed = (u16, Option<Arc<Device>>, Error);
+
+/// What came of a batch.
+enum Made {
+    All,
+    /// It is made; but a device could not be told, and whoever opens the matrix may take it back.
+    Perhaps(Error),
+    /// It was taken back.
+    Nothing(Failed),
+}
 
 /// What a batch does in one group.
 struct Share<'b> {
@@ -100,26 +110,33 @@ impl Shared {
                 return Ok(nothing);
             }
             let replaced = shares.iter().flat_map(|it| &it.steps).any(|step| step.old.is_some());
-            match self.make_shares(&mut shares, &options, &counting)? {
-                None => {
-                    self.write_shares_ahead(&shares, sequence);
-                    self.counters.add(Count::Batches, 1);
-                    for step in shares.iter().flat_map(|share| &share.steps) {
-                        let is_put = matches!(step.change, Change::Put { .. });
-                        self.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
-                        self.pending.keep_tombstones(u64::from(!is_put));
-                    }
-                    return Ok(Written { replaced, ..nothing });
+            let (group, device, error) = match self.make_shares(&mut shares, &options, &counting)? {
+                Made::Nothing(failed) => failed,
+                made => {
+                    self.note_made(&shares, sequence);
+                    return match made {
+                        Made::Perhaps(error) => Err(error),
+                        _ => Ok(Written { replaced, ..nothing }),
+                    };
                 }
-                Some((.., error)) if given.is_some() => {
-                    let is_made = shares.iter().any(|share| share.made != 0);
-                    return Err(if is_made { taken_back(given, error) } else { error });
-                }
-                Some((_, None, error)) => return Err(error),
-                Some((group, Some(device), error)) => {
-                    self.groups[usize::from(group)].go_on_without(&device, error)?;
-                }
+            };
+            if given.is_some() {
+                let is_made = shares.iter().any(|share| share.made != 0);
+                return Err(if is_made { taken_back(given, error) } else { error });
             }
+            let Some(device) = device else { return Err(error) };
+            self.groups[usize::from(group)].go_on_without(&device, error)?;
+        }
+    }
+
+    /// A batch was made: what it has written is in the groups that its slots move to as well, and counted.
+    fn note_made(&self, shares: &[Share<'_>], sequence: u64) {
+        self.write_shares_ahead(shares, sequence);
+        self.counters.add(Count::Batches, 1);
+        for step in shares.iter().flat_map(|share| &share.steps) {
+            let is_put = matches!(step.change, Change::Put { .. });
+            self.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
+            self.pending.keep_tombstones(u64::from(!is_put));
         }
     }
 
@@ -187,6 +204,9 @@ impl Shared {
                 newest = Some(record.sequence);
             })?;
             let is_idle = match given {
+                Some(given) if newest.is_none() => {
+                    self.is_outdated(self.group_of(hash), key, given)?
+                }
                 Some(given) => newest >= Some(given),
                 None => old.is_none() && matches!(change, Change::Delete { .. }),
             };
@@ -213,7 +233,7 @@ impl Shared {
         shares: &mut [Share<'_>],
         options: &WriteOptions,
         counting: &[crate::bloom::Change<'_>],
-    ) -> Result<Option<Failed>> {
+    ) -> Result<Made> {
         let sequence = options.sequence.unwrap_or_default();
         let is_held = shares.len() > 1;
         shares.iter_mut().try_for_each(Share::choose_devices)?;
@@ -249,20 +269,14 @@ impl Shared {
                 }
             }
         }
+        let least = sequence.min(undone);
+        let mut is_dropped = Ok(());
         if let Some(number) = intent.filter(|_| taken_back.is_err()) {
             // The scrub takes it back, or whoever opens the matrix.
-            self.intents.lose(number, shares[0].group.number);
+            let group = shares[0].group.number;
+            self.intents.lose(Lost { number, group, least, is_over: false });
         } else if let Some(number) = intent {
-            // One that cannot be deleted is made again, or taken back again, when the matrix is
-            // opened: sequences decide.
-            for device in share_members(&shares[0]) {
-                if let Err(error) = Intent::drop(&*device.engine, number) {
-                    device.note_failure(&error);
-                    // It has failed: if nobody can be told now, the next to ask it finds it out.
-                    let _left = shares[0].group.drop_member(device).is_ok();
-                }
-            }
-            self.intents.give_back(number);
+            is_dropped = self.drop_intent(&shares[0], number, least);
         }
         if failed.is_some() {
             self.pending.count_taken_back();
@@ -270,14 +284,18 @@ impl Shared {
             for share in shares.iter() {
                 let (made, asked) = (share.made, share.order.as_ref().map_or(0, Order::asked));
                 for step in &share.steps {
-                    let torn = || Torn { made, asked, old: Some(step.old.clone()) };
+                    // What was found is known to be what was written last.
+                    let (old, known) = (Some(step.old.clone()), u64::MAX);
+                    let torn = || Torn { made, asked, old, known };
                     share.group.refuse(step.hash, step.change.key(), is_torn.then(torn));
                 }
             }
-            return taken_back.map(|()| failed);
+        }
+        if let Some(failed) = failed {
+            return taken_back.map(|()| Made::Nothing(failed));
         }
         shares.iter().for_each(|share| self.release(share, options));
-        Ok(None)
+        Ok(is_dropped.map_or_else(Made::Perhaps, |()| Made::All))
     }
 
     fn release(&self, share: &Share<'_>, options: &WriteOptions) {
@@ -359,14 +377,46 @@ impl Shared {
                         group.drop_member(device)
                     })
                 });
+                let (at, least) = (group.number, made.min(undone));
                 match dropped {
                     Ok(()) => self.intents.give_back(number),
-                    Err(_) => self.intents.lose(number, group.number),
+                    Err(_) => {
+                        self.intents.lose(Lost { number, group: at, least, is_over: false });
+                    }
                 }
                 return Err((group.number, Some(Arc::clone(device)), error));
             }
         }
         Ok(number)
+    }
+
+    /// Deletes the intent of a batch that is over. Who cannot be told is no member any more.
+    ///
+    /// # Errors
+    /// If there is one who cannot be told and is the last of its group: it is made again then, or taken back
+    /// again, when the matrix is opened, unless it can be deleted before.
+    fn drop_intent(&self, share: &Share<'_>, number: u32, least: u64) -> Result<()> {
+        let mut is_dropped = Ok(());
+        for device in share_members(share) {
+            if let Err(error) = Intent::drop(&*device.engine, number) {
+                device.note_failure(&error);
+                if share.group.drop_member(device).is_err() {
+                    let at = format!("g{}d{}", share.group.number, device.number);
+                    is_dropped = Err(Error::Unusable(format!(
+                        "the batch was made, and {at} could not note that ({error}): it may be taken back \
+                         when the matrix is opened again"
+                    )));
+                }
+            }
+        }
+        match is_dropped {
+            Ok(()) => self.intents.give_back(number),
+            Err(_) => {
+                let group = share.group.number;
+                self.intents.lose(Lost { number, group, least, is_over: true });
+            }
+        }
+        is_dropped
     }
 
     /// The batch of an intent is not to be made; durable when it returns. Who cannot be told is no

@@ -67,7 +67,9 @@ pub(crate) fn finish(found: &mut BTreeMap<Position, Found>, label: &mut Label) -
     if !label.is_clearing {
         return Ok(());
     }
-    // It may have been cut off when one alone said so, which loses its label first of all.
+    // It may have been cut off when one alone said so, which loses its label first of all. Who is missing has
+    // got the last epoch, and says that it is current.
+    label.epoch += 1;
     found.iter().try_for_each(|(at, device)| label.at(*at).write(&*device.engine))?;
     let is_alone = found.len() == 1;
     for (position, device) in found {

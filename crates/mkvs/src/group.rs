@@ -36,6 +36,7 @@ use crate::ring::Decision;
 use crate::standings::Standings;
 use coreplane_engine::{Completion, Error, Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::spin::Backoff;
+use refusing::taken_back;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -43,6 +44,10 @@ use watching::Watch;
 
 /// Who is told that a device has failed: makes that durable, or says why it cannot.
 pub(crate) type Demote = Box<dyn Fn(Position, &Device) -> Result<()> + Send + Sync>;
+
+/// Who is told before the record of a key is written anew with a later sequence: of which group and key, what
+/// it had and what it gets.
+pub(crate) type Renew = Box<dyn Fn((u16, &[u8]), u64, u64) -> Result<()> + Send + Sync>;
 
 /// Devices of a group at most.
 pub const DEVICES_MAX: usize = 8;
@@ -79,6 +84,7 @@ pub(crate) struct Group {
     pub(crate) rules: Rules,
     pub(crate) watch: Watch,
     demote: Demote,
+    renew: Renew,
 }
 
 impl std::fmt::Debug for Group {
@@ -100,6 +106,7 @@ pub(crate) struct Parts {
     pub(crate) sequence: Arc<AtomicU64>,
     pub(crate) rules: Rules,
     pub(crate) demote: Demote,
+    pub(crate) renew: Renew,
 }
 
 /// How a group is written and read.
@@ -132,21 +139,10 @@ enum Tried {
     TakenBack(Option<Arc<Device>>, Error),
 }
 
-/// Of a write that was taken back: what was there before has a newer sequence than the one that was given,
-/// and to make it again would be refused as older, as if it had been made once.
-pub(crate) fn taken_back(given: Option<u64>, error: Error) -> Error {
-    match given {
-        None => error,
-        Some(given) => Error::Unusable(format!(
-            "the write with the sequence {given} was made on some devices and taken back ({error}): what \
-             was there is newer now, so that it can be made with a later sequence only"
-        )),
-    }
-}
-
 impl Group {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { number, devices, members, filter, pending, sequence, rules, demote } = parts;
+        let Parts { number, devices, members, filter, pending, sequence, rules, demote, renew } =
+            parts;
         let group = Self {
             number,
             places: [const { AtomicU8::new(NOBODY) }; DEVICES_MAX],
@@ -163,6 +159,7 @@ impl Group {
             rules,
             watch: Watch::default(),
             demote,
+            renew,
         };
         for device in devices {
             // As many as there are places.

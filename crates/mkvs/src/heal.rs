@@ -5,7 +5,7 @@ use crate::decided::{Decided, is_damage};
 use crate::engine::Matrix;
 use crate::group::Group;
 use crate::group::refusing::sound_of;
-use crate::intent::Intent;
+use crate::intent::{Intent, Lost};
 use crate::label::Position;
 use crate::matrix::Shared;
 use crate::order::numbers;
@@ -56,9 +56,10 @@ impl Shared {
     /// If the matrix is closed.
     pub(crate) fn clear_doubts(&self) -> Result<Vec<Vec<u8>>> {
         self.check_writable()?;
+        let _alone = self.intents.seeing_to.lock();
         let lost = self.intents.lost();
         // Whoever opens the matrix from here on takes them back as well.
-        if lost.iter().all(|intent| self.is_refused(*intent)) {
+        if lost.iter().all(|intent| intent.is_over || self.is_refused(intent)) {
             for (hash, doubt, _) in self.pending.doubts() {
                 // What cannot be made up for now stays in doubt.
                 let _cleared = self.clear_doubt(hash, &doubt.key).is_ok();
@@ -66,24 +67,36 @@ impl Shared {
         }
         let left: Vec<Vec<u8>> =
             self.pending.doubts().into_iter().map(|(_, doubt, _)| doubt.key).collect();
-        if left.is_empty() {
-            lost.into_iter().filter(|intent| self.is_dropped(*intent)).for_each(|(number, _)| {
-                self.intents.find(number);
-            });
-        }
+        self.drop_lost(&lost, left.is_empty());
         Ok(left)
     }
 
+    /// Deletes those of some lost intents whose batches are over; all, if they are taken back by now.
+    fn drop_lost(&self, lost: &[Lost], are_taken_back: bool) {
+        for lost in lost.iter().filter(|lost| lost.is_over || are_taken_back) {
+            if self.is_dropped(lost) {
+                self.intents.find(lost.number);
+            }
+        }
+    }
+
+    /// Deletes intents whose batches are over, if nobody else does.
+    pub(crate) fn drop_old_intents(&self) {
+        if let Some(_alone) = self.intents.seeing_to.try_lock() {
+            self.drop_lost(&self.intents.lost(), false);
+        }
+    }
+
     /// True if it is durable on all members of its group that a batch is not to be made.
-    fn is_refused(&self, (number, group): (u32, u16)) -> bool {
-        let group = &self.groups[usize::from(group)];
+    fn is_refused(&self, Lost { number, group, .. }: &Lost) -> bool {
+        let (number, group) = (*number, &self.groups[usize::from(*group)]);
         group.of(group.followers()).all(|device| {
             Intent::refuse(&*device.engine, number).is_ok() || group.drop_member(device).is_ok()
         })
     }
 
-    fn is_dropped(&self, (number, group): (u32, u16)) -> bool {
-        let group = &self.groups[usize::from(group)];
+    fn is_dropped(&self, Lost { number, group, .. }: &Lost) -> bool {
+        let (number, group) = (*number, &self.groups[usize::from(*group)]);
         group.of(group.followers()).all(|device| {
             Intent::drop(&*device.engine, number).is_ok() || group.drop_member(device).is_ok()
         })
@@ -95,6 +108,7 @@ impl Shared {
     /// If a device that is needed for it fails.
     fn clear_doubt(&self, hash: u64, key: &[u8]) -> Result<()> {
         let _turn = self.pending.turn(Pending::stripe_of(hash));
+        self.check_writable()?;
         let doubts = self.pending.doubts();
         let Some((_, doubt, sure)) = doubts.into_iter().find(|(it, ..)| *it == hash) else {
             return Ok(());
@@ -128,11 +142,13 @@ impl Shared {
                 break;
             }
         }
-        let found = read?;
+        let (found, known) = read?;
         let put = found.as_ref().map(|(value, at)| (value.as_slice(), *at));
-        let sequence = Some(group.draw(None));
-        let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
+        let sequence = group.draw(None);
+        let options =
+            WriteOptions { sequence: Some(sequence), is_vital: true, ..WriteOptions::default() };
         if put.is_some() {
+            group.renew(key, known, sequence)?;
             // One that was not made is not counted: that it is counted twice is "perhaps".
             let change = group.filter.change();
             let _counted = change.insert(hash);

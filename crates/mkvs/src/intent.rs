@@ -11,6 +11,9 @@
 //! keys: so what was written to them since is newer than both, and either may be done twice.
 //!
 //! That a refusal deletes something, and does not write, is for a full device: deletes have a reserve.
+//!
+//! One that cannot be deleted, on a device that cannot be left out, is made or taken back once more when the
+//! matrix is opened. As long as it is there the mark stays below it, so that what was deleted since is known.
 
 use crate::batch::Old;
 use crate::label::RESERVED;
@@ -27,19 +30,34 @@ const INTENTS: u32 = 64;
 pub(crate) struct Intents {
     numbers: Mutex<Numbers>,
     freed: Condvar,
+    /// Held by whoever sees to those that are lost: one that another has found meanwhile is not his.
+    pub(crate) seeing_to: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct Numbers {
     free: Vec<u32>,
-    /// Those that are not free until their batches are taken back, and the groups that have them.
-    lost: Vec<(u32, u16)>,
+    /// Those that are not free until their devices have forgotten them.
+    lost: Vec<Lost>,
+}
+
+/// One that devices still have: whoever opens the matrix finds it, and makes or takes back its batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lost {
+    pub(crate) number: u32,
+    /// The group that has it.
+    pub(crate) group: u16,
+    /// The least sequence that is written then: what is above that must be known as long as it is there,
+    /// deletes too.
+    pub(crate) least: u64,
+    /// Its batch was made or taken back: it is to be deleted, and no more. Else that was neither.
+    pub(crate) is_over: bool,
 }
 
 impl Intents {
     pub(crate) fn new() -> Self {
         let numbers = Numbers { free: (0..INTENTS).collect(), lost: Vec::new() };
-        Self { numbers: Mutex::new(numbers), freed: Condvar::new() }
+        Self { numbers: Mutex::new(numbers), freed: Condvar::new(), seeing_to: Mutex::default() }
     }
 
     /// Waits for a number that is free.
@@ -53,7 +71,7 @@ impl Intents {
                 return Ok(number);
             }
             if numbers.lost.len() == INTENTS as usize {
-                let what = "too many batches could be neither made nor taken back: scrub it, or open it again";
+                let what = "too many batches could be neither ended nor taken back: scrub it, or open it again";
                 return Err(Error::Unusable(what.to_owned()));
             }
             self.freed.wait(&mut numbers);
@@ -65,20 +83,25 @@ impl Intents {
         self.freed.notify_one();
     }
 
-    /// Those whose batches were neither made nor taken back, and the groups that have them.
-    pub(crate) fn lost(&self) -> Vec<(u32, u16)> {
+    /// Those that devices still have, and that nobody sees to.
+    pub(crate) fn lost(&self) -> Vec<Lost> {
         self.numbers.lock().lost.clone()
     }
 
-    /// One that was taken stays: its batch was neither made nor taken back.
-    pub(crate) fn lose(&self, number: u32, group: u16) {
-        self.numbers.lock().lost.push((number, group));
+    /// The least sequence that one of those may write when the matrix is opened.
+    pub(crate) fn least(&self) -> Option<u64> {
+        self.numbers.lock().lost.iter().map(|lost| lost.least).min()
+    }
+
+    /// One that was taken stays.
+    pub(crate) fn lose(&self, lost: Lost) {
+        self.numbers.lock().lost.push(lost);
         self.freed.notify_all();
     }
 
     /// One that was lost is free again.
     pub(crate) fn find(&self, number: u32) {
-        self.numbers.lock().lost.retain(|(lost, _)| *lost != number);
+        self.numbers.lock().lost.retain(|lost| lost.number != number);
         self.give_back(number);
     }
 }

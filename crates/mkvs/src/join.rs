@@ -339,6 +339,7 @@ impl Shared {
         key: &[u8],
     ) -> Result<()> {
         let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
+        self.check_going_on()?;
         device.drain();
         let of_peers = self.item_of(group, key)?;
         let mut has = None;
@@ -347,7 +348,12 @@ impl Shared {
             return Ok(());
         }
         let nothing = || Item { key: key.to_vec(), put: None, sequence: 0 };
-        let item = Item { sequence: group.draw(None), ..of_peers.unwrap_or_else(nothing) };
+        let of_peers = of_peers.unwrap_or_else(nothing);
+        let sequence = group.draw(None);
+        if of_peers.put.is_some() {
+            group.renew(key, of_peers.sequence, sequence)?;
+        }
+        let item = Item { sequence, ..of_peers };
         for peer in group.of(group.followers()) {
             if let Err(error) = item.give_to(&*peer.engine) {
                 if peer.number == device.number {

@@ -41,10 +41,15 @@ struct Head {
     /// Keys that there is room for, and that are counted.
     capacity: u64,
     keys: u64,
+    /// Of the counters.
     checksum: u64,
+    /// Of what is said above: with another capacity the same counters would deny keys that are there.
+    #[serde(default)]
+    head_checksum: u64,
 }
 
-const VERSION: u32 = 1;
+/// Of the first version the head had no checksum: what that has left behind is not taken.
+const VERSION: u32 = 2;
 
 fn head_key() -> Vec<u8> {
     [RESERVED, b"filter"].concat()
@@ -55,17 +60,32 @@ fn chunk_key(number: u64) -> Vec<u8> {
 }
 
 impl Head {
+    /// The checksum that it is to have.
+    fn sum(&self) -> u64 {
+        let Self { version, epoch, is_sealed, chunks, chunk_len, capacity, keys, checksum, .. } =
+            *self;
+        let words = [u64::from(version), epoch, u64::from(is_sealed), chunks, chunk_len as u64];
+        let mut sum = Xxh3::new();
+        for word in words.into_iter().chain([capacity, keys, checksum]) {
+            sum.update(&word.to_le_bytes());
+        }
+        sum.digest()
+    }
+
     fn write(&self, engine: &dyn Engine) -> Result<()> {
-        let text = serde_json::to_vec(self).map_err(|error| Error::Unusable(error.to_string()))?;
+        let sealed = Self { head_checksum: self.sum(), ..*self };
+        let text =
+            serde_json::to_vec(&sealed).map_err(|error| Error::Unusable(error.to_string()))?;
         let durability = Some(Durability::Strict);
         let options = WriteOptions { durability, ..WriteOptions::default() };
         engine.put(&head_key(), &text, &options).map(|_| ())
     }
 
-    /// The head that is there, if it is one.
+    /// The head that is there, if it is one, and as it was written.
     fn read(engine: &dyn Engine) -> Result<Option<Self>> {
         let text = engine.get(&head_key())?;
-        Ok(text.and_then(|text| serde_json::from_slice(&text).ok()))
+        let head = text.and_then(|text| serde_json::from_slice(&text).ok());
+        Ok(head.filter(|head: &Self| head.version == VERSION && head.sum() == head.head_checksum))
     }
 }
 
@@ -100,8 +120,18 @@ fn write(group: &Group, engine: &dyn Engine, epoch: u64) -> Result<()> {
     }
     let (capacity, keys) = (image.capacity(), image.keys());
     let chunks = image.len_bytes().div_ceil(chunk_len as u64);
-    let (version, is_sealed, checksum) = (VERSION, false, 0);
-    let mut head = Head { version, epoch, is_sealed, chunks, chunk_len, capacity, keys, checksum };
+    let (version, is_sealed, checksum, head_checksum) = (VERSION, false, 0, 0);
+    let mut head = Head {
+        version,
+        epoch,
+        is_sealed,
+        chunks,
+        chunk_len,
+        capacity,
+        keys,
+        checksum,
+        head_checksum,
+    };
     head.write(engine)?;
     let early = WriteOptions { completion: Completion::Early, ..WriteOptions::default() };
     let (mut sum, mut bytes) = (Xxh3::new(), Vec::with_capacity(chunk_len));
@@ -118,7 +148,7 @@ fn write(group: &Group, engine: &dyn Engine, epoch: u64) -> Result<()> {
 /// Makes the filter of a group of what a device has of this epoch; false if it has none.
 fn read(group: &Group, engine: &dyn Engine, epoch: u64) -> Result<bool> {
     let Some(head) = Head::read(engine)? else { return Ok(false) };
-    if !head.is_sealed || head.epoch != epoch || head.version != VERSION {
+    if !head.is_sealed || head.epoch != epoch {
         return Ok(false);
     }
     let Ok(rebuild) = group.filter.rebuild(head.capacity) else { return Ok(false) };

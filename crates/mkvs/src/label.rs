@@ -14,6 +14,8 @@
 //! What was written at `first` or `majority` may be on fewer members than there are: then a missing
 //! member may have been the only holder of what was acknowledged, unless the matrix was closed.
 
+use crate::group::DEVICES_MAX;
+use crate::groups::GROUPS_MAX;
 use crate::uncertain::Uncertain;
 use coreplane_engine::{Engine, Error, Result, WriteOptions};
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,9 @@ use std::collections::BTreeMap;
 
 /// The version of this format.
 const VERSION: u32 = 1;
+
+/// No epoch and no mark is ever greater.
+const NUMBER_MAX: u64 = 1 << 62;
 
 /// Bytes of keys that a fill may have left out.
 const UNCERTAIN_MAX: usize = 64 << 10;
@@ -156,6 +161,9 @@ pub(crate) struct Label {
     /// False from when a group's anchor was dropped, where writes wait for some members only, until those
     /// that are left have all that was acknowledged.
     pub(crate) is_level: bool,
+    /// The identities of those anchors: what was acknowledged and has not come to others they have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) holders: Vec<String>,
     /// Tombstones above this are held for the caller's sake.
     pub(crate) held: u64,
     /// Devices that were filled have got no tombstones up to this.
@@ -196,6 +204,7 @@ impl Label {
             is_clean: false,
             mark: 0,
             is_level: true,
+            holders: Vec::new(),
             held: u64::MAX,
             horizon: 0,
             uncertain: Vec::new(),
@@ -207,6 +216,16 @@ impl Label {
         let member = self.member(position);
         let identity = member.map_or_else(String::new, |member| member.identity.clone());
         Self { position, identity, ..self.clone() }
+    }
+
+    /// True if it says the same as another of its epoch, but for what is raised without a new one.
+    pub(crate) fn says_as(&self, other: &Self) -> bool {
+        let of = |it: &Self| (it.ack, it.prototype, it.has_guests, it.is_clearing);
+        of(self) == of(other)
+            && self.members == other.members
+            && self.planned == other.planned
+            && self.owners == other.owners
+            && self.moving == other.moving
     }
 
     pub(crate) fn member(&self, position: Position) -> Option<&Member> {
@@ -242,6 +261,15 @@ impl Label {
     /// True if a device is not a current member.
     pub(crate) fn is_degraded(&self) -> bool {
         self.members.iter().flatten().any(|member| member.standing != Standing::Current)
+    }
+
+    /// An anchor is about to leave, which may have what was acknowledged and has not come to others.
+    pub(crate) fn lose_holder(&mut self, position: Position) {
+        self.is_level = false;
+        let identity = self.member(position).map(|member| member.identity.clone());
+        if let Some(identity) = identity.filter(|identity| !self.holders.contains(identity)) {
+            self.holders.push(identity);
+        }
     }
 
     /// A device is a member no more.
@@ -301,6 +329,7 @@ impl Label {
         }
         let label: Self = serde_json::from_slice(&text)
             .map_err(|error| garbled(format!("the label of a device: {error}")))?;
+        label.check_shape().map_err(|what| garbled(format!("the label of a device {what}")))?;
         let groups = label.members.len();
         let mut owners = label.owners.iter().chain(label.moving.values());
         let slots = label.moving.keys().all(|slot| usize::from(*slot) < crate::SLOTS);
@@ -310,6 +339,24 @@ impl Label {
             ));
         }
         Ok(Some(label))
+    }
+
+    /// # Errors
+    /// What no label says that was ever written.
+    fn check_shape(&self) -> std::result::Result<(), String> {
+        let planned = self.planned.iter();
+        let most = self.members.iter().chain(planned).map(Vec::len).max().unwrap_or(0);
+        let Position { group, device } = self.position;
+        if self.members.is_empty() || self.members.len() > usize::from(GROUPS_MAX) {
+            return Err(format!("names {} groups", self.members.len()));
+        }
+        if most > DEVICES_MAX || usize::from(device) >= DEVICES_MAX || group >= GROUPS_MAX {
+            return Err(format!("is of {} and names {most} devices of a group", self.position));
+        }
+        if self.epoch.max(self.mark) > NUMBER_MAX {
+            return Err(format!("has epoch {} and mark {}", self.epoch, self.mark));
+        }
+        Ok(())
     }
 
     /// True if no later label can exist than this one, the highest of the devices `present`.
@@ -370,6 +417,32 @@ mod tests {
         let text = serde_json::to_string(&label(2, 2)).expect("text");
         let cut = text.replace("\"owners\":\"", "\"owners\":\"0");
         assert!(serde_json::from_str::<Label>(&cut).is_err());
+    }
+
+    #[test]
+    fn a_label_that_nobody_wrote_is_damage() {
+        let engine = coreplane_engine::model::ModelEngine::new();
+        let of = |change: &dyn Fn(&mut Label)| {
+            let mut label = label(2, 2);
+            change(&mut label);
+            label.write(&engine).expect("write");
+            Label::read(&engine)
+        };
+        assert!(matches!(of(&|_| {}), Ok(Some(_))));
+        let member = Member { identity: "more".to_owned(), standing: Standing::Current };
+        let nine = || vec![member.clone(); 9];
+        let changes: [&dyn Fn(&mut Label); 6] = [
+            &|label| label.members[1] = nine(),
+            &|label| label.planned = Some(nine()),
+            &|label| label.position.device = 8,
+            &|label| label.position.group = u16::MAX,
+            &|label| label.epoch = u64::MAX,
+            &|label| label.mark = u64::MAX,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let read = of(change);
+            assert!(matches!(read, Err(Error::Corrupt { .. })), "{number}: {read:?}");
+        }
     }
 
     fn latest(label: &Label, missing: &[(u16, u8)]) -> bool {

@@ -184,9 +184,12 @@ impl Shared {
         self.scrub_key(group, key, &mut Scrubbed::default())?;
         let hash = hash_of(key);
         let _turn = self.pending.turn(Pending::stripe_of(hash));
+        self.check_going_on()?;
         match (target(key), self.item_of(group, key)?) {
             (Some(to), Some(item)) if !has(to)? => {
-                self.give_in(&self.groups[to], hash, &item).map(|_| ())
+                // It may know of a delete that the owner has forgotten.
+                let has = self.give_in(&self.groups[to], hash, &item)?;
+                if has { Ok(()) } else { self.give_anew(self.owners.of(hash), key) }
             }
             _ => Ok(()),
         }

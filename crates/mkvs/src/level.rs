@@ -17,14 +17,13 @@ use coreplane_engine::{
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Finishes the batches that were under way in several groups: makes them, or takes them back.
+/// Finishes the batches that were under way in several groups: makes them, or takes them back. Who has no
+/// space to take one back has something older than its peers then: it is left out when those are level, for
+/// it may be the only one that has what was acknowledged.
 ///
 /// # Errors
-/// As the engines; and if a group would have no member left.
-pub(crate) fn finish_intents(
-    found: &mut BTreeMap<Position, Found>,
-    label: &mut Label,
-) -> Result<()> {
+/// As the engines; and if nobody in a group has space to take one back: then it is there still.
+pub(crate) fn finish_intents(found: &BTreeMap<Position, Found>, label: &Label) -> Result<()> {
     // By their numbers, and whether they are to be made: not where one member says no.
     let mut open: BTreeMap<(u64, u64), (Intent, bool)> = BTreeMap::new();
     for device in found.values() {
@@ -40,9 +39,11 @@ pub(crate) fn finish_intents(
             for device in found.values() {
                 refuse_on(device, &intent)?;
             }
-            for position in make_intent(&intent, found, label, false)? {
-                // It has what nobody else has.
-                leave_out(position, found, label)?;
+            let full = make_intent(&intent, found, label, false)?;
+            let has_space =
+                |of: u16| found.keys().any(|other| other.group == of && !full.contains(other));
+            if let Some(last) = full.iter().find(|it| !has_space(it.group)) {
+                return Err(no_space(*last));
             }
         }
     }
@@ -116,13 +117,17 @@ fn leave_out(
 ) -> Result<()> {
     let has_others = found.keys().any(|it| it.group == position.group && *it != position);
     if !has_others {
-        let what =
-            format!("{position} has no space for what its group has to take back or to make");
-        return Err(Error::Unusable(what));
+        return Err(no_space(position));
     }
     found.remove(&position);
     label.leave(position);
     Ok(())
+}
+
+fn no_space(position: Position) -> Error {
+    Error::Unusable(format!(
+        "{position} has no space for what its group has to take back or to make"
+    ))
 }
 
 /// What members cannot show of what they had got.
@@ -309,18 +314,27 @@ fn level_members(
         // A write whose sequence was given was older than what tombstones are kept for: then all that
         // there is is held against each other. Who lacks a key without a tombstone never had it.
         Err(Error::HistoryGone { .. }) => {
+            // What is only looked at for what it alone may have may have more, which was deleted since.
+            if let Some((left, _)) = members.all.iter().find(|(at, _)| !label.is_current(**at)) {
+                return Err(Error::Unusable(format!(
+                    "nobody knows any more what was deleted since {left} was left out: take it out, and \
+                     accept the loss of what it alone has"
+                )));
+            }
             since = None;
             newest_since(&members.all, since, doubts)?
         }
         other => other?,
     };
     let set_of = |set, (position, _): &(&Position, _)| set | 1 << position.device;
-    let all = members.all.iter().fold(0, set_of);
+    // Who was left out is given nothing: it is to be filled.
+    let current = members.all.iter().filter(|(at, _)| label.is_current(**at));
+    let all = current.fold(0, set_of);
     let behind = members.behind(label).fold(0, set_of);
     let (total, mut proven) = (newest.len() as u64, Vec::new());
     for (done, (key, (sequence, has))) in (0..).zip(newest) {
         progress(Progress { stage: "bringing members level", done, total });
-        if has == all {
+        if has & all == all {
             continue;
         }
         if since.is_none() && has & !behind == 0 && sequence <= label.mark {

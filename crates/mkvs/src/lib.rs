@@ -66,6 +66,7 @@ mod latency;
 mod level;
 mod matrix;
 mod moving;
+mod older;
 mod open;
 mod options;
 mod order;

@@ -17,7 +17,7 @@ use crate::owners::Owners;
 use crate::pending::{Devices, Pending, Seen};
 use crate::race::lookup::Kept;
 use crate::relaxed::Relaxed;
-use crate::uncertain::{self, Uncertainty};
+use crate::uncertain::{self, Uncertain, Uncertainty, just};
 use coreplane_engine::{
     Cursors, Engine, Error, Found, Limits, Mutation, Outcome, Record, Result, Ticket, UnixMillis,
     WriteOptions,
@@ -204,6 +204,9 @@ impl Shared {
                     // It is not refused if that is known.
                     self.find(hash, key, &mut |_| {})?;
                 }
+                if let Some(given) = options.sequence {
+                    self.is_outdated(&self.groups[route.owner()], key, given)?;
+                }
                 let outcome = self.groups[route.owner()].write(hash, options, write);
                 if outcome.is_err() {
                     self.give_anew_after_refusal(hash, key);
@@ -300,6 +303,35 @@ impl Shared {
         }
     }
 
+    /// The record of a key is about to be written anew with a later sequence. If nobody knows that what it
+    /// has by now is what was written last, reads fail up to that sequence: durably so, when it returns.
+    ///
+    /// # Errors
+    /// If the label cannot be written, or is full.
+    pub(crate) fn keep_uncertain(
+        &self,
+        (group, key): (u16, &[u8]),
+        known: u64,
+        sequence: u64,
+    ) -> Result<()> {
+        if self.uncertain.since(group, key).is_none_or(|since| known > since) {
+            return Ok(());
+        }
+        let mut it = Uncertain::new(group, just(key));
+        it.end(sequence);
+        let mut label = spin::lock(&self.label);
+        let before = label.clone();
+        label.uncertain.retain(|other| other.key() != it.key());
+        let taken = label.take_uncertain(std::slice::from_ref(&it));
+        if taken.is_err() {
+            label.clone_from(&before);
+        }
+        taken?;
+        self.write_changed(&mut label, &before)?;
+        self.uncertain.renew(&it);
+        Ok(())
+    }
+
     /// Reads a key, of which the caller has the turn, on a device that has the newest of it. What is
     /// shown is durable, here and elsewhere.
     pub(crate) fn find(
@@ -389,9 +421,10 @@ impl Shared {
         (hash, key): (u64, &[u8]),
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Found> {
-        let mut damaged = 0;
-        for tries in 0..READS {
+        let (mut damaged, mut tries) = (0, 0);
+        while tries < READS {
             let (device, seen) = group.reader(hash, damaged)?;
+            let before = (damaged, group.members());
             let read = if tries < READS / 4 && damaged == 0 && group.reads_by_rings(device) {
                 group.compete((hash, key), visit)?
             } else {
@@ -400,6 +433,8 @@ impl Shared {
             if let Some(found) = read {
                 return Ok(found);
             }
+            // One that is damaged, or has failed, is no write, and there may be as many of those.
+            tries += u32::from((damaged, group.members()) == before);
         }
         // Writers of the stripe come one after the other: no more of them for now. Whoever has the
         // turn does not come here, for then nobody writes.

@@ -202,6 +202,7 @@ impl Shared {
             }
             let hash = hash_of(&item.key);
             let _turn = self.pending.turn(Pending::stripe_of(hash));
+            self.check_going_on()?;
             let route = self.owners.of(hash);
             match route.to() {
                 Some(to) if route.owner() == number => {
@@ -254,10 +255,13 @@ impl Shared {
     }
 
     /// What the owner of a key has is made anew in both groups, newer than all that either has.
-    fn give_anew(&self, route: Route, key: &[u8]) -> Result<()> {
+    pub(crate) fn give_anew(&self, route: Route, key: &[u8]) -> Result<()> {
         let owner = &self.groups[route.owner()];
-        let put = self.item_of(owner, key)?.and_then(|item| item.put);
-        let item = Item { key: key.to_vec(), put, sequence: owner.draw(None) };
+        let (of_owner, sequence) = (self.item_of(owner, key)?, owner.draw(None));
+        if let Some(item) = &of_owner {
+            owner.renew(key, item.sequence, sequence)?;
+        }
+        let item = Item { key: key.to_vec(), put: of_owner.and_then(|item| item.put), sequence };
         let hash = hash_of(key);
         self.give_in(owner, hash, &item)?;
         match route.to() {
@@ -342,6 +346,7 @@ impl Shared {
         for device in group.of(group.followers()) {
             self.each_guest(group, device, &mut |key, sequence| {
                 let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
+                self.check_going_on()?;
                 let route = self.owners.of(hash_of(key));
                 if route.to() != Some(usize::from(group.number)) {
                     return Ok(());
@@ -435,6 +440,7 @@ impl Shared {
             self.each_guest(group, device, &mut |key, _| {
                 let hash = hash_of(key);
                 let _turn = self.pending.turn(Pending::stripe_of(hash));
+                self.check_going_on()?;
                 let route = self.owners.of(hash);
                 let is_wanted =
                     [Some(route.owner()), route.to()].contains(&Some(group.number.into()));

@@ -8,7 +8,7 @@
 //! was acknowledged at `all`; at `first` some were. Either way the newest counts: whatever any
 //! member has of what is newer than the label's *mark* is given to the others, deletes too.
 
-use crate::admission::{Loss, admit, is_behind, newest};
+use crate::admission::{Loss, admit, holders_of, is_behind, newest};
 use crate::believed::{Believed, Checked, believed};
 use crate::bloom::Filter;
 use crate::clear;
@@ -17,7 +17,7 @@ use crate::counters::Counters;
 use crate::decided::{is_damage, is_dead};
 use crate::device::Device;
 use crate::engine::Matrix;
-use crate::group::{DEVICES_MAX, Demote, Group, Parts, Rules};
+use crate::group::{DEVICES_MAX, Demote, Group, Parts, Renew, Rules};
 use crate::groups::{GROUPS_MAX, Groups};
 use crate::growing::Grower;
 use crate::intent::{Intent, Intents};
@@ -213,6 +213,8 @@ impl Matrix {
         // What was kept then is of what is here, unless something is lost.
         let kept_at = (label.is_clean && !label.is_clearing).then_some(label.epoch);
         let newest = label.clone();
+        let mut label = label;
+        let holders = holders_of(&mut found, &mut label);
         let admitted = admit(&mut found, label, options.accept_loss);
         let (mut label, losses) = admitted.map_err(|error| damaged_first(&damaged, error))?;
         let is_one_behind = found.values().any(|device| is_behind(&device.label, &newest));
@@ -224,17 +226,7 @@ impl Matrix {
         let is_as_kept = losses.is_empty() && !options.accept_loss && !is_one_behind;
         let kept_at = kept_at.filter(|_| is_as_kept);
         clear::finish(&mut found, &mut label)?;
-        let mut lost = 0;
-        if !label.is_clean {
-            level::finish_intents(&mut found, &mut label)?;
-            for group in 0..label.members.len() as u16 {
-                let group = (group, options.accept_loss);
-                lost = lost.max(level::level(&mut found, &mut label, group, progress)?);
-            }
-        }
-        if options.accept_loss {
-            level::accept(&mut found, &mut label, lost)?;
-        }
+        bring_level((&mut found, holders), &mut label, options.accept_loss, progress)?;
         let matrix = Self::assemble(found, label, (clock, options, kept_at))?;
         *matrix.shared.damaged.lock() = damaged;
         *matrix.shared.losses.lock() = losses;
@@ -332,6 +324,26 @@ impl Matrix {
     }
 }
 
+/// Brings the members of all groups level, unless the matrix was closed, with what those have who have left.
+fn bring_level(
+    (found, mut holders): (&mut BTreeMap<Position, Found>, BTreeMap<Position, Found>),
+    label: &mut Label,
+    accept_loss: bool,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<()> {
+    let mut lost = 0;
+    if !label.is_clean {
+        level::finish_intents(found, label)?;
+        found.append(&mut holders);
+        for group in 0..label.members.len() as u16 {
+            lost = lost.max(level::level(found, label, (group, accept_loss), progress)?);
+        }
+    }
+    // Whoever has only given what it had is to be filled first.
+    found.retain(|position, _| label.is_current(*position));
+    if accept_loss { level::accept(found, label, lost) } else { Ok(()) }
+}
+
 /// The devices of each group.
 fn by_group(found: BTreeMap<Position, Found>) -> BTreeMap<u16, Vec<Arc<Device>>> {
     let mut by_group: BTreeMap<u16, Vec<Arc<Device>>> = BTreeMap::new();
@@ -400,14 +412,18 @@ pub(crate) fn assemble_group(
     (pending, sequence, rules): (Arc<Pending>, Arc<AtomicU64>, Rules),
 ) -> Result<Arc<Group>> {
     let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
-    let shared = shared.clone();
+    let (shared, of_renew) = (shared.clone(), shared.clone());
     let demote: Demote = Box::new(move |position, device| match shared.upgrade() {
         Some(shared) => shared.demote(position, device),
         None => Err(Error::Closed),
     });
+    let renew: Renew = Box::new(move |whose, known, sequence| match of_renew.upgrade() {
+        Some(shared) => shared.keep_uncertain(whose, known, sequence),
+        None => Err(Error::Closed),
+    });
     let filter = Filter::with_capacity(FILTER_MIN);
     let filter = filter.map_err(|error| Error::Unusable(error.to_string()))?;
-    let parts = Parts { number, devices, members, filter, pending, sequence, rules, demote };
+    let parts = Parts { number, devices, members, filter, pending, sequence, rules, demote, renew };
     Ok(Arc::new(Group::new(parts)))
 }
 
@@ -429,6 +445,7 @@ fn begun(found: &BTreeMap<Position, Found>, label: Label) -> Result<(u64, Label)
     label.uncertain.iter_mut().for_each(|it| it.end(newest));
     // By now they are, or the loss was accepted.
     label.is_level = true;
+    label.holders.clear();
     label.epoch += 1;
     for (position, device) in found {
         label.at(*position).write(&*device.engine)?;

@@ -238,6 +238,8 @@ impl Shared {
             return Ok(());
         }
         let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
+        // Whoever closes goes round the turns: what is made in one that comes after is made by some.
+        self.check_writable()?;
         group.of(group.followers()).for_each(|device| device.drain());
         let healths = self.healths(group, key)?;
         if is_alike(&healths) {

@@ -132,6 +132,13 @@ impl Uncertainty {
         self.is_any.store(!ranges.is_empty(), Ordering::Release);
     }
 
+    /// One key is uncertain up to another sequence.
+    pub(crate) fn renew(&self, it: &Uncertain) {
+        let mut ranges = self.ranges.write();
+        ranges.retain(|other| other.key() != it.key());
+        ranges.push(it.clone());
+    }
+
     /// One key is known again; true if it was not.
     pub(crate) fn forget_key(&self, group: u16, key: &[u8]) -> bool {
         let mut ranges = self.ranges.write();

@@ -113,7 +113,10 @@ impl Shared {
             label.epoch += 1;
             // The others may not have got yet what the anchor had acknowledged. Who only follows has nothing
             // that was acknowledged without the anchor, which stays.
-            label.is_level &= label.ack == Ack::All || !gone.iter().any(|it| self.is_anchor(*it));
+            if label.ack != Ack::All {
+                let anchors = gone.iter().filter(|it| self.is_anchor(**it));
+                anchors.for_each(|anchor| label.lose_holder(*anchor));
+            }
             let failed = self.write_label(label);
             if failed.is_empty() {
                 break;
@@ -228,6 +231,7 @@ impl Shared {
     pub(crate) fn raise_mark(&self, is_patient: bool) -> Result<bool> {
         // One at a time: one that began later would raise it over what another waits for.
         let _marking = self.marking.lock();
+        self.drop_old_intents();
         let (newest, kept) = (self.sequence.load(Ordering::Acquire), self.pending.tombstones());
         let epoch = spin::lock(&self.label).epoch;
         // Who is given an older one from here on lowers it first.
@@ -251,10 +255,14 @@ impl Shared {
         // Below what not everybody may have, which is compared when the matrix is opened.
         let doubts = self.pending.doubts();
         let doubt = doubts.iter().map(|(_, doubt, _)| doubt.sequence).min();
-        let sure = doubt.map_or(newest, |doubt| newest.min(doubt.saturating_sub(1)));
+        let unsure = doubt.into_iter().chain(self.intents.least()).min();
+        let sure = unsure.map_or(newest, |unsure| newest.min(unsure.saturating_sub(1)));
         label.mark = label.mark.max(sure.min(self.mark.load(Ordering::Acquire)));
         // What only one had that is gone nobody has now: whoever opens the matrix must be told.
         label.is_level |= doubt.is_none();
+        if label.is_level {
+            label.holders.clear();
+        }
         let held = label.held.min(label.mark);
         // All labels first: where a device has let tombstones go, every label that is found says so.
         for group in self.groups.iter() {

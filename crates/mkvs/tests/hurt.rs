@@ -5,11 +5,14 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Error, UnixMillis, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Rack, Shape, Standing, TimeSource};
+use coreplane_mkvs::{
+    Ack, FillOptions, Matrix, Options, Position, Rack, Shape, Standing, TimeSource,
+};
 use shelf::sample::{at, opened, put};
 use shelf::{Kind, Shelf};
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const PAGE: usize = 8192;
 const KEYS: u64 = 60;
@@ -74,8 +77,12 @@ impl Part {
 
 /// A matrix that was killed when all devices had all of it.
 fn killed(part: Part, ack: Ack) -> Shelf {
+    killed_of(part, ack, 2)
+}
+
+fn killed_of(part: Part, ack: Ack, devices: u8) -> Shelf {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
-    let shape = Shape { groups: 1, ack, ..Shape::default() };
+    let shape = Shape { groups: 1, devices, ack, ..Shape::default() };
     let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
     (0..KEYS).for_each(|it| put(&matrix, &part.key(it), &part.value(it)));
     matrix.sync().expect("sync");
@@ -84,8 +91,12 @@ fn killed(part: Part, ack: Ack) -> Shelf {
 
 /// The anchor was given a write that no other has got.
 fn written_on_the_anchor(shelf: &Shelf, part: Part, number: u64) {
+    written_on(shelf, at(0, 1), part, number);
+}
+
+fn written_on(shelf: &Shelf, place: Position, part: Part, number: u64) {
     let clock: TimeSource = Arc::new(UnixMillis::now);
-    let device = shelf.open(at(0, 1), &clock).expect("open");
+    let device = shelf.open(place, &clock).expect("open");
     let sequence = Some(device.advance_sequence().expect("a sequence") + 1);
     let options = WriteOptions { sequence, ..WriteOptions::default() };
     let value = [part.value(number), b"!".to_vec()].concat();
@@ -174,5 +185,54 @@ fn where_one_is_waited_for_what_it_has_alone_and_damaged_is_an_error() {
             let found = matrix.get(&part.key(HURT)).expect("it was accepted");
             assert_eq!(found, Some(part.value(HURT)), "{part:?}");
         }
+    }
+}
+
+/// Such a key is an error still when its older record was written anew: since a write was refused, or since a
+/// device was filled that had the newer one.
+#[test]
+fn what_may_be_older_is_an_error_still_when_it_was_written_anew() {
+    // Who has no space for it, or is filled.
+    for (full, is_closed) in [(Some(2), false), (Some(2), true), (None, false), (None, true)] {
+        // One that is filled is asked what it has.
+        let part = if full.is_some() { Part::ValuesPage } else { Part::Value };
+        let shelf = killed_of(part, Ack::Majority, 3);
+        let holder = at(0, 2);
+        written_on(&shelf, holder, part, HURT);
+        part.damage(&shelf, holder, HURT);
+        let mut matrix = opened(&shelf).expect("open");
+        let key = part.key(HURT);
+        assert!(matrix.get(&key).is_err());
+        if let Some(full) = full {
+            shelf.gate(at(0, full)).is_full.store(true, Ordering::SeqCst);
+            for _ in 0..4 {
+                let refused = matrix.put(&key, b"refused", &WriteOptions::default());
+                assert!(refused.is_err(), "{full}: {refused:?}");
+            }
+            shelf.gate(at(0, full)).is_full.store(false, Ordering::SeqCst);
+        } else {
+            shelf.pull(holder);
+            put(&matrix, &part.key(0), &part.value(0));
+            shelf.put_back(holder);
+            let options = FillOptions::default();
+            matrix.replace(&shelf, holder, &options, &|_| {}).expect("replace");
+        }
+        for is_opened in [false, true] {
+            if is_opened {
+                if is_closed {
+                    matrix.close().expect("close");
+                }
+                drop(matrix);
+                matrix = opened(&shelf).expect("open");
+            }
+            for _ in 0..3 {
+                let found = matrix.get(&key);
+                let found = found.map(|value| value.map(|value| value.len()));
+                assert!(matches!(found, Err(Error::Unusable(_))), "{full:?}: {found:?}");
+            }
+            are_right(&matrix, part, Some(HURT));
+        }
+        put(&matrix, &key, b"since");
+        assert_eq!(matrix.get(&key).expect("get").as_deref(), Some(&b"since"[..]), "{full:?}");
     }
 }

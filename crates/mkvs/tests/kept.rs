@@ -3,10 +3,12 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, WriteOptions};
-use coreplane_mkvs::{FillOptions, Matrix, Options, Position, Shape};
+use coreplane_engine::{Engine, UnixMillis, WriteOptions};
+use coreplane_mkvs::{FillOptions, Matrix, Options, Position, Rack, Shape, TimeSource};
 use shelf::{Kind, Shelf};
 use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const KEYS: u64 = 5000;
@@ -130,4 +132,44 @@ fn what_was_kept_and_is_damaged_is_not_taken() {
     let matrix = opened(&shelf);
     assert!(looks(&shelf) > 0);
     are_found(&matrix, DELETED..KEYS);
+}
+
+/// So has what says how it is to be read, whichever of its numbers is wrong by a bit.
+#[test]
+fn what_was_kept_is_not_taken_if_a_number_of_its_head_is_wrong() {
+    let shelf = closed(Kind::Bptree);
+    let clock: TimeSource = Arc::new(UnixMillis::now);
+    let copies = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let places = || (0..2).flat_map(|group| (0..2).map(move |device| Position { group, device }));
+    let copy = |place: Position| copies.path().join(place.to_string());
+    let copied = |from: PathBuf, to: PathBuf| assert!(std::fs::copy(from, to).expect("copy") > 0);
+    places().for_each(|place| copied(shelf.path(place), copy(place)));
+    let name = b"\0coreplane matrix\0filter";
+    let (mut number, mut numbers) = (0, usize::MAX);
+    while number < numbers {
+        places().for_each(|place| copied(copy(place), shelf.path(place)));
+        let mut damaged = 0;
+        for place in places() {
+            let device = shelf.open(place, &clock).expect("open");
+            if let Some(mut head) = device.get(name).expect("get") {
+                // The last digit of each.
+                let digits = 1..head.len();
+                let is_last =
+                    |at: &usize| head[at - 1].is_ascii_digit() && !head[*at].is_ascii_digit();
+                let ends: Vec<usize> = digits.filter(is_last).collect();
+                numbers = ends.len();
+                head[ends[number] - 1] ^= 1;
+                device.put(name, &head, &WriteOptions::default()).expect("put");
+                damaged += 1;
+            }
+            device.close().expect("close");
+        }
+        assert_eq!(damaged, 2, "one member of each group has it");
+        let matrix = opened(&shelf);
+        // Who misses often asks the filter.
+        (KEYS..2 * KEYS).for_each(|it| assert!(matrix.get(&key(it)).expect("get").is_none()));
+        are_found(&matrix, DELETED..KEYS);
+        number += 1;
+    }
+    assert!(numbers > 6, "{numbers}");
 }

@@ -35,5 +35,6 @@ pub(super) fn pair(
         sequence: Arc::default(),
         rules,
         demote,
+        renew: Box::new(|_, _, _| Ok(())),
     }))
 }

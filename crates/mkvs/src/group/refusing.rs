@@ -6,19 +6,33 @@ use crate::decided::{Decided, is_damage};
 use crate::device::Device;
 use crate::order::numbers;
 use crate::pending::{Devices, Torn};
-use coreplane_engine::{Record, Result, Visibility, WriteOptions};
+use coreplane_engine::{Error, Record, Result, Visibility, WriteOptions};
 use std::sync::Arc;
 
-/// What a device has of a key.
+/// What a device has of a key, and with which sequence.
 ///
 /// # Errors
 /// As the engine, and if it is damaged.
-pub(crate) fn sound_of(device: &Device, key: &[u8]) -> Result<Old> {
-    let mut old = None;
-    let visit = &mut |record: Record<'_>| old = Some((record.value.to_vec(), record.expires_at));
-    device.engine.get_with(key, Visibility::Durable, visit)?;
+pub(crate) fn sound_of(device: &Device, key: &[u8]) -> Result<(Old, u64)> {
+    let (mut old, mut known) = (None, 0);
+    device.engine.get_with(key, Visibility::Durable, &mut |record: Record<'_>| {
+        old = Some((record.value.to_vec(), record.expires_at));
+        known = record.sequence;
+    })?;
     device.engine.check(key)?;
-    Ok(old)
+    Ok((old, known))
+}
+
+/// Of a write that was taken back: what was there before has a newer sequence than the one that was given,
+/// and to make it again would be refused as older, as if it had been made once.
+pub(crate) fn taken_back(given: Option<u64>, error: Error) -> Error {
+    match given {
+        None => error,
+        Some(given) => Error::Unusable(format!(
+            "the write with the sequence {given} was made on some devices and taken back ({error}): what \
+             was there is newer now, so that it can be made with a later sequence only"
+        )),
+    }
 }
 
 impl Group {
@@ -43,7 +57,7 @@ impl Group {
         decided: &Decided<'_>,
         NotMade { made, device, error }: NotMade,
     ) -> Result<Tried> {
-        let mut torn = Torn { made, asked, old: None };
+        let mut torn = Torn { made, asked, old: None, known: 0 };
         let taken_back = self.take_back(&mut torn, decided.key);
         // A delete may have been looked at elsewhere, by who makes the filter.
         if made & 1 << asked != 0 || decided.put.is_none() {
@@ -61,21 +75,35 @@ impl Group {
     /// If there is none, or it cannot be read; then it is noted in `torn` what is known.
     pub(crate) fn take_back(&self, torn: &mut Torn, key: &[u8]) -> Result<()> {
         if torn.old.is_none() {
-            torn.old = Some(self.old_of(torn.made, torn.asked, key)?);
+            let (old, known) = self.old_of(torn.made, torn.asked, key)?;
+            (torn.old, torn.known) = (Some(old), known);
         }
         let old = torn.old.as_ref().and_then(Option::as_ref);
         let put = old.map(|(value, expires_at)| (value.as_slice(), *expires_at));
-        let sequence = Some(self.draw(None));
+        let sequence = self.draw(None);
+        if put.is_some() {
+            self.renew(key, torn.known, sequence)?;
+        }
         // It takes the place of what had been there: a full device must not be left out for that.
-        let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
+        let options =
+            WriteOptions { sequence: Some(sequence), is_vital: true, ..WriteOptions::default() };
         self.restore(torn.made, |device, is_spared| {
             Decided { key, put }.restore(&*device.engine, &options, is_spared)
         })
     }
 
-    /// What was there before a write that was made on some, of a member on which it was not and where it
+    /// The record of a key is about to be written anew, with another sequence than is `known` of it: if nobody
+    /// knew that it is what was written last, nobody is to think so afterwards. The caller has the turn.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    pub(crate) fn renew(&self, key: &[u8], known: u64, sequence: u64) -> Result<()> {
+        (self.renew)((self.number, key), known, sequence)
+    }
+
+    /// What was there before a write that was made on some, and its sequence, of a member on which it was not and where it
     /// is not damaged: what is written anew has a checksum of its own. The caller has the turn.
-    fn old_of(&self, made: Devices, asked: u8, key: &[u8]) -> Result<Old> {
+    fn old_of(&self, made: Devices, asked: u8, key: &[u8]) -> Result<(Old, u64)> {
         let sure = self.pending.sure_of(self.number, self.members(), |it| it == key);
         let of_asked = std::iter::once(asked).chain(numbers(self.members()));
         let mut why = self.lost();

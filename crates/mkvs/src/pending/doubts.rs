@@ -30,6 +30,8 @@ pub(crate) struct Torn {
     pub(crate) asked: u8,
     /// What was there before, if that is known.
     pub(crate) old: Option<Old>,
+    /// The sequence of that.
+    pub(crate) known: u64,
 }
 
 impl Entry {
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     fn torn() -> Torn {
-        Torn { made: 0b1, asked: 1, old: None }
+        Torn { made: 0b1, asked: 1, old: None, known: 0 }
     }
 
     #[test]

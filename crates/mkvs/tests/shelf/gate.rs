@@ -21,6 +21,8 @@ pub(crate) struct Gate {
     pub(crate) is_lagging: AtomicBool,
     /// What takes space is refused.
     pub(crate) is_full: AtomicBool,
+    /// So is what must not fail for want of space, but for the label.
+    pub(crate) is_full_to_the_last: AtomicBool,
     /// Intents are not written down, and said to be.
     pub(crate) forgets_intents: AtomicBool,
     /// Gets wait, or puts, or deletes.
@@ -39,6 +41,8 @@ pub(crate) struct Gate {
     pub(crate) panics: AtomicU64,
     /// So many writes of callers panic.
     pub(crate) write_panics: AtomicU64,
+    /// So many deletes fail, as if the device had for a moment.
+    pub(crate) fails_deletes: AtomicU64,
     /// Calls for many keys that have come so far.
     pub(crate) looks: AtomicU64,
     /// Gets that have come so far, and those that are held now.
@@ -128,7 +132,12 @@ impl Gate {
             }
             _ => false,
         };
-        takes_space && is(&self.is_full)
+        let takes_the_last = match call {
+            // All that the matrix copies has its sequence given.
+            Call::Put(options) | Call::Change(options) => options.sequence.is_some(),
+            _ => takes_space,
+        };
+        takes_space && is(&self.is_full) || takes_the_last && is(&self.is_full_to_the_last)
     }
 }
 
@@ -160,6 +169,10 @@ impl Around for Gate {
         let turn = self.turn.as_ref().map(spin::lock);
         if is(&self.is_out) || is(&self.is_dead) {
             let source = std::io::Error::other("the device was pulled out");
+            return Err(Error::Io { context: "a device".to_owned(), source });
+        }
+        if matches!(call, Call::Delete) && is_left(&self.fails_deletes) {
+            let source = std::io::Error::other("the device does not answer");
             return Err(Error::Io { context: "a device".to_owned(), source });
         }
         if matches!(call, Call::Scan) && is(&self.scans_damaged) {

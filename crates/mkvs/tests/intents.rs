@@ -1,0 +1,142 @@
+//! Batches over several groups whose intents are found when the matrix is opened, or cannot be deleted.
+
+mod shelf;
+
+use coreplane_engine::{Batch, Engine, Error, WriteOptions};
+use coreplane_mkvs::bloom::hash_of;
+use coreplane_mkvs::place::{deal, slot_of};
+use coreplane_mkvs::{Ack, Matrix, Options, Position, Rack, Shape, Standing, TimeSource};
+use shelf::sample::{at, key, opened, put, standing};
+use shelf::{Kind, Shelf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Keys of a group.
+fn keys_of(group: u16) -> impl Iterator<Item = Vec<u8>> {
+    let owners = deal(2);
+    (0..100).map(|number| key(0, number)).filter(move |it| owners[slot_of(hash_of(it))] == group)
+}
+
+/// A rack some of whose devices have no space at all.
+struct Full<'a>(&'a Shelf, &'a [Position]);
+
+impl Rack for Full<'_> {
+    fn present(&self) -> Result<Vec<Position>, Error> {
+        self.0.present()
+    }
+
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>, Error> {
+        self.0.create(place, time)
+    }
+
+    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>, Error> {
+        let engine = self.0.open(place, time)?;
+        let is_full = self.1.contains(&place);
+        self.0.gate(place).is_full_to_the_last.store(is_full, Ordering::SeqCst);
+        Ok(engine)
+    }
+
+    fn remove(&self, place: Position) -> Result<(), Error> {
+        self.0.remove(place)
+    }
+}
+
+/// A batch of two keys that was cut off when it was made, and its intent still there; before it a write of
+/// another key that the anchor of group 0 alone has.
+fn cut_off() -> (Shelf, [Vec<u8>; 3]) {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { ack: Ack::First, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let (mut of_group_0, mut of_group_1) = (keys_of(0), keys_of(1));
+    let mut next = || of_group_0.next().expect("a key");
+    let [alone, one, other] = [next(), next(), of_group_1.next().expect("a key")];
+    [&alone, &one, &other].into_iter().for_each(|key| put(&matrix, key, b"old"));
+    matrix.sync().expect("all have all");
+    let follower = shelf.gate(at(0, 0));
+    follower.is_lagging.store(true, Ordering::SeqCst);
+    put(&matrix, &alone, b"acknowledged");
+    let mut batch = Batch::new();
+    batch.put(&one, b"new").put(&other, b"new");
+    follower.holds_deletes.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let cut_off = matrix.apply(&batch, &WriteOptions::default());
+            assert!(cut_off.is_err(), "its intent is there: it may be taken back yet");
+        });
+        while follower.held_deletes.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        shelf.cut_power();
+        follower.holds_deletes.store(false, Ordering::SeqCst);
+        follower.is_lagging.store(false, Ordering::SeqCst);
+    });
+    drop(matrix);
+    shelf.restore_power();
+    (shelf, [alone, one, other])
+}
+
+/// Who has no space to take a batch back is left out; but not before its peers have what it alone has.
+#[test]
+fn one_that_has_no_space_is_not_left_out_before_its_peers_have_what_it_has() {
+    let (shelf, [alone, one, other]) = cut_off();
+    let full = [at(0, 1)];
+    let matrix = Matrix::open(&Full(&shelf, &full), &Options::default(), &|_| {}).expect("open");
+    assert_eq!(standing(&matrix, full[0]), Standing::Absent);
+    assert_eq!(matrix.get(&alone).expect("get").as_deref(), Some(&b"acknowledged"[..]));
+    for key in [&one, &other] {
+        assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"old"[..]));
+    }
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// If none of a group has space to take it back nothing is changed, and nothing lost when there is space.
+#[test]
+fn a_batch_that_nobody_has_space_to_take_back_is_there_as_a_whole_later() {
+    let (shelf, [alone, one, other]) = cut_off();
+    let full = [at(0, 0), at(0, 1)];
+    let refused = Matrix::open(&Full(&shelf, &full), &Options::default(), &|_| {});
+    assert!(
+        matches!(&refused, Err(Error::Unusable(what)) if what.contains("no space")),
+        "{refused:?}"
+    );
+    drop(refused);
+    let matrix = opened(&shelf).expect("there is space");
+    assert_eq!(matrix.get(&alone).expect("get").as_deref(), Some(&b"acknowledged"[..]));
+    for key in [&one, &other] {
+        assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"old"[..]));
+    }
+    assert!(matrix.standings().iter().all(|(_, it)| *it == Standing::Current));
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// An intent that cannot be deleted, on a device that is alone in its group: its batch is made again when the
+/// matrix is opened, and what was deleted meanwhile is not there again.
+#[test]
+fn what_was_deleted_stays_deleted_though_an_intent_is_still_there() {
+    for (fails, is_closed) in [(u64::MAX, false), (1, false), (1, true)] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let shape = Shape { devices: 1, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        let [one, other] = [0, 1].map(|group| keys_of(group).next().expect("a key"));
+        shelf.gate(at(0, 0)).fails_deletes.store(fails, Ordering::SeqCst);
+        let mut batch = Batch::new();
+        batch.put(&one, b"new").put(&other, b"new");
+        let made = matrix.apply(&batch, &WriteOptions::default());
+        assert!(matches!(&made, Err(Error::Unusable(what)) if what.contains("made")), "{made:?}");
+        for key in [&one, &other] {
+            assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"new"[..]));
+        }
+        matrix.delete(&other, &WriteOptions::default()).expect("delete");
+        // The mark is raised, and leaves are written anew without what nobody needs any more.
+        (0..1 << 20).for_each(|_| assert!(matrix.advance_sequence().is_ok()));
+        (0..20_000).for_each(|number| put(&matrix, &key(1, number % 500), b"more"));
+        if is_closed {
+            matrix.close().expect("it is deleted by now");
+        }
+        drop(matrix);
+        let matrix = opened(&shelf).expect("open");
+        assert_eq!(matrix.get(&one).expect("get").as_deref(), Some(&b"new"[..]));
+        assert_eq!(matrix.get(&other).expect("get"), None, "{fails}, {is_closed}");
+        assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+    }
+}

@@ -1,0 +1,77 @@
+//! Writes with sequences that their caller gives, and that are older than deletes which some devices have
+//! forgotten.
+
+mod shelf;
+
+use coreplane_engine::{Batch, Engine, Outcome, WriteOptions};
+use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Shape};
+use shelf::sample::{at, key, put};
+use shelf::{Kind, Shelf};
+
+/// A device that is filled is not given what its peers may forget: they may know it still.
+#[test]
+fn what_was_deleted_is_not_there_again_on_some() {
+    for (kind, fresh, is_batch) in [
+        (Kind::Bptree, 0, false),
+        (Kind::Bptree, 1, false),
+        (Kind::Scmkv, 0, false),
+        (Kind::Scmkv, 1, false),
+        (Kind::Bptree, 0, true),
+        (Kind::Bptree, 1, true),
+    ] {
+        let shelf = Shelf::new(kind, 16 << 20);
+        let shape = Shape { groups: 1, ack: Ack::All, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        for key in [&b"deleted"[..], b"there"] {
+            put(&matrix, key, b"old");
+        }
+        let sequence = matrix.advance_sequence().expect("sequence");
+        let given = WriteOptions { sequence: Some(sequence), ..WriteOptions::default() };
+        (0..500).for_each(|number| put(&matrix, &key(9, number), b"value"));
+        // What is beside it is in leaves that stay as they are.
+        for (around, number) in (0..400).flat_map(|number| [("a", number), ("k", number)]) {
+            put(&matrix, format!("{around} {number:040}").as_bytes(), b"value");
+        }
+        for key in [b"deleted".to_vec(), key(9, 77)] {
+            matrix.delete(&key, &WriteOptions::default()).expect("delete");
+        }
+        put(&matrix, b"there", b"newer");
+        // The mark is raised: all have it, so that it may be forgotten.
+        (0..1 << 20).for_each(|_| assert!(matrix.advance_sequence().is_ok()));
+        // One of the tombstones is dropped, where leaves are written anew, and the other is there.
+        let numbers = (0..20_000).map(|number| number % 500).filter(|number| *number != 77);
+        numbers.for_each(|number| put(&matrix, &key(9, number), b"more"));
+        let is_dropped = matrix.tombstone_horizon() > sequence;
+        assert!(is_dropped || kind == Kind::Scmkv);
+        shelf.pull(at(0, fresh));
+        put(&matrix, b"more", b"value");
+        let options = FillOptions { is_fresh: true, ..FillOptions::default() };
+        matrix.replace(&shelf, at(0, fresh), &options, &|_| {}).expect("replace");
+        for number in 0..2 {
+            if is_batch {
+                let mut batch = Batch::new();
+                batch.put(b"deleted", b"given").put(b"there", b"given").put(b"never", b"given");
+                matrix.apply(&batch, &given).expect("apply");
+            } else {
+                let outcome = matrix.put(b"deleted", b"given", &given).expect("put");
+                let is_newer = matches!(outcome, Outcome::NotNewer(..));
+                assert!(is_newer, "{kind:?}, {fresh}: {outcome:?}");
+                matrix.put(b"there", b"given", &given).expect("put");
+                let outcome = matrix.put(b"never", b"given", &given).expect("put");
+                assert_eq!(outcome.written().is_some(), number == 0, "{outcome:?}");
+            }
+            let expected = [
+                (&b"deleted"[..], None),
+                (b"there", Some(&b"newer"[..])),
+                (b"never", Some(b"given")),
+            ];
+            for device in 0..2 {
+                for (key, value) in expected {
+                    let found = shelf.engine(at(0, device)).get(key).expect("get");
+                    assert_eq!(found.as_deref(), value, "{kind:?}, {fresh}, {is_batch}: {device}");
+                }
+            }
+            assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+        }
+    }
+}
