@@ -116,6 +116,8 @@ impl Shared {
             label.is_level &= label.ack == Ack::All || !gone.iter().any(|it| self.is_anchor(*it));
             let failed = self.write_label(label);
             if failed.is_empty() {
+                // Which the next one says.
+                label.heard = label.epoch;
                 break;
             }
             for (position, error) in failed {
