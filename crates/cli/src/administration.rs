@@ -167,6 +167,7 @@ pub(crate) fn status(matrix: &MatrixStore) -> Value {
     let mut object = json!({
         "devices": status.devices.iter().map(device).collect::<Vec<Value>>(),
         "damaged": damaged,
+        "removed": status.removed.iter().map(Position::to_string).collect::<Vec<String>>(),
         "departures": departures,
         "losses": status.losses.iter().map(loss).collect::<Vec<Value>>(),
         "in_doubt": {"devices": of_devices, "keys": keys, "ranges": ranges},

@@ -89,6 +89,9 @@ pub(crate) fn stats(pool: &Pool) -> Outcome {
 }
 
 pub(crate) fn grow(grow: &Grow) -> Outcome {
+    if grow.pool.path().is_dir() {
+        return grow_matrix(grow);
+    }
     let store = grow.pool.open()?;
     let before = store.engine().stats().pool_bytes;
     let grown = store.grow(grow.size);
@@ -99,6 +102,25 @@ pub(crate) fn grow(grow: &Grow) -> Outcome {
         "pool": grow.pool.path().display().to_string(),
         "bytes_before": before,
         "pool_bytes": after,
+    });
+    tell(&facts, grow.pool.json)
+}
+
+/// Each device of it.
+fn grow_matrix(grow: &Grow) -> Outcome {
+    let bytes = || -> Result<u64, Failure> {
+        let store = grow.pool.look()?;
+        let bytes = store.engine().stats().pool_bytes;
+        store.close()?;
+        Ok(bytes)
+    };
+    let before = bytes()?;
+    let config = grow.pool.config().background(false);
+    config.grow_devices(grow.size).map_err(|error| Failure::of_pool(&error, config.path()))?;
+    let facts = json!({
+        "pool": grow.pool.path().display().to_string(),
+        "bytes_before": before,
+        "pool_bytes": bytes()?,
     });
     tell(&facts, grow.pool.json)
 }

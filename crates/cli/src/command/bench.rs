@@ -72,6 +72,8 @@ fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
     let config = bench.paths.of(config);
     let store = config.open_or_create();
     let store = store.map_err(|error| Failure::of_pool(&error, config.path()))?;
+    pool::warn(&store);
+    pool::refuse_device(&store, config.path())?;
     let engine = store.engine();
     if steps.iter().any(|step| step.workload == Workload::E) && engine.ordered().is_none() {
         let engine = engine.name();

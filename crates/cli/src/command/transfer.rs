@@ -26,6 +26,7 @@ pub(crate) fn load(load: &Load) -> Outcome {
         None => (Box::new(io::stdin().lock()), 0),
     };
     let store = pool::open(&load.pool.config())?;
+    pool::refuse_device(&store, &load.pool.path())?;
     let bar = Bar::new("load", total, total > 0);
     let loaded = load_lines(input, &**store.engine(), &mut |bytes| {
         bar.advance(if total > 0 { bytes } else { 1 });
