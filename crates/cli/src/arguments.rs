@@ -162,7 +162,7 @@ pub(crate) struct Replace {
     #[arg(long)]
     pub(crate) fresh: bool,
     /// Copy at most so much in a second, for example 100MiB.
-    #[arg(long, value_name = "SIZE", value_parser = terms::size)]
+    #[arg(long, value_name = "SIZE", value_parser = terms::some)]
     pub(crate) limit: Option<u64>,
 }
 
@@ -171,7 +171,7 @@ pub(crate) struct AddGroup {
     #[command(flatten)]
     pub(crate) tended: Tended,
     /// Copy at most so much in a second, for example 100MiB.
-    #[arg(long, value_name = "SIZE", value_parser = terms::size)]
+    #[arg(long, value_name = "SIZE", value_parser = terms::some)]
     pub(crate) limit: Option<u64>,
 }
 

@@ -5,7 +5,7 @@ use crate::matrix::{self, Directory, MatrixShape};
 use crate::tending::MatrixStore;
 use coreplane_bptree::Bptree;
 use coreplane_engine::model::ModelEngine;
-use coreplane_engine::{Durability, Engine, Error, Result};
+use coreplane_engine::{Durability, Engine, Error, Result, Stats};
 use coreplane_mkvs::{Matrix, Options, Prototype, Shape};
 use coreplane_pmem::{Medium, Pool};
 use coreplane_scmkv::{Placement, Repair, Scmkv, Tell};
@@ -244,6 +244,16 @@ impl Store {
                 "whatever the processor's caches had not written back".to_owned()
             }
         }
+    }
+
+    /// The number of records, and the counters when all has been counted, which is done in the background else
+    /// after an open: it takes as long as to look at the index of each device.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub fn counted(&self) -> Result<(u64, Stats)> {
+        self.matrix.iter().for_each(|matrix| matrix.matrix().count_on_devices());
+        Ok((self.engine.len()?, self.engine.stats()))
     }
 
     /// Grows the pool to `size` bytes while it is in use; nothing to do if it is that large.

@@ -56,12 +56,12 @@ fn status(looked: &Looked) -> Outcome {
         serde_json::from_str(&text).map_err(|error| server.failed(&error))?
     } else {
         let store = tended.pool.look()?;
+        // Nobody has counted them in the background.
+        let counted = store.counted();
         let status = matrix_of(&store, tended).map(|matrix| administration::status(matrix));
-        let records = store.engine().len();
         store.close()?;
         let mut status = status?;
-        // Nobody has counted them in the background.
-        status["records"] = records?.into();
+        status["records"] = counted?.0.into();
         status
     };
     if let Some(place) = &looked.device {
