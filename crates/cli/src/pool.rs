@@ -3,7 +3,7 @@
 use crate::arguments::{NewPool, Paths, Pool};
 use crate::failure::Failure;
 use crate::terms;
-use coreplane::{Store, StoreConfig};
+use coreplane::{Position, Store, StoreConfig};
 use std::path::{Path, PathBuf};
 
 impl Pool {
@@ -43,7 +43,9 @@ impl Pool {
 
 /// What is written to a device of a matrix by itself its peers do not have.
 pub(crate) fn refuse_device(store: &Store, path: &Path) -> Result<(), Failure> {
-    if !store.is_device()? {
+    // By its name too: any client may have written what looks like a device's records.
+    let name = path.file_name().and_then(|name| name.to_str());
+    if name.is_none_or(|name| name.parse::<Position>().is_err()) || !store.is_device() {
         return Ok(());
     }
     store.close()?;

@@ -62,7 +62,7 @@ fn what_is_no_pool_is_left_out_and_replaced() -> Outcome<()> {
     let ways: [(&str, Spoil); 5] = [
         ("emptied", |path| Ok(std::fs::write(path, b"")?)),
         ("zeroes", |path| Ok(std::fs::write(path, vec![0; 1 << 20])?)),
-        ("a text", |path| Ok(std::fs::write(path, b"no pool\n".repeat(4096))?)),
+        ("a text", |path| Ok(std::fs::write(path, b"no pool\n".repeat(3 << 20))?)),
         ("a pipe", |path| {
             std::fs::remove_file(path)?;
             make_fifo(path)
@@ -89,6 +89,7 @@ fn what_is_no_pool_is_left_out_and_replaced() -> Outcome<()> {
         matrix.expect(0, &["matrix", "replace", "--device", "g0d1", "--fresh"])?;
         let status = matrix.expect(0, &["matrix", "status", "--json"])?;
         assert!(status.contains("\"degraded\":false"), "{name}: {status}");
+        assert_eq!(std::fs::metadata(&device)?.len(), 16 << 20, "{name}: as large as its peer");
         assert_eq!(device.is_symlink(), is_link, "{name}: it is where the link says");
         matrix.is_sound()?;
     }
@@ -214,6 +215,18 @@ fn devices_grow_and_are_not_written_to_by_themselves() -> Outcome<()> {
         check(&served, b"value")?;
         served.terminate()?;
         matrix.is_sound()?;
+        // A whole group is lost: the other can be saved.
+        ["g0d0", "g0d1"]
+            .iter()
+            .try_for_each(|name| std::fs::remove_file(matrix.path.join(name)))?;
+        tells(&matrix, 2, &["one of g0d0, g0d1 is needed"], &["get", "key 1"])?;
+        let saved = place.pool(&format!("{engine}/g1d0"))?.expect(0, &["dump"])?;
+        let other = place.created(&format!("{engine} saved"), &TWO_BY_TWO)?;
+        other.expect_with(0, &["load"], saved.as_bytes())?;
+        let lines = saved.lines().count() as u64;
+        assert!((1..200).contains(&lines));
+        let status: Value = serde_json::from_str(&other.expect(0, &["info", "--json"])?)?;
+        assert_eq!(status["records"].as_u64(), Some(lines));
     }
     Ok(())
 }

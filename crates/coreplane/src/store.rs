@@ -277,12 +277,9 @@ impl Store {
     }
 
     /// True if it is a single device of a matrix, which is not to be written to by itself: its peers would not
-    /// have it.
-    ///
-    /// # Errors
-    /// As the engine.
-    pub fn is_device(&self) -> Result<bool> {
-        Ok(self.pooled.is_some() && coreplane_mkvs::is_device(&*self.engine)?)
+    /// have it. Some of its records are the matrix's own ([`is_own_key`](crate::is_own_key)).
+    pub fn is_device(&self) -> bool {
+        self.pooled.is_some() && coreplane_mkvs::is_device(&*self.engine)
     }
 
     /// Stops background work and leaves a clean store behind; a copy is gone.

@@ -308,10 +308,11 @@ impl MatrixStore {
         let (mut size, mut engine, mut page_size) = (0, None, None);
         for place in places(path).map_err(io)? {
             let path = path.join(place.to_string());
+            // What is no pool has no size that anybody has asked for.
+            let Some(its) = pool_engine(&path) else { continue };
             size = size.max(std::fs::metadata(&path).map_err(io)?.len());
-            let its = pool_engine(&path);
-            engine = engine.or(its);
-            if its == Some(EngineChoice::Bptree) {
+            engine = engine.or(Some(its));
+            if its == EngineChoice::Bptree {
                 page_size = page_size.or_else(|| pool_page_size(&path));
             }
         }

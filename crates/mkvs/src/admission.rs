@@ -183,7 +183,11 @@ fn promote(
     let stale = found.iter().filter(|(at, _)| at.group == group && is_whole(at));
     let newest = stale.max_by_key(|(_, device)| (device.label.epoch, device.label.mark));
     let none = format!("group {group} has no current device here");
-    let Some((position, device)) = newest else { return Err(Error::Unusable(none)) };
+    let current = label.positions().filter(|at| at.group == group && label.is_current(*at));
+    let current: Vec<Position> = current.collect();
+    let Some((position, device)) = newest else {
+        return Err(Error::Unusable(format!("{none}: one of {} is needed", names(&current))));
+    };
     let (position, Label { epoch, mark, .. }) = (*position, &device.label);
     if !accept_loss {
         return Err(Error::Unusable(format!(

@@ -95,6 +95,7 @@ pub use group::DEVICES_MAX;
 pub use groups::GROUPS_MAX;
 pub use heal::InDoubt;
 pub use label::{Ack, Position, Standing, is_device};
+pub use matrix::is_reserved as is_own_key;
 pub use open::{Rack, Shape};
 pub use options::Options;
 pub use place::SLOTS;

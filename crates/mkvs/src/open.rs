@@ -366,7 +366,7 @@ fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
             Ok(Seen::Device(Found { engine, belief, label }))
         }
         Ok((checked, None)) => {
-            let what = format!("the device at {place} belongs to no matrix");
+            let what = format!("the device at {place} belongs to no matrix: take it out");
             Ok(Seen::Blank(Error::Unusable(what), Some(checked)))
         }
         Err(error) if is_damage(&error) || is_dead(&error) => Ok(Seen::Damaged(error.to_string())),

@@ -74,8 +74,13 @@ pub(crate) fn dump(dump: &Dump) -> Outcome {
     };
     let mut out = BufWriter::with_capacity(1 << 20, output);
     let bar = Bar::new("dump", store.engine().len()?, false);
+    // What is left of a matrix: the rest of a device is of no use elsewhere.
+    let is_device = store.is_device();
     let done = each_record(&**store.engine(), &mut |entry| {
         bar.advance(1);
+        if is_device && coreplane::is_own_key(entry.key) {
+            return Ok(true);
+        }
         json::write_line(&mut out, &json::entry(entry, false))?;
         Ok(true)
     });
