@@ -88,7 +88,7 @@ fn fill_options(words: &[&str]) -> Result<FillOptions, String> {
         if word.eq_ignore_ascii_case("fresh") {
             options.is_fresh = true;
         } else if word.eq_ignore_ascii_case("limit") {
-            let limit = words.next().and_then(|word| word.parse().ok());
+            let limit = words.next().and_then(|word| word.parse().ok()).filter(|limit| *limit > 0);
             options.bytes_per_second_max = Some(limit.ok_or("LIMIT wants bytes in a second")?);
         } else {
             return Err(format!("`{word}` is none of FRESH, LIMIT"));
@@ -167,6 +167,7 @@ pub(crate) fn status(matrix: &MatrixStore) -> Value {
     let mut object = json!({
         "devices": status.devices.iter().map(device).collect::<Vec<Value>>(),
         "damaged": damaged,
+        "removed": status.removed.iter().map(Position::to_string).collect::<Vec<String>>(),
         "departures": departures,
         "losses": status.losses.iter().map(loss).collect::<Vec<Value>>(),
         "in_doubt": {"devices": of_devices, "keys": keys, "ranges": ranges},

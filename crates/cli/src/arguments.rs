@@ -38,7 +38,7 @@ const EXIT_CODES: &str = "Exit codes:
       no such key; put did not write, as it was told; bench --workload resync lost something
   2   the pool cannot be used: it is not there, is no pool, is locked, or cannot be opened
   3   what was asked for cannot be: over a limit, not in this engine
-  4   no space: delete records, grow the pool (a matrix: add a group), or free the file system
+  4   no space: delete records, grow the pool (of a matrix all devices, or add a group), or free the file system
   5   the system or the medium failed
   64  wrong usage of the command
   70  a page of the pool could not be read (SIGBUS)";
@@ -78,7 +78,7 @@ pub(crate) enum Command {
     Verify(Verify),
     /// Show the counters of a pool.
     Stats(Pool),
-    /// Make a pool larger.
+    /// Make a pool larger, or each device of a matrix.
     Grow(Grow),
     /// Look after a matrix.
     #[command(subcommand)]
@@ -162,7 +162,7 @@ pub(crate) struct Replace {
     #[arg(long)]
     pub(crate) fresh: bool,
     /// Copy at most so much in a second, for example 100MiB.
-    #[arg(long, value_name = "SIZE", value_parser = terms::size)]
+    #[arg(long, value_name = "SIZE", value_parser = terms::some)]
     pub(crate) limit: Option<u64>,
 }
 
@@ -171,7 +171,7 @@ pub(crate) struct AddGroup {
     #[command(flatten)]
     pub(crate) tended: Tended,
     /// Copy at most so much in a second, for example 100MiB.
-    #[arg(long, value_name = "SIZE", value_parser = terms::size)]
+    #[arg(long, value_name = "SIZE", value_parser = terms::some)]
     pub(crate) limit: Option<u64>,
 }
 
@@ -205,7 +205,8 @@ pub(crate) struct NewPool {
     #[arg(long, default_value = "1GiB", value_parser = terms::size)]
     pub(crate) size: u64,
     /// Create a matrix, in a directory: 2x2 is two groups of two devices, a pool of --size bytes
-    /// each. Keys are spread over the groups; devices of a group have the same.
+    /// each. Keys are spread over the groups; devices of a group have the same. A link in the directory,
+    /// g0d1 say, that leads to nothing yet puts that device where it leads, on another disk.
     #[arg(long, value_name = "GROUPSxDEVICES")]
     pub(crate) matrix: Option<MatrixShape>,
     /// How many copies a write to a matrix that is created waits for: first, majority, all. One that exists
@@ -407,7 +408,7 @@ pub(crate) struct Dump {
 pub(crate) struct Grow {
     #[command(flatten)]
     pub(crate) pool: Pool,
-    /// Bytes that the pool shall have.
+    /// Bytes that the pool, or each device of the matrix, shall have at least.
     #[arg(long, value_parser = terms::size)]
     pub(crate) size: u64,
 }

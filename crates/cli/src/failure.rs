@@ -37,6 +37,13 @@ impl Failure {
         Self { code, message: message.into(), broken_pipe: false }
     }
 
+    /// The same, with what can be done about it.
+    pub(crate) fn with_hint(mut self, hint: &str) -> Self {
+        self.message += "; ";
+        self.message += hint;
+        self
+    }
+
     /// Whoever read our output has had enough.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         self.broken_pipe
@@ -50,6 +57,9 @@ impl Failure {
         if is_damage && !message.contains("--repair") {
             message += "; ";
             message += way_out(path);
+        }
+        if message.contains(" is locked: ") {
+            message += "; a server that has it is asked by its clients, and by `--server` of `matrix` and `scan`";
         }
         let place = path.display().to_string();
         if message.contains(&place) {

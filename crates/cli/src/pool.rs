@@ -3,8 +3,8 @@
 use crate::arguments::{NewPool, Paths, Pool};
 use crate::failure::Failure;
 use crate::terms;
-use coreplane::{Store, StoreConfig};
-use std::path::PathBuf;
+use coreplane::{Position, Store, StoreConfig};
+use std::path::{Path, PathBuf};
 
 impl Pool {
     /// Where it is.
@@ -32,6 +32,27 @@ impl Pool {
     pub(crate) fn open(&self) -> Result<Store, Failure> {
         open(&self.config().background(false).check_reads(true))
     }
+
+    /// As [`Self::open`], to write.
+    pub(crate) fn open_to_write(&self) -> Result<Store, Failure> {
+        let store = self.open()?;
+        refuse_device(&store, &self.path())?;
+        Ok(store)
+    }
+}
+
+/// What is written to a device of a matrix by itself its peers do not have.
+pub(crate) fn refuse_device(store: &Store, path: &Path) -> Result<(), Failure> {
+    // By its name too: any client may have written what looks like a device's records.
+    let name = path.file_name().and_then(|name| name.to_str());
+    if name.is_none_or(|name| name.parse::<Position>().is_err()) || !store.is_device() {
+        return Ok(());
+    }
+    store.close()?;
+    let (device, matrix) = (path.display(), path.parent().unwrap_or(path).display());
+    let message =
+        format!("{device} is a device of a matrix: write to the matrix, `--pool {matrix}`");
+    Err(Failure::new(crate::failure::UNUSABLE, message))
 }
 
 impl Paths {

@@ -27,6 +27,11 @@ pub(crate) fn page_size(text: &str) -> Result<u32, String> {
     u32::try_from(size(text)?).map_err(|_| format!("`{text}` is too large for a page"))
 }
 
+/// A size, of something that is to end: not nothing.
+pub(crate) fn some(text: &str) -> Result<u64, String> {
+    Some(size(text)?).filter(|bytes| *bytes > 0).ok_or_else(|| "with 0 it never ends".to_owned())
+}
+
 /// `1500ms`, `10s`, `5m`, `2h`, `7d`; a bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

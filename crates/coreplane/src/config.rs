@@ -253,6 +253,16 @@ impl StoreConfig {
         Store::open(self)
     }
 
+    /// Makes each device of the matrix at the path at least `size` bytes large. It is opened and closed for
+    /// that first, so that all of them are level, and nobody has it open meanwhile. Cut off, some have
+    /// grown, and the same call goes on.
+    ///
+    /// # Errors
+    /// As [`StoreConfig::open`]; [`coreplane_engine::Error::NoSpace`].
+    pub fn grow_devices(&self, size: u64) -> Result<()> {
+        crate::tending::grow_devices(self, size)
+    }
+
     /// Repairs the pool, as far as it is damaged, and opens it. `tell` is told of each thing that
     /// is damaged and what is lost by it, before anything is changed for it. A sound pool is left
     /// as it is: then there are no findings.

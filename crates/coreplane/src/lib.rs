@@ -36,7 +36,7 @@ pub use coreplane_engine::{
 };
 pub use coreplane_mkvs::{
     Ack, Departure, FillOptions, Filled, InDoubt, Loss, Position, Prototype, ReadPath, Scrubbed,
-    Standing, WritePath,
+    Standing, WritePath, is_own_key,
 };
 pub use coreplane_pmem::{MediaChoice, Medium};
 pub use coreplane_scmkv::{Fate, Finding, Placement, Repair, Tell};

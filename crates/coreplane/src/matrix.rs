@@ -4,7 +4,7 @@ use crate::config::{EngineChoice, StoreConfig};
 use crate::store::{bptree_options, check_pages, index_of, pool_engine, scmkv_options};
 use coreplane_bptree::Bptree;
 use coreplane_engine::{Engine, Error, Result};
-use coreplane_mkvs::{Position, Rack, TimeSource};
+use coreplane_mkvs::{DEVICES_MAX, GROUPS_MAX, Position, Rack, TimeSource};
 use coreplane_pmem::Medium;
 use coreplane_scmkv::{Placement, Scmkv};
 use parking_lot::Mutex;
@@ -37,7 +37,15 @@ impl FromStr for MatrixShape {
             let (groups, devices) = text.split_once('x')?;
             Some(Self { groups: groups.parse().ok()?, devices: devices.parse().ok()? })
         };
-        shape().ok_or_else(|| format!("`{text}` is no matrix; 2x2 is one"))
+        let shape = shape().ok_or_else(|| format!("`{text}` is no matrix; 2x2 is one"))?;
+        let is_possible = (1..=GROUPS_MAX).contains(&shape.groups)
+            && (1..=DEVICES_MAX).contains(&usize::from(shape.devices));
+        if is_possible {
+            return Ok(shape);
+        }
+        Err(format!(
+            "a matrix has 1 to {GROUPS_MAX} groups of 1 to {DEVICES_MAX} devices, not {text}"
+        ))
     }
 }
 
@@ -82,6 +90,12 @@ impl<'a> Directory<'a> {
         self.config.path.join(place.to_string())
     }
 
+    /// Where a device is made: a link says in which other place, on another disk perhaps.
+    fn home(&self, place: Position) -> PathBuf {
+        let path = self.path(place);
+        std::fs::read_link(&path).map_or(path, |to| self.config.path.join(to))
+    }
+
     /// The medium of the whole is that of the device that promises least.
     fn note(&self, medium: Medium, index: Placement) {
         let index = index_of(index);
@@ -96,15 +110,19 @@ impl<'a> Directory<'a> {
     }
 }
 
-/// True if there are devices in the directory.
+/// True if there are devices in the directory, or what is left of some.
 pub(crate) fn is_matrix(path: &Path) -> bool {
     places(path).is_ok_and(|places| !places.is_empty())
 }
 
+/// The places where there is something: a link to nothing is none, as if the disk were away where the
+/// device is, or none had been made there yet.
 pub(crate) fn places(path: &Path) -> std::io::Result<Vec<Position>> {
     let mut places = Vec::new();
     for entry in std::fs::read_dir(path)? {
-        places.extend(entry?.file_name().to_str().and_then(|name| name.parse::<Position>().ok()));
+        let entry = entry?;
+        let place = entry.file_name().to_str().and_then(|name| name.parse::<Position>().ok());
+        places.extend(place.filter(|_| entry.path().exists()));
     }
     Ok(places)
 }
@@ -118,7 +136,7 @@ impl Rack for Directory<'_> {
     }
 
     fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
-        let (path, config) = (self.path(place), self.config);
+        let (path, config) = (self.home(place), self.config);
         let (size, media, time) = (config.size, config.media.clone(), Some(Arc::clone(time)));
         // Its peers have what it has.
         let outlives_medium = true;
@@ -172,7 +190,7 @@ impl Rack for Directory<'_> {
     }
 
     fn remove(&self, place: Position) -> Result<()> {
-        let path = self.path(place);
+        let path = self.home(place);
         match std::fs::remove_file(&path) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                 Err(Error::Io { context: format!("remove {}", path.display()), source })
@@ -194,7 +212,7 @@ mod tests {
             assert!(name.parse::<Position>().is_err(), "{name}");
         }
         assert_eq!("3x2".parse(), Ok(MatrixShape { groups: 3, devices: 2 }));
-        for text in ["", "2", "x", "2x", "2x-1", "2x2x2"] {
+        for text in ["", "2", "x", "2x", "2x-1", "2x2x2", "0x2", "2x0", "9x9", "257x2"] {
             assert!(text.parse::<MatrixShape>().is_err(), "{text}");
         }
     }

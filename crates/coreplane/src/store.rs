@@ -5,8 +5,8 @@ use crate::matrix::{self, Directory, MatrixShape};
 use crate::tending::MatrixStore;
 use coreplane_bptree::Bptree;
 use coreplane_engine::model::ModelEngine;
-use coreplane_engine::{Durability, Engine, Error, Result};
-use coreplane_mkvs::{Matrix, Options, Shape};
+use coreplane_engine::{Durability, Engine, Error, Result, Stats};
+use coreplane_mkvs::{Matrix, Options, Prototype, Shape};
 use coreplane_pmem::{Medium, Pool};
 use coreplane_scmkv::{Placement, Repair, Scmkv, Tell};
 use std::path::Path;
@@ -42,7 +42,10 @@ impl std::fmt::Debug for Store {
 
 impl Store {
     pub(crate) fn create(config: &StoreConfig) -> Result<Self> {
-        if let Some(shape) = config.matrix {
+        // Which is one device, whatever is said of its shape.
+        let alone = config.prototype.filter(|it| *it == Prototype::Ekv);
+        let alone = alone.map(|_| MatrixShape { groups: 1, devices: 1 });
+        if let Some(shape) = alone.or(config.matrix) {
             return Self::create_matrix(config, shape);
         }
         check_single(config)?;
@@ -73,6 +76,10 @@ impl Store {
 
     pub(crate) fn open(config: &StoreConfig) -> Result<Self> {
         if config.path.is_dir() {
+            if !matrix::is_matrix(&config.path) {
+                let what = format!("{} holds no device of a matrix", config.path.display());
+                return Err(Error::Unusable(what));
+            }
             let rack = Directory::new(config);
             let options = matrix_options(config);
             let matrix = Matrix::open(&rack, &options, &|_| {})?;
@@ -103,8 +110,23 @@ impl Store {
             let what = format!("{} holds a matrix already", config.path.display());
             return Err(Error::Unusable(what));
         }
+        if config.path.is_file() {
+            let what = format!("{} is a file: a matrix lies in a directory", config.path.display());
+            return Err(Error::Unusable(what));
+        }
+        let is_new = !config.path.exists();
         std::fs::create_dir_all(&config.path)
             .map_err(|source| Error::Io { context: context(), source })?;
+        let made = Self::create_devices(config, shape);
+        if made.is_err() && is_new {
+            // Empty: what had been made is removed. If it cannot be, it does no harm.
+            let _removed = std::fs::remove_dir(&config.path).is_ok();
+        }
+        made
+    }
+
+    fn create_devices(config: &StoreConfig, shape: MatrixShape) -> Result<Self> {
+        check_space(config, shape)?;
         let rack = Directory::new(config);
         let MatrixShape { groups, devices } = shape;
         let ack = config.ack.unwrap_or_default();
@@ -224,6 +246,16 @@ impl Store {
         }
     }
 
+    /// The number of records, and the counters when all has been counted, which is done in the background else
+    /// after an open: it takes as long as to look at the index of each device.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub fn counted(&self) -> Result<(u64, Stats)> {
+        self.matrix.iter().for_each(|matrix| matrix.matrix().count_on_devices());
+        Ok((self.engine.len()?, self.engine.stats()))
+    }
+
     /// Grows the pool to `size` bytes while it is in use; nothing to do if it is that large.
     ///
     /// # Errors
@@ -233,9 +265,21 @@ impl Store {
             Some(Pooled::Scmkv(engine)) => engine.grow(size),
             Some(Pooled::Bptree(engine)) => engine.grow(size),
             None => {
-                Err(Error::Unsupported { engine: self.engine.name(), operation: "growing a pool" })
+                let operation = match &self.matrix {
+                    Some(_) => {
+                        "growing while it is open: its devices can be grown when it is closed"
+                    }
+                    None => "growing a pool",
+                };
+                Err(Error::Unsupported { engine: self.engine.name(), operation })
             }
         }
+    }
+
+    /// True if it is a single device of a matrix, which is not to be written to by itself: its peers would not
+    /// have it. Some of its records are the matrix's own ([`is_own_key`](crate::is_own_key)).
+    pub fn is_device(&self) -> bool {
+        self.pooled.is_some() && coreplane_mkvs::is_device(&*self.engine)
     }
 
     /// Stops background work and leaves a clean store behind; a copy is gone.
@@ -312,12 +356,40 @@ fn check_asked(config: &StoreConfig, matrix: &Matrix) -> Result<()> {
     }
 }
 
+/// Devices are made one after the other, and all of a memory file system at once is more than the machine may
+/// survive.
+///
+/// # Errors
+/// If the file system has no space for all of them.
+fn check_space(config: &StoreConfig, MatrixShape { groups, devices }: MatrixShape) -> Result<()> {
+    // Who has put links there has more than one file system.
+    let is_linked =
+        std::fs::read_dir(&config.path).is_ok_and(|mut entries| entries.next().is_some());
+    let all = config.size.saturating_mul(u64::from(groups)).saturating_mul(u64::from(devices));
+    match coreplane_pmem::pool::space_at(&config.path) {
+        Some(free) if all > free && !is_linked => Err(Error::Io {
+            context: format!(
+                "{groups} x {devices} devices of {} bytes are {all} bytes, and {} has {free} free",
+                config.size,
+                config.path.display()
+            ),
+            source: std::io::ErrorKind::StorageFull.into(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// # Errors
 /// If a single pool is asked to be what only a matrix can.
 fn check_single(config: &StoreConfig) -> Result<()> {
     if config.ack.is_some() || config.prototype.is_some() {
         let path = config.path.display();
-        let what = format!("{path} is a single pool: ack and prototype are of a matrix");
+        let what = match config.path.exists() {
+            true => format!("{path} is a single pool: ack and prototype are of a matrix"),
+            false => format!(
+                "ack and prototype are of a matrix, say 2x2, and {path} is to be a single pool"
+            ),
+        };
         return Err(Error::Unusable(what));
     }
     Ok(())

@@ -100,6 +100,9 @@ pub struct MatrixStatus {
     pub slots_moving: usize,
     /// Devices that are left out, since they are damaged or have failed, and why: they count as absent.
     pub damaged: Vec<(Position, String)>,
+    /// Current devices whose files are not in their places any more: they go on as long as the matrix is
+    /// open, and are missing after that.
+    pub removed: Vec<Position>,
     /// Devices that went while the matrix was open, and have not come back: when, and why.
     pub departures: Vec<Departure>,
     /// What may have been lost when it was opened, since that was accepted.
@@ -130,6 +133,27 @@ impl MatrixStatus {
     }
 }
 
+/// Grows each device that can be used, by itself.
+pub(crate) fn grow_devices(config: &StoreConfig, size: u64) -> Result<()> {
+    let store = config.open()?;
+    let damaged = store.matrix().map(|matrix| matrix.status().damaged).unwrap_or_default();
+    store.close()?;
+    // Its pools are closed with it.
+    drop(store);
+    let there = places(config.path()).map_err(|source| Error::Io {
+        context: format!("read the directory {}", config.path().display()),
+        source,
+    })?;
+    for place in there.into_iter().filter(|place| damaged.iter().all(|(it, _)| it != place)) {
+        let path = config.path().join(place.to_string());
+        let device = StoreConfig::at(path).media(config.media.clone()).background(false).open()?;
+        let grown = device.grow(size);
+        device.close()?;
+        grown?;
+    }
+    Ok(())
+}
+
 /// The matrix of an open store.
 #[derive(Debug)]
 pub struct MatrixStore {
@@ -158,17 +182,27 @@ impl MatrixStore {
         let doing = self.doing.lock().clone();
         let (damaged, in_doubt) = (self.matrix.damaged(), self.in_doubt());
         let (departures, losses) = (self.matrix.departures(), self.matrix.losses());
+        let removed = self.removed(&devices);
         MatrixStatus {
             devices,
             slots,
             slots_moving,
             damaged,
+            removed,
             departures,
             losses,
             in_doubt,
             is_degraded,
             doing,
         }
+    }
+
+    fn removed(&self, devices: &[(Position, Standing)]) -> Vec<Position> {
+        let current = || devices.iter().filter(|it| it.1 == Standing::Current).map(|it| it.0);
+        let there = places(self.config.path()).unwrap_or_default();
+        // Devices may lie in each other's places, so that nobody knows whose file is away unless one is.
+        let is_one_away = there.len() < current().count();
+        current().filter(|place| is_one_away && !there.contains(place)).collect()
     }
 
     /// To ask devices takes a look at each of their leaves: only once, and after whatever heals them.
@@ -274,10 +308,11 @@ impl MatrixStore {
         let (mut size, mut engine, mut page_size) = (0, None, None);
         for place in places(path).map_err(io)? {
             let path = path.join(place.to_string());
+            // What is no pool has no size that anybody has asked for.
+            let Some(its) = pool_engine(&path) else { continue };
             size = size.max(std::fs::metadata(&path).map_err(io)?.len());
-            let its = pool_engine(&path);
-            engine = engine.or(its);
-            if its == Some(EngineChoice::Bptree) {
+            engine = engine.or(Some(its));
+            if its == EngineChoice::Bptree {
                 page_size = page_size.or_else(|| pool_page_size(&path));
             }
         }

@@ -77,6 +77,9 @@ pub enum Error {
     /// The pool cannot be used at all.
     #[error("unusable pool: {0}")]
     Unusable(String),
+    /// There is no pool: something else, or what is left of one whose creation was cut off.
+    #[error("unusable pool: {0}")]
+    NotAPool(String),
     /// A sync of the medium failed; what was not yet durable may be lost, and writes have stopped
     /// for good.
     #[error("sync of the medium failed: {0}; writes have stopped, open the pool again")]
@@ -124,9 +127,10 @@ impl Error {
             | Self::Unsupported { .. }
             | Self::ReadOnly => Remedy::FixInput,
             Self::NoSpace { .. } => Remedy::FreeSpace,
-            Self::ChecksumMismatch { .. } | Self::Corrupt { .. } | Self::Unusable(_) => {
-                Remedy::Repair
-            }
+            Self::ChecksumMismatch { .. }
+            | Self::Corrupt { .. }
+            | Self::Unusable(_)
+            | Self::NotAPool(_) => Remedy::Repair,
             Self::SyncFailed(_) | Self::Closed => Remedy::GiveUp,
             Self::Io { source, .. } => match source.kind() {
                 std::io::ErrorKind::Interrupted

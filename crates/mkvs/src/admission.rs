@@ -35,15 +35,16 @@ pub struct Loss {
 impl std::fmt::Display for Loss {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { group, epoch, mark, what, .. } = self;
-        let (missing, kept) = (names(&self.missing), names(&self.kept));
-        write!(
-            f,
-            "group {group} goes on with {kept} (epoch {epoch}, mark {mark}) without {missing}: {what} is lost"
-        )
+        write!(f, "group {group} goes on with {} (epoch {epoch}, mark {mark})", names(&self.kept))?;
+        if !self.missing.is_empty() {
+            write!(f, " without {}", names(&self.missing))?;
+        }
+        write!(f, ": {what} is lost")
     }
 }
 
 const STALE: &str = "what was written since it was left out, and is on the missing ones alone,";
+const OUTDATED: &str = "what was written to it since";
 const UNPROVEN: &str = "what was acknowledged without those that are here, if anything was,";
 const SINGLE: &str = "what was acknowledged and had not come to those that are here";
 
@@ -51,28 +52,59 @@ fn names(positions: &[Position]) -> String {
     positions.iter().map(Position::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The label of the highest epoch, if all are of one matrix.
+/// Devices by where they belong, and where each lies.
+pub(crate) type Placed = (BTreeMap<Position, Found>, BTreeMap<Position, Position>);
+
+/// # Errors
+/// If they are not all of one matrix, or two are the same.
+pub(crate) fn by_position(devices: Vec<(Position, Found)>) -> Result<Placed> {
+    check_one_matrix(&devices)?;
+    let (mut found, mut occupied) = (BTreeMap::new(), BTreeMap::new());
+    for (place, device) in devices {
+        let position = device.label.position;
+        if let Some((other, _)) = occupied.iter().find(|(_, known)| **known == position) {
+            return Err(Error::Unusable(format!(
+                "there are two devices {position}, at {other} and at {place}: take one out"
+            )));
+        }
+        occupied.insert(place, position);
+        found.insert(position, device);
+    }
+    Ok((found, occupied))
+}
+
+/// # Errors
+/// If devices are of different matrices: who are the fewer is told to be foreign, wherever they lie.
+fn check_one_matrix(devices: &[(Position, Found)]) -> Result<()> {
+    let mut places: BTreeMap<&str, Vec<Position>> = BTreeMap::new();
+    for (place, device) in devices {
+        places.entry(&device.label.matrix).or_default().push(*place);
+    }
+    let most = places.iter().max_by_key(|(_, places)| places.len());
+    let Some((matrix, ours)) = most else { return Ok(()) };
+    let Some((other, foreign)) = places.iter().find(|(it, _)| it != &matrix) else { return Ok(()) };
+    let (foreign, ours) = (names(foreign), names(ours));
+    Err(Error::Unusable(format!(
+        "the device at {foreign} belongs to another matrix ({other}) than {ours} ({matrix}): take it out"
+    )))
+}
+
+/// The label of the highest epoch.
 ///
 /// # Errors
-/// If they are not, or there is none.
+/// If there is none.
 pub(crate) fn newest(found: &BTreeMap<Position, Found>) -> Result<Label> {
     let labels = || found.values().map(|device| &device.label);
     let epoch = labels().map(|label| label.epoch).max();
     let epoch = epoch.ok_or_else(|| Error::Unusable("there is no device".to_owned()))?;
     let latest: Vec<&Label> = labels().filter(|label| label.epoch == epoch).collect();
-    let matrix = latest.first().map_or("", |label| &label.matrix);
-    if let Some(foreign) = labels().find(|label| label.matrix != matrix) {
-        return Err(Error::Unusable(format!(
-            "device {} belongs to another matrix: {}, not {matrix}",
-            foreign.position, foreign.matrix
-        )));
-    }
     in_force(&latest).cloned()
 }
 
-/// Of labels of one epoch the one that is in force, with the greatest mark. They are the same, unless one was
-/// cut off when it had come to some devices, and the matrix was opened without those: then it gave its next
-/// label the same epoch. Who is current by the one that was cut off has not got it; by the other all have.
+/// Of labels of one epoch the one that is in force, with the greatest mark, of which most have heard. They are
+/// the same, unless one was cut off when it had come to some devices, and the matrix was opened without
+/// those: then it gave its next label the same epoch. Who is current by the one that was cut off has not got
+/// it; by the other all have.
 ///
 /// # Errors
 /// If that cannot be told: devices were opened apart from each other.
@@ -80,7 +112,7 @@ fn in_force<'l>(latest: &[&'l Label]) -> Result<&'l Label> {
     let is_on_all =
         |one: &Label| latest.iter().all(|it| !one.is_current(it.position) || one.says_as(it));
     let candidates = || latest.iter().copied().filter(|label| is_on_all(label));
-    let newest = candidates().max_by_key(|label| label.mark);
+    let newest = candidates().max_by_key(|label| (label.mark, label.heard));
     let (Some(one), Some(other)) = (latest.first(), latest.last()) else {
         return Err(Error::Unusable("there is no device".to_owned()));
     };
@@ -119,8 +151,11 @@ pub(crate) fn admit(
     let mut losses = Vec::new();
     for group in 0..label.members.len() as u16 {
         let is_here = |at: &Position| at.group == group && label.is_current(*at);
+        let mut here = found.iter().filter(|(at, _)| is_here(at)).map(|(_, device)| device);
         if !found.keys().any(is_here) {
             losses.push(promote(found, &mut label, group, accept_loss)?);
+        } else if here.all(|device| device.label.epoch < label.heard) {
+            losses.push(put_back(found, &mut label, group, accept_loss)?);
         }
     }
     found.retain(|position, _| label.is_current(*position));
@@ -160,7 +195,9 @@ pub(crate) fn holders_of(
         let is_it = |it: &Member| {
             it.identity == device.label.identity && label.holders.contains(&it.identity)
         };
-        member.is_some_and(is_it) && device.label.owners == label.owners
+        // Nor an older copy of it.
+        let has_heard = device.label.epoch >= label.heard;
+        member.is_some_and(is_it) && has_heard && device.label.owners == label.owners
     };
     let places: Vec<Position> = found.iter().filter(is_holder).map(|(at, _)| *at).collect();
     if places.is_empty() || places.len() < label.holders.len() {
@@ -209,7 +246,11 @@ fn promote(
     let stale = found.iter().filter(|(at, _)| at.group == group && is_whole(at));
     let newest = stale.max_by_key(|(_, device)| (device.label.epoch, device.label.mark));
     let none = format!("group {group} has no current device here");
-    let Some((position, device)) = newest else { return Err(Error::Unusable(none)) };
+    let current = label.positions().filter(|at| at.group == group && label.is_current(*at));
+    let current: Vec<Position> = current.collect();
+    let Some((position, device)) = newest else {
+        return Err(Error::Unusable(format!("{none}: one of {} is needed", names(&current))));
+    };
     let (position, Label { epoch, mark, .. }) = (*position, &device.label);
     if !accept_loss {
         return Err(Error::Unusable(format!(
@@ -227,6 +268,37 @@ fn promote(
     (label.has_guests, label.is_clean) = (true, false);
     let (kept, what) = (vec![position], STALE);
     Ok(Loss { group, missing, kept, epoch: *epoch, mark: *mark, what })
+}
+
+/// A group all of whose devices that are here are older copies of themselves, out of a backup, goes on with
+/// what these have.
+fn put_back(
+    found: &BTreeMap<Position, Found>,
+    label: &mut Label,
+    group: u16,
+    accept_loss: bool,
+) -> Result<Loss> {
+    let is_here = |at: &Position| found.contains_key(at);
+    let current = label.positions().filter(|at| at.group == group && label.is_current(*at));
+    let (kept, missing): (Vec<Position>, Vec<Position>) = current.partition(is_here);
+    let labels = || kept.iter().filter_map(|at| found.get(at)).map(|device| &device.label);
+    let newest = labels().map(|it| (it.epoch, it.mark)).max();
+    let (epoch, mark) = newest.unwrap_or((0, 0));
+    if !accept_loss {
+        let (names, heard) = (names(&kept), label.heard);
+        return Err(Error::Unusable(format!(
+            "group {group} has no current device here: {names} are older copies of themselves, as out of a \
+             backup (epoch {epoch}, mark {mark}; its members have gone on to epoch {heard}): what was written \
+             to the group since would be lost (accept loss to open it)"
+        )));
+    }
+    for at in &kept {
+        // As of one that was left out.
+        found.get(at).map_or(Ok(()), |device| Intent::drop_all(&*device.engine))?;
+    }
+    missing.iter().for_each(|at| banish(label, *at));
+    (label.has_guests, label.is_clean) = (true, false);
+    Ok(Loss { group, missing, kept, epoch, mark, what: OUTDATED })
 }
 
 /// What is lost with members that are missing; nothing if all is sure to be here.

@@ -29,6 +29,16 @@ impl Matrix {
         spin::lock(&self.shared.label).prototype
     }
 
+    /// Has each current device count its records and their bytes, which some engines do in the background else
+    /// after an open. What cannot be counted is not: whoever reads it is told.
+    pub fn count_on_devices(&self) {
+        for group in self.shared.groups.iter() {
+            for device in group.of(group.members()) {
+                let _counted = device.engine.len().is_ok();
+            }
+        }
+    }
+
     /// The engine of each device that is there.
     pub fn engines(&self) -> Vec<(Position, &'static str)> {
         let groups = self.shared.groups.iter();

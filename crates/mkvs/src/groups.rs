@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Groups of a matrix at most.
-pub(crate) const GROUPS_MAX: u16 = 256;
+pub const GROUPS_MAX: u16 = 256;
 
 /// The groups, by their numbers. None ever goes.
 pub(crate) struct Groups {

@@ -104,9 +104,7 @@ impl Shared {
     ) -> Result<Checked> {
         let known = spin::lock(&self.label).member(place).cloned();
         let member = known.ok_or_else(|| no_such(place))?;
-        if group.followers() & 1 << place.device != 0 {
-            return Err(Error::Unusable(format!("{place} is a current device")));
-        }
+        self.make_way(rack, group, place, options)?;
         let found = if options.is_fresh {
             // What it was asked before goes by.
             group.device(place.device).iter().for_each(|device| device.stop());
@@ -127,6 +125,32 @@ impl Shared {
         };
         label.at(place).write(&*checked.engine)?;
         Ok(checked)
+    }
+
+    /// A current device makes way for a fresh one if what it was made of has been taken away while it was
+    /// open: when the matrix is opened again there would be none.
+    ///
+    /// # Errors
+    /// If it is current.
+    fn make_way(
+        &self,
+        rack: &dyn Rack,
+        group: &Group,
+        place: Position,
+        options: &FillOptions,
+    ) -> Result<()> {
+        if group.followers() & 1 << place.device == 0 {
+            return Ok(());
+        }
+        if rack.present()?.contains(&place) {
+            return Err(Error::Unusable(format!("{place} is a current device")));
+        }
+        if !options.is_fresh {
+            return Err(Error::Unusable(format!(
+                "{place} is a current device, and was removed from its place: a fresh device can take it"
+            )));
+        }
+        self.demote(place, group.device(place.device)?)
     }
 
     /// The device that was at a place before, if it is there.
@@ -163,7 +187,12 @@ impl Shared {
             Err(_) if !rack.present()?.contains(&place) => return Ok(None),
             Err(_) => match rack.open(place, &self.clock.source()).and_then(believed) {
                 // It was about to be made.
-                Err(Error::Unusable(_)) if is_joining => return Ok(None),
+                Err(Error::Unusable(_) | Error::NotAPool(_)) if is_joining => return Ok(None),
+                Err(error) if is_damage(&error) || matches!(error, Error::NotAPool(_)) => {
+                    return Err(Error::Unusable(format!(
+                        "what is at {place} cannot be used ({error}): a fresh device can take its place"
+                    )));
+                }
                 opened => opened?,
             },
         };

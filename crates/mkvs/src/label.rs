@@ -134,6 +134,10 @@ pub(crate) struct Label {
     pub(crate) position: Position,
     pub(crate) identity: String,
     pub(crate) epoch: u64,
+    /// Every current member has had a label of this epoch, or a later one: who has not is an older copy of
+    /// itself.
+    #[serde(default)]
+    pub(crate) heard: u64,
     pub(crate) ack: Ack,
     #[serde(default)]
     pub(crate) prototype: crate::Prototype,
@@ -174,6 +178,11 @@ pub(crate) struct Label {
     pub(crate) uncertain: Vec<Uncertain>,
 }
 
+/// True if the engine is that of a device of a matrix, which is not to be written to by itself.
+pub fn is_device(engine: &dyn Engine) -> bool {
+    matches!(Label::read(engine), Ok(Some(_)))
+}
+
 /// The key of the label.
 fn key() -> Vec<u8> {
     [RESERVED, b"label"].concat()
@@ -193,6 +202,7 @@ impl Label {
             position: Position { group: 0, device: 0 },
             identity: String::new(),
             epoch: 1,
+            heard: 0,
             ack,
             prototype: crate::Prototype::default(),
             members,

@@ -106,7 +106,7 @@ pub(crate) struct Answer {
 
 /// True for a key that is the matrix's own.
 #[inline]
-pub(crate) fn is_reserved(key: &[u8]) -> bool {
+pub fn is_reserved(key: &[u8]) -> bool {
     key.first() == Some(&0) && key.starts_with(RESERVED)
 }
 

@@ -127,7 +127,11 @@ impl Shared {
         let mut label = spin::lock(&self.label);
         let before = label.clone();
         found(&mut label);
+        // Its own devices have heard of nothing since it was planned.
+        let heard = label.heard.min(planned.epoch);
+        label.heard = heard;
         self.write_changed(&mut label, &before)?;
+        label.heard = heard;
         self.has_guests.store(true, Ordering::Release);
         if !self.groups.push(group) {
             return Err(Error::Unusable("a group was added at the same time".to_owned()));

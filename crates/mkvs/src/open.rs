@@ -8,7 +8,7 @@
 //! was acknowledged at `all`; at `first` some were. Either way the newest counts: whatever any
 //! member has of what is newer than the label's *mark* is given to the others, deletes too.
 
-use crate::admission::{Loss, admit, holders_of, is_behind, newest};
+use crate::admission::{Loss, admit, by_position, holders_of, is_behind, newest};
 use crate::believed::{Believed, Checked, believed};
 use crate::bloom::Filter;
 use crate::clear;
@@ -165,33 +165,22 @@ impl Matrix {
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
         let clock = Arc::new(Clock::new(Arc::clone(&options.time)));
-        let (mut damaged, mut occupied) = (Vec::new(), BTreeMap::new());
         // Places where there is none yet, and why.
-        let (mut found, mut blank) = (BTreeMap::new(), Vec::new());
-        let places = rack.present()?;
+        let (mut damaged, mut blank) = (Vec::new(), Vec::new());
+        let mut places = rack.present()?;
+        places.sort_unstable();
         let looked = side_by_side(&places, options.threads(), |place| look(rack, *place, &clock));
+        let mut devices = Vec::new();
         for (place, looked) in places.into_iter().zip(looked) {
-            let device = match looked? {
-                Seen::Device(device) => device,
-                Seen::Blank(error, engine) => {
-                    blank.push((place, error, engine));
-                    continue;
-                }
-                Seen::Damaged(how) => {
-                    damaged.push((place, how));
-                    continue;
-                }
-            };
-            let position = device.label.position;
-            occupied.insert(place, position);
-            if found.insert(position, device).is_some() {
-                return Err(Error::Unusable(format!("there are two devices {position}")));
+            match looked? {
+                Seen::Device(device) => devices.push((place, device)),
+                Seen::Blank(error, engine) => blank.push((place, error, engine)),
+                Seen::Damaged(how) => damaged.push((place, how)),
             }
         }
-        if found.is_empty()
-            && let Some((_, error, _)) = blank.pop()
-        {
-            return Err(error);
+        let (mut found, mut occupied) = by_position(devices)?;
+        if found.is_empty() && !blank.is_empty() {
+            return Err(nothing_made(blank));
         }
         let label = newest(&found).map_err(|error| damaged_first(&damaged, error))?;
         for (place, error, engine) in blank {
@@ -207,6 +196,10 @@ impl Matrix {
                 Some(Standing::Joining) => {}
                 // What is left of one that nobody counts on.
                 Some(Standing::Absent) => damaged.push((place, error.to_string())),
+                // As if there were none.
+                _ if matches!(error, Error::NotAPool(_)) => {
+                    damaged.push((place, error.to_string()))
+                }
                 _ => return Err(error),
             }
         }
@@ -385,13 +378,32 @@ fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
             Ok(Seen::Device(Found { engine, belief, label }))
         }
         Ok((checked, None)) => {
-            let what = format!("the device at {place} belongs to no matrix");
+            let what = format!("the device at {place} belongs to no matrix: take it out");
             Ok(Seen::Blank(Error::Unusable(what), Some(checked)))
         }
         Err(error) if is_damage(&error) || is_dead(&error) => Ok(Seen::Damaged(error.to_string())),
-        Err(error @ Error::Unusable(_)) => Ok(Seen::Blank(error, None)),
+        Err(Error::Unusable(what)) => {
+            Ok(Seen::Blank(Error::Unusable(format!("the device at {place}: {what}")), None))
+        }
+        Err(error @ Error::NotAPool(_)) => Ok(Seen::Blank(error, None)),
         Err(error) => Err(error),
     }
+}
+
+/// What is said of a directory without a single device of a matrix.
+fn nothing_made(blank: Vec<(Position, Error, Option<Checked>)>) -> Error {
+    let mut first = None;
+    for (place, error, engine) in blank {
+        if engine.is_none() && !matches!(error, Error::NotAPool(_)) {
+            return error;
+        }
+        first = first.or(Some(format!("{place}: {error}")));
+    }
+    Error::Unusable(format!(
+        "no device here belongs to a matrix ({}): if its creation was cut off, remove what is here and \
+         create it again",
+        first.unwrap_or_default()
+    ))
 }
 
 /// Why the matrix cannot be opened: with the devices that are damaged, which may be the reason.
@@ -446,10 +458,17 @@ fn begun(found: &BTreeMap<Position, Found>, label: Label) -> Result<(u64, Label)
     // By now they are, or the loss was accepted.
     label.is_level = true;
     label.holders.clear();
+    let heard = found.values().map(|device| device.label.epoch).min();
+    label.heard = label.heard.max(heard.unwrap_or(0));
     label.epoch += 1;
-    for (position, device) in found {
-        label.at(*position).write(&*device.engine)?;
-    }
+    let write_all = |label: &Label| {
+        found.iter().try_for_each(|(at, device)| label.at(*at).write(&*device.engine))
+    };
+    write_all(&label)?;
+    // And again, when all have it: whoever is put back from before this is told from whoever was not yet
+    // told when the power went.
+    label.heard = label.epoch;
+    write_all(&label)?;
     Ok((newest, label))
 }
 

@@ -119,6 +119,8 @@ impl Shared {
             }
             let failed = self.write_label(label);
             if failed.is_empty() {
+                // Which the next one says.
+                label.heard = label.epoch;
                 break;
             }
             for (position, error) in failed {

@@ -68,3 +68,53 @@ fn an_older_copy_of_a_device_is_not_believed() {
         check(&opened(&shelf));
     }
 }
+
+/// A backup of all devices of a group, put in their places, though it was made but one session ago and the
+/// power has gone since: it may be opened if what is lost with it is accepted, and not else.
+#[test]
+fn older_copies_of_a_whole_group_are_refused() {
+    for (kind, is_closed, is_one_missing) in [
+        (Kind::Bptree, true, false),
+        (Kind::Bptree, false, false),
+        (Kind::Scmkv, true, true),
+        (Kind::Scmkv, false, false),
+    ] {
+        let shelf = Shelf::new(kind, 16 << 20);
+        let matrix = Matrix::create(&shelf, Shape::default(), &Options::default()).expect("create");
+        (0..200).for_each(|number| put(&matrix, &key(0, number), b"old"));
+        matrix.close().expect("close");
+        drop(matrix);
+        let group: Vec<_> =
+            (0..2).map(|device| shelf.path(Position { group: 0, device })).collect();
+        let copy = |place: &std::path::PathBuf| place.with_extension("copy");
+        for place in &group {
+            std::fs::copy(place, copy(place)).expect("copy");
+        }
+        let matrix = opened(&shelf);
+        (0..200).for_each(|number| put(&matrix, &key(0, number), b"new"));
+        if is_closed {
+            matrix.close().expect("close");
+        }
+        drop(matrix);
+        group.iter().for_each(|place| std::fs::rename(copy(place), place).expect("put it back"));
+        if is_one_missing {
+            std::fs::remove_file(&group[0]).expect("remove");
+        }
+        let refused = Matrix::open(&shelf, &Options::default(), &|_| {}).expect_err("it is old");
+        assert!(refused.to_string().contains("older copies of themselves"), "{refused}");
+        let accepts = Options { accept_loss: true, ..Options::default() };
+        let matrix = Matrix::open(&shelf, &accepts, &|_| {}).expect("accepted");
+        assert_eq!(matrix.losses().len(), 1);
+        assert!(matrix.losses()[0].to_string().contains("since is lost"));
+        let values = (0..200).map(|number| matrix.get(&key(0, number)).expect("get"));
+        let (old, new): (Vec<_>, Vec<_>) = values.flatten().partition(|value| value == b"old");
+        assert!(!old.is_empty() && !new.is_empty() && old.len() + new.len() == 200);
+        matrix.close().expect("close");
+        drop(matrix);
+        // From here on that is how it is.
+        let matrix = opened(&shelf);
+        assert!(
+            matrix.losses().is_empty() && matrix.verify(&mut |_| {}).expect("verify").is_sound()
+        );
+    }
+}

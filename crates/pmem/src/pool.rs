@@ -36,6 +36,7 @@ mod lock;
 mod root;
 mod types;
 
+pub use allocate::space_at;
 pub use error::PoolError;
 pub use types::{
     CreateOptions, HEADER_LEN, MediaChoice, Medium, OpenOptions, ROOT_WORDS, UnsafeShutdowns,
@@ -266,6 +267,7 @@ impl Pool {
     }
 
     fn static_at(path: &Path) -> Result<Static, PoolError> {
+        lock::check_file(path)?;
         let file = File::open(path).io(format!("open {}", path.display()))?;
         header::static_of_file(&file, path)
     }

@@ -31,9 +31,9 @@ pub fn outlive(pool: &Pool, is_asked: bool) -> Result<(), Error> {
 
 /// A pool's error as an engine's.
 ///
-/// Damage stays damage, so that a matrix whose other devices have what this one had can go on
-/// without it; whatever else keeps a pool from being opened (it is another's, of another version,
-/// locked) has to be seen to first.
+/// Damage stays damage, and what is no pool stays that, so that a matrix whose other devices have what
+/// this one had can go on without it; whatever else keeps a pool from being opened (it is of another version, locked)
+/// has to be seen to first.
 pub fn pool_error(error: PoolError) -> Error {
     match error {
         PoolError::NoSpace { needed, .. } => Error::NoSpace { needed, reclaimable: 0 },
@@ -46,6 +46,7 @@ pub fn pool_error(error: PoolError) -> Error {
         PoolError::Truncated { found, .. } => {
             Error::Corrupt { offset: found, what: error.to_string() }
         }
+        PoolError::NotAPool(_) => Error::NotAPool(error.to_string()),
         other => Error::Unusable(other.to_string()),
     }
 }

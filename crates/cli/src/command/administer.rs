@@ -28,7 +28,7 @@ pub(crate) fn info(pool: &Pool) -> Outcome {
 
 /// What a pool is, as an object.
 fn facts(path: &Path, store: &Store) -> Result<Value, Failure> {
-    let stats = store.engine().stats();
+    let (records, stats) = store.counted()?;
     let limits = store.engine().limits();
     let medium = store.medium();
     let mut facts = json!({
@@ -39,7 +39,7 @@ fn facts(path: &Path, store: &Store) -> Result<Value, Failure> {
         "persists_by": medium.persists_by,
         "power_safe": medium.power_safe,
         "power_cut_loses": store.power_cut_loses(),
-        "records": store.engine().len()?,
+        "records": records,
         "pool_bytes": stats.pool_bytes,
         "live_bytes": stats.live_bytes,
         "free_bytes": stats.free_bytes,
@@ -59,9 +59,9 @@ fn facts(path: &Path, store: &Store) -> Result<Value, Failure> {
 
 pub(crate) fn stats(pool: &Pool) -> Outcome {
     let store = pool.open()?;
-    let stats = store.engine().stats();
+    let (records, stats) = store.counted()?;
     let mut object = json!({
-        "records": stats.records,
+        "records": records,
         "live_bytes": stats.live_bytes,
         "pool_bytes": stats.pool_bytes,
         "free_bytes": stats.free_bytes,
@@ -89,6 +89,9 @@ pub(crate) fn stats(pool: &Pool) -> Outcome {
 }
 
 pub(crate) fn grow(grow: &Grow) -> Outcome {
+    if grow.pool.path().is_dir() {
+        return grow_matrix(grow);
+    }
     let store = grow.pool.open()?;
     let before = store.engine().stats().pool_bytes;
     let grown = store.grow(grow.size);
@@ -99,6 +102,25 @@ pub(crate) fn grow(grow: &Grow) -> Outcome {
         "pool": grow.pool.path().display().to_string(),
         "bytes_before": before,
         "pool_bytes": after,
+    });
+    tell(&facts, grow.pool.json)
+}
+
+/// Each device of it.
+fn grow_matrix(grow: &Grow) -> Outcome {
+    let bytes = || -> Result<u64, Failure> {
+        let store = grow.pool.look()?;
+        let bytes = store.engine().stats().pool_bytes;
+        store.close()?;
+        Ok(bytes)
+    };
+    let before = bytes()?;
+    let config = grow.pool.config().background(false);
+    config.grow_devices(grow.size).map_err(|error| Failure::of_pool(&error, config.path()))?;
+    let facts = json!({
+        "pool": grow.pool.path().display().to_string(),
+        "bytes_before": before,
+        "pool_bytes": bytes()?,
     });
     tell(&facts, grow.pool.json)
 }

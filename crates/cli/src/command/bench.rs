@@ -23,30 +23,57 @@ mod resync;
 pub(crate) fn run(bench: Bench) -> Outcome {
     let plan = bench.plan;
     plan.check()?;
-    let (mut steps, mut code) = (Vec::new(), 0);
-    for name in &bench.workload {
-        match name.as_str() {
-            "floor" => floor(&bench, &plan)?,
-            "open" => first_operations(&bench, &plan)?,
-            "filter" => filter(&bench, &plan)?,
-            "competition" => competition::run(&bench, &plan)?,
-            "resync" => code = code.max(resync::run(&bench, &plan)?),
-            _ => {
-                let refuse = |what| {
-                    let more = "open, floor, filter, competition, resync";
-                    Failure::new(failure::USAGE, format!("{what}, {more}"))
-                };
-                steps.push(name.parse::<Step>().map_err(refuse)?);
-            }
+    let works: Vec<Work<'_>> =
+        bench.workload.iter().map(|name| Work::of(name)).collect::<Result<_, _>>()?;
+    // A pool that is made for the first of them has room for all.
+    let step = |work: &Work<'_>| if let Work::Step(step) = work { Some(*step) } else { None };
+    let steps: Vec<Step> = works.iter().filter_map(step).collect();
+    let mut code = 0;
+    let is_step = |work: &Work<'_>| matches!(work, Work::Step(_));
+    for works in works.chunk_by(|one, next| is_step(one) && is_step(next)) {
+        if let [Work::Special(name)] = works {
+            code = code.max(special(name, &bench, &plan)?);
+            continue;
         }
-    }
-    if !steps.is_empty() {
+        let these: Vec<Step> = works.iter().filter_map(step).collect();
         let store = open(&bench, &plan, &steps)?;
-        let measured = measure(&bench, &plan, &steps, &store);
+        let measured = measure(&bench, &plan, &these, &store);
         store.close()?;
         measured?;
     }
     Ok(code)
+}
+
+/// What is asked for by a name.
+enum Work<'n> {
+    /// It works on the pool, which those beside it share.
+    Step(Step),
+    /// It opens what it needs.
+    Special(&'n str),
+}
+
+const SPECIALS: [&str; 5] = ["open", "floor", "filter", "competition", "resync"];
+
+impl<'n> Work<'n> {
+    fn of(name: &'n str) -> Result<Self, Failure> {
+        if SPECIALS.contains(&name) {
+            return Ok(Self::Special(name));
+        }
+        let refuse =
+            |what| Failure::new(failure::USAGE, format!("{what}, {}", SPECIALS.join(", ")));
+        name.parse().map(Self::Step).map_err(refuse)
+    }
+}
+
+fn special(name: &str, bench: &Bench, plan: &Plan) -> Outcome {
+    match name {
+        "floor" => floor(bench, plan)?,
+        "open" => first_operations(bench, plan)?,
+        "filter" => filter(bench, plan)?,
+        "competition" => competition::run(bench, plan)?,
+        _ => return resync::run(bench, plan),
+    }
+    Ok(0)
 }
 
 fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
@@ -72,6 +99,8 @@ fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
     let config = bench.paths.of(config);
     let store = config.open_or_create();
     let store = store.map_err(|error| Failure::of_pool(&error, config.path()))?;
+    pool::warn(&store);
+    pool::refuse_device(&store, config.path())?;
     let engine = store.engine();
     if steps.iter().any(|step| step.workload == Workload::E) && engine.ordered().is_none() {
         let engine = engine.name();

@@ -23,7 +23,11 @@ pub(crate) fn run(matrix: &Matrix) -> Outcome {
             let options = FillOptions { bytes_per_second_max: *limit, is_fresh: *fresh };
             let mut words = vec!["REPLACE".to_owned(), device.to_string()];
             words.extend(fresh.then(|| "FRESH".to_owned()));
-            work(tended, words, *limit, |_| Work::Replace(*device, options))
+            let done = work(tended, words, *limit, |_| Work::Replace(*device, options));
+            done.map_err(|failure| match failure.message.contains("a fresh device can take") {
+                true => failure.with_hint("`--fresh` removes what is there and makes one"),
+                false => failure,
+            })
         }
         Matrix::AddGroup(AddGroup { tended, limit }) => {
             let options = FillOptions { bytes_per_second_max: *limit, is_fresh: false };
@@ -52,12 +56,12 @@ fn status(looked: &Looked) -> Outcome {
         serde_json::from_str(&text).map_err(|error| server.failed(&error))?
     } else {
         let store = tended.pool.look()?;
+        // Nobody has counted them in the background.
+        let counted = store.counted();
         let status = matrix_of(&store, tended).map(|matrix| administration::status(matrix));
-        let records = store.engine().len();
         store.close()?;
         let mut status = status?;
-        // Nobody has counted them in the background.
-        status["records"] = records?.into();
+        status["records"] = counted?.0.into();
         status
     };
     if let Some(place) = &looked.device {
@@ -87,6 +91,9 @@ fn narrow(status: &mut Value, place: &str) -> Result<(), Failure> {
             devices.retain(|device| device["device"] == place);
         }
     }
+    if let Some(removed) = status["removed"].as_array_mut() {
+        removed.retain(|it| it == place);
+    }
     if let Some(damaged) = status["damaged"].as_array_mut() {
         damaged.retain(|text| text.as_str().is_some_and(|text| text.starts_with(&start)));
     }
@@ -110,6 +117,11 @@ fn show(out: &mut impl Write, status: &Value) -> io::Result<()> {
         let damaged = text(&damaged);
         let (place, how) = damaged.split_once(": ").unwrap_or((&damaged, ""));
         writeln!(out, "{place:<8} is left out: {how} (`replace --fresh` fills a new one)")?;
+    }
+    for place in list("removed") {
+        let place = text(&place);
+        let how = "was removed from its place, and goes on until the matrix is closed";
+        writeln!(out, "{place:<8} {how} (`replace --fresh` makes one there)")?;
     }
     for it in list("departures") {
         let (device, at, why) = (text(&it["device"]), &it["at_ms"], text(&it["error"]));

@@ -45,7 +45,7 @@ pub(crate) fn put(put: Put) -> Outcome {
             value
         }
     };
-    let store = put.pool.open()?;
+    let store = put.pool.open_to_write()?;
     let (engine, key) = (store.engine(), put.key.as_bytes());
     let expires_at = put.ttl.map(|ttl| {
         let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
@@ -75,7 +75,7 @@ pub(crate) fn put(put: Put) -> Outcome {
 }
 
 pub(crate) fn del(del: &Del) -> Outcome {
-    let store = del.pool.open()?;
+    let store = del.pool.open_to_write()?;
     let mut deleted = 0_u64;
     for key in &del.keys {
         let outcome = store.engine().delete(key.as_bytes(), &WriteOptions::default())?;

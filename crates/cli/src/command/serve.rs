@@ -27,12 +27,15 @@ pub(crate) fn run(serve: Serve) -> Outcome {
     let config = serve.paths.of(config);
     if !config.path().exists() {
         let size = terms::human(serve.new.size);
+        let devices = serve.new.matrix.map(|shape| format!("{shape} devices of "));
+        let size = devices.unwrap_or_default() + &size;
         eprintln!("coreplane: creating {} ({size})", config.path().display());
     }
     // From here on a signal ends the server in good order.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let store = config.open_or_create().map_err(|error| Failure::of_pool(&error, config.path()))?;
     pool::warn(&store);
+    pool::refuse_device(&store, config.path())?;
     let served = listen_and_serve(&serve, password, &store, &mut signals);
     let closed = store.close();
     served?;

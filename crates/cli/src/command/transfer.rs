@@ -26,6 +26,7 @@ pub(crate) fn load(load: &Load) -> Outcome {
         None => (Box::new(io::stdin().lock()), 0),
     };
     let store = pool::open(&load.pool.config())?;
+    pool::refuse_device(&store, &load.pool.path())?;
     let bar = Bar::new("load", total, total > 0);
     let loaded = load_lines(input, &**store.engine(), &mut |bytes| {
         bar.advance(if total > 0 { bytes } else { 1 });
@@ -73,8 +74,13 @@ pub(crate) fn dump(dump: &Dump) -> Outcome {
     };
     let mut out = BufWriter::with_capacity(1 << 20, output);
     let bar = Bar::new("dump", store.engine().len()?, false);
+    // What is left of a matrix: the rest of a device is of no use elsewhere.
+    let is_device = store.is_device();
     let done = each_record(&**store.engine(), &mut |entry| {
         bar.advance(1);
+        if is_device && coreplane::is_own_key(entry.key) {
+            return Ok(true);
+        }
         json::write_line(&mut out, &json::entry(entry, false))?;
         Ok(true)
     });

@@ -45,6 +45,12 @@ pub(super) fn blocks(file: &File, path: &Path, start: u64, end: u64) -> Result<(
     }
 }
 
+/// Bytes that the file system at `path` has free, if that can be told.
+pub fn space_at(path: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(path).ok()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
 fn no_space(file: &File, needed: u64) -> PoolError {
     let available =
         rustix::fs::fstatvfs(file).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));

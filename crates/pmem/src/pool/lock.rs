@@ -19,13 +19,19 @@ pub(super) fn exclusively(file: &File, path: &Path) -> Result<(), PoolError> {
     }
 }
 
-/// Opens a file that exists and locks it.
-pub(super) fn open(path: &Path) -> Result<File, PoolError> {
-    let open = || format!("open {}", path.display());
-    let kind = std::fs::metadata(path).io(open())?;
+/// Before it is opened, which of a pipe would wait for ever.
+pub(super) fn check_file(path: &Path) -> Result<(), PoolError> {
+    let kind = std::fs::metadata(path).io(format!("open {}", path.display()))?;
     if !kind.is_file() {
         return Err(PoolError::NotAPool(format!("{} is not a regular file", path.display())));
     }
+    Ok(())
+}
+
+/// Opens a file that exists and locks it.
+pub(super) fn open(path: &Path) -> Result<File, PoolError> {
+    let open = || format!("open {}", path.display());
+    check_file(path)?;
     let file = File::options().read(true).write(true).open(path).io(open())?;
     exclusively(&file, path)?;
     Ok(file)
