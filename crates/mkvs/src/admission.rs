@@ -7,7 +7,7 @@
 //! "replaced by another", whoever has the higher epoch, and only a fresh one can take its place.
 
 use crate::intent::Intent;
-use crate::label::{Ack, Label, Member, Position, Standing};
+use crate::label::{Ack, Holder, Label, Member, Position, Standing};
 use crate::open::{Found, drawn};
 use coreplane_engine::{Error, Result};
 use std::collections::BTreeMap;
@@ -192,12 +192,12 @@ pub(crate) fn holders_of(
     }
     let is_holder = |(at, device): &(&Position, &Found)| {
         let member = label.member(**at).filter(|it| it.standing == Standing::Absent);
-        let is_it = |it: &Member| {
-            it.identity == device.label.identity && label.holders.contains(&it.identity)
-        };
-        // Nor an older copy of it.
-        let has_heard = device.label.epoch >= label.heard;
-        member.is_some_and(is_it) && has_heard && device.label.owners == label.owners
+        let Label { identity, epoch, owners, .. } = &device.label;
+        // Not an older copy of it.
+        let is_it = |it: &Holder| it.identity == *identity && *epoch >= it.heard;
+        member.is_some_and(|it| it.identity == *identity)
+            && label.holders.iter().any(is_it)
+            && *owners == label.owners
     };
     let places: Vec<Position> = found.iter().filter(is_holder).map(|(at, _)| *at).collect();
     if places.is_empty() || places.len() < label.holders.len() {

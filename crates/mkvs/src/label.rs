@@ -118,6 +118,14 @@ pub(crate) struct Member {
     pub(crate) standing: Standing,
 }
 
+/// One that was left out and may alone have what was acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Holder {
+    pub(crate) identity: String,
+    /// It had a label of this epoch, or a later one.
+    pub(crate) heard: u64,
+}
+
 /// What every version of a label has.
 #[derive(Deserialize)]
 struct Versioned {
@@ -165,9 +173,9 @@ pub(crate) struct Label {
     /// False from when a group's anchor was dropped, where writes wait for some members only, until those
     /// that are left have all that was acknowledged.
     pub(crate) is_level: bool,
-    /// The identities of those anchors: what was acknowledged and has not come to others they have.
+    /// Those anchors: what was acknowledged and has not come to others they have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) holders: Vec<String>,
+    pub(crate) holders: Vec<Holder>,
     /// Tombstones above this are held for the caller's sake.
     pub(crate) held: u64,
     /// Devices that were filled have got no tombstones up to this.
@@ -276,10 +284,11 @@ impl Label {
     /// An anchor is about to leave, which may have what was acknowledged and has not come to others.
     pub(crate) fn lose_holder(&mut self, position: Position) {
         self.is_level = false;
-        let identity = self.member(position).map(|member| member.identity.clone());
-        if let Some(identity) = identity.filter(|identity| !self.holders.contains(identity)) {
-            self.holders.push(identity);
-        }
+        let Some(identity) = self.member(position).map(|member| member.identity.clone()) else {
+            return;
+        };
+        self.holders.retain(|holder| holder.identity != identity);
+        self.holders.push(Holder { identity, heard: self.heard });
     }
 
     /// A device is a member no more.

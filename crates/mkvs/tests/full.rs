@@ -162,6 +162,11 @@ fn a_power_cut_after_one_that_follows_was_left_out_loses_nothing() {
         let shelf = Shelf::new(Kind::Bptree, 2 << 20);
         let shape = Shape { groups: 1, ack: Ack::First, ..Shape::default() };
         let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        matrix.close().expect("close");
+        drop(matrix);
+        let (place, copy) = (shelf.path(left_out), shelf.path(left_out).with_extension("copy"));
+        std::fs::copy(&place, &copy).expect("copy");
+        let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
         let other = shelf.gate(Position { device: 1 - device, ..left_out });
         // If it follows it gets nothing any more.
         other.is_lagging.store(!is_sure, Ordering::SeqCst);
@@ -191,6 +196,11 @@ fn a_power_cut_after_one_that_follows_was_left_out_loses_nothing() {
             }
             Err(Error::Unusable(why)) if !is_sure => {
                 assert!(why.contains("after a device had failed"), "{why}");
+                // A backup of it has not what it had.
+                std::fs::rename(&copy, &place).expect("put the copy there");
+                let opened = Matrix::open(&shelf, &Options::default(), &|_| {});
+                assert!(matches!(opened, Err(Error::Unusable(again)) if again == why));
+                std::fs::remove_file(&place).expect("remove");
                 put_back(&shelf, left_out);
                 let matrix =
                     Matrix::open(&shelf, &Options::default(), &|_| {}).expect("it is here");
