@@ -173,7 +173,7 @@ impl Matrix {
         let mut devices = Vec::new();
         for (place, looked) in places.into_iter().zip(looked) {
             match looked? {
-                Seen::Device(device) => devices.push((place, device)),
+                Seen::Device(device) => devices.push((place, *device)),
                 Seen::Blank(error, engine) => blank.push((place, error, engine)),
                 Seen::Damaged(how) => damaged.push((place, how)),
             }
@@ -351,7 +351,7 @@ fn by_group(found: BTreeMap<Position, Found>) -> BTreeMap<u16, Vec<Arc<Device>>>
 
 /// What is at a place.
 enum Seen {
-    Device(Found),
+    Device(Box<Found>),
     /// No device of a matrix, and why; what is there, if it can be used.
     Blank(Error, Option<Checked>),
     /// It cannot be read: as if it were not there. Its peers have what it had, or the matrix is
@@ -375,7 +375,7 @@ fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
     match labelled {
         Ok((Checked { engine, belief }, Some(label))) => {
             clock.raise(engine.now());
-            Ok(Seen::Device(Found { engine, belief, label }))
+            Ok(Seen::Device(Box::new(Found { engine, belief, label })))
         }
         Ok((checked, None)) => {
             let what = format!("the device at {place} belongs to no matrix: take it out");
