@@ -107,7 +107,7 @@ impl Subject for Follower {
         match Bptree::simulated_open(Arc::clone(space), &Options::default()) {
             Ok(store) => Ok(Some(store)),
             // Told apart by `check`.
-            Err(Error::Unusable(_)) => Ok(None),
+            Err(Error::Unusable(_) | Error::NotAPool(_)) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
     }

@@ -276,7 +276,7 @@ impl Subject for Story {
         match Bptree::simulated_open(Arc::clone(space), &options(&clock)) {
             Ok(store) => Ok(Some(store)),
             // Before the creation is acknowledged.
-            Err(Error::Unusable(_)) => Ok(None),
+            Err(Error::Unusable(_) | Error::NotAPool(_)) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
     }

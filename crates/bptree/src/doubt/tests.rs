@@ -115,7 +115,7 @@ impl Subject for Story {
         };
         match Store::open(pool, &options, &|_| {}) {
             Ok(store) => Ok(Some(store)),
-            Err(Error::Unusable(_)) => Ok(None),
+            Err(Error::Unusable(_) | Error::NotAPool(_)) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
     }

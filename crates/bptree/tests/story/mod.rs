@@ -276,7 +276,7 @@ impl Subject for Story {
             }
             Ok(store) => Ok(Some(store)),
             // Told apart by `check`: only before the creation is acknowledged may there be none.
-            Err(Error::Unusable(_)) => Ok(None),
+            Err(Error::Unusable(_) | Error::NotAPool(_)) => Ok(None),
             Err(error) => Err(error.to_string()),
         }
     }

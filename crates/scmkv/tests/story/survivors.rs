@@ -24,7 +24,7 @@ pub(crate) fn recover(space: &Arc<Space>, options: Options) -> Result<Option<Scm
     match Scmkv::simulated_open(space.clone(), options) {
         Ok(store) => Ok(Some(store)),
         // Told apart by `check`: only before the creation is acknowledged may there be none.
-        Err(Error::Unusable(_)) => Ok(None),
+        Err(Error::Unusable(_) | Error::NotAPool(_)) => Ok(None),
         Err(error) => Err(error.to_string()),
     }
 }
