@@ -196,7 +196,7 @@ fn loss(loss: &Loss) -> Value {
         "missing": names(&loss.missing),
         "kept": names(&loss.kept),
         "epoch": loss.epoch,
-        "mark": loss.mark,
+        "watermark": loss.watermark,
         "lost": loss.what,
     })
 }

@@ -15,6 +15,7 @@ use crate::group::refusing::taken_back;
 use crate::group::{Group, NotMade};
 use crate::intent::{Intent, Lost, Step as Planned};
 use crate::matrix::Shared;
+use crate::membership::states::Moment;
 use crate::order::Order;
 use crate::pending::{Devices, Entry, Pending, Torn, Turn};
 use coreplane_engine::{
@@ -55,6 +56,8 @@ struct Share<'b> {
     order: Option<Order>,
     /// Devices that it was made on.
     made: Devices,
+    /// The states of the group by which those are enough.
+    then: Option<Moment>,
 }
 
 impl Share<'_> {
@@ -222,7 +225,7 @@ impl Shared {
                 batch.push(step.change.clone());
             }
             let group = &self.groups[usize::from(number)];
-            Share { group, steps, batch: Arc::new(batch), order: None, made: 0 }
+            Share { group, steps, batch: Arc::new(batch), order: None, made: 0, then: None }
         };
         Ok(by_group.into_iter().map(share).collect())
     }
@@ -294,21 +297,37 @@ impl Shared {
         if let Some(failed) = failed {
             return taken_back.map(|()| Made::Nothing(failed));
         }
-        shares.iter().for_each(|share| self.release(share, options));
+        for share in shares {
+            is_dropped = is_dropped.and(self.release(share, options));
+        }
         Ok(is_dropped.map_or_else(Made::Perhaps, |()| Made::All))
     }
 
-    fn release(&self, share: &Share<'_>, options: &WriteOptions) {
+    /// The others follow, and it is seen.
+    ///
+    /// # Errors
+    /// If members have left meanwhile, and it could not be made on as many as are to have it now.
+    fn release(&self, share: &mut Share<'_>, options: &WriteOptions) -> Result<()> {
         let sequence = options.sequence.unwrap_or_default();
-        for device in share.group.of(share.group.followers() & !share.made) {
-            let (batch, hashes) = (Arc::clone(&share.batch), share.hashes());
-            let job = Job { batch, options: *options, hashes };
-            share.group.follow_all(device, job);
-        }
+        let released = loop {
+            for device in share.group.of(share.group.followers() & !share.made) {
+                let (batch, hashes) = (Arc::clone(&share.batch), share.hashes());
+                let job = Job { batch, options: *options, hashes };
+                share.group.follow_all(device, job);
+            }
+            if share.then.is_none_or(|then| share.group.is_as_then(then)) {
+                break Ok(());
+            }
+            if let Some((_, _, error)) = self.make_on_devices(std::slice::from_mut(share), options)
+            {
+                break Err(error);
+            }
+        };
         for step in &share.steps {
             self.pending.let_go(step.hash);
             self.pending.done(step.hash, sequence, share.made, share.group.followers());
         }
+        released
     }
 
     /// Makes every share on the devices that are waited for; says what failed.
@@ -320,8 +339,8 @@ impl Shared {
                 group.call(device, move |engine| make(engine, &batch, &options))
             };
             let Some(order) = &share.order else { continue };
-            match group.copy(order, 0, make_on) {
-                Ok(made) => share.made = made,
+            match group.copy(order, share.made, make_on) {
+                Ok((made, then)) => (share.made, share.then) = (made, Some(then)),
                 Err(NotMade { made, device, error }) => {
                     share.made = made;
                     return Some((group.number, device, error));

@@ -1,21 +1,20 @@
 //! Emptying the matrix: all of it, or nothing.
 //!
 //! ```text
-//!   nobody writes ─▶ every label says "clearing", durably ─▶ readers find nothing
-//!     ─▶ each device is emptied, and has its label again ─▶ the labels say that it is done
+//!   nobody writes ─▶ every record says "clearing", durably ─▶ readers find nothing
+//!     ─▶ each device is emptied, and has its record again ─▶ the records say that it is done
 //! ```
 //!
-//! Cut off before the labels say so, nothing has happened; after, opening goes on with it. A device
-//! that is emptied at once loses its label with the rest, until it is written anew. So there is
+//! Cut off before the records say so, nothing has happened; after, opening goes on with it. A device
+//! that is emptied at once loses its record with the rest, until it is written anew. So there is
 //! always another one that has it: where a device is alone, its records go one by one.
 
 use crate::intent::Intent;
 use crate::kept;
-use crate::label::{Label, Position};
 use crate::matrix::{Shared, is_reserved};
+use crate::membership::record::{MembershipRecord, Position};
 use crate::open::Found;
 use coreplane_engine::{Completion, Engine, Result, WriteOptions};
-use coreplane_pmem::spin;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,9 +22,9 @@ use std::sync::atomic::Ordering;
 /// Keys of a device that are deleted at a time.
 const AT_A_TIME: usize = 1024;
 
-/// Removes everything that a device has but for its label, which is written anew; durably so when it
+/// Removes everything that a device has but for its record, which is written anew; durably so when it
 /// returns.
-fn empty(engine: &dyn Engine, label: &Label, is_alone: bool) -> Result<()> {
+fn empty(engine: &dyn Engine, record: &MembershipRecord, is_alone: bool) -> Result<()> {
     if engine.clears_at_once() && !is_alone {
         engine.clear()?;
     } else {
@@ -33,8 +32,8 @@ fn empty(engine: &dyn Engine, label: &Label, is_alone: bool) -> Result<()> {
         kept::drop_all(engine)?;
         empty_one_by_one(engine)?;
     }
-    label.write(engine)?;
-    engine.hold_tombstones(label.held.min(label.mark))
+    record.write(engine)?;
+    engine.hold_tombstones(record.held.min(record.watermark))
 }
 
 fn empty_one_by_one(engine: &dyn Engine) -> Result<()> {
@@ -63,38 +62,41 @@ fn empty_one_by_one(engine: &dyn Engine) -> Result<()> {
 ///
 /// # Errors
 /// As the engines.
-pub(crate) fn finish(found: &mut BTreeMap<Position, Found>, label: &mut Label) -> Result<()> {
-    if !label.is_clearing {
+pub(crate) fn finish(
+    found: &mut BTreeMap<Position, Found>,
+    record: &mut MembershipRecord,
+) -> Result<()> {
+    if !record.is_clearing {
         return Ok(());
     }
-    // It may have been cut off when one alone said so, which loses its label first of all. Who is missing has
+    // It may have been cut off when one alone said so, which loses its record first of all. Who is missing has
     // got the last epoch, and says that it is current.
-    label.epoch += 1;
-    found.iter().try_for_each(|(at, device)| label.at(*at).write(&*device.engine))?;
+    record.epoch += 1;
+    found.iter().try_for_each(|(at, device)| record.at(*at).write(&*device.engine))?;
     let is_alone = found.len() == 1;
     for (position, device) in found {
         // Who is empty lacks nothing that the others have.
-        device.label = label.at(*position);
-        empty(&*device.engine, &device.label, is_alone)?;
+        device.record = record.at(*position);
+        empty(&*device.engine, &device.record, is_alone)?;
     }
-    // Whoever is asked for the label next is told so.
-    label.is_clearing = false;
+    // Whoever is asked for the record next is told so.
+    record.is_clearing = false;
     Ok(())
 }
 
-/// A device that has lost its label with all that it had, and the place where it lies: whose it is, if
+/// A device that has lost its record with all that it had, and the place where it lies: whose it is, if
 /// that is sure.
 pub(crate) fn owner_of(
     place: Position,
     engine: &dyn Engine,
     found: &BTreeMap<Position, Found>,
-    label: &Label,
+    record: &MembershipRecord,
 ) -> Result<Option<Position>> {
-    if !label.is_clearing || !engine.is_empty()? {
+    if !record.is_clearing || !engine.is_empty()? {
         return Ok(None);
     }
-    let lacks = |at: &Position| label.is_current(*at) && !found.contains_key(at);
-    let mut lacking = label.positions().filter(lacks);
+    let lacks = |at: &Position| record.is_current(*at) && !found.contains_key(at);
+    let mut lacking = record.positions().filter(lacks);
     let (first, more) = (lacking.next(), lacking.next());
     // Devices may be put anywhere.
     Ok(if lacks(&place) { Some(place) } else { first.filter(|_| more.is_none()) })
@@ -139,15 +141,15 @@ impl Shared {
         let members = || self.groups.iter().flat_map(|group| group.of(group.followers()));
         members().for_each(|device| device.drain());
         let now = self.groups[0].draw(None);
-        let mut label = spin::lock(&self.label);
-        let before = label.clone();
+        let mut record = self.membership.lock();
+        let before = record.clone();
         // What was written up to now is on no device, nor is the tombstone of it.
-        (label.is_clearing, label.mark) = (true, label.mark.max(now));
-        label.uncertain.clear();
-        label.horizon = label.horizon.max(now);
-        self.write_changed(&mut label, &before)?;
-        self.mark.fetch_max(label.mark, Ordering::AcqRel);
-        self.horizon.fetch_max(label.horizon, Ordering::AcqRel);
+        (record.is_clearing, record.watermark) = (true, record.watermark.max(now));
+        record.uncertain.clear();
+        record.horizon = record.horizon.max(now);
+        self.commit(&mut record, &before)?;
+        self.watermark.fetch_max(record.watermark, Ordering::AcqRel);
+        self.horizon.fetch_max(record.horizon, Ordering::AcqRel);
         Ok(())
     }
 
@@ -156,17 +158,17 @@ impl Shared {
         for group in self.groups.iter() {
             for device in group.of(group.members()).map(Arc::clone).collect::<Vec<_>>() {
                 let position = Position { group: group.number, device: device.number };
-                let label = spin::lock(&self.label).at(position);
-                if let Err(error) = empty(&*device.engine, &label, is_alone) {
+                let record = self.membership.now().at(position);
+                if let Err(error) = empty(&*device.engine, &record, is_alone) {
                     group.go_on_without(&device, error)?;
                 } else {
                     self.sequence.fetch_max(device.engine.advance_sequence()?, Ordering::AcqRel);
                 }
             }
         }
-        let mut label = spin::lock(&self.label);
-        let before = label.clone();
-        label.is_clearing = false;
-        self.write_changed(&mut label, &before)
+        let mut record = self.membership.lock();
+        let before = record.clone();
+        record.is_clearing = false;
+        self.commit(&mut record, &before)
     }
 }

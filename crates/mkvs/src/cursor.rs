@@ -6,7 +6,6 @@ use crate::decided::is_damage;
 use crate::device::Device;
 use crate::group::Group;
 use crate::matrix::Shared;
-use crate::order::anchor_of;
 use crate::pending::Pending;
 use crate::stretch::Stretch;
 use coreplane_engine::{Entry, Error, Record, Result, Value};
@@ -144,7 +143,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Goes through what a group has, on its anchor, or where that is damaged or in doubt, on the next
+    /// Goes through what a group has, on its primary, or where that is damaged or in doubt, on the next
     /// that is not, from the beginning. For whoever has nobody's turn, and takes nothing for sure that is
     /// written meanwhile.
     ///
@@ -157,9 +156,11 @@ impl Shared {
     ) -> Result<()> {
         let mut tried = 0;
         loop {
-            let (anchor, members) = (group.settled()?, group.members());
-            let on = anchor_of(members & !tried).and_then(|number| group.device(number).ok());
-            let on = on.unwrap_or(anchor);
+            let (primary, members) = (group.settled()?, group.members());
+            let others = members & !tried & !(1 << primary.number);
+            let other = || others.checked_ilog2().and_then(|it| group.device(it as u8).ok());
+            let is_tried = tried & 1 << primary.number != 0;
+            let on = if is_tried { other().unwrap_or(primary) } else { primary };
             on.drain();
             let error = match read(on) {
                 Ok(()) if group.is_sure(on, |_| true) => return Ok(()),

@@ -2,8 +2,8 @@
 
 use crate::device::Device;
 use crate::engine::Matrix;
-use crate::label::Position;
 use crate::matrix::Shared;
+use crate::membership::record::Position;
 use coreplane_engine::UnixMillis;
 
 /// A device that is a member no more since something failed on it, or could not be told to it.

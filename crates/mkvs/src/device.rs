@@ -15,6 +15,7 @@
 //! come late, twice or behind a newer one, and the engine keeps what is newest.
 
 mod handing;
+pub(crate) use handing::Place;
 mod lot;
 #[cfg(test)]
 mod pair;
@@ -95,8 +96,27 @@ pub(crate) struct Device {
     beat: CachePadded<AtomicU64>,
     /// Why it failed, as it was said first.
     why: OnceLock<String>,
+    /// Those who have it left out now.
+    failing: AtomicU32,
     thread: OnceLock<Thread>,
     processor: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A device that is about to be left out.
+pub(crate) struct Failing<'d>(&'d Device);
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        self.0.failing.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// How far a device has come with what was on its way to it.
+pub(crate) enum Drained {
+    All,
+    /// It is about to be left out itself.
+    Failing,
+    Late,
 }
 
 impl std::fmt::Debug for Device {
@@ -145,6 +165,7 @@ impl Device {
             is_closed: AtomicBool::new(false),
             beat: CachePadded::new(AtomicU64::new(0)),
             why: OnceLock::new(),
+            failing: AtomicU32::new(0),
             thread: OnceLock::new(),
             processor: Mutex::new(None),
         }
@@ -154,6 +175,17 @@ impl Device {
     #[cold]
     pub(crate) fn note_failure(&self, error: &Error) {
         self.why.get_or_init(|| error.to_string());
+    }
+
+    /// It is about to be left out, until the answer is dropped.
+    pub(crate) fn fail(&self) -> Failing<'_> {
+        self.failing.fetch_add(1, Ordering::SeqCst);
+        Failing(self)
+    }
+
+    /// True if it is about to be left out.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::SeqCst) > 0
     }
 
     /// Why it failed.
@@ -423,6 +455,26 @@ impl Device {
             || self.track.past() < lines || self.completed.load(Ordering::Acquire) < goal();
         let mut backoff = Backoff::new();
         while is_behind() && !self.is_closed() {
+            self.wake();
+            backoff.wait();
+        }
+    }
+
+    /// Waits until what was submitted before the call is made; not where it is about to be left out, for then
+    /// its processor may wait itself.
+    pub(crate) fn drain_until(&self, deadline: Option<Instant>) -> Drained {
+        let (lines, jobs) = (self.decisions.submitted(), self.submitted.load(Ordering::Acquire));
+        let mut backoff = Backoff::new();
+        loop {
+            if self.track.past() >= lines && self.completed.load(Ordering::Acquire) >= jobs {
+                return Drained::All;
+            }
+            if self.is_failing() || self.is_closed() {
+                return Drained::Failing;
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Drained::Late;
+            }
             self.wake();
             backoff.wait();
         }

@@ -5,10 +5,9 @@ use crate::counters::Answered;
 use crate::device::Device;
 use crate::engine::Matrix;
 use crate::group::Group;
-use crate::label::{Ack, Position, Standing};
 use crate::matrix::Shared;
+use crate::membership::record::{Ack, Position, Standing};
 use coreplane_engine::{DeviceStats, GroupStats, Stats};
-use coreplane_pmem::spin;
 use std::collections::BTreeMap;
 
 /// Figures of which the sum over all devices says something too.
@@ -26,7 +25,7 @@ const SUMS: [(&str, &str); 8] = [
 impl Matrix {
     /// Which of the paper's prototypes it is.
     pub fn prototype(&self) -> Prototype {
-        spin::lock(&self.shared.label).prototype
+        self.shared.membership.now().prototype
     }
 
     /// Has each current device count its records and their bytes, which some engines do in the background else
@@ -51,13 +50,13 @@ impl Matrix {
 
     /// How many copies a write waits for.
     pub fn ack(&self) -> Ack {
-        spin::lock(&self.shared.label).ack
+        self.shared.membership.now().ack
     }
 
     /// The epoch of the membership: it is raised with every change of who is current; and with every
     /// opening but one that only looks, so that what a close has left behind is believed once.
     pub fn epoch(&self) -> u64 {
-        spin::lock(&self.shared.label).epoch
+        self.shared.membership.now().epoch
     }
 }
 
@@ -69,15 +68,16 @@ impl Shared {
         let (mut sum, mut fullest) = (Stats::default(), 0.0_f64);
         let mut devices = BTreeMap::new();
         for group in self.groups.iter() {
-            let members = group.members();
-            let mut records = 0;
+            let now = group.standings.now();
+            let (members, mut records) = (now.members(), 0);
             for device in group.devices() {
                 let stats = device.engine.stats();
                 if members & 1 << device.number != 0 {
                     add(&mut sum, &stats);
-                    // In the end that of the anchor.
-                    let own = crate::open::own_records(&*device.engine).unwrap_or(0);
-                    records = stats.records.saturating_sub(own);
+                    if device.number == now.primary() {
+                        let own = crate::open::own_records(&*device.engine).unwrap_or(0);
+                        records = stats.records.saturating_sub(own);
+                    }
                 }
                 let position = Position { group: group.number, device: device.number };
                 devices.insert(position, told_of(device, stats));

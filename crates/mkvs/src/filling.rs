@@ -1,6 +1,6 @@
 //! Going through all records of a group, to give them to somebody who lacks them.
 //!
-//! What is gone through is what the group's anchor has: its records, then its tombstones. Writers go
+//! What is gone through is what the group's primary has: its records, then its tombstones. Writers go
 //! on meanwhile, and what they write comes to whoever is being filled as well, by itself. Sequences
 //! sort it out: each record is given with its own, and an engine keeps what is newest.
 
@@ -8,8 +8,8 @@ use crate::decided::is_damage;
 use crate::device::Device;
 use crate::group::Group;
 use crate::matrix::{Shared, is_reserved};
+use crate::membership::lost_ranges::just;
 use crate::scrub::Scrubbed;
-use crate::uncertain::just;
 use coreplane_engine::{Doubt, Engine, Error, Hurt, Result, UnixMillis};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -151,10 +151,10 @@ impl Shared {
         // Keys that it lists and does not find.
         let (mut cursor, mut strange) = (0, Vec::new());
         loop {
-            let anchor = group.settled()?;
-            if !Arc::ptr_eq(anchor, &device) {
+            let primary = group.settled()?;
+            if !Arc::ptr_eq(primary, &device) {
                 // What the other has in which order is another matter.
-                (device, cursor, strange) = (Arc::clone(anchor), 0, Vec::new());
+                (device, cursor, strange) = (Arc::clone(primary), 0, Vec::new());
             }
             let from = cursor;
             let (items, listed) = items_of(&device, cursor);
@@ -182,7 +182,7 @@ impl Shared {
                 &items,
                 pace,
                 &mut |item| match self.check_listed((&device, from), item) {
-                    // What it has shown when it fails is not believed: the next anchor has all of it.
+                    // What it has shown when it fails is not believed: the next primary has all of it.
                     _ if failed.is_some() => Ok(()),
                     Ok(true) => give(item),
                     Ok(false) => {
@@ -230,7 +230,7 @@ impl Shared {
                     }
                 });
                 match shown {
-                    // What the anchor drops meanwhile nobody needs any more, and all else has been shown.
+                    // What the primary drops meanwhile nobody needs any more, and all else has been shown.
                     Err(Error::HistoryGone { .. }) if is_begun => return Ok(()),
                     Err(Error::HistoryGone { .. }) => {}
                     Err(error) if is_damage(&error) => return hurt_of(&**engine, error).map(drop),
@@ -264,7 +264,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives what a peer of the anchor has of a key whose record is damaged there, and heals it by the
+    /// Gives what a peer of the primary has of a key whose record is damaged there, and heals it by the
     /// way; or notes that nobody has it.
     pub(crate) fn give_sound(
         &self,

@@ -9,8 +9,8 @@
 //!                                           the others: through their rings, afterwards
 //! ```
 //!
-//! The last that a write waits for is the same device for all keys of the group, its *anchor*. So
-//! whoever goes through all keys finds on the anchor what readers of single keys are shown: what was
+//! The last that a write waits for is the same device for all keys of the group, its *primary*. So
+//! whoever goes through all keys finds on the primary what readers of single keys are shown: what was
 //! acknowledged, and nothing that may be taken back.
 //!
 //! A device that fails is dropped from the membership, durably, before the write is acknowledged
@@ -28,12 +28,12 @@ use crate::bloom::Filter;
 use crate::counters::Asked;
 use crate::decided::{Decided, Write, is_damage, is_failure};
 use crate::device::Device;
-use crate::label::{Ack, Position};
-use crate::order::{Order, anchor_of, numbers};
+use crate::membership::record::{Ack, Position};
+use crate::membership::states::{Moment, Standings};
+use crate::order::{Order, numbers};
 use crate::pending::{Devices, Entry, Known, Pending};
 use crate::prototype::{Paths, Prototype};
 use crate::ring::Decision;
-use crate::standings::Standings;
 use coreplane_engine::{Completion, Error, Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::spin::Backoff;
 use refusing::taken_back;
@@ -101,6 +101,7 @@ pub(crate) struct Parts {
     pub(crate) number: u16,
     pub(crate) devices: Vec<Arc<Device>>,
     pub(crate) members: Devices,
+    pub(crate) primary: u8,
     pub(crate) filter: Filter,
     pub(crate) pending: Arc<Pending>,
     pub(crate) sequence: Arc<AtomicU64>,
@@ -130,6 +131,9 @@ pub(crate) struct NotMade {
     pub(crate) error: Error,
 }
 
+/// The devices that have a write, and the states by which they are enough.
+pub(crate) type Copied = (Devices, Moment);
+
 /// What became of a try.
 enum Tried {
     Made(Outcome),
@@ -141,13 +145,13 @@ enum Tried {
 
 impl Group {
     pub(crate) fn new(parts: Parts) -> Self {
-        let Parts { number, devices, members, filter, pending, sequence, rules, demote, renew } =
-            parts;
+        let Parts { number, devices, members, primary, filter, .. } = parts;
+        let Parts { pending, sequence, rules, demote, renew, .. } = parts;
         let group = Self {
             number,
             places: [const { AtomicU8::new(NOBODY) }; DEVICES_MAX],
             devices: (0..DEVICES_EVER).map(|_| OnceLock::new()).collect(),
-            standings: Standings::new(members),
+            standings: Standings::new(members, primary),
             settled_at: AtomicU64::new(0),
             filter,
             asked: Asked::default(),
@@ -203,9 +207,12 @@ impl Group {
         (0..DEVICES_MAX as u8).filter_map(|number| self.at(number))
     }
 
-    /// The devices of a set.
+    /// The devices of a set, the primary before others: where a write waits for it alone, no other has anything
+    /// that it lacks.
     pub(crate) fn of(&self, set: Devices) -> impl Iterator<Item = &Arc<Device>> {
-        self.devices().filter(move |device| set & 1 << device.number != 0)
+        let primary = self.standings.now().primary_set();
+        let rest = numbers(set & !primary);
+        numbers(set & primary).chain(rest).filter_map(|number| self.at(number))
     }
 
     fn lost(&self) -> Error {
@@ -248,12 +255,19 @@ impl Group {
     /// # Errors
     /// If that cannot be made durable, or it was the last one.
     pub(crate) fn drop_member(&self, device: &Device) -> Result<()> {
+        // Who makes another change does not wait for it meanwhile.
+        let _failing = device.fail();
         (self.demote)(Position { group: self.number, device: device.number }, device)
     }
 
-    /// The membership is durable: from here on these are the members.
-    pub(crate) fn set_members(&self, members: Devices, of_group: impl Fn(u64) -> bool) {
-        self.standings.set_members(members);
+    /// The membership is durable: from here on these are the members, and this is their primary.
+    pub(crate) fn set_members(
+        &self,
+        members: Devices,
+        primary: u8,
+        of_group: impl Fn(u64) -> bool,
+    ) {
+        self.standings.set_members(members, primary);
         self.pending.settle(self.followers(), of_group);
     }
 
@@ -267,10 +281,9 @@ impl Group {
     /// told already.
     #[inline]
     pub(crate) fn prefetch(&self, key: &[u8]) {
-        let members = self.members();
-        let waits_for_some = self.rules.ack.copies(members.count_ones()) > 1;
-        let anchor = anchor_of(members).map_or(0, |anchor| 1 << anchor);
-        let ahead = numbers(if waits_for_some { members } else { anchor });
+        let now = self.standings.now();
+        let waits_for_some = self.rules.ack.copies(now.members().count_ones()) > 1;
+        let ahead = numbers(if waits_for_some { now.members() } else { now.primary_set() });
         ahead.filter_map(|number| self.at(number)).for_each(|device| device.engine.prefetch(key));
     }
 
@@ -335,7 +348,7 @@ impl Group {
         let decided = write.decided();
         let made = made.and_then(|made| self.copy_of(&order, made, &decided, options));
         let copied = match made {
-            Ok(made) => made,
+            Ok(copied) => copied,
             Err(not_made) => return self.unmake(hash, asked, &decided, not_made),
         };
         self.note_put(decided.put.is_some() && !written.replaced);
@@ -349,7 +362,14 @@ impl Group {
             }
             (true, true) | (false, false) => {}
         }
-        self.tell_others(&Decision { hash, decided, options }, copied);
+        let decision = Decision { hash, decided, options };
+        if let Err(not_made) = self.hand_to_followers(&order, &decision, copied) {
+            if decision.decided.put.is_none() && written.replaced {
+                // It will be there again. A key that is counted once too often denies nobody.
+                change.get_or_insert_with(|| self.filter.change()).insert(hash);
+            }
+            return self.unmake(hash, asked, &decision.decided, not_made);
+        }
         drop(change);
         let written = Written { sequence, ticket: Ticket::DURABLE, ..written };
         Ok(Tried::Made(Outcome::Written(written)))
@@ -362,29 +382,34 @@ impl Group {
         made: Devices,
         decided: &Decided<'_>,
         options: &WriteOptions,
-    ) -> std::result::Result<Devices, NotMade> {
+    ) -> std::result::Result<Copied, NotMade> {
         self.copy(order, made, |device| {
             device.pace.puts.of(|| self.make_on(device, decided, options))
         })
     }
 
     /// Makes on further devices what was made on some, until so many current members have it as a
-    /// write waits for, devices that fail meanwhile being left out. Who has it then.
+    /// write waits for, the primary among them, devices that fail meanwhile being left out. Who has it then.
     pub(crate) fn copy(
         &self,
         order: &Order,
         made: Devices,
         make: impl Fn(&Arc<Device>) -> Result<()>,
-    ) -> std::result::Result<Devices, NotMade> {
+    ) -> std::result::Result<Copied, NotMade> {
         let not_made = |made, device: &Arc<Device>, error| {
             Err(NotMade { made, device: Some(Arc::clone(device)), error })
         };
         let (mut made, mut asked) = (made, made);
         loop {
             let now = self.standings.now();
+            if now.is_changing() {
+                self.await_change();
+                continue;
+            }
             let members = now.members();
             let has = (made & members).count_ones();
-            if has > 0 && has >= self.rules.ack.copies(members.count_ones()) {
+            let is_enough = has > 0 && has >= self.rules.ack.copies(members.count_ones());
+            if is_enough && made & now.primary_set() != 0 {
                 // They may be members by the time of the answer.
                 for device in self.of(now.candidates() & !made) {
                     if make(device).is_ok() {
@@ -394,13 +419,13 @@ impl Group {
                     }
                 }
                 if self.standings.now() == now {
-                    return Ok(made);
+                    return Ok((made, now));
                 }
                 continue;
             }
             // One may have become a member since the order was made.
             let listed = order.awaited().iter().chain(order.others()).copied();
-            let rest = members & !asked;
+            let rest = if is_enough { now.primary_set() } else { members } & !asked;
             let mut next = listed.chain(numbers(members)).filter(|number| rest & 1 << number != 0);
             let Some(number) = next.next() else { break };
             asked |= 1 << number;
@@ -424,6 +449,15 @@ impl Group {
             }
         }
         Err(NotMade { made, device: None, error: self.lost() })
+    }
+
+    /// Waits until it is durable which members have left.
+    #[cold]
+    pub(crate) fn await_change(&self) {
+        let mut backoff = Backoff::new();
+        while self.standings.now().is_changing() {
+            backoff.wait();
+        }
     }
 
     #[inline]
@@ -464,21 +498,24 @@ impl Group {
     pub(crate) fn order_of(&self, hashes: &[u64]) -> Result<Order> {
         let mut backoff = Backoff::new();
         loop {
-            let members = self.members();
+            let now = self.standings.now();
+            let (members, primary) = (now.members(), now.primary());
             let copies = self.rules.ack.copies(members.count_ones()) as usize;
-            let anchor = anchor_of(members).ok_or_else(|| self.lost())?;
+            if members == 0 {
+                return Err(self.lost());
+            }
             let entries = hashes.iter().filter_map(|hash| self.pending.entry(*hash));
             let current = entries.fold(members, |current, entry| match entry {
                 Known { done: 0, asked, .. } => current & 1 << asked,
                 Known { done, .. } => current & done,
             });
-            if current.count_ones() as usize >= copies && current & 1 << anchor != 0 {
+            if current.count_ones() as usize >= copies && current & 1 << primary != 0 {
                 let hash = hashes.first().copied().unwrap_or_default();
-                return Ok(Order::new(hash, members, current, (copies, anchor)));
+                return Ok(Order::new(hash, members, current, (copies, primary)));
             }
             let reach = |set, hash: &u64| set & self.pending.reached(*hash, members);
             let reached = hashes.iter().fold(members, reach);
-            if reached & 1 << anchor == 0 || (reached.count_ones() as usize) < copies {
+            if reached & 1 << primary == 0 || (reached.count_ones() as usize) < copies {
                 // Until somebody can leave out who has failed.
                 return Err(self.gone());
             }

@@ -16,7 +16,7 @@
 //! matrix is opened. As long as it is there the mark stays below it, so that what was deleted since is known.
 
 use crate::batch::Old;
-use crate::label::RESERVED;
+use crate::membership::record::RESERVED;
 use coreplane_engine::{
     Batch, Change, Durability, Engine, Error, Result, UnixMillis, WriteOptions,
 };

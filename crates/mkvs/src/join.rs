@@ -1,9 +1,9 @@
 //! A device that comes back, or a new one in its place: filled from its peers while everybody goes on.
 //!
 //! ```text
-//!   the label says "joining", durably ─▶ writes come to it through its ring
+//!   the record says "joining", durably ─▶ writes come to it through its ring
 //!     ─▶ all that its peers have is given to it ─▶ what it has and they have not is removed
-//!     ─▶ writes wait for it ─▶ the label says "current", durably ─▶ it is read
+//!     ─▶ writes wait for it ─▶ the record says "current", durably ─▶ it is read
 //! ```
 //!
 //! Cut off anywhere it is joining still, and the same call goes on: what it has already is looked at
@@ -23,14 +23,14 @@ use crate::filling::{FillOptions, Filled, Item, Pace};
 use crate::group::Group;
 use crate::intent::Intent;
 use crate::kept;
-use crate::label::{Label, Member, Position, Standing};
 use crate::matrix::{Shared, is_reserved};
-use crate::open::{Rack, drawn};
+use crate::membership::change::Joiner;
+use crate::membership::lost_ranges::{Uncertain, just, key_of};
+use crate::membership::record::{Member, MembershipRecord, Position, Standing};
+use crate::open::{Found, Rack, drawn};
 use crate::pending::Pending;
 use crate::scrub::Scrubbed;
-use crate::uncertain::{Uncertain, just, key_of};
 use coreplane_engine::{Doubt, Engine, Error, Outcome, Progress, Result, Visibility, WriteOptions};
-use coreplane_pmem::spin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -56,27 +56,58 @@ impl Matrix {
         let _alone = shared.fill_alone()?;
         let group = shared.groups.get(usize::from(place.group)).ok_or_else(|| no_such(place))?;
         let checked = shared.announce(rack, group, place, options)?;
+        shared.fill_member(group, place, checked, options, progress)
+    }
+}
+
+impl Shared {
+    /// An older copy of a member is given what it has missed while nobody else is in yet, and is a member then. If
+    /// that cannot be it stays as it is, and is tried again when the matrix is opened next.
+    pub(crate) fn fill_outdated(
+        &self,
+        place: Position,
+        device: Found,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) {
+        let Some(group) = self.groups.get(usize::from(place.group)) else { return };
+        let Found { engine, belief, .. } = device;
+        let options = FillOptions::default();
+        let filled = self.fill_member(group, place, Checked { engine, belief }, &options, progress);
+        if let Err(error) = filled {
+            self.damaged.lock().push((place, error.to_string()));
+        }
+    }
+
+    /// Fills a device from the members of its group, which makes it one of them.
+    fn fill_member(
+        &self,
+        group: &Arc<Group>,
+        place: Position,
+        checked: Checked,
+        options: &FillOptions,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Filled> {
         let engine = &*checked.engine;
-        shared.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
-        shared.clock.raise(engine.now());
+        self.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
+        self.clock.raise(engine.now());
         engine.hold_tombstones(0)?;
         Intent::drop_all(engine)?;
         kept::drop_all(engine)?;
-        shared.damaged.lock().retain(|(damaged, _)| *damaged != place);
+        self.damaged.lock().retain(|(damaged, _)| *damaged != place);
         let device = Arc::new(Device::new(place.device, checked));
         {
             // Whoever finds out from here on that the one before it has failed comes too late.
-            let _label = spin::lock(&shared.label);
+            let _record = self.membership.lock();
             group.place(Arc::clone(&device))?;
             group.standings.join(place.device);
         }
-        let filled = shared.fill(group, &device, options, progress);
+        let filled = self.fill(group, &device, options, progress);
         let joined = filled.and_then(|(pace, since)| {
-            shared.admit(group, &device, (pace.lost(), since)).map(|()| pace.filled())
+            self.admit(group, &device, (pace.lost(), since)).map(|()| pace.filled())
         });
         if joined.is_err() {
             group.standings.leave(place.device);
-            shared.settle_group(group);
+            self.settle_group(group);
         }
         joined
     }
@@ -102,7 +133,7 @@ impl Shared {
         place: Position,
         options: &FillOptions,
     ) -> Result<Checked> {
-        let known = spin::lock(&self.label).member(place).cloned();
+        let known = self.membership.now().member(place).cloned();
         let member = known.ok_or_else(|| no_such(place))?;
         self.make_way(rack, group, place, options)?;
         let found = if options.is_fresh {
@@ -115,7 +146,7 @@ impl Shared {
         let identity = if found.is_some() { member.identity } else { drawn() };
         let standing = Standing::Joining;
         self.check_place(place)?;
-        let label = self.write_standing(place, &Member { identity, standing })?;
+        let record = self.write_standing(place, &Member { identity, standing })?;
         let checked = match found {
             Some(checked) => checked,
             None => {
@@ -123,7 +154,7 @@ impl Shared {
                 believed(rack.create(place, &self.clock.source())?)?
             }
         };
-        label.at(place).write(&*checked.engine)?;
+        record.at(place).write(&*checked.engine)?;
         Ok(checked)
     }
 
@@ -197,21 +228,21 @@ impl Shared {
             },
         };
         let engine = &*checked.engine;
-        let matrix = spin::lock(&self.label).matrix.clone();
-        match Label::read(engine)? {
-            // It was made, and the label did not come to it.
+        let matrix = self.membership.now().matrix.clone();
+        match MembershipRecord::read(engine)? {
+            // It was made, and the record did not come to it.
             None if is_joining && engine.is_empty()? => Ok(Some(checked)),
             None => Err(Error::Unusable(format!("the device at {place} belongs to no matrix"))),
-            Some(label) if label.matrix != matrix => Err(Error::Unusable(format!(
+            Some(record) if record.matrix != matrix => Err(Error::Unusable(format!(
                 "the device at {place} belongs to another matrix: {}, not {matrix}",
-                label.matrix
+                record.matrix
             ))),
             // What was there before a new one was to be made.
-            Some(label) if is_joining && label.identity != member.identity => Ok(None),
-            Some(label) if label.identity != member.identity || label.position != place => {
+            Some(record) if is_joining && record.identity != member.identity => Ok(None),
+            Some(record) if record.identity != member.identity || record.position != place => {
                 Err(Error::Unusable(format!(
                     "the device at {place} was {} once, and was replaced by another: take it out",
-                    label.position
+                    record.position
                 )))
             }
             Some(_) => Ok(Some(checked)),
@@ -230,14 +261,14 @@ impl Shared {
     }
 
     /// A device has another standing: durably so on all members, when it returns.
-    fn write_standing(&self, place: Position, member: &Member) -> Result<Label> {
-        let mut label = spin::lock(&self.label);
-        let before = label.clone();
-        let members = label.members.get_mut(usize::from(place.group));
+    fn write_standing(&self, place: Position, member: &Member) -> Result<MembershipRecord> {
+        let mut record = self.membership.lock();
+        let before = record.clone();
+        let members = record.members.get_mut(usize::from(place.group));
         let it = members.and_then(|members| members.get_mut(usize::from(place.device)));
         *it.ok_or_else(|| no_such(place))? = member.clone();
-        self.write_changed(&mut label, &before)?;
-        Ok(label.clone())
+        self.commit(&mut record, &before)?;
+        Ok(record.clone())
     }
 
     /// Gives a device all that its peers have, and takes from it what they have not. With the sequence above
@@ -347,7 +378,7 @@ impl Shared {
     /// As the devices; if it is damaged, for it is to be made elsewhere.
     pub(crate) fn item_of(&self, group: &Group, key: &[u8]) -> Result<Option<Item>> {
         let mut item = None;
-        group.ask_anchor(|device| {
+        group.ask_primary(|device| {
             // What one has shown that failed is not believed.
             item = None;
             device.engine.get_with(key, Visibility::Durable, &mut |record| {
@@ -429,24 +460,26 @@ impl Shared {
         device.engine.sync()?;
         let place = Position { group: group.number, device: device.number };
         let horizon = group.settled()?.engine.tombstone_horizon();
-        let mut label = spin::lock(&self.label);
+        let mut record = self.membership.lock();
         // From here to the end nobody can leave.
         self.check_writable()?;
         self.check_joining(group, device)?;
-        let before = label.clone();
-        // Before the label says that it is current: what fails leaves that as it was.
+        let before = record.clone();
+        // Before the record says that it is current: what fails leaves that as it was.
         let left_out = self.left_out(group, device, lost)?;
-        label.take_uncertain(&left_out)?;
-        label.stand(place, Standing::Current);
+        record.take_uncertain(&left_out)?;
+        record.stand(place, Standing::Current);
         // It was not given the tombstones that its peers had forgotten.
-        label.horizon = label.horizon.max(horizon);
-        self.write_without(&mut label, &before, vec![], Some(place))?;
+        record.horizon = record.horizon.max(horizon);
+        let joiner = Joiner { device: Some(place), ..Joiner::default() };
+        self.commit_with(&mut record, &before, vec![], joiner)?;
         self.uncertain.add(&left_out);
-        self.horizon.fetch_max(label.horizon, Ordering::AcqRel);
+        self.horizon.fetch_max(record.horizon, Ordering::AcqRel);
         let of_group = |hash: u64| self.is_of(group.number, hash);
         self.forget_departure(place);
         self.pending.filled(device.number, of_group);
-        group.set_members(group.members() | 1 << device.number, of_group);
+        let primary = record.primary_of(group.number);
+        group.set_members(group.members() | 1 << device.number, primary, of_group);
         Ok(())
     }
 

@@ -1,9 +1,9 @@
 //! Filters that a clean close leaves behind, so that the next open need not read every key.
 //!
 //! ```text
-//!   close   head, not sealed ─▶ counters, a few records ─▶ sync ─▶ head, sealed ─▶ labels: clean
-//!   open    labels: clean, of this epoch? counters as their checksum says? ─▶ filter
-//!           ─▶ labels: not clean, the next epoch ─▶ what was kept is deleted
+//!   close   head, not sealed ─▶ counters, a few records ─▶ sync ─▶ head, sealed ─▶ records: clean
+//!   open    records: clean, of this epoch? counters as their checksum says? ─▶ filter
+//!           ─▶ records: not clean, the next epoch ─▶ what was kept is deleted
 //! ```
 //!
 //! What is kept has the epoch of the close, and every open raises that durably before anything is
@@ -12,8 +12,8 @@
 
 use crate::device::Device;
 use crate::group::Group;
-use crate::label::RESERVED;
 use crate::matrix::Shared;
+use crate::membership::record::RESERVED;
 use coreplane_engine::{Completion, Durability, Engine, Error, Result, WriteOptions};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ const FREE: u64 = 2;
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     version: u32,
-    /// Of the labels at the close.
+    /// Of the records at the close.
     epoch: u64,
     /// All records are there.
     is_sealed: bool,
@@ -176,7 +176,7 @@ impl Shared {
         // Of one that lacks keys nothing is kept: what it says is not asked.
         let is_listed = |group: &&std::sync::Arc<Group>| group.is_listed.load(Ordering::Acquire);
         for group in self.groups.iter().filter(worth).filter(is_listed) {
-            let Ok(device) = group.anchor() else { continue };
+            let Ok(device) = group.primary() else { continue };
             if write(group, &*device.engine, epoch).is_err() {
                 // No space, perhaps.
                 let _dropped = drop_all(&*device.engine).is_ok();

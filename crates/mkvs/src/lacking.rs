@@ -7,10 +7,10 @@ use crate::device::Device;
 use crate::filling::{AT_A_TIME, Item, Pace, items_of};
 use crate::group::Group;
 use crate::matrix::{Shared, is_reserved};
+use crate::membership::lost_ranges::just;
 use crate::pending::Pending;
 use crate::place::SLOTS;
 use crate::scrub::Scrubbed;
-use crate::uncertain::just;
 use coreplane_engine::{Engine, Entry, Error, Result};
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@
 //!
 //! - [`place`]: from a key to its group
 //! - [`bloom`]: which keys a group may have
-//! - `label`: who belongs to the matrix, and who is current
+//! - `membership`: who belongs to the matrix, who has all that was acknowledged, and how that changes
 //! - `device`, `decided`, `group`, `plain`, `ring`: writing to several, reading from one
 //! - `race`, `pace`, [`Prototype`]: reads for which devices compete
 //! - `errand`, `given`: calls that a device's processor makes for a caller
@@ -23,11 +23,10 @@
 //! - `batch`, `intent`: over several groups, all or nothing; `clear`: everything at once
 //! - `growing`: filters that fill up
 //! - `filling`, `join`, `moving`: a device that is replaced, a group that is added
-//! - `scrub`, `heal`, `uncertain`: damage at rest, healed from a peer; what is in doubt
+//! - `scrub`, `heal`: damage at rest, healed from a peer; what is in doubt
 //! - `alike`: whether the members of a group have the same
 //! - `kept`: filters from a close to the next open
-//! - `open`, `admission`, `level`, `upkeep`: creating, opening, who is current, bringing members level;
-//!   and what is done meanwhile
+//! - `open`, `close`: creating, opening, and closing
 //!
 //! # Departures from the paper
 //!
@@ -35,7 +34,6 @@
 //! reads after. Here a write has a sequence, waits for as many copies as its matrix was made with
 //! ([`Ack`]), and a read asks only devices that have what was acknowledged.
 
-mod admission;
 mod alike;
 mod asking;
 mod batch;
@@ -43,6 +41,7 @@ mod believed;
 pub mod bloom;
 mod clear;
 mod clock;
+mod close;
 mod counters;
 mod cursor;
 mod decided;
@@ -60,11 +59,10 @@ mod heal;
 mod intent;
 mod join;
 mod kept;
-mod label;
 mod lacking;
 mod latency;
-mod level;
 mod matrix;
+mod membership;
 mod moving;
 mod older;
 mod open;
@@ -81,13 +79,9 @@ mod relaxed;
 mod ring;
 mod scan;
 mod scrub;
-mod standings;
 mod stretch;
 mod track;
-mod uncertain;
-mod upkeep;
 
-pub use admission::Loss;
 pub use coreplane_engine::TimeSource;
 pub use departure::Departure;
 pub use engine::Matrix;
@@ -95,8 +89,9 @@ pub use filling::{FillOptions, Filled};
 pub use group::DEVICES_MAX;
 pub use groups::GROUPS_MAX;
 pub use heal::InDoubt;
-pub use label::{Ack, Position, Standing, is_device};
 pub use matrix::is_reserved as is_own_key;
+pub use membership::record::{Ack, Position, Standing, is_device};
+pub use membership::resolve::Loss;
 pub use open::{Rack, Shape};
 pub use options::Options;
 pub use place::SLOTS;

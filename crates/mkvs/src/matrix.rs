@@ -11,19 +11,20 @@ use crate::group::Group;
 use crate::groups::Groups;
 use crate::growing::Grower;
 use crate::intent::Intents;
-use crate::label::{Label, Position, RESERVED};
 use crate::latency;
+use crate::membership::Membership;
+use crate::membership::lost_ranges::{self, Uncertain, Uncertainty, just};
+use crate::membership::record::{Position, RESERVED};
 use crate::owners::Owners;
 use crate::pending::{Devices, Pending, Seen};
 use crate::race::lookup::Kept;
 use crate::relaxed::Relaxed;
-use crate::uncertain::{self, Uncertain, Uncertainty, just};
 use coreplane_engine::{
     Cursors, Engine, Error, Found, Limits, Mutation, Outcome, Record, Result, Ticket, UnixMillis,
     WriteOptions,
 };
 use coreplane_pmem::isolation::Isolation;
-use coreplane_pmem::spin::{self, Backoff};
+use coreplane_pmem::spin::Backoff;
 use parking_lot::{Mutex, RwLock};
 use std::any::Any;
 use std::cell::RefCell;
@@ -63,15 +64,13 @@ pub(crate) struct Shared {
     pub(crate) isolation: Isolation,
     pub(crate) cursors: Mutex<Cursors<Place>>,
     pub(crate) intents: Intents,
-    pub(crate) label: Arc<Mutex<Label>>,
-    /// The mark of the label, or what it is just being raised to.
-    pub(crate) mark: AtomicU64,
+    pub(crate) membership: Membership,
+    /// The stable watermark of the record, or what it is just being raised to.
+    pub(crate) watermark: AtomicU64,
     /// Held by whoever raises it.
     pub(crate) marking: Mutex<()>,
     /// The stretch of sequences in which it was last raised for its length.
     pub(crate) marked_at: AtomicU64,
-    /// As the label says.
-    pub(crate) is_level: AtomicBool,
     pub(crate) clock: Arc<crate::clock::Clock>,
     pub(crate) closed: AtomicBool,
     /// Nothing is filled any more.
@@ -190,6 +189,9 @@ impl Shared {
     ) -> Result<Outcome> {
         self.check_writable()?;
         self.check_key(key)?;
+        if self.relaxed.is_first(options) {
+            self.note_relaxed()?;
+        }
         let hash = hash_of(key);
         self.group_of(hash).prefetch(key);
         let mut backoff = Backoff::new();
@@ -298,8 +300,8 @@ impl Shared {
     #[cold]
     pub(crate) fn forget_uncertain(&self, group: u16, key: &[u8]) {
         if self.uncertain.forget_key(group, key) {
-            // Durably with the next label; until then it is found to be so again.
-            spin::lock(&self.label).uncertain.retain(|it| it.key() != Some((group, key)));
+            // Durably with the next record; until then it is found to be so again.
+            self.membership.lock().uncertain.retain(|it| it.key() != Some((group, key)));
         }
     }
 
@@ -307,7 +309,7 @@ impl Shared {
     /// has by now is what was written last, reads fail up to that sequence: durably so, when it returns.
     ///
     /// # Errors
-    /// If the label cannot be written, or is full.
+    /// If the record cannot be written, or is full.
     pub(crate) fn keep_uncertain(
         &self,
         (group, key): (u16, &[u8]),
@@ -319,15 +321,15 @@ impl Shared {
         }
         let mut it = Uncertain::new(group, just(key));
         it.end(sequence);
-        let mut label = spin::lock(&self.label);
-        let before = label.clone();
-        label.uncertain.retain(|other| other.key() != it.key());
-        let taken = label.take_uncertain(std::slice::from_ref(&it));
+        let mut record = self.membership.lock();
+        let before = record.clone();
+        record.uncertain.retain(|other| other.key() != it.key());
+        let taken = record.take_uncertain(std::slice::from_ref(&it));
         if taken.is_err() {
-            label.clone_from(&before);
+            record.clone_from(&before);
         }
         taken?;
-        self.write_changed(&mut label, &before)?;
+        self.commit(&mut record, &before)?;
         self.uncertain.renew(&it);
         Ok(())
     }
@@ -412,7 +414,7 @@ impl Shared {
                 visit(record);
             }
         })
-        .and_then(|found| if is_known { Ok(found) } else { Err(uncertain::lost()) })
+        .and_then(|found| if is_known { Ok(found) } else { Err(lost_ranges::lost()) })
     }
 
     fn find_newest(

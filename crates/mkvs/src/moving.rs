@@ -1,10 +1,10 @@
 //! A group that is added: slots move to it, a few at a time, while everybody goes on.
 //!
 //! ```text
-//!   the group's devices are planned, made and labelled ─▶ the group is one, and slots are "moving"
+//!   the group's devices are planned, made and have a record ─▶ the group is one, and slots are "moving"
 //!     ─▶ what is written to a moving slot is written to the new group as well
 //!     ─▶ all that the old group has of the slots is given to the new one
-//!     ─▶ a few slots at a time: nobody writes to them, the label has the new owner, writers go on
+//!     ─▶ a few slots at a time: nobody writes to them, the record has the new owner, writers go on
 //!     ─▶ the old groups remove what is not theirs any more
 //! ```
 //!
@@ -23,22 +23,22 @@ use crate::engine::Matrix;
 use crate::filling::{FillOptions, Filled, Item, Pace};
 use crate::group::Group;
 use crate::groups::GROUPS_MAX;
-use crate::label::{Label, Member, Position, Standing};
 use crate::matrix::{Shared, is_reserved};
+use crate::membership::change::Joiner;
+use crate::membership::lost_ranges::key_of;
+use crate::membership::record::{Member, MembershipRecord, Position, Standing};
 use crate::open::{Rack, assemble_group, drawn};
 use crate::owners::Route;
 use crate::pending::Pending;
 use crate::place::{SLOTS, share_of, slot_of};
-use crate::uncertain::key_of;
 use coreplane_engine::{Doubt, Error, Progress, Record, Result, UnixMillis, Visibility};
-use coreplane_pmem::spin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Keys that are looked at at a time.
 const AT_A_TIME: usize = 256;
 
-/// Slots that change hands at a time: their writers wait for a write of the label.
+/// Slots that change hands at a time: their writers wait for a change of the record.
 const SLOTS_AT_A_TIME: usize = 16;
 
 /// A record as it is read: its sequence, its value and its expiry.
@@ -84,12 +84,12 @@ impl Matrix {
 
     /// How many slots each group owns, and how many are still to move.
     pub fn slots(&self) -> (Vec<usize>, usize) {
-        let label = spin::lock(&self.shared.label);
-        let mut owned = vec![0; label.members.len()];
-        for owner in &label.owners {
+        let record = self.shared.membership.now();
+        let mut owned = vec![0; record.members.len()];
+        for owner in &record.owners {
             owned[usize::from(*owner)] += 1;
         }
-        (owned, label.moving.len())
+        (owned, record.moving.len())
     }
 }
 
@@ -101,13 +101,13 @@ impl Shared {
             return Err(Error::Unusable(format!("a matrix has at most {GROUPS_MAX} groups")));
         }
         let planned = {
-            let mut label = spin::lock(&self.label);
-            let before = label.clone();
-            let devices = label.members.first().map_or(0, Vec::len);
+            let mut record = self.membership.lock();
+            let before = record.clone();
+            let devices = record.members.first().map_or(0, Vec::len);
             let member = |_| Member { identity: drawn(), standing: Standing::Joining };
-            label.planned = Some((0..devices).map(member).collect());
-            self.write_changed(&mut label, &before)?;
-            label.clone()
+            record.planned = Some((0..devices).map(member).collect());
+            self.commit(&mut record, &before)?;
+            record.clone()
         };
         let mut devices = Vec::new();
         for at in 0..planned.planned.as_ref().map_or(0, Vec::len) {
@@ -122,23 +122,19 @@ impl Shared {
             devices.push(Arc::new(Device::new(place.device, checked)));
         }
         let parts = (Arc::clone(&self.pending), Arc::clone(&self.sequence), self.groups[0].rules);
-        let group = assemble_group(&self.weak, number, devices, parts)?;
-        // All of them have a label by now: it is a group as soon as one of all devices says so.
-        let mut label = spin::lock(&self.label);
-        let before = label.clone();
-        found(&mut label);
-        // Its own devices have heard of nothing since it was planned.
-        let heard = label.heard.min(planned.epoch);
-        label.heard = heard;
-        self.write_changed(&mut label, &before)?;
-        label.heard = heard;
+        let primary = devices.len().saturating_sub(1) as u8;
+        let group = assemble_group(&self.weak, number, (devices, primary), parts)?;
+        // All of them have a record by now: it is a group as soon as one of all devices says so.
+        let mut record = self.membership.lock();
+        let before = record.clone();
+        found(&mut record);
+        let joiner = Joiner { group: Some(&group), ..Joiner::default() };
+        self.commit_with(&mut record, &before, vec![], joiner)?;
         self.has_guests.store(true, Ordering::Release);
         if !self.groups.push(group) {
             return Err(Error::Unusable("a group was added at the same time".to_owned()));
         }
-        // Now its own devices are told as well.
-        let before = label.clone();
-        self.write_changed(&mut label, &before)
+        Ok(())
     }
 
     /// Moves what is to move, and removes what has.
@@ -148,8 +144,8 @@ impl Shared {
             return Ok(pace.filled());
         }
         let moving: Vec<(usize, u16)> = {
-            let label = spin::lock(&self.label);
-            label.moving.iter().map(|(slot, to)| (usize::from(*slot), *to)).collect()
+            let record = self.membership.now();
+            record.moving.iter().map(|(slot, to)| (usize::from(*slot), *to)).collect()
         };
         for (slot, to) in &moving {
             self.owners.begin(*slot, *to);
@@ -176,10 +172,10 @@ impl Shared {
             self.look_after_filter(group);
         }
         {
-            let mut label = spin::lock(&self.label);
-            let before = label.clone();
-            label.has_guests = false;
-            self.write_changed(&mut label, &before)?;
+            let mut record = self.membership.lock();
+            let before = record.clone();
+            record.has_guests = false;
+            self.commit(&mut record, &before)?;
         }
         self.has_guests.store(false, Ordering::Release);
         Ok(pace.filled())
@@ -301,7 +297,7 @@ impl Shared {
     /// What a group has of a key.
     pub(crate) fn seen_in(&self, group: &Group, key: &[u8]) -> Result<Seen> {
         let mut seen = None;
-        group.ask_anchor(|device| {
+        group.ask_primary(|device| {
             // What one has shown that failed is not believed.
             seen = None;
             device.engine.get_with(key, Visibility::Durable, &mut |record| {
@@ -424,17 +420,17 @@ impl Shared {
         let of_groups =
             self.groups.iter().map(|group| Ok(group.settled()?.engine.tombstone_horizon()));
         let horizon = of_groups.collect::<Result<Vec<u64>>>()?.into_iter().max().unwrap_or(0);
-        let mut label = spin::lock(&self.label);
+        let mut record = self.membership.lock();
         self.check_going_on()?;
-        let before = label.clone();
+        let before = record.clone();
         for (slot, to) in slots {
-            label.owners[*slot] = *to;
-            label.moving.remove(&(*slot as u16));
+            record.owners[*slot] = *to;
+            record.moving.remove(&(*slot as u16));
         }
         // The new owner was not given the tombstones that the old one had forgotten.
-        label.horizon = label.horizon.max(horizon);
-        self.write_changed(&mut label, &before)?;
-        self.horizon.fetch_max(label.horizon, Ordering::AcqRel);
+        record.horizon = record.horizon.max(horizon);
+        self.commit(&mut record, &before)?;
+        self.horizon.fetch_max(record.horizon, Ordering::AcqRel);
         Ok(())
     }
 
@@ -460,12 +456,13 @@ impl Shared {
 }
 
 /// A group that was planned is one: its share of the slots is to move to it.
-fn found(label: &mut Label) {
-    let Some(mut planned) = label.planned.take() else { return };
+fn found(record: &mut MembershipRecord) {
+    let Some(mut planned) = record.planned.take() else { return };
     planned.iter_mut().for_each(|member| member.standing = Standing::Current);
-    let group = label.members.len() as u16;
-    label.members.push(planned);
-    let share = share_of(group, &label.owners).into_iter();
-    label.moving = share.map(|slot| (slot as u16, group)).collect();
-    label.has_guests = true;
+    let group = record.members.len() as u16;
+    record.primaries.push(planned.len().saturating_sub(1) as u8);
+    record.members.push(planned);
+    let share = share_of(group, &record.owners).into_iter();
+    record.moving = share.map(|slot| (slot as u16, group)).collect();
+    record.has_guests = true;
 }

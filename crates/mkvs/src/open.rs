@@ -1,14 +1,10 @@
 //! Creating and opening a matrix.
 //!
-//! Opening reads the labels of all devices that are there, whatever their order, decides who is
-//! current ([`label`](crate::label)), makes the batches that were under way, brings the members of
-//! each group level, fills the filters, and only then lets anybody in.
-//!
-//! Members differ after a crash: a write may have come to one and not yet to another. None of those
-//! was acknowledged at `all`; at `first` some were. Either way the newest counts: whatever any
-//! member has of what is newer than the label's *mark* is given to the others, deletes too.
+//! Opening reads the membership records of all devices that are there, whatever their order, decides who is
+//! current ([`resolve`](crate::membership::resolve)), makes the batches that were under way, brings the members of
+//! each group level ([`reconcile`](crate::membership::reconcile)), fills the filters and the devices that are older
+//! copies of themselves, and only then lets anybody in.
 
-use crate::admission::{Loss, admit, by_position, holders_of, is_behind, newest};
 use crate::believed::{Believed, Checked, believed};
 use crate::bloom::Filter;
 use crate::clear;
@@ -22,16 +18,17 @@ use crate::groups::{GROUPS_MAX, Groups};
 use crate::growing::Grower;
 use crate::intent::{Intent, Intents};
 use crate::kept::side_by_side;
-use crate::label::{Ack, Label, Position, RESERVED, Standing};
-use crate::level;
 use crate::matrix::Shared;
+use crate::membership::checkpoint::CHECKPOINT;
+use crate::membership::lost_ranges::Uncertainty;
+use crate::membership::record::{Ack, MembershipRecord, Position, RESERVED, Standing};
+use crate::membership::resolve::{Loss, Resolved, by_position, newest, resolve};
+use crate::membership::{Membership, intents, reconcile};
 use crate::options::Options;
 use crate::owners::Owners;
 use crate::pending::Pending;
 use crate::prototype::Prototype;
-use crate::relaxed::Relaxed;
-use crate::uncertain::Uncertainty;
-use crate::upkeep::MARKS;
+use crate::relaxed::{Relaxed, is_unordered};
 use coreplane_engine::{Cursors, Engine, Error, Limits, Progress, Result, TimeSource};
 use coreplane_pmem::isolation::Isolation;
 use parking_lot::{Mutex, RwLock};
@@ -101,7 +98,7 @@ pub(crate) struct Found {
     pub(crate) engine: Arc<dyn Engine>,
     /// What is around it.
     pub(crate) belief: Arc<Believed>,
-    pub(crate) label: Label,
+    pub(crate) record: MembershipRecord,
 }
 
 /// The matrix's own records in a device.
@@ -109,8 +106,8 @@ pub(crate) struct Found {
 /// # Errors
 /// As the engine.
 pub(crate) fn own_records(engine: &dyn Engine) -> Result<u64> {
-    let label = u64::from(engine.get(&[RESERVED, b"label"].concat())?.is_some());
-    Ok(label + Intent::records_on(engine)?)
+    let record = u64::from(engine.get(&[RESERVED, b"membership"].concat())?.is_some());
+    Ok(record + Intent::records_on(engine)?)
 }
 
 pub(crate) fn drawn() -> String {
@@ -141,17 +138,17 @@ impl Matrix {
         let clock = Arc::new(Clock::new(Arc::clone(&options.time)));
         let identities: Vec<Vec<String>> =
             (0..groups).map(|_| (0..devices).map(|_| drawn()).collect()).collect();
-        let mut label = Label::new(drawn(), ack, &identities);
-        label.prototype = prototype;
+        let mut record = MembershipRecord::new(drawn(), ack, &identities);
+        record.prototype = prototype;
         let mut found = BTreeMap::new();
-        for position in label.positions() {
+        for position in record.positions() {
             let Checked { engine, belief } = believed(rack.create(position, &clock.source())?)?;
             engine.hold_tombstones(0)?;
-            found.insert(position, Found { engine, belief, label: label.at(position) });
+            found.insert(position, Found { engine, belief, record: record.at(position) });
         }
-        // The label last: a matrix is one when all devices have it.
-        found.values().try_for_each(|device| device.label.write(&*device.engine))?;
-        Self::assemble(found, label, (clock, options, None))
+        // The record last: a matrix is one when all devices have it.
+        found.values().try_for_each(|device| device.record.write(&*device.engine))?;
+        Self::assemble(found, record, (clock, options, None))
     }
 
     /// Opens the matrix whose devices are in `rack`.
@@ -182,16 +179,16 @@ impl Matrix {
         if found.is_empty() && !blank.is_empty() {
             return Err(nothing_made(blank));
         }
-        let label = newest(&found).map_err(|error| damaged_first(&damaged, error))?;
+        let record = newest(&found).map_err(|error| damaged_first(&damaged, error))?;
         for (place, error, engine) in blank {
             if let Some(Checked { engine, belief }) = engine
-                && let Some(position) = clear::owner_of(place, &*engine, &found, &label)?
+                && let Some(position) = clear::owner_of(place, &*engine, &found, &record)?
             {
-                found.insert(position, Found { engine, belief, label: label.at(position) });
+                found.insert(position, Found { engine, belief, record: record.at(position) });
                 occupied.insert(place, position);
                 continue;
             }
-            match label.member(place).map(|member| member.standing) {
+            match record.member(place).map(|member| member.standing) {
                 // One that was about to be made when the matrix went down is made anew.
                 Some(Standing::Joining) => {}
                 // What is left of one that nobody counts on.
@@ -204,26 +201,29 @@ impl Matrix {
             }
         }
         // What was kept then is of what is here, unless something is lost.
-        let kept_at = (label.is_clean && !label.is_clearing).then_some(label.epoch);
-        let newest = label.clone();
-        let mut label = label;
-        let holders = holders_of(&mut found, &mut label);
-        let admitted = admit(&mut found, label, options.accept_loss);
-        let (mut label, losses) = admitted.map_err(|error| damaged_first(&damaged, error))?;
-        let is_one_behind = found.values().any(|device| is_behind(&device.label, &newest));
+        let kept_at = (record.is_clean && !record.is_clearing).then_some(record.epoch);
+        let resolved = resolve(found, record, options.accept_loss);
+        let mut resolved = resolved.map_err(|error| damaged_first(&damaged, error))?;
+        let is_one_behind = resolved.is_one_behind();
         if is_one_behind {
             // What it has missed it is given, and slots may have moved meanwhile.
-            (label.is_clean, label.has_guests) = (false, true);
+            (resolved.record.is_clean, resolved.record.has_guests) = (false, true);
         }
         // What is accepted changes what is here, too.
-        let is_as_kept = losses.is_empty() && !options.accept_loss && !is_one_behind;
+        let is_as_kept = resolved.losses.is_empty() && !options.accept_loss && !is_one_behind;
         let kept_at = kept_at.filter(|_| is_as_kept);
-        clear::finish(&mut found, &mut label)?;
-        bring_level((&mut found, holders), &mut label, options.accept_loss, progress)?;
-        let matrix = Self::assemble(found, label, (clock, options, kept_at))?;
+        clear::finish(&mut resolved.members, &mut resolved.record)?;
+        bring_level(&mut resolved, options.accept_loss, progress)?;
+        let Resolved { record, members, outdated, losses, .. } = resolved;
+        let matrix = Self::assemble(members, record, (clock, options, kept_at))?;
         *matrix.shared.damaged.lock() = damaged;
         *matrix.shared.losses.lock() = losses;
         *matrix.shared.occupied.lock() = occupied;
+        if !options.looks_only {
+            for (position, device) in outdated {
+                matrix.shared.fill_outdated(position, device, progress);
+            }
+        }
         Ok(matrix)
     }
 
@@ -241,29 +241,30 @@ impl Matrix {
 
     fn assemble(
         found: BTreeMap<Position, Found>,
-        label: Label,
+        record: MembershipRecord,
         (clock, options, kept_at): (Arc<Clock>, &Options, Option<u64>),
     ) -> Result<Self> {
-        let is_clean = label.is_clean;
-        let (newest, label) = begun(&found, label)?;
+        let is_clean = record.is_clean;
+        let (newest, record) = begun(&found, record, is_unordered(options.durability))?;
         let (pending, sequence) = (Arc::new(Pending::new()), Arc::new(AtomicU64::new(newest)));
         // How many there are on devices that crashed nobody knows.
         pending.keep_tombstones(if is_clean { 0 } else { TOMBSTONES });
-        let owners = Arc::new(Owners::new(&label.owners));
-        let has_guests = label.has_guests || !label.moving.is_empty();
-        let (mark, horizon) = (label.mark, label.horizon);
-        let uncertain = Uncertainty::new(label.uncertain.clone());
+        let owners = Arc::new(Owners::new(&record.owners));
+        let has_guests = record.has_guests || !record.moving.is_empty();
+        let (watermark, horizon) = (record.watermark, record.horizon);
+        let uncertain = Uncertainty::new(record.uncertain.clone());
         let rules = Rules {
-            ack: label.ack,
-            prototype: label.prototype,
+            ack: record.ack,
+            prototype: record.prototype,
             paths: options.paths(),
             answers_within: options.answers_within,
-            asks_filters: !options.looks_only && label.prototype != Prototype::Ekv,
+            asks_filters: !options.looks_only && record.prototype != Prototype::Ekv,
         };
-        let label = Arc::new(Mutex::new(label));
+        let primaries = record.primaries.clone();
         let shared = Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
             let groups = by_group(found).into_iter().map(|(number, devices)| {
                 let (pending, sequence) = (Arc::clone(&pending), Arc::clone(&sequence));
+                let devices = (devices, primaries[usize::from(number)]);
                 assemble_group(weak, number, devices, (pending, sequence, rules))
             });
             let groups: Result<Vec<Arc<Group>>> = groups.collect();
@@ -287,11 +288,10 @@ impl Matrix {
                 isolation: Isolation::default(),
                 cursors: Mutex::new(Cursors::default()),
                 intents: Intents::new(),
-                label,
-                mark: AtomicU64::new(mark),
+                membership: Membership::new(record),
+                watermark: AtomicU64::new(watermark),
                 marking: Mutex::new(()),
-                marked_at: AtomicU64::new(sequence.load(Ordering::Relaxed) / MARKS),
-                is_level: AtomicBool::new(true),
+                marked_at: AtomicU64::new(sequence.load(Ordering::Relaxed) / CHECKPOINT),
                 clock,
                 closed: AtomicBool::new(options.looks_only),
                 is_clean: AtomicBool::new(options.looks_only),
@@ -317,24 +317,26 @@ impl Matrix {
     }
 }
 
-/// Brings the members of all groups level, unless the matrix was closed, with what those have who have left.
+/// Brings the members of all groups level, unless the matrix was closed.
 fn bring_level(
-    (found, mut holders): (&mut BTreeMap<Position, Found>, BTreeMap<Position, Found>),
-    label: &mut Label,
+    resolved: &mut Resolved,
     accept_loss: bool,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<()> {
+    let Resolved { record, before, members, .. } = resolved;
     let mut lost = 0;
-    if !label.is_clean {
-        level::finish_intents(found, label)?;
-        found.append(&mut holders);
-        for group in 0..label.members.len() as u16 {
-            lost = lost.max(level::level(found, label, (group, accept_loss), progress)?);
+    if !record.is_clean {
+        if !accept_loss {
+            reconcile::check_primaries(members, before)?;
+        }
+        intents::finish_intents(members, record)?;
+        for group in 0..record.members.len() as u16 {
+            let quorum = before.quorum_of(group);
+            let quorum = if accept_loss || before.is_clean { quorum.any() } else { quorum };
+            lost = lost.max(reconcile::reconcile(members, record, (group, quorum), progress)?);
         }
     }
-    // Whoever has only given what it had is to be filled first.
-    found.retain(|position, _| label.is_current(*position));
-    if accept_loss { level::accept(found, label, lost) } else { Ok(()) }
+    if accept_loss { reconcile::accept(members, record, lost) } else { Ok(()) }
 }
 
 /// The devices of each group.
@@ -365,17 +367,17 @@ enum Seen {
 /// If it may be sound and cannot be used now.
 fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
     let opened = rack.open(place, &clock.source()).and_then(believed);
-    let labelled = opened.and_then(|checked| {
+    let with_record = opened.and_then(|checked| {
         let engine = &*checked.engine;
-        let label = Label::read(engine)?;
+        let record = MembershipRecord::read(engine)?;
         // What the matrix has written there may be damaged, so that nobody knows what it is.
         Intent::all_on(engine)?;
-        Ok((checked, label))
+        Ok((checked, record))
     });
-    match labelled {
-        Ok((Checked { engine, belief }, Some(label))) => {
+    match with_record {
+        Ok((Checked { engine, belief }, Some(record))) => {
             clock.raise(engine.now());
-            Ok(Seen::Device(Box::new(Found { engine, belief, label })))
+            Ok(Seen::Device(Box::new(Found { engine, belief, record })))
         }
         Ok((checked, None)) => {
             let what = format!("the device at {place} belongs to no matrix: take it out");
@@ -420,7 +422,7 @@ fn damaged_first(damaged: &[(Position, String)], error: Error) -> Error {
 pub(crate) fn assemble_group(
     shared: &Weak<Shared>,
     number: u16,
-    devices: Vec<Arc<Device>>,
+    (devices, primary): (Vec<Arc<Device>>, u8),
     (pending, sequence, rules): (Arc<Pending>, Arc<AtomicU64>, Rules),
 ) -> Result<Arc<Group>> {
     let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
@@ -435,41 +437,50 @@ pub(crate) fn assemble_group(
     });
     let filter = Filter::with_capacity(FILTER_MIN);
     let filter = filter.map_err(|error| Error::Unusable(error.to_string()))?;
-    let parts = Parts { number, devices, members, filter, pending, sequence, rules, demote, renew };
-    Ok(Arc::new(Group::new(parts)))
+    let of_group = Parts {
+        number,
+        devices,
+        members,
+        primary,
+        filter,
+        pending,
+        sequence,
+        rules,
+        demote,
+        renew,
+    };
+    Ok(Arc::new(Group::new(of_group)))
 }
 
-/// The label of a matrix that is open, which all devices have now, and a sequence above all that
-/// they have given out.
-fn begun(found: &BTreeMap<Position, Found>, label: Label) -> Result<(u64, Label)> {
+/// The record of a matrix that is open, which all devices have now, and a sequence above all that
+/// they have given out. It is written twice: first that there is another epoch, still as clean as it was, and then
+/// that all have it. So a member that has the first alone is not one of a matrix that was written to since.
+fn begun(
+    found: &BTreeMap<Position, Found>,
+    record: MembershipRecord,
+    is_unordered: bool,
+) -> Result<(u64, MembershipRecord)> {
     // What was emptied has forgotten what it had given out.
-    let mut newest = label.mark;
+    let mut newest = record.watermark;
     for device in found.values() {
         newest = newest.max(device.engine.advance_sequence()?);
     }
-    let mut label = label;
-    if !label.is_clean && label.is_degraded() {
+    let mut record = record;
+    if !record.is_clean && record.is_degraded() {
         // Who is not here may have sequences that nobody here has seen. What is written from
         // now on is newer.
         newest += UNSEEN;
     }
-    label.is_clean = false;
-    label.uncertain.iter_mut().for_each(|it| it.end(newest));
-    // By now they are, or the loss was accepted.
-    label.is_level = true;
-    label.holders.clear();
-    let heard = found.values().map(|device| device.label.epoch).min();
-    label.heard = label.heard.max(heard.unwrap_or(0));
-    label.epoch += 1;
-    let write_all = |label: &Label| {
-        found.iter().try_for_each(|(at, device)| label.at(*at).write(&*device.engine))
+    record.uncertain.iter_mut().for_each(|it| it.end(newest));
+    record.is_relaxed = is_unordered;
+    record.epoch += 1;
+    let write_all = |record: &MembershipRecord| {
+        found.iter().try_for_each(|(at, device)| record.at(*at).write(&*device.engine))
     };
-    write_all(&label)?;
-    // And again, when all have it: whoever is put back from before this is told from whoever was not yet
-    // told when the power went.
-    label.heard = label.epoch;
-    write_all(&label)?;
-    Ok((newest, label))
+    write_all(&record)?;
+    (record.is_clean, record.committed) = (false, record.epoch);
+    write_all(&record)?;
+    Ok((newest, record))
 }
 
 /// What holds on all devices.

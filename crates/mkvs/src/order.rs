@@ -23,16 +23,16 @@ impl Order {
         &self.devices[self.copies..self.len]
     }
 
-    /// Of these members, with the `current` ones first, and the anchor the last of those that are
+    /// Of these members, with the `current` ones first, and the primary the last of those that are
     /// waited for.
     pub(crate) fn new(
         hash: u64,
         members: Devices,
         current: Devices,
-        (copies, anchor): (usize, u8),
+        (copies, primary): (usize, u8),
     ) -> Self {
-        let mut order = Self { devices: [anchor; DEVICES_MAX], len: 0, copies };
-        let mut rest = current & !(1 << anchor);
+        let mut order = Self { devices: [primary; DEVICES_MAX], len: 0, copies };
+        let mut rest = current & !(1 << primary);
         let mut push = |number| {
             order.devices[order.len] = number;
             order.len += 1;
@@ -44,7 +44,7 @@ impl Order {
                 push(number);
             }
         }
-        push(anchor);
+        push(primary);
         numbers(rest | members & !current).for_each(push);
         order
     }
@@ -53,12 +53,6 @@ impl Order {
     pub(crate) fn asked(&self) -> u8 {
         self.devices[self.copies - 1]
     }
-}
-
-/// The member that every write of the group waits for last.
-#[inline]
-pub(crate) fn anchor_of(members: Devices) -> Option<u8> {
-    members.checked_ilog2().map(|number| number as u8)
 }
 
 /// The numbers in a set.
@@ -94,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_anchor_is_the_last_that_is_waited_for() {
+    fn the_primary_is_the_last_that_is_waited_for() {
         for copies in 1..=3 {
             for hash in [0, 1 << 32, 2 << 32, 7 << 32] {
                 let order = Order::new(hash, 0b111, 0b111, (copies, 2));

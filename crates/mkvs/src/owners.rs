@@ -7,7 +7,7 @@
 //!   at rest    owner B
 //! ```
 //!
-//! The table on the devices (in the label) says the same, but for the frozen state, and is written
+//! The table on the devices (in the record) says the same, but for the frozen state, and is written
 //! first. Whoever finds the same state before and after has seen a slot that did not move meanwhile.
 
 use crate::bloom::hash_of;

@@ -3,8 +3,8 @@
 use crate::bloom::hash_of;
 use crate::counters::Count;
 use crate::given::If;
-use crate::label::Ack;
 use crate::matrix::Shared;
+use crate::membership::record::Ack;
 use crate::pending::Pending;
 use coreplane_engine::{Outcome, Result, Ticket, WriteOptions, Written};
 use std::sync::atomic::Ordering;
@@ -31,7 +31,8 @@ impl Shared {
     fn put_plainly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Option<(u64, bool)> {
         // All groups are written alike.
         let waits_for_one = self.groups[0].rules.ack == Ack::First;
-        if !waits_for_one || options.sequence.is_some() || self.relaxed.is_asked(options) {
+        let is_usual = !self.relaxed.is_asked(options) && !self.relaxed.is_first(options);
+        if !waits_for_one || options.sequence.is_some() || !is_usual {
             return None;
         }
         let hash = hash_of(key);

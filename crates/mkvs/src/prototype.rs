@@ -116,7 +116,7 @@ mod tests {
             assert_eq!(name.parse(), Ok(prototype));
             assert_eq!(prototype.to_string(), name);
             let text = serde_json::to_string(&prototype).unwrap();
-            assert_eq!(text, format!("\"{name}\""), "the label has it by its name");
+            assert_eq!(text, format!("\"{name}\""), "the record has it by its name");
         }
         assert!("mkvs-".parse::<Prototype>().is_err());
     }

@@ -6,7 +6,7 @@
 
 use crate::matrix::Shared;
 use coreplane_engine::{Durability, Horizon, Outcome, Result, Ticket, WriteOptions};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How far such writes are.
 #[derive(Debug)]
@@ -15,11 +15,32 @@ pub(crate) struct Relaxed {
     usual: Durability,
     made: AtomicU64,
     durable: AtomicU64,
+    /// The membership record says that there are such writes.
+    is_noted: AtomicBool,
+}
+
+/// True for writes that are given to other members before they are durable on the primary.
+pub(crate) fn is_unordered(durability: Durability) -> bool {
+    matches!(durability, Durability::Relaxed { .. } | Durability::NoFlush)
 }
 
 impl Relaxed {
     pub(crate) fn new(usual: Durability) -> Self {
-        Self { usual, made: AtomicU64::new(0), durable: AtomicU64::new(0) }
+        let [made, durable] = [const { AtomicU64::new(0) }; 2];
+        Self { usual, made, durable, is_noted: AtomicBool::new(is_unordered(usual)) }
+    }
+
+    /// True if a write may be durable on another member before it is on the primary, and no record says yet that
+    /// there are such.
+    #[inline]
+    pub(crate) fn is_first(&self, options: &WriteOptions) -> bool {
+        is_unordered(options.durability.unwrap_or(self.usual))
+            && !self.is_noted.load(Ordering::Acquire)
+    }
+
+    /// The membership record says that there are such writes.
+    pub(crate) fn note(&self) {
+        self.is_noted.store(true, Ordering::Release);
     }
 
     #[inline]

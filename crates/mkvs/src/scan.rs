@@ -1,12 +1,12 @@
 //! Going through the records of the whole matrix in the order of their keys.
 //!
 //! Each group has a part of the keys, in order; the parts are fetched a stretch at a time, and merged.
-//! A stretch is what the group's *anchor* shows: of every key it has what a reader was shown, and
+//! A stretch is what the group's *primary* shows: of every key it has what a reader was shown, and
 //! no more. Some things are seen to:
 //!
 //! - What a batch over several groups has written, or deleted, may be taken back: a stretch that was
 //!   read while there is one waits for it, and is read again if anything was taken back meanwhile.
-//! - Where reads go through the rings, stretches do: while the anchor is late, another member may answer
+//! - Where reads go through the rings, stretches do: while the primary is late, another member may answer
 //!   that has the same ([`race::stretch`](crate::race::stretch)).
 //! - A device that fails is gone without, and the stretch is read on another. One that has damaged
 //!   records only is gone around: while nobody writes every member has the same.
@@ -79,7 +79,7 @@ impl Stream<'_> {
 }
 
 impl Shared {
-    /// Reads on the anchor of a group `into` something, until nothing was read that is taken back. If
+    /// Reads on the primary of a group `into` something, until nothing was read that is taken back. If
     /// that meets damage, or is in doubt of a key that it `is_about`, it reads on another.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Shared {
             let turns = (tries >= READS).then(|| self.pending.all_turns());
             tries += 1;
             let taken_back = self.pending.taken_back();
-            let on = if turns.is_some() { of.anchor()? } else { of.settled()? };
+            let on = if turns.is_some() { of.primary()? } else { of.settled()? };
             match read(on, into) {
                 Ok(_) if !of.is_sure(on, |key| is_about(into, key)) => {
                     drop(turns);
@@ -192,18 +192,18 @@ impl Shared {
     ) -> Result<bool> {
         for _ in 0..RING_READS {
             let taken_back = self.pending.taken_back();
-            let (anchor, settled) = of.settled_now()?;
-            if !of.reads_by_rings(anchor) {
+            let (primary, settled) = of.settled_now()?;
+            if !of.reads_by_rings(primary) {
                 return Ok(false);
             }
-            if !stretch::read(of, (anchor, settled), &self.owners, asked, to)? {
+            if !stretch::read(of, (primary, settled), &self.owners, asked, to)? {
                 continue;
             }
             if !of.is_sure(of.device(to.by)?, |key| is_about(to, key)) {
                 return Ok(false);
             }
-            // Another than the anchor has seen to that by itself.
-            if to.by != anchor.number || self.pending.is_as_before(taken_back) {
+            // Another than the primary has seen to that by itself.
+            if to.by != primary.number || self.pending.is_as_before(taken_back) {
                 return Ok(true);
             }
         }

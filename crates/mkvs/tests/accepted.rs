@@ -95,21 +95,27 @@ fn at_first_reads_fail_when_the_only_holder_is_gone() {
     let of_group_0: Vec<Vec<u8>> =
         (0..100).map(|number| key(0, number)).filter(|key| owners[slot(key)] == 0).collect();
     let (affected, others) = of_group_0.split_first().expect("keys");
-    // Of the two whoever acknowledges is the anchor.
+    // Of the two the primary acknowledges.
     let (holder, follower) = (at(0, 1), at(0, 0));
     shelf.gate(follower).is_lagging.store(true, Ordering::SeqCst);
     put(&matrix, affected, b"newest");
-    shelf.pull(holder);
-    // Until somebody asks the one that is gone.
-    while standing(&matrix, holder) != Standing::Absent {
-        for key in others {
-            assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"value"[..]));
-        }
-    }
     shelf.gate(follower).is_full.store(true, Ordering::SeqCst);
-    shelf.gate(follower).is_lagging.store(false, Ordering::SeqCst);
+    shelf.pull(holder);
+    std::thread::scope(|scope| {
+        // Who meets the one that is gone waits until its successor has made what it can.
+        scope.spawn(|| {
+            while standing(&matrix, holder) != Standing::Absent {
+                for key in others {
+                    assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"value"[..]));
+                }
+            }
+        });
+        shelf.gate(follower).is_lagging.store(false, Ordering::SeqCst);
+    });
     let fails = |what: &str, error: Option<Error>| match error {
-        Some(Error::Unusable(why)) if why.contains("the newest of a key") => {}
+        // In this session, or by the record, which has it as a lost range.
+        Some(Error::Unusable(why))
+            if why.contains("the newest of a key") || why.contains("acknowledged last") => {}
         other => panic!("{what}: {other:?}"),
     };
     fails("get", matrix.get(affected).err());
@@ -127,10 +133,15 @@ fn at_first_reads_fail_when_the_only_holder_is_gone() {
     }
     shelf.gate(follower).is_full.store(false, Ordering::SeqCst);
     put(&matrix, &others[0], b"value");
-    // Opened again it is still not known what there was.
+    // Opened again it is still not known what there was, and the record says so of this key alone.
     drop(matrix);
     take_out(&shelf, holder);
-    refused(&shelf, "accept loss");
+    let matrix = opened(&shelf).expect("the follower is the primary");
+    assert!(matrix.get(affected).is_err());
+    for key in others {
+        assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"value"[..]));
+    }
+    drop(matrix);
     let accept = Options { accept_loss: true, ..Options::default() };
     let matrix = Matrix::open(&shelf, &accept, &|_| {}).expect("accepted");
     assert_eq!(matrix.get(affected).expect("get").as_deref(), Some(&b"value"[..]));

@@ -3,10 +3,8 @@
 mod shelf;
 
 use coreplane_engine::{Engine, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape};
+use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
 use shelf::{Kind, Shelf};
-
-const COPIED: Position = Position { group: 0, device: 1 };
 
 fn key(thread: u64, number: u64) -> Vec<u8> {
     format!("thread-{thread} key-{number:04}").into_bytes()
@@ -34,20 +32,23 @@ fn check(matrix: &Matrix) {
 /// since is not there, though nobody knows it any more.
 #[test]
 fn an_older_copy_of_a_device_is_not_believed() {
-    for (kind, ack, is_closed, drops) in [
-        (Kind::Bptree, Ack::All, true, false),
-        (Kind::Bptree, Ack::First, false, false),
-        (Kind::Scmkv, Ack::All, true, false),
-        (Kind::Bptree, Ack::All, true, true),
-        (Kind::Scmkv, Ack::First, true, true),
+    for (kind, ack, is_closed, drops, device) in [
+        (Kind::Bptree, Ack::All, true, false, 1),
+        // Where writes wait for the primary alone a copy of that would be refused.
+        (Kind::Bptree, Ack::First, false, false, 0),
+        (Kind::Scmkv, Ack::All, true, false, 0),
+        (Kind::Bptree, Ack::All, true, true, 0),
+        (Kind::Bptree, Ack::All, false, true, 1),
+        (Kind::Scmkv, Ack::First, true, true, 1),
     ] {
+        let copied = Position { group: 0, device };
         let shelf = Shelf::new(kind, 16 << 20);
         let shape = Shape { groups: 1, devices: 2, ack, ..Shape::default() };
         let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
         (0..200).for_each(|number| put(&matrix, &key(0, number), b"old"));
         matrix.close().expect("close");
         drop(matrix);
-        let (place, copy) = (shelf.path(COPIED), shelf.path(COPIED).with_extension("copy"));
+        let (place, copy) = (shelf.path(copied), shelf.path(copied).with_extension("copy"));
         std::fs::copy(&place, &copy).expect("copy");
         // Twice, so that its epoch is no more what a label that is cut off leaves.
         for round in 0..2 {
@@ -116,5 +117,44 @@ fn older_copies_of_a_whole_group_are_refused() {
         assert!(
             matrix.losses().is_empty() && matrix.verify(&mut |_| {}).expect("verify").is_sound()
         );
+    }
+}
+
+/// A copy that was made of a device while it was in use, put back after a close: it is no member until it has what
+/// it has missed, and nothing that was deleted is there again.
+#[test]
+fn a_copy_of_a_running_device_is_not_believed_after_a_close() {
+    for (kind, ack, device) in [
+        (Kind::Bptree, Ack::All, 0),
+        (Kind::Scmkv, Ack::All, 1),
+        (Kind::Bptree, Ack::First, 1),
+        (Kind::Scmkv, Ack::First, 0),
+    ] {
+        let copied = Position { group: 0, device };
+        let shelf = Shelf::new(kind, 16 << 20);
+        let shape = Shape { groups: 1, devices: 2, ack, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        (0..200).for_each(|number| put(&matrix, &key(0, number), b"old"));
+        matrix.sync().expect("sync");
+        let (place, copy) = (shelf.path(copied), shelf.path(copied).with_extension("copy"));
+        std::fs::copy(&place, &copy).expect("copy");
+        (0..200).for_each(|number| put(&matrix, &key(0, number), b"new"));
+        for number in (0..200).step_by(7) {
+            matrix.delete(&key(0, number), &WriteOptions::default()).expect("delete");
+        }
+        matrix.close().expect("close");
+        drop(matrix);
+        std::fs::rename(&copy, &place).expect("put it back");
+        let matrix = opened(&shelf);
+        check(&matrix);
+        assert!(matrix.standings().iter().all(|(_, it)| *it == Standing::Current), "{kind:?}");
+        matrix.scrub(&|_| {}).expect("scrub");
+        check(&matrix);
+        // It has all of it by itself.
+        shelf.pull(Position { group: 0, device: 1 - device });
+        for number in 0..200 {
+            let found = matrix.get(&key(0, number)).expect("get");
+            assert_eq!(found.as_deref(), (number % 7 != 0).then_some(&b"new"[..]), "{number}");
+        }
     }
 }

@@ -73,7 +73,7 @@ const ROWS: &[Row] = &[
     ("matrix_groups", Gauge, "Groups of the matrix."),
     ("matrix_degraded", Gauge, "1 if a device is absent, out of date or being filled."),
     ("matrix_slots_moving", Gauge, "Slots of keys that are still to move to a group that was added."),
-    ("matrix_epoch", Gauge, "The epoch of the label, which every change of it raises."),
+    ("matrix_epoch", Gauge, "The epoch of the membership record: every change, open, close and checkpoint raises it."),
     ("matrix_work_going_on", Gauge, "1 while a device is filled, a group added or a scrub made."),
     // Of an engine.
     ("records", Gauge, "Live records, as far as counted."),

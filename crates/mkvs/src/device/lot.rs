@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn a_lot_that_does_not_become_durable_was_not_made() {
         let directory = directory();
-        let refuse = |_, _: &Device| Err(Error::Unusable("no label can be written".to_owned()));
+        let refuse = |_, _: &Device| Err(Error::Unusable("no record can be written".to_owned()));
         let (group, pending, gates) = held(&directory, Box::new(refuse));
         let follower = group.device(0).expect("it is there");
         gates.refuses_care.store(true, Ordering::SeqCst);

@@ -4,7 +4,7 @@ use super::Device;
 use crate::believed::believed;
 use crate::bloom::Filter;
 use crate::group::{Demote, Group, Parts, Rules};
-use crate::label::Ack;
+use crate::membership::record::Ack;
 use crate::pending::Pending;
 use crate::prototype::{Paths, Prototype, ReadPath, WritePath};
 use coreplane_engine::Engine;
@@ -30,6 +30,7 @@ pub(super) fn pair(
         number: 0,
         devices: (0..).zip(engines).map(device).collect(),
         members: 0b11,
+        primary: 1,
         filter: Filter::with_capacity(1000).expect("memory"),
         pending: Arc::clone(pending),
         sequence: Arc::default(),

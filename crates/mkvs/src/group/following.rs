@@ -1,14 +1,15 @@
 //! What devices get that a write does not wait for: through their rings, or at once where those are
 //! full.
 
-use super::Group;
+use super::{Copied, Group, NotMade};
 use crate::decided::caught;
 use crate::device::{Device, Job, make};
+use crate::membership::states::Moment;
 use crate::order::Order;
-use crate::pending::Devices;
 use crate::ring::{Decision, Room};
 use crate::track::OnTheWay;
 use coreplane_engine::{Batch, Change, Completion, Horizon, Result, WriteOptions};
+use coreplane_pmem::epoch::barrier;
 use std::sync::Arc;
 
 impl Group {
@@ -49,17 +50,41 @@ impl Group {
     }
 
     /// A write is made where it is waited for: the others follow, and it is seen.
-    pub(super) fn tell_others(self: &Arc<Self>, decision: &Decision<'_>, copied: Devices) {
-        // In their rings before anybody is told, so that who drains a ring has it all.
-        let mut on_the_way = None;
-        for device in self.of(self.followers() & !copied) {
-            let is_told = on_the_way.is_some();
-            let way = self.follow(device, decision, is_told);
-            on_the_way = on_the_way.or(way);
-        }
-        let sequence = decision.options.sequence.unwrap_or_default();
-        let copied = (copied, on_the_way);
-        self.pending.done_and(decision.hash, sequence, copied, self.followers());
+    ///
+    /// # Errors
+    /// If members have left meanwhile, and it could not be made on as many as are to have it now.
+    pub(super) fn hand_to_followers(
+        self: &Arc<Self>,
+        order: &Order,
+        decision: &Decision<'_>,
+        (mut made, mut now): Copied,
+    ) -> std::result::Result<(), NotMade> {
+        let Decision { hash, decided, options } = decision;
+        let on_the_way = loop {
+            // In their rings before anybody is told, so that who drains a ring has it all.
+            let mut on_the_way = None;
+            for device in self.of(self.followers() & !made) {
+                let is_told = on_the_way.is_some();
+                let way = self.follow(device, decision, is_told);
+                on_the_way = on_the_way.or(way);
+            }
+            if self.is_as_then(now) {
+                break on_the_way;
+            }
+            // It may be in the ring of a new primary behind what that has made before it was one.
+            (made, now) = self.copy_of(order, made, decided, options)?;
+        };
+        let sequence = options.sequence.unwrap_or_default();
+        self.pending.done_and(*hash, sequence, (made, on_the_way), self.followers());
+        Ok(())
+    }
+
+    /// True if no member was leaving when a write was in the rings of all that follow, nor has left since some
+    /// moment: who leaves from here on is left when the others have made what is in their rings.
+    #[inline]
+    pub(crate) fn is_as_then(&self, then: Moment) -> bool {
+        barrier::light();
+        self.standings.now() == then && !then.is_changing()
     }
 
     /// Has a device follow: through its ring, or at once if that is full.

@@ -15,8 +15,9 @@
 
 use super::Group;
 use crate::decided::{Decided, is_damage};
-use crate::device::Device;
-use crate::order::{Order, anchor_of, numbers};
+use crate::device::{Device, Place};
+use crate::membership::states::Moment;
+use crate::order::{Order, numbers};
 use crate::pending::{Entry, Pending};
 use crate::ring::Decision;
 use coreplane_engine::{Brief, Completion, Error, Outcome, WriteOptions};
@@ -65,9 +66,10 @@ impl Group {
     #[inline]
     pub(crate) fn prefetch_plainly(&self, hash: u64, key: &[u8]) {
         self.prefetch(key);
-        let members = self.members();
-        let anchor = anchor_of(members).map_or(0, |anchor| 1 << anchor);
-        numbers(members & !anchor).filter_map(|at| self.at(at)).for_each(|it| it.prepare());
+        let now = self.standings.now();
+        numbers(now.members() & !now.primary_set())
+            .filter_map(|at| self.at(at))
+            .for_each(|it| it.prepare());
         self.pending.prefetch(hash);
         self.prefetch_filter(hash);
     }
@@ -106,10 +108,10 @@ impl Group {
     ) -> Option<(u64, bool)> {
         let now = self.standings.now();
         let members = now.members();
-        if now.followers() != members {
+        if now.followers() != members || now.is_changing() {
             return None;
         }
-        let asked = anchor_of(members)?;
+        let asked = now.primary();
         let device = self.at(asked)?;
         let mut others = numbers(members & !(1 << asked)).filter_map(|number| self.at(number));
         let first = others.next()?;
@@ -160,9 +162,8 @@ impl Group {
             _ => {}
         }
         self.note_put(!replaced);
-        if !is_plain || self.standings.now() != now {
+        if !self.hand_over_plainly((now, is_plain), place, others, &decision) {
             drop(begun);
-            drop(place);
             let concluded = self.conclude_plainly(asked, &decision);
             if concluded.is_err_and(|is_gone| is_gone && !replaced)
                 && let Some(change) = &change
@@ -172,13 +173,28 @@ impl Group {
             return concluded.ok().map(|()| (sequence, replaced));
         }
         begun.is_made = true;
-        // In their rings before anybody is told, so that who drains a ring has it all.
-        place.hand_over();
-        for device in others {
-            self.follow(device, &decision, true);
-        }
         self.pending.made(hash, number);
         Some((sequence, replaced))
+    }
+
+    /// A put is in the rings of all that follow: before anybody is told, so that who drains a ring has it all. False
+    /// if members leave, or have left: then it may have come behind that.
+    #[inline(always)]
+    fn hand_over_plainly<'d>(
+        self: &std::sync::Arc<Self>,
+        (now, is_plain): (Moment, bool),
+        place: Place<'_>,
+        others: impl Iterator<Item = &'d std::sync::Arc<Device>>,
+        decision: &Decision<'_>,
+    ) -> bool {
+        if !is_plain || self.standings.now() != now {
+            return false;
+        }
+        place.hand_over();
+        for device in others {
+            self.follow(device, decision, true);
+        }
+        self.is_as_then(now)
     }
 
     /// A device has not made a put: if it has failed, the group goes on without it.
@@ -206,12 +222,10 @@ impl Group {
     ) -> Result<(), bool> {
         let Decision { hash, decided, options } = decision;
         let order = Order::new(*hash, 1 << asked, 1 << asked, (1, asked));
-        match self.copy_of(&order, 1 << asked, decided, options) {
-            Ok(copied) => {
-                self.tell_others(decision, copied);
-                Ok(())
-            }
-            Err(not_made) => Err(self.unmake(*hash, asked, decided, not_made).is_ok()),
-        }
+        let concluded = match self.copy_of(&order, 1 << asked, decided, options) {
+            Ok(copied) => self.hand_to_followers(&order, decision, copied),
+            Err(not_made) => Err(not_made),
+        };
+        concluded.map_err(|not_made| self.unmake(*hash, asked, decided, not_made).is_ok())
     }
 }

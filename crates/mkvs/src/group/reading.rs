@@ -3,11 +3,11 @@
 use super::Group;
 use crate::decided::is_damage;
 use crate::device::Device;
-use crate::order::{anchor_of, nth, numbers};
+use crate::membership::states::Moment;
+use crate::order::{nth, numbers};
 use crate::pending::{Current, Devices, Seen};
 use crate::prototype::{Prototype, ReadPath};
 use crate::race::lookup;
-use crate::standings::Moment;
 use coreplane_engine::{Found, Record, Result, Visibility};
 use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::thread_number;
@@ -111,21 +111,24 @@ impl Group {
 
     /// A key is about to be read, probably on the thread's own device.
     pub(crate) fn prefetch_to_read(&self, key: &[u8]) {
-        let members = self.members();
-        let own =
-            if self.competes() { nth(members, thread_number() as u32) } else { anchor_of(members) };
+        let now = self.standings.now();
+        let own = match self.competes() {
+            true => nth(now.members(), thread_number() as u32),
+            false => Some(now.primary()),
+        };
         if let Some(Ok(device)) = own.map(|number| self.device(number)) {
             device.engine.prefetch(key);
         }
     }
 
     /// One of a set: of one thread mostly the same, so that its caches hold half as much, and of
-    /// another thread another. Where devices do not compete it is the anchor, which has always the
+    /// another thread another. Where devices do not compete it is the primary, which has always the
     /// newest.
     #[inline]
     fn choose(&self, set: Devices) -> Option<u8> {
         if !self.competes() {
-            return anchor_of(set);
+            let primary = self.standings.now().primary_set() & set;
+            return (if primary == 0 { set } else { primary }).checked_ilog2().map(|it| it as u8);
         }
         let made = READS_MADE.get().wrapping_add(1);
         READS_MADE.set(made);
@@ -183,16 +186,18 @@ impl Group {
         Ok(None)
     }
 
-    /// The anchor, for whoever has the turns of the keys that are read there: of these keys it has
+    /// The primary, for whoever has the turns of the keys that are read there: of these keys it has
     /// what a reader is shown, and no more.
     ///
     /// # Errors
     /// If the group has no member left.
-    pub(crate) fn anchor(&self) -> Result<&Arc<Device>> {
+    pub(crate) fn primary(&self) -> Result<&Arc<Device>> {
         loop {
             let before = self.standings.now();
-            let anchor = anchor_of(before.members()).ok_or_else(|| self.lost())?;
-            let device = self.device(anchor)?;
+            if before.members() == 0 {
+                return Err(self.lost());
+            }
+            let device = self.device(before.primary())?;
             // One that has become it just now may have older writes to make.
             device.drain();
             if self.standings.now() == before {
@@ -201,7 +206,7 @@ impl Group {
         }
     }
 
-    /// The anchor, for whoever has nobody's turn and goes through many keys: of every key it has what
+    /// The primary, for whoever has nobody's turn and goes through many keys: of every key it has what
     /// a reader is shown, and no more.
     ///
     /// # Errors
@@ -218,12 +223,12 @@ impl Group {
         loop {
             let now = self.standings.now();
             if self.settled_at.load(Ordering::Acquire) != now.stamp() {
-                // Under other standings there was another anchor, perhaps, and whoever writes since
+                // Under other standings there was another primary, perhaps, and whoever writes since
                 // then may have shown there what is on its way to this one.
                 self.pending.wait_for_turns();
                 self.settled_at.store(now.stamp(), Ordering::Release);
             }
-            let device = self.anchor()?;
+            let device = self.primary()?;
             if self.standings.now() == now {
                 return Ok((device, now));
             }
@@ -237,11 +242,11 @@ impl Group {
         self.pending.sure_of(self.number, 1 << device.number, is_about) != 0
     }
 
-    /// The number of that device which came at some time, if it is a member and not the anchor.
+    /// The number of that device which came at some time, if it is a member and not the primary.
     pub(crate) fn aside(&self, index: Option<u8>) -> Option<u8> {
-        let members = self.members();
-        let of_index = numbers(members).find(|number| Some(self.index_of(*number)) == index);
-        of_index.filter(|number| anchor_of(members) != Some(*number))
+        let now = self.standings.now();
+        let of_index = numbers(now.members()).find(|number| Some(self.index_of(*number)) == index);
+        of_index.filter(|number| now.primary() != *number)
     }
 
     /// True if this is the device at its place, and not one that was there before.
@@ -301,7 +306,7 @@ impl Group {
         lookup::read(self, self.device(first)?, (hash, key), self.competes(), visit)
     }
 
-    /// Asks the anchor, and goes on without it if it has failed: then whoever is it now is asked the
+    /// Asks the primary, and goes on without it if it has failed: then whoever is it now is asked the
     /// same again, from the beginning. For whoever has nobody's turn.
     ///
     /// # Errors
@@ -314,8 +319,8 @@ impl Group {
     ///
     /// # Errors
     /// As `ask`, and if the group has no member left.
-    pub(crate) fn ask_anchor<T>(&self, ask: impl FnMut(&Arc<Device>) -> Result<T>) -> Result<T> {
-        self.ask_one(|| self.anchor(), ask)
+    pub(crate) fn ask_primary<T>(&self, ask: impl FnMut(&Arc<Device>) -> Result<T>) -> Result<T> {
+        self.ask_one(|| self.primary(), ask)
     }
 
     fn ask_one<'a, T>(

@@ -1,17 +1,17 @@
 //! A stretch of a scan that devices compete for.
 //!
-//! The anchor is asked first: of every key it has what a reader is shown. Another member may answer in
+//! The primary is asked first: of every key it has what a reader is shown. Another member may answer in
 //! its place where there is no difference: when it begins, every write of the group that is under way
-//! has come to it, and none has begun since when it is through. So while the anchor stalls, a scan goes on
-//! unless somebody writes, who waits for the anchor too.
+//! has come to it, and none has begun since when it is through. So while the primary stalls, a scan goes on
+//! unless somebody writes, who waits for the primary too.
 
 use super::{Question, Race, Scratch, run};
 use crate::device::Device;
 use crate::group::Group;
+use crate::membership::states::Moment;
 use crate::owners::Owners;
 use crate::pace::Pace;
 use crate::pending::Devices;
-use crate::standings::Moment;
 use crate::stretch::{Bounds, Stretch};
 use coreplane_engine::Result;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ struct Span {
     end: Option<Vec<u8>>,
     reverse: bool,
     count: usize,
-    anchor: u8,
-    /// When it was the anchor.
+    primary: u8,
+    /// When it was the primary.
     settled: Moment,
 }
 
@@ -46,7 +46,7 @@ impl Question for Span {
 
     fn look(&self, (group, device): (&Group, &Device), found: &mut Stretch) -> Result<bool> {
         let is_member = |now: Moment| now.members() & 1 << device.number != 0;
-        if device.number == self.anchor {
+        if device.number == self.primary {
             if group.standings.now() != self.settled || !group.is_there(device) {
                 return Ok(false);
             }
@@ -80,34 +80,34 @@ impl Question for Span {
     }
 }
 
-/// Reads a stretch through the rings: on the anchor, and, if it is late and devices compete, on others.
+/// Reads a stretch through the rings: on the primary, and, if it is late and devices compete, on others.
 /// One that is known to be late is asked last. False if it must be decided anew whom to ask.
 ///
 /// # Errors
 /// As the engine, and if the group has no member left.
 pub(crate) fn read(
     group: &Arc<Group>,
-    (anchor, settled): (&Arc<Device>, Moment),
+    (primary, settled): (&Arc<Device>, Moment),
     owners: &Arc<Owners>,
     ((start, end, reverse), count): (Bounds<'_>, usize),
     found: &mut Stretch,
 ) -> Result<bool> {
     let ask = |first: &Arc<Device>, found: &mut Stretch| {
         let (start, end) = (start.to_vec(), end.map(<[u8]>::to_vec));
-        let (owners, anchor) = (Arc::clone(owners), anchor.number);
-        let race = Race::new(Span { owners, start, end, reverse, count, anchor, settled });
+        let (owners, primary) = (Arc::clone(owners), primary.number);
+        let race = Race::new(Span { owners, start, end, reverse, count, primary, settled });
         let race = Arc::new(race);
         let is_answered = run(group, first, &race, group.competes());
         std::mem::swap(found, &mut race.end().answer);
         is_answered
     };
-    if group.competes() && (anchor.scan_pace.is_late() || anchor.pace.is_late()) {
-        let others = settled.members() & !(1 << anchor.number);
+    if group.competes() && (primary.scan_pace.is_late() || primary.pace.is_late()) {
+        let others = settled.members() & !(1 << primary.number);
         if let Some(other) = group.fastest(others)
             && ask(group.device(other)?, found)?
         {
             return Ok(true);
         }
     }
-    ask(anchor, found)
+    ask(primary, found)
 }

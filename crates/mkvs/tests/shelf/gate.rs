@@ -8,6 +8,34 @@ use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// The power of all devices.
+#[derive(Debug)]
+pub(crate) struct Power {
+    pub(crate) is_dead: AtomicBool,
+    /// It goes before the next write when so many have been made.
+    pub(crate) writes_left: AtomicU64,
+    /// Writes of all devices.
+    pub(crate) writes: AtomicU64,
+}
+
+impl Default for Power {
+    fn default() -> Self {
+        let writes_left = AtomicU64::new(u64::MAX);
+        Self { is_dead: AtomicBool::default(), writes_left, writes: AtomicU64::default() }
+    }
+}
+
+impl Power {
+    fn count(&self, call: Call<'_>) {
+        if matches!(call, Call::Put(_) | Call::Change(_) | Call::Delete | Call::Apply(..)) {
+            self.writes.fetch_add(1, Ordering::SeqCst);
+            if self.writes_left.load(Ordering::SeqCst) != u64::MAX && !is_left(&self.writes_left) {
+                self.is_dead.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
 /// What is done to a device.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
@@ -16,7 +44,7 @@ pub(crate) struct Gate {
     /// Every call waits, before it begins or before it returns.
     pub(crate) is_stalled: AtomicBool,
     /// All devices fail at one moment: whoever cuts the power has the same one.
-    is_dead: Arc<AtomicBool>,
+    power: Arc<Power>,
     /// The calls of the device's own processor wait.
     pub(crate) is_lagging: AtomicBool,
     /// What takes space is refused.
@@ -89,8 +117,8 @@ impl Gate {
     }
 
     /// One whose device fails when the power is cut.
-    pub(crate) fn powered_by(is_dead: Arc<AtomicBool>) -> Self {
-        Self { is_dead, ..Self::default() }
+    pub(crate) fn powered_by(power: Arc<Power>) -> Self {
+        Self { power, ..Self::default() }
     }
 
     fn holds_up(&self) -> bool {
@@ -167,7 +195,8 @@ impl Around for Gate {
         wait_while(|| self.holds_up());
         assert!(!self.panics(call), "a bug in the engine");
         let turn = self.turn.as_ref().map(spin::lock);
-        if is(&self.is_out) || is(&self.is_dead) {
+        self.power.count(call);
+        if is(&self.is_out) || is(&self.power.is_dead) {
             let source = std::io::Error::other("the device was pulled out");
             return Err(Error::Io { context: "a device".to_owned(), source });
         }

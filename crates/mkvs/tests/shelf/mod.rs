@@ -9,11 +9,11 @@ use coreplane_engine::around::Surrounded;
 use coreplane_engine::{Engine, Error, Result};
 use coreplane_mkvs::{Position, Rack, TimeSource};
 use coreplane_pmem::MediaChoice;
-use coreplane_scmkv::{Placement, Scmkv};
-use gate::Gate;
+use coreplane_scmkv::{Geometry, Placement, Scmkv};
+use gate::{Gate, Power};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 
 /// Which engine the devices have.
@@ -38,7 +38,7 @@ pub(crate) struct Shelf {
     /// The same devices, past their gates.
     engines: Mutex<HashMap<Position, Weak<dyn Engine>>>,
     /// Of those that are opened from now on: set when their power is cut.
-    is_dead: Mutex<Arc<AtomicBool>>,
+    power: Mutex<Arc<Power>>,
 }
 
 impl Shelf {
@@ -63,8 +63,8 @@ impl Shelf {
 
     fn of(directory: tempfile::TempDir, kind: Kind, size: u64) -> Self {
         let (sizes, gates, engines) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (media, is_dead) = (MediaChoice::Auto, Mutex::default());
-        Self { directory, kind, is_mixed: false, media, size, sizes, gates, engines, is_dead }
+        let (media, power) = (MediaChoice::Auto, Mutex::default());
+        Self { directory, kind, is_mixed: false, media, size, sizes, gates, engines, power }
     }
 
     fn kind_at(&self, place: Position) -> Kind {
@@ -97,16 +97,21 @@ impl Shelf {
 
     /// From now on every call of every device fails that has been opened so far.
     pub(crate) fn cut_power(&self) {
-        self.is_dead.lock().expect("lock").store(true, Ordering::SeqCst);
+        self.power().is_dead.store(true, Ordering::SeqCst);
     }
 
     /// Devices that are opened from now on work again.
     pub(crate) fn restore_power(&self) {
-        *self.is_dead.lock().expect("lock") = Arc::default();
+        *self.power.lock().expect("lock") = Arc::default();
+    }
+
+    /// The power of the devices that were opened last.
+    pub(crate) fn power(&self) -> Arc<Power> {
+        Arc::clone(&self.power.lock().expect("lock"))
     }
 
     pub(crate) fn is_dead(&self) -> bool {
-        self.is_dead.lock().expect("lock").load(Ordering::SeqCst)
+        self.power().is_dead.load(Ordering::SeqCst)
     }
 
     /// The gate of the device at `place`, which was opened.
@@ -120,8 +125,7 @@ impl Shelf {
     }
 
     fn with_gate(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
-        let is_dead = Arc::clone(&self.is_dead.lock().expect("lock"));
-        let gate = Arc::new(Gate::powered_by(is_dead));
+        let gate = Arc::new(Gate::powered_by(self.power()));
         self.gates.lock().expect("lock").insert(place, Arc::clone(&gate));
         self.engines.lock().expect("lock").insert(place, Arc::downgrade(&engine));
         Arc::new(Surrounded { engine, around: gate })
@@ -149,7 +153,13 @@ impl Rack for Shelf {
             Kind::Scmkv => {
                 let options = coreplane_scmkv::Options { time, ..Default::default() };
                 let (media, placement) = (self.media.clone(), Placement::Auto);
-                Arc::new(Scmkv::create(&path, size, media, placement, options)?)
+                // A small device has small pages.
+                let made = if size < 1 << 20 {
+                    Scmkv::create_with(&path, size, Geometry::TINY, media, Placement::Pool, options)
+                } else {
+                    Scmkv::create(&path, size, media, placement, options)
+                };
+                Arc::new(made?)
             }
         };
         Ok(self.with_gate(place, engine))

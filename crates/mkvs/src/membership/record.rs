@@ -1,30 +1,27 @@
-//! What every device knows of the matrix: who belongs to it, and who is current.
+//! The membership record: who belongs to the matrix, and who of them is current.
 //!
-//! A label is a record in the device's own engine, under a key that no user can write. All devices
-//! have the same, but for their own places. It has an *epoch*, which is raised with every change
-//! of the membership, and before a write is acknowledged without a member the new label is durable
-//! on every device that can be reached.
+//! It is a record in each device's own engine, under a key that no user can write. All current members have the
+//! same, but for their own places. Each change of it raises its *epoch*; and so do an open, a close and a
+//! checkpoint, which change nothing of the membership.
 //!
-//! **Opening** reads the labels of all devices that are there and believes the highest epoch. A
-//! device that is not a current member by that one is out of date. But is there a higher one, which
-//! none of those that are there has seen? It would have been made without any of them, so that every
-//! group would have had a member that is not here now. If one group has all its members here, there
-//! is none. If no group has, it cannot be told, and the matrix is refused.
-//!
-//! What was written at `first` or `majority` may be on fewer members than there are: then a missing
-//! member may have been the only holder of what was acknowledged, unless the matrix was closed.
+//! A change is written to all current members twice ([`change`](super::change)): with the new epoch, and then once
+//! more with that epoch as the *committed* one. So a device whose epoch is below a committed one, of any device that
+//! is here, has missed something that all current members had: it is an older copy of itself. Which record is in
+//! force and which members are needed when a matrix is opened is decided in [`resolve`](super::resolve).
 
+use super::lost_ranges::Uncertain;
+use super::quorum::Quorum;
 use crate::group::DEVICES_MAX;
 use crate::groups::GROUPS_MAX;
-use crate::uncertain::Uncertain;
+use crate::pending::Devices;
 use coreplane_engine::{Engine, Error, Result, WriteOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The version of this format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-/// No epoch and no mark is ever greater.
+/// No epoch and no watermark is ever greater.
 const NUMBER_MAX: u64 = 1 << 62;
 
 /// Bytes of keys that a fill may have left out.
@@ -118,23 +115,15 @@ pub(crate) struct Member {
     pub(crate) standing: Standing,
 }
 
-/// One that was left out and may alone have what was acknowledged.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Holder {
-    pub(crate) identity: String,
-    /// It had a label of this epoch, or a later one.
-    pub(crate) heard: u64,
-}
-
-/// What every version of a label has.
+/// What every version of a record has.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
 }
 
-/// What a device knows of the matrix.
+/// The membership record of a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Label {
+pub(crate) struct MembershipRecord {
     version: u32,
     /// Which matrix.
     pub(crate) matrix: String,
@@ -142,15 +131,16 @@ pub(crate) struct Label {
     pub(crate) position: Position,
     pub(crate) identity: String,
     pub(crate) epoch: u64,
-    /// Every current member has had a label of this epoch, or a later one: who has not is an older copy of
-    /// itself.
-    #[serde(default)]
-    pub(crate) heard: u64,
+    /// All current members have had the record of this epoch, durably: a device that has an older one is an older
+    /// copy of itself.
+    pub(crate) committed: u64,
     pub(crate) ack: Ack,
     #[serde(default)]
     pub(crate) prototype: crate::Prototype,
     /// By group and device.
     pub(crate) members: Vec<Vec<Member>>,
+    /// Of each group the member that every acknowledged write is on.
+    pub(crate) primaries: Vec<u8>,
     /// Devices of a group that is being made: it is none yet, and its devices hold nothing.
     #[serde(default)]
     pub(crate) planned: Option<Vec<Member>>,
@@ -168,14 +158,11 @@ pub(crate) struct Label {
     pub(crate) is_clearing: bool,
     /// The matrix was closed: each current member has all.
     pub(crate) is_clean: bool,
-    /// Every write up to this sequence is on all current members.
-    pub(crate) mark: u64,
-    /// False from when a group's anchor was dropped, where writes wait for some members only, until those
-    /// that are left have all that was acknowledged.
-    pub(crate) is_level: bool,
-    /// Those anchors: what was acknowledged and has not come to others they have.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) holders: Vec<Holder>,
+    /// The stable watermark: every write up to this sequence is on all current members.
+    pub(crate) watermark: u64,
+    /// Since it was opened writes may have come to a member durably before they had to the primary.
+    #[serde(default)]
+    pub(crate) is_relaxed: bool,
     /// Tombstones above this are held for the caller's sake.
     pub(crate) held: u64,
     /// Devices that were filled have got no tombstones up to this.
@@ -188,15 +175,15 @@ pub(crate) struct Label {
 
 /// True if the engine is that of a device of a matrix, which is not to be written to by itself.
 pub fn is_device(engine: &dyn Engine) -> bool {
-    matches!(Label::read(engine), Ok(Some(_)))
+    matches!(MembershipRecord::read(engine), Ok(Some(_)))
 }
 
-/// The key of the label.
+/// The key of the record.
 fn key() -> Vec<u8> {
-    [RESERVED, b"label"].concat()
+    [RESERVED, b"membership"].concat()
 }
 
-impl Label {
+impl MembershipRecord {
     /// Of a device of a new matrix.
     pub(crate) fn new(matrix: String, ack: Ack, identities: &[Vec<String>]) -> Self {
         let member =
@@ -204,25 +191,26 @@ impl Label {
         let members: Vec<Vec<Member>> =
             identities.iter().map(|group| group.iter().map(member).collect()).collect();
         let groups = members.len() as u16;
+        let primaries = members.iter().map(|group| group.len().saturating_sub(1) as u8).collect();
         Self {
             version: VERSION,
             matrix,
             position: Position { group: 0, device: 0 },
             identity: String::new(),
             epoch: 1,
-            heard: 0,
+            committed: 0,
             ack,
             prototype: crate::Prototype::default(),
             members,
+            primaries,
             planned: None,
             owners: crate::place::deal(groups),
             moving: BTreeMap::new(),
             has_guests: false,
             is_clearing: false,
             is_clean: false,
-            mark: 0,
-            is_level: true,
-            holders: Vec::new(),
+            watermark: 0,
+            is_relaxed: false,
             held: u64::MAX,
             horizon: 0,
             uncertain: Vec::new(),
@@ -241,6 +229,7 @@ impl Label {
         let of = |it: &Self| (it.ack, it.prototype, it.has_guests, it.is_clearing);
         of(self) == of(other)
             && self.members == other.members
+            && self.primaries == other.primaries
             && self.planned == other.planned
             && self.owners == other.owners
             && self.moving == other.moving
@@ -252,7 +241,7 @@ impl Label {
         self.members.get(group).or(planned)?.get(usize::from(position.device))
     }
 
-    /// True if a device at `position` may have no label yet: it is about to get one.
+    /// True if a device at `position` may have no record yet: it is about to get one.
     pub(crate) fn awaits(&self, position: Position) -> bool {
         self.member(position).is_some_and(|member| member.standing == Standing::Joining)
     }
@@ -264,7 +253,7 @@ impl Label {
     /// Reads of more keys fail from now on.
     ///
     /// # Errors
-    /// If these are more than a label is to have. It is written with every change.
+    /// If these are more than a record is to have. It is written with every change.
     pub(crate) fn take_uncertain(&mut self, more: &[Uncertain]) -> Result<()> {
         let len: usize = self.uncertain.iter().chain(more).map(Uncertain::len).sum();
         if !more.is_empty() && len > UNCERTAIN_MAX {
@@ -281,14 +270,28 @@ impl Label {
         self.members.iter().flatten().any(|member| member.standing != Standing::Current)
     }
 
-    /// An anchor is about to leave, which may have what was acknowledged and has not come to others.
-    pub(crate) fn lose_holder(&mut self, position: Position) {
-        self.is_level = false;
-        let Some(identity) = self.member(position).map(|member| member.identity.clone()) else {
-            return;
-        };
-        self.holders.retain(|holder| holder.identity != identity);
-        self.holders.push(Holder { identity, heard: self.heard });
+    /// The current members of a group.
+    pub(crate) fn current_of(&self, group: u16) -> Devices {
+        let members = self.members.get(usize::from(group)).into_iter().flatten();
+        let current = members.enumerate().filter(|(_, it)| it.standing == Standing::Current);
+        current.fold(0, |set, (device, _)| set | 1 << device)
+    }
+
+    /// The member that every acknowledged write of a group is on.
+    pub(crate) fn primary_of(&self, group: u16) -> u8 {
+        self.primaries.get(usize::from(group)).copied().unwrap_or_default()
+    }
+
+    /// Another is the primary from now on.
+    pub(crate) fn name_primary(&mut self, group: u16, device: u8) {
+        if let Some(primary) = self.primaries.get_mut(usize::from(group)) {
+            *primary = device;
+        }
+    }
+
+    /// Which of a group's members have together all that was acknowledged.
+    pub(crate) fn quorum_of(&self, group: u16) -> Quorum {
+        Quorum::new(self.ack, self.current_of(group), self.primary_of(group))
     }
 
     /// A device is a member no more.
@@ -327,7 +330,7 @@ impl Label {
         engine.put(&key(), &text, &options).map(|_| ())
     }
 
-    /// The label of a device; none if it has none.
+    /// The membership record of a device; none if it has none.
     ///
     /// # Errors
     /// As the engine, [`Error::Corrupt`] if it is not one that was ever written, and
@@ -340,28 +343,30 @@ impl Label {
         // The version first: those to come may have other fields.
         let garbled = |what: String| Error::Corrupt { offset: 0, what };
         let Versioned { version } = serde_json::from_slice(&text)
-            .map_err(|error| garbled(format!("the label of a device: {error}")))?;
+            .map_err(|error| garbled(format!("the membership record of a device: {error}")))?;
         if version != VERSION {
             return Err(Error::Unusable(format!(
-                "the label of a device has version {version}, and {VERSION} is understood"
+                "the membership record of a device has version {version}, and {VERSION} is understood"
             )));
         }
-        let label: Self = serde_json::from_slice(&text)
-            .map_err(|error| garbled(format!("the label of a device: {error}")))?;
-        label.check_shape().map_err(|what| garbled(format!("the label of a device {what}")))?;
-        let groups = label.members.len();
-        let mut owners = label.owners.iter().chain(label.moving.values());
-        let slots = label.moving.keys().all(|slot| usize::from(*slot) < crate::SLOTS);
+        let record: Self = serde_json::from_slice(&text)
+            .map_err(|error| garbled(format!("the membership record of a device: {error}")))?;
+        record
+            .check_shape()
+            .map_err(|what| garbled(format!("the membership record of a device {what}")))?;
+        let groups = record.members.len();
+        let mut owners = record.owners.iter().chain(record.moving.values());
+        let slots = record.moving.keys().all(|slot| usize::from(*slot) < crate::SLOTS);
         if !slots || owners.any(|owner| usize::from(*owner) >= groups) {
             return Err(garbled(
-                "the label of a device names a group or a slot that is not".to_owned(),
+                "the membership record of a device names a group or a slot that is not".to_owned(),
             ));
         }
-        Ok(Some(label))
+        Ok(Some(record))
     }
 
     /// # Errors
-    /// What no label says that was ever written.
+    /// What no record says that was ever written.
     fn check_shape(&self) -> std::result::Result<(), String> {
         let planned = self.planned.iter();
         let most = self.members.iter().chain(planned).map(Vec::len).max().unwrap_or(0);
@@ -372,13 +377,21 @@ impl Label {
         if most > DEVICES_MAX || usize::from(device) >= DEVICES_MAX || group >= GROUPS_MAX {
             return Err(format!("is of {} and names {most} devices of a group", self.position));
         }
-        if self.epoch.max(self.mark) > NUMBER_MAX {
-            return Err(format!("has epoch {} and mark {}", self.epoch, self.mark));
+        if self.epoch.max(self.watermark) > NUMBER_MAX || self.committed > self.epoch {
+            let Self { epoch, committed, watermark, .. } = self;
+            return Err(format!(
+                "has epoch {epoch}, committed {committed}, and watermark {watermark}"
+            ));
+        }
+        let groups = self.members.iter().zip(&self.primaries);
+        let is_member = |(group, primary): (&Vec<Member>, &u8)| usize::from(*primary) < group.len();
+        if self.primaries.len() != self.members.len() || !groups.into_iter().all(is_member) {
+            return Err("names a primary that is no device of its group".to_owned());
         }
         Ok(())
     }
 
-    /// True if no later label can exist than this one, the highest of the devices `present`.
+    /// True if no later record can exist than this one, the highest of the devices `present`.
     pub(crate) fn is_latest(&self, present: impl Fn(Position) -> bool) -> bool {
         let mut groups = self.members.iter().enumerate();
         groups.any(|(group, members)| {
@@ -390,7 +403,7 @@ impl Label {
     }
 }
 
-/// Owners as one text, a hexadecimal digit for each or, with more than 16 groups, two: a label is to
+/// Owners as one text, a hexadecimal digit for each or, with more than 16 groups, two: a record is to
 /// be short.
 mod digits {
     use serde::{Deserialize, Deserializer, Serializer, de};
@@ -415,79 +428,4 @@ mod digits {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn label(groups: usize, devices: usize) -> Label {
-        let identities: Vec<Vec<String>> = (0..groups)
-            .map(|group| (0..devices).map(|device| format!("{group}-{device}")).collect())
-            .collect();
-        Label::new("matrix".to_owned(), Ack::All, &identities)
-    }
-
-    #[test]
-    fn a_label_is_short_and_reads_as_it_was_written() {
-        for groups in [1, 2, 16, 17, 256] {
-            let label = label(groups, 2);
-            let text = serde_json::to_string(&label).expect("text");
-            assert!(groups > 2 || text.len() < 1600, "{} bytes", text.len());
-            assert_eq!(serde_json::from_str::<Label>(&text).expect("a label"), label);
-        }
-        let text = serde_json::to_string(&label(2, 2)).expect("text");
-        let cut = text.replace("\"owners\":\"", "\"owners\":\"0");
-        assert!(serde_json::from_str::<Label>(&cut).is_err());
-    }
-
-    #[test]
-    fn a_label_that_nobody_wrote_is_damage() {
-        let engine = coreplane_engine::model::ModelEngine::new();
-        let of = |change: &dyn Fn(&mut Label)| {
-            let mut label = label(2, 2);
-            change(&mut label);
-            label.write(&engine).expect("write");
-            Label::read(&engine)
-        };
-        assert!(matches!(of(&|_| {}), Ok(Some(_))));
-        let member = Member { identity: "more".to_owned(), standing: Standing::Current };
-        let nine = || vec![member.clone(); 9];
-        let changes: [&dyn Fn(&mut Label); 6] = [
-            &|label| label.members[1] = nine(),
-            &|label| label.planned = Some(nine()),
-            &|label| label.position.device = 8,
-            &|label| label.position.group = u16::MAX,
-            &|label| label.epoch = u64::MAX,
-            &|label| label.mark = u64::MAX,
-        ];
-        for (number, change) in changes.into_iter().enumerate() {
-            let read = of(change);
-            assert!(matches!(read, Err(Error::Corrupt { .. })), "{number}: {read:?}");
-        }
-    }
-
-    fn latest(label: &Label, missing: &[(u16, u8)]) -> bool {
-        label.is_latest(|Position { group, device }| !missing.contains(&(group, device)))
-    }
-
-    #[test]
-    fn a_group_that_is_all_there_proves_the_label() {
-        let two_by_two = label(2, 2);
-        assert!(latest(&two_by_two, &[]));
-        assert!(latest(&two_by_two, &[(0, 1)]), "one is missing, the other group is whole");
-        assert!(!latest(&two_by_two, &[(0, 1), (1, 0)]), "neither group is whole");
-        assert!(!latest(&label(1, 2), &[(0, 0)]));
-        let mut degraded = label(1, 2);
-        degraded.members[0][0].standing = Standing::Absent;
-        assert!(latest(&degraded, &[(0, 0)]), "who is missing is no member any more");
-    }
-
-    #[test]
-    fn copies_are_counted_of_those_that_are_there() {
-        for (members, first, majority, all) in
-            [(1, 1, 1, 1), (2, 1, 2, 2), (3, 1, 2, 3), (0, 0, 0, 0)]
-        {
-            assert_eq!(Ack::First.copies(members), first);
-            assert_eq!(Ack::Majority.copies(members), majority);
-            assert_eq!(Ack::All.copies(members), all);
-        }
-    }
-}
+mod tests;

@@ -1,24 +1,32 @@
 //! What each device of a group is to it, in one word.
 //!
 //! ```text
-//!   63            32 31  24 23        16 15      8 7       0
-//!   version          0      candidates   joining   members
+//!   63            32 31        24      23        16 15      8 7       0
+//!   version          changing  primary candidates   joining   members
 //! ```
 //!
 //! - **members** have all that was acknowledged (or `pending` says what they lack), and are read;
 //! - **joining** devices are being filled: every write comes to them through their rings, nobody reads
 //!   them and no write waits for them;
 //! - **candidates** have been filled: writes wait for them, so that they have all from then on, until
-//!   it is durable that they are members.
+//!   it is durable that they are members;
+//! - the **primary** is the member that every acknowledged write is on;
+//! - while the members are **changing** no write is answered that began under other states, nor one that began
+//!   since: a member that is to be the primary makes what is on its way to it, and what comes behind that it must
+//!   be waited for to have.
 //!
 //! The version grows with every change. Who finds the same word before and after has seen a group
 //! that did not change in between.
 
 use crate::pending::Devices;
+use coreplane_pmem::epoch::barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const SET: u64 = 0xff;
 const VERSION: u64 = 1 << 32;
+const PRIMARY: u32 = 24;
+const PRIMARY_BITS: u64 = 0x7;
+const CHANGING: u64 = 1 << 31;
 
 /// The standings of a group at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +46,24 @@ impl Moment {
         (self.0 >> 16 & SET) as Devices
     }
 
+    /// The member that every acknowledged write is on.
+    #[inline]
+    pub(crate) fn primary(self) -> u8 {
+        (self.0 >> PRIMARY & PRIMARY_BITS) as u8
+    }
+
+    /// The primary, as a set.
+    #[inline]
+    pub(crate) fn primary_set(self) -> Devices {
+        1 << self.primary()
+    }
+
+    /// Members are leaving, and that is not yet durable.
+    #[inline]
+    pub(crate) fn is_changing(self) -> bool {
+        self.0 & CHANGING != 0
+    }
+
     /// All that writes come to.
     #[inline]
     pub(crate) fn followers(self) -> Devices {
@@ -51,7 +77,17 @@ impl Moment {
 
     fn with(self, members: Devices, joining: Devices, candidates: Devices) -> Self {
         let sets = u64::from(members) | u64::from(joining) << 8 | u64::from(candidates) << 16;
-        Self((self.0 & !(VERSION - 1)).wrapping_add(VERSION) | sets)
+        let same = self.0 & (CHANGING | PRIMARY_BITS << PRIMARY);
+        Self((self.0 & !(VERSION - 1)).wrapping_add(VERSION) | same | sets)
+    }
+
+    fn led_by(self, primary: u8) -> Self {
+        Self(self.0 & !(PRIMARY_BITS << PRIMARY) | (u64::from(primary) & PRIMARY_BITS) << PRIMARY)
+    }
+
+    fn changing(self, is_changing: bool) -> Self {
+        let bit = if is_changing { CHANGING } else { 0 };
+        Self(self.0.wrapping_add(VERSION) & !CHANGING | bit)
     }
 }
 
@@ -60,8 +96,8 @@ impl Moment {
 pub(crate) struct Standings(AtomicU64);
 
 impl Standings {
-    pub(crate) fn new(members: Devices) -> Self {
-        Self(AtomicU64::new(u64::from(members) & SET))
+    pub(crate) fn new(members: Devices, primary: u8) -> Self {
+        Self(AtomicU64::new(Moment(u64::from(members) & SET).led_by(primary).0))
     }
 
     #[inline]
@@ -80,9 +116,26 @@ impl Standings {
         let _changed = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok();
     }
 
-    /// These are the members; who was becoming one of them has.
-    pub(crate) fn set_members(&self, members: Devices) {
-        self.change(|now| now.with(members, now.joining() & !members, now.candidates() & !members));
+    /// These are the members, and this is their primary; who was becoming one of them has. No member is leaving any
+    /// more.
+    pub(crate) fn set_members(&self, members: Devices, primary: u8) {
+        self.change(|now| {
+            let now = now.with(members, now.joining() & !members, now.candidates() & !members);
+            now.led_by(primary).changing(false)
+        });
+    }
+
+    /// Members are leaving: from here on no write is answered until [`Self::set_members`] or [`Self::stay`].
+    pub(crate) fn begin_change(&self) {
+        self.change(|now| now.changing(true));
+        // A writer looks at the states when its write is in the rings: either it sees this, or what it has
+        // submitted is seen by who looks at the rings from here on.
+        barrier::heavy();
+    }
+
+    /// Nobody has left.
+    pub(crate) fn stay(&self) {
+        self.change(|now| now.changing(false));
     }
 
     /// A device is filled from now on.
@@ -114,22 +167,42 @@ mod tests {
 
     #[test]
     fn a_device_joins_is_proposed_and_is_a_member() {
-        let standings = Standings::new(0b01);
+        let standings = Standings::new(0b01, 0);
         let before = standings.now();
         standings.join(1);
         assert_eq!((standings.members(), standings.now().followers()), (0b01, 0b11));
         standings.propose(1);
         assert_eq!((standings.now().joining(), standings.now().candidates()), (0, 0b10));
-        standings.set_members(0b11);
+        standings.set_members(0b11, 0);
         assert_eq!((standings.members(), standings.now().candidates()), (0b11, 0));
-        standings.set_members(0b01);
+        assert_eq!(standings.now().primary(), 0, "joining does not change it");
+        standings.set_members(0b01, 0);
         assert_eq!(standings.members(), before.members());
         assert_ne!(standings.now(), before, "it is another time");
     }
 
     #[test]
+    fn while_members_leave_it_is_said_and_then_another_is_primary() {
+        let standings = Standings::new(0b110, 2);
+        let before = standings.now();
+        standings.begin_change();
+        let changing = standings.now();
+        assert!(changing.is_changing() && changing != before);
+        assert_eq!((changing.members(), changing.primary()), (0b110, 2));
+        standings.join(0);
+        assert!(standings.now().is_changing());
+        standings.set_members(0b010, 1);
+        let after = standings.now();
+        assert!(!after.is_changing());
+        assert_eq!((after.members(), after.primary(), after.joining()), (0b010, 1, 0b1));
+        standings.begin_change();
+        standings.stay();
+        assert!(!standings.now().is_changing() && standings.now() != after);
+    }
+
+    #[test]
     fn who_has_left_is_not_proposed() {
-        let standings = Standings::new(0b01);
+        let standings = Standings::new(0b01, 0);
         standings.join(1);
         standings.leave(1);
         standings.propose(1);

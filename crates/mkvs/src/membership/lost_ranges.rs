@@ -8,7 +8,7 @@
 //! So it is with a key whose record was damaged on every device that had it when another was filled: that one
 //! has no record of it, and is not to say that there is none.
 //!
-//! The ranges are in the label.
+//! The ranges are in the membership record.
 
 use coreplane_engine::{Doubt, Error};
 use parking_lot::RwLock;
@@ -37,7 +37,7 @@ impl Uncertain {
         is_one.then_some((self.group, &self.start))
     }
 
-    /// Bytes that a label has of it, about.
+    /// Bytes that a record has of it, about.
     pub(crate) fn len(&self) -> usize {
         const OTHERS: usize = 64;
         OTHERS + self.start.len() + self.end.as_ref().map_or(0, Vec::len)

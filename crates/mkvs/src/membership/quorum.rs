@@ -1,0 +1,56 @@
+//! Which members of a group have together all that was acknowledged.
+//!
+//! A write is acknowledged when *W* of the *n* current members have it durably, the primary always among them. So the
+//! primary alone has all of it; and of any n - W + 1 members one at least has each write, since no more than n - W can
+//! lack it.
+
+use super::record::Ack;
+use crate::pending::Devices;
+
+/// The rule of one group, as its membership record has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Quorum {
+    primary: u8,
+    /// The least number of members without the primary that is enough.
+    others: u32,
+}
+
+impl Quorum {
+    pub(crate) fn new(ack: Ack, members: Devices, primary: u8) -> Self {
+        let count = members.count_ones();
+        Self { primary, others: count - ack.copies(count) + 1 }
+    }
+
+    /// Where the loss of anything else was accepted, or all members were level: any one is enough.
+    pub(crate) fn any(self) -> Self {
+        Self { others: 1, ..self }
+    }
+
+    /// True if these members have together all that was acknowledged.
+    pub(crate) fn suffices(self, members: Devices) -> bool {
+        members & 1 << self.primary != 0 || members.count_ones() >= self.others
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_primary_is_enough_and_so_are_as_many_as_no_write_can_pass_by() {
+        // Of so many members: how many of the others are enough.
+        for (count, first, majority, all) in
+            [(1, 1, 1, 1), (2, 2, 1, 1), (3, 3, 2, 1), (5, 5, 3, 1)]
+        {
+            let members = (1 << count) - 1;
+            for (ack, least) in [(Ack::First, first), (Ack::Majority, majority), (Ack::All, all)] {
+                let quorum = Quorum::new(ack, members, 0);
+                assert!(quorum.suffices(1) && !quorum.suffices(0), "{ack:?} of {count}");
+                for set in (0..=members).filter(|set| set & 1 == 0) {
+                    assert_eq!(quorum.suffices(set), set.count_ones() >= least, "{ack:?}: {set:b}");
+                    assert_eq!(quorum.any().suffices(set), set != 0);
+                }
+            }
+        }
+    }
+}
