@@ -23,8 +23,8 @@ use crate::leaf::Life;
 use crate::pieces::Row;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::epoch;
 use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::{Recovery, epoch};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -219,8 +219,8 @@ impl Store {
     ///
     /// # Errors
     /// If it contradicts what is in memory.
-    pub(crate) fn load_checkpoint(&self, first: Life) -> Result<Option<bool>> {
-        let (own, bytes) = self.read_checkpoint(first);
+    pub(crate) fn load_checkpoint(&self, recovery: &Recovery, first: Life) -> Result<Option<bool>> {
+        let (own, bytes) = self.read_checkpoint(recovery, first);
         let Some(sheet) = bytes.and_then(|bytes| Sheet::from_bytes(&bytes)) else {
             return Ok(None);
         };

@@ -100,14 +100,16 @@ impl Store {
         // What was forgotten before is not known, unless they were held.
         let forgotten = if root.held > 0 { root.held - 1 } else { root.version_base };
         store.forgotten_tombstones.store(forgotten, Ordering::Release);
+        let in_use = || Error::Unusable("the pool was opened before".to_owned());
+        let recovery = store.space.recovery().ok_or_else(in_use)?;
         if let Some(checkpoint) = old.checkpoint.filter(|_| is_clean) {
-            let loaded = store.load_checkpoint(checkpoint)?;
+            let loaded = store.load_checkpoint(&recovery, checkpoint)?;
             store.opened.with_checkpoint = loaded.is_some();
             store.opened.has_large = loaded.unwrap_or(false);
             store.opened.checkpoint_is_damaged = !store.opened.with_checkpoint;
         }
         if !store.opened.with_checkpoint {
-            store.recover(progress)?;
+            store.recover(recovery, progress)?;
         }
         Ok(store)
     }

@@ -17,9 +17,9 @@
 use crate::leaf::Life;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::WriteMode;
 use coreplane_pmem::checksum::crc32c_append;
-use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::{Recovery, WriteMode};
 use coreplane_record::View;
 
 // media-format: begin pool
@@ -210,12 +210,16 @@ impl Store {
 
     /// The checkpoint that begins in a page, and its pages, which are adopted; what is there is
     /// none if its pages do not all match.
-    pub(crate) fn read_checkpoint(&self, first: Life) -> (Vec<u32>, Option<Vec<u8>>) {
-        let guard = epoch::pin();
+    pub(crate) fn read_checkpoint(
+        &self,
+        recovery: &Recovery,
+        first: Life,
+    ) -> (Vec<u32>, Option<Vec<u8>>) {
+        let guard = recovery.pin();
         let (mut pages, mut bytes) = (Vec::new(), Vec::new());
         let mut next = first.page;
         while next != LAST {
-            if !self.space.adopt_log(next, self.space.page_size()) {
+            if !recovery.adopt(next, self.space.page_size()) {
                 return (pages, None);
             }
             pages.push(next);
@@ -291,6 +295,7 @@ mod tests {
     use super::*;
     use crate::open::{Options, create_options};
     use coreplane_engine::{Visibility, WriteOptions};
+    use coreplane_pmem::epoch;
     use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
     use std::os::unix::fs::FileExt as _;
 

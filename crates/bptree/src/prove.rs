@@ -13,7 +13,7 @@ use crate::read::Found;
 use crate::ring::Closing;
 use crate::store::Store;
 use coreplane_engine::Result;
-use coreplane_pmem::epoch;
+use coreplane_pmem::Recovery;
 use std::collections::HashMap;
 
 /// The proof of a leaf that is known to be dead: whatever was in it was durable.
@@ -43,7 +43,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::read_leaf_page`].
-    pub(crate) fn prove(&self, found: &mut [Found]) -> Result<()> {
+    pub(crate) fn prove(&self, recovery: &Recovery, found: &mut [Found]) -> Result<()> {
         let places = Places::new(found, self.space.pages());
         loop {
             loop {
@@ -56,7 +56,7 @@ impl Store {
             }
             let lacks =
                 |found: &&mut Found| !found.is_dead && found.proven > found.end.max(found.doubt);
-            let guard = epoch::pin();
+            let guard = recovery.pin();
             let mut is_any = false;
             for found in found.iter_mut().filter(lacks) {
                 let (page, head, proof) = (found.page, found.head.clone(), found.has_proof);

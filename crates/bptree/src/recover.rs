@@ -28,9 +28,8 @@ use crate::read::{Found, Latest};
 use crate::ring::Rings;
 use crate::store::Store;
 use coreplane_engine::{Progress, Result};
-use coreplane_pmem::Pen;
-use coreplane_pmem::epoch::{self, Guard};
-use coreplane_pmem::spin;
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::{Pen, Recovery, spin};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -69,21 +68,24 @@ impl<'f> Lives<'f> {
 }
 
 impl Store {
-    /// Finds and reads the leaves.
+    /// Finds and reads the leaves. When the last was cut the pages are in service.
     ///
     /// # Errors
     /// If the medium fails, or there is no page for what is to be said of damage.
-    pub(crate) fn recover(&self, progress: &(dyn Fn(Progress) + Sync)) -> Result<()> {
-        let mut found = self.read_pages(progress)?;
-        self.prove(&mut found)?;
+    pub(crate) fn recover(
+        &self,
+        mut recovery: Recovery,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<()> {
+        let mut found = self.read_pages(&recovery, progress)?;
+        self.prove(&recovery, &mut found)?;
         self.flush_damaged(&found)?;
         // What lies behind the last record of a leaf is nobody's, but for damage.
-        let guard = epoch::pin();
         for found in found.iter().filter(|found| !found.is_dead) {
-            self.space.cut_log(found.page, self.end_with_damage(&guard, found));
+            let end = self.end_with_damage(&recovery.pin(), found);
+            recovery.cut(found.page, end);
         }
-        drop(guard);
-        self.strike_out_parts(&mut found)?;
+        self.strike_out_parts(&mut recovery, &mut found)?;
         // What says no farewell itself, and is dead: what it was found out from may go.
         let mut gone: Vec<u32> = found
             .iter()
@@ -91,7 +93,7 @@ impl Store {
             .map(|found| found.page)
             .collect();
         let (mut counting, mut void) = self.counting(found);
-        self.know_bounds(&mut counting);
+        self.know_bounds(&recovery, &mut counting);
         while !is_tiled(&counting) {
             let dropped = drop_older(&mut counting);
             if dropped.is_empty() {
@@ -102,13 +104,14 @@ impl Store {
                 |found: &Found| found.head.predecessor.is_some_and(|it| dropped.contains(&it));
             let (mut heirs, others) = void.into_iter().partition(is_of);
             void = others;
-            self.know_bounds(&mut heirs);
+            self.know_bounds(&recovery, &mut heirs);
             counting.append(&mut heirs);
             gone.extend(dropped.iter().map(|it| it.page));
         }
-        let is_used = self.used_by(&counting)?;
-        self.strike_out_void(void)?;
-        self.strike_out_leaves(&gone)?;
+        let is_used = self.used_by(&recovery, &counting)?;
+        self.strike_out_void(&mut recovery, void)?;
+        self.strike_out_leaves(&mut recovery, &gone)?;
+        drop(recovery);
         self.remove_remains(&counting)?;
         for page in (0..self.space.pages()).filter(|page| !is_used[*page as usize]) {
             if !self.space.retire(page) {
@@ -134,8 +137,8 @@ impl Store {
 
     /// Lets leaves have their bounds as whole keys. Where the rest of one is damaged nobody knows for which
     /// keys the leaf is: it is none.
-    fn know_bounds(&self, leaves: &mut Vec<Found>) {
-        let guard = epoch::pin();
+    fn know_bounds(&self, recovery: &Recovery, leaves: &mut Vec<Found>) {
+        let guard = recovery.pin();
         leaves.retain_mut(|found| {
             let is_known = self.know_bounds_of(&guard, found).is_ok();
             if !is_known {
@@ -155,10 +158,10 @@ impl Store {
     }
 
     /// The pages of leaves, of their large values, and of the rests of their keys and bounds.
-    fn used_by(&self, leaves: &[Found]) -> Result<Vec<bool>> {
+    fn used_by(&self, recovery: &Recovery, leaves: &[Found]) -> Result<Vec<bool>> {
         let mut is_used = vec![false; self.space.pages() as usize];
         is_used[0] = true;
-        let guard = epoch::pin();
+        let guard = recovery.pin();
         let mut rests = Vec::new();
         for found in leaves {
             is_used[found.page as usize] = true;
@@ -190,7 +193,7 @@ impl Store {
     }
 
     /// Strikes out what there is of batches that are not whole.
-    fn strike_out_parts(&self, found: &mut [Found]) -> Result<()> {
+    fn strike_out_parts(&self, recovery: &mut Recovery, found: &mut [Found]) -> Result<()> {
         let mut rings = Rings::default();
         for it in found.iter() {
             rings.add(it.life(), it.head.predecessor, (&it.parts, it.proven));
@@ -199,15 +202,16 @@ impl Store {
         if broken.is_empty() {
             return Ok(());
         }
-        let guard = epoch::pin();
         for found in found.iter_mut() {
             let Some(part) = broken.get(&found.page) else { continue };
-            let (page, head) = (found.page, found.head.clone());
-            let latest;
-            (*found, latest) =
+            let (page, head, guard) = (found.page, found.head.clone(), recovery.pin());
+            let (read, latest) =
                 self.read_leaf_page(&guard, page, head, (part.start, found.proven))?;
-            self.begin_found(found, &latest);
-            self.space.cut_log(page, found.end);
+            self.begin_found(&read, &latest);
+            drop(latest);
+            drop(guard);
+            *found = read;
+            recovery.cut(page, found.end);
             self.refill(found.life())?;
             found.has_remains = false;
         }
@@ -228,14 +232,14 @@ impl Store {
     /// Strikes out leaves that do not count. One that was made of another goes first, durably: with
     /// that one gone it would count. And all of them go after the parts of batches: what was in a
     /// leaf that is gone is taken to have been whole.
-    fn strike_out_void(&self, mut void: Vec<Found>) -> Result<()> {
+    fn strike_out_void(&self, recovery: &mut Recovery, mut void: Vec<Found>) -> Result<()> {
         while !void.is_empty() {
             let made_of: HashSet<Life> =
                 void.iter().filter_map(|found| found.head.predecessor).collect();
             let (later, now): (Vec<_>, Vec<_>) =
                 void.into_iter().partition(|found| made_of.contains(&found.life()));
             let pages: Vec<u32> = now.iter().map(|found| found.page).collect();
-            self.strike_out_leaves(&pages)?;
+            self.strike_out_leaves(recovery, &pages)?;
             if now.is_empty() {
                 let page = later.first().map_or(0, |found| found.page);
                 return Err(self.not_a_leaf(page));
@@ -246,10 +250,10 @@ impl Store {
     }
 
     /// Strikes out leaves as a whole; durable when it returns.
-    fn strike_out_leaves(&self, pages: &[u32]) -> Result<()> {
+    fn strike_out_leaves(&self, recovery: &mut Recovery, pages: &[u32]) -> Result<()> {
         for page in pages {
             self.bury(*page);
-            self.space.cut_log(*page, 0);
+            recovery.cut(*page, 0);
             let pen = Pen::new(&self.space);
             let mut writer = pen.take_up(*page).map_err(|_| self.not_a_leaf(*page))?;
             let start = writer.next_offset();
@@ -261,7 +265,11 @@ impl Store {
     }
 
     /// Reads all pages, on as many threads as there are processors.
-    fn read_pages(&self, progress: &(dyn Fn(Progress) + Sync)) -> Result<Vec<Found>> {
+    fn read_pages(
+        &self,
+        recovery: &Recovery,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<Vec<Found>> {
         let pages = self.space.pages();
         let at_a_time = (BYTES_AT_A_TIME / self.space.page_size()).clamp(1, AT_A_TIME);
         let next = AtomicU32::new(1);
@@ -276,7 +284,7 @@ impl Store {
             }
             let done = u64::from(from);
             progress(Progress { stage: "reading leaves", done, total: u64::from(pages) });
-            let read = self.read_range(from..pages.min(from + at_a_time));
+            let read = self.read_range(recovery, from..pages.min(from + at_a_time));
             let mut all = spin::lock(&all);
             match (&mut *all, read) {
                 (Ok(found), Ok(more)) => found.extend(more),
@@ -299,14 +307,14 @@ impl Store {
         all.into_inner()
     }
 
-    fn read_range(&self, pages: std::ops::Range<u32>) -> Result<Vec<Found>> {
-        let guard = epoch::pin();
+    fn read_range(&self, recovery: &Recovery, pages: std::ops::Range<u32>) -> Result<Vec<Found>> {
+        let guard = recovery.pin();
         let mut found = Vec::new();
         let are_readable = self.space.can_load(pages.clone());
         for page in pages {
             // Those of a checkpoint that is damaged are adopted already.
             let len = self.space.page_size();
-            if !self.space.adopt_log(page, len) && self.space.watermarks(page).is_none() {
+            if !recovery.adopt(page, len) && self.space.watermarks(page).is_none() {
                 return Err(self.not_a_leaf(page));
             }
             if !are_readable {

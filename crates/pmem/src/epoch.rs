@@ -73,6 +73,8 @@ fn register() -> Arc<CachePadded<Slot>> {
 #[derive(Debug)]
 pub struct Guard {
     slot: *const CachePadded<Slot>,
+    /// The space whose recovery has pinned it, by its address; 0: none.
+    recovers: usize,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -89,8 +91,22 @@ pub fn pin() -> Guard {
         }
         // The guard keeps the slot alive by its own count only if the thread-local could go
         // first; it cannot, since the guard is not `Send` and thread-locals outlive the stack.
-        Guard { slot: Arc::as_ptr(slot), not_send: PhantomData }
+        Guard { slot: Arc::as_ptr(slot), recovers: 0, not_send: PhantomData }
     })
+}
+
+/// As [`pin`], for the recovery of the space at an address.
+pub(crate) fn pin_for_recovery(space: usize) -> Guard {
+    let mut guard = pin();
+    guard.recovers = space;
+    guard
+}
+
+impl Guard {
+    /// True if the recovery of the space at an address has pinned it.
+    pub(crate) fn is_of_recovery(&self, space: usize) -> bool {
+        self.recovers == space
+    }
 }
 
 impl Drop for Guard {

@@ -6,7 +6,8 @@
 //!
 //! - *words* ([`Space::claim_words`]): aligned 8-byte atomics, reached by [`Word`] handles;
 //! - *log* ([`PageWriter`]): bytes appended by one owner, which become `&[u8]` to everyone only
-//!   below the published watermark and never change after;
+//!   below the published watermark and never change after (but for a [`Recovery`], before anybody
+//!   else can look);
 //! - *free*, or *retired* and waiting until no reader can hold a slice of it ([`epoch`]).
 //!
 //! That is what makes the face safe: no `&mut [u8]` and no `&AtomicU64` into a pool ever leaves
@@ -37,6 +38,6 @@ pub mod windows;
 pub use order::{Instruction, LINE};
 pub use pool::{CreateOptions, MediaChoice, Medium, OpenOptions, Pool, PoolError};
 pub use space::{
-    Claim, Durable, Grade, PageBytes, PageWriter, Pen, Preparation, Space, SpaceOptions, SyncError,
-    Volatile, Word, WriteMode, thread_number,
+    Claim, Durable, Grade, PageBytes, PageWriter, Pen, Preparation, Recovery, RecoveryGuard, Space,
+    SpaceOptions, SyncError, Volatile, Word, WriteMode, thread_number,
 };

@@ -383,8 +383,7 @@ impl Pool {
         if let Some(Opened { path, file }) = &self.file {
             allocate::extend(file, path, root.size, size)?;
         }
-        let file = self.file.as_ref().map(|opened| &*opened.file);
-        self.space.grow(size, file).io("map the grown pool")?;
+        self.space.grow(size).io("map the grown pool")?;
         if self.file.is_some() {
             allocate::fault_in(&self.space, root.size, size - root.size);
         }

@@ -7,6 +7,7 @@
 use crate::media::sim::schedule;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -112,7 +113,7 @@ impl<T> Lock<T> {
                 .locked
                 .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok();
-        free.then(|| Held { lock: self })
+        free.then(|| Held { lock: self, held: PhantomData })
     }
 }
 
@@ -122,9 +123,20 @@ impl<T> std::fmt::Debug for Lock<T> {
     }
 }
 
-/// A [`Lock`] that is held until this is dropped.
+/// A [`Lock`] that is held until this is dropped. Threads share it only if they may share the value:
+///
+/// ```compile_fail,E0277
+/// # use coreplane_pmem::spin::Lock;
+/// let lock = Lock::new(std::cell::Cell::new(0));
+/// let held = lock.lock();
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| held.set(1));
+/// });
+/// ```
 pub struct Held<'a, T> {
     lock: &'a Lock<T>,
+    /// What it is like to threads: whoever shares it shares the value.
+    held: PhantomData<&'a mut T>,
 }
 
 impl<T> std::fmt::Debug for Held<'_, T> {

@@ -66,8 +66,15 @@ fn what_is_lost_can_be_read_again_as_zeroes() {
     assert_eq!(space.probe(2).unwrap_err().offset, 0x2_e000);
     assert_eq!(space.probe_loads(2).unwrap_err().offset, 0x2_e000);
     assert!(space.can_load(0..2) && !space.can_load(0..3) && !space.can_load(2..3));
+    assert!(space.heal(2).is_err(), "somebody may have a slice of it");
+    drop(writer);
+    assert!(space.retire(2));
+    while space.reclaim().is_none() {
+        std::thread::yield_now();
+    }
     assert_eq!(space.heal(2).unwrap(), [0x2_e000, 0x2_f000]);
     space.probe(2).unwrap();
+    assert!(space.adopt_log(2, PAGE));
     let guard = epoch::pin();
     let bytes = space.bytes(&guard, 2 * u64::from(PAGE), u64::from(PAGE)).unwrap();
     assert!(bytes[..0xe000].iter().all(|byte| *byte == 7), "what was there is there");

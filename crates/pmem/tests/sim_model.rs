@@ -338,9 +338,9 @@ fn a_sync_that_was_asked_for_and_fails_is_told_and_undoes_no_earlier_one() {
 fn growth_is_refused_beyond_the_medium() {
     let options = SimOptions { len: 8192, max_len: 16384, ..SimOptions::default() };
     let sim = Sim::new(&options).unwrap();
-    sim.space().grow(16384, None).unwrap();
+    sim.space().grow(16384).unwrap();
     assert_eq!(sim.crash(Eviction::Nothing).bytes().len(), 16384);
-    let refused = sim.space().grow(20480, None).unwrap_err();
+    let refused = sim.space().grow(20480).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull);
     assert_eq!(sim.space().len(), 16384);
 }
@@ -423,7 +423,7 @@ fn spaces_of_one_machine_lose_power_together() {
         assert!(space.claim_words(0, Claim::WordsAsStored));
         assert_eq!(space.word::<Durable>(0).unwrap().load(), value);
     }
-    assert!(one.grow(2 * second, None).is_err(), "several do not grow");
+    assert!(one.grow(2 * second).is_err(), "several do not grow");
 }
 
 #[test]

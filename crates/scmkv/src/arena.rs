@@ -28,7 +28,7 @@ impl Arena {
         let page = self.next.fetch_add(1, Ordering::AcqRel);
         let end = self.space.start_of(page) + u64::from(self.space.page_size());
         if end > self.space.len() {
-            self.space.grow(end, None).map_err(|source| Error::Io {
+            self.space.grow(end).map_err(|source| Error::Io {
                 context: "more DRAM for the index".into(),
                 source,
             })?;

@@ -22,6 +22,7 @@ use crate::hash::Place;
 use crate::index::{GroupLock, Leaf, Slot};
 use crate::log::{Log, Order};
 use crate::put::Standing;
+use crate::reserve::Room;
 use crate::store::Store;
 use coreplane_engine::{
     Batch, Change, Completion, Error, Horizon, Result, Ticket, WriteOptions, Written,
@@ -185,7 +186,7 @@ impl Store {
                 Ok(written) => return Ok(written),
                 Err(full) => {
                     for (leaf, place) in full.into_values() {
-                        self.split(leaf, place, Some(log))?;
+                        self.split(leaf, place, Room::ByCleaning(log))?;
                     }
                 }
             }

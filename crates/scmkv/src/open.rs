@@ -165,13 +165,16 @@ impl Store {
             .filter(|(_, element)| Self::is_log(element))
             .map(|(page, element)| LogPage { page, element })
             .collect();
-        store.adopt(&logs)?;
+        let in_use = || Error::Unusable("the pool was opened before".to_owned());
+        let mut recovery = store.space.recovery().ok_or_else(in_use)?;
+        store.adopt(&recovery, &logs)?;
         let is_read = |log: &LogPage| match &lacking {
             Some(lacking) => lacking.has(&log.element),
             None => rebuild || log.element.length.is_none(),
         };
         let to_read: Vec<LogPage> = logs.into_iter().filter(is_read).collect();
-        store.replay(&to_read, is_anew, progress)?;
+        store.replay(&mut recovery, &to_read, is_anew, progress)?;
+        drop(recovery);
         let lengths =
             to_read.iter().map(|log| store.pages.cell(log.page).length.load(Ordering::Relaxed));
         store.checkpoints.note_replayed(lengths.map(u64::from).sum());

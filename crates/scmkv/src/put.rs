@@ -10,6 +10,7 @@ use crate::fragments::{Fragments, fragment_offsets};
 use crate::hash::Place;
 use crate::index::{GroupLock, Probe, Slot, VERSION_STEP};
 use crate::log::{Appended, Log, Order};
+use crate::reserve::Room;
 use crate::store::Store;
 use coreplane_engine::{
     Completion, Durability, Error, Horizon, Outcome, Result, Ticket, UnixMillis, WriteOptions,
@@ -147,7 +148,7 @@ impl Store {
                 }
                 Attempt::NeedSplit(leaf) => {
                     self.commit_staged(&mut log)?;
-                    self.split(leaf, place, Some(&mut log))?;
+                    self.split(leaf, place, Room::ByCleaning(&mut log))?;
                 }
                 Attempt::NeedFragments(value, plan) => {
                     self.commit_staged(&mut log)?;

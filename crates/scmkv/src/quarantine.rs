@@ -28,6 +28,7 @@ use crate::index::{GroupLock, Slot};
 use crate::page;
 use crate::store::Store;
 use coreplane_engine::Result;
+use coreplane_pmem::Recovery;
 use coreplane_record::{Kind, View};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -43,8 +44,8 @@ pub(crate) struct Quarantine {
 
 impl Store {
     /// Puts a page that was open at the crash aside; for good, if it is surely lost.
-    pub(crate) fn quarantine(&self, page: u32, is_lost: bool) {
-        self.space.cut_log(page, 0);
+    pub(crate) fn quarantine(&self, recovery: &mut Recovery, page: u32, is_lost: bool) {
+        recovery.cut(page, 0);
         let cell = self.pages.cell(page);
         cell.length.store(0, std::sync::atomic::Ordering::Release);
         cell.pin();

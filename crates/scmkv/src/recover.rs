@@ -23,9 +23,11 @@
 use crate::batch::Run;
 use crate::index::{Probe, Slot, Verdict};
 use crate::page::{self, Element};
+use crate::reserve::Room;
 use crate::store::Store;
 use coreplane_engine::{Error, Progress, Result};
-use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::Recovery;
+use coreplane_pmem::epoch::Guard;
 use coreplane_record::{Kind, View};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -45,10 +47,10 @@ pub(crate) struct LogPage {
 
 impl Store {
     /// Lets the records of log pages be read: sealed ones up to their length, unclean ones whole.
-    pub(crate) fn adopt(&self, pages: &[LogPage]) -> Result<()> {
+    pub(crate) fn adopt(&self, recovery: &Recovery, pages: &[LogPage]) -> Result<()> {
         for LogPage { page, element } in pages {
             let length = element.length.unwrap_or(self.geometry.page_size);
-            if !self.space.adopt_log(*page, length) {
+            if !recovery.adopt(*page, length) {
                 return Err(Error::Corrupt {
                     offset: self.space.start_of(*page),
                     what: format!("page {page} cannot be {length} bytes long"),
@@ -63,6 +65,7 @@ impl Store {
     /// `is_anew`: the index was empty before, so that no slot knows more than the logs.
     pub(crate) fn replay(
         &self,
+        recovery: &mut Recovery,
         pages: &[LogPage],
         is_anew: bool,
         progress: &(dyn Fn(Progress) + Sync),
@@ -72,9 +75,10 @@ impl Store {
         let tails = Mutex::new(Vec::new());
         let foreign = Mutex::new(Vec::new());
         let failure = Mutex::new(None);
+        let reading = &*recovery;
         let work = || {
             while let Some(page) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
-                match self.replay_page(page, &foreign) {
+                match self.replay_page(reading, page, &foreign) {
                     Ok(tail) if page.element.length == Some(tail) => {}
                     Ok(0) if page.element.is_lost() && (is_anew || !self.index.in_pool()) => {
                         let what = page::NONE_CAN_BE_READ.to_owned();
@@ -114,26 +118,31 @@ impl Store {
             return Err(error);
         }
         for runs in foreign.into_inner() {
-            self.replay_runs(&runs)?;
+            self.replay_runs(recovery, &runs)?;
         }
         // What was put into the index is durable before the pages count as sealed.
         self.space.fence().map_err(crate::page::sync_failed)?;
         for (LogPage { page, element }, tail) in tails.into_inner() {
             if tail > 0 {
                 self.pages.seal_cut(page, tail)?;
-                self.space.cut_log(page, tail);
+                recovery.cut(page, tail);
             } else if is_anew || element.length.is_some() {
                 self.pages.free(page)?;
             } else {
-                self.quarantine(page, element.is_lost());
+                self.quarantine(recovery, page, element.is_lost());
             }
         }
         Ok(())
     }
 
     /// Reads a page; how far it is sound. Batches that reach into other pages go to `foreign`.
-    fn replay_page(&self, page: &LogPage, foreign: &Mutex<Vec<Vec<Run>>>) -> Result<u32> {
-        let guard = epoch::pin();
+    fn replay_page(
+        &self,
+        recovery: &Recovery,
+        page: &LogPage,
+        foreign: &Mutex<Vec<Vec<Run>>>,
+    ) -> Result<u32> {
+        let guard = recovery.pin();
         let start = self.space.start_of(page.page);
         // What cannot be read would end the process.
         self.space.probe_loads(page.page).map_err(|lost| Error::Corrupt {
@@ -229,8 +238,8 @@ impl Store {
     }
 
     /// A batch in several pages: all of it, if all of it is sound and still there.
-    fn replay_runs(&self, runs: &[Run]) -> Result<()> {
-        let guard = epoch::pin();
+    fn replay_runs(&self, recovery: &Recovery, runs: &[Run]) -> Result<()> {
+        let guard = recovery.pin();
         for apply in [false, true] {
             for run in runs {
                 let page = self.space.page_of(run.start);
@@ -295,7 +304,7 @@ impl Store {
                 Probe::Full => {
                     let leaf = held.leaf();
                     drop(held);
-                    self.split(leaf, place, None)?;
+                    self.split(leaf, place, Room::AsItIs(guard))?;
                     continue;
                 }
                 Probe::Vacant { at } => at,

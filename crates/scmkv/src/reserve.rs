@@ -31,11 +31,20 @@ use crate::index::{Leaf, Slot};
 use crate::log::Log;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::epoch;
+use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::spin::{self, Backoff};
 use coreplane_record::Kind;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+/// Where the room for a split comes from.
+#[derive(Debug)]
+pub(crate) enum Room<'a> {
+    /// From the cleaner, if there is no free page; the log is the caller's.
+    ByCleaning(&'a mut Log),
+    /// A recovery cannot clean, since not all that lives is known yet. It reads by its own guard.
+    AsItIs(&'a Guard),
+}
 
 /// Free pages that only the cleaner takes.
 const CLEANERS: u32 = 1;
@@ -139,24 +148,27 @@ impl Store {
         Ok(())
     }
 
-    /// Splits the segment of `leaf`, by cleaning if need be and if the caller's log is given.
+    /// Splits the segment of `leaf`.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
-    pub(crate) fn split(&self, leaf: Leaf, place: Place, mut log: Option<&mut Log>) -> Result<()> {
+    pub(crate) fn split(&self, leaf: Leaf, place: Place, mut room: Room<'_>) -> Result<()> {
+        let recovering = match &room {
+            Room::ByCleaning(_) => None,
+            Room::AsItIs(guard) => Some(*guard),
+        };
         let rehash = |slot: Slot| -> Result<u32> {
-            let guard = epoch::pin();
-            Ok(self.place(self.record(&guard, slot)?.key()).y)
+            let y_of = |guard: &Guard| Ok(self.place(self.record(guard, slot)?.key()).y);
+            recovering.map_or_else(|| y_of(&epoch::pin()), y_of)
         };
         self.counters.add(Count::Splits, 1);
         let page = u64::from(self.geometry.page_size);
-        // Without a log it is recovery, which cannot clean: not all that lives is known yet.
-        let reserve = if log.is_some() { self.reserve(Kind::Put) } else { 0 };
+        let reserve = if recovering.is_none() { self.reserve(Kind::Put) } else { 0 };
         let mut supply = || self.supply_index_page(reserve);
         while !self.index.split(leaf, place.y, &mut supply, &rehash)? {
-            match &mut log {
-                Some(log) => self.clean_for_space(log, reserve + 1, page)?,
-                None => return Err(Error::NoSpace { needed: page, reclaimable: 0 }),
+            match &mut room {
+                Room::ByCleaning(log) => self.clean_for_space(log, reserve + 1, page)?,
+                Room::AsItIs(_) => return Err(Error::NoSpace { needed: page, reclaimable: 0 }),
             }
         }
         Ok(())

@@ -13,6 +13,7 @@ mod persist;
 mod prefetch;
 mod prepare;
 mod probe;
+mod recovery;
 mod retiring;
 mod roles;
 pub(crate) mod rounds;
@@ -22,6 +23,7 @@ mod writer;
 
 pub use page_bytes::PageBytes;
 pub use prepare::Preparation;
+pub use recovery::{Recovery, RecoveryGuard};
 pub use sync::SyncError;
 pub use word::{Durable, Grade, Volatile, Word};
 pub use writer::{PageWriter, Pen, WriteMode};
@@ -53,7 +55,7 @@ pub enum Claim {
 /// How a [`Space`] is made.
 #[derive(Debug)]
 pub struct SpaceOptions {
-    /// Bytes in a page; a power of two, at least 4096.
+    /// Bytes in a page; a power of two from 4 KiB to 1 GiB.
     pub page_size: u32,
     /// Address space to reserve for growth, in bytes.
     pub reserve: u64,
@@ -79,6 +81,7 @@ pub struct Space {
     told: AtomicU32,
     counters: Box<[CachePadded<Counter>]>,
     retired: Mutex<VecDeque<(u32, u64)>>,
+    recovery: recovery::Phase,
 }
 
 /// Lines flushed and fences of the threads that share it.
@@ -108,7 +111,8 @@ impl Space {
         behaviour: Behaviour,
         backing: Option<Arc<std::fs::File>>,
     ) -> Self {
-        assert!(page_size.is_power_of_two() && page_size >= 4096, "page size {page_size}");
+        let is_possible = page_size.is_power_of_two() && (4096..=1 << 30).contains(&page_size);
+        assert!(is_possible, "page size {page_size}");
         let pages = mapping.reserved() / u64::from(page_size);
         Self {
             mapping,
@@ -128,6 +132,7 @@ impl Space {
             registered: OnceLock::new(),
             counters: (0..Self::COUNTERS).map(|_| CachePadded::default()).collect(),
             retired: Mutex::new(VecDeque::new()),
+            recovery: recovery::Phase::default(),
         }
     }
 
@@ -271,19 +276,19 @@ impl Space {
         self.instruction
     }
 
-    /// Maps more of the file (which must have that length already) or of DRAM. Offsets and slices
+    /// Maps more of its file (which must have that length already) or of DRAM. Offsets and slices
     /// stay valid.
     ///
     /// # Errors
     /// If `len` is over the reserve, or the system refuses.
-    pub fn grow(&self, len: u64, file: Option<&std::fs::File>) -> std::io::Result<()> {
+    pub fn grow(&self, len: u64) -> std::io::Result<()> {
         if let Behaviour::Traced(trace) = &self.behaviour
             && len > self.len()
         {
             trace.grow(len)?;
         }
         self.check_lost()?;
-        self.mapping.grow(len, file, self.behaviour.maps_sync())?;
+        self.mapping.grow(len, self.backing.as_deref(), self.behaviour.maps_sync())?;
         self.registered.get().iter().for_each(|it| it.set_mapped(self.len()));
         Ok(())
     }
@@ -339,22 +344,25 @@ impl Space {
     }
 
     /// The published bytes at `offset`; none if any of them is not in a log page below its
-    /// watermark (the page was retired, or the offset is wrong). The slice stays as it is while
-    /// the guard lives.
+    /// watermark (the page was retired, the offset is wrong, or it is under recovery and the guard is
+    /// another's). The slice stays as it is while the guard lives.
     #[inline]
-    pub fn bytes<'g>(&'g self, _guard: &'g Guard, offset: u64, len: u64) -> Option<&'g [u8]> {
+    pub fn bytes<'g>(&'g self, guard: &'g Guard, offset: u64, len: u64) -> Option<&'g [u8]> {
         let within = offset & u64::from(self.page_size() - 1);
         // All of the page's number, whatever the offset: cut short it could name another page.
-        let Role::Log { published, .. } = self.roles.at(offset >> self.page_shift)? else {
-            return None;
-        };
+        let page = offset >> self.page_shift;
+        let (mut published, is_recovered) = self.roles.readable(page)?;
+        if is_recovered {
+            published = self.recovered_bytes(page as u32, guard)?;
+        }
         if within.checked_add(len)? > u64::from(published) {
             return None;
         }
         // SAFETY: a page has a role only if it is mapped, and no watermark is above its end, so
         // that `offset + len <= self.len()`. The bytes are below the watermark that the page had after the guard was pinned:
         // they were written before it was raised (Release/Acquire), its writer writes only above
-        // it, and the page is not claimed again before the guard is dropped (module `epoch`). The
+        // it, and the page is not claimed again before the guard is dropped (module `epoch`). It is cut
+        // only by a recovery that no guard borrows, before anybody else sees it (`recovery`). The
         // mapping outlives `'g` because `self` does.
         let bytes: &'g [u8] = unsafe {
             std::slice::from_raw_parts(self.mapping.at(offset), usize::try_from(len).ok()?)
@@ -392,7 +400,7 @@ impl Space {
     /// Raises the durable watermark of a log page: the caller has seen to it that the bytes below
     /// are durable.
     pub fn mark_durable(&self, page: u32, durable: u32) {
-        self.roles.raise_durable(page, durable);
+        self.roles.raise_durable(page, durable.min(self.page_size()));
     }
 
     /// Claims a free page for words; false if it is not free.
@@ -443,13 +451,6 @@ impl Space {
         }
         self.roles.become_log(page, published, published, false);
         true
-    }
-
-    /// Lets no more than the first `published` bytes of a log page be read from now on: what lies
-    /// behind was found to be nobody's. Who holds a slice of it may go on. False if the page has a
-    /// writer, or is no log page.
-    pub fn cut_log(&self, page: u32, published: u32) -> bool {
-        self.roles.lower(page, published)
     }
 }
 

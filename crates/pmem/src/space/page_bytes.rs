@@ -1,7 +1,6 @@
 //! What is published of a page, for a look at many of its records.
 
 use super::Space;
-use super::roles::Role;
 use crate::epoch::Guard;
 use crate::order::LINE;
 
@@ -52,12 +51,15 @@ impl Space {
     /// What is published of a log page, to be looked at piece by piece: as [`Space::bytes`], but what
     /// the page is was asked once, and stays the answer while the guard lives.
     #[inline]
-    pub fn page_bytes<'g>(&'g self, _guard: &'g Guard, page: u32) -> Option<PageBytes<'g>> {
-        let Role::Log { published, .. } = self.roles.get(page)? else { return None };
+    pub fn page_bytes<'g>(&'g self, guard: &'g Guard, page: u32) -> Option<PageBytes<'g>> {
+        let (mut published, is_recovered) = self.roles.readable(u64::from(page))?;
+        if is_recovered {
+            published = self.recovered_bytes(page, guard)?;
+        }
         let start = self.start_of(page);
         // SAFETY: as in `bytes`: the page has a role, so that it is mapped, the bytes are below the
-        // watermark that it had after the guard was pinned, and the page is not claimed again before
-        // the guard is dropped. The mapping outlives `'g` because `self` does.
+        // watermark that it had after the guard was pinned, and the page is neither claimed again
+        // nor cut before the guard is dropped. The mapping outlives `'g` because `self` does.
         let bytes =
             unsafe { std::slice::from_raw_parts(self.mapping.at(start), published as usize) };
         Some(PageBytes { space: self, start, bytes })

@@ -1,6 +1,7 @@
 //! Reading a page without the risk of a signal.
 
 use super::Space;
+use super::roles::Role;
 use crate::media::Behaviour;
 use crate::poison::PoisonedAt;
 use std::io;
@@ -75,11 +76,27 @@ impl Space {
 
     /// Makes what cannot be read of `page` readable again, as zeroes, through the file: a device
     /// forgets a bad block that is written, and a memory file system a page that is cut out.
-    /// Whatever was there is lost. The places that were filled, each a system page long.
+    /// Whatever was there is lost. The places that were filled, each a system page long. Of a log page
+    /// nothing is filled: somebody may have a slice of it.
     ///
     /// # Errors
-    /// If a place stays unreadable.
+    /// If a place stays unreadable, or the page is neither free nor of words.
     pub fn heal(&self, page: u32) -> io::Result<Vec<u64>> {
+        if self.probe(page).is_ok() {
+            return Ok(Vec::new());
+        }
+        let is_claimed = self.roles.claim(page);
+        if !is_claimed && self.roles.role(page) != Role::Words {
+            return Err(io::Error::other(format!("page {page} is in use")));
+        }
+        let healed = self.fill_unreadable(page);
+        if is_claimed {
+            self.roles.release(page);
+        }
+        healed
+    }
+
+    fn fill_unreadable(&self, page: u32) -> io::Result<Vec<u64>> {
         const SYSTEM_PAGE: u64 = 4096;
         let mut healed: Vec<u64> = Vec::new();
         while let Err(PoisonedAt { offset }) = self.probe(page) {

@@ -7,7 +7,9 @@
 //!
 //! The two halves of the word hold `published + 1` and `durable + 1`, so that 0 is FREE; the top
 //! bit says that a [`PageWriter`](super::PageWriter) lives, which keeps the page from retiring
-//! under it. Word pages never retire, since their handles are not bound to a guard.
+//! under it. The top bit of the lower half says that a [`Recovery`](super::Recovery) has adopted
+//! the page, and that it was not in service since. Word pages never retire, since their handles are
+//! not bound to a guard.
 
 use crate::order::LINE;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +22,9 @@ const RETIRED: u64 = u64::MAX - 2;
 /// Set in a log page's word while it has a writer. Pages are at most 1 GiB, so that no watermark
 /// reaches it.
 const WRITER: u64 = 1 << 63;
+
+/// Set in a log page's word while a recovery may cut it, and after that until somebody has read it.
+const RECOVERED: u64 = 1 << 31;
 
 /// What a page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +46,7 @@ impl Role {
             RETIRED => Self::Retired,
             _ => Self::Log {
                 published: ((word & !WRITER) >> 32) as u32 - 1,
-                durable: word as u32 - 1,
+                durable: (word & !RECOVERED) as u32 - 1,
             },
         }
     }
@@ -104,6 +109,21 @@ impl Roles {
         Some(Role::from_word(word.load(Ordering::Acquire)))
     }
 
+    /// How much of a log page is published, and whether a recovery has adopted it.
+    #[inline]
+    pub(super) fn readable(&self, page: u64) -> Option<(u32, bool)> {
+        let word = self.word(usize::try_from(page).ok()?)?.load(Ordering::Acquire);
+        match Role::from_word(word) {
+            Role::Log { published, .. } => Some((published, word & RECOVERED != 0)),
+            _ => None,
+        }
+    }
+
+    /// How much of a log page is published.
+    pub(super) fn published(&self, page: u32) -> Option<u32> {
+        self.readable(u64::from(page)).map(|(published, _)| published)
+    }
+
     #[inline]
     pub(super) fn role(&self, page: u32) -> Role {
         self.get(page).unwrap_or(Role::Free)
@@ -132,13 +152,33 @@ impl Roles {
         self.store(page, log_word(published, durable) | writer);
     }
 
-    /// Gives a log page without a writer one, who goes on behind what is published; none if it is
-    /// anything else.
+    /// As [`Roles::become_log`], of a page that a recovery adopts.
+    pub(super) fn become_recovered(&self, page: u32, published: u32) {
+        self.store(page, log_word(published, published) | RECOVERED);
+    }
+
+    /// The recovery that may have adopted the page is over; how much of it is published.
+    pub(super) fn put_into_service(&self, page: u32) -> Option<u32> {
+        let in_service =
+            |word| matches!(Role::from_word(word), Role::Log { .. }).then_some(word & !RECOVERED);
+        let before = self
+            .word(page as usize)?
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, in_service)
+            .ok()?;
+        match Role::from_word(before) {
+            Role::Log { published, .. } => Some(published),
+            _ => None,
+        }
+    }
+
+    /// Gives a log page without a writer one, who goes on behind what is published, which must end at a
+    /// word; none if it is anything else.
     pub(super) fn adopt_writer(&self, page: u32) -> Option<u32> {
         let word = self.word(page as usize)?;
         let mut current = word.load(Ordering::Relaxed);
         while let Role::Log { published, .. } = Role::from_word(current)
             && current & WRITER == 0
+            && published.is_multiple_of(8)
         {
             let to = current | WRITER;
             match word.compare_exchange_weak(current, to, Ordering::AcqRel, Ordering::Relaxed) {
@@ -222,7 +262,7 @@ impl Roles {
         let mut current = word.load(Ordering::Relaxed);
         while let Role::Log { published, durable } = Role::from_word(current) {
             let (published, durable) = change(published, durable);
-            let raised = log_word(published, durable) | current & WRITER;
+            let raised = log_word(published, durable) | current & (WRITER | RECOVERED);
             if raised == current {
                 return;
             }
@@ -233,16 +273,17 @@ impl Roles {
         }
     }
 
-    /// Lowers both watermarks of a log page without a writer; false if it is anything else.
+    /// Lowers both watermarks of a log page without a writer that a recovery has adopted; false if it
+    /// is anything else.
     pub(super) fn lower(&self, page: u32, to: u32) -> bool {
         let Some(word) = self.word(page as usize) else {
             return false;
         };
         let mut current = word.load(Ordering::Relaxed);
         while let Role::Log { published, durable } = Role::from_word(current)
-            && current & WRITER == 0
+            && current & (WRITER | RECOVERED) == RECOVERED
         {
-            let lowered = log_word(published.min(to), durable.min(to));
+            let lowered = log_word(published.min(to), durable.min(to)) | RECOVERED;
             match word.compare_exchange_weak(current, lowered, Ordering::AcqRel, Ordering::Relaxed)
             {
                 Ok(_) => return true,
@@ -312,11 +353,10 @@ mod tests {
         assert!(!roles.retire(0) && !roles.lower(0, 8), "its writer lives");
         roles.drop_writer(0);
         assert_eq!(roles.role(0), Role::Log { published: 128, durable: 128 });
-        assert!(roles.lower(0, 64) && roles.lower(0, 96));
-        assert_eq!(roles.role(0), Role::Log { published: 64, durable: 64 });
-        assert_eq!(roles.adopt_writer(0), Some(64));
-        roles.finish_early(0, 80);
-        assert_eq!(roles.role(0), Role::Log { published: 80, durable: 64 });
+        assert!(!roles.lower(0, 64), "no recovery has adopted it");
+        assert_eq!(roles.adopt_writer(0), Some(128));
+        roles.finish_early(0, 160);
+        assert_eq!(roles.role(0), Role::Log { published: 160, durable: 128 });
         assert!(roles.retire(0) && !roles.retire(0) && !roles.lower(0, 8));
         roles.raise_durable(0, 256);
         assert_eq!(roles.role(0), Role::Retired);
@@ -324,5 +364,18 @@ mod tests {
         roles.release(0);
         assert!(roles.claim(0));
         assert!(roles.get(1).is_none());
+    }
+
+    #[test]
+    fn a_writer_goes_on_at_a_word_alone() {
+        let roles = Roles::new(1);
+        roles.become_log(0, 63, 63, false);
+        assert_eq!(roles.adopt_writer(0), None);
+        roles.become_recovered(0, 1 << 30);
+        roles.raise_durable(0, 1 << 30);
+        assert_eq!(roles.readable(0), Some((1 << 30, true)));
+        assert_eq!(roles.role(0), Role::Log { published: 1 << 30, durable: 1 << 30 });
+        assert_eq!(roles.put_into_service(0), Some(1 << 30));
+        assert_eq!(roles.readable(0), Some((1 << 30, false)));
     }
 }

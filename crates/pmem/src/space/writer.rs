@@ -42,7 +42,8 @@ impl Pen {
         Self { space: Arc::clone(space), stage: None }
     }
 
-    /// A writer that goes on behind what is published in a log page that has none.
+    /// A writer that goes on behind what is published in a log page that has none. It must end at a
+    /// word.
     ///
     /// # Errors
     /// The pen, if there is no such page.
@@ -65,6 +66,12 @@ impl Pen {
         let start = self.space.start_of(page);
         PageWriter { space: self.space, page, start, tail, published: tail, stage: self.stage }
     }
+}
+
+/// Bytes in all parts; the greatest number, for which no page has room, if they are more.
+#[inline]
+fn len_of(parts: &[&[u8]]) -> usize {
+    parts.iter().fold(0, |len: usize, part| len.saturating_add(part.len()))
 }
 
 /// Bytes that are put together before they go past the caches.
@@ -134,7 +141,8 @@ impl PageWriter {
         unsafe { Pen { space: ptr::read(&this.space), stage: ptr::read(&this.stage) } }
     }
 
-    /// Makes a page of which nothing was published free again.
+    /// Makes a page of which nothing was published free again: no slice of it was ever given out, or
+    /// the recovery that has cut it has seen to that.
     pub fn abandon(mut self) {
         if self.published == 0 {
             self.space.roles.release(self.page);
@@ -168,7 +176,7 @@ impl PageWriter {
     /// [`PageWriter::publish`]; durable after a flush and a fence.
     #[inline]
     pub fn append(&mut self, parts: &[&[u8]]) -> Option<u64> {
-        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let len = len_of(parts);
         let padded = len.checked_next_multiple_of(8)?;
         if padded > self.remaining() as usize {
             return None;
@@ -219,7 +227,7 @@ impl PageWriter {
 
     #[inline]
     fn append_staged(&mut self, parts: &[&[u8]], mode: WriteMode) -> Option<u64> {
-        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let len = len_of(parts);
         let padded = len.checked_next_multiple_of(8)?;
         if padded > self.remaining() as usize {
             return None;
