@@ -281,7 +281,7 @@ impl Store {
             while let Some(step) = steps.get(next)
                 && bound.as_deref().is_none_or(|bound| step.key < bound)
             {
-                let standing = self.look(guard, locked.page, locked.leaf, (step.key, 1))?;
+                let standing = self.look_to_write(guard, locked.page, locked.leaf, step.key)?;
                 let rests_on = self.rests_on_old(locked.page, standing.old.as_ref());
                 if step.is_idle(&standing, rests_on.is_durable()) {
                     self.flush_leaf(&locked)?;

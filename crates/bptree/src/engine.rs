@@ -7,8 +7,8 @@ use crate::put::{Plan, RestsOn};
 use crate::store::Store;
 use coreplane_engine::{
     Batch, Brief, Doubt, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Hurt,
-    Limits, Mutation, Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis,
-    VerifyReport, Visibility, WriteOptions, Written,
+    Limits, Mutation, Ordered, Outcome, Progress, Record, Result, ScrubReport, Stats, Ticket,
+    UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
 use coreplane_record::{lost, outlive};
@@ -393,6 +393,10 @@ impl Engine for Bptree {
 
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.store.verify(progress)
+    }
+
+    fn scrub(&self, progress: &mut dyn FnMut(Progress)) -> Result<ScrubReport> {
+        self.store.scrub(progress)
     }
 
     fn check(&self, key: &[u8]) -> Result<bool> {

@@ -24,7 +24,7 @@
 //! - `read`, `prove`, `recover`: after a crash
 //! - `checkpoint`, `wake`: after a close
 //! - `doubt`: what is known of damage
-//! - `verify`, `scrub`: whether all is as it should be
+//! - `verify`, `scrub`, `salvage`: whether all is as it should be, and what is saved where it is not
 
 mod ahead;
 mod batch;
@@ -56,6 +56,7 @@ mod read;
 mod recover;
 mod rewrite;
 mod ring;
+mod salvage;
 mod scan;
 mod scrub;
 mod short;

@@ -1,7 +1,7 @@
 //! Looking a key up in its leaf: places of its tag, and the records there.
 
 use crate::doubt::is_doubtful;
-use crate::hurt::Match;
+use crate::hurt::{Match, is_damage};
 use crate::leaf::{Directory, tag_of};
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
@@ -60,6 +60,29 @@ impl Store {
         (key, lines): (&[u8], u32),
     ) -> Result<Standing<'g>> {
         self.look_for(guard, page, leaf, (key, tag_of(key), lines))
+    }
+
+    /// As [`Store::look`], for a write. The record of a long key will share the rest of the one that is there:
+    /// so all of that is held against its checksums, also what a comparison does not come to.
+    ///
+    /// # Errors
+    /// As [`Store::look`].
+    #[inline(always)]
+    pub(crate) fn look_to_write<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        key: &[u8],
+    ) -> Result<Standing<'g>> {
+        let mut standing = self.look(guard, page, leaf, (key, 1))?;
+        if self.is_long(key)
+            && let Some(old) = &standing.old
+        {
+            let rest = self.parts(guard, old.key(), true);
+            standing.is_hurt |= rest.is_err_and(|error| is_damage(&error));
+        }
+        Ok(standing)
     }
 
     /// As [`Store::look`], for a key with this tag.

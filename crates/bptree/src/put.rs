@@ -188,7 +188,7 @@ impl Store {
     ) -> Result<Attempt> {
         let guard = epoch::pin();
         let locked = self.lock_to_write(key, HEADER + key.len())?;
-        let standing = self.look(&guard, locked.page, locked.leaf, (key, 1))?;
+        let standing = self.look_to_write(&guard, locked.page, locked.leaf, key)?;
         if let Some(outcome) = self.not_newer(&locked, &standing, options)? {
             return Ok(Attempt::Done(outcome));
         }

@@ -54,6 +54,19 @@ pub(crate) struct Contents<'g> {
     pub(crate) cuts: Cuts,
 }
 
+impl Contents<'_> {
+    pub(crate) fn new() -> Self {
+        Self {
+            kept: take_items(),
+            expired: Vec::new(),
+            dropped: Vec::new(),
+            doubtful: Vec::new(),
+            settled: Vec::new(),
+            cuts: Cuts::default(),
+        }
+    }
+}
+
 impl Store {
     /// Sees to it that the leaf that serves `key` has room for a record of `len` bytes. For a
     /// tombstone it takes the last pages.
@@ -165,56 +178,65 @@ impl Store {
         guard: &'g Guard,
         locked: &Locked<'_>,
     ) -> Result<Contents<'g>> {
-        let kept = take_items();
-        let (expired, dropped) = (Vec::new(), Vec::new());
-        let (doubtful, settled) = (Vec::new(), Vec::new());
-        let cuts = Cuts::default();
-        let mut contents = Contents { kept, expired, dropped, doubtful, settled, cuts };
+        let mut contents = Contents::new();
         let page = locked.page;
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
         let is_in_doubt = locked.leaf.doubt() > 0;
         let mut used = locked.leaf.used();
         while used != 0 {
-            let place = used.trailing_zeros() as usize;
+            let within = locked.leaf.offset(used.trailing_zeros() as usize);
             used &= used - 1;
-            let within = locked.leaf.offset(place);
             let Some(view) = View::of(&bytes, within) else {
                 return Err(self.no_record(page, within));
             };
-            let seed =
-                coreplane_record::seed(self.seed, generation(locked.held.birth()), view.offset);
-            let mut item =
-                Item { source: Source::Record(view.original(seed)), ..Item::from(&view) };
-            item.header.doubtful = is_doubtful(locked.leaf, view.header.doubtful, within);
-            if item.header.doubtful {
-                // Whether it has expired, or is a tombstone, is in doubt as well.
-                contents.doubtful.push(view);
-                contents.kept.push(item);
-                continue;
-            }
-            if item.header.kind == Kind::Put && !self.is_expired(&view)? {
-                contents.kept.push(item);
-                continue;
-            }
-            if item.header.kind == Kind::Put {
-                contents.expired.push(view);
-            }
-            if is_in_doubt || self.holds_tombstone(view.sequence()) {
-                let header =
-                    Header { kind: Kind::Delete, large: false, expires_at: None, ..item.header };
-                // The lengths of one that is damaged may give a tombstone a value.
-                if header != item.header || !item.value.is_empty() {
-                    // With a checksum of its own a copy of what is damaged would look sound.
-                    let is_sound = view.check(seed).is_ok();
-                    item.source = if is_sound { Source::Caller } else { Source::Damaged };
-                }
-                contents.kept.push(Item { header, value: &[], ..item });
-            } else if self.is_long(item.key) {
-                contents.dropped.push(item.key);
-            }
+            self.take_over(locked, view, is_in_doubt, &mut contents)?;
         }
         contents.cuts = self.sort_items(guard, &mut contents.kept)?;
         Ok(contents)
+    }
+
+    /// Takes a record of a locked leaf over to its heirs, if it is kept.
+    ///
+    /// # Errors
+    /// If it cannot be made durable that it has expired.
+    pub(crate) fn take_over<'g>(
+        &self,
+        locked: &Locked<'_>,
+        view: View<'g>,
+        is_in_doubt: bool,
+        contents: &mut Contents<'g>,
+    ) -> Result<()> {
+        let within = (view.offset - self.space.start_of(locked.page)) as u32;
+        let seed = coreplane_record::seed(self.seed, generation(locked.held.birth()), view.offset);
+        let mut item = Item { source: Source::Record(view.original(seed)), ..Item::from(&view) };
+        item.header.doubtful = is_doubtful(locked.leaf, view.header.doubtful, within);
+        if item.header.doubtful {
+            // Whether it has expired, or is a tombstone, is in doubt as well.
+            contents.doubtful.push(view);
+            contents.kept.push(item);
+            return Ok(());
+        }
+        if item.header.kind == Kind::Put && !self.is_expired(&view)? {
+            contents.kept.push(item);
+            return Ok(());
+        }
+        if item.header.kind == Kind::Put {
+            contents.expired.push(view);
+        }
+        if is_in_doubt || self.holds_tombstone(view.sequence()) {
+            let header =
+                Header { kind: Kind::Delete, large: false, expires_at: None, ..item.header };
+            // The lengths of one that is damaged may give a tombstone a value.
+            if header != item.header || !item.value.is_empty() {
+                // With a checksum of its own a copy of what is damaged would look sound.
+                let is_sound = view.check(seed).is_ok();
+                item.source = if is_sound { Source::Caller } else { Source::Damaged };
+            }
+            contents.kept.push(Item { header, value: &[], ..item });
+        } else if self.is_long(item.key) {
+            contents.dropped.push(item.key);
+        }
+        Ok(())
     }
 
     /// Asks for all records of a leaf at once: most of them are in no cache.

@@ -3,11 +3,20 @@
 //! statistics), and named by `verify`. It stays damaged where its leaf is written anew.
 //!
 //! A leaf that is asleep is read and not woken.
+//!
+//! Who has the same elsewhere asks for more ([`Store::scrub`]): each leaf is held against what a recovery
+//! would read of it, and where that is not what is known of it, it is written anew
+//! ([`salvage`](crate::salvage)).
 
 use crate::counters::Count;
+use crate::hurt::is_damage;
 use crate::leaf::{Directory, Head};
+use crate::pages::Patience;
 use crate::store::Store;
-use coreplane_engine::{SCRUB_BYTES, SCRUB_PACE, Scrub, VerifyReport};
+use crate::verify::damage_of;
+use coreplane_engine::{
+    Error, Progress, Result, SCRUB_BYTES, SCRUB_PACE, Scrub, ScrubReport, VerifyReport,
+};
 use coreplane_pmem::epoch::{self, Guard};
 use std::sync::atomic::Ordering;
 
@@ -27,6 +36,52 @@ impl Store {
                 }
             }
         }
+    }
+
+    /// Writes each leaf anew that a recovery would not find as it is known.
+    ///
+    /// # Errors
+    /// If the medium fails, and once the store is closed.
+    pub(crate) fn scrub(&self, progress: &mut dyn FnMut(Progress)) -> Result<ScrubReport> {
+        let mut report = ScrubReport::default();
+        let mut from: Box<[u8]> = Box::default();
+        let mut patience = Patience::default();
+        let mut done = 0;
+        loop {
+            self.check_writable()?;
+            let scrubbed = self.scrub_leaf(&from, &mut report);
+            match scrubbed {
+                // Of what it has put together nothing counts.
+                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => continue,
+                Err(error @ Error::NoSpace { .. }) => report.damages.push(damage_of(&error)),
+                Err(error) if is_damage(&error) => report.damages.push(damage_of(&error)),
+                scrubbed => scrubbed?,
+            }
+            (patience, done) = (Patience::default(), done + 1);
+            progress(Progress { stage: "reading leaves", done, total: self.pages_in_use() });
+            // The tree knows where the next leaf begins, be this one readable or not.
+            let Some(next) = self.inner.bound_of(&from) else { return Ok(report) };
+            from = next;
+        }
+    }
+
+    fn scrub_leaf(&self, from: &[u8], report: &mut ScrubReport) -> Result<()> {
+        let guard = epoch::pin();
+        let locked = self.lock_to_write(from, 0)?;
+        if self.check_recovery(&guard, &locked).is_ok() {
+            if locked.leaf.doubt() > 0 {
+                report.damages.push(damage_of(&self.in_doubt(&guard, locked.page)));
+            }
+            return Ok(());
+        }
+        let damages = self.rewrite_damaged(&guard, locked, from)?;
+        report.rewritten += 1;
+        report.damages.extend(damages);
+        Ok(())
+    }
+
+    fn pages_in_use(&self) -> u64 {
+        u64::from(self.space.pages().saturating_sub(self.pages.free_len()))
     }
 
     /// False if there was nothing to look at for so long that it is time for a rest.
@@ -55,7 +110,8 @@ impl Store {
         for (_, whole) in read.iter().flat_map(|leaf| &leaf.records) {
             self.verify_record(&guard, &whole.view, birth, &mut report);
         }
-        let is_whole = read.is_ok_and(|leaf| leaf.in_doubt.is_none() && leaf.hurt.is_empty());
+        let is_whole = read.is_ok_and(|leaf| leaf.in_doubt.is_none() && leaf.hurt.is_empty())
+            && self.check_page(&guard, page, leaf).is_ok();
         // The pages of a value go when its record does.
         leaf.is_at(version).then_some((birth, is_whole && report.is_sound()))
     }

@@ -1,11 +1,16 @@
-//! Whether the leaves are as they should be: beside writers, leaf by leaf.
+//! Whether the leaves are as they should be: beside writers, leaf by leaf. What a read sees, and what only
+//! a recovery would: records that are dead, and what lies behind the last.
 
+use crate::fill::fill_of;
 use crate::get::Leaf;
-use crate::leaf::{PLACES, generation};
+use crate::leaf::{Directory, PLACES, generation};
+use crate::lock::Locked;
 use crate::store::Store;
 use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};
+use coreplane_pmem::Pen;
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{self as record, Kind, View};
+use std::collections::BTreeSet;
 
 impl Store {
     /// Reads every record against its checksum, its leaf's bounds, and its way there. Of a leaf that
@@ -82,7 +87,62 @@ impl Store {
                 report.damages.push(Damage { offset: view.offset, what });
             }
         }
+        if report.damages.is_empty() {
+            let held = self.leaves.get(page as usize).lock()?;
+            if held.birth() != head.birth {
+                return None;
+            }
+            let locked = Locked { page, leaf: self.leaves.get(page as usize), held };
+            report
+                .damages
+                .extend(self.check_recovery(guard, &locked).err().map(|it| damage_of(&it)));
+        }
         Some(report)
+    }
+
+    /// Whether a recovery would find all of a locked leaf as it is known.
+    ///
+    /// # Errors
+    /// If not: what it would find.
+    pub(crate) fn check_recovery(&self, guard: &Guard, locked: &Locked<'_>) -> Result<()> {
+        let (page, birth) = (locked.page, locked.held.birth());
+        self.check_page(guard, page, locked.leaf)?;
+        let mut desk = self.desk();
+        let pen = desk.pen.take().unwrap_or_else(|| Pen::new(&self.space));
+        let writer = pen.take_up(page).map_err(|_| self.not_a_leaf(page))?;
+        let (is_filled, offset) =
+            (writer.is_filled(fill_of(self.seed, birth)), writer.next_offset());
+        desk.pen = Some(writer.lay_down());
+        let what = || "there is something behind the last record of a leaf".to_owned();
+        if is_filled { Ok(()) } else { Err(Error::Corrupt { offset, what: what() }) }
+    }
+
+    /// Whether a recovery would find in the page of a leaf the records that are known of it, and all that was
+    /// before them sound. Right if the leaf has not changed meanwhile.
+    ///
+    /// # Errors
+    /// If not: what it would find.
+    pub(crate) fn check_page(&self, guard: &Guard, page: u32, leaf: &Directory) -> Result<()> {
+        let (end, _) = self.space.watermarks(page).ok_or_else(|| self.not_a_leaf(page))?;
+        let head = self.sound_head(guard, page, leaf.birth())?;
+        let (found, latest) = self.read_leaf_page(guard, page, head, (end, end))?;
+        let damaged = |what: &str| {
+            let offset = self.space.start_of(page) + u64::from(found.end.min(found.doubt));
+            Err(Error::Corrupt { offset, what: what.to_owned() })
+        };
+        if found.is_to_be_told() {
+            return damaged("a record that no read comes to, and a recovery does");
+        }
+        if found.is_dead || found.end != end {
+            return damaged("the records of a leaf end here, and should not");
+        }
+        let start = self.space.start_of(page);
+        let known = |place: usize| (leaf.tag(place), leaf.offset(place));
+        let used = leaf.used();
+        let known: BTreeSet<_> =
+            (0..PLACES).filter(|place| used >> place & 1 == 1).map(known).collect();
+        let read: BTreeSet<_> = latest.records(start).map(|(tag, at, _)| (tag, at)).collect();
+        if known == read { Ok(()) } else { damaged("a leaf that has other records than are known") }
     }
 
     /// Whether a record of a leaf of this birth is still one of it; none if there is no such leaf.
@@ -132,7 +192,7 @@ impl Store {
     }
 }
 
-fn damage_of(error: &Error) -> Damage {
+pub(crate) fn damage_of(error: &Error) -> Damage {
     let offset = match error {
         Error::Corrupt { offset, .. } | Error::ChecksumMismatch { offset, .. } => *offset,
         _ => 0,

@@ -253,6 +253,7 @@ pub(crate) fn done(done: &Done) -> Value {
                 "records": scrubbed.records,
                 "repaired": places(&scrubbed.repaired),
                 "settled": places(&scrubbed.settled),
+                "rewritten": places(&scrubbed.rewritten),
                 "lost": lost,
                 "in_doubt": in_doubt(scrubbed),
                 "unreadable": unreadable,

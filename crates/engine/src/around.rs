@@ -6,8 +6,8 @@
 
 use crate::{
     Batch, Brief, Doubt, DurableListener, Engine, Entry, Expected, Found, Horizon, Hurt, Limits,
-    Mutation, Ordered, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
-    Visibility, WriteOptions, Written,
+    Mutation, Ordered, Outcome, Progress, Record, Result, ScrubReport, Stats, Ticket, UnixMillis,
+    VerifyReport, Visibility, WriteOptions, Written,
 };
 use std::sync::Arc;
 
@@ -259,6 +259,10 @@ impl<A: Around> Engine for Surrounded<A> {
 
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.call(Call::Care, |engine| engine.verify(progress))
+    }
+
+    fn scrub(&self, progress: &mut dyn FnMut(Progress)) -> Result<ScrubReport> {
+        self.call(Call::Care, |engine| engine.scrub(progress))
     }
 
     fn check(&self, key: &[u8]) -> Result<bool> {

@@ -51,7 +51,8 @@ pub use record::{Record, TimeSource, UnixMillis, Value};
 pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed};
 pub use snapshots::{Snapshot, Snapshots};
 pub use stats::{
-    Damage, DeviceStats, Doubt, GroupStats, Hurt, Latency, Progress, Stats, VerifyReport,
+    Damage, DeviceStats, Doubt, GroupStats, Hurt, Latency, Progress, ScrubReport, Stats,
+    VerifyReport,
 };
 
 use std::sync::Arc;
@@ -411,6 +412,19 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// Only if it could not go on; damage that it found is in the report.
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport>;
+
+    /// Reads what a recovery would read of all that is in memory, and writes anew what it would not find
+    /// as it is: beside everybody. What could not be saved is damaged from then on ([`Engine::check`]) or
+    /// in doubt ([`Engine::doubts`]), until it is written again; what a write has left damaged behind
+    /// itself is gone. Durable when it returns. Nothing, for an engine whose recovery reads no more than
+    /// [`Engine::check`] does.
+    ///
+    /// # Errors
+    /// Only if it could not go on; damage that is left is in the report.
+    fn scrub(&self, progress: &mut dyn FnMut(Progress)) -> Result<ScrubReport> {
+        let _nothing = progress;
+        Ok(ScrubReport::default())
+    }
 
     /// Holds the record of `key`, all of it, against its checksums, whatever the store was opened
     /// with; false if there is none.

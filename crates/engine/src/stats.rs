@@ -153,6 +153,15 @@ pub struct VerifyReport {
     pub damages: Vec<Damage>,
 }
 
+/// What a scrub has done.
+#[derive(Debug, Clone, Default)]
+pub struct ScrubReport {
+    /// Pages that were written anew.
+    pub rewritten: u64,
+    /// What is damaged still.
+    pub damages: Vec<Damage>,
+}
+
 impl VerifyReport {
     /// True if nothing is wrong.
     pub fn is_sound(&self) -> bool {

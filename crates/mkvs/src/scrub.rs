@@ -5,6 +5,10 @@
 //! that its own device does not find any more. What differs is looked at again within the key's turn,
 //! when all members have the same.
 //!
+//! Before that, and once more behind it if anything was found, each device reads what its own recovery would
+//! read ([`Engine::scrub`]), and writes anew what it would not find as it is. So what is healed leaves nothing
+//! behind that a crash would bring to light.
+//!
 //! Where a device has lost records and does not know of which keys, it says whose they may have been
 //! ([`Engine::doubts`]). Its peers have those keys: each that is not the same is written to it again, and
 //! when a peer has been gone through as far as the end, the doubt is settled. What still is doubtful then
@@ -21,7 +25,7 @@ use crate::group::Group;
 use crate::matrix::{Shared, is_reserved};
 use crate::membership::record::{Position, Standing};
 use crate::pending::Pending;
-use coreplane_engine::{Doubt, Engine, Entry, Error, Progress, Record, Result, Visibility};
+use coreplane_engine::{Damage, Doubt, Engine, Entry, Error, Progress, Record, Result, Visibility};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -47,8 +51,11 @@ pub struct Scrubbed {
     /// Ranges of keys of which acknowledged writes may be lost, so that reads of those fail that were not
     /// written since: until the matrix is opened with the loss accepted.
     pub uncertain: Vec<Doubt>,
-    /// Devices that could not be gone through as far as the end, and why. Their records were looked at
-    /// as far as their peers have them.
+    /// Devices that had a page which their recovery would not have found as it was, once for each, which was
+    /// written anew.
+    pub rewritten: Vec<Position>,
+    /// Devices that could not be gone through as far as the end, or have damage still that a recovery
+    /// would find, and why. Their records were looked at as far as their peers have them.
     pub unreadable: Vec<(Position, String)>,
 }
 
@@ -95,6 +102,8 @@ impl Matrix {
         let uncertain = shared.uncertain.ranges();
         let mut scrubbed = Scrubbed { in_doubt, uncertain, ..Scrubbed::default() };
         for group in shared.groups.iter().filter(|group| is_asked(group)) {
+            let before = scrubbed.findings();
+            shared.scrub_pages(group, &mut scrubbed, progress)?;
             let mut doubts = Vec::new();
             for device in group.of(group.members()) {
                 doubts.push((Arc::clone(device), shared.doubts_of(group, device)?));
@@ -107,6 +116,11 @@ impl Matrix {
             }
             scrubbed.records += records.unwrap_or(0);
             shared.settle_all(group, &doubts, &mut scrubbed)?;
+            if scrubbed.findings() > before || doubts.iter().any(|(_, doubts)| !doubts.is_empty()) {
+                // What was written anew has left behind what was damaged.
+                let left = shared.scrub_pages(group, &mut scrubbed, progress)?;
+                scrubbed.unreadable.extend(left);
+            }
             if !group.is_listed.load(Ordering::Acquire) {
                 // Perhaps it can be now.
                 shared.fill_filter(group)?;
@@ -116,7 +130,37 @@ impl Matrix {
     }
 }
 
+impl Scrubbed {
+    /// How much was found.
+    fn findings(&self) -> usize {
+        self.repaired.len() + self.settled.len() + self.rewritten.len() + self.lost.len()
+    }
+}
+
 impl Shared {
+    /// Has each member of a group read what its recovery would read, and write anew what is damaged: what
+    /// is damaged still, and where. A member that fails is left out.
+    fn scrub_pages(
+        &self,
+        group: &Arc<Group>,
+        scrubbed: &mut Scrubbed,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Vec<(Position, String)>> {
+        let mut left = Vec::new();
+        for device in group.of(group.members()) {
+            let place = Position { group: group.number, device: device.number };
+            match device.engine.scrub(&mut |it| progress(it)) {
+                Ok(report) => {
+                    scrubbed.rewritten.extend((0..report.rewritten).map(|_| place));
+                    let what = |it: Damage| format!("at {}: {}", it.offset, it.what);
+                    left.extend(report.damages.into_iter().map(|it| (place, what(it))));
+                }
+                Err(error) => group.go_on_without(device, error)?,
+            }
+        }
+        Ok(left)
+    }
+
     /// True if a key has a record that may be shown.
     fn find_known(&self, key: &[u8]) -> bool {
         let hash = hash_of(key);

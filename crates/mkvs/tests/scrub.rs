@@ -344,6 +344,8 @@ fn keys_move_to_a_new_group_around_damage() {
             let found = matrix.get(&key(number)).expect("get");
             assert_eq!(found.as_deref(), Some(&value[..]), "{number}");
         }
+        // What is dead is damaged still.
+        matrix.scrub(&|_| {}).expect("scrub");
         assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
     }
 }
@@ -383,5 +385,58 @@ fn what_was_refused_makes_no_damage_sound() {
             shelf.gate(at(0, full)).is_full.store(false, Ordering::SeqCst);
             assert_eq!(matrix.scrub(&|_| {}).expect("scrub").lost.len(), 0);
         }
+    }
+}
+
+/// What is dead in a page no read comes to, and a recovery does: a scrub that says that all is well has
+/// read that as well.
+#[test]
+fn what_a_scrub_has_healed_is_whole_after_a_crash() {
+    const KEYS: u64 = 6000;
+    const PAGE: u64 = 8192;
+    for device in 0..2 {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let matrix = created(&shelf);
+        let value = |number: u64| format!("the value of number {number:04}, and some more");
+        (0..KEYS).for_each(|it| put(&matrix, &key(it), b"an older value"));
+        (0..KEYS).filter(|it| it % 3 > 0).for_each(|it| put(&matrix, &key(it), b"another"));
+        (0..KEYS).for_each(|it| put(&matrix, &key(it), value(it).as_bytes()));
+        flip_some(&shelf.path(at(0, device)), PAGE, 60);
+        let first = matrix.scrub(&|_| {}).expect("scrub");
+        assert!(first.rewritten.contains(&at(0, device)) && first.lost.is_empty(), "{first:?}");
+        let again = matrix.scrub(&|_| {}).expect("scrub");
+        let found = [again.repaired.len(), again.settled.len(), again.rewritten.len()];
+        assert_eq!((found, again.lost.len(), again.unreadable), ([0; 3], 0, vec![]));
+        // As it is when the process is killed: on its own.
+        let copy = shelf.path(at(0, device)).with_extension("copy");
+        std::fs::copy(shelf.path(at(0, device)), &copy).expect("copy");
+        let options = coreplane_bptree::Options::default();
+        let auto = coreplane_pmem::MediaChoice::Auto;
+        let alone = coreplane_bptree::Bptree::open(&copy, auto, &options, &|_| {}).expect("open");
+        assert_eq!(alone.doubts().expect("doubts"), []);
+        assert!(alone.verify(&mut |_| {}).expect("verify").is_sound());
+        for number in 0..KEYS {
+            let found = alone.get(&key(number)).expect("get");
+            assert_eq!(found.as_deref(), Some(value(number).as_bytes()), "{number}");
+        }
+    }
+}
+
+/// Flips bits of so many bytes of pages that were written to.
+fn flip_some(path: &std::path::Path, page_size: u64, count: u64) {
+    use std::os::unix::fs::FileExt as _;
+    let file = std::fs::File::options().read(true).write(true).open(path).expect("open");
+    let pages = file.metadata().expect("metadata").len() / page_size;
+    let read = |at: u64| {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, at).expect("read");
+        bytes
+    };
+    let used: Vec<u64> = (1..pages).filter(|page| read(page * page_size) != [0; 8]).collect();
+    for number in 0..count {
+        let hash = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let at = used[(hash >> 20) as usize % used.len()] * page_size + (hash >> 7) % page_size;
+        file.write_all_at(&[read(at & !7)[(at % 8) as usize] ^ (1 << (hash % 8))], at)
+            .expect("write");
     }
 }

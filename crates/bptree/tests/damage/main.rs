@@ -6,6 +6,7 @@ mod heads;
 mod long;
 mod made;
 mod order;
+mod scrub;
 mod short;
 mod sweep;
 

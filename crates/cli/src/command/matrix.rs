@@ -187,7 +187,7 @@ fn work(
         }
     };
     drop(bar);
-    let is_damaged = ["repaired", "settled", "lost", "in_doubt", "unreadable"]
+    let is_damaged = ["repaired", "settled", "rewritten", "lost", "in_doubt", "unreadable"]
         .iter()
         .any(|name| !is_empty(done.get(name)));
     let mut out = io::stdout().lock();

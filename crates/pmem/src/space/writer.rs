@@ -302,6 +302,20 @@ impl PageWriter {
         true
     }
 
+    /// True if every word of the page from the tail to its end is `word`, as
+    /// [`PageWriter::fill_rest`] has left it.
+    pub fn is_filled(&self, word: u64) -> bool {
+        let (from, len) = (self.next_offset(), self.remaining() as usize);
+        if let Behaviour::Traced(trace) = &self.space.behaviour {
+            trace.load(from, len as u64, true);
+        }
+        // SAFETY: the bytes end with the page, which is mapped, and lie above the published watermark,
+        // where this writer alone stores, and only through `&mut self`.
+        let rest = unsafe { std::slice::from_raw_parts(self.space.mapping.at(from), len) };
+        let (words, tail) = rest.as_chunks();
+        tail.is_empty() && words.iter().all(|it| *it == word.to_le_bytes())
+    }
+
     /// Flushes what was appended from `offset` on.
     #[inline]
     pub fn flush_from(&self, offset: u64) {
