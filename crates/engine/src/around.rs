@@ -269,6 +269,10 @@ impl<A: Around> Engine for Surrounded<A> {
         self.call(Call::Care, |engine| engine.check(key))
     }
 
+    fn proves_absence(&self) -> bool {
+        self.engine.proves_absence()
+    }
+
     fn doubts(&self) -> Result<Vec<Doubt>> {
         self.call(Call::Care, |engine| engine.doubts())
     }

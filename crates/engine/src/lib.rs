@@ -435,6 +435,12 @@ pub trait Engine: Send + Sync {
         self.get_with(key, Visibility::Early, &mut |_| {}).map(|found| found.hit)
     }
 
+    /// True if a key that is not found is not there. False if damage that no checksum tells may be the
+    /// reason, as a bit that has flipped in an index: whoever has another copy asks that one too.
+    fn proves_absence(&self) -> bool {
+        true
+    }
+
     /// Ranges of keys of which records were lost, nobody knows which. Reads of these keys fail, but of
     /// those that were written since.
     ///

@@ -23,6 +23,7 @@
 //! - `batch`, `intent`: over several groups, all or nothing; `clear`: everything at once
 //! - `growing`: filters that fill up
 //! - `filling`, `join`, `moving`: a device that is replaced, a group that is added
+//! - `second_look`: keys that one device does not find
 //! - `scrub`, `heal`: damage at rest, healed from a peer; what is in doubt
 //! - `alike`: whether the members of a group have the same
 //! - `kept`: filters from a close to the next open
@@ -79,6 +80,7 @@ mod relaxed;
 mod ring;
 mod scan;
 mod scrub;
+mod second_look;
 mod stretch;
 mod track;
 

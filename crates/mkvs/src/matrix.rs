@@ -417,42 +417,45 @@ impl Shared {
         .and_then(|found| if is_known { Ok(found) } else { Err(lost_ranges::lost()) })
     }
 
-    fn find_newest(
+    /// What one device says that has the newest of a key, and its number.
+    pub(crate) fn find_on_one(
         &self,
         group: &Arc<Group>,
         (hash, key): (u64, &[u8]),
+        damaged: &mut Devices,
         visit: &mut dyn FnMut(Record<'_>),
-    ) -> Result<Found> {
-        let (mut damaged, mut tries) = (0, 0);
+    ) -> Result<(Found, u8)> {
+        let mut tries = 0;
         while tries < READS {
-            let (device, seen) = group.reader(hash, damaged)?;
-            let before = (damaged, group.members());
-            let read = if tries < READS / 4 && damaged == 0 && group.reads_by_rings(device) {
+            let (device, seen) = group.reader(hash, *damaged)?;
+            let before = (*damaged, group.members());
+            let read = if tries < READS / 4 && *damaged == 0 && group.reads_by_rings(device) {
                 group.compete((hash, key), visit)?
             } else {
-                self.read_here((group, device), (hash, key), seen, &mut damaged, visit)?
+                let read = self.read_here((group, device), (hash, key), seen, damaged, visit)?;
+                read.map(|found| (found, device.number))
             };
             if let Some(found) = read {
                 return Ok(found);
             }
             // One that is damaged, or has failed, is no write, and there may be as many of those.
-            tries += u32::from((damaged, group.members()) == before);
+            tries += u32::from((*damaged, group.members()) == before);
         }
         // Writers of the stripe come one after the other: no more of them for now. Whoever has the
         // turn does not come here, for then nobody writes.
         let _turn = self.pending.turn(Pending::stripe_of(hash));
         loop {
-            let (device, seen) = group.reader(hash, damaged)?;
-            let read = self.read_here((group, device), (hash, key), seen, &mut damaged, visit)?;
+            let (device, seen) = group.reader(hash, *damaged)?;
+            let read = self.read_here((group, device), (hash, key), seen, damaged, visit)?;
             if let Some(found) = read {
-                return Ok(found);
+                return Ok((found, device.number));
             }
         }
     }
 
     /// Reads a key in this thread; none if it is to be decided anew whom to ask.
     #[inline]
-    fn read_here(
+    pub(crate) fn read_here(
         &self,
         (group, device): (&Group, &Device),
         (hash, key): (u64, &[u8]),

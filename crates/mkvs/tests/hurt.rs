@@ -197,14 +197,14 @@ fn where_one_is_waited_for_what_it_has_alone_and_damaged_is_an_error() {
 #[test]
 fn what_may_be_older_is_an_error_still_when_it_was_written_anew() {
     // Who has no space for it, or is filled.
-    for (full, is_closed) in [(Some(2), false), (Some(2), true), (None, false), (None, true)] {
+    for (full, is_closed) in [(Some(4), false), (Some(4), true), (None, false), (None, true)] {
         // One that is filled is asked what it has.
         let part = if full.is_some() { Part::ValuesPage } else { Part::Value };
-        // Two of three, or one where writes wait for one: what is left is too few to have all.
-        let (ack, others) = if full.is_some() { (Ack::Majority, 1) } else { (Ack::First, 0) };
-        let shelf = killed_of(part, ack, 3);
-        let holder = at(0, 2);
-        let holders = &[holder, at(0, 1)][..=others];
+        // Three of five, or one where writes wait for one: what is left is too few to have all.
+        let (ack, others) = if full.is_some() { (Ack::Majority, 2) } else { (Ack::First, 0) };
+        let shelf = killed_of(part, ack, 5);
+        let holder = at(0, 4);
+        let holders = &[holder, at(0, 3), at(0, 2)][..=others];
         written_on(&shelf, holders, part, HURT);
         holders.iter().for_each(|holder| part.damage(&shelf, *holder, HURT));
         let mut matrix = opened(&shelf).expect("open");

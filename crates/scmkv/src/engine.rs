@@ -472,6 +472,10 @@ impl Engine for Scmkv {
         self.store.check_record_of(key)
     }
 
+    fn proves_absence(&self) -> bool {
+        !self.store.index.in_pool()
+    }
+
     fn check_medium(&self) -> Result<()> {
         self.store.space.check_lost().map_err(|at| lost(&self.store.pool, at))
     }

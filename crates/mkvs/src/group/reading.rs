@@ -95,6 +95,19 @@ impl Group {
         }
     }
 
+    /// As [`Group::reader`], of those that are there at this moment; none if there is no other that has
+    /// the newest of the key.
+    pub(crate) fn other_reader(&self, hash: u64, but: Devices) -> Option<(&Arc<Device>, Seen)> {
+        loop {
+            let seen = self.pending.see(hash);
+            let (devices, now) = self.current_of(hash, but);
+            let device = self.device(self.choose(devices)?).ok()?;
+            if self.standings.now() == now {
+                return Some((device, seen));
+            }
+        }
+    }
+
     /// Of a set that device which is likely to answer first; none if it is empty. One that is late
     /// does not, nor does the one with the longer queue.
     pub(crate) fn fastest(&self, set: Devices) -> Option<u8> {
@@ -292,7 +305,8 @@ impl Group {
         self.rules.paths.reads == ReadPath::Auto && self.competes()
     }
 
-    /// Reads a key through the rings; none if it must be decided anew whom to ask.
+    /// Reads a key through the rings; what was found, and the number of the device that says so. None
+    /// if it must be decided anew whom to ask.
     ///
     /// # Errors
     /// As the engine, and if the group has no member left.
@@ -300,7 +314,7 @@ impl Group {
         self: &Arc<Self>,
         (hash, key): (u64, &[u8]),
         visit: &mut dyn FnMut(Record<'_>),
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<(Found, u8)>> {
         let (devices, _) = self.readers(hash, 0)?;
         let first = self.fastest(devices).ok_or_else(|| self.lost())?;
         lookup::read(self, self.device(first)?, (hash, key), self.competes(), visit)

@@ -24,6 +24,8 @@ pub(crate) struct Kept {
     sequence: u64,
     expires_at: Option<UnixMillis>,
     is_hit: bool,
+    /// The device that has found it, or nothing.
+    device: u8,
 }
 
 impl Kept {
@@ -60,7 +62,7 @@ impl Question for Lookup {
     type Answer = Kept;
 
     fn look(&self, (group, device): (&Group, &Device), found: &mut Kept) -> Result<bool> {
-        found.is_hit = false;
+        (found.is_hit, found.device) = (false, device.number);
         let visit = &mut |record: Record<'_>| found.keep(&record);
         Ok(group.read_if_current(device, (self.hash, &self.key), visit)?.is_some())
     }
@@ -103,8 +105,8 @@ fn begin(hash: u64, key: &[u8]) -> Arc<Race<Lookup>> {
     race.unwrap_or_else(|| Arc::new(Race::new(Lookup { hash, key: key.to_vec() })))
 }
 
-/// Reads a key through the rings: on `first`, and, if it is late and `is_hedged`, on others. None if
-/// it must be decided anew whom to ask.
+/// Reads a key through the rings: on `first`, and, if it is late and `is_hedged`, on others; what was
+/// found, and the number of the device. None if it must be decided anew whom to ask.
 ///
 /// # Errors
 /// As the engine, and if the group has no member left.
@@ -114,7 +116,7 @@ pub(crate) fn read(
     (hash, key): (u64, &[u8]),
     is_hedged: bool,
     visit: &mut dyn FnMut(Record<'_>),
-) -> Result<Option<Found>> {
+) -> Result<Option<(Found, u8)>> {
     let race = begin(hash, key);
     let is_answered = run(group, first, &race, is_hedged);
     let found = {
@@ -124,7 +126,8 @@ pub(crate) fn read(
                 if finish.answer.is_hit {
                     visit(finish.answer.record());
                 }
-                Found { hit: finish.answer.is_hit, ticket: Ticket::DURABLE }
+                let found = Found { hit: finish.answer.is_hit, ticket: Ticket::DURABLE };
+                (found, finish.answer.device)
             })
         })
     };
