@@ -23,6 +23,10 @@
 //! Slots are per thread and process-wide; a guard may be nested at the cost of a counter.
 //!
 //! What is said of pages holds for values in DRAM as well: [`Published`].
+//!
+//! There are two *domains*, which know nothing of each other: [`Pages`], and [`Calls`] on things that may
+//! be taken away as a whole, such as the engine of a device. A call may wait for space, which comes from
+//! pages that are used again; so it must not keep those pages from being used again.
 
 pub mod barrier;
 mod kernel;
@@ -37,7 +41,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One thread's pinned epoch; 0 when it is not pinned.
+/// One thread's pinned epoch in a domain; 0 when it is not pinned.
 #[derive(Debug, Default)]
 struct Slot {
     pinned: AtomicU64,
@@ -48,50 +52,93 @@ struct Slot {
 // read `pinned` alone, which is atomic.
 unsafe impl Sync for Slot {}
 
-/// The next epoch to pin; starts at 1 since 0 means "not pinned".
-static EPOCH: CachePadded<AtomicU64> = CachePadded::new(AtomicU64::new(1));
+const DOMAINS: usize = 2;
+
+/// One thread's slots, of each domain.
+type Slots = CachePadded<[Slot; DOMAINS]>;
+
+/// What guards and stamps are about: those of one domain do not wait for those of another.
+pub trait Domain: sealed::Numbered {}
+
+/// Pages of a pool, and what is read together with them.
+#[derive(Debug, Clone, Copy)]
+pub enum Pages {}
+
+/// Calls, which may take long, on something that may be taken away.
+#[derive(Debug, Clone, Copy)]
+pub enum Calls {}
+
+impl Domain for Pages {}
+impl Domain for Calls {}
+
+mod sealed {
+    /// A domain, by its number.
+    pub trait Numbered {
+        const NUMBER: usize;
+    }
+
+    impl Numbered for super::Pages {
+        const NUMBER: usize = 0;
+    }
+
+    impl Numbered for super::Calls {
+        const NUMBER: usize = 1;
+    }
+}
+
+/// The next epoch to pin in each domain; starts at 1 since 0 means "not pinned".
+static EPOCHS: [CachePadded<AtomicU64>; DOMAINS] =
+    [const { CachePadded::new(AtomicU64::new(1)) }; DOMAINS];
 
 /// All slots of living threads, and of dead ones until the next sweep.
-static SLOTS: Mutex<Vec<Arc<CachePadded<Slot>>>> = Mutex::new(Vec::new());
+static SLOTS: Mutex<Vec<Arc<Slots>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    static SLOT: Arc<CachePadded<Slot>> = register();
+    static SLOT: Arc<Slots> = register();
 }
 
-fn register() -> Arc<CachePadded<Slot>> {
+fn register() -> Arc<Slots> {
     barrier::prepare();
-    let slot = Arc::new(CachePadded::new(Slot::default()));
-    let mut slots = SLOTS.lock();
-    // A slot that only the list holds belongs to a thread that has ended.
-    slots.retain(|held| Arc::strong_count(held) > 1 || held.pinned.load(Ordering::Acquire) != 0);
-    slots.push(Arc::clone(&slot));
-    slot
+    let slots = Arc::new(Slots::default());
+    let mut all = SLOTS.lock();
+    // Slots that only the list holds belong to a thread that has ended.
+    let is_pinned = |slot: &Slot| slot.pinned.load(Ordering::Acquire) != 0;
+    all.retain(|held| Arc::strong_count(held) > 1 || held.iter().any(is_pinned));
+    all.push(Arc::clone(&slots));
+    slots
 }
 
-/// Keeps every page that is not yet retired from being used again while it lives. Not `Send`: it
-/// belongs to the thread that pinned.
+/// Keeps every page that is not yet retired from being used again while it lives; or, in another domain,
+/// what else can be reached. Not `Send`: it belongs to the thread that pinned.
 #[derive(Debug)]
-pub struct Guard {
-    slot: *const CachePadded<Slot>,
+pub struct Guard<D: Domain = Pages> {
+    slot: *const Slot,
     /// The space whose recovery has pinned it, by its address; 0: none.
     recovers: usize,
-    not_send: PhantomData<*mut ()>,
+    not_send: PhantomData<(*mut (), D)>,
 }
 
-/// Pins the current epoch for this thread.
+/// Pins the current epoch of pages for this thread.
 #[inline]
 pub fn pin() -> Guard {
-    SLOT.with(|slot| {
+    pin_in()
+}
+
+/// Pins the current epoch of a domain for this thread.
+#[inline]
+pub fn pin_in<D: Domain>() -> Guard<D> {
+    SLOT.with(|slots| {
+        let slot = &slots[D::NUMBER];
         let depth = slot.depth.get();
         slot.depth.set(depth + 1);
         if depth == 0 {
-            kernel::pin(&slot.pinned, &*EPOCH);
+            kernel::pin(&slot.pinned, &*EPOCHS[D::NUMBER]);
         } else if depth == u64::MAX - 1 {
             std::process::abort();
         }
         // The guard keeps the slot alive by its own count only if the thread-local could go
         // first; it cannot, since the guard is not `Send` and thread-locals outlive the stack.
-        Guard { slot: Arc::as_ptr(slot), recovers: 0, not_send: PhantomData }
+        Guard { slot, recovers: 0, not_send: PhantomData }
     })
 }
 
@@ -109,7 +156,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl<D: Domain> Drop for Guard<D> {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: the slot is in `SLOTS` or in the thread-local, both of which outlive a guard on
@@ -127,18 +174,32 @@ impl Drop for Guard {
 
 /// Draws a stamp for what was made unreachable before the call, and advances the epoch.
 pub fn stamp() -> u64 {
-    kernel::stamp(&*EPOCH)
+    stamp_in::<Pages>()
+}
+
+/// The same in a domain.
+pub fn stamp_in<D: Domain>() -> u64 {
+    kernel::stamp(&*EPOCHS[D::NUMBER])
 }
 
 /// True once no reader is left that was pinned when `stamp` was drawn.
 pub fn has_passed(stamp: u64) -> bool {
-    stamp < oldest_pinned()
+    has_passed_in::<Pages>(stamp)
 }
 
-/// The oldest epoch that any thread has pinned; `u64::MAX` if none has.
+/// The same in a domain.
+pub fn has_passed_in<D: Domain>(stamp: u64) -> bool {
+    stamp < oldest_pinned_in::<D>()
+}
+
+/// The oldest epoch of pages that any thread has pinned; `u64::MAX` if none has.
 pub fn oldest_pinned() -> u64 {
+    oldest_pinned_in::<Pages>()
+}
+
+fn oldest_pinned_in<D: Domain>() -> u64 {
     let mut slots = None;
-    kernel::oldest(|| slots.insert(SLOTS.lock()).iter().map(|slot| &slot.pinned))
+    kernel::oldest(|| slots.insert(SLOTS.lock()).iter().map(|slots| &slots[D::NUMBER].pinned))
 }
 
 #[cfg(test)]
@@ -172,5 +233,22 @@ mod tests {
         let late = pin();
         assert!(passes(drawn), "a reader that came later does not hold it back");
         drop(late);
+    }
+
+    #[test]
+    fn a_guard_of_calls_does_not_hold_back_pages_nor_one_of_pages_calls() {
+        let call = pin_in::<Calls>();
+        let (of_pages, of_calls) = (stamp(), stamp_in::<Calls>());
+        assert!(passes(of_pages) && !has_passed_in::<Calls>(of_calls));
+        let page = pin();
+        let of_pages = stamp();
+        drop(call);
+        let mut backoff = Backoff::new();
+        let is_past = (0..100_000).any(|_| {
+            backoff.wait();
+            has_passed_in::<Calls>(of_calls)
+        });
+        assert!(is_past && !has_passed(of_pages));
+        drop(page);
     }
 }

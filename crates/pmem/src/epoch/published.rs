@@ -8,27 +8,27 @@
 //! It is the protocol of pages: the swap is what makes the old value unreachable, and whoever may
 //! still have its pointer was pinned before the stamp was drawn.
 
-use super::{Guard, has_passed, stamp};
+use super::{Domain, Guard, Pages, has_passed_in, stamp_in};
 use parking_lot::Mutex;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A value that any thread reads while others replace it.
-pub struct Published<T> {
+pub struct Published<T, D: Domain = Pages> {
     current: AtomicPtr<T>,
     /// Values that were replaced, and the stamps that have to pass before they are dropped.
     replaced: Mutex<Vec<(u64, *mut T)>>,
-    owns: PhantomData<Box<T>>,
+    owns: PhantomData<(Box<T>, D)>,
 }
 
 // SAFETY: it owns its values like boxes, which may be sent if the values may be.
-unsafe impl<T: Send> Send for Published<T> {}
+unsafe impl<T: Send, D: Domain> Send for Published<T, D> {}
 
 // SAFETY: threads share references to the values (`Sync`), and whichever comes last drops one that
 // another has put there (`Send`).
-unsafe impl<T: Send + Sync> Sync for Published<T> {}
+unsafe impl<T: Send + Sync, D: Domain> Sync for Published<T, D> {}
 
-impl<T> Published<T> {
+impl<T, D: Domain> Published<T, D> {
     /// Shows `value` until it is replaced.
     pub fn new(value: T) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl<T> Published<T> {
 
     /// The value of this moment. It stays as long as the guard.
     #[inline]
-    pub fn get<'a>(&'a self, _guard: &'a Guard) -> &'a T {
+    pub fn get<'a>(&'a self, _guard: &'a Guard<D>) -> &'a T {
         let current = self.current.load(Ordering::Acquire);
         // SAFETY: the pointer came from a box. It is freed by `reclaim` after a stamp has passed
         // that was drawn after the pointer was swapped out: this thread was pinned before it loaded
@@ -53,7 +53,7 @@ impl<T> Published<T> {
     /// by [`Self::reclaim`], or with the whole.
     pub fn replace(&self, value: T) {
         let old = self.current.swap(Box::into_raw(Box::new(value)), Ordering::AcqRel);
-        let drawn = stamp();
+        let drawn = stamp_in::<D>();
         self.replaced.lock().push((drawn, old));
         self.reclaim();
     }
@@ -61,7 +61,8 @@ impl<T> Published<T> {
     /// Drops the replaced values that nobody reads any more; how many are left.
     pub fn reclaim(&self) -> usize {
         let mut replaced = self.replaced.lock();
-        let passed: Vec<_> = replaced.extract_if(.., |(drawn, _)| has_passed(*drawn)).collect();
+        let passed: Vec<_> =
+            replaced.extract_if(.., |(drawn, _)| has_passed_in::<D>(*drawn)).collect();
         let left = replaced.len();
         drop(replaced);
         for (_, old) in passed {
@@ -73,7 +74,7 @@ impl<T> Published<T> {
     }
 }
 
-impl<T> Drop for Published<T> {
+impl<T, D: Domain> Drop for Published<T, D> {
     fn drop(&mut self) {
         let replaced = self.replaced.get_mut().drain(..).map(|(_, old)| old);
         for value in replaced.chain([*self.current.get_mut()]) {
@@ -84,7 +85,7 @@ impl<T> Drop for Published<T> {
     }
 }
 
-impl<T> std::fmt::Debug for Published<T> {
+impl<T, D: Domain> std::fmt::Debug for Published<T, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Published").finish_non_exhaustive()
     }
