@@ -7,6 +7,7 @@
 use crate::counters::Count;
 use crate::get::Leaf;
 use crate::hurt::is_damage;
+use crate::newer::Passed;
 use crate::store::{Root, Store};
 use coreplane_engine::{Entry, Error, Result};
 use coreplane_pmem::{epoch, spin};
@@ -156,6 +157,11 @@ impl Store {
         let mut from: Box<[u8]> = Box::default();
         let mut doubt = None;
         loop {
+            if let Passed::Old(bound) = self.pass(&from, sequence) {
+                let Some(bound) = bound else { break };
+                from = bound;
+                continue;
+            }
             let guard = epoch::pin();
             let Leaf { head, records, in_doubt, hurt, .. } = self.leaf_of(&guard, &from)?;
             let mut hurt = hurt.into_iter().filter(|it| it.sequence > sequence);

@@ -22,6 +22,7 @@
 use crate::image::Item;
 use crate::keys::{Parts, crc_of, long_len, prefix_len};
 use crate::leaf::{Head, PLACES};
+use crate::newer::Passed;
 use crate::store::{FAREWELL, Store};
 use coreplane_engine::{Doubt, Error, Hurt as HurtKey, Result};
 use coreplane_pmem::checksum::crc32c_append;
@@ -128,6 +129,11 @@ impl Store {
     pub(crate) fn hurt_since(&self, sequence: u64) -> Result<Vec<HurtKey>> {
         let (mut found, mut from) = (Vec::new(), Box::<[u8]>::default());
         loop {
+            if let Passed::Old(bound) = self.pass(&from, sequence) {
+                let Some(bound) = bound else { return Ok(found) };
+                from = bound;
+                continue;
+            }
             let guard = epoch::pin();
             let leaf = self.leaf_of(&guard, &from)?;
             let hurt = leaf.hurt.iter().filter(|it| it.sequence > sequence);

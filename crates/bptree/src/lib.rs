@@ -47,6 +47,7 @@ mod lock;
 mod look;
 mod mend;
 mod merge;
+mod newer;
 mod open;
 mod pages;
 mod pieces;

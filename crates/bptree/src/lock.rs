@@ -37,7 +37,7 @@ impl Store {
     }
 
     #[inline]
-    fn begin_at(&self, descent: &Descent, leaf: &Directory) -> Option<Version> {
+    pub(crate) fn begin_at(&self, descent: &Descent, leaf: &Directory) -> Option<Version> {
         let version = leaf.version()?;
         self.inner.is_current(descent).then_some(version)
     }

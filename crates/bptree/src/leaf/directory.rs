@@ -28,6 +28,7 @@
 //! A leaf that is *shut* is written to no more: the store is closed.
 
 mod order;
+mod versions;
 mod waking;
 
 use crate::kernel;
@@ -411,20 +412,6 @@ impl Directory {
 }
 
 impl Held<'_> {
-    /// The greatest version that any key of the leaf was given.
-    #[inline]
-    pub(crate) fn given(&self) -> u64 {
-        self.leaf.given.load(Ordering::Relaxed)
-    }
-
-    /// A version greater than that, and than `floor`.
-    #[inline]
-    pub(crate) fn give(&self, floor: u64) -> u64 {
-        let version = self.given().max(floor) + 1;
-        self.leaf.given.store(version, Ordering::Relaxed);
-        version
-    }
-
     /// The birth of the page.
     #[inline]
     pub(crate) fn birth(&self) -> u64 {
