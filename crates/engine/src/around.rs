@@ -73,23 +73,43 @@ pub trait Around: Send + Sync {
     }
 }
 
+/// Where a surrounded engine is: always there, or to be taken away while others call it.
+pub trait Seat: Send + Sync {
+    /// Calls the engine, which stays until the call has returned.
+    ///
+    /// # Errors
+    /// If it has been taken away.
+    fn with<T>(&self, call: impl FnOnce(&dyn Engine) -> T) -> Result<T>;
+}
+
+/// It is always there.
+impl Seat for Arc<dyn Engine> {
+    #[inline]
+    fn with<T>(&self, call: impl FnOnce(&dyn Engine) -> T) -> Result<T> {
+        Ok(call(&**self))
+    }
+}
+
 /// An engine, and what is around it.
-pub struct Surrounded<A> {
+pub struct Surrounded<A, S = Arc<dyn Engine>> {
     /// The engine.
-    pub engine: Arc<dyn Engine>,
+    pub engine: S,
     /// What is around it.
     pub around: Arc<A>,
 }
 
-impl<A: Around> Surrounded<A> {
+impl<A: Around, S: Seat> Surrounded<A, S> {
     /// Makes a call of its own kind, if it is let in.
     fn call<T>(&self, call: Call<'_>, make: impl FnOnce(&dyn Engine) -> Result<T>) -> Result<T> {
         let _held = self.around.begin(call)?;
-        self.around.make(&*self.engine, make)
+        self.engine.with(|engine| self.around.make(engine, make))?
     }
-}
 
-impl<A: Around> Surrounded<A> {
+    /// What the engine says of itself; of one that was taken away what is `otherwise`.
+    fn told<T>(&self, tell: impl FnOnce(&dyn Engine) -> T, otherwise: T) -> T {
+        self.engine.with(tell).unwrap_or(otherwise)
+    }
+
     fn look_ahead(&self, look: impl FnOnce(&dyn Engine)) {
         if self.around.lets_look_ahead() {
             let make = |engine: &dyn Engine| {
@@ -97,18 +117,19 @@ impl<A: Around> Surrounded<A> {
                 Ok(())
             };
             // Whoever makes the call itself is told what is wrong.
-            let _hint = self.around.make(&*self.engine, make);
+            let _hint = self.engine.with(|engine| self.around.make(engine, make));
         }
     }
 }
 
-impl<A: Around> Engine for Surrounded<A> {
+impl<A: Around, S: Seat> Engine for Surrounded<A, S> {
     fn name(&self) -> &'static str {
-        self.engine.name()
+        self.told(|engine| engine.name(), "none")
     }
 
     fn limits(&self) -> Limits {
-        self.engine.limits()
+        let nothing = Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0 };
+        self.told(|engine| engine.limits(), nothing)
     }
 
     fn prefetch(&self, key: &[u8]) {
@@ -144,8 +165,11 @@ impl<A: Around> Engine for Surrounded<A> {
     fn put_briefly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Brief {
         match self.around.begin(Call::Put(options)) {
             Ok(_held) => self
-                .around
-                .make_put(&*self.engine, |engine| engine.put_briefly(key, value, options)),
+                .engine
+                .with(|engine| {
+                    self.around.make_put(engine, |it| it.put_briefly(key, value, options))
+                })
+                .unwrap_or_else(|error| Brief::of(Err(error))),
             Err(error) => Brief::of(Err(error)),
         }
     }
@@ -206,7 +230,7 @@ impl<A: Around> Engine for Surrounded<A> {
     }
 
     fn tombstone_horizon(&self) -> u64 {
-        self.engine.tombstone_horizon()
+        self.told(|engine| engine.tombstone_horizon(), u64::MAX)
     }
 
     fn len(&self) -> Result<u64> {
@@ -218,7 +242,7 @@ impl<A: Around> Engine for Surrounded<A> {
     }
 
     fn clears_at_once(&self) -> bool {
-        self.engine.clears_at_once()
+        self.told(|engine| engine.clears_at_once(), true)
     }
 
     fn sweep_expired(&self) -> Result<u64> {
@@ -230,11 +254,11 @@ impl<A: Around> Engine for Surrounded<A> {
     }
 
     fn visible_ticket(&self) -> Ticket {
-        self.engine.visible_ticket()
+        self.told(|engine| engine.visible_ticket(), Ticket::DURABLE)
     }
 
     fn now(&self) -> UnixMillis {
-        self.engine.now()
+        self.told(|engine| engine.now(), UnixMillis(0))
     }
 
     fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
@@ -250,11 +274,11 @@ impl<A: Around> Engine for Surrounded<A> {
     }
 
     fn on_durable(&self, listener: DurableListener) {
-        self.engine.on_durable(listener);
+        self.told(|engine| engine.on_durable(listener), ());
     }
 
     fn stats(&self) -> Stats {
-        self.engine.stats()
+        self.told(|engine| engine.stats(), Stats::default())
     }
 
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
@@ -270,7 +294,7 @@ impl<A: Around> Engine for Surrounded<A> {
     }
 
     fn proves_absence(&self) -> bool {
-        self.engine.proves_absence()
+        self.told(|engine| engine.proves_absence(), false)
     }
 
     fn doubts(&self) -> Result<Vec<Doubt>> {
@@ -286,7 +310,7 @@ impl<A: Around> Engine for Surrounded<A> {
     }
 
     fn check_medium(&self) -> Result<()> {
-        self.engine.check_medium()
+        self.engine.with(|engine| engine.check_medium())?
     }
 
     fn close(&self) -> Result<()> {
@@ -294,11 +318,13 @@ impl<A: Around> Engine for Surrounded<A> {
     }
 
     fn ordered(&self) -> Option<&dyn Ordered> {
-        self.engine.ordered().map(|_| self as &dyn Ordered)
+        // Whoever scans one that was taken away is told so.
+        let is_ordered = self.told(|engine| engine.ordered().is_some(), true);
+        is_ordered.then_some(self as &dyn Ordered)
     }
 }
 
-impl<A: Around> Ordered for Surrounded<A> {
+impl<A: Around, S: Seat> Ordered for Surrounded<A, S> {
     fn scan(
         &self,
         start: &[u8],

@@ -10,9 +10,15 @@
 //!
 //! What an engine *shows* during a call counts only when the call has ended well: whoever is shown
 //! something keeps a copy until then, and begins anew with each try.
+//!
+//! A device that was replaced or retired *goes*: its engine is taken away from under its callers, by the
+//! protocol of [`Published`]. Every call is pinned while it is in the engine; the engine, and with it the
+//! mapping and the file, is dropped when the last call that had found it has returned. Who comes later is
+//! told that it has gone.
 
-use coreplane_engine::around::{Around, Call, Surrounded};
+use coreplane_engine::around::{Around, Call, Seat, Surrounded};
 use coreplane_engine::{Brief, Engine, Error, Result};
+use coreplane_pmem::epoch::{Calls, Published, pin_in};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -28,7 +34,8 @@ pub(crate) struct Checked {
 
 /// Looks at the mark around every call.
 pub(crate) struct Believed {
-    engine: Arc<dyn Engine>,
+    /// None once the device has gone.
+    engine: Published<Option<Arc<dyn Engine>>, Calls>,
     is_given_up: AtomicBool,
 }
 
@@ -45,30 +52,46 @@ impl Believed {
         self.is_given_up.load(Ordering::Relaxed)
     }
 
-    #[inline]
-    fn check(&self) -> Result<()> {
-        if self.is_given_up() {
-            return Err(given_up());
+    /// Takes the engine away; it is dropped when no call is in it any more.
+    pub(crate) fn take_away(&self) {
+        if !self.has_gone() {
+            self.engine.replace(None);
         }
-        self.engine.check_medium()
+    }
+
+    /// True if the engine has been taken away.
+    pub(crate) fn has_gone(&self) -> bool {
+        self.engine.get(&pin_in()).is_none()
+    }
+
+    /// Drops what was taken away, unless a call is still in it: true when it is dropped.
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.engine.reclaim() == 0
+    }
+
+    #[inline]
+    fn check(&self, engine: &dyn Engine) -> Result<()> {
+        if self.is_given_up() {
+            return Err(not_there("a device that does not answer"));
+        }
+        engine.check_medium()
     }
 }
 
 #[cold]
-fn given_up() -> Error {
-    let (context, source) = ("a device that does not answer".to_owned(), ErrorKind::Other.into());
-    Error::Io { context, source }
+fn not_there(what: &str) -> Error {
+    Error::Io { context: what.to_owned(), source: ErrorKind::Other.into() }
 }
 
 impl Around for Believed {
     type Held<'a> = ();
 
     fn begin(&self, _call: Call<'_>) -> Result<()> {
-        self.check()
+        Ok(())
     }
 
     fn lets_look_ahead(&self) -> bool {
-        self.check().is_ok()
+        !self.is_given_up()
     }
 
     fn make<T>(
@@ -76,22 +99,40 @@ impl Around for Believed {
         engine: &dyn Engine,
         make: impl FnOnce(&dyn Engine) -> Result<T>,
     ) -> Result<T> {
+        self.check(engine)?;
         // A panic over zeroes has left something half done, in the memory of an engine that is given up;
         // its locks are free again. Any other panic goes on.
         let answer = catch_unwind(AssertUnwindSafe(|| make(engine)));
-        self.check()?;
+        self.check(engine)?;
         answer.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     #[inline]
     fn make_put(&self, engine: &dyn Engine, put: impl FnOnce(&dyn Engine) -> Brief) -> Brief {
+        if let Err(error) = self.check(engine) {
+            return Brief::of(Err(error));
+        }
         let mut brief = Brief::New;
         // As above. What is caught is no answer, which would come through memory.
         let caught = catch_unwind(AssertUnwindSafe(|| brief = put(engine)));
-        match (self.check(), caught) {
+        match (self.check(engine), caught) {
             (Err(error), _) => Brief::of(Err(error)),
             (Ok(()), Err(panic)) => resume_unwind(panic),
             (Ok(()), Ok(())) => brief,
+        }
+    }
+}
+
+/// Where a device's engine is until the device goes.
+struct Berth(Arc<Believed>);
+
+impl Seat for Berth {
+    #[inline]
+    fn with<T>(&self, call: impl FnOnce(&dyn Engine) -> T) -> Result<T> {
+        let guard = pin_in();
+        match self.0.engine.get(&guard) {
+            Some(engine) => Ok(call(&**engine)),
+            None => Err(not_there("a device that was taken out")),
         }
     }
 }
@@ -102,8 +143,9 @@ impl Around for Believed {
 /// If it has gone already, so that nobody knows what was opened.
 pub(crate) fn believed(engine: Arc<dyn Engine>) -> Result<Checked> {
     engine.check_medium()?;
-    let is_given_up = AtomicBool::new(false);
-    let belief = Arc::new(Believed { engine: Arc::clone(&engine), is_given_up });
-    let engine = Arc::new(Surrounded { engine, around: Arc::clone(&belief) });
+    let (engine, is_given_up) = (Published::new(Some(engine)), AtomicBool::new(false));
+    let belief = Arc::new(Believed { engine, is_given_up });
+    let engine =
+        Arc::new(Surrounded { engine: Berth(Arc::clone(&belief)), around: Arc::clone(&belief) });
     Ok(Checked { engine, belief })
 }

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Place {
     group: usize,
-    device: Option<u8>,
+    device: Option<u32>,
     inner: u64,
 }
 

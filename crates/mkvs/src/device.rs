@@ -15,11 +15,13 @@
 //! come late, twice or behind a newer one, and the engine keeps what is newest.
 
 mod handing;
-pub(crate) use handing::Place;
+mod leaving;
 mod lot;
 #[cfg(test)]
 mod pair;
 mod resting;
+
+pub(crate) use handing::Place;
 
 use crate::believed::{Believed, Checked};
 use crate::group::Group;
@@ -28,6 +30,7 @@ use crate::race::Scratch;
 use crate::ring::Decisions;
 use crate::track::{OnTheWay, Track};
 use coreplane_engine::{Batch, Change, Engine, Error, Outcome, Result, WriteOptions};
+use coreplane_pmem::epoch::{Calls, Guard, Published, pin_in};
 use coreplane_pmem::spin::{self, Backoff};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
@@ -83,13 +86,13 @@ pub(crate) struct Device {
     pub(crate) scan_pace: Pace,
     /// Calls that others have waited for.
     calls: AtomicU64,
-    decisions: Decisions,
-    /// How far the processor is with them.
+    /// None once it has gone.
+    rings: Published<Option<Rings>, Calls>,
+    /// How far the processor is with decisions.
     track: Arc<Track>,
     jobs: ArrayQueue<Job>,
     submitted: AtomicU64,
     completed: AtomicU64,
-    reads: ArrayQueue<(Arc<dyn Asked>, Instant)>,
     rest: AtomicU32,
     is_closed: AtomicBool,
     /// Calls that the processor has begun, and ended.
@@ -117,6 +120,24 @@ pub(crate) enum Drained {
     /// It is about to be left out itself.
     Failing,
     Late,
+}
+
+/// What is handed to a device's processor.
+struct Rings {
+    decisions: Decisions,
+    jobs: ArrayQueue<Job>,
+    reads: ArrayQueue<(Arc<dyn Asked>, Instant)>,
+}
+
+impl Rings {
+    fn new() -> Self {
+        let (jobs, reads) = (ArrayQueue::new(JOBS), ArrayQueue::new(READS));
+        Self { decisions: Decisions::new(), jobs, reads }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.decisions.is_empty() && self.jobs.is_empty() && self.reads.is_empty()
+    }
 }
 
 impl std::fmt::Debug for Device {
@@ -155,12 +176,11 @@ impl Device {
             pace: Pace::new(),
             scan_pace: Pace::new(),
             calls: AtomicU64::new(0),
-            decisions: Decisions::new(),
+            rings: Published::new(Some(Rings::new())),
             track: Arc::new(Track::new()),
             jobs: ArrayQueue::new(JOBS),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
-            reads: ArrayQueue::new(READS),
             rest: AtomicU32::new(AWAKE),
             is_closed: AtomicBool::new(false),
             beat: CachePadded::new(AtomicU64::new(0)),
@@ -169,6 +189,17 @@ impl Device {
             thread: OnceLock::new(),
             processor: Mutex::new(None),
         }
+    }
+
+    /// Its rings, unless it has gone.
+    #[inline]
+    fn rings<'a>(&'a self, guard: &'a Guard<Calls>) -> Option<&'a Rings> {
+        self.rings.get(guard).as_ref()
+    }
+
+    /// Lines of its ring that were given out so far.
+    fn lines_submitted(&self) -> u64 {
+        self.rings(&pin_in()).map_or(0, |rings| rings.decisions.submitted())
     }
 
     /// It has failed with this.
@@ -197,13 +228,13 @@ impl Device {
     pub(crate) fn queued(&self) -> u64 {
         let (made, completed) = (self.track.past(), self.completed.load(Ordering::Acquire));
         let jobs = self.submitted.load(Ordering::Acquire).saturating_sub(completed);
-        self.decisions.submitted().saturating_sub(made) + jobs + self.reads_queued()
+        self.lines_submitted().saturating_sub(made) + jobs + self.reads_queued()
     }
 
     /// Reads that wait for the device.
     #[inline]
     pub(crate) fn reads_queued(&self) -> u64 {
-        self.reads.len() as u64
+        self.rings(&pin_in()).map_or(0, |rings| rings.reads.len() as u64)
     }
 
     /// What says whether it has made what ends at this place of its ring.
@@ -219,11 +250,12 @@ impl Device {
     /// Hands changes to the device's processor; gives them back if its ring is full, or there can be
     /// no processor.
     pub(crate) fn submit(self: &Arc<Self>, group: &Arc<Group>, job: Job) -> Option<Job> {
-        if !self.has_processor(group) {
+        let guard = pin_in();
+        let Some(rings) = self.rings(&guard).filter(|_| self.has_processor(group)) else {
             return Some(job);
-        }
+        };
         self.submitted.fetch_add(1, Ordering::AcqRel);
-        if let Err(job) = self.jobs.push(job) {
+        if let Err(job) = rings.jobs.push(job) {
             self.submitted.fetch_sub(1, Ordering::AcqRel);
             return Some(job);
         }
@@ -237,8 +269,9 @@ impl Device {
 
     /// Asks the device's processor for what the caller waits for; false if it cannot.
     pub(crate) fn ask(self: &Arc<Self>, group: &Arc<Group>, asked: Arc<dyn Asked>) -> bool {
-        let is_asked =
-            self.has_processor(group) && self.reads.push((asked, Instant::now())).is_ok();
+        let guard = pin_in();
+        let rings = self.rings(&guard).filter(|_| self.has_processor(group));
+        let is_asked = rings.is_some_and(|it| it.reads.push((asked, Instant::now())).is_ok());
         if is_asked {
             fence(Ordering::SeqCst);
             if self.rest.load(Ordering::Relaxed) != AWAKE {
@@ -288,9 +321,11 @@ impl Device {
                 && group.drop_member(self).is_err()
             {
                 // It has what it has. Of the rest nobody is to think that it will come.
+                let guard = pin_in();
                 loop {
                     lot.decisions().for_each(|decision| group.give_up_write(self, &decision));
-                    if !lot.take(&self.decisions, &mut |_| {}) {
+                    let rings = self.rings(&guard);
+                    if !rings.is_some_and(|it| lot.take(&it.decisions, &mut |_| {})) {
                         break;
                     }
                 }
@@ -345,34 +380,35 @@ impl Device {
     }
 
     fn is_idle(&self) -> bool {
-        self.decisions.is_empty() && self.jobs.is_empty() && self.reads.is_empty()
+        self.rings(&pin_in()).is_none_or(Rings::is_idle)
     }
 
     /// Does some of what there is to do, reads before each write; false if there was nothing.
     fn work(&self, group: &Weak<Group>, lot: &mut Lot, scratch: &mut Scratch) -> bool {
-        if self.is_idle() {
+        let guard = pin_in();
+        let Some(rings) = self.rings(&guard).filter(|rings| !rings.is_idle()) else {
             return false;
-        }
+        };
         let Some(group) = group.upgrade() else {
             // Nobody is there for whom it could matter.
-            while lot.take(&self.decisions, &mut |_| {}) {
+            while lot.take(&rings.decisions, &mut |_| {}) {
                 self.track.stop(lot.begin());
                 self.track.come_to(lot.end());
             }
             while self.jobs.pop().is_some() {
                 self.completed.fetch_add(1, Ordering::AcqRel);
             }
-            while self.reads.pop().is_some() {}
+            while rings.reads.pop().is_some() {}
             return false;
         };
         for _ in 0..AT_A_TIME {
-            self.answer(&group, scratch);
-            if lot.take(&self.decisions, &mut |key| self.engine.prefetch(key)) {
-                self.make_lot(&group, lot, scratch);
-            } else if let Some(job) = self.jobs.pop() {
+            self.answer(&group, rings, scratch);
+            if lot.take(&rings.decisions, &mut |key| self.engine.prefetch(key)) {
+                self.make_lot((&group, rings), lot, scratch);
+            } else if let Some(job) = rings.jobs.pop() {
                 self.in_call(|| group.catch_up_all(self, &job));
                 self.completed.fetch_add(1, Ordering::AcqRel);
-            } else if self.reads.is_empty() {
+            } else if rings.reads.is_empty() {
                 break;
             }
         }
@@ -381,9 +417,9 @@ impl Device {
 
     /// Answers the reads that wait.
     #[inline]
-    fn answer(&self, group: &Group, scratch: &mut Scratch) {
-        while !self.reads.is_empty()
-            && let Some((asked, asked_at)) = self.reads.pop()
+    fn answer(&self, group: &Group, rings: &Rings, scratch: &mut Scratch) {
+        while !rings.reads.is_empty()
+            && let Some((asked, asked_at)) = rings.reads.pop()
         {
             self.in_call(|| asked.run((group, self), asked_at, scratch));
         }
@@ -448,7 +484,7 @@ impl Device {
 
     /// Waits until what was submitted before the call is made.
     pub(crate) fn drain(&self) {
-        let (lines, jobs) = (self.decisions.submitted(), self.submitted.load(Ordering::Acquire));
+        let (lines, jobs) = (self.lines_submitted(), self.submitted.load(Ordering::Acquire));
         // One that did not fit into the ring is counted for a moment.
         let goal = || jobs.min(self.submitted.load(Ordering::Acquire));
         let is_behind =
@@ -463,10 +499,12 @@ impl Device {
     /// Waits until what was submitted before the call is made; not where it is about to be left out, for then
     /// its processor may wait itself.
     pub(crate) fn drain_until(&self, deadline: Option<Instant>) -> Drained {
-        let (lines, jobs) = (self.decisions.submitted(), self.submitted.load(Ordering::Acquire));
+        let (lines, jobs) = (self.lines_submitted(), self.submitted.load(Ordering::Acquire));
+        // One that did not fit into the ring is counted for a moment.
+        let goal = || jobs.min(self.submitted.load(Ordering::Acquire));
         let mut backoff = Backoff::new();
         loop {
-            if self.track.past() >= lines && self.completed.load(Ordering::Acquire) >= jobs {
+            if self.track.past() >= lines && self.completed.load(Ordering::Acquire) >= goal() {
                 return Drained::All;
             }
             if self.is_failing() || self.is_closed() {

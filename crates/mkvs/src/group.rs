@@ -24,6 +24,7 @@ mod reading;
 pub(crate) mod refusing;
 mod watching;
 
+use crate::append_list::AppendList;
 use crate::bloom::Filter;
 use crate::counters::Asked;
 use crate::decided::{Decided, Write, is_damage, is_failure};
@@ -37,8 +38,8 @@ use crate::ring::Decision;
 use coreplane_engine::{Completion, Error, Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::spin::Backoff;
 use refusing::taken_back;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use watching::Watch;
 
@@ -52,20 +53,17 @@ pub(crate) type Renew = Box<dyn Fn((u16, &[u8]), u64, u64) -> Result<()> + Send 
 /// Devices of a group at most.
 pub const DEVICES_MAX: usize = 8;
 
-/// Devices that may come to a group while it is open, those that it was opened with among them. One
-/// that has gone leaves its shell behind, so that nobody who still asks it has to be waited for.
-const DEVICES_EVER: usize = 128;
-
 /// No device.
-const NOBODY: u8 = u8::MAX;
+const NOBODY: u32 = u32::MAX;
 
 /// A group of devices.
 pub(crate) struct Group {
     pub(crate) number: u16,
     /// Which of the devices is at each place.
-    places: [AtomicU8; DEVICES_MAX],
-    /// In the order in which they came.
-    devices: Box<[OnceLock<Arc<Device>>]>,
+    places: [AtomicU32; DEVICES_MAX],
+    /// In the order in which they came. One that has gone leaves its shell behind, so that a caller who has
+    /// found it before need not be waited for.
+    devices: AppendList<Arc<Device>>,
     /// What each of them is to the group.
     pub(crate) standings: Standings,
     /// The standings since which every write that began under others is over.
@@ -149,8 +147,8 @@ impl Group {
         let Parts { pending, sequence, rules, demote, renew, .. } = parts;
         let group = Self {
             number,
-            places: [const { AtomicU8::new(NOBODY) }; DEVICES_MAX],
-            devices: (0..DEVICES_EVER).map(|_| OnceLock::new()).collect(),
+            places: [const { AtomicU32::new(NOBODY) }; DEVICES_MAX],
+            devices: AppendList::new(),
             standings: Standings::new(members, primary),
             settled_at: AtomicU64::new(0),
             filter,
@@ -165,35 +163,16 @@ impl Group {
             demote,
             renew,
         };
-        for device in devices {
-            // As many as there are places.
-            let _placed = group.place(device).is_ok();
-        }
+        devices.into_iter().for_each(|device| group.place(device));
         group
     }
 
     /// Puts a device in its place, where it is found from now on. Whoever has found the one before it
     /// goes on with that.
-    ///
-    /// # Errors
-    /// If more have come than can be while the matrix is open.
-    pub(crate) fn place(&self, device: Arc<Device>) -> Result<()> {
+    pub(crate) fn place(&self, device: Arc<Device>) {
         let number = usize::from(device.number);
-        let mut device = device;
-        for (at, place) in self.devices.iter().enumerate() {
-            match place.set(device) {
-                Ok(()) => {
-                    self.places[number].store(at as u8, Ordering::Release);
-                    return Ok(());
-                }
-                Err(taken) => device = taken,
-            }
-        }
-        let what = format!(
-            "{DEVICES_EVER} devices have come to group {} since the matrix was opened: open it again",
-            self.number
-        );
-        Err(Error::Unusable(what))
+        let at = self.devices.push(device);
+        self.places[number].store(at, Ordering::Release);
     }
 
     /// The current members.
@@ -468,7 +447,7 @@ impl Group {
     #[inline]
     fn at(&self, number: u8) -> Option<&Arc<Device>> {
         let at = self.places.get(usize::from(number))?.load(Ordering::Acquire);
-        self.devices.get(usize::from(at)).and_then(OnceLock::get)
+        self.devices.get(at)
     }
 
     /// A sequence above all others, or the one that was given.
@@ -524,7 +503,7 @@ impl Group {
     }
 
     /// Which of the devices that have ever come to the group is at a place.
-    pub(crate) fn index_of(&self, number: u8) -> u8 {
+    pub(crate) fn index_of(&self, number: u8) -> u32 {
         self.places.get(usize::from(number)).map_or(NOBODY, |it| it.load(Ordering::Acquire))
     }
 }

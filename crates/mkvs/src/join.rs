@@ -95,11 +95,15 @@ impl Shared {
         kept::drop_all(engine)?;
         self.damaged.lock().retain(|(damaged, _)| *damaged != place);
         let device = Arc::new(Device::new(place.device, checked));
+        let before = group.device(place.device).ok().cloned();
         {
             // Whoever finds out from here on that the one before it has failed comes too late.
             let _record = self.membership.lock();
-            group.place(Arc::clone(&device))?;
+            group.place(Arc::clone(&device));
             group.standings.join(place.device);
+        }
+        if let Some(before) = before {
+            before.leave(Some(&device));
         }
         let filled = self.fill(group, &device, options, progress);
         let joined = filled.and_then(|(pace, since)| {
@@ -150,6 +154,8 @@ impl Shared {
         let checked = match found {
             Some(checked) => checked,
             None => {
+                // What it has takes space, perhaps where the new one is to be.
+                group.device(place.device).iter().for_each(|device| device.leave(None));
                 rack.remove(place)?;
                 believed(rack.create(place, &self.clock.source())?)?
             }
@@ -194,8 +200,9 @@ impl Shared {
     ) -> Result<Option<Checked>> {
         let is_joining = member.standing == Standing::Joining;
         // One that was dropped while the matrix was open is open still.
-        let checked = match group.device(place.device) {
-            Ok(device) => {
+        let there = group.device(place.device).ok().filter(|device| !device.has_gone());
+        let checked = match there {
+            Some(device) => {
                 device.stop();
                 if device.is_given_up() {
                     let why = device.why().unwrap_or_default();
@@ -215,8 +222,8 @@ impl Shared {
                 }
                 device.checked()
             }
-            Err(_) if !rack.present()?.contains(&place) => return Ok(None),
-            Err(_) => match rack.open(place, &self.clock.source()).and_then(believed) {
+            None if !rack.present()?.contains(&place) => return Ok(None),
+            None => match rack.open(place, &self.clock.source()).and_then(believed) {
                 // It was about to be made.
                 Err(Error::Unusable(_) | Error::NotAPool(_)) if is_joining => return Ok(None),
                 Err(error) if is_damage(&error) || matches!(error, Error::NotAPool(_)) => {

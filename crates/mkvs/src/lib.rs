@@ -36,6 +36,8 @@
 //! ([`Ack`]), and a read asks only devices that have what was acknowledged.
 
 mod alike;
+mod append_list;
+
 mod asking;
 mod batch;
 mod believed;

@@ -39,7 +39,8 @@ fn slot_of(shelf: &Shelf, place: Position, key: &[u8]) -> u64 {
     let mut records = bytes.windows(key.len()).enumerate().filter(|(_, it)| *it == key);
     let record = records.next().expect("the record").0 - HEADER;
     assert!(records.next().is_none() && record.is_multiple_of(8), "{record:#x}");
-    let points_there = |slot: u64| slot >> 41 != 0 && (slot & ((1 << 39) - 1)) << 3 == record as u64;
+    let points_there =
+        |slot: u64| slot >> 41 != 0 && (slot & ((1 << 39) - 1)) << 3 == record as u64;
     let words = bytes.chunks_exact(8).map(word).enumerate();
     let slots: Vec<_> = words.filter(|(_, slot)| points_there(*slot)).map(|(at, _)| at).collect();
     assert_eq!(slots.len(), 1, "{slots:x?}");

@@ -4,7 +4,7 @@ use super::Device;
 use super::resting::{AWAKE, NAPPING};
 use crate::group::Group;
 use crate::ring::{Decision, Reserved, Room};
-use coreplane_pmem::epoch::barrier;
+use coreplane_pmem::epoch::{Calls, Guard, barrier, pin_in};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -46,7 +46,9 @@ impl Device {
     /// A write of one key will be handed to the processor.
     #[inline]
     pub(crate) fn prepare(&self) {
-        self.decisions.prefetch();
+        if let Some(rings) = self.rings(&pin_in()) {
+            rings.decisions.prefetch();
+        }
     }
 
     /// Hands a write of one key to the device's processor, which tells of it when it is made if it
@@ -58,25 +60,25 @@ impl Device {
         decision: &Decision<'_>,
         is_told: bool,
     ) -> Room {
-        if !self.has_processor(group) {
+        let guard = pin_in();
+        let Some(rings) = self.rings(&guard).filter(|_| self.has_processor(group)) else {
             return Room::None;
-        }
-        let room = self.decisions.push(decision, is_told);
+        };
+        let room = rings.decisions.push(decision, is_told);
         self.rouse(room);
         room
     }
 
     /// Takes a place for a write of one key that is about to be made elsewhere; none if there is no room.
     #[inline]
-    pub(crate) fn reserve(
-        self: &Arc<Self>,
+    pub(crate) fn reserve<'a>(
+        self: &'a Arc<Self>,
         group: &Arc<Group>,
         decision: &Decision<'_>,
-    ) -> Option<Place<'_>> {
-        if !self.has_processor(group) {
-            return None;
-        }
-        let reserved = self.decisions.reserve(decision)?;
+        guard: &'a Guard<Calls>,
+    ) -> Option<Place<'a>> {
+        let rings = self.rings(guard).filter(|_| self.has_processor(group))?;
+        let reserved = rings.decisions.reserve(decision)?;
         Some(Place { device: self, reserved: Some(reserved) })
     }
 
@@ -155,11 +157,11 @@ mod tests {
                 assert!(begun.elapsed() < Duration::from_secs(60), "it has nothing to do");
                 std::thread::yield_now();
             }
-            let submitted = follower.decisions.submitted();
+            let submitted = follower.lines_submitted();
             around.0.store(true, Ordering::SeqCst);
             assert!(put(&refused).is_none());
             around.0.store(false, Ordering::SeqCst);
-            assert!(follower.decisions.submitted() > submitted, "it had a place");
+            assert!(follower.lines_submitted() > submitted, "it had a place");
             assert!(!is_asleep() || follower.queued() == 0, "round {round}: it sleeps");
         }
         group.devices().for_each(|device| device.stop());

@@ -10,7 +10,7 @@
 //!   ring ─▶ lot ─▶ make a, make b, … ─▶ make all durable ─▶ tell, come to its end
 //! ```
 
-use super::Device;
+use super::{Device, Rings};
 use crate::group::Group;
 use crate::race::Scratch;
 use crate::ring::{Decision, Decisions, Taken};
@@ -90,7 +90,12 @@ impl One {
 
 impl Device {
     /// Makes a lot, answers the reads that come meanwhile, and says how far it is.
-    pub(super) fn make_lot(&self, group: &Group, lot: &mut Lot, scratch: &mut Scratch) {
+    pub(super) fn make_lot(
+        &self,
+        (group, rings): (&Group, &Rings),
+        lot: &mut Lot,
+        scratch: &mut Scratch,
+    ) {
         if let [one] = lot.all() {
             let is_told = one.taken.is_told;
             if let Some(decision) = one.decision()
@@ -99,17 +104,19 @@ impl Device {
                 self.track.stop(one.end);
             }
         } else {
-            self.pace.puts.of_each(lot.len as u32, || self.make_several(group, lot, scratch));
+            self.pace.puts.of_each(lot.len as u32, || {
+                self.make_several((group, rings), lot, scratch);
+            });
         }
         self.track.come_to(lot.end());
         lot.len = 0;
     }
 
     /// The same of more than one, which share what they wait for.
-    fn make_several(&self, group: &Group, lot: &mut Lot, scratch: &mut Scratch) {
+    fn make_several(&self, (group, rings): (&Group, &Rings), lot: &mut Lot, scratch: &mut Scratch) {
         lot.horizon.clear();
         for at in 0..lot.len {
-            self.answer(group, scratch);
+            self.answer(group, rings, scratch);
             let (before, behind) = lot.taken[..lot.len].split_at_mut(at + 1);
             let (one, next) = (&mut before[at], behind.first().and_then(One::decision));
             if let Some(next) = &next {

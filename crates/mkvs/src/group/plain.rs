@@ -21,6 +21,7 @@ use crate::order::{Order, numbers};
 use crate::pending::{Entry, Pending};
 use crate::ring::Decision;
 use coreplane_engine::{Brief, Completion, Error, Outcome, WriteOptions};
+use coreplane_pmem::epoch::pin_in;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -116,12 +117,12 @@ impl Group {
         let mut others = numbers(members & !(1 << asked)).filter_map(|number| self.at(number));
         let first = others.next()?;
         device.engine.prefetch_to_write(key, value.len());
-        let sequence = self.draw(None);
+        let (guard, sequence) = (pin_in(), self.draw(None));
         let options =
             WriteOptions { sequence: Some(sequence), completion: Completion::Wait, ..*options };
         let decided = Decided { key, put: Some((value, options.expires_at)) };
         let decision = Decision { hash, decided, options: &options };
-        let place = first.reserve(self, &decision)?;
+        let place = first.reserve(self, &decision, &guard)?;
         let way = first.on_the_way(place.end());
         let entry = Entry::plain((hash, sequence), asked, way, members);
         let number = self.pending.begin_plainly(entry)?;

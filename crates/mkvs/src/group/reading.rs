@@ -256,7 +256,7 @@ impl Group {
     }
 
     /// The number of that device which came at some time, if it is a member and not the primary.
-    pub(crate) fn aside(&self, index: Option<u8>) -> Option<u8> {
+    pub(crate) fn aside(&self, index: Option<u32>) -> Option<u8> {
         let now = self.standings.now();
         let of_index = numbers(now.members()).find(|number| Some(self.index_of(*number)) == index);
         of_index.filter(|number| now.primary() != *number)

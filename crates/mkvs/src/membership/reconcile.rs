@@ -97,7 +97,8 @@ fn leave_out(
     found.remove(&position);
     record.leave(position);
     let (group, others) = (position.group, record.current_of(position.group));
-    if let (true, Some(last)) = (record.primary_of(group) == position.device, others.checked_ilog2())
+    if let (true, Some(last)) =
+        (record.primary_of(group) == position.device, others.checked_ilog2())
     {
         // They have the same by now.
         record.name_primary(group, last as u8);

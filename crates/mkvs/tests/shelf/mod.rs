@@ -124,6 +124,11 @@ impl Shelf {
         self.engines.lock().expect("lock")[&place].upgrade().expect("it is open")
     }
 
+    /// The same, which may be gone by the time it is looked for.
+    pub(crate) fn weak_engine(&self, place: Position) -> Weak<dyn Engine> {
+        self.engines.lock().expect("lock")[&place].clone()
+    }
+
     fn with_gate(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
         let gate = Arc::new(Gate::powered_by(self.power()));
         self.gates.lock().expect("lock").insert(place, Arc::clone(&gate));
