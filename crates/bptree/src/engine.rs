@@ -6,12 +6,12 @@ use crate::open::{self, KIND, Options};
 use crate::put::{Plan, RestsOn};
 use crate::store::Store;
 use coreplane_engine::{
-    Batch, Brief, Doubt, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Hurt,
-    Limits, Mutation, Ordered, Outcome, Progress, Record, Result, ScrubReport, Stats, Ticket,
+    Backing, Batch, Brief, Doubt, DurableListener, Engine, Entry, Error, Expected, Found, Horizon,
+    Hurt, Limits, Mutation, Ordered, Outcome, Progress, Record, Result, ScrubReport, Stats, Ticket,
     UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
-use coreplane_record::{lost, outlive};
+use coreplane_record::{backing_of, lost, outlive};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::path::Path;
@@ -417,6 +417,10 @@ impl Engine for Bptree {
 
     fn check_medium(&self) -> Result<()> {
         self.store.space.check_lost().map_err(|at| lost(&self.store.pool, at))
+    }
+
+    fn backing(&self) -> Backing {
+        backing_of(&self.store.pool)
     }
 
     fn close(&self) -> Result<()> {

@@ -26,6 +26,9 @@ impl Administration for Administered {
             {
                 Work::Scrub(Some(place.parse().map_err(refused)?))
             }
+            [word, place] if word.eq_ignore_ascii_case("retire") => {
+                Work::Retire(place.parse().map_err(refused)?)
+            }
             [word, rest @ ..] if word.eq_ignore_ascii_case("addgroup") => {
                 let options = fill_options(rest).map_err(refused)?;
                 if self.0.is_moving() {
@@ -168,6 +171,7 @@ pub(crate) fn status(matrix: &MatrixStore) -> Value {
         "devices": status.devices.iter().map(device).collect::<Vec<Value>>(),
         "damaged": damaged,
         "removed": status.removed.iter().map(Position::to_string).collect::<Vec<String>>(),
+        "shortened": status.shortened.iter().map(shortened).collect::<Vec<Value>>(),
         "departures": departures,
         "losses": status.losses.iter().map(loss).collect::<Vec<Value>>(),
         "in_doubt": {"devices": of_devices, "keys": keys, "ranges": ranges},
@@ -185,6 +189,10 @@ pub(crate) fn status(matrix: &MatrixStore) -> Value {
         object.extend(facts(matrix));
     }
     object
+}
+
+fn shortened((place, len, expected): &(Position, u64, u64)) -> Value {
+    json!({"device": place.to_string(), "bytes": len, "expected": expected})
 }
 
 fn loss(loss: &Loss) -> Value {
@@ -244,6 +252,7 @@ pub(crate) fn done(done: &Done) -> Value {
                 "lost": lost,
             })
         }
+        Done::Retired(place) => json!({"retired": place.to_string()}),
         Done::Scrubbed(scrubbed) => {
             let lost: Vec<Value> = scrubbed.lost.iter().map(|key| key_of(key)).collect();
             let places = |of: &[Position]| of.iter().map(Position::to_string).collect::<Vec<_>>();

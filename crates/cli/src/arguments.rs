@@ -73,8 +73,8 @@ pub(crate) enum Command {
     /// changed: page, offset, bytes, and the keys as far as they can be named. A lost key is
     /// absent afterwards; where keys cannot be named, those that were last written there are
     /// absent, or hold what they held before. To keep what there is for others to look at, copy
-    /// the file first. Of a matrix `matrix scrub` writes what is damaged anew from a peer, and `matrix replace
-    /// --fresh` a device; a pool of bptree is not repaired, what is sound in it can be read.
+    /// the file first. Of a matrix `matrix scrub` writes what is damaged anew from a peer; a device that is not
+    /// to be trusted any more is taken out by `matrix retire`, and `matrix replace --fresh` makes another. A pool of bptree is not repaired, what is sound in it can be read.
     Verify(Verify),
     /// Show the counters of a pool.
     Stats(Pool),
@@ -105,6 +105,9 @@ pub(crate) enum Matrix {
     /// to date, and where there is none a new one is made. Cut off, the same command goes on.
     /// Keys that are damaged on all of its peers are named and left out; it exits with 1 then.
     Replace(Replace),
+    /// Take a current device out of the matrix, such as one that fails now and then: it is absent from then on,
+    /// and `replace --fresh` makes another in its place. Not the last current one of its group.
+    Retire(Retire),
     /// Add a group of new devices and move its share of the keys to it; goes on with a move that
     /// was cut off, if there is one, and adds none then.
     AddGroup(AddGroup),
@@ -164,6 +167,15 @@ pub(crate) struct Replace {
     /// Copy at most so much in a second, for example 100MiB.
     #[arg(long, value_name = "SIZE", value_parser = terms::some)]
     pub(crate) limit: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Retire {
+    #[command(flatten)]
+    pub(crate) tended: Tended,
+    /// The place, for example g0d1.
+    #[arg(long, value_name = "gGdD")]
+    pub(crate) device: Position,
 }
 
 #[derive(Debug, Args)]

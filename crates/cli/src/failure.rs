@@ -72,8 +72,8 @@ impl Failure {
 /// What can be done about damage of what is at `path`.
 pub(crate) fn way_out(path: &std::path::Path) -> &'static str {
     if path.is_dir() {
-        return "`coreplane matrix scrub` writes what is damaged anew from a peer, `coreplane matrix replace --fresh` \
-                a whole device";
+        return "`coreplane matrix scrub` writes what is damaged anew from a peer; `coreplane matrix retire` takes a \
+                device out, and `coreplane matrix replace --fresh` makes another in its place";
     }
     match coreplane::engine_at(path) {
         Some(coreplane::EngineChoice::Bptree) => {

@@ -267,3 +267,37 @@ fn what_cannot_be_made_is_told_and_leaves_nothing_behind() -> Outcome<()> {
     std::fs::create_dir(&empty.path)?;
     tells(&empty, 2, &["holds no device of a matrix"], &["matrix", "status"])
 }
+
+/// A device that is current and not to be trusted is taken out, in a directory and behind a server; and a file
+/// that was cut short is told of before anybody comes to what is missing.
+#[test]
+fn a_device_that_is_current_is_retired_and_replaced() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let matrix = place.created("retired", &TWO_BY_TWO)?;
+    filled(&matrix, b"value")?;
+    let replace = ["matrix", "replace", "--device", "g0d1", "--fresh"];
+    let retire = ["matrix", "retire", "--device", "g0d1"];
+    tells(&matrix, 2, &["g0d1 is a current device", "matrix retire"], &replace)?;
+    tells(&matrix, 0, &["retired", "g0d1"], &retire)?;
+    tells(&matrix, 2, &["g0d1 is not a current device"], &retire)?;
+    let last = ["matrix", "retire", "--device", "g0d0"];
+    tells(&matrix, 2, &["g0d0 is the last current device of its group"], &last)?;
+    tells(&matrix, 0, &["degraded: g0d1", "g0d1     absent"], &["matrix", "status"])?;
+    matrix.expect(0, &replace)?;
+
+    let served = matrix.serve(&[])?;
+    let status = ["matrix", "status", "--server", &served.address];
+    assert!(!session::expect(0, &status)?.contains("was cut short"));
+    let file = std::fs::OpenOptions::new().write(true).open(matrix.path.join("g0d1"))?;
+    file.set_len(12 << 20)?;
+    let told = session::expect(0, &status)?;
+    assert!(told.contains("g0d1     was cut short: 12.0 MiB of 16.0 MiB are left"), "{told}");
+    for command in [&retire[..], &replace[..]] {
+        session::expect(0, &[command, &["--server", &served.address]].concat())?;
+    }
+    let told = session::expect(0, &status)?;
+    assert!(!told.contains("was cut short") && !told.contains("degraded"), "{told}");
+    check(&served, b"value")?;
+    served.terminate()?;
+    matrix.is_sound()
+}

@@ -4,7 +4,7 @@
 use crate::config::{EngineChoice, StoreConfig};
 use crate::matrix::{Directory, MatrixShape, places};
 use crate::store::{pool_engine, pool_page_size};
-use coreplane_engine::{Engine, Error, Progress, Remedy, Result, Stats};
+use coreplane_engine::{Backing, Engine, Error, Progress, Remedy, Result, Stats};
 use coreplane_mkvs::{
     Ack, Departure, FillOptions, Filled, InDoubt, Loss, Matrix, Position, Prototype, Scrubbed,
     Standing,
@@ -18,6 +18,8 @@ use std::thread::JoinHandle;
 pub enum Work {
     /// Fill the device at a place from its peers, and make it a current member.
     Replace(Position, FillOptions),
+    /// Take a current device out of the membership, so that a fresh one can take its place.
+    Retire(Position),
     /// Add a group of new devices, and move its share of the keys to it.
     AddGroup(FillOptions),
     /// Go on with a move of keys that was cut off.
@@ -32,6 +34,7 @@ impl Work {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Replace(..) => "replace",
+            Self::Retire(_) => "retire",
             Self::AddGroup(_) => "add-group",
             Self::FinishMoves(_) => "finish-moves",
             Self::Scrub(_) => "scrub",
@@ -46,6 +49,8 @@ pub enum Done {
     Filled(Filled),
     /// Records were looked at.
     Scrubbed(Scrubbed),
+    /// A device is a member no more.
+    Retired(Position),
 }
 
 /// What is being done in the background, or was.
@@ -103,6 +108,9 @@ pub struct MatrixStatus {
     /// Current devices whose files are not in their places any more: they go on as long as the matrix is
     /// open, and are missing after that.
     pub removed: Vec<Position>,
+    /// Current devices whose files were cut short under them: the bytes that are left, and those that they
+    /// have to have. Whoever comes to what is missing finds that they have failed.
+    pub shortened: Vec<(Position, u64, u64)>,
     /// Devices that went while the matrix was open, and have not come back: when, and why.
     pub departures: Vec<Departure>,
     /// What may have been lost when it was opened, since that was accepted.
@@ -182,13 +190,20 @@ impl MatrixStore {
         let doing = self.doing.lock().clone();
         let (damaged, in_doubt) = (self.matrix.damaged(), self.in_doubt());
         let (departures, losses) = (self.matrix.departures(), self.matrix.losses());
-        let removed = self.removed(&devices);
+        let backings = self.matrix.backings();
+        let removed = self.removed(&devices, &backings);
+        let shortened = backings.iter().filter_map(|(place, backing)| match backing {
+            Backing::Shortened { len, expected } => Some((*place, *len, *expected)),
+            Backing::Whole | Backing::Removed => None,
+        });
+        let shortened = shortened.collect();
         MatrixStatus {
             devices,
             slots,
             slots_moving,
             damaged,
             removed,
+            shortened,
             departures,
             losses,
             in_doubt,
@@ -197,12 +212,33 @@ impl MatrixStore {
         }
     }
 
-    fn removed(&self, devices: &[(Position, Standing)]) -> Vec<Position> {
+    fn removed(
+        &self,
+        devices: &[(Position, Standing)],
+        backings: &[(Position, Backing)],
+    ) -> Vec<Position> {
         let current = || devices.iter().filter(|it| it.1 == Standing::Current).map(|it| it.0);
         let there = places(self.config.path()).unwrap_or_default();
         // Devices may lie in each other's places, so that nobody knows whose file is away unless one is.
         let is_one_away = there.len() < current().count();
-        current().filter(|place| is_one_away && !there.contains(place)).collect()
+        let is_removed = |place: &Position| backings.contains(&(*place, Backing::Removed));
+        let is_away = |place: &Position| is_one_away && !there.contains(place);
+        current().filter(|place| is_removed(place) || is_away(place)).collect()
+    }
+
+    /// True if not all devices are current. No device is asked.
+    pub fn is_degraded(&self) -> bool {
+        self.matrix.standings().iter().any(|(_, standing)| *standing != Standing::Current)
+    }
+
+    /// What is being done in the background, or was.
+    pub fn doing(&self) -> Option<Doing> {
+        self.doing.lock().clone()
+    }
+
+    /// Which devices are current, and which are not. No device is asked.
+    pub fn standings(&self) -> Vec<(Position, Standing)> {
+        self.matrix.standings()
     }
 
     /// To ask devices takes a look at each of their leaves: only once, and after whatever heals them.
@@ -253,6 +289,7 @@ impl MatrixStore {
             Work::Replace(place, options) => {
                 matrix.replace(rack, place, &options, progress).map(Done::Filled)
             }
+            Work::Retire(place) => matrix.retire(place).map(|()| Done::Retired(place)),
             Work::AddGroup(options) => matrix.add_group(rack, &options, progress).map(Done::Filled),
             Work::FinishMoves(options) => matrix.finish_moves(&options, progress).map(Done::Filled),
             Work::Scrub(device) => matrix.scrub_of(device, progress).map(Done::Scrubbed),

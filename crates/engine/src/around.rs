@@ -5,9 +5,9 @@
 //! hold something until the call has returned. So a fault is written once, and forgets no call.
 
 use crate::{
-    Batch, Brief, Doubt, DurableListener, Engine, Entry, Expected, Found, Horizon, Hurt, Limits,
-    Mutation, Ordered, Outcome, Progress, Record, Result, ScrubReport, Stats, Ticket, UnixMillis,
-    VerifyReport, Visibility, WriteOptions, Written,
+    Backing, Batch, Brief, Doubt, DurableListener, Engine, Entry, Expected, Found, Horizon, Hurt,
+    Limits, Mutation, Ordered, Outcome, Progress, Record, Result, ScrubReport, Stats, Ticket,
+    UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
 };
 use std::sync::Arc;
 
@@ -311,6 +311,10 @@ impl<A: Around, S: Seat> Engine for Surrounded<A, S> {
 
     fn check_medium(&self) -> Result<()> {
         self.engine.with(|engine| engine.check_medium())?
+    }
+
+    fn backing(&self) -> Backing {
+        self.told(|engine| engine.backing(), Backing::Whole)
     }
 
     fn close(&self) -> Result<()> {

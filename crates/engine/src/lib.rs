@@ -28,6 +28,7 @@
 //! [`WriteOptions::sequence`], with which "put if newer" and "delete if newer" decide.
 
 pub mod around;
+mod backing;
 mod batch;
 pub mod conformance;
 mod cursors;
@@ -41,6 +42,7 @@ mod scrub;
 mod snapshots;
 mod stats;
 
+pub use backing::Backing;
 pub use batch::{Batch, Change};
 pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
@@ -480,6 +482,11 @@ pub trait Engine: Send + Sync {
     /// [`Error::Io`], for ever after.
     fn check_medium(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Its file as it is now: whoever asks reads nothing of the store.
+    fn backing(&self) -> Backing {
+        Backing::Whole
     }
 
     /// Stops background work and leaves a clean store behind, from which the next open is

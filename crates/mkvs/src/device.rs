@@ -13,6 +13,10 @@
 //!
 //! What the rings carry of writes is the outcome: to put or to delete, with its sequence. So it may
 //! come late, twice or behind a newer one, and the engine keeps what is newest.
+//!
+//! A device that was replaced or retired goes (`leaving`): its processor ends, and its rings and its engine
+//! are freed once no caller is in them. Its shell stays, of a few KiB, so that a caller who has found it
+//! before need not be waited for.
 
 mod handing;
 mod leaving;

@@ -180,7 +180,9 @@ impl Shared {
             return Ok(());
         }
         if rack.present()?.contains(&place) {
-            return Err(Error::Unusable(format!("{place} is a current device")));
+            return Err(Error::Unusable(format!(
+                "{place} is a current device: one that fails is to be retired first"
+            )));
         }
         if !options.is_fresh {
             return Err(Error::Unusable(format!(

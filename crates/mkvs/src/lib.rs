@@ -79,6 +79,7 @@ mod plain;
 mod prototype;
 mod race;
 mod relaxed;
+mod retire;
 mod ring;
 mod scan;
 mod scrub;

@@ -36,7 +36,7 @@ pub mod stripes;
 pub mod windows;
 
 pub use order::{Instruction, LINE};
-pub use pool::{CreateOptions, MediaChoice, Medium, OpenOptions, Pool, PoolError};
+pub use pool::{CreateOptions, FileState, MediaChoice, Medium, OpenOptions, Pool, PoolError};
 pub use space::{
     Claim, Durable, Grade, PageBytes, PageWriter, Pen, Preparation, Recovery, RecoveryGuard, Space,
     SpaceOptions, SyncError, Volatile, Word, WriteMode, thread_number,

@@ -39,7 +39,8 @@ mod types;
 pub use allocate::space_at;
 pub use error::PoolError;
 pub use types::{
-    CreateOptions, HEADER_LEN, MediaChoice, Medium, OpenOptions, ROOT_WORDS, UnsafeShutdowns,
+    CreateOptions, FileState, HEADER_LEN, MediaChoice, Medium, OpenOptions, ROOT_WORDS,
+    UnsafeShutdowns,
 };
 
 use crate::epoch::barrier;
@@ -52,6 +53,7 @@ use header::Static;
 use parking_lot::Mutex;
 use root::{Root, Roots};
 use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -398,6 +400,16 @@ impl Pool {
     /// Its file; none in the simulator.
     pub fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(|opened| opened.path.as_path())
+    }
+
+    /// Its file as it is now: what was done to it under the open pool. None in the simulator.
+    pub fn file_state(&self) -> Option<std::io::Result<FileState>> {
+        let expected = self.space.len();
+        let state = |metadata: std::fs::Metadata| {
+            let (len, links) = (metadata.len(), metadata.nlink());
+            FileState { len, expected, links }
+        };
+        self.file.as_ref().map(|opened| opened.file.metadata().map(state))
     }
 
     /// Set if the medium counted unsafe shutdowns (power lost before its buffers were drained)

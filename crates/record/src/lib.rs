@@ -31,10 +31,12 @@
 //! | `Commit` | what counts from now on: the runs of a batch, the leaves in the place of another |
 //! | `Lost` | what was left of the records that lay here |
 
+mod backing;
 mod errors;
 mod options;
 pub mod sealed;
 
+pub use backing::backing_of;
 pub use errors::{lost, outlive, pool_error, sync_failed};
 pub use options::Options;
 

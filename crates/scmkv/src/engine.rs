@@ -7,12 +7,12 @@ use crate::put::Plan;
 use crate::store::Store;
 use crate::{KIND, background};
 use coreplane_engine::{
-    Batch, Brief, Change, DurableListener, Engine, Entry, Error, Expected, Found, Horizon, Limits,
-    Mutation, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
+    Backing, Batch, Brief, Change, DurableListener, Engine, Entry, Error, Expected, Found, Horizon,
+    Limits, Mutation, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
     Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space, spin};
-use coreplane_record::{lost, outlive};
+use coreplane_record::{backing_of, lost, outlive};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::path::Path;
@@ -478,6 +478,10 @@ impl Engine for Scmkv {
 
     fn check_medium(&self) -> Result<()> {
         self.store.space.check_lost().map_err(|at| lost(&self.store.pool, at))
+    }
+
+    fn backing(&self) -> Backing {
+        backing_of(&self.store.pool)
     }
 
     fn close(&self) -> Result<()> {

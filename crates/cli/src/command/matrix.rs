@@ -1,7 +1,7 @@
 //! Matrices: in a directory, or behind the server that has them open.
 
 use crate::administration;
-use crate::arguments::{AddGroup, Looked, Matrix, Replace, Tended};
+use crate::arguments::{AddGroup, Looked, Matrix, Replace, Retire, Tended};
 use crate::ask::Asked;
 use crate::failure::{FAILED, Failure, NO, Outcome, UNUSABLE, USAGE};
 use crate::json;
@@ -24,10 +24,19 @@ pub(crate) fn run(matrix: &Matrix) -> Outcome {
             let mut words = vec!["REPLACE".to_owned(), device.to_string()];
             words.extend(fresh.then(|| "FRESH".to_owned()));
             let done = work(tended, words, *limit, |_| Work::Replace(*device, options));
-            done.map_err(|failure| match failure.message.contains("a fresh device can take") {
-                true => failure.with_hint("`--fresh` removes what is there and makes one"),
-                false => failure,
+            done.map_err(|failure| match &failure.message {
+                it if it.contains("a fresh device can take") => {
+                    failure.with_hint("`--fresh` removes what is there and makes one")
+                }
+                it if it.contains("is to be retired first") => {
+                    failure.with_hint("`coreplane matrix retire` takes it out")
+                }
+                _ => failure,
             })
+        }
+        Matrix::Retire(Retire { tended, device }) => {
+            let words = vec!["RETIRE".to_owned(), device.to_string()];
+            work(tended, words, None, |_| Work::Retire(*device))
         }
         Matrix::AddGroup(AddGroup { tended, limit }) => {
             let options = FillOptions { bytes_per_second_max: *limit, is_fresh: false };
@@ -86,7 +95,7 @@ fn narrow(status: &mut Value, place: &str) -> Result<(), Failure> {
             return Err(Failure::new(UNUSABLE, message));
         }
     }
-    for of in ["/departures", "/in_doubt/devices"] {
+    for of in ["/departures", "/shortened", "/in_doubt/devices"] {
         if let Some(devices) = status.pointer_mut(of).and_then(Value::as_array_mut) {
             devices.retain(|device| device["device"] == place);
         }
@@ -122,6 +131,11 @@ fn show(out: &mut impl Write, status: &Value) -> io::Result<()> {
         let place = text(&place);
         let how = "was removed from its place, and goes on until the matrix is closed";
         writeln!(out, "{place:<8} {how} (`replace --fresh` makes one there)")?;
+    }
+    for it in list("shortened") {
+        let (place, len, all) = (text(&it["device"]), bytes(&it["bytes"]), bytes(&it["expected"]));
+        let how = format!("was cut short: {len} of {all} are left");
+        writeln!(out, "{place:<8} {how} (`retire`, then `replace --fresh`)")?;
     }
     for it in list("departures") {
         let (device, at, why) = (text(&it["device"]), &it["at_ms"], text(&it["error"]));

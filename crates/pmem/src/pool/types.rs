@@ -41,6 +41,17 @@ impl FromStr for MediaChoice {
     }
 }
 
+/// The file of an open pool, as it is now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileState {
+    /// Its bytes.
+    pub len: u64,
+    /// The bytes that the pool has.
+    pub expected: u64,
+    /// Its names in directories.
+    pub links: u64,
+}
+
 /// How a pool is created.
 #[derive(Debug, Clone)]
 pub struct CreateOptions {

@@ -2,7 +2,7 @@
 
 use super::{Answer, Call};
 
-/// `MATRIX STATUS`, `MATRIX REPLACE device [FRESH] [LIMIT bytes]`, `MATRIX ADDGROUP [LIMIT bytes]`,
+/// `MATRIX STATUS`, `MATRIX REPLACE device [FRESH] [LIMIT bytes]`, `MATRIX RETIRE device`, `MATRIX ADDGROUP [LIMIT bytes]`,
 /// `MATRIX SCRUB [DEVICE device]`: what it is, or that it has begun. What the words mean whoever looks after the
 /// devices knows.
 pub(super) fn matrix(call: &mut Call<'_, '_>) -> Answer {

@@ -1,0 +1,16 @@
+//! The file beneath a pool, as an engine tells of it.
+
+use coreplane_engine::Backing;
+use coreplane_pmem::Pool;
+
+/// The file of a pool, as it is now. One that cannot be asked counts as removed.
+pub fn backing_of(pool: &Pool) -> Backing {
+    match pool.file_state() {
+        None => Backing::Whole,
+        Some(Ok(state)) if state.links > 0 && state.len >= state.expected => Backing::Whole,
+        Some(Ok(state)) if state.links > 0 => {
+            Backing::Shortened { len: state.len, expected: state.expected }
+        }
+        Some(_) => Backing::Removed,
+    }
+}
