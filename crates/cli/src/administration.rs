@@ -137,7 +137,15 @@ pub(crate) fn facts(matrix: &MatrixStore) -> Map<String, Value> {
 }
 
 /// What a device tells of its size and its health.
-const OF_DEVICES: [&str; 4] = ["pool_bytes", "live_bytes", "free_bytes", "damaged_pages"];
+const OF_DEVICES: [&str; 7] = [
+    "pool_bytes",
+    "live_bytes",
+    "free_bytes",
+    "damaged_pages",
+    "queue_bytes",
+    "queue_bytes_max",
+    "queue_waits",
+];
 
 /// What a matrix is and how it is, as JSON.
 pub(crate) fn status(matrix: &MatrixStore) -> Value {

@@ -66,8 +66,11 @@ fn read_and_write(client: &mut Client) -> Outcome<()> {
 const DEVICES: [&str; 4] = ["g0d0", "g0d1", "g1d0", "g1d1"];
 
 /// What is told of every device that is there.
-const OF_DEVICES: [(&str, &str); 20] = [
+const OF_DEVICES: [(&str, &str); 23] = [
     ("gauge", "queue"),
+    ("gauge", "queue_bytes"),
+    ("gauge", "queue_bytes_max"),
+    ("counter", "queue_waits_total"),
     ("counter", "ring_reads_total"),
     ("counter", "race_wins_total"),
     ("counter", "race_losses_total"),

@@ -18,6 +18,7 @@
 //! are freed once no caller is in them. Its shell stays, of a few KiB, so that a caller who has found it
 //! before need not be waited for.
 
+mod backlog;
 mod handing;
 mod leaving;
 mod lot;
@@ -31,8 +32,9 @@ use crate::believed::{Believed, Checked};
 use crate::group::Group;
 use crate::pace::Pace;
 use crate::race::Scratch;
-use crate::ring::Decisions;
+use crate::ring::{Decisions, RING_BYTES};
 use crate::track::{OnTheWay, Track};
+use backlog::{Backlog, bytes_of};
 use coreplane_engine::{Batch, Change, Engine, Error, Outcome, Result, WriteOptions};
 use coreplane_pmem::epoch::{Calls, Guard, Published, pin_in};
 use coreplane_pmem::spin::{self, Backoff};
@@ -94,7 +96,7 @@ pub(crate) struct Device {
     rings: Published<Option<Rings>, Calls>,
     /// How far the processor is with decisions.
     track: Arc<Track>,
-    jobs: ArrayQueue<Job>,
+    backlog: Backlog,
     submitted: AtomicU64,
     completed: AtomicU64,
     rest: AtomicU32,
@@ -182,7 +184,7 @@ impl Device {
             calls: AtomicU64::new(0),
             rings: Published::new(Some(Rings::new())),
             track: Arc::new(Track::new()),
-            jobs: ArrayQueue::new(JOBS),
+            backlog: Backlog::default(),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             rest: AtomicU32::new(AWAKE),
@@ -258,9 +260,16 @@ impl Device {
         let Some(rings) = self.rings(&guard).filter(|_| self.has_processor(group)) else {
             return Some(job);
         };
+        let (bytes, max) = (bytes_of(&job.batch), group.rules.queue_bytes_max);
+        if !self.backlog.add(bytes, max.saturating_sub(RING_BYTES)) {
+            self.backlog.note_refusal();
+            return Some(job);
+        }
         self.submitted.fetch_add(1, Ordering::AcqRel);
         if let Err(job) = rings.jobs.push(job) {
             self.submitted.fetch_sub(1, Ordering::AcqRel);
+            self.backlog.remove(bytes);
+            self.backlog.note_refusal();
             return Some(job);
         }
         // Either the processor sees what is in the ring, or its rest is seen here.
@@ -399,7 +408,8 @@ impl Device {
                 self.track.stop(lot.begin());
                 self.track.come_to(lot.end());
             }
-            while self.jobs.pop().is_some() {
+            while let Some(job) = rings.jobs.pop() {
+                self.backlog.remove(bytes_of(&job.batch));
                 self.completed.fetch_add(1, Ordering::AcqRel);
             }
             while rings.reads.pop().is_some() {}
@@ -411,6 +421,7 @@ impl Device {
                 self.make_lot((&group, rings), lot, scratch);
             } else if let Some(job) = rings.jobs.pop() {
                 self.in_call(|| group.catch_up_all(self, &job));
+                self.backlog.remove(bytes_of(&job.batch));
                 self.completed.fetch_add(1, Ordering::AcqRel);
             } else if rings.reads.is_empty() {
                 break;

@@ -80,7 +80,7 @@ impl Shared {
                     }
                 }
                 let position = Position { group: group.number, device: device.number };
-                devices.insert(position, told_of(device, stats));
+                devices.insert(position, told_of(device, group.rules.queue_bytes_max, stats));
             }
             sum.records += records;
             sum.dram_bytes += group.filter.dram_bytes();
@@ -152,8 +152,14 @@ fn add(sum: &mut Stats, stats: &Stats) {
 }
 
 /// What a device that is there tells of itself, and its engine.
-fn told_of(device: &Device, stats: Stats) -> DeviceStats {
-    let mut figures = vec![("queue", device.queued())];
+fn told_of(device: &Device, queue_bytes_max: u64, stats: Stats) -> DeviceStats {
+    let (bytes, waits) = device.backlog();
+    let mut figures = vec![
+        ("queue", device.queued()),
+        ("queue_bytes", bytes),
+        ("queue_bytes_max", queue_bytes_max),
+        ("queue_waits", waits),
+    ];
     figures.extend(device.pace.figures());
     figures.extend(device.scan_pace.scan_figures());
     figures.push(("ring_calls", device.calls()));

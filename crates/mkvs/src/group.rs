@@ -118,6 +118,8 @@ pub(crate) struct Rules {
     pub(crate) asks_filters: bool,
     /// How long a processor may be in one call.
     pub(crate) answers_within: Option<Duration>,
+    /// Bytes that may wait for a device.
+    pub(crate) queue_bytes_max: u64,
 }
 
 /// A write that was not made on as many devices as it waits for.

@@ -253,13 +253,7 @@ impl Matrix {
         let has_guests = record.has_guests || !record.moving.is_empty();
         let (watermark, horizon) = (record.watermark, record.horizon);
         let uncertain = Uncertainty::new(record.uncertain.clone());
-        let rules = Rules {
-            ack: record.ack,
-            prototype: record.prototype,
-            paths: options.paths(),
-            answers_within: options.answers_within,
-            asks_filters: !options.looks_only && record.prototype != Prototype::Ekv,
-        };
+        let rules = rules_of(&record, options);
         let primaries = record.primaries.clone();
         let shared = Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
             let groups = by_group(found).into_iter().map(|(number, devices)| {
@@ -314,6 +308,18 @@ impl Matrix {
             shared.make_filters(kept_at, options.threads())?;
         }
         Ok(Self { shared })
+    }
+}
+
+/// How the groups of a matrix are written and read.
+fn rules_of(record: &MembershipRecord, options: &Options) -> Rules {
+    Rules {
+        ack: record.ack,
+        prototype: record.prototype,
+        paths: options.paths(),
+        answers_within: options.answers_within,
+        queue_bytes_max: options.queue_bytes_max,
+        asks_filters: !options.looks_only && record.prototype != Prototype::Ekv,
     }
 }
 

@@ -24,6 +24,10 @@ pub struct Options {
     /// covers what goes through the rings, and not a call that the caller makes himself: nobody can take
     /// that from him. Half a minute if nothing is said.
     pub answers_within: Option<Duration>,
+    /// Bytes of keys and values that may wait for a device's processor, those of its ring among them: a
+    /// writer whose write would be more waits. One that is larger goes when nothing else waits. 16 MiB if
+    /// nothing is said.
+    pub queue_bytes_max: u64,
     /// The durability of writes that name none: as the devices' own. Batches are durable when they
     /// return, whatever it is but [`Durability::NoFlush`].
     pub durability: Durability,
@@ -45,6 +49,7 @@ impl Default for Options {
             read_path: ReadPath::default(),
             write_path: WritePath::default(),
             answers_within: Some(Duration::from_secs(30)),
+            queue_bytes_max: 16 << 20,
             durability: Durability::default(),
             looks_only: false,
             keeps_filters_from: kept::KEYS_MIN,

@@ -15,7 +15,10 @@ const FRESH: FillOptions = FillOptions { is_fresh: true, bytes_per_second_max: N
 /// What a process holds that grows with each device that stays.
 #[derive(Debug)]
 struct Held {
+    /// But for processors.
     threads: usize,
+    /// Processors that the place has, which are started when there is something to do.
+    processors: usize,
     descriptors: usize,
     /// Mappings of pools.
     mappings: usize,
@@ -30,14 +33,17 @@ fn held(shelf: &Shelf) -> Held {
     let directory = directory.parent().and_then(|it| it.to_str()).expect("a directory");
     let of_pools: Vec<&str> = maps.lines().filter(|line| line.contains(directory)).collect();
     let deleted = of_pools.iter().filter(|line| line.ends_with("(deleted)")).count();
-    let (threads, descriptors) = (count("/proc/self/task"), count("/proc/self/fd"));
-    Held { threads, descriptors, mappings: of_pools.len(), deleted }
+    let (names, descriptors) = (names_of_threads(), count("/proc/self/fd"));
+    let of_devices = names.iter().filter(|name| name.starts_with("coreplane-d")).count();
+    let processors = names.iter().filter(|name| *name == "coreplane-d0").count();
+    let threads = names.len() - of_devices;
+    Held { threads, processors, descriptors, mappings: of_pools.len(), deleted }
 }
 
 fn names_of_threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("of this process");
     let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
-    tasks.flatten().filter_map(name).collect()
+    tasks.flatten().filter_map(name).map(|name| name.trim_end().to_owned()).collect()
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -91,6 +97,7 @@ fn replaced_often(kind: Kind, ack: Ack, times: u32) {
                 after.threads <= before.threads
                     && after.descriptors <= before.descriptors
                     && after.mappings <= before.mappings
+                    && after.processors <= 1
                     && after.deleted == 0
             };
             // A thread that has been joined is listed for a moment longer; and others may start some.

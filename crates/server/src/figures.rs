@@ -33,6 +33,9 @@ const ROWS: &[Row] = &[
     // Of a device, as its matrix sees it.
     ("current", Gauge, "1 if the device is a current member of its group, 0 if it is absent or being filled."),
     ("queue", Gauge, "What waits for the device: lines of its ring, batches and reads."),
+    ("queue_bytes", Gauge, "Bytes of the writes that wait for the device."),
+    ("queue_bytes_max", Gauge, "Bytes of writes that may wait for the device."),
+    ("queue_waits", Counter, "Writes that waited since too much waited for the device."),
     ("ring_reads", Counter, "Reads that the device took from its ring."),
     ("ring_scans", Counter, "Stretches of scans that the device took from its ring."),
     ("ring_calls", Counter, "Other calls that the device took from its ring."),

@@ -117,7 +117,13 @@ fn show(out: &mut impl Write, status: &Value) -> io::Result<()> {
         let (place, standing) = (text(&device["device"]), text(&device["standing"]));
         if let Some(engine) = device["engine"].as_str() {
             let (free, all) = (bytes(&device["free_bytes"]), bytes(&device["pool_bytes"]));
-            writeln!(out, "{place:<8} {standing:<8} {engine}, {free} of {all} free")?;
+            write!(out, "{place:<8} {standing:<8} {engine}, {free} of {all} free")?;
+            if device["queue_bytes"].as_u64() > Some(0) {
+                let (waits, most) =
+                    (bytes(&device["queue_bytes"]), bytes(&device["queue_bytes_max"]));
+                write!(out, ", {waits} of {most} wait for it")?;
+            }
+            writeln!(out)?;
         } else {
             writeln!(out, "{place:<8} {standing}")?;
         }

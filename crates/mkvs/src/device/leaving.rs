@@ -8,6 +8,9 @@
 //! A thread of its own does it: an engine that is dropped unmaps its pool, and ends threads of its own, which
 //! may hang as the device does. Whoever has it done waits for it for a while, so that the space of the file
 //! is free again when there is to be a new one, but not for a device that was given up.
+//!
+//! A call that hangs, in whichever device, keeps all that leave after it has begun: they are freed when it
+//! returns.
 
 use super::Device;
 use coreplane_pmem::epoch::{Published, pin_in};

@@ -23,6 +23,7 @@ pub(super) fn pair(
         paths: Paths { reads, writes },
         asks_filters: true,
         answers_within: None,
+        queue_bytes_max: 16 << 20,
     };
     let device =
         |(number, engine)| Arc::new(Device::new(number, believed(engine).expect("it is there")));

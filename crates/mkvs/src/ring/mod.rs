@@ -11,6 +11,10 @@ use std::sync::atomic::AtomicU64;
 /// Lines of a ring: 256 KiB, which is more than a thousand writes of 100 bytes.
 const LINES: usize = 4096;
 
+/// Bytes of a line, and of a ring.
+pub(crate) const LINE_BYTES: u64 = 64;
+pub(crate) const RING_BYTES: u64 = LINES as u64 * LINE_BYTES;
+
 /// Lines of one write at most; what is longer goes another way.
 const LINES_OF_ONE: usize = LINES / 16;
 

@@ -1,0 +1,64 @@
+//! What waits for a device that is slow is bounded by its bytes.
+
+mod shelf;
+
+use coreplane_engine::{Engine, WriteOptions};
+use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape};
+use shelf::{Kind, Shelf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const MIB: usize = 1 << 20;
+const FOLLOWER: Position = Position { group: 0, device: 0 };
+
+fn figure(matrix: &Matrix, name: &str) -> u64 {
+    let stats = matrix.stats();
+    let device = stats.devices.iter().find(|it| it.name == "g0d0").expect("the follower");
+    let figure = device.figures.iter().find(|(known, _)| *known == name);
+    figure.unwrap_or_else(|| panic!("{name} is not told")).1
+}
+
+/// A follower that is gated, with values of this length: how many are acknowledged before a writer waits.
+fn acknowledged(lens: &[usize], total: u64) -> u64 {
+    let shelf = Shelf::new(Kind::Scmkv, 128 << 20);
+    let shape = Shape { groups: 1, devices: 2, ack: Ack::First, ..Shape::default() };
+    let options = Options { answers_within: None, ..Options::default() };
+    let matrix = Matrix::create(&shelf, shape, &options).expect("create");
+    let gate = shelf.gate(FOLLOWER);
+    gate.holds_puts.store(true, Ordering::SeqCst);
+    let (made, value) = (AtomicU64::new(0), vec![7; 32 * MIB]);
+    let put = |number: u64| {
+        let len = lens[(number as usize).min(lens.len() - 1)];
+        let (key, options) = (number.to_le_bytes(), WriteOptions::default());
+        matrix.put(&key, &value[..len], &options).expect("put");
+        made.fetch_add(1, Ordering::SeqCst);
+    };
+    let mut before = 0;
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| (0..total).for_each(put));
+        while figure(&matrix, "queue_waits") == 0 && !writer.is_finished() {
+            std::thread::yield_now();
+        }
+        before = made.load(Ordering::SeqCst);
+        let bytes = figure(&matrix, "queue_bytes");
+        let max = figure(&matrix, "queue_bytes_max").max(lens[0] as u64 + 8);
+        gate.holds_puts.store(false, Ordering::SeqCst);
+        assert!(bytes > 0 && bytes <= max, "{bytes} bytes wait, of {max}");
+    });
+    matrix.sync().expect("the follower has all");
+    assert_eq!((made.load(Ordering::SeqCst), figure(&matrix, "queue_bytes")), (total, 0));
+    let report = matrix.verify(&mut |_| {}).expect("verify");
+    assert!(report.is_sound(), "{:?}", report.damages);
+    before
+}
+
+#[test]
+fn values_of_a_mebibyte_wait_up_to_the_limit() {
+    let before = acknowledged(&[MIB], 40);
+    assert!((8..=16).contains(&before), "{before}");
+}
+
+/// It is larger than all that may wait, and waits alone.
+#[test]
+fn one_that_is_larger_than_the_limit_passes_when_nothing_waits() {
+    assert_eq!(acknowledged(&[17 * MIB, MIB], 3), 1);
+}
