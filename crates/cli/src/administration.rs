@@ -43,7 +43,7 @@ impl Administration for Administered {
             }
             _ => {
                 return Err("ERR try MATRIX STATUS, MATRIX REPLACE device [FRESH] [LIMIT bytes], \
-                            MATRIX ADDGROUP [LIMIT bytes] or MATRIX SCRUB [DEVICE device]"
+                            MATRIX RETIRE device, MATRIX ADDGROUP [LIMIT bytes] or MATRIX SCRUB [DEVICE device]"
                     .to_owned());
             }
         };
@@ -55,19 +55,19 @@ impl Administration for Administered {
     }
 
     fn figures(&self) -> Vec<(String, String)> {
-        let status = self.0.status();
+        let (slots, slots_moving) = self.0.slots();
         let mut figures = vec![
-            ("groups".to_owned(), status.slots.len().to_string()),
-            ("degraded".to_owned(), u8::from(status.is_degraded).to_string()),
-            ("slots_moving".to_owned(), status.slots_moving.to_string()),
+            ("groups".to_owned(), slots.len().to_string()),
+            ("degraded".to_owned(), u8::from(self.0.is_degraded()).to_string()),
+            ("slots_moving".to_owned(), slots_moving.to_string()),
         ];
         for (name, value) in facts(&self.0) {
             figures.push((name, value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
         }
-        for (position, standing) in &status.devices {
-            figures.push((format!("{position}_standing"), standing_name(*standing).to_owned()));
+        for (position, standing) in self.0.standings() {
+            figures.push((format!("{position}_standing"), standing_name(standing).to_owned()));
         }
-        if let Some(doing) = &status.doing {
+        if let Some(doing) = &self.0.doing() {
             figures.push(("work".to_owned(), doing.work.to_owned()));
             figures.push(("work_going_on".to_owned(), u8::from(doing.done.is_none()).to_string()));
             if let Some(Progress { done, total, .. }) = doing.progress {
@@ -171,10 +171,10 @@ pub(crate) fn status(matrix: &MatrixStore) -> Value {
         .map(|it| json!({"device": it.device.to_string(), "at_ms": it.at.0, "error": it.why}))
         .collect();
     let InDoubt { devices: of_devices, keys, ranges } = &status.in_doubt;
-    let of_devices: Vec<Value> = of_devices
-        .iter()
-        .map(|(place, leaves)| json!({"device": place.to_string(), "leaves": leaves}))
-        .collect();
+    let in_doubt = |(place, leaves): &(Position, usize)| json!({"device": place.to_string(), "leaves": leaves});
+    // Null while nobody knows.
+    let of_devices =
+        status.is_looked_at.then(|| of_devices.iter().map(in_doubt).collect::<Vec<_>>());
     let mut object = json!({
         "devices": status.devices.iter().map(device).collect::<Vec<Value>>(),
         "damaged": damaged,

@@ -87,7 +87,7 @@ pub(crate) fn open(config: &StoreConfig) -> Result<Store, Failure> {
 
 /// Says what whoever uses a store should know.
 pub(crate) fn warn(store: &Store) {
-    for warning in store.matrix().iter().flat_map(|matrix| matrix.status().warnings()) {
+    for warning in store.matrix().iter().flat_map(|matrix| matrix.warnings()) {
         eprintln!("coreplane: {warning}");
     }
 }

@@ -24,6 +24,7 @@
 //! - A store that is dropped without [`Store::close`] loses nothing; its next open recovers.
 
 mod config;
+mod doubts;
 mod matrix;
 mod store;
 mod tending;

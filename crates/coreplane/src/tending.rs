@@ -2,6 +2,7 @@
 //! meanwhile.
 
 use crate::config::{EngineChoice, StoreConfig};
+use crate::doubts::Doubts;
 use crate::matrix::{Directory, MatrixShape, places};
 use crate::store::{pool_engine, pool_page_size};
 use coreplane_engine::{Backing, Engine, Error, Progress, Remedy, Result, Stats};
@@ -115,22 +116,26 @@ pub struct MatrixStatus {
     pub departures: Vec<Departure>,
     /// What may have been lost when it was opened, since that was accepted.
     pub losses: Vec<Loss>,
-    /// What is in doubt; of devices, as it was when the store was opened or scrubbed last.
+    /// What is in doubt; of devices, as it was when the store was looked at or scrubbed last.
     pub in_doubt: InDoubt,
+    /// Devices have been looked at. Else nobody knows yet whether they have lost records.
+    pub is_looked_at: bool,
     /// Not all devices are current.
     pub is_degraded: bool,
     /// What was begun last by [`MatrixStore::begin`].
     pub doing: Option<Doing>,
 }
 
-impl MatrixStatus {
+impl MatrixStore {
     /// What whoever uses it should know, a line each: losses that were accepted, and why it is
-    /// degraded. Nothing of a matrix that is whole.
+    /// degraded. Nothing of a matrix that is whole. No device is asked.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings: Vec<String> = self.losses.iter().map(Loss::to_string).collect();
-        let lacking = self.devices.iter().filter(|(_, standing)| *standing != Standing::Current);
+        let (losses, devices) = (self.matrix.losses(), self.matrix.standings());
+        let damaged = self.matrix.damaged();
+        let mut warnings: Vec<String> = losses.iter().map(Loss::to_string).collect();
+        let lacking = devices.iter().filter(|(_, standing)| *standing != Standing::Current);
         for (position, standing) in lacking {
-            let why = match self.damaged.iter().find(|(place, _)| place == position) {
+            let why = match damaged.iter().find(|(place, _)| place == position) {
                 Some((_, how)) => format!("is damaged: {how}"),
                 None if *standing == Standing::Joining => "is not yet filled".to_owned(),
                 None => "is missing or out of date".to_owned(),
@@ -168,14 +173,14 @@ pub struct MatrixStore {
     matrix: Arc<Matrix>,
     config: StoreConfig,
     doing: Mutex<Option<Doing>>,
-    devices_in_doubt: Mutex<Option<Vec<(Position, usize)>>>,
+    doubts: Doubts,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl MatrixStore {
     pub(crate) fn new(matrix: Arc<Matrix>, config: StoreConfig) -> Self {
-        let (doing, devices_in_doubt) = (Mutex::default(), Mutex::default());
-        Self { matrix, config, doing, devices_in_doubt, thread: Mutex::default() }
+        let (doing, doubts) = (Mutex::default(), Doubts::default());
+        Self { matrix, config, doing, doubts, thread: Mutex::default() }
     }
 
     pub(crate) fn matrix(&self) -> &Arc<Matrix> {
@@ -186,9 +191,12 @@ impl MatrixStore {
     pub fn status(&self) -> MatrixStatus {
         let devices = self.matrix.standings();
         let (slots, slots_moving) = self.matrix.slots();
-        let is_degraded = devices.iter().any(|(_, standing)| *standing != Standing::Current);
-        let doing = self.doing.lock().clone();
-        let (damaged, in_doubt) = (self.matrix.damaged(), self.in_doubt());
+        let (is_degraded, doing) = (self.is_degraded(), self.doing());
+        let looked = self.doubts.look(&self.matrix);
+        let is_looked_at = looked.is_some();
+        let devices_in_doubt = looked.unwrap_or_default();
+        let in_doubt = InDoubt { devices: devices_in_doubt, ..self.matrix.keys_in_doubt() };
+        let damaged = self.matrix.damaged();
         let (departures, losses) = (self.matrix.departures(), self.matrix.losses());
         let backings = self.matrix.backings();
         let removed = self.removed(&devices, &backings);
@@ -207,6 +215,7 @@ impl MatrixStore {
             departures,
             losses,
             in_doubt,
+            is_looked_at,
             is_degraded,
             doing,
         }
@@ -241,11 +250,9 @@ impl MatrixStore {
         self.matrix.standings()
     }
 
-    /// To ask devices takes a look at each of their leaves: only once, and after whatever heals them.
-    fn in_doubt(&self) -> InDoubt {
-        let mut devices = self.devices_in_doubt.lock();
-        let devices = devices.get_or_insert_with(|| self.matrix.devices_in_doubt());
-        InDoubt { devices: devices.clone(), ..self.matrix.keys_in_doubt() }
+    /// How many slots each group owns, and how many are to move.
+    pub fn slots(&self) -> (Vec<usize>, usize) {
+        self.matrix.slots()
     }
 
     /// The epoch of the membership: it is raised with every change of who is current.
@@ -294,7 +301,7 @@ impl MatrixStore {
             Work::FinishMoves(options) => matrix.finish_moves(&options, progress).map(Done::Filled),
             Work::Scrub(device) => matrix.scrub_of(device, progress).map(Done::Scrubbed),
         };
-        *self.devices_in_doubt.lock() = None;
+        self.doubts.forget();
         done
     }
 
@@ -333,9 +340,10 @@ impl MatrixStore {
     /// Ends what is being done in the background, which can go on when the matrix is opened again.
     pub(crate) fn interrupt(&self) {
         self.matrix.interrupt();
-        let Some(thread) = self.thread.lock().take() else { return };
+        let thread = self.thread.lock().take();
         // A panic there has been reported by its thread.
-        let _ended = thread.join().is_ok();
+        let _ended = thread.map(|it| it.join().is_ok());
+        self.doubts.end();
     }
 
     /// As the store's, with the engine, the pages and the size that the devices have which are there.

@@ -66,7 +66,7 @@ impl Shared {
     /// fullest is.
     pub(crate) fn stats(&self) -> Stats {
         let (mut sum, mut fullest) = (Stats::default(), 0.0_f64);
-        let mut devices = BTreeMap::new();
+        let (mut devices, lost) = (BTreeMap::new(), self.intents.lost());
         for group in self.groups.iter() {
             let now = group.standings.now();
             let (members, mut records) = (now.members(), 0);
@@ -75,8 +75,9 @@ impl Shared {
                 if members & 1 << device.number != 0 {
                     add(&mut sum, &stats);
                     if device.number == now.primary() {
-                        let own = crate::open::own_records(&*device.engine).unwrap_or(0);
-                        records = stats.records.saturating_sub(own);
+                        // The membership record, and intents; no device is called for that.
+                        let intents = lost.iter().filter(|it| it.group == group.number).count();
+                        records = stats.records.saturating_sub(1 + intents as u64);
                     }
                 }
                 let position = Position { group: group.number, device: device.number };

@@ -123,3 +123,41 @@ fn a_read_that_hangs_is_made_on_another() {
     put_all(&matrix, b"another");
     check_all(&matrix, b"another");
 }
+
+/// A write hangs on a device, and a change of the membership, which is written to it as well. Whoever asks how
+/// the matrix is needs no lock that they hold, and no answer of the device.
+#[test]
+fn who_asks_how_it_is_is_told_while_a_device_hangs() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 1, devices: 3, ack: Ack::All, prototype: Prototype::Mkvs };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    put_all(&matrix, b"value");
+    let gate = shelf.gate(at(0));
+    for holds in [&gate.holds_puts, &gate.holds_gets, &gate.holds_looks] {
+        holds.store(true, Ordering::SeqCst);
+    }
+    let told = std::thread::scope(|scope| {
+        let let_go = || {
+            for holds in [&gate.holds_puts, &gate.holds_gets, &gate.holds_looks] {
+                holds.store(false, Ordering::SeqCst);
+            }
+        };
+        scope.spawn(|| matrix.put(b"key", b"value", &WriteOptions::default()).expect("put"));
+        scope.spawn(|| matrix.retire(at(2)).expect("retire"));
+        wait_until(|| gate.held_puts.load(Ordering::SeqCst) == 2);
+        let (says, told) = std::sync::mpsc::channel();
+        let asked = || {
+            let (standings, epoch, slots) = (matrix.standings(), matrix.epoch(), matrix.slots());
+            let (stats, backings) = (matrix.stats(), matrix.backings());
+            let is_told = matrix.damaged().is_empty() && matrix.departures().is_empty();
+            (standings.len(), epoch > 0, slots.1, stats.devices.len(), backings.len(), is_told)
+        };
+        scope.spawn(move || says.send(asked()));
+        let told = told.recv_timeout(Duration::from_secs(60));
+        let_go();
+        told
+    });
+    assert_eq!(told, Ok((3, true, 0, 3, 3, true)));
+    assert!(is_absent(&matrix, 2) && !is_absent(&matrix, 0));
+    check_all(&matrix, b"value");
+}

@@ -52,7 +52,7 @@ fn facts(path: &Path, store: &Store) -> Result<Value, Failure> {
     }
     if let (Some(facts), Some(matrix)) = (facts.as_object_mut(), store.matrix()) {
         facts.extend(administration::facts(matrix));
-        facts.insert("degraded".to_owned(), matrix.status().is_degraded.into());
+        facts.insert("degraded".to_owned(), matrix.is_degraded().into());
     }
     Ok(facts)
 }

@@ -67,7 +67,11 @@ fn status(looked: &Looked) -> Outcome {
         let store = tended.pool.look()?;
         // Nobody has counted them in the background.
         let counted = store.counted();
-        let status = matrix_of(&store, tended).map(|matrix| administration::status(matrix));
+        let status = matrix_of(&store, tended).map(|matrix| {
+            // Here nobody else is held up.
+            while !matrix.status().is_looked_at {}
+            administration::status(matrix)
+        });
         store.close()?;
         let mut status = status?;
         status["records"] = counted?.0.into();
@@ -170,6 +174,9 @@ fn show(out: &mut impl Write, status: &Value) -> io::Result<()> {
 }
 
 fn show_doubts(out: &mut impl Write, doubts: &Value) -> io::Result<()> {
+    if doubts["devices"].is_null() {
+        writeln!(out, "whether devices have lost records is being looked at")?;
+    }
     for device in doubts["devices"].as_array().into_iter().flatten() {
         let (place, leaves) = (device["device"].as_str().unwrap_or_default(), &device["leaves"]);
         writeln!(out, "{place:<8} has lost records of {leaves} leaves (`scrub` heals it)")?;

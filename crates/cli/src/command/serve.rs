@@ -102,7 +102,7 @@ fn start_up_line(serve: &Serve, store: &Store, server: &Server) -> String {
     let mut places: Vec<_> =
         server.local_addr().map(|address| address.to_string()).into_iter().collect();
     places.extend(serve.unixsocket.as_ref().map(|path| path.display().to_string()));
-    let is_degraded = store.matrix().is_some_and(|matrix| matrix.status().is_degraded);
+    let is_degraded = store.matrix().is_some_and(|matrix| matrix.is_degraded());
     let degraded = if is_degraded { " (degraded)" } else { "" };
     let metrics = server.metrics_addr().map(|address| format!("; metrics on {address}"));
     let metrics = metrics.unwrap_or_default();
