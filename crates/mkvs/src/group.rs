@@ -73,6 +73,8 @@ pub(crate) struct Group {
     pub(crate) asked: Asked,
     /// All keys were there when the filter was filled: what it has not the group has not.
     pub(crate) is_listed: AtomicBool,
+    /// Nobody has listed its keys since it was opened: that is to be done in the background.
+    pub(crate) is_to_be_listed: AtomicBool,
     /// The stretch of sequences in which somebody looked how full the filter is; and keys that batches
     /// have written.
     pub(crate) looked_at: AtomicU64,
@@ -156,6 +158,7 @@ impl Group {
             filter,
             asked: Asked::default(),
             is_listed: AtomicBool::new(true),
+            is_to_be_listed: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
             batched: AtomicU64::new(0),
             pending,

@@ -9,6 +9,9 @@
 //! (1 + i/l) of what it is made for, and what is inserted between two looks (1,024 writes of the matrix).
 //! Nothing else bounds it. A filter that is fuller says "perhaps" more often, and is never wrong
 //! otherwise; and when it has room it is looked at again, before anybody asks.
+//!
+//! The same thread fills the filters of a matrix that was not closed, and has many keys, after it is open.
+//! Until then a filter says "perhaps" of every key, and nobody asks it.
 
 use crate::bloom::{FilterError, Rebuild, hash_of};
 use crate::counters::Count;
@@ -21,8 +24,9 @@ use crate::scrub::show_sure;
 use coreplane_engine::{Entry, Error, Result};
 use coreplane_pmem::spin;
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{JoinHandle, Thread};
 
 /// How full a filter is when more room is asked for.
@@ -47,6 +51,22 @@ pub(crate) struct Grower {
     is_asked: AtomicBool,
     thread: OnceLock<Thread>,
     handle: Mutex<Option<JoinHandle<()>>>,
+    /// Held by a thread that makes a filter anew.
+    filling: Mutex<()>,
+}
+
+/// What became of filling a filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filling {
+    Done,
+    /// Writes were taken back all the time: the old one is in force.
+    TakenBack,
+    /// There are more keys than were to be listed.
+    TooMany,
+}
+
+fn unusable(error: FilterError) -> Error {
+    Error::Unusable(error.to_string())
 }
 
 impl Grower {
@@ -82,9 +102,12 @@ fn run(matrix: &Weak<Shared>) {
 impl Shared {
     /// Has the filter of a group grow if it is about to be full; does not wait for it.
     pub(crate) fn look_after_filter(&self, group: &Group) {
-        if group.filter.load() <= FULL {
-            return;
+        if group.filter.load() > FULL || group.is_to_be_listed.load(Ordering::Relaxed) {
+            self.ask_grower();
         }
+    }
+
+    fn ask_grower(&self) {
         self.grower.is_asked.store(true, Ordering::Release);
         match self.grower.thread.get() {
             Some(thread) => thread.unpark(),
@@ -107,15 +130,41 @@ impl Shared {
         }
     }
 
-    /// Makes all filters anew that are about to be full, until none is.
+    /// Makes all filters that nobody has filled yet, and anew those that are about to be full, until none is.
     fn grow(&self) {
-        while let Some(group) = self.groups.iter().find(|group| group.filter.load() > FULL) {
+        let is_new = |group: &Group| group.is_to_be_listed.load(Ordering::Acquire);
+        let is_due = |group: &&Arc<Group>| is_new(group) || group.filter.load() > FULL;
+        while let Some(group) = self.groups.iter().find(is_due) {
+            let is_growth = !is_new(group);
             if !self.fill_filter(group).unwrap_or(false) {
                 // Until somebody asks again.
                 return;
             }
-            self.counters.add(Count::Growths, 1);
+            group.is_to_be_listed.store(false, Ordering::Release);
+            self.counters.add(Count::Growths, i64::from(is_growth));
         }
+    }
+
+    /// Fills the filter of a group that is being opened, if it has at most so many keys; else that is done later, and the
+    /// filter says "perhaps" until then. Nobody else is in the group yet.
+    ///
+    /// # Errors
+    /// As the engine, and if there is no memory.
+    pub(crate) fn fill_now_or_later(&self, group: &Group, most: u64) -> Result<()> {
+        // Of a device that was closed it is known.
+        let counted = |device: &Arc<Device>| device.engine.stats().records;
+        let (room, keys) = group.ask(|device| Ok((least_room(device), counted(device))))?;
+        let filled = match keys > most {
+            true => Filling::TooMany,
+            false => self.fill_up_to(group, room, Some(most))?,
+        };
+        if filled != Filling::Done {
+            group.filter.admit_all().map_err(unusable)?;
+            group.is_listed.store(false, Ordering::Release);
+            group.is_to_be_listed.store(true, Ordering::Release);
+            self.ask_grower();
+        }
+        Ok(())
     }
 
     /// Makes the filter of a group anew, twice as large as it has keys, from those of a device; false if
@@ -124,14 +173,20 @@ impl Shared {
     /// # Errors
     /// As the engine, if there is no memory, and if the matrix is closed meanwhile.
     pub(crate) fn fill_filter(&self, group: &Group) -> Result<bool> {
+        // Another thread may be at it.
+        let _turn = self.grower.filling.lock();
+        let (keys, room) = group.ask(|device| Ok((device.engine.len()?, least_room(device))))?;
+        self.fill_up_to(group, (2 * keys).max(room), None).map(|filled| filled == Filling::Done)
+    }
+
+    /// The same, with room for so many keys, if there are not more of them than `most`.
+    fn fill_up_to(&self, group: &Group, capacity: u64, most: Option<u64>) -> Result<Filling> {
         for _ in 0..TRIES {
-            let (keys, room) =
-                group.ask(|device| Ok((device.engine.len()?, least_room(device))))?;
-            let capacity = (2 * keys).max(room);
-            let unusable = |error: FilterError| Error::Unusable(error.to_string());
             let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
             let taken_back = self.pending.taken_back();
-            let is_listed = self.list_all(group, &rebuild)?;
+            let Some(is_listed) = self.list_all(group, &rebuild, most)? else {
+                return Ok(Filling::TooMany);
+            };
             // What was deleted when it was listed, and taken back since, is there and was not listed; what
             // may be taken back yet is waited for.
             self.pending.wait_for_turns();
@@ -142,23 +197,32 @@ impl Shared {
             group.is_listed.fetch_and(is_listed, Ordering::AcqRel);
             rebuild.finish();
             group.is_listed.store(is_listed, Ordering::Release);
-            return Ok(true);
+            return Ok(Filling::Done);
         }
-        Ok(false)
+        Ok(Filling::TakenBack)
     }
 
-    /// Counts all keys of a group in a filter that is made anew; false if some cannot be listed.
-    fn list_all(&self, group: &Group, rebuild: &Rebuild<'_>) -> Result<bool> {
+    /// Counts all keys of a group in a filter that is made anew; false if some cannot be listed, and none if
+    /// there are more than `most`.
+    fn list_all(
+        &self,
+        group: &Group,
+        rebuild: &Rebuild<'_>,
+        most: Option<u64>,
+    ) -> Result<Option<bool>> {
+        let (counted, most) = (Cell::new(0_u64), most.unwrap_or(u64::MAX));
         // Only now: what was counted in the old table alone is on this device when it is listed. What
         // one had listed that has failed is counted twice: that is "perhaps".
         let mut add = |entry: Entry<'_>| {
             if !is_reserved(entry.key) {
                 rebuild.add(hash_of(entry.key));
+                counted.set(counted.get() + 1);
             }
         };
-        match self.read_through(group, &mut |device| self.list(device, &mut add)) {
+        let is_enough = || counted.get() > most;
+        match self.read_through(group, &mut |device| self.list(device, &mut add, &is_enough)) {
             Err(error) if is_damage(&error) => {}
-            read => return read.map(|()| true),
+            read => return read.map(|()| (!is_enough()).then_some(true)),
         }
         // Each has lost something: what they have together is all that can be listed.
         for device in group.of(group.members()) {
@@ -168,16 +232,21 @@ impl Shared {
                 shown => shown?,
             }
         }
-        Ok(false)
+        Ok(Some(false))
     }
 
-    /// Shows all records of a device.
-    fn list(&self, device: &Device, show: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
+    /// Shows all records of a device, or as many as are enough.
+    fn list(
+        &self,
+        device: &Device,
+        show: &mut dyn FnMut(Entry<'_>),
+        is_enough: &dyn Fn() -> bool,
+    ) -> Result<()> {
         let mut cursor = 0;
         loop {
             self.check_writable()?;
             cursor = device.engine.iterate(cursor, AT_A_TIME, show)?;
-            if cursor == 0 {
+            if cursor == 0 || is_enough() {
                 return Ok(());
             }
         }

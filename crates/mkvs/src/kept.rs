@@ -14,6 +14,7 @@ use crate::device::Device;
 use crate::group::Group;
 use crate::matrix::Shared;
 use crate::membership::record::RESERVED;
+use crate::options::Options;
 use coreplane_engine::{Completion, Durability, Engine, Error, Result, WriteOptions};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -184,22 +185,19 @@ impl Shared {
         }
     }
 
-    /// Makes the filters: of what was kept at the close with this epoch, or of all keys.
+    /// Makes the filters: of what was kept at the close with this epoch, or of all keys, be it later.
     ///
     /// # Errors
     /// As the engines, and if there is no memory.
-    pub(crate) fn make_filters(&self, kept_at: Option<u64>, threads: usize) -> Result<()> {
+    pub(crate) fn make_filters(&self, kept_at: Option<u64>, options: &Options) -> Result<()> {
         let groups: Vec<_> = self.groups.iter().collect();
-        let made = side_by_side(&groups, threads, |group| {
+        let made = side_by_side(&groups, options.threads(), |group| {
             let mut members = group.of(group.members());
             let is_kept = kept_at.is_some_and(|epoch| {
                 let read = |device: &std::sync::Arc<Device>| read(group, &*device.engine, epoch);
                 members.any(|device| matches!(read(device), Ok(true)))
             });
-            if !is_kept && !self.fill_filter(group)? {
-                group.is_listed.store(false, Ordering::Release);
-            }
-            Ok(())
+            if is_kept { Ok(()) } else { self.fill_now_or_later(group, options.lists_at_open) }
         });
         made.into_iter().collect::<Result<Vec<()>>>()?;
         let mut members = self.groups.iter().flat_map(|group| group.of(group.members()));

@@ -305,7 +305,7 @@ impl Matrix {
             return Err(error);
         }
         if !options.looks_only {
-            shared.make_filters(kept_at, options.threads())?;
+            shared.make_filters(kept_at, options)?;
         }
         Ok(Self { shared })
     }

@@ -37,6 +37,9 @@ pub struct Options {
     /// Filters of at least so many keys are kept at a close, so that the next open need not read every
     /// key.
     pub keeps_filters_from: u64,
+    /// Filters of at most so many keys are filled before an open returns, unless they were kept; larger ones
+    /// in the background, and devices are asked for every key until they are.
+    pub lists_at_open: u64,
     /// Threads that open devices and fill filters; 0: one for each processor.
     pub threads: usize,
 }
@@ -53,6 +56,7 @@ impl Default for Options {
             durability: Durability::default(),
             looks_only: false,
             keeps_filters_from: kept::KEYS_MIN,
+            lists_at_open: kept::KEYS_MIN,
             threads: 0,
         }
     }

@@ -173,3 +173,57 @@ fn what_was_kept_is_not_taken_if_a_number_of_its_head_is_wrong() {
     }
     assert!(numbers > 6, "{numbers}");
 }
+
+/// After a kill nobody waits until all keys are listed: devices are asked for every key, whoever writes
+/// meanwhile, and when the filter is there it has what was written.
+#[test]
+fn after_a_kill_keys_are_listed_beside_readers_and_writers() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let shelf = closed(kind);
+        let matrix = opened(&shelf);
+        put(&matrix, KEYS..KEYS + 1);
+        drop(matrix);
+        let options = Options { lists_at_open: 100, ..options() };
+        let matrix = Matrix::open(&shelf, &options, &|_| {}).expect("open");
+        let denied = || matrix.stats().figure("filter_denied").expect("a figure");
+        // Each key has one write: of those that were there, and of new ones.
+        for number in KEYS / 2..KEYS {
+            matrix.delete(&key(number), &WriteOptions::default()).expect("delete");
+        }
+        put(&matrix, KEYS + 1..2 * KEYS);
+        for number in (DELETED..KEYS / 2).chain(KEYS..2 * KEYS) {
+            assert!(matrix.get(&key(number)).expect("get").is_some(), "{number} is denied");
+        }
+        let is_absent = |number| matrix.get(&key(number)).expect("get").is_none();
+        let mut number = 2 * KEYS;
+        while denied() == 0 {
+            assert!(is_absent(number));
+            number += 1;
+        }
+        assert!((KEYS / 2..KEYS).all(is_absent));
+        for number in (DELETED..KEYS / 2).chain(KEYS..2 * KEYS) {
+            assert!(matrix.get(&key(number)).expect("get").is_some(), "{number} is denied");
+        }
+        matrix.close().expect("close");
+    }
+}
+
+/// Whoever opens it lists no more than that, and goes on while others list the rest.
+#[test]
+fn an_open_after_a_kill_lists_few_keys() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let shelf = closed(kind);
+        drop(opened(&shelf));
+        let options = Options { lists_at_open: 100, ..options() };
+        shelf.holds_filters.store(true, Ordering::SeqCst);
+        let matrix = Matrix::open(&shelf, &options, &|_| {}).expect("open");
+        // What is newer on each of four devices, and the first keys of each of two groups.
+        let made = looks(&shelf);
+        assert!(matrix.get(&key(DELETED)).expect("get").is_some());
+        assert!(matrix.get(&key(KEYS)).expect("get").is_none());
+        let denied = matrix.stats().figure("filter_denied");
+        shelf.holds_filters.store(false, Ordering::SeqCst);
+        assert!(made <= 6 && denied == Some(0), "{kind:?}: {made} looks, {denied:?} denied");
+        matrix.close().expect("close");
+    }
+}

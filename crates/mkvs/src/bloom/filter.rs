@@ -162,6 +162,17 @@ impl Filter {
         Image(self.switch.current())
     }
 
+    /// Says "perhaps" of every key until it is made anew: nobody knows the keys of the group yet.
+    ///
+    /// # Errors
+    /// As [`Filter::rebuild`].
+    pub(crate) fn admit_all(&self) -> Result<(), FilterError> {
+        let rebuild = self.rebuild(KEYS_PER_LINE)?;
+        rebuild.next.saturate();
+        rebuild.finish();
+        Ok(())
+    }
+
     /// True if it should be made anew with more room. To be asked now and then, such as once in a
     /// thousand insertions.
     pub fn needs_growth(&self) -> bool {

@@ -43,6 +43,8 @@ pub(crate) struct Gate {
     pub(crate) is_out: AtomicBool,
     /// Every call waits, before it begins or before it returns.
     pub(crate) is_stalled: AtomicBool,
+    /// Whoever fills filters in the background waits.
+    holds_filters: Arc<AtomicBool>,
     /// All devices fail at one moment: whoever cuts the power has the same one.
     power: Arc<Power>,
     /// The calls of the device's own processor wait.
@@ -117,8 +119,8 @@ impl Gate {
     }
 
     /// One whose device fails when the power is cut.
-    pub(crate) fn powered_by(power: Arc<Power>) -> Self {
-        Self { power, ..Self::default() }
+    pub(crate) fn powered_by(power: Arc<Power>, holds_filters: Arc<AtomicBool>) -> Self {
+        Self { power, holds_filters, ..Self::default() }
     }
 
     fn holds_up(&self) -> bool {
@@ -187,6 +189,10 @@ impl Around for Gate {
     fn begin(&self, call: Call<'_>) -> Result<Let<'_>> {
         if matches!(call, Call::Get) {
             self.gets.fetch_add(1, Ordering::SeqCst);
+        }
+        if matches!(call, Call::Look) && std::thread::current().name() == Some("coreplane-filters")
+        {
+            wait_while(|| is(&self.holds_filters));
         }
         if matches!(call, Call::Look) {
             self.looks.fetch_add(1, Ordering::SeqCst);

@@ -13,7 +13,7 @@ use coreplane_scmkv::{Geometry, Placement, Scmkv};
 use gate::{Gate, Power};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Which engine the devices have.
@@ -39,6 +39,8 @@ pub(crate) struct Shelf {
     engines: Mutex<HashMap<Position, Weak<dyn Engine>>>,
     /// Of those that are opened from now on: set when their power is cut.
     power: Mutex<Arc<Power>>,
+    /// Whoever fills filters in the background waits.
+    pub(crate) holds_filters: Arc<AtomicBool>,
 }
 
 impl Shelf {
@@ -64,7 +66,19 @@ impl Shelf {
     fn of(directory: tempfile::TempDir, kind: Kind, size: u64) -> Self {
         let (sizes, gates, engines) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (media, power) = (MediaChoice::Auto, Mutex::default());
-        Self { directory, kind, is_mixed: false, media, size, sizes, gates, engines, power }
+        let holds_filters = Arc::default();
+        Self {
+            directory,
+            kind,
+            is_mixed: false,
+            media,
+            size,
+            sizes,
+            gates,
+            engines,
+            power,
+            holds_filters,
+        }
     }
 
     fn kind_at(&self, place: Position) -> Kind {
@@ -130,7 +144,7 @@ impl Shelf {
     }
 
     fn with_gate(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
-        let gate = Arc::new(Gate::powered_by(self.power()));
+        let gate = Arc::new(Gate::powered_by(self.power(), Arc::clone(&self.holds_filters)));
         self.gates.lock().expect("lock").insert(place, Arc::clone(&gate));
         self.engines.lock().expect("lock").insert(place, Arc::downgrade(&engine));
         Arc::new(Surrounded { engine, around: gate })

@@ -112,6 +112,12 @@ impl Table<AtomicU64> {
         to.extend(words.flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()));
     }
 
+    /// Sets all counters to their end, where they stay: it says "perhaps" of every key, and any may be taken
+    /// from it.
+    pub(in crate::bloom) fn saturate(&self) {
+        self.words_from(0).for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+    }
+
     /// Sets the counters from `offset` on; false if there are not so many.
     pub(in crate::bloom) fn restore(&self, offset: u64, bytes: &[u8]) -> bool {
         let (whole, rest) = bytes.as_chunks::<8>();
