@@ -55,7 +55,7 @@ use root::{Root, Roots};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// An open pool. The file stays locked until the pool and every [`Arc`] of its space are gone.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub struct Pool {
     medium: Medium,
     file: Option<Opened>,
     unsafe_shutdowns: Option<UnsafeShutdowns>,
-    faulting_in: Option<FaultIn>,
+    faulting_in: OnceLock<Option<FaultIn>>,
 }
 
 /// The file beneath a pool.
@@ -152,7 +152,7 @@ impl Pool {
             medium: chosen.medium.clone(),
             file: None,
             unsafe_shutdowns: None,
-            faulting_in: None,
+            faulting_in: OnceLock::new(),
         })
     }
 
@@ -177,7 +177,6 @@ impl Pool {
         let mut pool = Self::adopt(space, &chosen)?;
         pool.note_unsafe_shutdowns(chosen.unsafe_shutdowns)?;
         pool.file = pool.space.backing().map(|file| Opened { path: path.to_owned(), file });
-        pool.faulting_in = FaultIn::start(&pool.space);
         Ok(pool)
     }
 
@@ -234,7 +233,7 @@ impl Pool {
             medium: chosen.medium.clone(),
             file: None,
             unsafe_shutdowns: None,
-            faulting_in: None,
+            faulting_in: OnceLock::new(),
         })
     }
 
@@ -307,6 +306,13 @@ impl Pool {
     pub fn outlive(&self) -> std::io::Result<bool> {
         crate::poison::install_handler()?;
         Ok(self.space.outlive())
+    }
+
+    /// Faults an opened pool in, in the background, so that later accesses need not: for whoever has read
+    /// what it takes to begin. Before that it would take its processor and its locks of the kernel. Does
+    /// nothing where it is not worth it, or a second time.
+    pub fn fault_in(&self) {
+        self.faulting_in.get_or_init(|| FaultIn::start(&self.space));
     }
 
     /// The mapped pool.

@@ -95,7 +95,9 @@ impl Scmkv {
         let open = if options.is_copy { Pool::open_copy } else { Pool::open };
         let pool = open(path, &OpenOptions { media }).map_err(open::pool_error)?;
         outlive(&pool, options.outlives_medium)?;
-        Self::start(Store::open(pool, &options, progress)?, &options)
+        let store = Store::open(pool, &options, progress)?;
+        store.pool.fault_in();
+        Self::start(store, &options)
     }
 
     /// Creates a store in the simulator's memory.

@@ -3,7 +3,8 @@
 
 use super::error::{IoContext, PoolError};
 use crate::media::Behaviour;
-use crate::space::Space;
+use crate::space::{Access, Space};
+use parking_lot::Mutex;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use std::fs::File;
@@ -137,26 +138,40 @@ pub(super) fn fault_in(space: &Space, start: u64, len: u64) {
     }
     let never = AtomicBool::new(false);
     let middle = (len / 2).next_multiple_of(CHUNK).min(len);
+    let fresh = |at, len| space.populate(at, len);
     std::thread::scope(|scope| {
-        let second = || populate(space, start + middle, len - middle, &never);
+        let second = || populate((start + middle, len - middle), &never, fresh);
         let builder = std::thread::Builder::new().name("pool-fault-in".to_owned());
         let alone = middle == len || builder.spawn_scoped(scope, second).is_err();
-        populate(space, start, middle, &never);
+        populate((start, middle), &never, fresh);
         if alone {
             second();
         }
     });
 }
 
-fn populate(space: &Space, start: u64, len: u64, stop: &AtomicBool) {
+fn populate((start, len): (u64, u64), stop: &AtomicBool, chunk: impl Fn(u64, u64)) {
     let end = start + len;
     let mut at = start;
     while at < end && !stop.load(Ordering::Relaxed) {
-        let chunk = CHUNK.min(end - at);
-        space.populate(at, chunk);
-        at += chunk;
+        let len = CHUNK.min(end - at);
+        chunk(at, len);
+        at += len;
     }
 }
+
+/// How pages that were written before are faulted in. In memory the kernel maps those around a page that is
+/// read with it, and for stores as well; on a DAX file a store to a page that was only read faults again.
+fn access_of(space: &Space) -> Access {
+    match space.behaviour() {
+        Behaviour::Emulated(_) => Access::Read,
+        _ => Access::Write,
+    }
+}
+
+/// Held while a chunk is faulted in behind somebody's back: the devices of a matrix take turns, so that they
+/// take one processor at most.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// Faults an opened pool in behind the back of whoever opened it. Ends when all is in, or when it
 /// is dropped (which waits for one chunk), so that a closed pool is unlocked at once.
@@ -176,7 +191,13 @@ impl FaultIn {
         let (space, stopped) = (Arc::clone(space), Arc::clone(&stop));
         let thread = std::thread::Builder::new()
             .name("pool-fault-in".to_owned())
-            .spawn(move || populate(&space, 0, space.len(), &stopped))
+            .spawn(move || {
+                let access = access_of(&space);
+                populate((0, space.len()), &stopped, |at, len| {
+                    let _turn = TURN.lock();
+                    space.populate_for(at, len, access);
+                });
+            })
             .ok()?;
         Some(Self { stop, thread: Some(thread) })
     }

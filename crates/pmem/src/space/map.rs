@@ -3,7 +3,7 @@
 //! The whole reserve is claimed from the system once, without access; growth maps more of it in
 //! place, so that no offset, slice or handle ever moves.
 
-use super::Space;
+use super::{Access, Space};
 use crate::media::Behaviour;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::cell::RefCell;
@@ -212,15 +212,18 @@ impl Mapping {
     }
 
     /// Faults the range in, where the kernel can (Linux 5.14); best effort.
-    pub(super) fn populate(&self, offset: u64, len: u64) {
+    pub(super) fn populate(&self, offset: u64, len: u64, access: Access) {
         let len = len.min(self.len().saturating_sub(offset));
         if len == 0 {
             return;
         }
-        // SAFETY: the range is mapped; populating changes no byte.
-        let _best_effort = unsafe {
-            rustix::mm::madvise(self.at(offset).cast(), len as usize, Advice::LinuxPopulateWrite)
+        let advice = match access {
+            Access::Read => Advice::LinuxPopulateRead,
+            Access::Write => Advice::LinuxPopulateWrite,
         };
+        // SAFETY: the range is mapped; populating changes no byte.
+        let _best_effort =
+            unsafe { rustix::mm::madvise(self.at(offset).cast(), len as usize, advice) };
     }
 }
 

@@ -43,6 +43,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use sync::Syncer;
 
+/// What is done to memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Loads.
+    Read,
+    /// Stores as well.
+    Write,
+}
+
 /// What a page is claimed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
@@ -295,9 +304,14 @@ impl Space {
 
     /// Touches every page of the range so that no later access faults (best effort).
     pub fn populate(&self, offset: u64, len: u64) {
+        self.populate_for(offset, len, Access::Write);
+    }
+
+    /// As [`Space::populate`], for such accesses.
+    pub(crate) fn populate_for(&self, offset: u64, len: u64, access: Access) {
         // What was lost would be memory for nothing.
         if self.check_lost().is_ok() {
-            self.mapping.populate(offset, len);
+            self.mapping.populate(offset, len, access);
         }
     }
 
