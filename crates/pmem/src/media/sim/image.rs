@@ -140,7 +140,18 @@ impl Sim {
 
     /// What a power cut at this moment leaves.
     pub fn crash(&self, eviction: Eviction) -> Image {
-        let (machine, _) = self.machine();
+        self.crash_at(usize::MAX, eviction)
+    }
+
+    /// What has happened to the medium so far: stores, flushes, fences.
+    pub fn events(&self) -> usize {
+        self.recorder.with_log(|log| log.events.len())
+    }
+
+    /// What a power cut behind the first so many events has left: for a test that lets operations run, and
+    /// then draws in which of them the power went.
+    pub fn crash_at(&self, events: usize, eviction: Eviction) -> Image {
+        let (machine, _) = self.machine_at(events);
         let pending = choice::pending(&machine);
         let kept: Vec<Kept> = match eviction {
             Eviction::Nothing => vec![Kept::default(); pending.len()],
@@ -169,10 +180,15 @@ impl Sim {
     }
 
     fn machine(&self) -> (Machine, Vec<EarlyRead>) {
+        self.machine_at(usize::MAX)
+    }
+
+    fn machine_at(&self, events: usize) -> (Machine, Vec<EarlyRead>) {
         let mut machine = Machine::new(self.options.model, self.before.clone());
         let mut early = Vec::new();
         self.recorder.with_log(|log| {
-            log.events.iter().for_each(|event| machine.step(log, event, &mut early));
+            let events = log.events.iter().take(events);
+            events.for_each(|event| machine.step(log, event, &mut early));
         });
         (machine, early)
     }

@@ -1,0 +1,401 @@
+//! One pool that lives through dozens of power cuts and kills, with writes between them: what one recovery
+//! leaves undone, the next but one comes across.
+//!
+//! A story with one cut asks whether recovery finds what is there. Whether it has struck out, durably, what it
+//! found not to count, shows only when pages were written anew since, and the power went again. So here each
+//! life begins with the image that the last one left; the power goes behind any store, in recovery too; and
+//! what a life has shown is what the next begins with. The clock goes on, and is set back at a restart.
+//!
+//! `COREPLANE_TEST_SCALE=full` runs more seeds.
+
+use coreplane_bptree::{Bptree, Options};
+use coreplane_engine::model::ManualClock;
+use coreplane_engine::{Batch, Change, Durability, Engine, Error, UnixMillis, WriteOptions};
+use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What time it is at the beginning of each life.
+const START: u64 = 1_800_000_000_000;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Value {
+    bytes: Vec<u8>,
+    expires_at: Option<u64>,
+}
+
+/// What a key may be.
+type States = Vec<Option<Value>>;
+
+type Changes = Vec<(u16, Option<Value>)>;
+
+#[derive(Debug, Clone)]
+enum Op {
+    /// More than one change are a batch.
+    Write(Changes),
+    /// May be lost until the next sync.
+    Relaxed(Changes),
+    Sync,
+    Clear,
+    Look(u16),
+    Wait(u64),
+    Close,
+}
+
+/// How the pools of a test are.
+#[derive(Clone, Copy)]
+struct World {
+    model: Model,
+    keys: u16,
+    /// Every key in so many is long (0: none is).
+    long_in: u16,
+    is_relaxed: bool,
+    pages: u64,
+}
+
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below
+    }
+}
+
+/// A pool, and what is known of it.
+struct Pool {
+    world: World,
+    draw: Draw,
+    clock: ManualClock,
+    states: BTreeMap<u16, States>,
+    serial: u64,
+}
+
+impl Pool {
+    fn new(world: World, seed: u64) -> Self {
+        let states = (0..world.keys).map(|number| (number, vec![None])).collect();
+        let clock = ManualClock::starting_at(UnixMillis(START));
+        Self { world, draw: Draw(seed << 8), clock, states, serial: 0 }
+    }
+
+    fn key(&self, number: u16) -> Vec<u8> {
+        let key = format!("key-{number:03}").into_bytes();
+        let is_long = self.world.long_in > 0 && number.is_multiple_of(self.world.long_in);
+        if is_long { [vec![b'k'; 460], key].concat() } else { key }
+    }
+
+    fn options(&self) -> Options {
+        Options { time: Some(self.clock.as_clock()), background: false, ..Options::default() }
+    }
+
+    fn value(&mut self) -> Option<Value> {
+        self.serial += 1;
+        let (serial, draw) = (self.serial, &mut self.draw);
+        let len = if draw.next(20) == 0 { 1100 + draw.next(3000) } else { 8 + draw.next(250) };
+        let bytes = (0..len).map(|at| (serial * 31 + at) as u8).collect();
+        let expires_at = (draw.next(6) == 0).then(|| self.clock.now().0 + draw.next(60));
+        (draw.next(10) > 2).then_some(Value { bytes, expires_at })
+    }
+
+    fn op(&mut self) -> Op {
+        let count = match self.draw.next(40) {
+            0 => return Op::Sync,
+            1 => return Op::Wait(self.draw.next(30)),
+            2..6 => return Op::Look(self.draw.next(u64::from(self.world.keys)) as u16),
+            6 if self.draw.next(4) == 0 => return Op::Clear,
+            7..14 => 2 + self.draw.next(10),
+            _ => 1,
+        };
+        let numbers: BTreeSet<u16> =
+            (0..count).map(|_| self.draw.next(u64::from(self.world.keys)) as u16).collect();
+        let changes = numbers.into_iter().map(|number| (number, self.value())).collect();
+        let is_relaxed = self.world.is_relaxed && self.draw.next(3) > 0;
+        if is_relaxed { Op::Relaxed(changes) } else { Op::Write(changes) }
+    }
+
+    fn write(&self, store: &Bptree, changes: &Changes, durability: Option<Durability>) {
+        let of = |value: &Option<Value>| {
+            let expires_at = value.as_ref().and_then(|it| it.expires_at).map(UnixMillis);
+            WriteOptions { durability, expires_at, ..WriteOptions::default() }
+        };
+        let made = match changes.as_slice() {
+            [(number, Some(value))] => {
+                let options = of(&Some(value.clone()));
+                store.put(&self.key(*number), &value.bytes, &options).map(drop)
+            }
+            [(number, None)] => store.delete(&self.key(*number), &of(&None)).map(drop),
+            several => {
+                let mut batch = Batch::new();
+                for (number, value) in several {
+                    let key = self.key(*number);
+                    batch.push(match value {
+                        Some(Value { bytes, expires_at }) => {
+                            let expires_at = expires_at.map(UnixMillis);
+                            Change::Put { key, value: bytes.clone(), expires_at }
+                        }
+                        None => Change::Delete { key },
+                    });
+                }
+                store.apply(&batch, &of(&None)).map(drop)
+            }
+        };
+        made.expect("there is room");
+    }
+
+    fn run(&self, store: &Bptree, op: &Op) {
+        match op {
+            Op::Write(changes) => self.write(store, changes, None),
+            Op::Relaxed(changes) => self.write(store, changes, Some(Durability::RELAXED)),
+            Op::Sync => store.sync().expect("sync"),
+            Op::Clear => store.clear().expect("clear"),
+            Op::Look(number) => {
+                let found = store.get(&self.key(*number)).expect("get");
+                // All of it is this thread's own.
+                let newest = self.states[number].last().expect("a state");
+                let newest = newest.as_ref().filter(|it| !self.has_expired(it));
+                // By a clock that was set back since, somebody was told that it has passed.
+                let may_be_told = newest.is_none_or(|it| it.expires_at.is_some());
+                let is_right = found.as_ref() == newest.map(|it| &it.bytes);
+                assert!(is_right || found.is_none() && may_be_told, "{number}: {newest:.100?}");
+            }
+            Op::Wait(millis) => self.clock.advance(*millis),
+            Op::Close => store.close().expect("close"),
+        }
+    }
+
+    fn has_expired(&self, value: &Value) -> bool {
+        value.expires_at.is_some_and(|at| at <= self.clock.now().0)
+    }
+
+    /// What an operation that has returned leaves.
+    fn acknowledge(&mut self, op: &Op) {
+        let now = self.clock.now().0;
+        match op {
+            Op::Write(changes) => {
+                for (number, value) in changes {
+                    self.states.insert(*number, vec![value.clone()]);
+                }
+            }
+            Op::Relaxed(changes) => {
+                for (number, value) in changes {
+                    self.states.entry(*number).or_default().push(value.clone());
+                }
+            }
+            Op::Sync | Op::Close => self.states.values_mut().for_each(|it| {
+                it.drain(..it.len() - 1);
+            }),
+            Op::Clear => self.states.values_mut().for_each(|it| *it = vec![None]),
+            Op::Look(number) => {
+                // Nobody who was told that it has expired is told otherwise later; nor of any other
+                // that expires no later.
+                let states = &self.states[number];
+                let told = states.last().and_then(|it| it.as_ref()?.expires_at);
+                let Some(told) = told.filter(|at| *at <= now) else { return };
+                let is_told = |it: &Option<Value>| {
+                    it.as_ref().is_some_and(|it| it.expires_at.is_some_and(|at| at <= told))
+                };
+                for states in self.states.values_mut() {
+                    states.iter_mut().filter(|it| is_told(it)).for_each(|it| *it = None);
+                }
+            }
+            Op::Wait(_) => {}
+        }
+    }
+
+    /// What has come of a pool; from here on that is what it is.
+    fn check(&mut self, store: &Bptree, open: Option<&Op>, what: &str) {
+        let mut is_made = BTreeSet::new();
+        for number in 0..self.world.keys {
+            let found = store.get(&self.key(number)).unwrap_or_else(|it| panic!("{what}: {it}"));
+            let is_it = |state: &Option<Value>| match state {
+                None => found.is_none(),
+                // What has expired may have been told of, by a split for one.
+                Some(value) => {
+                    found.as_ref() == Some(&value.bytes)
+                        || found.is_none() && value.expires_at.is_some()
+                }
+            };
+            let new: Option<Option<Value>> = match open {
+                Some(Op::Write(changes) | Op::Relaxed(changes)) => {
+                    changes.iter().find(|it| it.0 == number).map(|it| it.1.clone())
+                }
+                Some(Op::Clear) => Some(None),
+                _ => None,
+            };
+            let states = self.states.get_mut(&number).expect("a key");
+            let old = states.iter().rev().find(|it| is_it(it)).cloned();
+            match (old, new.filter(|it| is_it(it))) {
+                (Some(old), None) => *states = vec![old],
+                (None, Some(new)) => {
+                    is_made.insert(number);
+                    *states = vec![new];
+                }
+                // Nobody can tell; what expires sooner may be gone sooner.
+                (Some(old), Some(new)) => *states = vec![old, new],
+                (None, None) => {
+                    let found = found.map(|it| it.len());
+                    panic!("{what}: key {number} has {found:?} bytes, not one of {states:.300?}")
+                }
+            }
+        }
+        // All of it or nothing.
+        let all: Changes = match open {
+            Some(Op::Write(changes)) => changes.clone(),
+            Some(Op::Clear) => (0..self.world.keys).map(|number| (number, None)).collect(),
+            _ => Vec::new(),
+        };
+        if !is_made.is_empty() {
+            for (number, value) in all {
+                let states = self.states.get_mut(&number).expect("a key");
+                assert!(states.contains(&value), "{what}: {number} was not made with {is_made:?}");
+                *states = vec![value];
+            }
+        }
+        let report = store.verify(&mut |_| {}).expect("verify");
+        assert!(report.is_sound(), "{what}: {report:?}");
+        assert_eq!(store.len().expect("len"), report.records, "{what}");
+        assert_eq!(store.doubts().expect("doubts"), [], "{what}");
+    }
+
+    /// Lives, and what the power leaves when it goes; how many operations there were.
+    fn live(&mut self, image: Option<&Image>, life: u64, what: &str) -> (Image, u64) {
+        let world = self.world;
+        let len = world.pages * 4096;
+        let options = SimOptions {
+            len,
+            max_len: len,
+            page_size: 4096,
+            model: world.model,
+            non_temporal: self.draw.next(2) == 0,
+            ..SimOptions::default()
+        };
+        let mut sim = match image {
+            None => Sim::new(&options).expect("memory"),
+            Some(image) => image.reopen().expect("memory"),
+        };
+        // As by the clock of whoever comes next.
+        self.clock.set(UnixMillis(START + life));
+        let space = || Arc::clone(sim.space());
+        let store = match image {
+            None => Bptree::simulated_create(space(), &self.options()),
+            Some(_) => Bptree::simulated_open(space(), &self.options()),
+        };
+        let mut store = store.unwrap_or_else(|error: Error| panic!("{what}: {error}"));
+        if image.is_some() {
+            self.check(&store, None, what);
+        }
+        // The power may go in recovery: then nobody has seen what it found.
+        let mut first = if image.is_some() { 0 } else { sim.events() };
+        let mut done: Vec<(Op, usize)> = Vec::new();
+        let mut kept = self.states.clone();
+        for _ in 0..5 + self.draw.next(60) {
+            let op = if self.draw.next(80) == 0 { Op::Close } else { self.op() };
+            self.run(&store, &op);
+            self.acknowledge(&op);
+            let is_close = matches!(op, Op::Close);
+            done.push((op, sim.events()));
+            if is_close || self.draw.next(60) == 0 {
+                // Or killed: whatever was stored is there, and a cut takes what was not flushed.
+                drop(store);
+                for states in self.states.values_mut() {
+                    states.drain(..states.len() - 1);
+                }
+                first = sim.events();
+                done.clear();
+                sim = sim.killed().expect("memory");
+                store = Bptree::simulated_open(Arc::clone(sim.space()), &self.options())
+                    .unwrap_or_else(|error| panic!("{what}, killed: {error}"));
+                self.check(&store, None, what);
+                kept = self.states.clone();
+                first = if is_close { first } else { sim.events() };
+            }
+        }
+        let operations = done.len() as u64;
+        let end = sim.events();
+        // Nobody is cut behind the last store for nothing: most of what matters is in an operation.
+        let at = first + self.draw.next((end - first) as u64 + 1) as usize;
+        let eviction = match self.draw.next(5) {
+            0 => Eviction::Nothing,
+            1 => Eviction::Everything,
+            seed => Eviction::Seeded(seed + (life << 8)),
+        };
+        let cut = sim.crash_at(at, eviction);
+        // What was acknowledged by then.
+        self.states = kept;
+        self.clock.set(UnixMillis(START + life));
+        let mut in_flight = None;
+        for (op, returned) in done {
+            if returned > at {
+                in_flight = Some(op);
+                break;
+            }
+            if let Op::Wait(millis) = op {
+                self.clock.advance(millis);
+            }
+            self.acknowledge(&op);
+        }
+        drop(store);
+        let sim = cut.reopen().expect("memory");
+        let found = Bptree::simulated_open(Arc::clone(sim.space()), &self.options())
+            .unwrap_or_else(|error| panic!("{what}, cut at {at} of {end}: {error}"));
+        self.check(&found, in_flight.as_ref(), &format!("{what}, cut at {at} of {end}"));
+        drop(found);
+        // The next life begins with this recovery made, in full, in part, or not at all.
+        let next = match self.draw.next(3) {
+            0 => cut,
+            1 => sim.crash(Eviction::Everything),
+            _ => {
+                let at = self.draw.next(sim.events() as u64 + 1) as usize;
+                sim.crash_at(at, Eviction::Seeded(life))
+            }
+        };
+        (next, operations)
+    }
+}
+
+fn lives(world: World, seeds: std::ops::Range<u64>) {
+    let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
+    let seeds =
+        if is_full { seeds.start..seeds.start + 20 * (seeds.end - seeds.start) } else { seeds };
+    let mut operations = 0;
+    for seed in seeds.clone() {
+        let mut pool = Pool::new(world, seed);
+        let mut image = None;
+        for life in 0..30 {
+            let (next, made) =
+                pool.live(image.as_ref(), life, &format!("seed {seed}, life {life}"));
+            (image, operations) = (Some(next), operations + made);
+        }
+    }
+    assert!(operations > 300 * (seeds.end - seeds.start), "{operations} operations");
+}
+
+const WORLD: World =
+    World { model: Model::X86, keys: 40, long_in: 0, is_relaxed: false, pages: 40 };
+
+#[test]
+fn a_pool_lives_through_dozens_of_power_cuts() {
+    lives(WORLD, 1..9);
+}
+
+#[test]
+fn where_a_fence_is_a_sync() {
+    lives(World { model: Model::File, ..WORLD }, 101..107);
+}
+
+#[test]
+fn where_most_writes_are_relaxed() {
+    lives(World { is_relaxed: true, ..WORLD }, 201..207);
+}
+
+#[test]
+fn where_keys_are_long() {
+    lives(World { long_in: 3, pages: 96, ..WORLD }, 301..305);
+}
+
+/// A leaf is split and merged all the time, and its pages come round soon.
+#[test]
+fn where_pages_are_few() {
+    lives(World { keys: 12, pages: 24, ..WORLD }, 401..409);
+}
