@@ -5,6 +5,7 @@ mod check;
 mod fuzz;
 mod install;
 mod measure;
+mod mutants;
 mod nightly;
 mod sanitize;
 mod suite;
@@ -23,7 +24,8 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  test [--quick]                        check, all tests, reduced thread sanitizer, the VM;
+  test [--quick]                        check, all tests, some mutants, reduced thread
+                                        sanitizer, the VM;
                                         installs what it needs, says what it left out.
                                         --quick: the workspace's tests alone
   check                                 fmt, clippy, doc, deny, typos, tidy
@@ -34,11 +36,13 @@ cargo xtask COMMAND
                                         --reduced: the index and epoch kernels alone
   vm [--probe]                          the DAX path in a virtual machine, with its power cut;
                                         --probe: detection alone
+  mutants [--handful | --list | NAME…]  makes the mistakes of the catalogue, one by one: those that the
+                                        tests do not notice are failures; a name may be a beginning
   measure engines|figures|restart|server
                                         what it costs and how fast it is, beside floors and peers;
                                         `measure help` has the options
   nightly [--fuzz-seconds N] [STAGE…]   all of it, at full scale, and fuzzing and peers; or some of
-                                        its stages: check tests thread address vm peers fuzz
+                                        its stages: check tests mutants thread address vm peers fuzz
 ";
 
 fn main() -> ExitCode {
@@ -74,6 +78,7 @@ fn run(command: &str, rest: &[String]) -> Outcome<()> {
             tally.close()
         }
         "measure" => measure::run(&root, rest),
+        "mutants" => mutants::command(&root, rest),
         "vm" => vm::run(&root, rest).map(|verdict| println!("{verdict}")),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::install::apt_install;
 use crate::sanitize::{self, Extent, Sanitizer};
 use crate::tally::Tally;
-use crate::{Outcome, cargo, check, fuzz, suite};
+use crate::{Outcome, cargo, check, fuzz, mutants, suite};
 
 /// Tests look here for how much they may do: unset for what fits into a coffee break, `full` for
 /// all seeds, rounds and crash images.
@@ -21,13 +21,14 @@ pub(crate) const SCALE: &str = "COREPLANE_TEST_SCALE";
 const FUZZING: Duration = Duration::from_secs(180);
 
 const USAGE: &str = "usage: cargo xtask nightly [--fuzz-seconds N] [STAGE…]\n\
-                     stages: check tests thread address vm peers fuzz";
+                     stages: check tests mutants thread address vm peers fuzz";
 
 /// A part of the night.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Check,
     Tests,
+    Mutants,
     Thread,
     Address,
     Machine,
@@ -36,9 +37,10 @@ enum Stage {
 }
 
 /// All of them, in their order: what is quick and finds most comes first.
-const STAGES: [(&str, Stage); 7] = [
+const STAGES: [(&str, Stage); 8] = [
     ("check", Stage::Check),
     ("tests", Stage::Tests),
+    ("mutants", Stage::Mutants),
     ("thread", Stage::Thread),
     ("address", Stage::Address),
     ("vm", Stage::Machine),
@@ -94,6 +96,7 @@ fn one(root: &Path, stage: Stage, fuzzing: Duration, tally: &mut Tally) -> Outco
             Ok(())
         }
         Stage::Tests => tests(root, tally),
+        Stage::Mutants => mutants::run(root, &mutants::Extent::All, tally),
         Stage::Thread => sanitize::run(root, Sanitizer::Thread, &Extent::full(), tally),
         Stage::Address => sanitize::run(root, Sanitizer::Address, &Extent::full(), tally),
         Stage::Machine => {

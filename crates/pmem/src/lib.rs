@@ -27,6 +27,7 @@ pub mod epoch;
 pub mod huge;
 pub mod isolation;
 pub mod media;
+pub mod mutant;
 pub mod order;
 pub mod poison;
 pub mod pool;

@@ -94,3 +94,26 @@ fn a_flush_outside_the_pool_does_nothing() {
     space.flush((1 << 16) - 8, 8);
     assert_eq!(space.flushes_and_fences().0, before.0 + 1);
 }
+
+#[test]
+fn a_writer_goes_back_to_what_is_published_and_no_further() {
+    let (space, mut writer) = with_a_record();
+    let start = u64::from(LOG_PAGE) * PAGE;
+    writer.append(&[&[8; 64]]).unwrap();
+    assert!(writer.rewind(start + 64), "nothing of it is published");
+    writer.append(&[&[9; 64]]).unwrap();
+    assert!(!writer.rewind(start + 56) && !writer.rewind(start + 136));
+    writer.publish_early();
+    assert_eq!(space.watermarks(LOG_PAGE), Some((128, 64)), "what is seen early is not durable");
+    assert!(!writer.rewind(start + 64));
+}
+
+#[test]
+fn what_is_said_to_be_durable_publishes_nothing() {
+    let (space, _writer) = with_a_record();
+    assert!(space.adopt_log(LOG_PAGE + 1, PAGE as u32 - 1));
+    space.mark_durable(LOG_PAGE + 1, u32::MAX);
+    assert_eq!(space.watermarks(LOG_PAGE + 1), Some((PAGE as u32 - 1, PAGE as u32)));
+    let pen = coreplane_pmem::Pen::new(&space);
+    assert!(pen.take_up(LOG_PAGE + 1).is_err(), "a writer goes on at a word");
+}

@@ -9,6 +9,7 @@ mod format_lock;
 mod leftovers;
 mod length;
 mod links;
+mod mutants;
 mod names;
 mod source;
 mod statements;
@@ -149,6 +150,8 @@ fn find(root: &Path, tree: &Tree) -> Outcome<Vec<Finding>> {
     length::check(&length::read_allowed(root)?, tree, &mut findings);
     format_lock::check(&format_lock::read_lock(root)?, tree, &mut findings);
     let table = fs::read_to_string(root.join("ARCHITECTURE.md"))?;
+    mutants::check_feature(&mutants::read_metadata(root)?, &mut findings);
+    mutants::check_names(tree, &mut findings);
     floors::check(&table, &floors::read_packages(root)?, &mut findings);
     Ok(findings)
 }

@@ -8,6 +8,7 @@
 use super::error::{IoContext, PoolError};
 use super::root::{self, Root};
 use super::types::CreateOptions;
+use crate::mutant;
 use crate::space::{Durable, Space, Word};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -121,11 +122,23 @@ impl Static {
         for (at, value) in words.iter().enumerate().skip(1) {
             word(space, at)?.store(*value);
         }
-        space.persist(0, 8 * STATIC_WORDS as u64)?;
         let magic = word(space, 0)?;
+        if mutant!("pmem.header.magic_first") {
+            magic.store(words[0]);
+        }
+        if !mutant!("pmem.header.flush") {
+            space.flush(0, 8 * STATIC_WORDS as u64);
+        }
+        if !mutant!("pmem.header.fence") {
+            space.fence()?;
+        }
         magic.store(words[0]);
-        magic.flush();
-        space.fence()?;
+        if !mutant!("pmem.header.magic_flush") {
+            magic.flush();
+        }
+        if !mutant!("pmem.header.magic_fence") {
+            space.fence()?;
+        }
         Ok(())
     }
 
@@ -143,7 +156,7 @@ impl Static {
         if words[0] != MAGIC {
             return Err(no_pool(words[0], stored == computed));
         }
-        if stored != computed {
+        if stored != computed && !mutant!("pmem.header.checksum") {
             let what = "the static header".to_owned();
             return Err(PoolError::ChecksumMismatch { what, offset: 0, stored, computed });
         }

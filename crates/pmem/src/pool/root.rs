@@ -26,6 +26,7 @@
 use super::error::PoolError;
 use super::header::{self, Words};
 use super::types::ROOT_WORDS;
+use crate::mutant;
 use crate::space::Space;
 
 // media-format: begin pool
@@ -133,7 +134,11 @@ struct Mismatch {
 
 impl Mismatch {
     fn check(stored: u32, computed: u32) -> Result<(), Self> {
-        if stored == computed { Ok(()) } else { Err(Self { stored, computed }) }
+        if stored == computed || mutant!("pmem.root.checksum") {
+            Ok(())
+        } else {
+            Err(Self { stored, computed })
+        }
     }
 
     fn at(self, what: &str, word: usize) -> PoolError {
@@ -300,7 +305,7 @@ impl Roots {
         let decoded = decode(&header::words_of(space)?, uuid)?;
         let root = decoded.current()?;
         let roots = Self { uuid, generation: decoded.generation(), root };
-        if decoded.state.writing {
+        if decoded.state.writing && !mutant!("pmem.root.uncompleted") {
             roots.write_slots(space)?;
             roots.write_state(space, false)?;
         }
@@ -314,7 +319,12 @@ impl Roots {
     /// Replaces the root; durable when it returns.
     pub(super) fn replace(&mut self, space: &Space, root: Root) -> Result<(), PoolError> {
         let next = Self { uuid: self.uuid, generation: self.generation + 1, root };
-        next.write_state(space, true)?;
+        if !mutant!("pmem.root.unannounced") {
+            next.write_state(space, true)?;
+        }
+        if mutant!("pmem.root.state_first") {
+            next.write_state(space, false)?;
+        }
         next.write_slots(space)?;
         next.write_state(space, false)?;
         *self = next;
@@ -327,14 +337,24 @@ impl Roots {
             for (at, value) in slot.iter().enumerate() {
                 header::word(space, start + at)?.store(*value);
             }
-            space.persist(8 * start as u64, 8 * SLOT_WORDS as u64)?;
+            if !mutant!("pmem.root.flush") {
+                space.flush(8 * start as u64, 8 * SLOT_WORDS as u64);
+            }
+            if !mutant!("pmem.root.fence") {
+                space.fence()?;
+            }
         }
         Ok(())
     }
 
     fn write_state(&self, space: &Space, writing: bool) -> Result<(), PoolError> {
         header::word(space, STATE)?.store(State::of(self.generation, writing).encode(self.uuid));
-        space.persist(8 * STATE as u64, 8)?;
+        if !mutant!("pmem.root.state_flush") {
+            space.flush(8 * STATE as u64, 8);
+        }
+        if !mutant!("pmem.root.state_fence") {
+            space.fence()?;
+        }
         Ok(())
     }
 

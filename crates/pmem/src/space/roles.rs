@@ -11,6 +11,7 @@
 //! the page, and that it was not in service since. Word pages never retire, since their handles are
 //! not bound to a guard.
 
+use crate::mutant;
 use crate::order::LINE;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -281,7 +282,7 @@ impl Roles {
         };
         let mut current = word.load(Ordering::Relaxed);
         while let Role::Log { published, durable } = Role::from_word(current)
-            && current & (WRITER | RECOVERED) == RECOVERED
+            && (current & (WRITER | RECOVERED) == RECOVERED || mutant!("pmem.recovery.cut"))
         {
             let lowered = log_word(published.min(to), durable.min(to)) | RECOVERED;
             match word.compare_exchange_weak(current, lowered, Ordering::AcqRel, Ordering::Relaxed)
@@ -299,7 +300,9 @@ impl Roles {
             return false;
         };
         let mut current = word.load(Ordering::Relaxed);
-        while matches!(Role::from_word(current), Role::Log { .. }) && current & WRITER == 0 {
+        while matches!(Role::from_word(current), Role::Log { .. })
+            && (current & WRITER == 0 || mutant!("pmem.page.retire_under_writer"))
+        {
             match word.compare_exchange_weak(current, RETIRED, Ordering::SeqCst, Ordering::Relaxed)
             {
                 Ok(_) => return true,

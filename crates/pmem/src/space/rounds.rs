@@ -11,6 +11,7 @@
 //! rounds over a device; the crash simulator runs the same numbers over its own.
 
 use super::SyncError;
+use crate::mutant;
 
 /// The rounds of one medium.
 #[derive(Debug, Clone, Default)]
@@ -29,7 +30,7 @@ impl Rounds {
     /// The generation of the round that covers everything flushed so far; `dirty`: something was
     /// flushed since the last one began.
     pub(crate) fn covering(&self, dirty: bool) -> u64 {
-        self.begun + u64::from(dirty)
+        self.begun + u64::from(dirty && !mutant!("pmem.sync.covers"))
     }
 
     /// Asks for the rounds up to `generation`; false if that changes nothing.
@@ -70,7 +71,7 @@ impl Rounds {
         if let Err(error) = result {
             self.error.get_or_insert(error);
         }
-        if self.error.is_none() {
+        if self.error.is_none() || mutant!("pmem.sync.failure") {
             self.ended = self.begun;
         }
         self.error.is_none()

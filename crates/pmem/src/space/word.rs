@@ -7,6 +7,7 @@
 
 use super::Space;
 use crate::media::{Behaviour, Trace};
+use crate::mutant;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -116,6 +117,9 @@ impl<'a, G: Grade> Word<'a, G> {
     /// Flushes its line.
     #[inline]
     pub fn flush(&self) {
+        if mutant!("pmem.word.flush") {
+            return;
+        }
         self.space.flush(self.offset, 8);
     }
 }

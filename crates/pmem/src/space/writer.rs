@@ -3,6 +3,7 @@
 use super::Space;
 use crate::arch;
 use crate::media::Behaviour;
+use crate::mutant;
 use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
@@ -319,7 +320,9 @@ impl PageWriter {
     /// Flushes what was appended from `offset` on.
     #[inline]
     pub fn flush_from(&self, offset: u64) {
-        self.space.flush(offset, self.next_offset() - offset);
+        if !mutant!("pmem.writer.flush") {
+            self.space.flush(offset, self.next_offset() - offset);
+        }
     }
 
     /// Lets readers see everything appended so far, which the caller has made durable.
@@ -334,6 +337,9 @@ impl PageWriter {
     #[inline]
     pub fn publish_early(&mut self) {
         self.published = self.tail;
+        if mutant!("pmem.writer.published_is_durable") {
+            self.space.roles.raise_both(self.page, self.tail);
+        }
         self.space.roles.raise_published(self.page, self.tail);
     }
 
@@ -341,7 +347,8 @@ impl PageWriter {
     /// starts there. False if some of it is published.
     pub fn rewind(&mut self, offset: u64) -> bool {
         let within = offset.wrapping_sub(self.start);
-        if within < u64::from(self.published) || within > u64::from(self.tail) {
+        let is_published = within < u64::from(self.published) && !mutant!("pmem.writer.rewind");
+        if is_published || within > u64::from(self.tail) {
             return false;
         }
         self.tail = within as u32;

@@ -1,0 +1,54 @@
+//! Mistakes on purpose, by which the tests are tested.
+//!
+//! A test suite is worth what it finds. So the sources carry the classic mistakes of persistent
+//! memory (a flush left out, a publish before its fence, a checksum that nobody looks at), each as
+//! one line that does nothing:
+//!
+//! ```
+//! # use coreplane_pmem::mutant;
+//! # let (flush, fence) = (|| (), || ());
+//! if !mutant!("example.flush") {
+//!     flush();
+//! }
+//! fence();
+//! ```
+//!
+//! In a build with the feature `mutants` the variable `COREPLANE_MUTANT` names the one that is made
+//! in this process. `cargo xtask mutants` makes all of them, one after the other, and fails if the
+//! tests that should have met one have passed. Without the feature [`is_on`] is the constant
+//! `false`, and the program is what it would be without these lines. `cargo xtask tidy` sees to it
+//! that nothing but a command line turns the feature on, and that the names here and in the
+//! catalogue (`xtask/src/mutants`) are the same.
+
+/// The variable that names the mistake.
+pub const VARIABLE: &str = "COREPLANE_MUTANT";
+
+/// True if this mistake is to be made.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub const fn is_on(_name: &str) -> bool {
+    false
+}
+
+/// True if this mistake is to be made.
+#[cfg(feature = "mutants")]
+pub fn is_on(name: &str) -> bool {
+    static CHOSEN: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
+    CHOSEN.get_or_init(|| std::env::var(VARIABLE).ok()).as_deref() == Some(name)
+}
+
+/// True if the mistake of this name is to be made: see [`mutant`](mod@crate::mutant).
+#[macro_export]
+macro_rules! mutant {
+    ($name:literal) => {
+        $crate::mutant::is_on($name)
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn no_mistake_is_made_unasked() {
+        assert!(!mutant!("nobody asks for this"));
+    }
+}
