@@ -25,6 +25,7 @@ use crate::ring::{self, NewPart, Place};
 use crate::store::{STEP, Store};
 use coreplane_engine::{Batch, Change, Error, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
 
@@ -284,7 +285,9 @@ impl Store {
                 let standing = self.look_to_write(guard, locked.page, locked.leaf, step.key)?;
                 let rests_on = self.rests_on_old(locked.page, standing.old.as_ref());
                 if step.is_idle(&standing, rests_on.is_durable()) {
-                    self.flush_leaf(&locked)?;
+                    if !mutant!("bptree.batch.idle_flush") {
+                        self.flush_leaf(&locked)?;
+                    }
                 } else {
                     mine.push((next, standing));
                 }
@@ -390,7 +393,9 @@ impl Store {
             shares[number].heirs = Some(images);
             rest = others;
         }
-        self.fence()?;
+        if !mutant!("bptree.batch.heirs_fence") {
+            self.fence()?;
+        }
         Ok(gone)
     }
 
@@ -429,7 +434,7 @@ impl Store {
         let (mut dead, mut sparse) = (Vec::new(), Vec::new());
         shares.retain(|share| !share.is_idle());
         {
-            let _publishing = self.isolation.begin();
+            let _publishing = (!mutant!("bptree.batch.isolation")).then(|| self.isolation.begin());
             for share in &mut shares {
                 share.locked.held.begin();
             }

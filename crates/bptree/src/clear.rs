@@ -18,6 +18,7 @@ use crate::pages::Patience;
 use crate::store::{Root, STEP, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
 use coreplane_pmem::spin;
 use coreplane_record::Kind;
 use std::sync::atomic::Ordering;
@@ -83,7 +84,9 @@ impl Store {
             let root = Root::from_words(self.pool.root());
             let held = if root.held > 0 { root.held.max(version + 1) } else { 0 };
             let version_base = root.version_base.max(version);
-            let cleared_births = image.life.birth;
+            let now =
+                if mutant!("bptree.clear.births") { root.cleared_births } else { image.life.birth };
+            let cleared_births = now;
             self.set_root(Root { version_base, cleared_births, held, ..root })?;
             self.version_base.store(version_base, Ordering::Release);
             // Before anybody else writes to the root what is kept.

@@ -8,6 +8,7 @@ use crate::keys::{Edge, tag_of_field};
 use crate::leaf::{Begun, Head, Life, PLACES, generation};
 use crate::store::{FAREWELL, Store};
 use coreplane_engine::{Error, Result};
+use coreplane_pmem::mutant;
 use coreplane_pmem::{Pen, WriteMode};
 use coreplane_record::{Header, Kind, Original, View};
 use std::cell::Cell;
@@ -181,10 +182,12 @@ impl Store {
         let written = if past_caches { writer.append_nt(&parts) } else { writer.append(&parts) };
         written.ok_or_else(|| Error::Unusable(format!("page {page} is too short")))?;
         BYTES.set(bytes);
-        if !past_caches {
+        if !past_caches && !mutant!("bptree.image.flush") {
             writer.flush_from(start);
         }
-        self.fill_rest(&mut writer, birth)?;
+        if !mutant!("bptree.image.fill") {
+            self.fill_rest(&mut writer, birth)?;
+        }
         *pen = Some(writer.finish_early());
         self.counters.add(Count::CopiedBytes, i64::from(image_len));
         let has_large = items.iter().any(|item| item.header.large);

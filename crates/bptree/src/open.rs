@@ -11,6 +11,7 @@ use crate::unflushed::{DESKS, Desk, Rounds};
 use coreplane_engine::{Error, Progress, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::isolation::Isolation;
+use coreplane_pmem::mutant;
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{CreateOptions, MediaChoice, Pool, Space, spin};
 pub use coreplane_record::Options;
@@ -83,10 +84,15 @@ impl Store {
         }
         let is_clean = old.flags & Root::CLEAN != 0;
         let root = Root {
-            flags: old.flags & !Root::CLEAN,
+            flags: if mutant!("bptree.open.stays_clean") {
+                old.flags
+            } else {
+                old.flags & !Root::CLEAN
+            },
             sealed_births: if is_clean { old.sealed_births } else { old.births_end },
-            version_base: old.version_base + STEP,
-            births_end: old.births_end + STEP,
+            version_base: old.version_base
+                + if mutant!("bptree.open.version_base") { 0 } else { STEP },
+            births_end: old.births_end + if mutant!("bptree.open.births") { 0 } else { STEP },
             checkpoint: None,
             ..old
         };

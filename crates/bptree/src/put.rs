@@ -19,6 +19,7 @@ use coreplane_engine::{
     Batch, Change, Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written,
 };
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
 use coreplane_pmem::{PageWriter, WriteMode, spin};
 use coreplane_record::{HEADER, Header, Kind, View};
 use std::borrow::Cow;
@@ -323,7 +324,8 @@ impl Store {
         let tag = tag_of(key);
         let locked = self.lock_to_append((key, tag), HEADER + key.len() + value.len())?;
         // No sequence in a leaf is above the versions that it has given.
-        if options.sequence.is_some_and(|given| given <= locked.held.given()) {
+        let is_older = options.sequence.is_some_and(|given| given <= locked.held.given());
+        if is_older && !mutant!("bptree.put.older_ahead") {
             return Ok(None);
         }
         let (expires_at, sequence) = (options.expires_at, options.sequence);
@@ -384,7 +386,8 @@ impl Store {
         place: usize,
     ) -> Result<Attempt> {
         header.version = self.draw_version(&locked, header.sequence)?;
-        header.follows = self.is_leaf_proven(locked.page, locked.leaf);
+        header.follows =
+            self.is_leaf_proven(locked.page, locked.leaf) || mutant!("bptree.put.follows");
         let (leaf, birth) = (locked.leaf, locked.held.birth());
         let gives_back = header.large || standing.old.is_some_and(|old| old.header.large);
         let is_lax = !gives_back && !self.is_long(key);
@@ -421,7 +424,7 @@ impl Store {
             self.space.flush(from, offset - from);
         } else {
             writer.append_in_words(&parts)?;
-            if due == Due::Now {
+            if due == Due::Now && !mutant!("bptree.put.flush") {
                 writer.flush_from(from);
             }
         }

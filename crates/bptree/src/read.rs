@@ -35,6 +35,7 @@ use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::PageBytes;
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::mutant;
 use coreplane_record::{self as record, Form, Header, Kind, View};
 
 /// What was found in a page.
@@ -213,7 +214,7 @@ impl<'g> Records<'g> {
         // What only looks like a record may claim to go on to the end of the page.
         let view = View::of(&self.bytes, within).filter(|it| it.len() as usize <= self.len_max)?;
         let seed = record::seed(self.seed, generation(self.birth), view.offset);
-        view.check(seed).is_ok().then_some(view)
+        (view.check(seed).is_ok() || mutant!("bptree.recover.checksum")).then_some(view)
     }
 
     /// The farewell at a place, where no record is sound, if one bit of it is damaged.
@@ -236,7 +237,7 @@ impl<'g> Records<'g> {
     fn proof(&self, from: u32) -> u32 {
         let (mut at, mut proven) = (from, 0);
         while let Some((start, view)) = self.next(at) {
-            if view.header.follows {
+            if view.header.follows && !mutant!("bptree.recover.proof") {
                 proven = start;
             }
             let closing =
@@ -267,7 +268,7 @@ impl Store {
         read.proven = read.proven.max(proven);
         let again = Found::new(page, read.head.clone());
         let (mut found, mut latest, open) = self.read_records(guard, read, limit)?;
-        if let Some(start) = open {
+        if let Some(start) = open.filter(|_| !mutant!("bptree.recover.half_batch")) {
             // The power went before the closing came.
             let has_proof = found.has_proof;
             let again = Found { proven: found.proven, ..again };

@@ -29,6 +29,7 @@ use crate::ring::Rings;
 use crate::store::Store;
 use coreplane_engine::{Progress, Result};
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::mutant;
 use coreplane_pmem::{Pen, Recovery, spin};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
@@ -83,15 +84,12 @@ impl Store {
         // What lies behind the last record of a leaf is nobody's, but for damage.
         for found in found.iter().filter(|found| !found.is_dead) {
             let end = self.end_with_damage(&recovery.pin(), found);
-            recovery.cut(found.page, end);
+            let _is_cut = mutant!("bptree.recover.uncut") || recovery.cut(found.page, end);
         }
         self.strike_out_parts(&mut recovery, &mut found)?;
         // What says no farewell itself, and is dead: what it was found out from may go.
-        let mut gone: Vec<u32> = found
-            .iter()
-            .filter(|found| found.has_lost_farewell())
-            .map(|found| found.page)
-            .collect();
+        let gone = found.iter().filter(|found| found.has_lost_farewell());
+        let mut gone: Vec<u32> = gone.map(|found| found.page).collect();
         let (mut counting, mut void) = self.counting(found);
         self.know_bounds(&recovery, &mut counting);
         while !is_tiled(&counting) {
@@ -211,7 +209,7 @@ impl Store {
             drop(latest);
             drop(guard);
             *found = read;
-            recovery.cut(page, found.end);
+            let _is_cut = mutant!("bptree.recover.parts_uncut") || recovery.cut(page, found.end);
             self.refill(found.life())?;
             found.has_remains = false;
         }
@@ -222,7 +220,8 @@ impl Store {
     /// returns. What is damaged stays until it is told.
     fn remove_remains(&self, counting: &[Found]) -> Result<()> {
         let mut is_any = false;
-        for found in counting.iter().filter(|it| it.has_remains && !it.is_to_be_told()) {
+        let stays = |it: &Found| it.is_to_be_told() || mutant!("bptree.recover.remains");
+        for found in counting.iter().filter(|it| it.has_remains && !stays(it)) {
             self.refill(found.life())?;
             is_any = true;
         }
@@ -233,9 +232,10 @@ impl Store {
     /// that one gone it would count. And all of them go after the parts of batches: what was in a
     /// leaf that is gone is taken to have been whole.
     fn strike_out_void(&self, recovery: &mut Recovery, mut void: Vec<Found>) -> Result<()> {
-        while !void.is_empty() {
+        while !void.is_empty() && !mutant!("bptree.recover.void_stays") {
+            let ordered = void.iter().filter(|_| !mutant!("bptree.recover.void_order"));
             let made_of: HashSet<Life> =
-                void.iter().filter_map(|found| found.head.predecessor).collect();
+                ordered.filter_map(|found| found.head.predecessor).collect();
             let (later, now): (Vec<_>, Vec<_>) =
                 void.into_iter().partition(|found| made_of.contains(&found.life()));
             let pages: Vec<u32> = now.iter().map(|found| found.page).collect();
@@ -259,9 +259,12 @@ impl Store {
             let start = writer.next_offset();
             // It is not published: what comes next is written over it.
             writer.append(&[&[0; 8]]).ok_or_else(|| self.not_a_leaf(*page))?;
-            writer.flush_from(start);
+            if !mutant!("bptree.recover.strike_flush") {
+                writer.flush_from(start);
+            }
         }
-        if pages.is_empty() { Ok(()) } else { self.fence() }
+        let is_any = !pages.is_empty() && !mutant!("bptree.recover.strike_fence");
+        if is_any { self.fence() } else { Ok(()) }
     }
 
     /// Reads all pages, on as many threads as there are processors.
@@ -339,7 +342,7 @@ impl Store {
     /// may never have been flushed, and from here on everybody relies on it. Where a fence is a sync, that
     /// of the root has made all durable that was in the file.
     fn flush_found(&self, found: &Found, from: u32) {
-        if self.early.is_none() {
+        if self.early.is_none() && !mutant!("bptree.recover.flush") {
             let len = found.end.saturating_sub(from);
             self.space.flush(self.space.start_of(found.page) + u64::from(from), u64::from(len));
         }

@@ -33,6 +33,7 @@ use crate::store::{FAREWELL, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::LINE;
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
 
@@ -155,7 +156,9 @@ impl Store {
         self.ask_for_heirs(&locked, &pages);
         let images = self.write_images((&locked, head), (&items, &lens), (&pages, edges))?;
         give_items(items);
-        self.fence()?;
+        if !mutant!("bptree.rewrite.fence") {
+            self.fence()?;
+        }
         self.say_farewell(&[&locked], locked.held.given())?;
         self.cover();
         let old = locked.page;
@@ -390,7 +393,8 @@ impl Store {
 
     /// True if a tombstone is to be kept. One that is not is noted as forgotten.
     pub(crate) fn holds_tombstone(&self, sequence: u64) -> bool {
-        if sequence > self.held_tombstones.load(Ordering::Acquire) {
+        let is_held = sequence > self.held_tombstones.load(Ordering::Acquire);
+        if is_held && !mutant!("bptree.rewrite.tombstones") {
             return true;
         }
         self.forgotten_tombstones.fetch_max(sequence, Ordering::AcqRel);

@@ -34,6 +34,7 @@ use crate::leaf::Life;
 use crate::prove::DEAD;
 use crate::store::Store;
 use coreplane_engine::Result;
+use coreplane_pmem::mutant;
 use coreplane_pmem::{Pen, WriteMode};
 use coreplane_record::{HEADER, Header, Kind, View};
 use std::collections::{HashMap, HashSet};
@@ -167,7 +168,7 @@ impl Rings {
             return None;
         }
         let (life, len) = (leaf.life, leaf.parts.len());
-        if !self.counts(leaf) {
+        if !self.counts(leaf) && !mutant!("bptree.ring.void_leaf") {
             return leaf.parts.first().map(|part| (0, *part));
         }
         (0..len).find_map(|at| {
@@ -195,6 +196,9 @@ impl Rings {
         let mut place = (life.page, part.at);
         let is_whole = loop {
             let Closing { next, next_at, .. } = closing;
+            if mutant!("bptree.ring.any_part") {
+                break true;
+            }
             if (next, next_at) == (life, part.at) || self.whole.contains(&(next.page, next_at)) {
                 break true;
             }
@@ -264,7 +268,7 @@ impl Store {
             places.push(written);
         }
         desk.pen = Some(pen);
-        if self.early.is_none() {
+        if self.early.is_none() && !mutant!("bptree.ring.fence") {
             self.fence()?;
         }
         Ok(places)
@@ -299,7 +303,7 @@ impl Store {
         let unflushed = self.flush_from(page, from);
         if past_caches {
             self.space.flush(unflushed, from - unflushed);
-        } else {
+        } else if !mutant!("bptree.ring.flush") {
             writer.flush_from(unflushed);
         }
         Ok((writer.finish_early(), places))

@@ -34,6 +34,7 @@ use crate::leaf::Directory;
 use crate::lock::Locked;
 use crate::store::Store;
 use coreplane_engine::{Durability, Result, WriteOptions};
+use coreplane_pmem::mutant;
 use coreplane_pmem::{PageWriter, Pen, spin, thread_number};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -121,6 +122,9 @@ impl Store {
             return offset;
         }
         let durable = self.space.watermarks(page).map_or(0, |(_, durable)| durable);
+        if mutant!("bptree.relaxed.behind") {
+            return offset;
+        }
         offset.min(self.space.start_of(page) + u64::from(durable))
     }
 
@@ -154,7 +158,10 @@ impl Store {
     }
 
     fn flush_desk(&self, desk: &mut Desk) {
-        desk.noted.drain(..).for_each(|(start, len)| self.space.flush(start, u64::from(len)));
+        let noted = desk.noted.drain(..);
+        if !mutant!("bptree.relaxed.flush") {
+            noted.for_each(|(start, len)| self.space.flush(start, u64::from(len)));
+        }
         desk.bytes = 0;
     }
 

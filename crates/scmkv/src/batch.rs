@@ -28,6 +28,7 @@ use coreplane_engine::{
     Batch, Change, Completion, Error, Horizon, Result, Ticket, WriteOptions, Written,
 };
 use coreplane_pmem::epoch;
+use coreplane_pmem::mutant;
 use coreplane_pmem::spin::Backoff;
 use coreplane_record::{Header, Kind};
 use parking_lot::Mutex;
@@ -65,6 +66,9 @@ impl Gate {
     /// Runs `publish` while readers wait.
     pub(crate) fn publish<R>(&self, publish: impl FnOnce() -> R) -> R {
         let _publishing = self.publishing.lock();
+        if mutant!("scmkv.batch.gate") {
+            return publish();
+        }
         self.count.fetch_add(1, Ordering::AcqRel);
         let result = publish();
         self.count.fetch_add(1, Ordering::Release);
@@ -403,6 +407,9 @@ impl Store {
             log.commit(self, first, Order::Strict)?;
             self.open_page_aside(log, header.record_len(&[], list.len()))?;
             first = log.next_offset();
+        }
+        if mutant!("scmkv.batch.no_commit_record") {
+            return log.commit(self, first, order);
         }
         let commit = log.append(self, &header, &[], &[&list], order)?;
         // A commit record is of use to recovery alone: nothing of it lives.

@@ -77,6 +77,7 @@ use crate::log::Log;
 use crate::page::{self, Kind};
 use crate::store::{Root, Store};
 use coreplane_engine::{Damage, Result, VerifyReport};
+use coreplane_pmem::mutant;
 use coreplane_pmem::spin::{Backoff, Held};
 use coreplane_pmem::{PageWriter, WriteMode, epoch, spin};
 use coreplane_record as record;
@@ -433,7 +434,9 @@ impl Writing<'_> {
             writer.append_nt(&[bytes]);
         } else {
             writer.append(&[bytes]);
-            writer.flush_from(start);
+            if !mutant!("scmkv.checkpoint.flush") {
+                writer.flush_from(start);
+            }
         }
         // For `verify`; nobody else reads it before the next open.
         writer.publish_early();

@@ -38,6 +38,7 @@ use crate::page::{self, Element};
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
 
@@ -154,7 +155,8 @@ impl Store {
         cleaner.commits.retain(|commit| self.space.page_of(commit.appended.offset) != victim);
         cleaner.commits.append(&mut commits);
         self.pages.cell(victim).pin();
-        let unsettled = if self.lax.load(Ordering::Acquire) { u64::MAX } else { 0 };
+        let waits = self.lax.load(Ordering::Acquire) && !mutant!("scmkv.clean.unsettled");
+        let unsettled = if waits { u64::MAX } else { 0 };
         cleaner.emptied.push(Emptied { page: victim, unsettled });
         self.free_emptied(cleaner, None)?;
         self.counters.add(Count::CleanerPages, 1);
@@ -180,7 +182,9 @@ impl Store {
                 what: "a full page has no record here".to_owned(),
             })?;
             // A copy is sealed anew: damage must not be copied.
-            view.check(self.seed(generation, at))?;
+            if !mutant!("scmkv.clean.checksum") {
+                view.check(self.seed(generation, at))?;
+            }
             match view.header.kind {
                 Kind::Commit => self.clean_commit(cleaner, &view, moving)?,
                 Kind::Fragment => self.clean_fragment(cleaner, guard, &view, moving)?,
@@ -190,7 +194,9 @@ impl Store {
             }
             at += u64::from(view.len());
         }
-        self.commit_copies(cleaner, moving)?;
+        if !mutant!("scmkv.clean.publish_first") {
+            self.commit_copies(cleaner, moving)?;
+        }
         while let Some(copy) = moving.copies.pop() {
             self.publish_copy(guard, &copy)?;
         }
@@ -204,6 +210,9 @@ impl Store {
         }
         moved?;
         self.vouch(cleaner, moving)?;
+        if mutant!("scmkv.clean.fence") {
+            return Ok(());
+        }
         self.space.fence().map_err(page::sync_failed)
     }
 
@@ -292,7 +301,9 @@ impl Store {
         loop {
             let held = self.index.lock(place);
             let Some((at, slot)) = self.slot_of(guard, &held, view)? else { return Ok(()) };
-            held.flush(at);
+            if !mutant!("scmkv.clean.slot_flush") {
+                held.flush(at);
+            }
             if slot.offset() != view.offset {
                 return Ok(());
             }
@@ -323,8 +334,9 @@ impl Store {
     }
 
     fn may_drop(&self, view: &View<'_>, written_at: u64, oldest_other: u64) -> bool {
-        written_at <= oldest_other
-            && view.sequence() <= self.held_tombstones.load(Ordering::Acquire)
+        (written_at <= oldest_other || mutant!("scmkv.clean.tombstone"))
+            && (view.sequence() <= self.held_tombstones.load(Ordering::Acquire)
+                || mutant!("scmkv.clean.held_tombstone"))
     }
 
     fn drop_tombstone(&self, held: &GroupLock<'_>, at: u64, view: &View<'_>) -> Result<()> {
@@ -359,7 +371,12 @@ impl Store {
         })?;
         let place = self.place(view.key());
         let held = self.index.lock(place);
-        let probe = held.probe(place, &mut |slot| Ok(slot.offset() == copy.old))?;
+        let is_old = |slot: Slot| {
+            Ok(slot.offset() == copy.old
+                || mutant!("scmkv.clean.overwrite_racing_slot")
+                    && self.record(guard, slot)?.key() == view.key())
+        };
+        let probe = held.probe(place, &mut { is_old })?;
         let Probe::Found { at, slot } = probe else {
             // The writer that won flushes the slot with its next record, perhaps never.
             if let Some((at, _)) = self.slot_of(guard, &held, &view)? {
@@ -395,7 +412,7 @@ impl Store {
             .map(|run| (self.space.page_of(run.start), run.generation))
             .filter(|member| member.0 != here && self.is_there(*member))
             .collect();
-        if !members.is_empty() {
+        if !members.is_empty() && !mutant!("scmkv.clean.forget_commit") {
             self.room_for_copy(cleaner, view.len() as usize, moving)?;
             let appended = self.append_copy(cleaner, &view.header, &[], view.value(), moving)?;
             moving.commits.push(CommitCopy { appended, members });

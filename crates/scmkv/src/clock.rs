@@ -14,6 +14,7 @@
 use crate::durable::Early;
 use crate::page::sync_failed;
 use coreplane_engine::{Error, Result, TimeSource, UnixMillis};
+use coreplane_pmem::mutant;
 use coreplane_pmem::{Durable, Space, spin};
 use coreplane_record::sealed;
 use parking_lot::Mutex;
@@ -72,9 +73,13 @@ impl Clock {
         }
         if let Some(word) = self.space.word::<Durable>(self.offset) {
             word.store(sealed::seal(to & sealed::CONTENT_MAX, self.offset));
-            word.flush();
+            if !mutant!("scmkv.clock.flush") {
+                word.flush();
+            }
             if self.space.fences_at_once() {
-                self.space.fence().map_err(sync_failed)?;
+                if !mutant!("scmkv.clock.fence") {
+                    self.space.fence().map_err(sync_failed)?;
+                }
             } else {
                 // Asked for, since whoever was told of the expiry may never ask.
                 self.space.sync_request(early.cover(&self.space));

@@ -24,6 +24,7 @@ use crate::log::{Appended, Log, Order};
 use crate::store::Store;
 use coreplane_engine::Result;
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
 
@@ -120,7 +121,9 @@ impl Store {
             fragments.add(appended);
             first.get_or_insert(appended.offset);
         }
-        if let Some(first) = first {
+        if let Some(first) = first
+            && !mutant!("scmkv.fragments.fence")
+        {
             log.commit(self, first, order)?;
         }
         Ok(fragments)

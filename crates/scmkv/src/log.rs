@@ -17,6 +17,7 @@ use crate::page::{Kind, sync_failed};
 use crate::staging::StagedWrites;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
+use coreplane_pmem::mutant;
 use coreplane_pmem::{PageWriter, WriteMode, thread_number};
 use coreplane_record::Header;
 use std::sync::atomic::Ordering;
@@ -199,7 +200,9 @@ impl Log {
     /// If the medium fails.
     pub(crate) fn settle(&mut self, store: &Store) -> Result<()> {
         store.commit_staged(self)?;
-        if let (Some(start), Some(writer)) = (self.unflushed.take(), &self.writer) {
+        if let (Some(start), Some(writer)) = (self.unflushed.take(), &self.writer)
+            && !mutant!("scmkv.log.settle_flush")
+        {
             writer.flush_from(start);
         }
         self.fence(store)?;
@@ -222,6 +225,9 @@ impl Log {
             self.unfenced.clear();
             self.flushed = 0;
         }
+        if mutant!("scmkv.log.fence") {
+            return Ok(());
+        }
         store.space.fence().map_err(sync_failed)
     }
 
@@ -232,7 +238,9 @@ impl Log {
     fn flush_published(&mut self, store: &Store) {
         let me = Some(thread_number());
         self.flushed_by = if self.flushed == 0 || self.flushed_by == me { me } else { None };
-        self.unfenced[self.flushed..].iter().for_each(|at| store.index.flush_line(*at));
+        if !mutant!("scmkv.log.slot_flush") {
+            self.unfenced[self.flushed..].iter().for_each(|at| store.index.flush_line(*at));
+        }
         self.flushed = self.unfenced.len();
     }
 
@@ -253,10 +261,11 @@ impl Log {
         let Some(writer) = &mut self.writer else { return Err(NO_ROOM) };
         let offset = writer.next_offset();
         let durable = store.space.watermarks(writer.page()).map(|(_, durable)| durable);
-        let follows = durable == Some(writer.tail())
+        let follows = (durable == Some(writer.tail()) || mutant!("scmkv.log.follows"))
             && self.unflushed.is_none()
             && !store.unflushed.load(Ordering::Relaxed);
-        if self.is_unproven && follows && writer.tail() > 0 {
+        let is_due = self.is_unproven && !mutant!("scmkv.log.prove");
+        if is_due && follows && writer.tail() > 0 {
             store.pages.prove(writer.page())?;
             self.is_unproven = false;
         }
@@ -321,7 +330,9 @@ impl Log {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         match order {
             Order::Strict | Order::Staged => {
-                if let Some(start) = self.unflushed.take() {
+                if let Some(start) = self.unflushed.take()
+                    && !mutant!("scmkv.log.flush")
+                {
                     writer.flush_from(start);
                 }
                 self.fence(store)?;
@@ -332,6 +343,9 @@ impl Log {
             Order::Early => {
                 if let Some(start) = self.unflushed.take() {
                     writer.flush_from(start);
+                }
+                if mutant!("scmkv.log.publish_before_note") {
+                    writer.publish_early();
                 }
                 // Before anybody can see it.
                 self.early = store.note_early(writer.page(), writer.tail());

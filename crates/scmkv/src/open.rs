@@ -17,6 +17,7 @@ use crate::staging::Staging;
 use crate::store::{Root, Seeds, Store};
 use crate::sweep_expired::Expiries;
 use coreplane_engine::{Error, Progress, Result, UnixMillis};
+use coreplane_pmem::mutant;
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{CreateOptions, Pool, Space, spin};
 pub use coreplane_record::Options;
@@ -134,7 +135,8 @@ impl Store {
         // From here on a crash finds the store unclean, and versions go on above the old ones.
         let root = Root {
             flags: old.flags & !(Root::CLEAN | Root::IN_POOL) | in_pool_flag,
-            version_base: old.version_base + VERSION_STEP,
+            version_base: old.version_base
+                + if mutant!("scmkv.open.version_base") { 0 } else { VERSION_STEP },
             formatted: u64::from(pages.len()),
             checkpoint: loaded.as_ref().map_or(0, |loaded| loaded.number),
             ..old
@@ -253,7 +255,9 @@ impl Store {
         }
         self.cleaner.lock().log().seal(self)?;
         self.space.fence().map_err(page::sync_failed)?;
-        self.flush_logs()?;
+        if !mutant!("scmkv.close.flush_logs") {
+            self.flush_logs()?;
+        }
         self.checkpoint_at_close()?;
         // One that is being taken for a caller ends soon, and is the last.
         drop(spin::lock(&self.checkpoints.current));

@@ -32,6 +32,7 @@ pub(crate) use element::{Element, Kind, NONE_CAN_BE_READ};
 
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::chunked::Chunked;
+use coreplane_pmem::mutant;
 use coreplane_pmem::pool::HEADER_LEN;
 use coreplane_pmem::{Claim, Durable, PageWriter, Space, Word};
 use coreplane_record::sealed;
@@ -332,19 +333,24 @@ impl Pages {
     /// As [`Pages::open_log`], in a page that was taken.
     pub(crate) fn open_log_in(&self, page: u32, log: u16, kind: Kind) -> Result<PageWriter> {
         let writer = self.open_unfenced_in(page, log, kind)?;
-        self.persist(page)?;
+        if !mutant!("scmkv.page.open_flush") {
+            self.persist(page)?;
+        }
         Ok(writer)
     }
 
     fn open_unfenced_in(&self, page: u32, log: u16, kind: Kind) -> Result<PageWriter> {
-        let generation = self.cell(page).generation().wrapping_add(1);
+        let life = if mutant!("scmkv.page.same_life") { 0 } else { 1 };
+        let generation = self.cell(page).generation().wrapping_add(life);
         let birth = self.next_birth.fetch_add(1, Ordering::AcqRel);
         let Some(writer) = self.space.claim_log(page) else {
             return Err(Error::Unusable(format!("free page {page} is in use")));
         };
         self.cell(page).readiness.note_used();
         self.write_element(page, kind, log, generation, birth)?;
-        self.space.flush(self.element_offset(page), ELEMENT_LEN);
+        if !mutant!("scmkv.page.open_flush") {
+            self.space.flush(self.element_offset(page), ELEMENT_LEN);
+        }
         Ok(writer)
     }
 
@@ -400,9 +406,13 @@ impl Pages {
         for page in pages {
             let generation = self.cell(*page).generation();
             self.write_element(*page, Kind::Free, 0, generation, 0)?;
-            self.space.flush(self.element_offset(*page), ELEMENT_LEN);
+            if !mutant!("scmkv.page.free_flush") {
+                self.space.flush(self.element_offset(*page), ELEMENT_LEN);
+            }
         }
-        self.space.fence().map_err(sync_failed)?;
+        if !mutant!("scmkv.page.free_fence") {
+            self.space.fence().map_err(sync_failed)?;
+        }
         for page in pages {
             if !self.space.retire(*page) {
                 let what = format!("page {page} has a writer and cannot be freed");

@@ -17,6 +17,7 @@ use coreplane_engine::{
     Written,
 };
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
 use coreplane_pmem::{spin, thread_number};
 use coreplane_record::{Header, Kind, View};
 use std::borrow::Cow;
@@ -181,6 +182,7 @@ impl Store {
         let seen = self.seen_ticket(standing.old.as_ref());
         if let (Some(given), Some(old)) = (write.options.sequence, &standing.old)
             && given <= old.sequence()
+            && !mutant!("scmkv.put.older_sequence")
         {
             return Ok(Attempt::Done(Outcome::NotNewer(old.sequence(), seen)));
         }
@@ -293,6 +295,9 @@ impl Store {
         (header, value_len): (&Header, usize),
         appended: Appended,
     ) -> Result<()> {
+        if mutant!("scmkv.put.publish_first") {
+            held.publish(at, held.slot_of(write.place, appended.offset, header))?;
+        }
         log.commit(self, appended.offset, write.order)?;
         held.publish(at, held.slot_of(write.place, appended.offset, header))?;
         log.note_published(self, at);
@@ -351,7 +356,7 @@ impl Store {
     pub(crate) fn next_version(&self, held: &mut GroupLock<'_>, floor: u64) -> Result<u64> {
         let base = self.version_base();
         let version = held.next_version(base.max(floor));
-        if version >= base + VERSION_STEP / 2 {
+        if version >= base + VERSION_STEP / 2 && !mutant!("scmkv.put.cover_version") {
             self.cover_version(version)?;
         }
         Ok(version)

@@ -28,6 +28,7 @@ use crate::store::Store;
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::Recovery;
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::mutant;
 use coreplane_record::{Kind, View};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -92,7 +93,9 @@ impl Store {
                 progress(Progress { stage: "reading logs", done, total: pages.len() as u64 });
             }
             // A flush counts only at a fence of its own thread.
-            if let Err(error) = self.space.fence() {
+            if !mutant!("scmkv.recover.fence")
+                && let Err(error) = self.space.fence()
+            {
                 *failure.lock() = Some(crate::page::sync_failed(error));
             }
         };
@@ -121,7 +124,9 @@ impl Store {
             self.replay_runs(recovery, &runs)?;
         }
         // What was put into the index is durable before the pages count as sealed.
-        self.space.fence().map_err(crate::page::sync_failed)?;
+        if !mutant!("scmkv.recover.fence") {
+            self.space.fence().map_err(crate::page::sync_failed)?;
+        }
         for (LogPage { page, element }, tail) in tails.into_inner() {
             if tail > 0 {
                 self.pages.seal_cut(page, tail)?;
@@ -177,7 +182,11 @@ impl Store {
                         foreign.lock().push(runs);
                     }
                 }
-                Kind::Put | Kind::Delete if view.header.batched => batched.push(view.offset),
+                Kind::Put | Kind::Delete
+                    if view.header.batched && !mutant!("scmkv.recover.half_batch") =>
+                {
+                    batched.push(view.offset);
+                }
                 Kind::Put | Kind::Delete => lane.push(view),
             }
             if lane.len() == LANE {
@@ -198,6 +207,7 @@ impl Store {
         while candidate < end && checked < FOLLOWERS_CHECKED_BYTES {
             if let Some(view) = self.reader().view(guard, candidate)
                 && view.header.follows
+                && !mutant!("scmkv.recover.followed")
             {
                 checked += u64::from(view.len());
                 if view.check(self.seed(generation, candidate)).is_ok() {
@@ -220,7 +230,9 @@ impl Store {
             offset: at,
             what: "no record where the log should have one".to_owned(),
         })?;
-        view.check(self.seed(generation, at))?;
+        if !mutant!("scmkv.recover.checksum") {
+            view.check(self.seed(generation, at))?;
+        }
         Ok(view)
     }
 
@@ -312,7 +324,7 @@ impl Store {
                     let (version, tombstone) = known.unwrap_or((0, false));
                     let newer = view.header.version > version
                         || view.header.version == version && delete && !tombstone;
-                    if !newer {
+                    if !newer && !mutant!("scmkv.recover.older") {
                         // It may be in the cache alone, as the crash left it.
                         held.flush(at);
                         return Ok(());

@@ -30,6 +30,7 @@ use crate::page::sync_failed;
 use crate::put::{Standing, Write};
 use crate::store::Store;
 use coreplane_engine::{Durability, Horizon, Outcome, Result, Ticket, Written};
+use coreplane_pmem::mutant;
 use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::{SyncError, epoch};
 use coreplane_record::{Header, Kind};
@@ -240,10 +241,19 @@ impl Store {
             let old = self.record(&guard, old_slot).ok().filter(|_| old_slot.is_used());
             self.account(&held, old_slot, old.as_ref(), &one.header);
         }
+        if mutant!("scmkv.stage.publish_first") {
+            for one in &staged.writes {
+                let held = self.index.borrow(staged.locks[one.lock]);
+                held.publish_staged(one.at, one.slot)?;
+            }
+        }
         let result = log.commit(self, 0, Order::Staged);
         let of_log = &self.staging.logs[usize::from(log.id())];
         let publish = || {
             staged.writes.iter().try_for_each(|one| {
+                if mutant!("scmkv.stage.unpublished") {
+                    return Ok(());
+                }
                 let held = self.index.borrow(staged.locks[one.lock]);
                 held.publish_staged(one.at, one.slot)?;
                 log.note_published(self, one.at);

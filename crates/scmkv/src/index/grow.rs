@@ -22,6 +22,7 @@ use crate::hash::{home_of, window, window_start};
 use crate::page::sync_failed;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::chunked::Chunked;
+use coreplane_pmem::mutant;
 use coreplane_pmem::{LINE, Space};
 use coreplane_record::sealed;
 use parking_lot::Mutex;
@@ -360,21 +361,21 @@ impl Index {
             for (at, word) in half.words.iter().enumerate() {
                 self.word(offset + 8 * at as u64)?.store(*word);
             }
-            if self.in_pool {
+            if self.in_pool && !mutant!("scmkv.split.flush") {
                 self.space.flush(offset, self.shape.segment_bytes());
             }
         }
-        if self.in_pool {
+        if self.in_pool && !mutant!("scmkv.split.fence") {
             self.space.fence().map_err(sync_failed)?;
         }
         for (at, (_, header)) in places.into_iter().enumerate() {
             let content = SegmentHeader { prefix: new_prefix + at as u32, depth };
             self.word(header)?.store(content.to_word(header));
-            if self.in_pool {
+            if self.in_pool && !mutant!("scmkv.split.header_flush") {
                 self.space.flush(header, 8);
             }
         }
-        if self.in_pool {
+        if self.in_pool && !mutant!("scmkv.split.header_fence") {
             self.space.fence().map_err(sync_failed)?;
         }
         let leaf = |at: usize| Leaf::new(places[at].0, depth, halves[at].number);

@@ -1,7 +1,9 @@
 //! The mistakes, and the tests that must meet each.
 
+mod bptree;
 mod pmem;
 mod record;
+mod scmkv;
 
 /// Tests that are run together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,15 +48,21 @@ pub(crate) struct Mutant {
     pub(super) hangs: bool,
     /// One of the handful.
     pub(super) is_quick: bool,
+    /// Nothing notices it yet: it is made if it is named, and told as left out else.
+    pub(super) survives: bool,
 }
 
 impl Mutant {
     const fn new(name: &'static str, what: &'static str, suite: Suite) -> Self {
-        Self { name, what, suite, hangs: false, is_quick: false }
+        Self { name, what, suite, hangs: false, is_quick: false, survives: false }
     }
 
     const fn hangs(self) -> Self {
         Self { hangs: true, ..self }
+    }
+
+    const fn survives(self) -> Self {
+        Self { survives: true, ..self }
     }
 
     const fn quick(self) -> Self {
@@ -64,7 +72,7 @@ impl Mutant {
 
 /// All of them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Mutant> {
-    [pmem::MUTANTS, record::MUTANTS].into_iter().flatten()
+    [pmem::MUTANTS, record::MUTANTS, scmkv::MUTANTS, bptree::MUTANTS].into_iter().flatten()
 }
 
 #[cfg(test)]

@@ -1,0 +1,115 @@
+//! One power cut, or kill, at a moment that is chosen: what seeded stories seldom come to.
+
+mod home;
+mod tiny;
+
+use coreplane_engine::model::ManualClock;
+use coreplane_engine::{Batch, Durability, Engine, UnixMillis, WriteOptions};
+use coreplane_pmem::media::sim::Eviction;
+use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
+use home::{Home, New, options, write};
+use tiny::simulated;
+
+/// A batch in two pages, of which the cleaner empties one: its commit record makes those in the other
+/// count, wherever that is by then.
+#[test]
+fn a_batch_in_two_pages_outlives_the_cleaning_of_either_and_a_kill() {
+    const RECORDS: u8 = 32;
+    for overwritten in [0..RECORDS / 2, RECORDS / 2..RECORDS] {
+        let home = Home::in_memory();
+        let store = home.create(New::tiny(64).placed(Placement::Dram));
+        let mut batch = Batch::new();
+        for number in 0..RECORDS {
+            batch.put(&[b'k', number], &[number; 200]);
+        }
+        store.apply(&batch, &write()).expect("apply");
+        for number in overwritten {
+            store.put(&[b'k', number], &[number; 200], &write()).expect("put");
+        }
+        for _ in 0..3 {
+            store.clean().expect("clean");
+        }
+        // What the medium has of it now: nobody has closed it.
+        let killed = home.bytes();
+        drop(store);
+        home.put_bytes(&killed);
+        let store = home.open(options(false));
+        let is_lost = |number: &u8| store.get(&[b'k', *number]).expect("get").is_none();
+        let lost: Vec<u8> = (0..RECORDS).filter(is_lost).collect();
+        assert!(lost.is_empty(), "{lost:?}");
+    }
+}
+
+/// Who was told that a record has expired does not find it after a power cut, though the clock stands
+/// where it stood before.
+#[test]
+fn what_was_told_to_have_expired_does_not_come_back_by_a_power_cut() {
+    const START: u64 = 1_800_000_000_000;
+    for placement in [Placement::Pool, Placement::Dram] {
+        let clock = ManualClock::starting_at(UnixMillis(START));
+        let timed = || Options { time: Some(clock.as_clock()), ..options(false) };
+        let sim = simulated(64);
+        let space = sim.space().clone();
+        let store = Scmkv::simulated_create(space, Geometry::TINY, placement, timed());
+        let store = store.expect("create");
+        let expires_at = Some(UnixMillis(START + 1000));
+        let expiring = WriteOptions { expires_at, ..write() };
+        store.put(b"key", b"value", &expiring).expect("put");
+        clock.set(UnixMillis(START + 2000));
+        assert!(store.get(b"key").expect("get").is_none());
+        let image = sim.crash(Eviction::Nothing);
+        drop(store);
+        clock.set(UnixMillis(START));
+        let sim = image.reopen().expect("reopen");
+        let store = Scmkv::simulated_open(sim.space().clone(), timed()).expect("open");
+        assert!(store.get(b"key").expect("get").is_none(), "{placement:?}: it is back");
+    }
+}
+
+/// Of what is written at `noflush` a close makes everything durable.
+#[test]
+fn what_nobody_has_flushed_is_durable_after_a_close() {
+    for placement in [Placement::Pool, Placement::Dram] {
+        let sim = simulated(64);
+        let unflushed = || Options { durability: Durability::NoFlush, ..options(false) };
+        let space = sim.space().clone();
+        let store = Scmkv::simulated_create(space, Geometry::TINY, placement, unflushed());
+        let store = store.expect("create");
+        for number in 0..100_u8 {
+            store.put(&[b'k', number], &[number; 100], &write()).expect("put");
+        }
+        store.close().expect("close");
+        let sim = sim.crash(Eviction::Nothing).reopen().expect("reopen");
+        drop(store);
+        let store = Scmkv::simulated_open(sim.space().clone(), unflushed()).expect("open");
+        let is_lost = |number: &u8| store.get(&[b'k', *number]).expect("get").is_none();
+        let lost: Vec<u8> = (0..100).filter(is_lost).collect();
+        assert!(lost.is_empty(), "{placement:?}: {lost:?}");
+    }
+}
+
+/// What a life writes is newer than all that those before it have written.
+#[test]
+fn what_was_written_in_the_last_life_is_what_is_there() {
+    const RECORDS: u8 = 60;
+    for placement in [Placement::Pool, Placement::Dram] {
+        let mut sim = simulated(64);
+        let space = sim.space().clone();
+        let store = Scmkv::simulated_create(space, Geometry::TINY, placement, options(false));
+        let mut store = store.expect("create");
+        for life in 0..4_u8 {
+            for number in 0..RECORDS {
+                store.put(&[b'k', number], &[life; 200], &write()).expect("put");
+            }
+            let image = sim.crash(Eviction::Nothing);
+            drop(store);
+            sim = image.reopen().expect("reopen");
+            let space = sim.space().clone();
+            store = Scmkv::simulated_open(space, options(false)).expect("open");
+            for number in 0..RECORDS {
+                let value = store.get(&[b'k', number]).expect("get");
+                assert_eq!(value, Some(vec![life; 200]), "{placement:?}: {number}");
+            }
+        }
+    }
+}

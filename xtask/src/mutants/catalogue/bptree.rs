@@ -1,0 +1,68 @@
+//! Mistakes in the ordered engine.
+
+use super::{Mutant, Suite};
+
+const PACKAGE: &str = "coreplane-bptree";
+/// Stories of writes, cut everywhere.
+const CUTS: Suite = Suite::of(PACKAGE, "crashes", &["what_was_acknowledged"]);
+const RELAXED_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["where_most_writes_are_relaxed"]);
+const CLEAR_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["is_emptied_at_once"]);
+const UPKEEP_CUTS: Suite = Suite::of(PACKAGE, "upkeep_crashes", &["outlives_a_power_cut"]);
+const CLOSE_CUTS: Suite = Suite::of(PACKAGE, "checkpoint", &["a_power_cut_in_a_close"]);
+const TORN: Suite = Suite::of(PACKAGE, "torn", &["flips_after_a_power_cut"]);
+const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
+const DAMAGE: Suite = Suite::of(PACKAGE, "damage", &[]);
+const HELD: Suite = Suite::of(PACKAGE, "held", &[]);
+const CONFORMANCE: Suite = Suite::of(PACKAGE, "conformance", &[]);
+const RINGS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["ring::"]);
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant::new("bptree.put.flush", "a record is not flushed", CUTS).quick(),
+    Mutant::new("bptree.put.fence", "a record is published without its fence", CUTS).quick(),
+    Mutant::new(
+        "bptree.put.follows",
+        "a record says of torn ones that they were durable",
+        RELAXED_CUTS,
+    ),
+    Mutant::new(
+        "bptree.put.older_ahead",
+        "an older given sequence goes ahead of the look",
+        CONFORMANCE,
+    ),
+    Mutant::new("bptree.rewrite.fence", "the farewell before its heirs", CUTS),
+    Mutant::new("bptree.rewrite.tombstones", "tombstones that are held go", HELD),
+    Mutant::new("bptree.merge.fence", "both farewells before their heir", UPKEEP_CUTS),
+    Mutant::new("bptree.image.flush", "a leaf that is written anew is not flushed", CUTS),
+    Mutant::new("bptree.image.fill", "a leaf's page is not filled ahead", TORN),
+    Mutant::new("bptree.pieces.fence", "a record before its large value", CUTS),
+    Mutant::new("bptree.ring.fence", "a batch is published without its fence", CUTS),
+    Mutant::new("bptree.ring.flush", "a batch's parts are not flushed", CUTS),
+    Mutant::new("bptree.ring.any_part", "any part of a batch counts", CUTS).quick(),
+    Mutant::new("bptree.ring.void_leaf", "a part in a leaf that does not count counts", RINGS),
+    Mutant::new("bptree.batch.heirs_fence", "a batch's farewells before their heirs", CUTS),
+    Mutant::new("bptree.batch.idle_flush", "a batch rests on what is not durable", RELAXED_CUTS),
+    Mutant::new("bptree.batch.isolation", "readers see half of a batch", CONFORMANCE),
+    Mutant::new("bptree.relaxed.flush", "what is relaxed is never flushed", RELAXED_CUTS),
+    Mutant::new("bptree.relaxed.behind", "a strict write leaves what is before it", RELAXED_CUTS),
+    Mutant::new("bptree.recover.checksum", "a recovery looks at no checksum", TORN),
+    Mutant::new("bptree.recover.half_batch", "a batch without its closing counts", CUTS),
+    Mutant::new("bptree.recover.proof", "records prove nothing of those before", DAMAGE).survives(),
+    Mutant::new("bptree.recover.uncut", "behind the records of a leaf all is readable", CUTS),
+    Mutant::new("bptree.recover.parts_uncut", "what does not count is written behind", CUTS),
+    Mutant::new("bptree.recover.strike_flush", "what is struck out is not flushed", CUTS)
+        .survives(),
+    Mutant::new("bptree.recover.strike_fence", "no fence behind what is struck out", CUTS)
+        .survives(),
+    Mutant::new("bptree.recover.void_stays", "leaves that do not count stay", CUTS).survives(),
+    Mutant::new("bptree.recover.void_order", "leaves that do not count go in any order", CUTS)
+        .survives(),
+    Mutant::new("bptree.recover.remains", "what is behind the records stays", CUTS).survives(),
+    Mutant::new("bptree.recover.flush", "what a kill has left in caches stays there", KILLED),
+    Mutant::new("bptree.get.checksum", "reads look at no checksum", DAMAGE),
+    Mutant::new("bptree.head.checksum", "a leaf's head is believed", DAMAGE),
+    Mutant::new("bptree.clear.births", "a clear forgets what it has cleared", CLEAR_CUTS),
+    Mutant::new("bptree.open.version_base", "versions begin again where they began", CUTS)
+        .survives(),
+    Mutant::new("bptree.open.births", "births begin again where they began", CUTS).survives(),
+    Mutant::new("bptree.open.stays_clean", "an open store is called closed", CLOSE_CUTS),
+];

@@ -1,0 +1,95 @@
+//! Mistakes in the log-structured hash engine.
+
+use super::{Mutant, Suite};
+
+const PACKAGE: &str = "coreplane-scmkv";
+/// Stories of writes, cut everywhere: index in the pool, in DRAM, on a file.
+const IN_POOL: Suite = Suite::of(PACKAGE, "crashes", &["with_the_index_in_the_pool"]);
+const IN_DRAM: Suite = Suite::of(PACKAGE, "crashes", &["with_the_index_in_dram"]);
+const ALL_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["nothing_ack", "no_slot_falls_back"]);
+const CLEANED_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["no_slot_falls_back"]);
+const THREAD_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["by_several_threads"]);
+const LOOPS: Suite = Suite::of(PACKAGE, "early_crashes", &["an_answer_that_was_sent"]);
+const STAGED: Suite = Suite::of(PACKAGE, "staged", &[]);
+const GROWING: Suite = Suite::of(PACKAGE, "growing", &[]);
+const RESTARTS: Suite = Suite::of(PACKAGE, "restarts", &[]);
+const RELAXED: Suite = Suite::of(PACKAGE, "relaxed", &[]);
+const CHECKPOINTS: Suite = Suite::of(PACKAGE, "checkpoint", &["power_cut", "relaxed_writers"]);
+const LOST_PAGES: Suite = Suite::of(PACKAGE, "lost_pages", &[]);
+const FLIPS: Suite = Suite::of(PACKAGE, "flips", &["makes_a_read_lie", "hidden_by_the_cleaner"]);
+const CHECKED: Suite = Suite::of(PACKAGE, "checked_reads", &[]);
+const GIVEN: Suite = Suite::of(PACKAGE, "given", &[]);
+const CONFORMANCE: Suite = Suite::of(PACKAGE, "conformance", &[]);
+const ONE_CUT: Suite = Suite::of(PACKAGE, "one_cut", &[]);
+const NEWEST: Suite = Suite::of(PACKAGE, "newest", &[]);
+const CHANGES: Suite = Suite::of(PACKAGE, "changes", &[]);
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant::new("scmkv.log.flush", "a record is not flushed before its fence", IN_POOL).quick(),
+    Mutant::new("scmkv.log.fence", "no fence before a record is published", IN_POOL).quick(),
+    Mutant::new("scmkv.log.slot_flush", "slots are not flushed with the next record", IN_POOL),
+    Mutant::new("scmkv.log.settle_flush", "what is relaxed is not flushed at its end", RELAXED),
+    Mutant::new("scmkv.log.follows", "a record says of torn ones that they were durable", ALL_CUTS),
+    Mutant::new("scmkv.log.prove", "no page says that something in it is durable", LOST_PAGES),
+    Mutant::new("scmkv.log.publish_before_note", "seen before its sync is noted", LOOPS).survives(),
+    Mutant::new("scmkv.put.publish_first", "a slot before the fence of its record", THREAD_CUTS),
+    Mutant::new("scmkv.put.cover_version", "versions go above the durable base", RESTARTS),
+    Mutant::new("scmkv.put.older_sequence", "an older given sequence replaces a newer", GIVEN),
+    Mutant::new("scmkv.stage.publish_first", "staged slots before their fence", LOOPS),
+    Mutant::new("scmkv.stage.unpublished", "staged writes are never seen", STAGED).hangs(),
+    Mutant::new("scmkv.batch.gate", "readers see half of a batch", CONFORMANCE),
+    Mutant::new("scmkv.batch.no_commit_record", "a batch without its commit record", IN_DRAM),
+    Mutant::new("scmkv.page.open_flush", "that a page is a log is not flushed", IN_POOL),
+    Mutant::new("scmkv.page.free_flush", "that a page is free is not flushed", ALL_CUTS),
+    Mutant::new(
+        "scmkv.page.free_fence",
+        "a page is used again before it is durably free",
+        ALL_CUTS,
+    ),
+    Mutant::new(
+        "scmkv.page.same_life",
+        "a page that is used again has its old generation",
+        ALL_CUTS,
+    ),
+    Mutant::new(
+        "scmkv.recover.fence",
+        "a page counts as sealed before its slots are durable",
+        IN_POOL,
+    ),
+    Mutant::new("scmkv.recover.half_batch", "a batched record counts by itself", IN_DRAM).quick(),
+    Mutant::new("scmkv.recover.checksum", "a recovery looks at no checksum", IN_DRAM).quick(),
+    Mutant::new("scmkv.recover.older", "the last record that is read wins", IN_DRAM),
+    Mutant::new("scmkv.recover.followed", "damage is taken for the end of the log", RESTARTS),
+    Mutant::new("scmkv.open.version_base", "versions begin again where they began", ONE_CUT),
+    Mutant::new("scmkv.close.flush_logs", "a close flushes no log", ONE_CUT),
+    Mutant::new("scmkv.clean.overwrite_racing_slot", "the cleaner undoes a racing write", NEWEST),
+    Mutant::new("scmkv.clean.forget_commit", "a commit record goes before its members", ONE_CUT),
+    Mutant::new(
+        "scmkv.clean.publish_first",
+        "slots point at copies that are not durable",
+        ALL_CUTS,
+    ),
+    Mutant::new(
+        "scmkv.clean.fence",
+        "a page is freed before slots and copies are durable",
+        ALL_CUTS,
+    ),
+    Mutant::new("scmkv.clean.slot_flush", "a slot that a writer won is not flushed", CLEANED_CUTS),
+    Mutant::new("scmkv.clean.checksum", "damage is copied and sealed anew", FLIPS),
+    Mutant::new("scmkv.clean.tombstone", "tombstones go before what they delete", ALL_CUTS),
+    Mutant::new("scmkv.clean.held_tombstone", "tombstones that are held go", CHANGES),
+    Mutant::new("scmkv.clean.unsettled", "a page goes before relaxed writes are durable", RELAXED),
+    Mutant::new("scmkv.clock.flush", "the mark of the expiry clock is not flushed", ONE_CUT),
+    Mutant::new("scmkv.clock.fence", "no fence behind the mark of the expiry clock", ONE_CUT),
+    Mutant::new("scmkv.split.flush", "the halves of a segment are not flushed", GROWING),
+    Mutant::new("scmkv.split.fence", "a segment's header before its slots", GROWING),
+    Mutant::new("scmkv.split.header_flush", "a segment's header is not flushed", GROWING),
+    Mutant::new(
+        "scmkv.split.header_fence",
+        "the old segment goes before the new are durable",
+        GROWING,
+    ),
+    Mutant::new("scmkv.fragments.fence", "a large value's record before its fragments", ALL_CUTS),
+    Mutant::new("scmkv.get.checksum", "reads look at no checksum", CHECKED),
+    Mutant::new("scmkv.checkpoint.flush", "the pages of a checkpoint are not flushed", CHECKPOINTS),
+];
