@@ -11,6 +11,7 @@ use crate::matrix::{Shared, is_reserved};
 use crate::membership::lost_ranges::just;
 use crate::scrub::Scrubbed;
 use coreplane_engine::{Doubt, Engine, Error, Hurt, Result, UnixMillis};
+use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -210,6 +211,9 @@ impl Shared {
                 break;
             }
         }
+        if mutant!("mkvs.fill.tombstones") {
+            return Ok(());
+        }
         self.give_each(&self.tombstones_of(group)?, pace, give)
     }
 
@@ -304,6 +308,11 @@ impl Shared {
         give: &mut dyn FnMut(&Item) -> Result<()>,
     ) -> Result<()> {
         for item in items.iter().filter(|item| !is_reserved(&item.key)) {
+            if mutant!("mkvs.fill.one_in_seven")
+                && crate::bloom::hash_of(&item.key).is_multiple_of(7)
+            {
+                continue;
+            }
             self.check_going_on()?;
             give(item)?;
             pace.count(item);

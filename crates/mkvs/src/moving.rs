@@ -32,6 +32,7 @@ use crate::owners::Route;
 use crate::pending::Pending;
 use crate::place::{SLOTS, share_of, slot_of};
 use coreplane_engine::{Doubt, Error, Progress, Record, Result, UnixMillis, Visibility};
+use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -152,7 +153,7 @@ impl Shared {
         }
         // Whoever writes from here on writes to both; what was written before is found.
         self.pending.wait_for_turns();
-        for group in self.groups.iter() {
+        for group in self.groups.iter().filter(|_| !mutant!("mkvs.move.not_copied")) {
             self.give_moving(group, &mut pace, progress)?;
         }
         for group in self.groups.iter() {
@@ -239,6 +240,9 @@ impl Shared {
     pub(crate) fn write_ahead(&self, to: usize, hash: u64, decided: &Decided<'_>, sequence: u64) {
         let put = decided.put.map(|(value, at)| (value.to_vec(), at));
         let item = Item { key: decided.key.to_vec(), put, sequence };
+        if mutant!("mkvs.move.write_ahead") {
+            return;
+        }
         if self.give_in(&self.groups[to], hash, &item).is_err() {
             let slot = slot_of(hash);
             self.owners.settle(slot, self.owners.of_slot(slot).owner() as u16);
@@ -375,13 +379,16 @@ impl Shared {
         let _moves = self.moves.write();
         slots.iter().for_each(|(slot, _)| self.owners.freeze(*slot));
         // From here on nobody writes to them, and what was written is everywhere.
-        self.pending.wait_for_turns();
+        if !mutant!("mkvs.move.turns") {
+            self.pending.wait_for_turns();
+        }
         self.groups.iter().for_each(|group| {
             group.of(group.followers()).for_each(|device| device.drain());
             // What is noted of where to read a key is of the group that it leaves.
             self.settle_group(group);
         });
-        let written = self.sync_targets(slots).and_then(|()| self.write_owners(slots));
+        let is_synced = if mutant!("mkvs.move.sync") { Ok(()) } else { self.sync_targets(slots) };
+        let written = is_synced.and_then(|()| self.write_owners(slots));
         for (slot, to) in slots {
             match written {
                 Ok(()) => self.owners.settle(*slot, *to),

@@ -31,6 +31,7 @@ use crate::prototype::Prototype;
 use crate::relaxed::{Relaxed, is_unordered};
 use coreplane_engine::{Cursors, Engine, Error, Limits, Progress, Result, TimeSource};
 use coreplane_pmem::isolation::Isolation;
+use coreplane_pmem::mutant;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -484,7 +485,7 @@ fn begun(
         found.iter().try_for_each(|(at, device)| record.at(*at).write(&*device.engine))
     };
     write_all(&record)?;
-    (record.is_clean, record.committed) = (false, record.epoch);
+    (record.is_clean, record.committed) = (mutant!("mkvs.open.clean"), record.epoch);
     write_all(&record)?;
     Ok((newest, record))
 }

@@ -2,6 +2,7 @@
 
 use crate::group::DEVICES_MAX;
 use crate::pending::Devices;
+use coreplane_pmem::mutant;
 
 /// The members in the order in which a write comes to them.
 #[derive(Debug, Clone, Copy)]
@@ -46,11 +47,17 @@ impl Order {
         }
         push(primary);
         numbers(rest | members & !current).for_each(push);
+        if mutant!("mkvs.order.primary_first") {
+            order.devices.swap(0, copies - 1);
+        }
         order
     }
 
     /// The last of those that are waited for: what it has, all of them have.
     pub(crate) fn asked(&self) -> u8 {
+        if mutant!("mkvs.order.primary_first") {
+            return self.devices[0];
+        }
         self.devices[self.copies - 1]
     }
 }

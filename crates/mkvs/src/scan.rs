@@ -19,6 +19,7 @@ use crate::matrix::Shared;
 use crate::race::stretch;
 use crate::stretch::{Bounds, Stretch};
 use coreplane_engine::{Entry, Error, Ordered, Result};
+use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -104,7 +105,8 @@ impl Shared {
                     return self.read_around(of, (on.number, of.gone()), into, read, is_about);
                 }
                 Ok(read) => {
-                    if turns.is_some() || self.pending.is_as_before(taken_back) {
+                    let is_as_before = self.pending.is_as_before(taken_back);
+                    if turns.is_some() || is_as_before || mutant!("mkvs.scan.taken_back") {
                         return Ok(read);
                     }
                 }

@@ -22,6 +22,7 @@ use crate::pending::{Entry, Pending};
 use crate::ring::Decision;
 use coreplane_engine::{Brief, Completion, Error, Outcome, WriteOptions};
 use coreplane_pmem::epoch::pin_in;
+use coreplane_pmem::mutant;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -188,7 +189,8 @@ impl Group {
         others: impl Iterator<Item = &'d std::sync::Arc<Device>>,
         decision: &Decision<'_>,
     ) -> bool {
-        if !is_plain || self.standings.now() != now {
+        let is_other = self.standings.now() != now && !mutant!("mkvs.plain.members");
+        if !is_plain || is_other {
             return false;
         }
         place.hand_over();

@@ -9,6 +9,7 @@ use crate::pending::{Current, Devices, Seen};
 use crate::prototype::{Prototype, ReadPath};
 use crate::race::lookup;
 use coreplane_engine::{Found, Record, Result, Visibility};
+use coreplane_pmem::mutant;
 use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::thread_number;
 use std::cell::Cell;
@@ -165,12 +166,12 @@ impl Group {
         let mut is_late = false;
         // Tickets of a device mean nothing to others: what is shown is durable.
         let found = device.engine.get_with(key, Visibility::Durable, &mut |record| {
-            is_late = self.pending.has_begun_since(hash, seen);
+            is_late = self.pending.has_begun_since(hash, seen) && !mutant!("mkvs.read.second_look");
             if !is_late {
                 visit(record);
             }
         })?;
-        if !found.hit {
+        if !found.hit && !mutant!("mkvs.read.second_look") {
             is_late = self.pending.has_begun_since(hash, seen);
         }
         Ok((!is_late).then_some(found))
@@ -238,7 +239,9 @@ impl Group {
             if self.settled_at.load(Ordering::Acquire) != now.stamp() {
                 // Under other standings there was another primary, perhaps, and whoever writes since
                 // then may have shown there what is on its way to this one.
-                self.pending.wait_for_turns();
+                if !mutant!("mkvs.read.settled") {
+                    self.pending.wait_for_turns();
+                }
                 self.settled_at.store(now.stamp(), Ordering::Release);
             }
             let device = self.primary()?;

@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::order::numbers;
 use crate::pending::{Devices, Torn};
 use coreplane_engine::{Error, Record, Result, Visibility, WriteOptions};
+use coreplane_pmem::mutant;
 use std::sync::Arc;
 
 /// What a device has of a key, and with which sequence.
@@ -58,7 +59,10 @@ impl Group {
         NotMade { made, device, error }: NotMade,
     ) -> Result<Tried> {
         let mut torn = Torn { made, asked, old: None, known: 0 };
-        let taken_back = self.take_back(&mut torn, decided.key);
+        let taken_back = match mutant!("mkvs.refuse.not_taken_back") {
+            true => Ok(()),
+            false => self.take_back(&mut torn, decided.key),
+        };
         // A delete may have been looked at elsewhere, by who makes the filter.
         if made & 1 << asked != 0 || decided.put.is_none() {
             self.pending.count_taken_back();

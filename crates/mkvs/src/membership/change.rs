@@ -28,6 +28,7 @@ use crate::device::{Device, Drained};
 use crate::group::Group;
 use crate::matrix::Shared;
 use coreplane_engine::{Error, Result};
+use coreplane_pmem::mutant;
 use coreplane_pmem::spin::Backoff;
 use std::collections::BTreeMap;
 use std::io;
@@ -171,7 +172,8 @@ impl Shared {
                 return Err(Error::Unusable(what));
             }
             gone.iter().for_each(|at| leaving.begin(&self.groups[usize::from(at.group)]));
-            let failing = self.drain(&leaving.groups, record)?;
+            let groups = if mutant!("mkvs.change.undrained") { &[] } else { &leaving.groups[..] };
+            let failing = self.drain(groups, record)?;
             if !failing.is_empty() {
                 gone.extend(failing);
                 continue;
@@ -290,6 +292,9 @@ impl Shared {
         let failed = self.write_to_members(record, joiner);
         if !failed.is_empty() {
             return failed;
+        }
+        if mutant!("mkvs.change.uncommitted") {
+            return Vec::new();
         }
         record.committed = record.epoch;
         self.write_to_members(record, joiner)

@@ -10,6 +10,7 @@ use super::record::MembershipRecord;
 use crate::bloom::hash_of;
 use crate::matrix::Shared;
 use coreplane_engine::{Batch, Error, Remedy, Result};
+use coreplane_pmem::mutant;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -94,7 +95,9 @@ impl Shared {
         if !is_patient && members().any(|device| device.is_behind()) {
             return Ok(false);
         }
-        members().for_each(|device| device.drain());
+        if !mutant!("mkvs.checkpoint.undrained") {
+            members().for_each(|device| device.drain());
+        }
         if self.relaxed.is_behind() {
             // What is not durable on a member may be missing there after a crash.
             self.sync()?;
@@ -120,7 +123,9 @@ impl Shared {
 
     /// Tombstones that the matrix needs no more, nor the caller.
     fn let_tombstones_go(&self, record: &MembershipRecord) -> Result<()> {
-        let held = record.held.min(record.watermark);
+        let needed =
+            if mutant!("mkvs.checkpoint.tombstones") { u64::MAX } else { record.watermark };
+        let held = record.held.min(needed);
         for group in self.groups.iter() {
             for device in group.of(group.members()) {
                 device.engine.hold_tombstones(held)?;

@@ -21,6 +21,7 @@ use crate::scrub::{is_within, show_sure};
 use coreplane_engine::{
     Change, Doubt, Engine, Entry, Error, Hurt, Outcome, Progress, Result, Visibility, WriteOptions,
 };
+use coreplane_pmem::mutant;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -42,7 +43,8 @@ pub(crate) fn check_primaries(
     found: &BTreeMap<Position, Found>,
     before: &MembershipRecord,
 ) -> Result<()> {
-    if before.ack != Ack::First || before.is_clean || before.is_relaxed {
+    let is_ordered = before.ack == Ack::First && !before.is_relaxed;
+    if !is_ordered || before.is_clean || mutant!("mkvs.reconcile.primary_ahead") {
         return Ok(());
     }
     for group in 0..before.members.len() as u16 {
@@ -171,6 +173,9 @@ impl<'f> Members<'f> {
     /// Up to this all of them have all, whichever record of theirs is right.
     fn watermark(&self, record: &MembershipRecord) -> u64 {
         let own = self.all.iter().map(|(_, device)| device.record.watermark);
+        if mutant!("mkvs.reconcile.greatest_watermark") {
+            return record.watermark;
+        }
         own.min().map_or(record.watermark, |least| least.min(record.watermark))
     }
 

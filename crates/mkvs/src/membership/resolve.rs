@@ -22,6 +22,7 @@ use crate::intent::Intent;
 use crate::open::{Found, drawn};
 use crate::pending::Devices;
 use coreplane_engine::{Error, Result};
+use coreplane_pmem::mutant;
 use std::collections::BTreeMap;
 
 /// How much further an epoch is once a loss was accepted: more than there are changes of a membership.
@@ -193,7 +194,10 @@ fn is_outdated(
         Some(Standing::Absent) | None => false,
     };
     let identity = record.member(position).map(|it| it.identity.as_str());
-    is_its && own.epoch < committed && identity == Some(own.identity.as_str())
+    is_its
+        && own.epoch < committed
+        && !mutant!("mkvs.resolve.older_copies")
+        && identity == Some(own.identity.as_str())
 }
 
 /// Decides which devices are current: the record to go on with, the devices that are its current members, and

@@ -1,6 +1,7 @@
 //! The mistakes, and the tests that must meet each.
 
 mod bptree;
+mod mkvs;
 mod pmem;
 mod record;
 mod scmkv;
@@ -72,7 +73,9 @@ impl Mutant {
 
 /// All of them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Mutant> {
-    [pmem::MUTANTS, record::MUTANTS, scmkv::MUTANTS, bptree::MUTANTS].into_iter().flatten()
+    [pmem::MUTANTS, record::MUTANTS, scmkv::MUTANTS, bptree::MUTANTS, mkvs::MUTANTS]
+        .into_iter()
+        .flatten()
 }
 
 #[cfg(test)]

@@ -1,0 +1,105 @@
+//! Moments that a history seldom meets, held open: what is on the primary, and in a queue.
+
+mod shelf;
+
+use coreplane_engine::{Engine, Progress};
+use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Shape, Standing};
+use shelf::sample::{at, put, standing};
+use shelf::{Kind, Shelf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const KEY: &[u8] = b"key";
+
+fn created(shelf: &Shelf, devices: u8, ack: Ack) -> Matrix {
+    let shape = Shape { groups: 1, devices, ack, ..Shape::default() };
+    Matrix::create(shelf, shape, &Options::default()).expect("create")
+}
+
+fn wait_until(what: impl Fn() -> bool) {
+    while !what() {
+        std::thread::yield_now();
+    }
+}
+
+/// What is on the primary may be read there at any time: so all that a write waits for have it first.
+#[test]
+fn the_primary_gets_a_write_when_all_others_that_are_waited_for_have_it() {
+    for (devices, ack) in [(2, Ack::All), (3, Ack::All), (3, Ack::Majority)] {
+        let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+        let matrix = created(&shelf, devices, ack);
+        let primary = devices - 1;
+        let others: Vec<_> = (0..primary).map(|device| shelf.gate(at(0, device))).collect();
+        let hold = |holds| {
+            others.iter().for_each(|gate| gate.holds_puts.store(holds, Ordering::SeqCst));
+        };
+        // Another of the others for each.
+        for number in 0..8_u64 {
+            let key = number.to_le_bytes();
+            hold(true);
+            std::thread::scope(|scope| {
+                let matrix = &matrix;
+                scope.spawn(move || put(matrix, &key, b"value"));
+                let is_held = |gate: &_| held(gate) > 0;
+                wait_until(|| others.iter().any(|gate| is_held(gate)));
+                let known = shelf.engine(at(0, primary)).get(&key).expect("get");
+                hold(false);
+                assert_eq!(known, None, "{devices} devices at {ack:?}: it is on no other yet");
+            });
+            assert_eq!(matrix.get(&key).expect("get").as_deref(), Some(b"value".as_slice()));
+        }
+    }
+}
+
+fn held(gate: &shelf::gate::Gate) -> u64 {
+    AtomicU64::load(&gate.held_puts, Ordering::SeqCst)
+}
+
+/// A key is written when a device that is filled has been held against its peers, and lies in its
+/// queue: whoever reads finds it, whichever device is asked.
+#[test]
+fn what_lies_in_a_queue_is_made_before_its_device_is_read() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let shelf = Shelf::new(kind, 16 << 20);
+        let matrix = created(&shelf, 2, Ack::All);
+        put(&matrix, KEY, b"old");
+        let place = at(0, 0);
+        shelf.pull(place);
+        let mut number = 0_u64;
+        while standing(&matrix, place) == Standing::Current {
+            put(&matrix, &number.to_le_bytes(), b"");
+            number += 1;
+        }
+        let (is_queued, is_filled) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let (matrix, shelf) = (&matrix, &shelf);
+            let (is_queued, is_filled) = (&is_queued, &is_filled);
+            scope.spawn(move || {
+                let has_been_held = AtomicBool::new(false);
+                let write_late = |progress: Progress| match progress.stage {
+                    "holding against peers" => has_been_held.store(true, Ordering::SeqCst),
+                    _ if has_been_held.load(Ordering::SeqCst) => {
+                        shelf.gate(place).is_lagging.store(true, Ordering::SeqCst);
+                        put(matrix, KEY, b"new");
+                        is_queued.store(true, Ordering::SeqCst);
+                    }
+                    _ => {}
+                };
+                let options = FillOptions { is_fresh: true, ..FillOptions::default() };
+                matrix.replace(shelf, place, &options, &write_late).expect("replace");
+                is_filled.store(true, Ordering::SeqCst);
+            });
+            wait_until(|| is_queued.load(Ordering::SeqCst));
+            // One that does not wait for the queue is done within that.
+            let since = Instant::now();
+            let is_over = || since.elapsed() > Duration::from_millis(200);
+            wait_until(|| is_filled.load(Ordering::SeqCst) || is_over());
+            // Threads prefer different devices.
+            let readers = [(); 4].map(|()| scope.spawn(move || matrix.get(KEY).expect("get")));
+            let seen = readers.map(|reader| reader.join().expect("a reader"));
+            shelf.gate(place).is_lagging.store(false, Ordering::SeqCst);
+            assert!(seen.iter().all(|value| value.as_deref() == Some(b"new")), "{seen:?}");
+        });
+        assert_eq!(standing(&matrix, place), Standing::Current);
+    }
+}
