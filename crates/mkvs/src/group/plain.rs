@@ -22,7 +22,6 @@ use crate::pending::{Entry, Pending};
 use crate::ring::Decision;
 use coreplane_engine::{Brief, Completion, Error, Outcome, WriteOptions};
 use coreplane_pmem::epoch::pin_in;
-use coreplane_pmem::mutant;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -189,8 +188,7 @@ impl Group {
         others: impl Iterator<Item = &'d std::sync::Arc<Device>>,
         decision: &Decision<'_>,
     ) -> bool {
-        let is_other = self.standings.now() != now && !mutant!("mkvs.plain.members");
-        if !is_plain || is_other {
+        if !is_plain || self.standings.now() != now {
             return false;
         }
         place.hand_over();
