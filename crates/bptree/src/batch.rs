@@ -337,8 +337,7 @@ impl Store {
             if share.is_idle() || fits && !is_hurt {
                 continue;
             }
-            let mut items = Vec::new();
-            let is_lost = share.locked.leaf.doubt() > 0;
+            let (mut items, is_lost) = (Vec::new(), share.locked.leaf.doubt() > 0);
             self.ask_for_records(&share.locked);
             let Contents { kept, expired, dropped, .. } = self.records_of(guard, &share.locked)?;
             let is_kept = |field: &[u8]| {
@@ -368,8 +367,8 @@ impl Store {
                     continue;
                 }
                 gone.unwritten.push(*at);
-                gone.dropped
-                    .extend(standing.old.filter(|_| !standing.is_hurt).map(|old| old.key()));
+                let old = standing.old.filter(|_| !standing.is_hurt);
+                gone.dropped.extend(old.map(|old| old.key()));
             }
             let cuts = self.sort_items(guard, &mut items)?;
             let lens = self.stretches(&items);

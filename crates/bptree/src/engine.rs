@@ -6,9 +6,9 @@ use crate::open::{self, KIND, Options};
 use crate::put::{Plan, RestsOn};
 use crate::store::Store;
 use coreplane_engine::{
-    Backing, Batch, Brief, Doubt, DurableListener, Engine, Entry, Error, Expected, Found, Horizon,
-    Hurt, Limits, Mutation, Ordered, Outcome, Progress, Record, Result, ScrubReport, Stats, Ticket,
-    UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
+    Backing, Batch, Beside, Brief, Doubt, DurableListener, Engine, Entry, Error, Expected, Found,
+    Horizon, Hurt, Limits, Mutation, Ordered, Outcome, Progress, Record, Result, ScrubReport,
+    Stats, Ticket, UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
 use coreplane_record::{backing_of, lost, outlive};
@@ -197,8 +197,14 @@ impl Engine for Bptree {
         self.store.put(key, value, options)
     }
 
-    fn put_briefly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Brief {
-        self.store.put_briefly(key, value, options)
+    fn put_briefly(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Brief {
+        self.store.put_briefly(key, value, options, beside)
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {

@@ -16,7 +16,7 @@ use crate::pieces::Pieces;
 use crate::store::{Root, STEP, Store};
 use crate::unflushed::Due;
 use coreplane_engine::{
-    Batch, Change, Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written,
+    Batch, Beside, Change, Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written,
 };
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
@@ -312,14 +312,19 @@ impl Store {
     /// Puts a value that is not large, whatever was there: the record goes ahead of the look at what
     /// it replaces, so that the medium and the look take their time side by side. None if the leaf
     /// has no room, or no place for one key more; or if its record may be newer than the sequence
-    /// that is given. For what was appended is there for a recovery, whose newest would be the last.
+    /// that is given. For what was appended is there for a recovery, whose newest would be the last. Nor
+    /// is it put beside another if its fence is not an instruction and its own.
     #[inline(always)]
     pub(crate) fn put_ahead(
         &self,
-        key: &[u8],
-        value: &[u8],
+        (key, value): (&[u8], &[u8]),
         options: &WriteOptions,
+        beside: Option<Beside<'_>>,
     ) -> Result<Option<Written>> {
+        let due = self.due(options);
+        if beside.is_some() && (self.early.is_some() || due != Due::Now) {
+            return Ok(None);
+        }
         let guard = epoch::pin();
         let tag = tag_of(key);
         let locked = self.lock_to_append((key, tag), HEADER + key.len() + value.len())?;
@@ -330,7 +335,6 @@ impl Store {
         }
         let (expires_at, sequence) = (options.expires_at, options.sequence);
         let follows = self.is_leaf_proven(locked.page, locked.leaf);
-        let due = self.due(options);
         let mut header = Header { expires_at, sequence, follows, ..Header::put(0) };
         let has_room = header.record_len(key, value.len()) <= self.room(&locked);
         let Some(vacancy) = locked.leaf.vacancy().filter(|_| has_room) else { return Ok(None) };
@@ -338,7 +342,7 @@ impl Store {
         let (page, leaf, birth) = (locked.page, locked.leaf, locked.held.birth());
         let (mut place, mut replaced, mut large) = (vacancy, Replaced::default(), None);
         let mut damage = None;
-        let appended = self.append_to((page, leaf), |writer| {
+        let mut record = |writer: &mut PageWriter| {
             let from = self.flush_from(page, writer.next_offset());
             let appended = self.write_record(writer, (birth, due), &header, key, value)?;
             let standing = match self.look_for(&guard, page, leaf, (key, tag, 1)) {
@@ -359,8 +363,15 @@ impl Store {
             }
             large = Some(old);
             Some((appended, Due::Now))
-        });
-        let appended = damage.map_or(appended, Err)?;
+        };
+        let appended = match beside {
+            None => self.append_to((page, leaf), record).map(Some),
+            Some(beside) => {
+                let record = &mut |writer: &mut PageWriter| record(writer).map(|it| it.0);
+                self.append_beside((page, leaf), record, beside)
+            }
+        };
+        let Some(appended) = damage.map_or(appended, Err)? else { return Ok(None) };
         let item = Item { header, key, value, source: Source::Caller };
         let written = self.publish(locked, &item, options, replaced, (place, tag, appended));
         if let Some(old) = large {

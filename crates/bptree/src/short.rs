@@ -3,13 +3,13 @@
 use crate::get::Whole;
 use crate::put::{Plan, RestsOn};
 use crate::store::Store;
-use coreplane_engine::{Brief, Outcome, Result, WriteOptions, Written};
+use coreplane_engine::{Beside, Brief, Outcome, Result, WriteOptions, Written};
 use std::borrow::Cow;
 
 impl Store {
     /// Puts `key`, whatever was there.
     pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        match self.put_short(key, value, options)? {
+        match self.put_short((key, value), options, None)? {
             // Word by word: see Store::finish.
             Some(Written { sequence, ticket, replaced }) if self.early.is_none() => {
                 Ok(Outcome::Written(Written { sequence, ticket, replaced }))
@@ -19,9 +19,20 @@ impl Store {
         }
     }
 
-    /// The same, and what came of it in two words.
-    pub(crate) fn put_briefly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Brief {
-        match self.put_short(key, value, options) {
+    /// The same, and what came of it in two words; no more than an append with `beside`.
+    pub(crate) fn put_briefly(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Brief {
+        let is_alone = beside.is_none();
+        let put = match beside {
+            None => self.put_short((key, value), options, None),
+            beside => self.put_short((key, value), options, beside),
+        };
+        match put {
             Ok(Some(written)) if self.early.is_none() => {
                 if written.replaced {
                     Brief::Replaced
@@ -30,7 +41,8 @@ impl Store {
                 }
             }
             Ok(Some(written)) => Brief::of(self.finish(Outcome::Written(written), options)),
-            Ok(None) => Brief::of(self.put_long(key, value, options)),
+            Ok(None) if is_alone => Brief::of(self.put_long(key, value, options)),
+            Ok(None) => Brief::Declined,
             Err(error) => Brief::of(Err(error)),
         }
     }
@@ -39,9 +51,9 @@ impl Store {
     #[inline(always)]
     fn put_short(
         &self,
-        key: &[u8],
-        value: &[u8],
+        (key, value): (&[u8], &[u8]),
         options: &WriteOptions,
+        beside: Option<Beside<'_>>,
     ) -> Result<Option<Written>> {
         self.check_writable()?;
         self.check_key(key)?;
@@ -49,7 +61,7 @@ impl Store {
         if value.len() > self.inline_max() || self.is_long(key) {
             return Ok(None);
         }
-        self.put_ahead(key, value, options)
+        self.put_ahead((key, value), options, beside)
     }
 
     fn put_long(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {

@@ -8,14 +8,16 @@ use crate::leaf::{Directory, Head, Life, generation};
 use crate::lock::Locked;
 use crate::pages::Pages;
 use crate::unflushed::{Desk, Due, Rounds};
-use coreplane_engine::{Cursors, Durability, Error, KEY_LEN_MAX, Result, TimeSource, UnixMillis};
+use coreplane_engine::{
+    Beside, Cursors, Durability, Error, KEY_LEN_MAX, Result, TimeSource, UnixMillis,
+};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::mutant;
 use coreplane_pmem::spin;
 use coreplane_pmem::windows::Windows;
-use coreplane_pmem::{PageBytes, PageWriter, Pen, Pool, Space};
+use coreplane_pmem::{PageBytes, PageWriter, Pen, Pool, Space, fence_mark};
 pub(crate) use coreplane_record::sync_failed;
 use coreplane_record::{self as record, Header, Reader, View};
 use crossbeam_utils::CachePadded;
@@ -284,8 +286,7 @@ impl Store {
         write: impl FnOnce(&mut PageWriter) -> Option<(R, Due)>,
     ) -> Result<R> {
         let mut desk = self.desk();
-        let taken = desk.pen.take().unwrap_or_else(|| Pen::new(&self.space));
-        let mut writer = taken.take_up(page).map_err(|_| self.not_a_leaf(page))?;
+        let mut writer = self.writer_of(&mut desk, page)?;
         let start = writer.next_offset();
         let written = match write(&mut writer) {
             Some((written, Due::Later(together, window))) => {
@@ -310,6 +311,48 @@ impl Store {
             writer.lay_down()
         });
         fenced.and(written)
+    }
+
+    /// As [`Store::append_to`], of what is due now, where a fence is an instruction, and beside the same
+    /// put on another engine. None if nothing was made.
+    ///
+    /// # Errors
+    /// As [`Store::append_to`].
+    pub(crate) fn append_beside<R>(
+        &self,
+        (page, leaf): (u32, &Directory),
+        write: &mut dyn FnMut(&mut PageWriter) -> Option<R>,
+        beside: Beside<'_>,
+    ) -> Result<Option<R>> {
+        let mut desk = self.desk();
+        let mut writer = self.writer_of(&mut desk, page)?;
+        let start = writer.next_offset();
+        let mut written = None;
+        let goes_on = beside(&mut || {
+            written = write(&mut writer).map(|written| (written, fence_mark()));
+            written.is_some()
+        });
+        let fenced = match &written {
+            Some((_, mark)) if goes_on => self.space.fence_since(*mark).map_err(sync_failed),
+            _ => Ok(()),
+        };
+        let made = written.filter(|_| goes_on && fenced.is_ok());
+        desk.pen = Some(if made.is_some() {
+            leaf.note_flushed();
+            writer.finish()
+        } else {
+            // What is written over it comes after it.
+            if writer.next_offset() != start && self.fence().is_ok() {
+                self.take_back(&mut writer, start);
+            }
+            writer.lay_down()
+        });
+        fenced.map(|()| made.map(|(written, _)| written))
+    }
+
+    fn writer_of(&self, desk: &mut Desk, page: u32) -> Result<PageWriter> {
+        let taken = desk.pen.take().unwrap_or_else(|| Pen::new(&self.space));
+        taken.take_up(page).map_err(|_| self.not_a_leaf(page))
     }
 
     /// Nothing of what was appended from `start` on is published: it is as if it had not been.

@@ -5,8 +5,8 @@
 //! hold something until the call has returned. So a fault is written once, and forgets no call.
 
 use crate::{
-    Backing, Batch, Brief, Doubt, DurableListener, Engine, Entry, Expected, Found, Horizon, Hurt,
-    Limits, Mutation, Ordered, Outcome, Progress, Record, Result, ScrubReport, Stats, Ticket,
+    Backing, Batch, Beside, Brief, Doubt, DurableListener, Engine, Entry, Expected, Found, Horizon,
+    Hurt, Limits, Mutation, Ordered, Outcome, Progress, Record, Result, ScrubReport, Stats, Ticket,
     UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
 };
 use std::sync::Arc;
@@ -162,12 +162,19 @@ impl<A: Around, S: Seat> Engine for Surrounded<A, S> {
         self.call(Call::Put(options), |engine| engine.put(key, value, options))
     }
 
-    fn put_briefly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Brief {
+    fn put_briefly(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Brief {
         match self.around.begin(Call::Put(options)) {
             Ok(_held) => self
                 .engine
                 .with(|engine| {
-                    self.around.make_put(engine, |it| it.put_briefly(key, value, options))
+                    let put = |it: &dyn Engine| it.put_briefly(key, value, options, beside);
+                    self.around.make_put(engine, put)
                 })
                 .unwrap_or_else(|error| Brief::of(Err(error))),
             Err(error) => Brief::of(Err(error)),

@@ -48,7 +48,7 @@ pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
 pub use ordered::{Ordered, end_of_prefix};
-pub use outcome::Brief;
+pub use outcome::{Beside, Brief, Outcome, Written};
 pub use record::{Record, TimeSource, UnixMillis, Value};
 pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed};
 pub use snapshots::{Snapshot, Snapshots};
@@ -82,35 +82,6 @@ pub struct WriteOptions {
     /// A write that must succeed in a full pool, as a delete does: it may use the space that is kept
     /// for those. For small records that take the place of others of their kind, now and then.
     pub is_vital: bool,
-}
-
-/// What a write did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// The write was made.
-    Written(Written),
-    /// `insert` found the key present; nothing changed.
-    Exists(Ticket),
-    /// `update` or `delete` found the key absent; nothing changed.
-    Missing(Ticket),
-    /// `compare_and_set` found another value or sequence; nothing changed.
-    Mismatch(Ticket),
-    /// The given sequence was not newer than the stored one, returned here; nothing changed.
-    NotNewer(u64, Ticket),
-    /// `modify` was told to keep the record as it is.
-    Kept(Ticket),
-}
-
-/// A write that was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Written {
-    /// Its sequence.
-    pub sequence: u64,
-    /// Durable when [`Engine::is_durable`] says so of it; [`Ticket::DURABLE`] after
-    /// [`Completion::Wait`].
-    pub ticket: Ticket,
-    /// True if a live record was replaced or deleted.
-    pub replaced: bool,
 }
 
 /// What [`Engine::compare_and_set`] compares with.
@@ -235,9 +206,19 @@ pub trait Engine: Send + Sync {
     /// [`Error::NoSpace`], [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::ReadOnly`].
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome>;
 
-    /// As [`Engine::put`], with the sequence given, for whoever wants to know in two words what came of it.
-    fn put_briefly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Brief {
-        Brief::of(self.put(key, value, options))
+    /// As [`Engine::put`], with the sequence given, and told in two words what came of it. With `beside`
+    /// only if it takes no more than an append and a fence that is an instruction.
+    fn put_briefly(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Brief {
+        match beside {
+            None => Brief::of(self.put(key, value, options)),
+            Some(_) => Brief::Declined,
+        }
     }
 
     /// Writes only if `key` is absent, else [`Outcome::Exists`].

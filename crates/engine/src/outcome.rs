@@ -1,6 +1,37 @@
 //! What came of a write, and what that rests on.
 
-use crate::{Outcome, Result, Ticket, Written};
+#[cfg(doc)]
+use crate::{Completion, Engine};
+use crate::{Result, Ticket};
+
+/// What a write did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The write was made.
+    Written(Written),
+    /// `insert` found the key present; nothing changed.
+    Exists(Ticket),
+    /// `update` or `delete` found the key absent; nothing changed.
+    Missing(Ticket),
+    /// `compare_and_set` found another value or sequence; nothing changed.
+    Mismatch(Ticket),
+    /// The given sequence was not newer than the stored one, returned here; nothing changed.
+    NotNewer(u64, Ticket),
+    /// `modify` was told to keep the record as it is.
+    Kept(Ticket),
+}
+
+/// A write that was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Its sequence.
+    pub sequence: u64,
+    /// Durable when [`Engine::is_durable`] says so of it; [`Ticket::DURABLE`] after
+    /// [`Completion::Wait`].
+    pub ticket: Ticket,
+    /// True if a live record was replaced or deleted.
+    pub replaced: bool,
+}
 
 impl Outcome {
     /// The ticket that must be durable before the outcome may leave the process: of the write, or
@@ -39,7 +70,24 @@ impl Outcome {
     }
 }
 
-/// What came of a put to which the sequence was given ([`Engine::put_briefly`](crate::Engine::put_briefly)).
+/// What goes on beside a put ([`Engine::put_briefly`]): the same put on
+/// another engine, so that both share a fence.
+///
+/// ```text
+///   one engine:   locks, room ─▶ beside ………………………………………………………………▶ publish
+///   another:                     locks, room ─▶ record, the one's record ─▶ fence ─▶ publish
+/// ```
+///
+/// The engine calls it once, when the put has all locks and all room that it takes. It is given the next
+/// step: to append the record and to flush it, true if that was done. It calls that once, or not at all,
+/// and says whether the put goes on. Then the engine makes a fence, unless the thread has made one since
+/// the record was flushed, and publishes; or else takes back what it has appended, and declines.
+///
+/// A locked instruction waits for all that its thread has flushed, as a fence does. Hence this order: all
+/// locks of both engines, both records, one fence.
+pub type Beside<'a> = &'a mut dyn FnMut(&mut dyn FnMut() -> bool) -> bool;
+
+/// What came of a put to which the sequence was given ([`Engine::put_briefly`]).
 ///
 /// It is returned in registers. What is returned in memory is stored word by word and copied by several
 /// words at a time, and such a load waits until everything stored before it has left the processor: here
@@ -51,6 +99,8 @@ pub enum Brief {
     New,
     /// The same in the place of a live record.
     Replaced,
+    /// Nothing was made: it takes more than can be done beside another put, or is not to go on.
+    Declined,
     /// What [`Engine::put`](crate::Engine::put) says otherwise.
     Else(Box<Result<Outcome>>),
 }

@@ -69,9 +69,10 @@ impl Decided<'_> {
         match self.put {
             Some((value, expires_at)) => {
                 let options = WriteOptions { expires_at, ..*options };
-                match engine.put_briefly(self.key, value, &options) {
-                    Brief::New | Brief::Replaced => Ok(()),
+                match engine.put_briefly(self.key, value, &options, None) {
                     Brief::Else(outcome) => outcome.map(|_| ()),
+                    // Nothing is declined of a put by itself.
+                    Brief::New | Brief::Replaced | Brief::Declined => Ok(()),
                 }
             }
             None => engine.delete(self.key, options).map(|_| ()),

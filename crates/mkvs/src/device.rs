@@ -19,6 +19,7 @@
 //! before need not be waited for.
 
 mod backlog;
+mod drain;
 mod handing;
 mod leaving;
 mod lot;
@@ -26,6 +27,7 @@ mod lot;
 mod pair;
 mod resting;
 
+pub(crate) use drain::Drained;
 pub(crate) use handing::Place;
 
 use crate::believed::{Believed, Checked};
@@ -33,7 +35,7 @@ use crate::group::Group;
 use crate::pace::Pace;
 use crate::race::Scratch;
 use crate::ring::{Decisions, RING_BYTES};
-use crate::track::{OnTheWay, Track};
+use crate::track::{OnTheWay, Track, Way};
 use backlog::{Backlog, bytes_of};
 use coreplane_engine::{Batch, Change, Engine, Error, Outcome, Result, WriteOptions};
 use coreplane_pmem::epoch::{Calls, Guard, Published, pin_in};
@@ -109,23 +111,6 @@ pub(crate) struct Device {
     failing: AtomicU32,
     thread: OnceLock<Thread>,
     processor: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// A device that is about to be left out.
-pub(crate) struct Failing<'d>(&'d Device);
-
-impl Drop for Failing<'_> {
-    fn drop(&mut self) {
-        self.0.failing.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// How far a device has come with what was on its way to it.
-pub(crate) enum Drained {
-    All,
-    /// It is about to be left out itself.
-    Failing,
-    Late,
 }
 
 /// What is handed to a device's processor.
@@ -214,17 +199,6 @@ impl Device {
         self.why.get_or_init(|| error.to_string());
     }
 
-    /// It is about to be left out, until the answer is dropped.
-    pub(crate) fn fail(&self) -> Failing<'_> {
-        self.failing.fetch_add(1, Ordering::SeqCst);
-        Failing(self)
-    }
-
-    /// True if it is about to be left out.
-    pub(crate) fn is_failing(&self) -> bool {
-        self.failing.load(Ordering::SeqCst) > 0
-    }
-
     /// Why it failed.
     pub(crate) fn why(&self) -> Option<&str> {
         self.why.get().map(String::as_str)
@@ -246,6 +220,12 @@ impl Device {
     /// What says whether it has made what ends at this place of its ring.
     pub(crate) fn on_the_way(&self, place: u64) -> OnTheWay {
         OnTheWay::new(&self.track, place, self.number)
+    }
+
+    /// The way to where a write will end in its ring.
+    #[inline]
+    pub(crate) fn way_to(&self, place: u64) -> Way<'_> {
+        Way { track: &self.track, place, number: self.number }
     }
 
     /// True if its processor tells of each write that it makes.
@@ -486,51 +466,6 @@ impl Device {
     /// True once its processor takes nothing more.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::SeqCst) || self.is_given_up()
-    }
-
-    /// True if a moment was not enough for what was submitted.
-    pub(crate) fn is_behind(&self) -> bool {
-        let mut backoff = Backoff::new();
-        (0..MOMENTS).all(|_| {
-            backoff.wait();
-            self.queued() > 0
-        })
-    }
-
-    /// Waits until what was submitted before the call is made.
-    pub(crate) fn drain(&self) {
-        let (lines, jobs) = (self.lines_submitted(), self.submitted.load(Ordering::Acquire));
-        // One that did not fit into the ring is counted for a moment.
-        let goal = || jobs.min(self.submitted.load(Ordering::Acquire));
-        let is_behind =
-            || self.track.past() < lines || self.completed.load(Ordering::Acquire) < goal();
-        let mut backoff = Backoff::new();
-        while is_behind() && !self.is_closed() {
-            self.wake();
-            backoff.wait();
-        }
-    }
-
-    /// Waits until what was submitted before the call is made; not where it is about to be left out, for then
-    /// its processor may wait itself.
-    pub(crate) fn drain_until(&self, deadline: Option<Instant>) -> Drained {
-        let (lines, jobs) = (self.lines_submitted(), self.submitted.load(Ordering::Acquire));
-        // One that did not fit into the ring is counted for a moment.
-        let goal = || jobs.min(self.submitted.load(Ordering::Acquire));
-        let mut backoff = Backoff::new();
-        loop {
-            if self.track.past() >= lines && self.completed.load(Ordering::Acquire) >= goal() {
-                return Drained::All;
-            }
-            if self.is_failing() || self.is_closed() {
-                return Drained::Failing;
-            }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Drained::Late;
-            }
-            self.wake();
-            backoff.wait();
-        }
     }
 
     /// Ends the processor, once it has made what it was given; or leaves it where it is, if it is given up.

@@ -10,7 +10,7 @@ use crate::group::Group;
 use crate::matrix::{Shared, is_reserved};
 use crate::membership::lost_ranges::just;
 use crate::scrub::Scrubbed;
-use coreplane_engine::{Doubt, Engine, Error, Hurt, Result, UnixMillis};
+use coreplane_engine::{Doubt, Engine, Error, Hurt, Outcome, Result, UnixMillis, WriteOptions};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -322,5 +322,20 @@ impl Shared {
             pace.keep();
         }
         Ok(())
+    }
+}
+
+impl Item {
+    /// Makes it on an engine, unless that has something newer.
+    pub(crate) fn give_to(&self, engine: &dyn Engine) -> Result<Outcome> {
+        let sequence = Some(self.sequence);
+        let options = WriteOptions { sequence, ..WriteOptions::default() };
+        match &self.put {
+            Some((value, expires_at)) => {
+                let options = WriteOptions { expires_at: *expires_at, ..options };
+                engine.put(&self.key, value, &options)
+            }
+            None => engine.delete(&self.key, &options),
+        }
     }
 }

@@ -17,7 +17,9 @@
 //! without it. A device without space is another matter: the write is taken back where it was made,
 //! before any reader has seen it, and refused.
 
+mod copy;
 mod deciding;
+mod fence;
 mod following;
 mod plain;
 mod reading;
@@ -30,7 +32,7 @@ use crate::counters::Asked;
 use crate::decided::{Decided, Write, is_damage, is_failure};
 use crate::device::Device;
 use crate::membership::record::{Ack, Position};
-use crate::membership::states::{Moment, Standings};
+use crate::membership::states::Standings;
 use crate::order::{Order, numbers};
 use crate::pending::{Devices, Entry, Known, Pending};
 use crate::prototype::{Paths, Prototype};
@@ -132,9 +134,6 @@ pub(crate) struct NotMade {
     pub(crate) device: Option<Arc<Device>>,
     pub(crate) error: Error,
 }
-
-/// The devices that have a write, and the states by which they are enough.
-pub(crate) type Copied = (Devices, Moment);
 
 /// What became of a try.
 enum Tried {
@@ -357,91 +356,6 @@ impl Group {
         drop(change);
         let written = Written { sequence, ticket: Ticket::DURABLE, ..written };
         Ok(Tried::Made(Outcome::Written(written)))
-    }
-
-    /// As [`Self::copy`], of one key.
-    fn copy_of(
-        self: &Arc<Self>,
-        order: &Order,
-        made: Devices,
-        decided: &Decided<'_>,
-        options: &WriteOptions,
-    ) -> std::result::Result<Copied, NotMade> {
-        self.copy(order, made, |device| {
-            device.pace.puts.of(|| self.make_on(device, decided, options))
-        })
-    }
-
-    /// Makes on further devices what was made on some, until so many current members have it as a
-    /// write waits for, the primary among them, devices that fail meanwhile being left out. Who has it then.
-    pub(crate) fn copy(
-        &self,
-        order: &Order,
-        made: Devices,
-        make: impl Fn(&Arc<Device>) -> Result<()>,
-    ) -> std::result::Result<Copied, NotMade> {
-        let not_made = |made, device: &Arc<Device>, error| {
-            Err(NotMade { made, device: Some(Arc::clone(device)), error })
-        };
-        let (mut made, mut asked) = (made, made);
-        loop {
-            let now = self.standings.now();
-            if now.is_changing() {
-                self.await_change();
-                continue;
-            }
-            let members = now.members();
-            let has = (made & members).count_ones();
-            let is_enough = has > 0 && has >= self.rules.ack.copies(members.count_ones());
-            if is_enough && made & now.primary_set() != 0 {
-                // They may be members by the time of the answer.
-                for device in self.of(now.candidates() & !made) {
-                    if make(device).is_ok() {
-                        made |= 1 << device.number;
-                    } else if let Err(error) = self.drop_member(device) {
-                        return not_made(made, device, error);
-                    }
-                }
-                if self.standings.now() == now {
-                    return Ok((made, now));
-                }
-                continue;
-            }
-            // One may have become a member since the order was made.
-            let listed = order.awaited().iter().chain(order.others()).copied();
-            let rest = if is_enough { now.primary_set() } else { members } & !asked;
-            let mut next = listed.chain(numbers(members)).filter(|number| rest & 1 << number != 0);
-            let Some(number) = next.next() else { break };
-            asked |= 1 << number;
-            let Some(device) = self.at(number) else { continue };
-            match make(device) {
-                Ok(()) => made |= 1 << number,
-                Err(error) if is_failure(&error) => {
-                    if let Err(error) = self.go_on_without(device, error) {
-                        return not_made(made, device, error);
-                    }
-                }
-                // The one that is read has it, so that it cannot be taken back unseen: this device
-                // cannot follow, as one that has no space for what is in its ring.
-                Err(error) if made & 1 << order.asked() != 0 => {
-                    device.note_failure(&error);
-                    if self.drop_member(device).is_err() {
-                        return not_made(made, device, error);
-                    }
-                }
-                Err(error) => return not_made(made, device, error),
-            }
-        }
-        Err(NotMade { made, device: None, error: self.lost() })
-    }
-
-    /// Waits until it is durable which members have left.
-    #[cold]
-    pub(crate) fn await_change(&self) {
-        let mut backoff = Backoff::new();
-        while self.standings.now().is_changing() {
-            backoff.wait();
-        }
     }
 
     #[inline]

@@ -1,6 +1,7 @@
 //! The groups of a matrix, of which there may be more later.
 
 use crate::group::Group;
+use coreplane_engine::Limits;
 use std::ops::Index;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -46,6 +47,18 @@ impl Groups {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Group>> {
         self.places[..self.len()].iter().filter_map(OnceLock::get)
     }
+}
+
+/// What holds on all devices.
+pub(crate) fn limits(groups: &[Arc<Group>]) -> Limits {
+    let devices = groups.iter().flat_map(|group| group.devices());
+    let each = devices.map(|device| device.engine.limits());
+    let least = each.reduce(|a, b| Limits {
+        key_len_max: a.key_len_max.min(b.key_len_max),
+        value_len_max: a.value_len_max.min(b.value_len_max),
+        batch_len_max: a.batch_len_max.min(b.batch_len_max),
+    });
+    least.unwrap_or(Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0 })
 }
 
 /// The group of a number that a table of owners has.

@@ -30,7 +30,7 @@ use crate::membership::record::{Member, MembershipRecord, Position, Standing};
 use crate::open::{Found, Rack, drawn};
 use crate::pending::Pending;
 use crate::scrub::Scrubbed;
-use coreplane_engine::{Doubt, Engine, Error, Outcome, Progress, Result, Visibility, WriteOptions};
+use coreplane_engine::{Doubt, Error, Outcome, Progress, Result, Visibility};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -71,9 +71,8 @@ impl Shared {
         progress: &(dyn Fn(Progress) + Sync),
     ) {
         let Some(group) = self.groups.get(usize::from(place.group)) else { return };
-        let Found { engine, belief, .. } = device;
-        let options = FillOptions::default();
-        let filled = self.fill_member(group, place, Checked { engine, belief }, &options, progress);
+        let checked = Checked { engine: device.engine, belief: device.belief };
+        let filled = self.fill_member(group, place, checked, &FillOptions::default(), progress);
         if let Err(error) = filled {
             self.damaged.lock().push((place, error.to_string()));
         }
@@ -498,20 +497,5 @@ impl Shared {
     /// Nobody waits any more for who has left.
     pub(crate) fn settle_group(&self, group: &Group) {
         self.pending.settle(group.followers(), |hash| self.is_of(group.number, hash));
-    }
-}
-
-impl Item {
-    /// Makes it on an engine, unless that has something newer.
-    pub(crate) fn give_to(&self, engine: &dyn Engine) -> Result<Outcome> {
-        let sequence = Some(self.sequence);
-        let options = WriteOptions { sequence, ..WriteOptions::default() };
-        match &self.put {
-            Some((value, expires_at)) => {
-                let options = WriteOptions { expires_at: *expires_at, ..options };
-                engine.put(&self.key, value, &options)
-            }
-            None => engine.delete(&self.key, &options),
-        }
     }
 }

@@ -14,7 +14,8 @@ use crate::intent::Intents;
 use crate::latency;
 use crate::membership::Membership;
 use crate::membership::lost_ranges::{self, Uncertain, Uncertainty, just};
-use crate::membership::record::{Position, RESERVED};
+use crate::membership::record::Position;
+pub use crate::membership::record::is_reserved;
 use crate::owners::Owners;
 use crate::pending::{Devices, Pending, Seen};
 use crate::race::lookup::Kept;
@@ -101,12 +102,6 @@ pub(crate) struct Answer {
     pub(crate) value: Vec<u8>,
     pub(crate) sequence: u64,
     pub(crate) expires_at: Option<UnixMillis>,
-}
-
-/// True for a key that is the matrix's own.
-#[inline]
-pub fn is_reserved(key: &[u8]) -> bool {
-    key.first() == Some(&0) && key.starts_with(RESERVED)
 }
 
 /// A write that is decided in sight of the record.

@@ -14,7 +14,7 @@ use crate::decided::{is_damage, is_dead};
 use crate::device::Device;
 use crate::engine::Matrix;
 use crate::group::{DEVICES_MAX, Demote, Group, Parts, Renew, Rules};
-use crate::groups::{GROUPS_MAX, Groups};
+use crate::groups::{GROUPS_MAX, Groups, limits};
 use crate::growing::Grower;
 use crate::intent::{Intent, Intents};
 use crate::kept::side_by_side;
@@ -29,7 +29,7 @@ use crate::owners::Owners;
 use crate::pending::Pending;
 use crate::prototype::Prototype;
 use crate::relaxed::{Relaxed, is_unordered};
-use coreplane_engine::{Cursors, Engine, Error, Limits, Progress, Result, TimeSource};
+use coreplane_engine::{Cursors, Engine, Error, Progress, Result, TimeSource};
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::mutant;
 use parking_lot::{Mutex, RwLock};
@@ -488,16 +488,4 @@ fn begun(
     (record.is_clean, record.committed) = (mutant!("mkvs.open.clean"), record.epoch);
     write_all(&record)?;
     Ok((newest, record))
-}
-
-/// What holds on all devices.
-fn limits(groups: &[Arc<Group>]) -> Limits {
-    let devices = groups.iter().flat_map(|group| group.devices());
-    let each = devices.map(|device| device.engine.limits());
-    let least = each.reduce(|a, b| Limits {
-        key_len_max: a.key_len_max.min(b.key_len_max),
-        value_len_max: a.value_len_max.min(b.value_len_max),
-        batch_len_max: a.batch_len_max.min(b.batch_len_max),
-    });
-    least.unwrap_or(Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0 })
 }

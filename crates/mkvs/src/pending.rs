@@ -53,9 +53,10 @@ use entry::Write;
 pub(crate) use entry::{Entry, Known};
 pub(crate) use turns::Turn;
 
-use crate::track::OnTheWay;
+use crate::track::{OnTheWay, Way};
 use coreplane_pmem::spin::{Held, Lock};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Stripes of a matrix.
@@ -64,7 +65,8 @@ const STRIPES: usize = 1024;
 /// A set of devices of a group, a bit each.
 pub(crate) type Devices = u32;
 
-type Entries = Vec<Entry>;
+/// Mostly there is one, of a write that all have by now: it is where the stripe is.
+type Entries = SmallVec<[Entry; 1]>;
 
 #[derive(Debug)]
 #[repr(align(64))]
@@ -129,7 +131,7 @@ impl Pending {
     pub(crate) fn new() -> Self {
         let words = (0..STRIPES).map(|_| AtomicU64::new(0)).collect();
         let stripe = |_| {
-            let (entries, sequencer) = (Lock::new(Vec::new()), Lock::new(()));
+            let (entries, sequencer) = (Lock::new(Entries::new()), Lock::new(()));
             Stripe { entries, sequencer, overdue: AtomicU32::new(0), made: AtomicU64::new(0) }
         };
         let stripes = (0..STRIPES).map(stripe).collect();
@@ -197,7 +199,7 @@ impl Pending {
     /// Entries go that are over; and so many writes begin.
     #[inline]
     fn sweep(&self, stripe: usize, entries: &mut Held<'_, Entries>, begun: u64) {
-        entries.retain_mut(|entry| !entry.look());
+        entries.retain_mut(|entry| !entry.look(&mut None));
         self.count(stripe, entries.len(), begun);
     }
 
@@ -205,14 +207,22 @@ impl Pending {
     /// entry, if there is one.
     pub(crate) fn begin(&self, entry: Entry) {
         let stripe = Self::stripe_of(entry.hash);
-        self.begin_in(stripe, &mut self.entries(stripe), entry);
+        self.begin_in(stripe, &mut self.entries(stripe), entry, None);
     }
 
     #[inline]
-    fn begin_in(&self, stripe: usize, entries: &mut Held<'_, Entries>, mut entry: Entry) -> u64 {
+    fn begin_in(
+        &self,
+        stripe: usize,
+        entries: &mut Held<'_, Entries>,
+        mut entry: Entry,
+        way: Option<Way<'_>>,
+    ) -> u64 {
         let number = (self.words[stripe].load(Ordering::Relaxed) >> OPEN_BITS) + 1;
         entry.write.number = number;
-        entries.retain_mut(|entry| !entry.look());
+        let mut come = None;
+        entries.retain_mut(|entry| !entry.look(&mut come));
+        entry.write.on_the_way = way.map(|way| OnTheWay::instead_of(come, way));
         match entries.iter_mut().find(|known| known.hash == entry.hash) {
             Some(known) => {
                 std::mem::swap(known, &mut entry);
@@ -239,7 +249,7 @@ impl Pending {
     pub(crate) fn refuse(&self, hash: u64, members: Devices) {
         self.end(hash, |entry| {
             let Some(mut before) = entry.before.take() else { return true };
-            before.look();
+            let _come = before.look();
             (entry.write, entry.wanted, entry.is_held) = (before, members, false);
             entry.is_over()
         });

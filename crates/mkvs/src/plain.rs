@@ -4,7 +4,6 @@ use crate::bloom::hash_of;
 use crate::counters::Count;
 use crate::given::If;
 use crate::matrix::Shared;
-use crate::membership::record::Ack;
 use crate::pending::Pending;
 use coreplane_engine::{Outcome, Result, Ticket, WriteOptions, Written};
 use std::sync::atomic::Ordering;
@@ -29,10 +28,8 @@ impl Shared {
     // Inlined, so that nothing of it goes through memory behind the fence.
     #[inline(always)]
     fn put_plainly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Option<(u64, bool)> {
-        // All groups are written alike.
-        let waits_for_one = self.groups[0].rules.ack == Ack::First;
         let is_usual = !self.relaxed.is_asked(options) && !self.relaxed.is_first(options);
-        if !waits_for_one || options.sequence.is_some() || !is_usual {
+        if options.sequence.is_some() || !is_usual {
             return None;
         }
         let hash = hash_of(key);

@@ -63,6 +63,16 @@ impl Track {
     }
 }
 
+/// Where a write is going to lie in a device's ring.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way<'a> {
+    pub(crate) track: &'a Arc<Track>,
+    /// Where it ends.
+    pub(crate) place: u64,
+    /// The number of the device.
+    pub(crate) number: u8,
+}
+
 /// A write in a device's ring.
 #[derive(Debug)]
 pub(crate) struct OnTheWay {
@@ -75,6 +85,16 @@ impl OnTheWay {
     /// To the device of this number, in whose ring it ends at `place`.
     pub(crate) fn new(track: &Arc<Track>, place: u64, number: u8) -> Self {
         Self { track: Arc::clone(track), place, number }
+    }
+
+    /// On this way, in the place of one that has come: to count a track once more takes a locked
+    /// instruction, and to count it less another.
+    #[inline]
+    pub(crate) fn instead_of(come: Option<Self>, Way { track, place, number }: Way<'_>) -> Self {
+        match come.filter(|come| Arc::ptr_eq(&come.track, track)) {
+            Some(come) => Self { place, number, ..come },
+            None => Self::new(track, place, number),
+        }
     }
 
     /// The number of the device.
@@ -92,6 +112,24 @@ impl OnTheWay {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_way_takes_the_place_of_one_of_the_same_track() {
+        let [track, another] = [0, 1].map(|_| Arc::new(Track::new()));
+        let counts = || [&track, &another].map(Arc::strong_count);
+        let first = OnTheWay::new(&track, 2, 1);
+        let way = |track, place, number| Way { track, place, number };
+        let second = OnTheWay::instead_of(Some(first), way(&track, 4, 1));
+        assert_eq!(counts(), [2, 1]);
+        track.come_to(2);
+        assert!(!second.has_come());
+        track.come_to(4);
+        assert!(second.has_come());
+        let third = OnTheWay::instead_of(Some(second), way(&another, 6, 2));
+        assert_eq!((third.number(), third.has_come(), counts()), (2, false, [1, 2]));
+        another.come_to(6);
+        assert!(third.has_come());
+    }
 
     #[test]
     fn what_was_not_made_has_not_come() {

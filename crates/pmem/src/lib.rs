@@ -39,6 +39,7 @@ pub mod windows;
 pub use order::{Instruction, LINE};
 pub use pool::{CreateOptions, FileState, MediaChoice, Medium, OpenOptions, Pool, PoolError};
 pub use space::{
-    Claim, Durable, Grade, PageBytes, PageWriter, Pen, Preparation, Recovery, RecoveryGuard, Space,
-    SpaceOptions, SyncError, Volatile, Word, WriteMode, thread_number,
+    Claim, Durable, FenceMark, Grade, PageBytes, PageWriter, Pen, Preparation, Recovery,
+    RecoveryGuard, Space, SpaceOptions, SyncError, Volatile, Word, WriteMode, fence_mark,
+    thread_number,
 };

@@ -1,7 +1,7 @@
 //! The laws of the simulated medium, one by one.
 
 use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
-use coreplane_pmem::{Claim, Durable, PageWriter, Space, Volatile, WriteMode};
+use coreplane_pmem::{Claim, Durable, PageWriter, Space, Volatile, WriteMode, fence_mark};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -424,6 +424,53 @@ fn spaces_of_one_machine_lose_power_together() {
         assert_eq!(space.word::<Durable>(0).unwrap().load(), value);
     }
     assert!(one.grow(2 * second).is_err(), "several do not grow");
+}
+
+/// On one machine a fence covers what its thread has flushed in any space, for who asks whether there was one.
+#[test]
+fn a_fence_in_one_space_covers_what_its_thread_has_flushed_in_another_before() {
+    let sim = Sim::new(&SimOptions { spaces: 2, ..SimOptions::default() }).unwrap();
+    let [one, other] = sim.spaces() else { panic!("two spaces") };
+    for space in [one, other] {
+        assert!(space.claim_words(0, Claim::Words));
+        space.persist(0, 4096).unwrap();
+    }
+    let fences = || [one, other].map(|space| space.flushes_and_fences().1);
+    let before = fences();
+    store(one, 0, 1);
+    one.flush(0, 8);
+    let mark = fence_mark();
+    other.fence().unwrap();
+    assert_eq!(outcomes(&sim, &[0]), set(&[[0], [1]]), "nobody has asked");
+    one.fence_since(mark).unwrap();
+    assert_eq!(outcomes(&sim, &[0]), set(&[[1]]));
+    assert_eq!(fences(), [before[0], before[1] + 1], "it is no fence of its own");
+    // One before the mark, or of another thread, says nothing: it makes its own.
+    store(one, 0, 2);
+    one.flush(0, 8);
+    let mark = fence_mark();
+    elsewhere(|| other.fence().unwrap());
+    one.fence_since(mark).unwrap();
+    assert_eq!(outcomes(&sim, &[0]), set(&[[2]]));
+    assert_eq!(fences(), [before[0] + 1, before[1] + 2]);
+}
+
+/// A sync covers one file.
+#[test]
+fn where_a_fence_is_a_sync_each_space_has_its_own() {
+    let file = Sim::new(&SimOptions { model: Model::File, ..SimOptions::default() }).unwrap();
+    let memory = sim(Model::X86);
+    let space = file.space();
+    assert!(space.claim_words(0, Claim::Words));
+    space.persist(0, 4096).unwrap();
+    store(space, 0, 1);
+    space.flush(0, 8);
+    let mark = fence_mark();
+    memory.space().fence().unwrap();
+    let before = space.flushes_and_fences().1;
+    space.fence_since(mark).unwrap();
+    assert_eq!(space.flushes_and_fences().1, before + 1);
+    assert_eq!(outcomes(&file, &[0]), set(&[[1]]));
 }
 
 #[test]

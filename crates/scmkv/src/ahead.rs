@@ -16,12 +16,17 @@
 //!
 //! Seldom the lookup finds no room in the group, or damage. Then the record is taken back, so
 //! that no crash can bring to light what was refused.
+//!
+//! The same put on another engine ([`Beside`]) comes between the group's lock and the append. Meanwhile
+//! nothing may wait for long: neither for pages, which come back when nobody is in an old epoch, as this
+//! thread is; nor for a log whose owner waits for such pages.
 
-use crate::log::Order;
-use crate::put::{Plan, Write};
+use crate::index::GroupLock;
+use crate::log::{Appended, Log, Order};
+use crate::put::{Plan, Standing, Write};
 use crate::store::Store;
-use coreplane_engine::{Brief, Outcome, Result, Ticket, WriteOptions, Written};
-use coreplane_pmem::epoch;
+use coreplane_engine::{Beside, Brief, Outcome, Result, Ticket, WriteOptions, Written};
+use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Header, Kind};
 use std::borrow::Cow;
 
@@ -35,7 +40,7 @@ impl Store {
     /// Puts `key`, ahead of the lookup if that can be.
     #[inline]
     pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        match self.put_ahead(key, value, options)? {
+        match self.put_ahead(key, value, options, None)? {
             Some(Put { sequence, replaced }) => {
                 Ok(Outcome::Written(Written { sequence, ticket: Ticket::DURABLE, replaced }))
             }
@@ -43,13 +48,25 @@ impl Store {
         }
     }
 
-    /// The same, and what came of it in two words.
+    /// The same, and what came of it in two words; ahead of the lookup or not at all with `beside`.
     #[inline]
-    pub(crate) fn put_briefly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Brief {
-        match self.put_ahead(key, value, options) {
+    pub(crate) fn put_briefly(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Brief {
+        let is_alone = beside.is_none();
+        let put = match beside {
+            None => self.put_ahead(key, value, options, None),
+            beside => self.put_ahead(key, value, options, beside),
+        };
+        match put {
             Ok(Some(Put { replaced: true, .. })) => Brief::Replaced,
             Ok(Some(Put { replaced: false, .. })) => Brief::New,
-            Ok(None) => Brief::of(self.put_in_sight(key, value, options)),
+            Ok(None) if is_alone => Brief::of(self.put_in_sight(key, value, options)),
+            Ok(None) => Brief::Declined,
             Err(error) => Brief::of(Err(error)),
         }
     }
@@ -70,7 +87,13 @@ impl Store {
     // together again: its parts would be loaded in other widths than they were stored in, and such a load
     // waits until the stores have left the processor, which is behind the fence's.
     #[inline(always)]
-    fn put_ahead(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Option<Put>> {
+    fn put_ahead(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Result<Option<Put>> {
         // Before the order is asked for, which may note in the root that a write is to be lax.
         self.check_writable()?;
         self.check_key(key)?;
@@ -84,29 +107,92 @@ impl Store {
         let write = Write { key, place, options, order: Order::Strict };
         let (sequence, expires_at) = (options.sequence, options.expires_at);
         let mut header = Header { sequence, expires_at, ..Header::put(0) };
-        let mut log = self.my_log()?;
-        self.make_room(&mut log, header.record_len(key, value.len()), Kind::Put)?;
+        let len = header.record_len(key, value.len());
+        let mut log = if beside.is_none() {
+            let mut log = self.my_log()?;
+            self.make_room(&mut log, len, Kind::Put)?;
+            log
+        } else {
+            let Some(log) = self.my_log_at_once(len)? else { return Ok(None) };
+            log
+        };
         let guard = epoch::pin();
         let mut held = self.index.lock(place);
         if sequence.is_some_and(|given| given <= held.last_version().max(self.version_base())) {
             return Ok(None);
         }
         header.version = self.next_version(&mut held, sequence.map_or(0, |given| given - 1))?;
-        let appended = log.append(self, &header, key, &[value], Order::Strict)?;
-        let standing = match self.look(&guard, &held, key, place) {
-            Ok(Some(standing)) => standing,
-            seen => {
-                log.take_back(self, appended)?;
-                seen?;
-                // The guard too goes now: whoever cleans for a split waits for all that were pinned.
-                return Ok(None);
+        let replaced = match beside {
+            None => {
+                let recorded =
+                    self.record_ahead(&mut log, &held, &guard, &write, &header, value)?;
+                let Some((appended, standing)) = recorded else { return Ok(None) };
+                self.account(&held, standing.slot, standing.old.as_ref(), &header);
+                let (at, of) = (standing.at, (&header, value.len()));
+                self.publish_record(&mut log, &mut held, &write, at, of, appended)?;
+                standing.live
+            }
+            Some(beside) => {
+                let put =
+                    self.put_beside(&mut log, &held, &guard, (&write, &header, value), beside);
+                let Some(replaced) = put? else { return Ok(None) };
+                replaced
             }
         };
-        self.account(&held, standing.slot, standing.old.as_ref(), &header);
-        let (at, of) = (standing.at, (&header, value.len()));
-        self.publish_record(&mut log, &mut held, &write, at, of, appended)?;
         self.expiries.note(expires_at);
         let sequence = sequence.unwrap_or(header.version);
-        Ok(Some(Put { sequence, replaced: standing.live }))
+        Ok(Some(Put { sequence, replaced }))
+    }
+
+    /// Appends the record, and looks the key up; none if there is no room in the group, and nothing was
+    /// appended.
+    #[inline(always)]
+    fn record_ahead<'g>(
+        &'g self,
+        log: &mut Log,
+        held: &GroupLock<'_>,
+        guard: &'g Guard,
+        write: &Write<'_>,
+        header: &Header,
+        value: &[u8],
+    ) -> Result<Option<(Appended, Standing<'g>)>> {
+        let appended = log.append(self, header, write.key, &[value], Order::Strict)?;
+        match self.look(guard, held, write.key, write.place) {
+            Ok(Some(standing)) => Ok(Some((appended, standing))),
+            seen => {
+                log.take_back(self, appended)?;
+                // The guard too goes then: whoever cleans for a split waits for all that were pinned.
+                seen.map(|_| None)
+            }
+        }
+    }
+
+    /// As [`Store::put_ahead`] from the group's lock on, beside the same put on another engine: whether a
+    /// live record was replaced.
+    fn put_beside(
+        &self,
+        log: &mut Log,
+        held: &GroupLock<'_>,
+        guard: &Guard,
+        (write, header, value): (&Write<'_>, &Header, &[u8]),
+        beside: Beside<'_>,
+    ) -> Result<Option<bool>> {
+        let mut recorded = Ok(None);
+        let goes_on = beside(&mut || {
+            recorded = self
+                .record_ahead(log, held, guard, write, header, value)
+                .map(|it| it.map(|(appended, standing)| (appended, standing, log.flush(self))));
+            matches!(recorded, Ok(Some(_)))
+        });
+        let Some((appended, standing, mark)) = recorded? else { return Ok(None) };
+        if !goes_on {
+            log.take_back(self, appended)?;
+            return Ok(None);
+        }
+        log.commit_since(self, mark)?;
+        // Its locked instructions wait for the fence, as those of the publication do.
+        self.account(held, standing.slot, standing.old.as_ref(), header);
+        self.publish_slot(log, held, write, standing.at, (header, value.len()), appended)?;
+        Ok(Some(standing.live))
     }
 }

@@ -7,9 +7,9 @@ use crate::put::Plan;
 use crate::store::Store;
 use crate::{KIND, background};
 use coreplane_engine::{
-    Backing, Batch, Brief, Change, DurableListener, Engine, Entry, Error, Expected, Found, Horizon,
-    Limits, Mutation, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis, VerifyReport,
-    Visibility, WriteOptions, Written,
+    Backing, Batch, Beside, Brief, Change, DurableListener, Engine, Entry, Error, Expected, Found,
+    Horizon, Limits, Mutation, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis,
+    VerifyReport, Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space, spin};
 use coreplane_record::{backing_of, lost, outlive};
@@ -210,15 +210,6 @@ impl Drop for Scmkv {
     }
 }
 
-impl Store {
-    pub(crate) fn erase(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        let given = options.sequence.is_some();
-        self.write(key, options, &mut |_, _, live| {
-            Ok(if live.is_some() || given { Plan::Delete } else { Plan::Refuse(Outcome::Missing) })
-        })
-    }
-}
-
 impl Engine for Scmkv {
     fn name(&self) -> &'static str {
         KIND
@@ -234,6 +225,10 @@ impl Engine for Scmkv {
 
     fn prefetch(&self, key: &[u8]) {
         self.store.prefetch(key);
+    }
+
+    fn prefetch_to_write(&self, key: &[u8], _len: usize) {
+        self.store.prefetch_to_write(key);
     }
 
     fn get_with(
@@ -258,8 +253,14 @@ impl Engine for Scmkv {
         self.store.put(key, value, options)
     }
 
-    fn put_briefly(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Brief {
-        self.store.put_briefly(key, value, options)
+    fn put_briefly(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Brief {
+        self.store.put_briefly(key, value, options, beside)
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {

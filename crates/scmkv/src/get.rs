@@ -39,6 +39,11 @@ impl Store {
         self.index.prefetch(self.place(key));
     }
 
+    /// Asks for the lock of the group of `key`.
+    pub(crate) fn prefetch_to_write(&self, key: &[u8]) {
+        self.index.prefetch_lock(self.place(key));
+    }
+
     /// The live record of `key`, without any lock.
     #[inline]
     pub(crate) fn find<'g>(

@@ -18,7 +18,7 @@ use crate::staging::StagedWrites;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::mutant;
-use coreplane_pmem::{PageWriter, WriteMode, thread_number};
+use coreplane_pmem::{FenceMark, PageWriter, WriteMode, fence_mark, thread_number};
 use coreplane_record::Header;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -214,21 +214,55 @@ impl Log {
         Ok(())
     }
 
+    /// Flushes all that [`Log::commit_since`] makes durable, which follows in the same thread.
+    #[inline]
+    pub(crate) fn flush(&mut self, store: &Store) -> FenceMark {
+        if let (Some(start), Some(writer)) = (self.unflushed.take(), &self.writer) {
+            writer.flush_from(start);
+        }
+        self.flush_unfenced(store);
+        fence_mark()
+    }
+
+    /// As [`Log::commit`] of a strict write, of what was flushed before `mark`: with a fence unless the
+    /// thread has made one since, for another pool.
+    ///
+    /// # Errors
+    /// If the medium fails: nothing of it is readable then.
+    #[inline]
+    pub(crate) fn commit_since(&mut self, store: &Store, mark: FenceMark) -> Result<()> {
+        if !mutant!("scmkv.log.fence") {
+            store.space.fence_since(mark).map_err(sync_failed)?;
+        }
+        self.unfenced.clear();
+        self.flushed = 0;
+        if let Some(writer) = &mut self.writer {
+            writer.publish();
+        }
+        Ok(())
+    }
+
     /// Fences: the flushes of this thread, and the slots that were published since the last time.
     #[inline]
     fn fence(&mut self, store: &Store) -> Result<()> {
+        self.flush_unfenced(store);
+        self.unfenced.clear();
+        self.flushed = 0;
+        if mutant!("scmkv.log.fence") {
+            return Ok(());
+        }
+        store.space.fence().map_err(sync_failed)
+    }
+
+    /// Sees to it that this thread has flushed all slots that were published since the last fence.
+    #[inline]
+    fn flush_unfenced(&mut self, store: &Store) {
         if !self.unfenced.is_empty() {
             if self.flushed_by != Some(thread_number()) {
                 self.flushed = 0;
             }
             self.flush_published(store);
-            self.unfenced.clear();
-            self.flushed = 0;
         }
-        if mutant!("scmkv.log.fence") {
-            return Ok(());
-        }
-        store.space.fence().map_err(sync_failed)
     }
 
     /// Flushes the slots that were published and are not flushed yet. Not when they are published:

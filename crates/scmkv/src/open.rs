@@ -133,10 +133,10 @@ impl Store {
         let source = Source { space: &space, geometry, seeds, elements: &elements, progress };
         let Found { loaded, stale, is_damaged } = source.load(old)?;
         // From here on a crash finds the store unclean, and versions go on above the old ones.
+        let step = if mutant!("scmkv.open.version_base") { 0 } else { VERSION_STEP };
         let root = Root {
             flags: old.flags & !(Root::CLEAN | Root::IN_POOL) | in_pool_flag,
-            version_base: old.version_base
-                + if mutant!("scmkv.open.version_base") { 0 } else { VERSION_STEP },
+            version_base: old.version_base + step,
             formatted: u64::from(pages.len()),
             checkpoint: loaded.as_ref().map_or(0, |loaded| loaded.number),
             ..old
@@ -153,13 +153,12 @@ impl Store {
             None if !rebuild => (index_in_pool(&space, geometry, &elements)?, None),
             None => index_anew(&space, in_pool, geometry, &elements, &pages)?,
         };
-        let is_anew = rebuild && lacking.is_none();
+        let (is_anew, counted) = (rebuild && lacking.is_none(), false);
         pool.set_root(root.to_words()).map_err(pool_error)?;
         pages.free_all(&stale)?;
         if !in_pool {
             pages.free_index(&elements)?;
         }
-        let counted = false;
         let parts = Parts { pool, geometry, pages, index, arena, checkpoints, root, counted };
         let store = Self::assemble(parts, options)?;
         let logs: Vec<LogPage> = elements

@@ -107,6 +107,29 @@ impl Store {
         Ok(log)
     }
 
+    /// As [`Store::my_log`], if nobody else has it and a put of `len` bytes fits its open page.
+    ///
+    /// # Errors
+    /// As [`Store::my_log`].
+    #[inline]
+    pub(crate) fn my_log_at_once(&self, len: usize) -> Result<Option<spin::Held<'_, Log>>> {
+        let log = self.logs[thread_number() % self.logs.len()].try_lock();
+        let Some(mut log) = log.filter(|log| log.room_for(Kind::Put) >= len) else {
+            return Ok(None);
+        };
+        self.check_open()?;
+        self.commit_staged(&mut log)?;
+        Ok(Some(log))
+    }
+
+    #[inline]
+    fn check_open(&self) -> Result<()> {
+        match self.closed.load(std::sync::atomic::Ordering::Acquire) {
+            true => Err(Error::Closed),
+            false => Ok(()),
+        }
+    }
+
     /// The log of this thread, to write to.
     ///
     /// # Errors
@@ -114,9 +137,7 @@ impl Store {
     #[inline]
     pub(crate) fn my_log_staging(&self) -> Result<spin::Held<'_, Log>> {
         let log = self.logs[thread_number() % self.logs.len()].lock();
-        if self.closed.load(std::sync::atomic::Ordering::Acquire) {
-            return Err(Error::Closed);
-        }
+        self.check_open()?;
         Ok(log)
     }
 
@@ -299,6 +320,20 @@ impl Store {
             held.publish(at, held.slot_of(write.place, appended.offset, header))?;
         }
         log.commit(self, appended.offset, write.order)?;
+        self.publish_slot(log, held, write, at, (header, value_len), appended)
+    }
+
+    /// Lets the slot at `at` point at a record that was committed.
+    #[inline]
+    pub(crate) fn publish_slot(
+        &self,
+        log: &mut Log,
+        held: &GroupLock<'_>,
+        write: &Write<'_>,
+        at: u64,
+        (header, value_len): (&Header, usize),
+        appended: Appended,
+    ) -> Result<()> {
         held.publish(at, held.slot_of(write.place, appended.offset, header))?;
         log.note_published(self, at);
         let value_len = if header.kind == Kind::Delete { 0 } else { value_len };
@@ -431,15 +466,11 @@ impl Store {
         }
     }
 
-    #[inline]
-    pub(crate) fn add_live(&self, offset: u64, bytes: i64) {
-        let cell = self.pages.cell(self.space.page_of(offset));
-        cell.live.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
-    }
-
-    #[inline]
-    pub(crate) fn version_base(&self) -> u64 {
-        self.version_base.load(std::sync::atomic::Ordering::Acquire)
+    pub(crate) fn erase(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let given = options.sequence.is_some();
+        self.write(key, options, &mut |_, _, live| {
+            Ok(if live.is_some() || given { Plan::Delete } else { Plan::Refuse(Outcome::Missing) })
+        })
     }
 
     /// What the refusal of a write rests on.

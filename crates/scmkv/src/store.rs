@@ -331,6 +331,17 @@ impl Store {
         }
         self.space.fence().map_err(crate::page::sync_failed)
     }
+
+    #[inline]
+    pub(crate) fn add_live(&self, offset: u64, bytes: i64) {
+        let cell = self.pages.cell(self.space.page_of(offset));
+        cell.live.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn version_base(&self) -> u64 {
+        self.version_base.load(Ordering::Acquire)
+    }
 }
 
 /// The error for a slot that does not fit what it points at.

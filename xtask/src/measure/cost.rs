@@ -20,9 +20,6 @@ const PHASES: [(&str, &str); 4] =
 /// Through rings a phase is as long in so much fewer operations, and the load is made without.
 const RINGS_ARE_SLOWER: u64 = 50;
 
-/// Of the speed of one device, at `first`.
-const GOAL: f64 = 0.7;
-
 /// Whose figures the rest is held against.
 const ONE: &str = "one device";
 
@@ -34,8 +31,9 @@ const MATRICES: [(&str, &str, [&str; 2]); 4] = [
     ("2x2, all, rings", "all", ["rings", "rings"]),
 ];
 
-/// What is promised of the first of them.
-const PROMISED: &str = MATRICES[0].0;
+/// What is promised of some of them: so much of the speed of one device, in these phases.
+const PROMISED: [(&str, f64, &[usize]); 2] =
+    [(MATRICES[0].0, 0.7, &[0, 1, 2]), (MATRICES[1].0, 0.5, &[0, 2])];
 
 /// `cargo xtask measure cost …`.
 pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
@@ -132,7 +130,7 @@ fn take(results: &mut Rounds, name: &str, line: &Value) {
 
 fn report(results: &Rounds) -> String {
     let mut goals =
-        Table::new(["at first", "M/s", "one device, M/s", "ratio", "promised", "verdict"]);
+        Table::new(["matrix", "phase", "M/s", "one device, M/s", "ratio", "promised", "verdict"]);
     let mut table = Table::new(["contender".to_owned()].into_iter().chain(PHASES.iter().flat_map(
         |(called, _)| {
             [
@@ -144,11 +142,14 @@ fn report(results: &Rounds) -> String {
         },
     )));
     let of = |phase: &str, column: &str| format!("{phase} {column}");
-    for (called, phase) in &PHASES[..3] {
-        let rate = of(phase, "ops_per_s");
-        let ratio = results.ratio(&rate, PROMISED, (&rate, ONE));
-        let rates = [PROMISED, ONE].map(|name| figure(results.median(&rate, name)));
-        goals.row([(*called).to_owned()].into_iter().chain(rates).chain(judged(ratio, GOAL)));
+    for (matrix, goal, phases) in PROMISED {
+        for (called, phase) in phases.iter().map(|at| PHASES[*at]) {
+            let rate = of(phase, "ops_per_s");
+            let ratio = results.ratio(&rate, matrix, (&rate, ONE));
+            let rates = [matrix, ONE].map(|name| figure(results.median(&rate, name)));
+            let names = [matrix, called].map(str::to_owned);
+            goals.row(names.into_iter().chain(rates).chain(judged(ratio, goal)));
+        }
     }
     for name in [ONE].into_iter().chain(MATRICES.iter().map(|(name, ..)| *name)) {
         let cells = PHASES.iter().flat_map(|(_, phase)| {
@@ -173,16 +174,20 @@ mod tests {
     #[test]
     fn a_matrix_is_held_against_one_device() {
         let mut results = Rounds::default();
-        for (name, phase, rate) in
-            [(ONE, "load", 1e6), (PROMISED, "load", 7.1e5), (ONE, "c", 2e6), (PROMISED, "c", 1.2e6)]
-        {
+        let [first, all] = PROMISED.map(|(name, ..)| name);
+        let rates = [(ONE, "load", 1e6), (first, "load", 7.1e5), (all, "load", 4.9e5)];
+        let reads = [(ONE, "c", 2e6), (first, "c", 1.2e6)];
+        for (name, phase, rate) in rates.into_iter().chain(reads) {
             let line = json!({"phase": phase, "ops_per_s": rate, "p50_ns": 300, "p999_ns": 4000});
             take(&mut results, name, &line);
         }
         let text = report(&results);
-        assert!(text.contains("| put, new | 0.71 | 1.00 | 0.71 | ≥ 0.7 | met |"), "{text}");
+        let new = "| put, new | 0.71 | 1.00 | 0.71 | ≥ 0.7 | met |";
+        assert!(text.contains(&format!("| 2x2, first {new}")), "{text}");
         assert!(text.contains("| get | 1.20 | 2.00 | 0.60 | ≥ 0.7 | **missed** |"), "{text}");
         assert!(text.contains("| put, there | – | – | – | ≥ 0.7 | not measured |"), "{text}");
+        let new = "| put, new | 0.49 | 1.00 | 0.49 | ≥ 0.5 | **missed** |";
+        assert!(text.contains(&format!("| 2x2, all {new}")), "{text}");
         assert!(text.contains("| 2x2, first | 0.71 | 71 % | 300 | 4.00 |"), "{text}");
     }
 }

@@ -1,7 +1,8 @@
 //! What devices get that a write does not wait for: through their rings, or at once where those are
 //! full.
 
-use super::{Copied, Group, NotMade};
+use super::copy::Copied;
+use super::{Group, NotMade};
 use crate::decided::caught;
 use crate::device::{Device, Job, make};
 use crate::membership::states::Moment;

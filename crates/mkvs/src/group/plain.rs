@@ -1,4 +1,5 @@
-//! Puts that wait for one device, in a group that is as it mostly is.
+//! Puts in a group that is as it mostly is: on the device that they wait for, or on all of them with one
+//! fence ([`fence`](super::fence)).
 //!
 //! Behind the engine's fence a locked instruction, and a load of what was stored in other pieces, wait
 //! until the medium has all, which is a fifth of such a put. So what takes one comes before: the place in
@@ -14,16 +15,17 @@
 //! Whatever else comes up is left to [`Group::write`], which begins anew.
 
 use super::Group;
+use super::fence::{Copies, put_alone};
 use crate::decided::{Decided, is_damage};
 use crate::device::{Device, Place};
 use crate::membership::states::Moment;
 use crate::order::{Order, numbers};
-use crate::pending::{Entry, Pending};
+use crate::pending::{Devices, Entry, Pending};
 use crate::ring::Decision;
-use coreplane_engine::{Brief, Completion, Error, Outcome, WriteOptions};
+use coreplane_engine::{Completion, Error, WriteOptions};
 use coreplane_pmem::epoch::pin_in;
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 thread_local! {
     /// The last key that the thread put was new. Then the next one mostly is, too.
@@ -46,21 +48,11 @@ impl Drop for Begun<'_> {
     }
 }
 
-/// Makes a put of a device's engine. One that panics has failed.
-#[inline(always)]
-fn caught_briefly(put: impl FnOnce() -> Brief) -> Brief {
-    catch_unwind(AssertUnwindSafe(put)).unwrap_or_else(|_| {
-        let error = Error::Unusable("a device's engine has panicked".to_owned());
-        Brief::Else(Box::new(Err(error)))
-    })
-}
-
 impl Group {
-    /// True if puts wait for one device, which makes them in the caller, and others follow.
+    /// True if puts are made in the caller on the devices that they wait for.
     #[inline]
     pub(crate) fn puts_plainly(&self) -> bool {
-        let members = self.members().count_ones();
-        members > 1 && self.rules.ack.copies(members) == 1 && !self.writes_by_rings()
+        self.members().count_ones() > 1 && !self.writes_by_rings()
     }
 
     /// A key is about to be put plainly: what will be looked at is asked for.
@@ -68,11 +60,23 @@ impl Group {
     pub(crate) fn prefetch_plainly(&self, hash: u64, key: &[u8]) {
         self.prefetch(key);
         let now = self.standings.now();
-        numbers(now.members() & !now.primary_set())
-            .filter_map(|at| self.at(at))
-            .for_each(|it| it.prepare());
+        let awaited = self.awaited(hash, now.members(), now.primary());
+        numbers(now.members() & !awaited).filter_map(|at| self.at(at)).for_each(|it| it.prepare());
         self.pending.prefetch(hash);
         self.prefetch_filter(hash);
+    }
+
+    /// The devices that a put of a key waits for.
+    #[inline(always)]
+    fn awaited(&self, hash: u64, members: Devices, asked: u8) -> Devices {
+        match self.rules.ack.copies(members.count_ones()) {
+            1 => 1 << asked,
+            copies if copies == members.count_ones() => members,
+            copies => {
+                let order = Order::new(hash, members, members, (copies as usize, asked));
+                order.awaited().iter().fold(0, |set, number| set | 1 << number)
+            }
+        }
     }
 
     /// True if a key that is about to be put seems not to be there.
@@ -102,7 +106,7 @@ impl Group {
     /// live record was replaced. None if nothing was made.
     #[inline(always)]
     pub(crate) fn put_plainly(
-        self: &std::sync::Arc<Self>,
+        self: &Arc<Self>,
         hash: u64,
         (key, value): (&[u8], &[u8]),
         options: &WriteOptions,
@@ -114,47 +118,42 @@ impl Group {
         }
         let asked = now.primary();
         let device = self.at(asked)?;
-        let mut others = numbers(members & !(1 << asked)).filter_map(|number| self.at(number));
-        let first = others.next()?;
-        device.engine.prefetch_to_write(key, value.len());
+        let awaited = self.awaited(hash, members, asked);
+        let mut others = numbers(members & !awaited).filter_map(|number| self.at(number));
+        let first = others.next();
+        let waited_for = numbers(awaited).filter_map(|number| self.at(number));
+        waited_for.for_each(|device| device.engine.prefetch_to_write(key, value.len()));
         let (guard, sequence) = (pin_in(), self.draw(None));
         let options =
             WriteOptions { sequence: Some(sequence), completion: Completion::Wait, ..*options };
         let decided = Decided { key, put: Some((value, options.expires_at)) };
         let decision = Decision { hash, decided, options: &options };
-        let place = first.reserve(self, &decision, &guard)?;
-        let way = first.on_the_way(place.end());
-        let entry = Entry::plain((hash, sequence), asked, way, members);
-        let number = self.pending.begin_plainly(entry)?;
+        let place =
+            first.map(|it| it.reserve(self, &decision, &guard).ok_or(())).transpose().ok()?;
+        let way = first.zip(place.as_ref()).map(|(first, place)| first.way_to(place.end()));
+        let entry = Entry::plain((hash, sequence), (asked, awaited), members);
+        let number = self.pending.begin_plainly(entry, way)?;
         let mut begun = Begun { pending: &self.pending, hash, is_made: false };
         // Counted first, as in any change of the group.
         let mut change = self.seems_new(hash).then(|| self.filter.change());
         let counted = change.as_ref().map(|change| change.insert(hash));
-        let mut is_plain = true;
-        let put = || caught_briefly(|| device.engine.put_briefly(key, value, &options));
-        let brief = device.pace.puts.of(put);
-        let replaced = match brief {
-            Brief::New => false,
-            Brief::Replaced => true,
-            Brief::Else(outcome) => match *outcome {
-                // It is there, and its device does not say yet that it is durable.
-                Ok(Outcome::Written(written)) => {
-                    is_plain = false;
-                    written.replaced
-                }
-                outcome => {
-                    // After any other error the key may be there, and is not new to who tries again: it
-                    // stays counted, perhaps twice, which denies nobody.
-                    if let (Some(counted), Err(Error::NoSpace { .. })) = (counted, &outcome) {
-                        counted.undo();
-                    }
-                    self.pending.refuse(hash, self.followers());
-                    begun.is_made = true;
-                    drop(place);
-                    return self.leave_plainly(device, outcome);
-                }
-            },
+        let mut copies = Copies::default();
+        let (is_made, replaced) = match awaited == 1 << asked {
+            true => put_alone(device, &decision, &mut copies),
+            false => {
+                (self.put_with_one_fence((awaited, asked), &decision, &mut copies), copies.replaced)
+            }
         };
+        if !is_made && copies.made == 0 {
+            if let (Some(counted), true) = (counted, copies.is_nothing()) {
+                counted.undo();
+            }
+            self.pending.refuse(hash, self.followers());
+            begun.is_made = true;
+            drop(place);
+            self.leave_plainly(copies.failed);
+            return None;
+        }
         match counted {
             Some(counted) if replaced => counted.undo(),
             None if !replaced => {
@@ -163,9 +162,11 @@ impl Group {
             _ => {}
         }
         self.note_put(!replaced);
-        if !self.hand_over_plainly((now, is_plain), place, others, &decision) {
+        if !self.hand_over_plainly((now, is_made), place, others, &decision) {
             drop(begun);
-            let concluded = self.conclude_plainly(asked, &decision);
+            self.leave_plainly(copies.failed);
+            let made = if is_made { awaited } else { copies.made };
+            let concluded = self.conclude_plainly(asked, made, &decision);
             if concluded.is_err_and(|is_gone| is_gone && !replaced)
                 && let Some(change) = &change
             {
@@ -182,16 +183,18 @@ impl Group {
     /// if members leave, or have left: then it may have come behind that.
     #[inline(always)]
     fn hand_over_plainly<'d>(
-        self: &std::sync::Arc<Self>,
-        (now, is_plain): (Moment, bool),
-        place: Place<'_>,
-        others: impl Iterator<Item = &'d std::sync::Arc<Device>>,
+        self: &Arc<Self>,
+        (now, is_made): (Moment, bool),
+        place: Option<Place<'_>>,
+        others: impl Iterator<Item = &'d Arc<Device>>,
         decision: &Decision<'_>,
     ) -> bool {
-        if !is_plain || self.standings.now() != now {
+        if !is_made || self.standings.now() != now {
             return false;
         }
-        place.hand_over();
+        if let Some(place) = place {
+            place.hand_over();
+        }
         for device in others {
             self.follow(device, decision, true);
         }
@@ -200,30 +203,27 @@ impl Group {
 
     /// A device has not made a put: if it has failed, the group goes on without it.
     #[cold]
-    fn leave_plainly<T>(
-        &self,
-        device: &Device,
-        what: coreplane_engine::Result<Outcome>,
-    ) -> Option<T> {
+    fn leave_plainly(&self, failed: Option<(Arc<Device>, Error)>) {
         // What fails of that, the write that is begun anew meets too, and what is damaged it tells of.
-        let failed = what.err().filter(|error| !is_damage(error));
-        let _is_left = failed.is_none_or(|error| self.go_on_without(device, error).is_ok());
-        None
+        let failed = failed.filter(|(_, error)| !is_damage(error));
+        let _is_left = failed.is_none_or(|(device, it)| self.go_on_without(&device, it).is_ok());
     }
 
-    /// The group is another than it was, or its device: the write goes on as any other.
+    /// The group is another than it was, or its device, or not all have made what these have: the write
+    /// goes on as any other.
     ///
     /// # Errors
     /// If it is to be made anew: true if it was taken back, false if nobody knows.
     #[cold]
     fn conclude_plainly(
-        self: &std::sync::Arc<Self>,
+        self: &Arc<Self>,
         asked: u8,
+        made: Devices,
         decision: &Decision<'_>,
     ) -> Result<(), bool> {
         let Decision { hash, decided, options } = decision;
         let order = Order::new(*hash, 1 << asked, 1 << asked, (1, asked));
-        let concluded = match self.copy_of(&order, 1 << asked, decided, options) {
+        let concluded = match self.copy_of(&order, made, decided, options) {
             Ok(copied) => self.hand_to_followers(&order, decision, copied),
             Err(not_made) => Err(not_made),
         };

@@ -30,6 +30,12 @@ const UNCERTAIN_MAX: usize = 64 << 10;
 /// What keys begin with that are the matrix's own.
 pub(crate) const RESERVED: &[u8] = b"\0coreplane matrix\0";
 
+/// True for a key that is the matrix's own.
+#[inline]
+pub fn is_reserved(key: &[u8]) -> bool {
+    key.first() == Some(&0) && key.starts_with(RESERVED)
+}
+
 /// How many copies a write waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

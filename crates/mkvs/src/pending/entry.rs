@@ -44,17 +44,17 @@ pub(crate) struct Known {
 }
 
 impl Write {
-    /// Notes whom it has come to meanwhile.
+    /// Notes whom it has come to meanwhile; the way on which it has.
     #[inline]
-    pub(super) fn look(&mut self) {
+    pub(super) fn look(&mut self) -> Option<OnTheWay> {
         // One that was not made has not come, whatever has.
-        if let Some(way) = &self.on_the_way
-            && self.done & MADE != 0
-            && way.has_come()
-        {
-            self.done |= 1 << way.number();
-            self.on_the_way = None;
+        let has_come = |way: &OnTheWay| self.done & MADE != 0 && way.has_come();
+        if !self.on_the_way.as_ref().is_some_and(has_come) {
+            return None;
         }
+        let way = self.on_the_way.take();
+        self.done |= way.as_ref().map_or(0, |way| 1 << way.number());
+        way
     }
 }
 
@@ -66,16 +66,14 @@ impl Entry {
         Self { hash, asked, is_held, write, before, wanted, doubt }
     }
 
-    /// A write that is about to be made on the device that is asked, by whoever says so with
-    /// [`Pending::made`](super::Pending::made), and is on the way to another of these members.
+    /// A write that is about to be made on the devices that it waits for, among them the one that is
+    /// asked, by whoever says so with [`Pending::made`](super::Pending::made).
     pub(crate) fn plain(
         (hash, sequence): (u64, u64),
-        asked: u8,
-        on_the_way: OnTheWay,
+        (asked, awaited): (u8, Devices),
         wanted: Devices,
     ) -> Self {
-        let (awaited, on_the_way) = (1 << asked, Some(on_the_way));
-        let write = Write { sequence, done: 0, number: 0, awaited, on_the_way };
+        let write = Write { sequence, done: 0, number: 0, awaited, on_the_way: None };
         Self { hash, asked, is_held: false, write, before: None, wanted, doubt: None }
     }
 
@@ -97,10 +95,12 @@ impl Entry {
         both.into_iter().flatten().find(|write| write.sequence == sequence)
     }
 
-    /// Notes whom it has come to meanwhile; true if it can go.
+    /// Notes whom it has come to meanwhile, and leaves the way on which it has; true if it can go.
     #[inline]
-    pub(super) fn look(&mut self) -> bool {
-        self.write.look();
+    pub(super) fn look(&mut self, come: &mut Option<OnTheWay>) -> bool {
+        if let Some(way) = self.write.look() {
+            *come = Some(way);
+        }
         self.is_over()
     }
 

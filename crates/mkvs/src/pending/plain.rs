@@ -1,8 +1,9 @@
-//! Writes that wait for one device, of which it is told that they are made without a lock: a stripe says
-//! how far they are, and whoever locks its entries next notes it there.
+//! Writes that are made on all devices that they wait for at once, and of which it is told without a lock
+//! that they are: a stripe says how far they are, and whoever locks its entries next notes it there.
 
 use super::{Entries, Entry, Known, Pending, Stripe};
-use coreplane_pmem::arch::prefetch_to_write;
+use crate::track::Way;
+use coreplane_pmem::arch::prefetch_all_to_write;
 use coreplane_pmem::spin::Held;
 use std::sync::atomic::Ordering;
 
@@ -10,7 +11,7 @@ impl Pending {
     /// A key of this hash is about to be written.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        prefetch_to_write(&self.stripes[Self::stripe_of(hash)]);
+        prefetch_all_to_write(&self.stripes[Self::stripe_of(hash)]);
     }
 
     /// Locks the entries of a stripe, which say what has been made by then.
@@ -23,23 +24,23 @@ impl Pending {
         entries
     }
 
-    /// As [`Self::begin`], of a write that waits for the device that is asked alone, if that has the newest
-    /// of the key; its number.
-    pub(crate) fn begin_plainly(&self, entry: Entry) -> Option<u64> {
+    /// As [`Self::begin`], of a write that was begun with [`Entry::plain`] and is perhaps on the way to
+    /// another device, if all that it waits for have the newest of the key; its number.
+    pub(crate) fn begin_plainly(&self, entry: Entry, way: Option<Way<'_>>) -> Option<u64> {
         let stripe = Self::stripe_of(entry.hash);
         let mut entries = self.entries(stripe);
-        let asked = 1 << entry.asked;
+        let awaited = entry.write.awaited;
         let is_there = |known: &Entry| {
             let Known { asked: by, done, is_held } = known.known();
-            !is_held && if done == 0 { 1 << by == asked } else { done & asked != 0 }
+            !is_held && awaited == if done == 0 { 1 << by } else { done & awaited }
         };
         let known = entries.iter().find(|known| known.hash == entry.hash);
         let is_plain = known.is_none_or(is_there);
-        is_plain.then(|| self.begin_in(stripe, &mut entries, entry))
+        is_plain.then(|| self.begin_in(stripe, &mut entries, entry, way))
     }
 
-    /// The device that is asked has a write of a key, which was begun with [`Entry::plain`] and has this
-    /// number. For whoever has the turn: a plain store, since a lock would wait for the fence.
+    /// All devices that a write of a key waits for have it, which was begun with [`Entry::plain`] and has
+    /// this number. For whoever has the turn: a plain store, since a lock would wait for the fence.
     #[inline]
     pub(crate) fn made(&self, hash: u64, number: u64) {
         self.stripes[Self::stripe_of(hash)].made.store(number, Ordering::Release);
@@ -59,7 +60,7 @@ impl Pending {
 mod tests {
     use super::super::{Current, STRIPES};
     use super::*;
-    use crate::track::{OnTheWay, Track};
+    use crate::track::Track;
     use std::sync::Arc;
 
     /// A write that waits for one device, is told of without the lock, and was given to the ring before.
@@ -68,8 +69,8 @@ mod tests {
         let pending = Pending::new();
         let track = Arc::new(Track::new());
         let plain = |hash, sequence, place| {
-            let way = OnTheWay::new(&track, place, 0);
-            pending.begin_plainly(Entry::plain((hash, sequence), 1, way, 0b11))
+            let way = Way { track: &track, place, number: 0 };
+            pending.begin_plainly(Entry::plain((hash, sequence), (1, 0b10), 0b11), Some(way))
         };
         let current = || pending.current(7, 0b11);
         let first = plain(7, 1, 2).expect("nothing is there");

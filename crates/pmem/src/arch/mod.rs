@@ -5,6 +5,7 @@
 //! `RUSTFLAGS="--cfg coreplane_portable"` builds the twin for unknown processors anywhere, so
 //! that it is tested on the processors that we have.
 
+use crate::order::LINE;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(all(target_arch = "aarch64", not(coreplane_portable)))]
@@ -72,6 +73,15 @@ pub fn prefetch<T>(of: &T) {
 #[inline]
 pub fn prefetch_to_write<T>(of: &T) {
     prefetch_address_to_write(std::ptr::from_ref(of).cast());
+}
+
+/// Asks for all lines of `of` ahead of stores to them.
+#[inline]
+pub fn prefetch_all_to_write<T>(of: &T) {
+    let start = std::ptr::from_ref(of).cast::<u8>();
+    (0..size_of::<T>())
+        .step_by(LINE)
+        .for_each(|at| prefetch_address_to_write(start.wrapping_add(at)));
 }
 
 /// As [`prefetch_to_write`], at an address; of one where nothing is, for nothing.

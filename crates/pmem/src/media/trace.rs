@@ -27,6 +27,10 @@ pub trait Trace: Send + Sync + std::fmt::Debug {
     /// If the simulated medium fails its sync.
     fn fence(&self) -> Result<(), SyncError>;
 
+    /// A fence of the calling thread, an instruction, has covered what it flushed here too, though
+    /// it was made in another space.
+    fn fenced_elsewhere(&self);
+
     /// True if a fence is an instruction, not a wait for a device.
     fn fences_at_once(&self) -> bool;
 

@@ -22,6 +22,7 @@ mod word;
 mod writer;
 
 pub use page_bytes::PageBytes;
+pub use persist::{FenceMark, fence_mark};
 pub use prepare::Preparation;
 pub use recovery::{Recovery, RecoveryGuard};
 pub use sync::SyncError;

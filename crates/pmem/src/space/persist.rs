@@ -6,7 +6,33 @@ use crate::arch;
 use crate::media::Behaviour;
 use crate::order::{self, Instruction, LINE};
 use crate::poison::LostAt;
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
+
+thread_local! {
+    /// Fences that this thread has made, where a fence is an instruction.
+    static FENCES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A moment between the fences of one thread.
+#[derive(Debug, Clone, Copy)]
+pub struct FenceMark {
+    fences: u64,
+    /// Another thread's fences say nothing.
+    _of_thread: PhantomData<*const ()>,
+}
+
+/// Now, for [`Space::fence_since`].
+#[inline]
+pub fn fence_mark() -> FenceMark {
+    FenceMark { fences: FENCES.get(), _of_thread: PhantomData }
+}
+
+#[inline]
+fn note_fence() {
+    FENCES.set(FENCES.get() + 1);
+}
 
 #[cold]
 fn lost(at: LostAt) -> SyncError {
@@ -75,15 +101,20 @@ impl Space {
             Behaviour::Traced(trace) => {
                 self.count_fence();
                 trace.fence()?;
+                if trace.fences_at_once() {
+                    note_fence();
+                }
             }
             Behaviour::Emulated(Some(model)) => {
                 self.count_fence();
                 arch::fence();
+                note_fence();
                 model.fence();
             }
             Behaviour::Emulated(None) | Behaviour::Dax { .. } => {
                 self.count_fence();
                 arch::fence();
+                note_fence();
             }
             Behaviour::File => {
                 self.count_fence();
@@ -91,6 +122,26 @@ impl Space {
             }
         }
         // Afterwards: what was stored before the loss was seen went nowhere, too.
+        self.check_lost().map_err(lost)
+    }
+
+    /// As [`Space::fence`], of what this thread flushed here before `mark`: makes no fence if the
+    /// thread has made one since, in whichever space. The instruction orders all flushes of its
+    /// thread, wherever they went. Where a fence is a sync, each file has its own.
+    ///
+    /// # Errors
+    /// As [`Space::fence`].
+    #[inline]
+    pub fn fence_since(&self, mark: FenceMark) -> Result<(), SyncError> {
+        if FENCES.get() == mark.fences || !self.fences_at_once() {
+            return self.fence();
+        }
+        match &self.behaviour {
+            Behaviour::Traced(trace) => trace.fenced_elsewhere(),
+            // Its own flushes may take longer.
+            Behaviour::Emulated(Some(model)) => model.fence(),
+            _ => {}
+        }
         self.check_lost().map_err(lost)
     }
 

@@ -85,9 +85,14 @@ impl Index {
     /// As [`Index::prefetch`], and for the lock of the group too.
     #[inline]
     pub(crate) fn prefetch_to_write(&self, place: Place) {
-        let leaf = self.leaf(place);
-        arch::prefetch(self.lock_of(leaf, self.group_of(place)));
+        self.prefetch_lock(place);
         self.prefetch(place);
+    }
+
+    /// Asks for the lock of the group of `place`.
+    #[inline]
+    pub(crate) fn prefetch_lock(&self, place: Place) {
+        arch::prefetch_to_write(self.lock_of(self.leaf(place), self.group_of(place)));
     }
 
     /// The slot of a key, without any lock. `verdict` tells whose a slot with the right

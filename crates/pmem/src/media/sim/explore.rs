@@ -203,7 +203,8 @@ struct Tally {
 
 fn is_cut(event: Option<&Event>, at_stores: bool) -> bool {
     match event {
-        None | Some(Event::Fence { at_once: true, .. } | Event::Recovered) => true,
+        None | Some(Event::Fence { at_once: true, .. } | Event::Covered { .. }) => true,
+        Some(Event::Recovered) => true,
         Some(Event::Requested { .. } | Event::SyncBegan { .. } | Event::SyncEnded { .. }) => true,
         Some(Event::Store { .. }) => at_stores,
         _ => false,

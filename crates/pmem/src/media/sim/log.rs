@@ -12,6 +12,8 @@ pub(super) enum Event {
     Flush { thread: u32, offset: u64, len: u64 },
     /// A fence: an instruction if `at_once`, else a wait for a sync.
     Fence { thread: u32, at_once: bool },
+    /// A fence that the thread has made in another space, as far as this one is concerned.
+    Covered { thread: u32 },
     /// The generation of a sync was drawn, which nobody has asked for yet.
     Drawn { generation: u64 },
     /// The syncs up to `generation` are asked for.

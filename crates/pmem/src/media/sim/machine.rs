@@ -166,6 +166,7 @@ impl Machine {
             }
             Event::Flush { thread, offset, len } => self.flush(thread, offset, len),
             Event::Fence { thread, at_once } if at_once => self.fence(thread),
+            Event::Covered { thread } => self.fence(thread),
             Event::SyncBegan { generation } => {
                 self.early.begun = generation;
                 self.syncing = self.flushed.iter_mut().flat_map(std::mem::take).collect();

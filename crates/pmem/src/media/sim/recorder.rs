@@ -300,6 +300,21 @@ impl Trace for Port {
         Ok(())
     }
 
+    /// As far as this space is concerned the fence comes now, later than it was: so it may be left
+    /// out by itself, and the power may be cut between the two.
+    fn fenced_elsewhere(&self) {
+        let Some(mut state) = self.recorder.access() else {
+            return;
+        };
+        let thread = state.thread(self.number);
+        let number = state.fences;
+        state.fences += 1;
+        if !self.recorder.rules.fault.as_ref().is_some_and(|it| it.drops_fence(number)) {
+            state.log.push(Event::Covered { thread });
+        }
+        state.release(Fate::AfterFence, thread);
+    }
+
     fn fences_at_once(&self) -> bool {
         self.recorder.rules.model == Model::X86
     }

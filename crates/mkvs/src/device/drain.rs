@@ -1,0 +1,81 @@
+//! Waiting for what was handed to a device's processor, and devices that are about to be left out meanwhile.
+
+use super::{Device, MOMENTS};
+use coreplane_pmem::spin::Backoff;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// A device that is about to be left out.
+pub(crate) struct Failing<'d>(&'d Device);
+
+impl Drop for Failing<'_> {
+    fn drop(&mut self) {
+        self.0.failing.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// How far a device has come with what was on its way to it.
+pub(crate) enum Drained {
+    All,
+    /// It is about to be left out itself.
+    Failing,
+    Late,
+}
+
+impl Device {
+    /// It is about to be left out, until the answer is dropped.
+    pub(crate) fn fail(&self) -> Failing<'_> {
+        self.failing.fetch_add(1, Ordering::SeqCst);
+        Failing(self)
+    }
+
+    /// True if it is about to be left out.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::SeqCst) > 0
+    }
+
+    /// True if a moment was not enough for what was submitted.
+    pub(crate) fn is_behind(&self) -> bool {
+        let mut backoff = Backoff::new();
+        (0..MOMENTS).all(|_| {
+            backoff.wait();
+            self.queued() > 0
+        })
+    }
+
+    /// Waits until what was submitted before the call is made.
+    pub(crate) fn drain(&self) {
+        let (lines, jobs) = (self.lines_submitted(), self.submitted.load(Ordering::Acquire));
+        // One that did not fit into the ring is counted for a moment.
+        let goal = || jobs.min(self.submitted.load(Ordering::Acquire));
+        let is_behind =
+            || self.track.past() < lines || self.completed.load(Ordering::Acquire) < goal();
+        let mut backoff = Backoff::new();
+        while is_behind() && !self.is_closed() {
+            self.wake();
+            backoff.wait();
+        }
+    }
+
+    /// Waits until what was submitted before the call is made; not where it is about to be left out, for then
+    /// its processor may wait itself.
+    pub(crate) fn drain_until(&self, deadline: Option<Instant>) -> Drained {
+        let (lines, jobs) = (self.lines_submitted(), self.submitted.load(Ordering::Acquire));
+        // One that did not fit into the ring is counted for a moment.
+        let goal = || jobs.min(self.submitted.load(Ordering::Acquire));
+        let mut backoff = Backoff::new();
+        loop {
+            if self.track.past() >= lines && self.completed.load(Ordering::Acquire) >= goal() {
+                return Drained::All;
+            }
+            if self.is_failing() || self.is_closed() {
+                return Drained::Failing;
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Drained::Late;
+            }
+            self.wake();
+            backoff.wait();
+        }
+    }
+}
