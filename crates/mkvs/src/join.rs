@@ -73,9 +73,7 @@ impl Shared {
         let Some(group) = self.groups.get(usize::from(place.group)) else { return };
         let checked = Checked { engine: device.engine, belief: device.belief };
         let filled = self.fill_member(group, place, checked, &FillOptions::default(), progress);
-        if let Err(error) = filled {
-            self.damaged.lock().push((place, error.to_string()));
-        }
+        self.damaged.lock().extend(filled.err().map(|error| (place, error.to_string())));
     }
 
     /// Fills a device from the members of its group, which makes it one of them.

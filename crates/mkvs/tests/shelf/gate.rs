@@ -221,6 +221,10 @@ impl Around for Gate {
 
     fn make_put(&self, engine: &dyn Engine, put: impl FnOnce(&dyn Engine) -> Brief) -> Brief {
         let brief = put(engine);
+        if matches!(brief, Brief::Declined) {
+            // Nothing was made of which it could be said.
+            return brief;
+        }
         let replaced = matches!(brief, Brief::Replaced);
         if is_left(&self.spoils_puts) {
             Brief::of(Err(Error::ChecksumMismatch { offset: 0, stored: 1, computed: 2 }))
