@@ -368,8 +368,21 @@ impl Pool {
             seed => Eviction::Seeded(seed + (life << 8)),
         };
         let cut = sim.crash_at(at, eviction);
-        // What was acknowledged by then.
+        drop(store);
         self.states = kept;
+        let what = format!("{what}, cut at {at} of {end}");
+        (self.go_on(cut, (done, at), (life, &what)), operations)
+    }
+
+    /// Opens what a cut behind so many events has left of the operations of a life, which return behind theirs:
+    /// what the next life begins with.
+    fn go_on(
+        &mut self,
+        cut: Image,
+        (done, at): (Vec<(Op, usize)>, usize),
+        (life, what): (u64, &str),
+    ) -> Image {
+        // What was acknowledged by then.
         self.batches.clear();
         self.clock.set(UnixMillis(START + life));
         let mut in_flight = None;
@@ -383,22 +396,20 @@ impl Pool {
             }
             self.acknowledge(&op);
         }
-        drop(store);
         let sim = cut.reopen().expect("memory");
         let found = Bptree::simulated_open(Arc::clone(sim.space()), &self.options())
-            .unwrap_or_else(|error| panic!("{what}, cut at {at} of {end}: {error}"));
-        self.check(&found, in_flight.as_ref(), &format!("{what}, cut at {at} of {end}"));
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
+        self.check(&found, in_flight.as_ref(), what);
         drop(found);
         // The next life begins with this recovery made, in full, in part, or not at all.
-        let next = match self.draw.next(3) {
+        match self.draw.next(3) {
             0 => cut,
             1 => sim.crash(Eviction::Everything),
             _ => {
                 let at = self.draw.next(sim.events() as u64 + 1) as usize;
                 sim.crash_at(at, Eviction::Seeded(life))
             }
-        };
-        (next, operations)
+        }
     }
 }
 
