@@ -193,6 +193,11 @@ impl Device {
         self.rings(&pin_in()).map_or(0, |rings| rings.decisions.submitted())
     }
 
+    /// True if something is in its ring from a place on.
+    fn has_published(&self, from: u64) -> bool {
+        self.rings(&pin_in()).is_some_and(|rings| rings.decisions.has_published(from))
+    }
+
     /// It has failed with this.
     #[cold]
     pub(crate) fn note_failure(&self, error: &Error) {

@@ -206,7 +206,7 @@ impl Subject for Beside {
         let operations = history.operations();
         for key in 0..5 {
             let of_key = || operations.iter().filter(|(put, _)| put.key == key);
-            let last = of_key().filter(|(_, standing)| *standing == Standing::Acknowledged).last();
+            let last = of_key().rfind(|(_, it)| *it == Standing::Acknowledged);
             let under_way = of_key().filter(|(_, standing)| *standing == Standing::InFlight);
             let mut allowed: Vec<_> = under_way.map(|(put, _)| Some(put.value)).collect();
             allowed.push(last.map(|(put, _)| put.value));

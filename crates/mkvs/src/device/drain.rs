@@ -65,7 +65,10 @@ impl Device {
         let goal = || jobs.min(self.submitted.load(Ordering::Acquire));
         let mut backoff = Backoff::new();
         loop {
-            if self.track.past() >= lines && self.completed.load(Ordering::Acquire) >= goal() {
+            // What is only about to be in the ring its writer looks at again when it is: a caller may hang there.
+            let past = self.track.past();
+            let is_past = past >= lines || !self.has_published(past);
+            if is_past && self.completed.load(Ordering::Acquire) >= goal() {
                 return Drained::All;
             }
             if self.is_failing() || self.is_closed() {

@@ -188,6 +188,11 @@ impl Decisions {
     pub(crate) fn submitted(&self) -> u64 {
         self.0.tail()
     }
+
+    /// True if something is in the ring from a place on, and not only about to be.
+    pub(crate) fn has_published(&self, from: u64) -> bool {
+        self.0.has_published(from)
+    }
 }
 
 /// How many words a decision takes, and what the third of them says; none if it is not for a ring.

@@ -120,6 +120,14 @@ impl<A: Atomic> Ring<A> {
         self.tail[0].load(Ordering::Acquire)
     }
 
+    /// True if a record is published in the lines from a place on, or was while the reader came to it: not what
+    /// is only reserved.
+    pub(super) fn has_published(&self, from: u64) -> bool {
+        let is_begin =
+            |place: u64| self.line(place).mark.load(Ordering::Acquire) >> LEN_BITS == place + 1;
+        (from..self.tail()).any(is_begin)
+    }
+
     /// Asks for the lines that will be written next, ahead of that.
     #[inline]
     pub(super) fn prefetch(&self) {
