@@ -283,8 +283,9 @@ impl Store {
                 && bound.as_deref().is_none_or(|bound| step.key < bound)
             {
                 let standing = self.look_to_write(guard, locked.page, locked.leaf, step.key)?;
-                let rests_on = self.rests_on_old(locked.page, standing.old.as_ref());
-                if step.is_idle(&standing, rests_on.is_durable()) {
+                // What is relaxed is in no ticket of a reader.
+                let is_durable = self.unproven(locked.page).is_none();
+                if step.is_idle(&standing, is_durable) {
                     if !mutant!("bptree.batch.idle_flush") {
                         self.flush_leaf(&locked)?;
                     }

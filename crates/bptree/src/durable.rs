@@ -159,6 +159,16 @@ impl Store {
         generation == 0 || matches!(self.space.sync_is_done(generation), Ok(true))
     }
 
+    /// Where a fence is a sync: what covers all that was appended to a page, `relaxed` or not, if it is not
+    /// durable yet. A write that finds nothing to do rests on that: there may be a relaxed one which did it.
+    #[cold]
+    pub(crate) fn unproven(&self, page: u32) -> Option<Ticket> {
+        let early = self.early.as_ref()?;
+        let generation = early.written.get(page as usize).load(Ordering::Relaxed);
+        let is_done = generation == 0 || matches!(self.space.sync_is_done(generation), Ok(true));
+        (!is_done).then(|| Ticket::new(0, generation))
+    }
+
     /// What an answer rests on that was made of the record at `offset` of the pool.
     #[inline]
     pub(crate) fn rests_on(&self, page: u32, offset: u64) -> Ticket {

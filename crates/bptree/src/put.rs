@@ -5,6 +5,7 @@
 //! that a read-modify-write is one step and versions follow the order of publication. A leaf
 //! without room is written anew first ([`rewrite`](crate::rewrite)), and the look repeated.
 
+use crate::durable::Level;
 use crate::get::Whole;
 use crate::image::{Counted, Item, Source, live_len};
 use crate::keys::{Rest, tag_of_field};
@@ -176,6 +177,11 @@ impl Store {
     ) -> Result<Ticket> {
         if self.due(options) == Due::Now {
             self.flush_leaf(locked)?;
+        }
+        if self.level(options) == Level::Covered
+            && let Some(ticket) = self.unproven(locked.page)
+        {
+            return Ok(ticket);
         }
         Ok(self.rests_on_old(locked.page, standing.old.as_ref()))
     }

@@ -451,7 +451,7 @@ fn where_most_writes_are_relaxed() {
 /// Where many writes share a sync: batches come behind splits that are not durable yet.
 #[test]
 fn where_most_writes_are_relaxed_and_a_fence_is_a_sync() {
-    lives(World { model: Model::File, is_relaxed: true, ..WORLD }, 501..509);
+    lives(World { model: Model::File, is_relaxed: true, ..WORLD }, 560..568);
 }
 
 #[test]

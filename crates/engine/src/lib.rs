@@ -396,16 +396,12 @@ pub trait Engine: Send + Sync {
     /// Only if it could not go on; damage that it found is in the report.
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport>;
 
-    /// Reads what a recovery would read of all that is in memory, and writes anew what it would not find
-    /// as it is: beside everybody. What could not be saved is damaged from then on ([`Engine::check`]) or
-    /// in doubt ([`Engine::doubts`]), until it is written again; what a write has left damaged behind
-    /// itself is gone. Durable when it returns. Nothing, for an engine whose recovery reads no more than
-    /// [`Engine::check`] does.
+    /// Reads what a recovery would read, and writes anew, durably, what it would not find as it is in memory. What
+    /// cannot be saved is damaged ([`Engine::check`]) or in doubt ([`Engine::doubts`]) until it is written again.
     ///
     /// # Errors
     /// Only if it could not go on; damage that is left is in the report.
-    fn scrub(&self, progress: &mut dyn FnMut(Progress)) -> Result<ScrubReport> {
-        let _nothing = progress;
+    fn scrub(&self, _progress: &mut dyn FnMut(Progress)) -> Result<ScrubReport> {
         Ok(ScrubReport::default())
     }
 
