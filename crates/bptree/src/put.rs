@@ -14,14 +14,14 @@ use crate::lock::Locked;
 use crate::look::Standing;
 use crate::pages::{Patience, RESERVE};
 use crate::pieces::Pieces;
-use crate::store::{Root, STEP, Store};
+use crate::store::{STEP, Store};
 use crate::unflushed::Due;
 use coreplane_engine::{
     Batch, Beside, Change, Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written,
 };
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
-use coreplane_pmem::{PageWriter, WriteMode, spin};
+use coreplane_pmem::{PageWriter, WriteMode};
 use coreplane_record::{HEADER, Header, Kind, View};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
@@ -486,18 +486,5 @@ impl Store {
             self.raise_version_base(version)?;
         }
         Ok(version)
-    }
-
-    /// Raises the base of versions by a step, and to `version` at least; the new base.
-    ///
-    /// # Errors
-    /// If it cannot be made durable.
-    pub(crate) fn raise_version_base(&self, version: u64) -> Result<u64> {
-        let _changing = spin::lock(&self.root_change);
-        let root = Root::from_words(self.pool.root());
-        let version_base = (root.version_base + STEP).max(version);
-        self.set_root(Root { version_base, ..root })?;
-        self.version_base.store(version_base, Ordering::Release);
-        Ok(version_base)
     }
 }

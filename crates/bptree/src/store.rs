@@ -440,4 +440,17 @@ impl Store {
     pub(crate) fn len(&self) -> u64 {
         self.counters.get(Count::Records).max(0) as u64
     }
+
+    /// Raises the base of versions by a step, and to `version` at least; the new base.
+    ///
+    /// # Errors
+    /// If it cannot be made durable.
+    pub(crate) fn raise_version_base(&self, version: u64) -> Result<u64> {
+        let _changing = spin::lock(&self.root_change);
+        let root = Root::from_words(self.pool.root());
+        let version_base = (root.version_base + STEP).max(version);
+        self.set_root(Root { version_base, ..root })?;
+        self.version_base.store(version_base, Ordering::Release);
+        Ok(version_base)
+    }
 }

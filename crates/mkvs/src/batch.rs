@@ -74,6 +74,9 @@ impl Shared {
     pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         self.check_writable()?;
         self.check_batch(batch)?;
+        if self.relaxed.is_first(options) {
+            self.note_relaxed()?;
+        }
         let mut applied = self.apply_in_turn(batch, options);
         // Without the turns, for which it waits.
         if let Err(error) = &applied
@@ -252,7 +255,11 @@ impl Shared {
         let undone = self.groups[0].draw(None);
         let intent = is_held.then(|| self.write_intent(shares, (sequence, undone))).transpose();
         let (intent, failed) = match intent {
-            Ok(intent) => (intent, self.make_on_devices(shares, options)),
+            Ok(intent) => {
+                let made = self.make_on_devices(shares, options);
+                let follow = |share: &mut Share<'_>| self.let_follow(share, options);
+                (intent, made.or_else(|| shares.iter_mut().find_map(follow)))
+            }
             Err(failed) => (None, Some(failed)),
         };
         let mut taken_back = Ok(());
@@ -297,37 +304,35 @@ impl Shared {
         if let Some(failed) = failed {
             return taken_back.map(|()| Made::Nothing(failed));
         }
-        for share in shares {
-            is_dropped = is_dropped.and(self.release(share, options));
-        }
+        shares.iter().for_each(|share| self.release(share, sequence));
         Ok(is_dropped.map_or_else(Made::Perhaps, |()| Made::All))
     }
 
-    /// The others follow, and it is seen.
-    ///
-    /// # Errors
-    /// If members have left meanwhile, and it could not be made on as many as are to have it now.
-    fn release(&self, share: &mut Share<'_>, options: &WriteOptions) -> Result<()> {
-        let sequence = options.sequence.unwrap_or_default();
-        let released = loop {
+    /// The others follow: while the intent is still there, since a member that leaves meanwhile may have been one
+    /// that has it. Says what failed then.
+    fn let_follow(&self, share: &mut Share<'_>, options: &WriteOptions) -> Option<Failed> {
+        loop {
             for device in share.group.of(share.group.followers() & !share.made) {
                 let (batch, hashes) = (Arc::clone(&share.batch), share.hashes());
                 let job = Job { batch, options: *options, hashes };
                 share.group.follow_all(device, job);
             }
             if share.then.is_none_or(|then| share.group.is_as_then(then)) {
-                break Ok(());
+                return None;
             }
-            if let Some((_, _, error)) = self.make_on_devices(std::slice::from_mut(share), options)
-            {
-                break Err(error);
+            let failed = self.make_on_devices(std::slice::from_mut(share), options);
+            if failed.is_some() {
+                return failed;
             }
-        };
+        }
+    }
+
+    /// It is seen.
+    fn release(&self, share: &Share<'_>, sequence: u64) {
         for step in &share.steps {
             self.pending.let_go(step.hash);
             self.pending.done(step.hash, sequence, share.made, share.group.followers());
         }
-        released
     }
 
     /// Makes every share on the devices that are waited for; says what failed.

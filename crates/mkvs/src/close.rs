@@ -19,12 +19,13 @@ impl Shared {
         self.pending.wait_for_turns();
         while !self.checkpoint(true)? {}
         let is_clean = self.pending.doubts().is_empty() && self.intents.lost().is_empty();
+        if is_clean {
+            // Counts if nothing changes any more.
+            self.keep_filters(self.membership.now().epoch + 1);
+        }
         {
             let mut record = self.membership.lock();
             let before = record.clone();
-            if is_clean {
-                self.keep_filters(record.epoch + 1);
-            }
             record.is_clean = is_clean;
             self.commit(&mut record, &before)?;
         }

@@ -109,6 +109,8 @@ pub(crate) struct Device {
     why: OnceLock<String>,
     /// Those who have it left out now.
     failing: AtomicU32,
+    /// It has not written the membership record in time.
+    timed_out: AtomicBool,
     thread: OnceLock<Thread>,
     processor: Mutex<Option<JoinHandle<()>>>,
 }
@@ -177,6 +179,7 @@ impl Device {
             beat: CachePadded::new(AtomicU64::new(0)),
             why: OnceLock::new(),
             failing: AtomicU32::new(0),
+            timed_out: AtomicBool::new(false),
             thread: OnceLock::new(),
             processor: Mutex::new(None),
         }

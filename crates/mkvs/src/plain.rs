@@ -46,6 +46,9 @@ impl Shared {
         }
         let group = &self.groups[route.owner()];
         let (sequence, replaced) = group.put_plainly(hash, (key, value), options)?;
+        if self.uncertain.is_any() {
+            self.forget_uncertain(route.owner() as u16, key);
+        }
         drop(turn);
         self.counters.add(Count::Puts, 1);
         self.look_after(hash, sequence);

@@ -21,19 +21,19 @@ fn newest_beside_the_cleaner(placement: Placement) {
                 scope.spawn(move || {
                     let mut last = [0_u32; KEYS];
                     for round in 1..=ROUNDS {
-                        for key in 0..KEYS {
+                        for (key, last) in last.iter_mut().enumerate() {
                             let name = [thread, key as u8];
                             // It lies there for a while: some are copied meanwhile.
                             let found = store.get(&name).expect("get");
                             let found = found.map(|value| value[..4].try_into().expect("a value"));
                             let found = found.map_or(0, u32::from_le_bytes);
-                            assert_eq!(found, last[key], "key {key} of {thread} in round {round}");
+                            assert_eq!(found, *last, "key {key} of {thread} in round {round}");
                             let mut value = [7; 90];
                             value[..4].copy_from_slice(&round.to_le_bytes());
                             while let Err(error) = store.put(&name, &value, &write()) {
                                 assert!(matches!(error, Error::NoSpace { .. }), "{error}");
                             }
-                            last[key] = round;
+                            *last = round;
                         }
                     }
                 })

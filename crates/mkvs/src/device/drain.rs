@@ -1,7 +1,9 @@
 //! Waiting for what was handed to a device's processor, and devices that are about to be left out meanwhile.
 
 use super::{Device, MOMENTS};
+use coreplane_engine::Error;
 use coreplane_pmem::spin::Backoff;
+use std::io::ErrorKind;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -27,6 +29,18 @@ impl Device {
     pub(crate) fn fail(&self) -> Failing<'_> {
         self.failing.fetch_add(1, Ordering::SeqCst);
         Failing(self)
+    }
+
+    /// It has not written down what it was given in time.
+    pub(crate) fn note_timeout(&self, error: &Error) {
+        let is_late =
+            matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::TimedOut);
+        self.timed_out.fetch_or(is_late, Ordering::SeqCst);
+    }
+
+    /// True if it has not: nobody is to go where that thread does not come back from.
+    pub(crate) fn has_timed_out(&self) -> bool {
+        self.timed_out.load(Ordering::SeqCst)
     }
 
     /// True if it is about to be left out.

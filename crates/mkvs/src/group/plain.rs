@@ -119,6 +119,10 @@ impl Group {
         let asked = now.primary();
         let device = self.at(asked)?;
         let awaited = self.awaited(hash, members, asked);
+        if awaited.checked_ilog2() != Some(u32::from(asked)) {
+            // Locks are taken from the greatest number down, the primary's first.
+            return None;
+        }
         let mut others = numbers(members & !awaited).filter_map(|number| self.at(number));
         let first = others.next();
         let waited_for = numbers(awaited).filter_map(|number| self.at(number));

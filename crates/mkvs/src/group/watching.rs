@@ -81,7 +81,8 @@ impl Group {
     /// Gives up the devices that are in the same call for too long.
     fn look_at_processors(&self, calls: &mut Vec<InCall>, within: Duration) {
         let mut now = Vec::new();
-        for device in self.of(self.followers()) {
+        // Those that have left, too: who waits for one of them is let go when it is given up.
+        for device in self.devices() {
             let Some(beat) = device.call() else { continue };
             let this = Arc::as_ptr(device);
             // What was seen of it before, in the same call. Devices stay where they are.

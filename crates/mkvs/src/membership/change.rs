@@ -145,7 +145,9 @@ impl Shared {
         gone: Vec<Position>,
         joiner: Joiner<'_>,
     ) -> Result<()> {
-        let committed = self.try_commit(record, gone, joiner);
+        // Until what was undone is written down, too.
+        let mut leaving = Leaving { groups: Vec::new() };
+        let committed = self.try_commit(record, &mut leaving, gone, joiner);
         if committed.is_err() {
             let epoch = record.epoch + 1;
             record.clone_from(before);
@@ -156,14 +158,15 @@ impl Shared {
         committed
     }
 
-    fn try_commit(
-        &self,
+    fn try_commit<'s>(
+        &'s self,
         record: &mut MembershipRecord,
+        leaving: &mut Leaving<'s>,
         mut gone: Vec<Position>,
         joiner: Joiner<'_>,
     ) -> Result<()> {
-        let mut leaving = Leaving { groups: Vec::new() };
-        let lost = loop {
+        let mut lost = Vec::new();
+        loop {
             gone.iter().for_each(|position| record.leave(*position));
             // The last of a group must be told: else it would prove the old membership.
             if let Some(last) = gone.iter().find(|it| !has_current(record, it.group, joiner.device))
@@ -178,20 +181,23 @@ impl Shared {
                 gone.extend(failing);
                 continue;
             }
-            let lost = self.name_primaries(&leaving.groups, record)?;
+            lost.extend(self.name_primaries(&leaving.groups, record)?);
             let failed = self.write_twice(record, joiner);
             if failed.is_empty() {
-                break lost;
+                break;
             }
             for (position, error) in failed {
-                self.device_at(position).iter().for_each(|device| device.note_failure(&error));
+                if let Some(device) = self.device_at(position) {
+                    device.note_failure(&error);
+                    device.note_timeout(&error);
+                }
                 // Who cannot be told has failed too; but not who is full, or is just being closed.
                 if !is_failure(&error) || joiner.is(position) {
                     return Err(error);
                 }
                 gone.push(position);
             }
-        };
+        }
         self.uncertain.add(&lost);
         self.membership.publish(record);
         for at in &gone {
@@ -204,6 +210,8 @@ impl Shared {
             group.set_members(left, primary, |hash| self.is_of(group.number, hash));
         }
         for position in gone {
+            let device = self.device_at(position).filter(|device| device.has_timed_out());
+            device.iter().for_each(|device| device.give_up());
             let why = self.device_at(position).and_then(|device| device.why().map(str::to_owned));
             let mut damaged = self.damaged.lock();
             damaged.retain(|(known, _)| *known != position);
@@ -219,12 +227,22 @@ impl Shared {
     fn drain(&self, groups: &[&Arc<Group>], record: &MembershipRecord) -> Result<Vec<Position>> {
         let mut failing = Vec::new();
         for group in groups {
+            let calls = |device: &Arc<Device>| (Arc::clone(device), device.call());
+            let begun: Vec<_> = group.devices().map(calls).collect();
+            let hangs = |device: &Arc<Device>| {
+                let same = |(it, call): &(Arc<Device>, Option<u64>)| {
+                    Arc::ptr_eq(it, device) && call.is_some() && *call == device.call()
+                };
+                begun.iter().any(same)
+            };
             let deadline = group.rules.answers_within.map(|within| Instant::now() + within);
             for device in group.of(record.current_of(group.number) & group.members()) {
                 let at = Position { group: group.number, device: device.number };
                 match device.drain_until(deadline) {
                     Drained::All => {}
                     Drained::Failing => failing.push(at),
+                    // Its processor is in one call all the time.
+                    Drained::Late if hangs(device) => failing.push(at),
                     Drained::Late => {
                         let what = format!("{at} has not made in time what was on its way to it");
                         return Err(Error::Unusable(what));

@@ -115,8 +115,10 @@ impl Shared {
         let before = record.clone();
         record.watermark = record.watermark.max(sure.min(self.watermark.load(Ordering::Acquire)));
         self.commit(&mut record, &before)?;
+        let held = record.clone();
+        drop(record);
         // All records first: where a device has let tombstones go, every record that is found says so.
-        self.let_tombstones_go(&record)?;
+        self.let_tombstones_go(&held)?;
         self.pending.let_tombstones_go(kept);
         Ok(true)
     }
@@ -161,11 +163,14 @@ impl Shared {
 
     /// Keeps tombstones for the caller, after a restart too, and those that the matrix needs itself.
     pub(crate) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        let _marking = self.marking.lock();
         let mut record = self.membership.lock();
         let before = record.clone();
         record.held = sequence;
         self.commit(&mut record, &before)?;
-        self.let_tombstones_go(&record)
+        let held = record.clone();
+        drop(record);
+        self.let_tombstones_go(&held)
     }
 
     /// Notes that writes may become durable on other members before they do on the primary: durably so, when it

@@ -51,7 +51,8 @@ impl Atomic for AtomicU64 {
 
 #[inline]
 pub(super) fn pin<A: Atomic>(slot: &A, epoch: &A) {
-    slot.store(epoch.load(Ordering::Relaxed), Ordering::Relaxed);
+    // Nothing that is read behind this was read before it.
+    slot.store(epoch.load(Ordering::Acquire), Ordering::Relaxed);
     A::fence(Place::Pin);
 }
 
