@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::install::{apt_install, have, quiet};
 use crate::sanitize::{self, Extent, Sanitizer};
 use crate::tally::Tally;
-use crate::{Outcome, cargo, check, mutants, nightly, vm};
+use crate::{Outcome, cargo, check, nightly, vm};
 
 /// `cargo xtask test [--quick]`; `--quick` runs the workspace's tests alone.
 pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
@@ -24,12 +24,11 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
     workspace(root, &clients, None, &mut tally)?;
     tally.leave_out("the peers' tests", "they build foreign engines: nightly");
     if quick {
-        tally.leave_out("check, mutants, sanitizers and the VM", "--quick");
+        tally.leave_out("check, sanitizers and the VM", "--quick");
     } else {
-        mutants::run(root, &mutants::Extent::Handful, &mut tally)?;
         sanitize::run(root, Sanitizer::Thread, &Extent::Kernels, &mut tally)?;
         machine(root, &mut tally);
-        let left = "the address sanitizer, fuzzing, most mutants, full scale";
+        let left = "the address sanitizer, fuzzing, mutants, full scale";
         tally.leave_out(left, "nightly");
     }
     tally.close()

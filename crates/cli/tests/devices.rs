@@ -291,7 +291,7 @@ fn a_device_that_is_current_is_retired_and_replaced() -> Outcome<()> {
     let file = std::fs::OpenOptions::new().write(true).open(matrix.path.join("g0d1"))?;
     file.set_len(12 << 20)?;
     let told = session::expect(0, &status)?;
-    assert!(told.contains("g0d1     was cut short: 12.0 MiB of 16.0 MiB are left"), "{told}");
+    assert!(told.contains("g0d1     was cut short: 12.00 MiB of 16.00 MiB are left"), "{told}");
     for command in [&retire[..], &replace[..]] {
         session::expect(0, &[command, &["--server", &served.address]].concat())?;
     }

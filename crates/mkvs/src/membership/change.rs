@@ -28,8 +28,8 @@ use crate::device::{Device, Drained};
 use crate::group::Group;
 use crate::matrix::Shared;
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::mutant;
 use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::{ShortLived, mutant};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -368,6 +368,7 @@ fn write_within(
     for (_, at, device) in devices {
         let (own, sender) = (record.at(at), sender.clone());
         let write = move || {
+            let _number = ShortLived::begin();
             // Nobody listens any more if it was too late.
             let _heard = sender.send((at, own.write(&*device.engine))).is_ok();
         };

@@ -18,6 +18,7 @@ mod retiring;
 mod roles;
 pub(crate) mod rounds;
 mod sync;
+mod thread_number;
 mod word;
 mod writer;
 
@@ -26,6 +27,8 @@ pub use persist::{FenceMark, fence_mark};
 pub use prepare::Preparation;
 pub use recovery::{Recovery, RecoveryGuard};
 pub use sync::SyncError;
+pub(crate) use thread_number::set_thread_number;
+pub use thread_number::{ShortLived, thread_number};
 pub use word::{Durable, Grade, Volatile, Word};
 pub use writer::{PageWriter, Pen, WriteMode};
 
@@ -37,10 +40,9 @@ use crate::space::map::Mapping;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use roles::{Role, Roles};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use sync::Syncer;
 
@@ -473,22 +475,4 @@ impl Space {
 #[inline]
 fn bump(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
-}
-
-/// A small number that is this thread's own; under the simulator the same in every run.
-#[inline]
-pub fn thread_number() -> usize {
-    NUMBER.with(Cell::get)
-}
-
-thread_local! {
-    static NUMBER: Cell<usize> = {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        Cell::new(NEXT.fetch_add(1, Ordering::Relaxed))
-    };
-}
-
-/// Lets this thread have `number` from now on; returns the one that it had.
-pub(crate) fn set_thread_number(number: usize) -> usize {
-    NUMBER.with(|cell| cell.replace(number))
 }
