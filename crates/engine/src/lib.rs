@@ -188,8 +188,8 @@ pub trait Engine: Send + Sync {
         Ok(value)
     }
 
-    /// Shows the records of `keys`, each with its index, in any order; absent ones as `None`.
-    /// Isolated from batches: no batch is seen in part. The ticket covers all that was read.
+    /// Shows the records of `keys`, each with its index, in any order; absent ones as `None`. No batch is
+    /// seen in part. The ticket covers all that was read.
     ///
     /// # Errors
     /// As [`Engine::get_with`].
@@ -234,8 +234,7 @@ pub trait Engine: Send + Sync {
     fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome>;
 
     /// Deletes the record of `key`; [`Outcome::Missing`] if there is none. With a caller's
-    /// [`WriteOptions::sequence`] the tombstone is written even if the key is absent, since an
-    /// older put may still arrive.
+    /// [`WriteOptions::sequence`] the tombstone is written anyway: an older put may still arrive.
     ///
     /// # Errors
     /// As [`Engine::put`].
@@ -283,15 +282,14 @@ pub trait Engine: Send + Sync {
     /// As the trait's.
     fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64>;
 
-    /// Draws a sequence `s`: every write that had returned has a sequence at most `s`, every
-    /// write that begins after has a greater one.
+    /// Draws a sequence: that of no write that has returned is greater, that of each later write is.
     ///
     /// # Errors
     /// As the trait's.
     fn advance_sequence(&self) -> Result<u64>;
 
-    /// Shows every record and tombstone whose sequence is greater than `sequence`, in any order,
-    /// perhaps some older ones too. Complete only from [`Engine::tombstone_horizon`] on.
+    /// Shows every record and tombstone whose sequence is greater than `sequence`, in any order, perhaps
+    /// some older ones too. Complete only from [`Engine::tombstone_horizon`] on.
     ///
     /// # Errors
     /// [`Error::HistoryGone`] if `sequence` is below the tombstone horizon: before anything was shown, or
@@ -383,8 +381,7 @@ pub trait Engine: Send + Sync {
     /// [`Error::SyncFailed`].
     fn sync(&self) -> Result<()>;
 
-    /// Registers a listener that is called (from any thread) whenever more became durable in the
-    /// background. There may be several.
+    /// Registers one more listener, called (from any thread) whenever more became durable in the background.
     fn on_durable(&self, listener: DurableListener);
 
     /// The counters.
@@ -396,8 +393,10 @@ pub trait Engine: Send + Sync {
     /// Only if it could not go on; damage that it found is in the report.
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport>;
 
-    /// Reads what a recovery would read, and writes anew, durably, what it would not find as it is in memory. What
-    /// cannot be saved is damaged ([`Engine::check`]) or in doubt ([`Engine::doubts`]) until it is written again.
+    /// Reads what a recovery would read of all that is in memory, and mends what can be mended from the store
+    /// itself, beside everybody: what it would not find as it is, it writes anew. What could not be saved is
+    /// damaged from then on ([`Engine::check`]) or in doubt ([`Engine::doubts`]), until it is written again; what
+    /// a write has left damaged behind itself is gone. Durable when it returns.
     ///
     /// # Errors
     /// Only if it could not go on; damage that is left is in the report.
@@ -414,8 +413,7 @@ pub trait Engine: Send + Sync {
         self.get_with(key, Visibility::Early, &mut |_| {}).map(|found| found.hit)
     }
 
-    /// True if a key that is not found is not there. False if damage that no checksum tells may be the
-    /// reason, as a bit that has flipped in an index: whoever has another copy asks that one too.
+    /// True if a key that is not found is not there, and no flipped bit that nothing tells can be the reason.
     fn proves_absence(&self) -> bool {
         true
     }

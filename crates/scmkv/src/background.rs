@@ -5,9 +5,10 @@
 
 use crate::counters::Count;
 use crate::log::Log;
+use crate::scrub::Round;
 use crate::store::Store;
 use crate::sweep_expired::Sweep;
-use coreplane_engine::{Error, Result, SCRUB_PACE, Scrub};
+use coreplane_engine::{Error, Result, SCRUB_PACE};
 use coreplane_record::Kind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -121,7 +122,7 @@ fn sweep_expired(store: &Store) {
 fn clean(store: &Store) {
     let mut failures = u32::from(store.take_census().is_err());
     let mut pause = failures;
-    let mut scrub = Scrub::default();
+    let mut scrub = Round::default();
     while !store.closed.load(Ordering::Acquire) {
         let is_woken = {
             let mut woken = store.wake.0.lock();
@@ -131,7 +132,8 @@ fn clean(store: &Store) {
             std::mem::take(&mut *woken)
         };
         if !is_woken {
-            store.scrub_next(&mut scrub);
+            let scrubbed = store.scrub_next(&mut scrub);
+            store.counters.add(Count::BackgroundFailures, i64::from(scrubbed.is_err()));
         }
         if pause > 0 {
             pause -= 1;

@@ -104,6 +104,11 @@ impl Cleaner {
         &mut self.log
     }
 
+    /// True if a page waits to be freed.
+    pub(crate) fn has_emptied(&self, page: u32) -> bool {
+        self.emptied.iter().any(|emptied| emptied.page == page)
+    }
+
     /// Pages that wait to be freed.
     pub(crate) fn emptied_len(&self) -> u32 {
         self.emptied.len() as u32
@@ -131,6 +136,7 @@ impl Store {
     /// Moves what lives in `victim` and empties it; the bytes gained, below 0 if it took more
     /// than it gave.
     pub(crate) fn clean_page(&self, cleaner: &mut Cleaner, victim: u32) -> Result<i64> {
+        self.clear_doubt(cleaner)?;
         let (opened, room) = (cleaner.opened, cleaner.log.room());
         let mut commits = {
             let guard = epoch::pin();
@@ -144,13 +150,19 @@ impl Store {
             if let Err(error) = self.move_page(cleaner, &guard, victim, &mut moving) {
                 self.abandon(cleaner, &mut moving)?;
                 if matches!(error, Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) {
-                    // It stays as it is, for `verify` to name, and is not picked again.
-                    self.pages.cell(victim).pin();
+                    // It stays as it is, for `verify` to name, and is not picked again, unless it is
+                    // the index that is damaged.
+                    self.keep(victim);
+                    self.doubt_index();
                 }
                 return Err(error);
             }
             moving.commits
         };
+        if !self.may_be_freed(cleaner, victim)? {
+            cleaner.commits.append(&mut commits);
+            return Ok(0);
+        }
         // Commit records that lay here have been copied again.
         cleaner.commits.retain(|commit| self.space.page_of(commit.appended.offset) != victim);
         cleaner.commits.append(&mut commits);
@@ -181,11 +193,10 @@ impl Store {
                 offset: at,
                 what: "a full page has no record here".to_owned(),
             })?;
-            // A copy is sealed anew: damage must not be copied.
-            if !mutant!("scmkv.clean.checksum") {
-                view.check(self.seed(generation, at))?;
-            }
             match view.header.kind {
+                // A copy is sealed anew: damage must not be copied.
+                _ if !mutant!("scmkv.clean.checksum")
+                    && self.is_dead_damage(generation, &view)? => {}
                 Kind::Commit => self.clean_commit(cleaner, &view, moving)?,
                 Kind::Fragment => self.clean_fragment(cleaner, guard, &view, moving)?,
                 Kind::Put | Kind::Delete => self.clean_record(cleaner, guard, &view, moving)?,
@@ -224,18 +235,33 @@ impl Store {
         if cleaner.log.room() < header.record_len(&[], 0) {
             return Ok(());
         }
-        // It counts as live as long as its page does: a page is not worth cleaning for it alone,
-        // or cleaning would never end.
-        self.append_copy(cleaner, &header, &[], &[], moving)?;
+        // It counts for as long as its page does: a page is not worth cleaning for it alone, or
+        // cleaning would never end.
+        let appended = self.append_copy(cleaner, &header, &[], &[], moving)?;
+        self.count_commit(cleaner, appended);
         self.commit_copies(cleaner, moving)
+    }
+
+    /// A commit record is named by no slot: it counts among what a page costs, not what lives in it.
+    fn count_commit(&self, cleaner: &mut Cleaner, appended: Appended) {
+        cleaner.log.forget_live(appended.len);
+        self.add_toll(appended.offset, i64::from(appended.len));
+    }
+
+    fn add_toll(&self, offset: u64, bytes: i64) {
+        let cell = self.pages.cell(self.space.page_of(offset));
+        cell.toll.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Gives up what was copied and not published. It is made durable all the same: nothing that
     /// is not may stay in a log behind which others append.
     fn abandon(&self, cleaner: &mut Cleaner, moving: &mut Moving<'_>) -> Result<()> {
-        let dead = moving.copies.drain(..).map(|copy| copy.new);
-        let dead = dead.chain(moving.commits.drain(..).map(|commit| commit.appended));
-        dead.for_each(|new| self.add_live(new.offset, -i64::from(new.len)));
+        for Copy { new, .. } in moving.copies.drain(..) {
+            self.add_live(new.offset, -i64::from(new.len));
+        }
+        for CommitCopy { appended, .. } in moving.commits.drain(..) {
+            self.add_toll(appended.offset, -i64::from(appended.len));
+        }
         for copy in moving.fragments.drain(..) {
             self.add_live(copy.new, -i64::from(copy.old.len()));
         }
@@ -415,6 +441,7 @@ impl Store {
         if !members.is_empty() && !mutant!("scmkv.clean.forget_commit") {
             self.room_for_copy(cleaner, view.len() as usize, moving)?;
             let appended = self.append_copy(cleaner, &view.header, &[], view.value(), moving)?;
+            self.count_commit(cleaner, appended);
             moving.commits.push(CommitCopy { appended, members });
         }
         Ok(())
@@ -476,7 +503,7 @@ impl Store {
         cleaner.commits.retain(|commit| {
             let needed = commit.members.iter().any(|member| self.is_there(*member));
             if !needed {
-                self.add_live(commit.appended.offset, -i64::from(commit.appended.len));
+                self.add_toll(commit.appended.offset, -i64::from(commit.appended.len));
             }
             needed
         });

@@ -22,6 +22,8 @@ pub(crate) enum Count {
     BackgroundFailures,
     ScrubbedPages,
     DamagedPages,
+    /// Slots of the index that were made again from the logs, or taken out.
+    RepairedSlots,
     /// What lives of tombstones.
     TombstoneBytes,
 }

@@ -8,8 +8,8 @@ use crate::store::Store;
 use crate::{KIND, background};
 use coreplane_engine::{
     Backing, Batch, Beside, Brief, Change, DurableListener, Engine, Entry, Error, Expected, Found,
-    Horizon, Limits, Mutation, Outcome, Progress, Record, Result, Stats, Ticket, UnixMillis,
-    VerifyReport, Visibility, WriteOptions, Written,
+    Horizon, Limits, Mutation, Outcome, Progress, Record, Result, ScrubReport, Stats, Ticket,
+    UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space, spin};
 use coreplane_record::{backing_of, lost, outlive};
@@ -459,6 +459,7 @@ impl Engine for Scmkv {
             ("background_failures", count(Count::BackgroundFailures)),
             ("scrubbed_pages", count(Count::ScrubbedPages)),
             ("damaged_pages", count(Count::DamagedPages)),
+            ("repaired_slots", count(Count::RepairedSlots)),
         ];
         if !store.index.in_pool() {
             let log_bytes = store.counters.get(Count::LogBytes);
@@ -473,6 +474,10 @@ impl Engine for Scmkv {
 
     fn check(&self, key: &[u8]) -> Result<bool> {
         self.store.check_record_of(key)
+    }
+
+    fn scrub(&self, progress: &mut dyn FnMut(Progress)) -> Result<ScrubReport> {
+        self.store.scrub(progress)
     }
 
     fn proves_absence(&self) -> bool {

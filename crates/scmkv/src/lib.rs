@@ -23,7 +23,7 @@
 //! - `recover`, `census`, `verify`: after a crash
 //! - `quarantine`: pages that may have lost something
 //! - `sweep_expired`: what has expired and nobody looks at
-//! - `scrub`: damage at rest
+//! - `scrub`, `reindex`, `dead_damage`: damage at rest, of records and of the index
 //! - `repair`: what to do about damage
 //!
 //! **The log is the truth.** Everything else can be made from it.
@@ -37,6 +37,7 @@ mod checkpoint;
 mod clean;
 mod clock;
 mod counters;
+mod dead_damage;
 mod durable;
 mod engine;
 mod fragments;
@@ -51,6 +52,7 @@ mod page;
 mod put;
 mod quarantine;
 mod recover;
+mod reindex;
 mod repair;
 mod reserve;
 mod scrub;

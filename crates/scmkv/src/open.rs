@@ -235,6 +235,7 @@ impl Store {
             lax: AtomicBool::new(root.has(Root::LAX)),
             census_done: AtomicBool::new(counted),
             quarantine: Quarantine::default(),
+            is_index_doubted: AtomicBool::new(false),
             windows: Windows::new(),
             wake: (Mutex::new(false), Condvar::new()),
             pool,

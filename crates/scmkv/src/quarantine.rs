@@ -11,7 +11,8 @@
 //! The census asks the same of every slot: one that points at no record of its kind and hash is
 //! evidence that its page has lost it. That page is pinned, since the cleaner must not free it: in
 //! its next life another record could lie where the slot points, and the lost key would look as if
-//! it had never been there.
+//! it had never been there. If it is the slot that is damaged, and not the page,
+//! [`reindex`](crate::reindex) mends it, and the page is released.
 //!
 //! ```text
 //!   open at the crash ─▶ sound up to …  ─ something ─▶ sealed there
@@ -38,8 +39,10 @@ use std::collections::BTreeSet;
 pub(crate) struct Quarantine {
     /// Open at the crash, and empty as it seems.
     empty: Mutex<Vec<u32>>,
-    /// Slots miss a record in them.
+    /// Slots miss a record in them, or they are damaged.
     lossy: Mutex<BTreeSet<u32>>,
+    /// Where damaged records are that are surely dead.
+    pub(crate) dead: Mutex<BTreeSet<u64>>,
 }
 
 impl Store {
@@ -70,19 +73,49 @@ impl Store {
         });
         if view.is_none() {
             self.keep_lossy(self.space.page_of(slot.offset()));
+            self.doubt_index();
         }
         view
     }
 
-    #[cold]
     fn keep_lossy(&self, page: u32) {
-        if page >= self.pages.len() || self.pages.cell(page).kind() != Some(page::Kind::Log) {
-            return;
-        }
-        if self.quarantine.lossy.lock().insert(page) {
-            self.pages.cell(page).pin();
+        if self.keep(page) {
             self.counters.add(Count::DamagedPages, 1);
         }
+    }
+
+    /// Keeps the cleaner away from a log page until the index is known to be whole; true if it was not
+    /// kept before.
+    #[cold]
+    pub(crate) fn keep(&self, page: u32) -> bool {
+        if page >= self.pages.len() || self.pages.cell(page).kind() != Some(page::Kind::Log) {
+            return false;
+        }
+        let is_new = self.quarantine.lossy.lock().insert(page);
+        if is_new {
+            self.pages.cell(page).pin();
+        }
+        is_new
+    }
+
+    /// The page may be cleaned again.
+    pub(crate) fn release(&self, page: u32) {
+        if self.quarantine.lossy.lock().remove(&page) {
+            self.pages.cell(page).unpin();
+        }
+    }
+
+    /// The logs are sound, and no slot misses its record: pages that were kept may be cleaned, but for
+    /// those of which nothing can be read.
+    pub(crate) fn release_kept(&self) {
+        self.quarantine.lossy.lock().retain(|page| {
+            let cell = self.pages.cell(*page);
+            let is_readable = cell.length.load(std::sync::atomic::Ordering::Acquire) > 0;
+            if is_readable {
+                cell.unpin();
+            }
+            !is_readable
+        });
     }
 
     /// Frees what was put aside and what no slot points into. All slots have been seen.

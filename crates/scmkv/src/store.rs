@@ -64,6 +64,8 @@ pub(crate) struct Store {
     pub(crate) lax: AtomicBool,
     pub(crate) census_done: AtomicBool,
     pub(crate) quarantine: Quarantine,
+    /// A slot or a record was met that does not fit ([`reindex`](crate::reindex)).
+    pub(crate) is_index_doubted: AtomicBool,
     pub(crate) windows: Windows,
     /// Wakes the cleaning thread.
     pub(crate) wake: (Mutex<bool>, Condvar),

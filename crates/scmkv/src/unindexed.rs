@@ -58,11 +58,21 @@ pub(crate) fn count_members<T>(members: &mut Vec<(u32, u64, T)>, run: &Run, coun
     counted.extend(named.map(|(_, _, member)| member));
 }
 
+/// Which records of a key are asked for when no slot of it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kinds {
+    /// Puts alone: a key that was deleted is rightly without a slot.
+    Puts,
+    /// Tombstones too, as long as older records may lie where theirs do.
+    All,
+}
+
 /// Page generation and offset of the newest records of keys that `has` finds no slot of: of all of
 /// them, or of the first lot of suspects among whom there are some. That an index is not whole is
 /// known then, and each lot costs a reading of the logs.
 pub(crate) fn unindexed(
     records: Records<'_>,
+    kinds: Kinds,
     has: &dyn Fn(&View<'_>) -> Result<bool>,
 ) -> Result<Vec<(u32, u64)>> {
     let (mut missed, mut from) = (Vec::new(), Some(0));
@@ -76,7 +86,12 @@ pub(crate) fn unindexed(
                 from = Some(seen.page);
             }
             let is_meant = seen.page >= first && from.is_none() && seen.is_settled;
-            if !is_meant || seen.view.header.kind != Kind::Put || failure.is_err() {
+            let is_of_kind = match seen.view.header.kind {
+                Kind::Put => true,
+                Kind::Delete => kinds == Kinds::All,
+                Kind::Fragment | Kind::Commit | Kind::Lost => false,
+            };
+            if !is_meant || !is_of_kind || failure.is_err() {
                 return;
             }
             match has(&seen.view) {
@@ -88,7 +103,8 @@ pub(crate) fn unindexed(
         failure?;
         if !suspects.is_empty() {
             look_into(records, &mut suspects)?;
-            let newest = suspects.into_values().flatten().filter(|newest| newest.is_put);
+            let is_asked = |newest: &Newest| newest.is_put || kinds == Kinds::All;
+            let newest = suspects.into_values().flatten().filter(is_asked);
             missed.extend(newest.map(|newest| (newest.generation, newest.offset)));
         }
     }

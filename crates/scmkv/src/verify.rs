@@ -5,10 +5,10 @@
 //! read each page first, and of what is lost nothing more is looked at.
 
 use crate::fragments::fragment_offsets;
-use crate::index::{Position, Probe, Slot, SlotRef, Verdict};
+use crate::index::{Position, SlotRef, Verdict};
 use crate::page::Kind as PageKind;
 use crate::store::Store;
-use crate::unindexed::{Seen, unindexed};
+use crate::unindexed::{Kinds, Seen, unindexed};
 use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Kind, View};
@@ -128,18 +128,8 @@ impl Store {
             (0..self.pages.len()).for_each(|page| self.visit_page(page, visit));
             Ok(())
         };
-        let is_of = |slot: Slot, view: &View<'_>| {
-            let guard = epoch::pin();
-            let found = self.reader().view(&guard, slot.offset());
-            slot.offset() == view.offset || found.is_some_and(|found| found.key() == view.key())
-        };
-        let has = |view: &View<'_>| {
-            let found = self.index.find(self.place(view.key()), &mut |slot| {
-                if is_of(slot, view) { Verdict::Mine } else { Verdict::Other }
-            });
-            found.map(|found| found.is_some())
-        };
-        for (generation, offset) in unindexed(&records, &has)? {
+        let has = |view: &View<'_>| self.is_indexed(&epoch::pin(), view);
+        for (generation, offset) in unindexed(&records, Kinds::Puts, &has)? {
             let guard = epoch::pin();
             let cell = self.pages.cell(self.space.page_of(offset));
             let Some(view) = self.reader().view(&guard, offset) else { continue };
@@ -147,10 +137,10 @@ impl Store {
             if cell.kind() != Some(PageKind::Log) || cell.generation() != generation {
                 continue;
             }
-            let held = self.index.lock(self.place(view.key()));
-            let probe = held.probe(self.place(view.key()), &mut |slot| Ok(is_of(slot, &view)))?;
-            if !matches!(probe, Probe::Found { .. }) {
-                let what = "the index finds no slot of the record's key".to_owned();
+            let _held = self.index.lock(self.place(view.key()));
+            if !self.is_indexed(&guard, &view)? {
+                let what =
+                    "the index does not find the record, nor a later one of its key".to_owned();
                 report.damages.push(Damage { offset, what });
             }
         }
@@ -158,19 +148,28 @@ impl Store {
     }
 
     /// Shows the records of a log page.
-    fn visit_page(&self, page: u32, visit: &mut dyn FnMut(&Seen<'_>)) {
+    pub(crate) fn visit_page(&self, page: u32, visit: &mut dyn FnMut(&Seen<'_>)) {
+        self.visit_page_in(&epoch::pin(), page, &mut |seen| visit(seen));
+    }
+
+    /// The same, of records that stay as they are while the guard lives.
+    pub(crate) fn visit_page_in<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        visit: &mut dyn FnMut(&Seen<'g>),
+    ) {
         let cell = self.pages.cell(page);
         if cell.kind() != Some(PageKind::Log) {
             return;
         }
-        let guard = epoch::pin();
         let Some((published, _)) = self.space.watermarks(page) else { return };
         let (start, generation) = (self.space.start_of(page), cell.generation());
         let is_settled = cell.length.load(Ordering::Acquire) > 0;
         let mut at = start;
         while at < start + u64::from(published) {
             // A page may be freed meanwhile.
-            let Some(view) = self.reader().view(&guard, at) else { return };
+            let Some(view) = self.reader().view(guard, at) else { return };
             visit(&Seen { view, page, generation, is_settled });
             at += u64::from(view.len());
         }

@@ -76,8 +76,10 @@ impl Store {
     /// Dead bytes in the page that a log is filling.
     fn dead_in_open(&self, log: &Log) -> u64 {
         log.tail().map_or(0, |(page, tail)| {
-            let live = log.live_bytes() + self.pages.cell(page).live.load(Ordering::Relaxed);
-            u64::from(tail).saturating_sub(live.max(0) as u64)
+            let cell = self.pages.cell(page);
+            let live = log.live_bytes() + cell.live.load(Ordering::Relaxed);
+            let toll = cell.toll.load(Ordering::Relaxed);
+            u64::from(tail).saturating_sub((live + toll).max(0) as u64)
         })
     }
 

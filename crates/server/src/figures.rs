@@ -90,6 +90,7 @@ const ROWS: &[Row] = &[
     ("fences", Counter, "Fences, or syncs."),
     ("scrubbed_pages", Counter, "Pages that the scrubber has read."),
     ("damaged_pages", Counter, "Pages that were found damaged."),
+    ("repaired_slots", Counter, "Slots of the index that were made again from the logs, or taken out."),
     ("background_failures", Counter, "Work in the background that failed."),
     ("index_splits", Counter, "Groups of the index that were split."),
     ("records_are_counted", Gauge, "1 once all records have been counted after a crash."),

@@ -15,7 +15,7 @@ use crate::index::{Index, Position, SegmentHeader, Slot};
 use crate::page::Element;
 use crate::recover::LogPage;
 use crate::store::{Root, Store};
-use crate::unindexed::{Seen, unindexed};
+use crate::unindexed::{Kinds, Seen, unindexed};
 use coreplane_engine::Result;
 use coreplane_pmem::epoch;
 use coreplane_record::{Kind, View};
@@ -231,7 +231,7 @@ impl Store {
                 visit(&Seen { view: *view, page, generation, is_settled });
             })
         };
-        let missed = unindexed(&records, &|view| Ok(has(view)))?;
+        let missed = unindexed(&records, Kinds::Puts, &|view| Ok(has(view)))?;
         let what = "the index finds no slot of a record's key";
         missed.iter().for_each(|(_, at)| damage.note(*at, what));
         Ok(())
