@@ -162,6 +162,13 @@ pub struct ScrubReport {
     pub damages: Vec<Damage>,
 }
 
+impl ScrubReport {
+    /// True if no damage is left.
+    pub fn is_sound(&self) -> bool {
+        self.damages.is_empty()
+    }
+}
+
 impl VerifyReport {
     /// True if nothing is wrong.
     pub fn is_sound(&self) -> bool {

@@ -103,7 +103,7 @@ impl Matrix {
         let mut scrubbed = Scrubbed { in_doubt, uncertain, ..Scrubbed::default() };
         for group in shared.groups.iter().filter(|group| is_asked(group)) {
             let before = scrubbed.findings();
-            shared.scrub_pages(group, &mut scrubbed, progress)?;
+            let left = shared.scrub_pages(group, &mut scrubbed, progress)?;
             let mut doubts = Vec::new();
             for device in group.of(group.members()) {
                 doubts.push((Arc::clone(device), shared.doubts_of(group, device)?));
@@ -116,7 +116,8 @@ impl Matrix {
             }
             scrubbed.records += records.unwrap_or(0);
             shared.settle_all(group, &doubts, &mut scrubbed)?;
-            if scrubbed.findings() > before || doubts.iter().any(|(_, doubts)| !doubts.is_empty()) {
+            let is_doubtful = || doubts.iter().any(|(_, doubts)| !doubts.is_empty());
+            if !left.is_empty() || scrubbed.findings() > before || is_doubtful() {
                 // What was written anew has left behind what was damaged.
                 let left = shared.scrub_pages(group, &mut scrubbed, progress)?;
                 scrubbed.unreadable.extend(left);
