@@ -242,7 +242,9 @@ impl Store {
         let published = self.space.watermarks(page).map_or(0, |(published, _)| published);
         let is_behind = offset >= self.space.start_of(page) + u64::from(published);
         let element = self.pages.element(page);
-        is_behind && element.is_ok_and(|element| element.is_cut || element.length.is_none())
+        let is_empty = |open: bool| open && published == 0;
+        is_behind
+            && element.is_ok_and(|element| element.is_cut || is_empty(element.length.is_none()))
     }
 
     /// Takes out of the index what surely was hit; false if slots are left that fit nothing.
