@@ -297,6 +297,7 @@ impl Store {
                 self.index.leaf(place) == held.leaf()
                     && self.index.group_of(place) == group
                     && held.slot_of(place, view.offset, &view.header) == right
+                    && self.is_indexed(guard, &view).unwrap_or(false)
             })
         }))
     }

@@ -63,7 +63,8 @@ pub(crate) fn count_members<T>(members: &mut Vec<(u32, u64, T)>, run: &Run, coun
 pub(crate) enum Kinds {
     /// Puts alone: a key that was deleted is rightly without a slot.
     Puts,
-    /// Tombstones too, as long as older records may lie where theirs do.
+    /// Tombstones too, as long as older records may lie where theirs do; and what is in pages that are
+    /// being filled: the caller looks again under the lock of the group.
     All,
 }
 
@@ -85,7 +86,8 @@ pub(crate) fn unindexed(
             if from.is_none() && seen.page > first && suspects.len() >= SUSPECTS_MAX {
                 from = Some(seen.page);
             }
-            let is_meant = seen.page >= first && from.is_none() && seen.is_settled;
+            let is_meant =
+                seen.page >= first && from.is_none() && (seen.is_settled || kinds == Kinds::All);
             let is_of_kind = match seen.view.header.kind {
                 Kind::Put => true,
                 Kind::Delete => kinds == Kinds::All,
