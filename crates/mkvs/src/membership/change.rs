@@ -199,7 +199,6 @@ impl Shared {
             }
         }
         self.uncertain.add(&lost);
-        self.membership.publish(record);
         for at in &gone {
             self.note_departure(*at, self.device_at(*at).map(|device| &**device));
         }
@@ -209,6 +208,8 @@ impl Shared {
             let left = left & group.members();
             group.set_members(left, primary, |hash| self.is_of(group.number, hash));
         }
+        // Who is told of it finds it so.
+        self.membership.publish(record);
         for position in gone {
             let device = self.device_at(position).filter(|device| device.has_timed_out());
             device.iter().for_each(|device| device.give_up());
