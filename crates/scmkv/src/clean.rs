@@ -34,7 +34,7 @@ use crate::counters::Count;
 use crate::fragments::FragmentCopy;
 use crate::index::{GroupLock, Probe, Slot};
 use crate::log::{Appended, Log, Order};
-use crate::page::{self, Element};
+use crate::page;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
@@ -240,17 +240,6 @@ impl Store {
         let appended = self.append_copy(cleaner, &header, &[], &[], moving)?;
         self.count_commit(cleaner, appended);
         self.commit_copies(cleaner, moving)
-    }
-
-    /// A commit record is named by no slot: it counts among what a page costs, not what lives in it.
-    fn count_commit(&self, cleaner: &mut Cleaner, appended: Appended) {
-        cleaner.log.forget_live(appended.len);
-        self.add_toll(appended.offset, i64::from(appended.len));
-    }
-
-    fn add_toll(&self, offset: u64, bytes: i64) {
-        let cell = self.pages.cell(self.space.page_of(offset));
-        cell.toll.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Gives up what was copied and not published. It is made durable all the same: nothing that
@@ -507,10 +496,5 @@ impl Store {
             }
             needed
         });
-    }
-
-    /// True if `element` is a log page.
-    pub(crate) fn is_log(element: &Element) -> bool {
-        element.kind == page::Kind::Log
     }
 }

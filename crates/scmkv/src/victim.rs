@@ -15,13 +15,29 @@
 
 use crate::clean::Cleaner;
 use crate::counters::Count;
-use crate::log::Log;
-use crate::page::{self, Cell};
+use crate::log::{Appended, Log};
+use crate::page::{self, Cell, Element};
 use crate::store::Store;
 use coreplane_engine::Result;
 use std::sync::atomic::Ordering;
 
 impl Store {
+    /// True if `element` is a log page.
+    pub(crate) fn is_log(element: &Element) -> bool {
+        element.kind == page::Kind::Log
+    }
+
+    /// A commit record is named by no slot: it counts among what a page costs, not what lives in it.
+    pub(crate) fn count_commit(&self, cleaner: &mut Cleaner, appended: Appended) {
+        cleaner.log().forget_live(appended.len);
+        self.add_toll(appended.offset, i64::from(appended.len));
+    }
+
+    pub(crate) fn add_toll(&self, offset: u64, bytes: i64) {
+        let cell = self.pages.cell(self.space.page_of(offset));
+        cell.toll.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Dead bytes in full pages, as far as counted.
     pub(crate) fn reclaimable(&self) -> u64 {
         (0..self.pages.len()).filter_map(|page| self.gain(page)).sum()
