@@ -249,10 +249,8 @@ fn damaged(place: &Place, engine: &str) -> Outcome<Pool> {
     let path = matrix.path.join("g0d0");
     let file = std::fs::File::options().write(true).open(&path)?;
     let len = file.metadata()?.len();
-    // Not where the last records of a leaf lie, of which one is the membership record.
-    let (step, bytes) = if engine == "bptree" { (16_384, 64) } else { (4096, 512) };
-    for at in (65_536..len).step_by(step) {
-        file.write_all_at(&vec![0xa5; bytes], at)?;
+    for at in (65_536..len).step_by(4096) {
+        file.write_all_at(&[0xa5; 512], at)?;
     }
     Ok(matrix)
 }
