@@ -338,9 +338,14 @@ impl Store {
             if share.is_idle() || fits && !is_hurt {
                 continue;
             }
-            let (mut items, is_lost) = (Vec::new(), share.locked.leaf.doubt() > 0);
+            let mut items = Vec::new();
             self.ask_for_records(&share.locked);
-            let Contents { kept, expired, dropped, .. } = self.records_of(guard, &share.locked)?;
+            let contents = self.records_of(guard, &share.locked)?;
+            let Contents { kept, expired, dropped, hurt, .. } = contents;
+            let is_short = |it: &Standing<'_>| it.old.is_some_and(|old| !self.is_long(old.key()));
+            let replaced = share.steps.iter().filter(|(_, it)| it.is_hurt && is_short(it)).count();
+            // Of those that are left nobody will know the keys.
+            let is_lost = share.locked.leaf.doubt() > 0 || hurt > replaced;
             let is_kept = |field: &[u8]| {
                 let is_of =
                     |it: &Standing<'_>| it.is_hurt && it.old.is_some_and(|it| it.key() == field);

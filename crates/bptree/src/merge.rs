@@ -43,8 +43,12 @@ impl Store {
         }
         self.ask_for_records(&left);
         self.ask_for_records(&right);
-        let Contents { mut kept, mut expired, mut dropped, .. } = self.records_of(&guard, &left)?;
+        let contents = self.records_of(&guard, &left)?;
         let others = self.records_of(&guard, &right)?;
+        if contents.hurt + others.hurt > 0 {
+            return Ok(());
+        }
+        let Contents { mut kept, mut expired, mut dropped, .. } = contents;
         kept.extend(others.kept);
         if kept.iter().any(|item| self.is_long(item.key)) {
             // One that is damaged is before all that begin alike, those of the left one too.

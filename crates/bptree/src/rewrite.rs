@@ -53,6 +53,8 @@ pub(crate) struct Contents<'g> {
     /// Of those the ones that are kept no more.
     settled: Vec<View<'g>>,
     pub(crate) cuts: Cuts,
+    /// Short keys that are not those that were written: of which keys their records are nobody can tell.
+    pub(crate) hurt: usize,
 }
 
 impl Contents<'_> {
@@ -64,6 +66,7 @@ impl Contents<'_> {
             doubtful: Vec::new(),
             settled: Vec::new(),
             cuts: Cuts::default(),
+            hurt: 0,
         }
     }
 }
@@ -110,6 +113,10 @@ impl Store {
         let is_lost = locked.leaf.doubt() > 0;
         let head = Head { is_lost, ..self.head_of(guard, locked.page)? };
         let contents = self.records_of(guard, &locked)?;
+        if contents.hurt > 0 {
+            // In a leaf that is written anew they would be other keys, and soundly so.
+            return self.rewrite_damaged(guard, locked, (key, len, reserve)).map(drop);
+        }
         self.rewrite_as(guard, locked, (key, len, reserve), (head, contents))
     }
 
@@ -187,11 +194,14 @@ impl Store {
         let is_in_doubt = locked.leaf.doubt() > 0;
         let mut used = locked.leaf.used();
         while used != 0 {
-            let within = locked.leaf.offset(used.trailing_zeros() as usize);
+            let place = used.trailing_zeros() as usize;
+            let within = locked.leaf.offset(place);
             used &= used - 1;
             let Some(view) = View::of(&bytes, within) else {
                 return Err(self.no_record(page, within));
             };
+            let is_hurt = self.is_hurt_inline(view.key(), locked.leaf.tag(place));
+            contents.hurt += usize::from(is_hurt);
             self.take_over(locked, view, is_in_doubt, &mut contents)?;
         }
         contents.cuts = self.sort_items(guard, &mut contents.kept)?;

@@ -42,7 +42,8 @@ struct Beginning<'s> {
 }
 
 impl Store {
-    /// Writes a leaf anew whose page is damaged, with what can be saved of it: what is damaged still.
+    /// Writes a leaf anew whose page is damaged, with what can be saved of it, and room for more as
+    /// [`Store::rewrite`]: what is damaged still.
     ///
     /// # Errors
     /// As [`Store::make_room`].
@@ -50,7 +51,7 @@ impl Store {
         &self,
         guard: &Guard,
         locked: Locked<'_>,
-        key: &[u8],
+        room: (&[u8], usize, u32),
     ) -> Result<Vec<Damage>> {
         let beginning = self.beginning(guard, &locked)?;
         let salvage = self.salvage(guard, &locked)?;
@@ -69,7 +70,7 @@ impl Store {
         self.counters.add_all([(Count::Records, -lost), (Count::LiveBytes, -lost_bytes)]);
         let page = locked.page;
         let head = Head { is_lost, ..beginning.head };
-        let rewritten = self.rewrite_as(guard, locked, (key, 0, 0), (head, contents));
+        let rewritten = self.rewrite_as(guard, locked, room, (head, contents));
         // What was written counts, whatever came of the rest.
         if !matches!(rewritten, Err(coreplane_engine::Error::NoSpace { .. })) {
             beginning.edges.into_iter().filter_map(|edge| edge.rest).for_each(|rest| rest.own());

@@ -74,7 +74,7 @@ impl Store {
             }
             return Ok(());
         }
-        let damages = self.rewrite_damaged(&guard, locked, from)?;
+        let damages = self.rewrite_damaged(&guard, locked, (from, 0, 0))?;
         report.rewritten += 1;
         report.damages.extend(damages);
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::{PAGE, is_damage, key};
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Engine, Entry, Error, Outcome, WriteOptions};
+use coreplane_engine::{Batch, Engine, Entry, Error, Outcome, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::os::unix::fs::FileExt as _;
 
@@ -87,6 +87,38 @@ fn a_short_key_that_is_damaged_is_told_of_and_put_again() {
             assert!(store.scrub(&mut |_| {}).expect("scrub").damages.is_empty());
             assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
         }
+    }
+}
+
+/// In a leaf that is written anew it is another key, and soundly so: what is known of it goes with the leaf.
+#[test]
+fn a_short_key_that_is_damaged_is_told_of_when_its_leaf_is_written_anew() {
+    let others = || (0..KEYS).filter(|it| *it != HURT);
+    let put = |store: &Bptree, key: &[u8]| {
+        store.put(key, &[1; 100], &WriteOptions::default()).map(|_| ()).expect("put");
+    };
+    type Rewrite<'a> = &'a dyn Fn(&Bptree);
+    let over: Rewrite<'_> = &|store| others().cycle().take(200).for_each(|it| put(store, &key(it)));
+    let cut: Rewrite<'_> = &|store| (1000..1600).for_each(|it| put(store, &key(it)));
+    let batches: Rewrite<'_> = &|store| {
+        for _ in 0..30 {
+            let mut batch = Batch::new();
+            for number in others() {
+                batch.put(&key(number), &[1; 100]);
+            }
+            store.apply(&batch, &WriteOptions::default()).map(drop).expect("batch");
+        }
+    };
+    for (what, rewrite) in [("puts over", over), ("puts of more", cut), ("batches", batches)] {
+        let (_directory, store) = hurt(&Options::default());
+        rewrite(&store);
+        let figure = |name| store.stats().figure(name).expect("a figure");
+        assert!(figure("leaves_rewritten") + figure("leaves_split") > 0, "{what}");
+        let found = store.get(&key(HURT));
+        assert!(found.as_ref().is_err_and(is_damage), "{what}: {found:?}");
+        others().for_each(|it| assert!(store.get(&key(it)).expect(what).is_some()));
+        put(&store, &key(HURT));
+        assert!(store.get(&key(HURT)).expect(what).is_some());
     }
 }
 
