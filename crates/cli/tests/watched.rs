@@ -56,16 +56,19 @@ fn read_and_write(client: &mut Client) -> Outcome<()> {
     for number in 0..KEYS {
         let key = format!("key:{number}");
         assert_eq!(client.call(&[b"SET", key.as_bytes(), b"value"])?, Reply::ok());
-        // A thread reads mostly on one device, and one get in some is timed.
-        for _ in 0..GETS {
-            client.call(&[b"GET", key.as_bytes()])?;
-        }
+        client.call(&[b"GET", key.as_bytes()])?;
         let absent = format!("absent:{number}");
         assert_eq!(client.call(&[b"GET", absent.as_bytes()])?, Reply::Bulk(None));
+    }
+    // A thread reads mostly on one device, and one get in some is timed. Behind the others: who misses seldom does
+    // not ask the filter.
+    for number in 0..KEYS * (GETS - 1) {
+        client.call(&[b"GET", format!("key:{}", number % KEYS).as_bytes()])?;
     }
     Ok(())
 }
 
+/// Of each key.
 const GETS: u64 = 8;
 
 const DEVICES: [&str; 4] = ["g0d0", "g0d1", "g1d0", "g1d1"];

@@ -295,7 +295,8 @@ impl Group {
     #[inline]
     pub(crate) fn denies(&self, hash: u64) -> bool {
         self.rules.asks_filters
-            && self.pending.is_quiet(hash)
+            // Of a write that has come to all meanwhile the first who looks here is told.
+            && self.pending.entry(hash).is_none()
             // Before and after: a filter of all that is there may come while it is asked, and one of less.
             && self.is_listed.load(Ordering::Acquire)
             && !self.filter.may_contain(hash)
