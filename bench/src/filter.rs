@@ -24,7 +24,7 @@
 
 use crate::choice::Draws;
 use crate::{Error, Plan};
-use coreplane_mkvs::bloom::{Filter, FilterError, hash_of};
+use coreplane_mkvs::filter::{Filter, FilterError, hash_of};
 use serde::Serialize;
 use std::hint::black_box;
 use std::ops::Range;

@@ -7,27 +7,32 @@
 //! ```
 //!
 //! A device is a pool and the engine in it, any engine: the matrix is an engine over engines, and
-//! knows of a device nothing but that. Which group has a key follows from its hash
-//! ([`place`]); whether it has the key at all a filter in DRAM mostly knows ([`bloom`]); and which
-//! of the group's devices is asked follows from what each of them has got already (`pending`).
+//! knows of a device nothing but that. A key's hash says its slot, and the slot's owner its group
+//! ([`slots`]); whether the group has the key a filter in DRAM mostly knows ([`filter`]); and which of the
+//! group's devices may be asked follows from what each of them has got already (`in_flight`).
 //!
-//! - [`place`]: from a key to its group
-//! - [`bloom`]: which keys a group may have
-//! - `membership`: who belongs to the matrix, who has all that was acknowledged, and how that changes
-//! - `device`, `decided`, `group`, `plain`, `ring`: writing to several, reading from one
-//! - `race`, `pace`, [`Prototype`]: reads for which devices compete
-//! - `errand`, `given`: calls that a device's processor makes for a caller
-//! - `pending`: which devices have the newest of a key
-//! - `relaxed`: writes that return before they are durable
-//! - `scan`, `stretch`, `cursor`: through many keys, in their order and in any
-//! - `batch`, `intent`: over several groups, all or nothing; `clear`: everything at once
-//! - `growing`: filters that fill up
-//! - `filling`, `join`, `moving`: a device that is replaced, a group that is added
-//! - `second_look`: keys that one device does not find
-//! - `scrub`, `heal`: damage at rest, healed from a peer; what is in doubt
-//! - `alike`: whether the members of a group have the same
-//! - `kept`: filters from a close to the next open
-//! - `open`, `close`: creating, opening, and closing
+//! # Rooms
+//!
+//! From the bottom to the top: a room names nothing but itself and rooms above it in this table, and `cargo xtask tidy`
+//! sees to that.
+//!
+//! | room | what it is |
+//! |---|---|
+//! | `stats` | counters, latencies and hedge delays, the clock |
+//! | `filter` | which keys a group may have: a counting Bloom filter |
+//! | `shape` | which group and which devices a key belongs to: slots, owners, positions |
+//! | `in_flight` | which devices have the newest of a key while not all of them have; key locks |
+//! | `device` | one device: its rings, its processor, its fault guard |
+//! | `membership` | the membership record: who belongs to a group, who is primary, what is lost |
+//! | `group` | one group: a write to several devices, a read from one, hedges |
+//! | `matrix` | keys over groups: puts, batches, scans, iterations |
+//! | `failover` | another membership is in force: a member leaves or joins; the stable watermark |
+//! | `rebuild` | copies brought up to date: resync, rebalance, scrub, filters |
+//! | `session` | open, recovery after a crash, close |
+//!
+//! Where to begin: the put is `matrix/put.rs` and then `group/fast_put.rs`, or where that does not apply
+//! `Group::write` (`group/mod.rs`); the get is `matrix/mod.rs` and `group/read.rs`; who has the newest is
+//! `membership/mod.rs`.
 //!
 //! # Departures from the paper
 //!
@@ -35,73 +40,30 @@
 //! reads after. Here a write has a sequence, waits for as many copies as its matrix was made with
 //! ([`Ack`]), and a read asks only devices that have what was acknowledged.
 
-mod alike;
-mod append_list;
-
-mod asking;
-mod batch;
-mod believed;
-pub mod bloom;
-mod clear;
-mod clock;
-mod close;
-mod counters;
-mod cursor;
-mod decided;
-mod departure;
 mod device;
-mod engine;
-mod errand;
-mod figures;
-mod filling;
-mod given;
+mod failover;
+pub mod filter;
 mod group;
-mod groups;
-mod growing;
-mod heal;
-mod intent;
-mod join;
-mod kept;
-mod lacking;
-mod latency;
+mod in_flight;
 mod matrix;
 mod membership;
-mod moving;
-mod older;
-mod open;
-mod options;
-mod order;
-mod owners;
-mod pace;
-mod pending;
-pub mod place;
-mod plain;
-mod prototype;
-mod race;
-mod relaxed;
-mod retire;
-mod ring;
-mod scan;
-mod scrub;
-mod second_look;
-mod stretch;
-mod track;
+mod rebuild;
+mod session;
+mod shape;
+mod stats;
 
 pub use coreplane_engine::TimeSource;
-pub use departure::Departure;
-pub use engine::Matrix;
-pub use filling::{FillOptions, Filled};
-pub use group::DEVICES_MAX;
-pub use groups::GROUPS_MAX;
-pub use heal::InDoubt;
-pub use matrix::is_reserved as is_own_key;
-pub use membership::record::{Ack, Position, Standing, is_device};
-pub use membership::resolve::Loss;
-pub use open::{Rack, Shape};
-pub use options::Options;
-pub use place::SLOTS;
-pub use prototype::{Prototype, ReadPath, WritePath};
-pub use scrub::Scrubbed;
-
-/// The engine's name.
-pub const NAME: &str = "mkvs";
+pub use matrix::departure::Departure;
+pub use matrix::engine::Matrix;
+pub use matrix::options::Options;
+pub use membership::loss::Loss;
+pub use membership::rack::Rack;
+pub use membership::record::{Standing, is_device};
+pub use rebuild::copy::{FillOptions, Filled};
+pub use rebuild::indeterminate::InDoubt;
+pub use rebuild::scrub::Scrubbed;
+pub use session::open::Shape;
+pub use shape::NAME;
+pub use shape::position::{Ack, DEVICES_MAX, GROUPS_MAX, Position, is_reserved as is_own_key};
+pub use shape::prototype::{Prototype, ReadPath, WritePath};
+pub use shape::slots::{self, SLOTS};

@@ -4,8 +4,8 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Error, Visibility, WriteOptions};
-use coreplane_mkvs::bloom::hash_of;
-use coreplane_mkvs::place::{deal, slot_of};
+use coreplane_mkvs::filter::hash_of;
+use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, FillOptions, Loss, Matrix, Options, Standing};
 use shelf::sample::{at, key, opened, put, put_back, refused, standing, take_out, two_by_two};
 use std::sync::atomic::Ordering;

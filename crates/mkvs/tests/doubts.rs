@@ -4,8 +4,8 @@
 mod shelf;
 
 use coreplane_engine::{Batch, Engine, Entry, Error, Expected, Outcome, WriteOptions};
-use coreplane_mkvs::bloom::hash_of;
-use coreplane_mkvs::place::{deal, slot_of};
+use coreplane_mkvs::filter::hash_of;
+use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeSet;

@@ -4,7 +4,7 @@
 mod shelf;
 
 use coreplane_engine::{Batch, Engine, Error, Remedy, WriteOptions};
-use coreplane_mkvs::bloom::{Filter, FilterError, KEYS_PER_LINE, hash_of};
+use coreplane_mkvs::filter::{Filter, FilterError, KEYS_PER_LINE, hash_of};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
 use shelf::{Kind, Shelf};
 use std::ops::Range;

@@ -24,8 +24,8 @@ mod tally;
 
 use coreplane_engine::conformance::history::{Call, Client, Event, Sequences, is_linearizable};
 use coreplane_engine::{Engine, Error, WriteOptions};
-use coreplane_mkvs::bloom::hash_of;
-use coreplane_mkvs::place::{deal, share_of, slot_of};
+use coreplane_mkvs::filter::hash_of;
+use coreplane_mkvs::slots::{deal, share_of, slot_of};
 use coreplane_mkvs::{
     Ack, FillOptions, Matrix, Options, Position, Prototype, ReadPath, Shape, Standing,
 };

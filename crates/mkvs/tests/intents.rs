@@ -3,8 +3,8 @@
 mod shelf;
 
 use coreplane_engine::{Batch, Engine, Error, WriteOptions};
-use coreplane_mkvs::bloom::hash_of;
-use coreplane_mkvs::place::{deal, slot_of};
+use coreplane_mkvs::filter::hash_of;
+use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Rack, Shape, Standing, TimeSource};
 use shelf::sample::{at, key, opened, put, standing};
 use shelf::{Kind, Shelf};

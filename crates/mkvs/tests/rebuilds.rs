@@ -1,7 +1,7 @@
 //! Writers, probes and rebuilds side by side: no key that is there is ever denied. Threads are
 //! joined by hand, for the thread sanitizer.
 
-use coreplane_mkvs::bloom::{Filter, hash_of};
+use coreplane_mkvs::filter::{Filter, hash_of};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -6,7 +6,7 @@
 //! the processor is in a call, and then makes its write on the device itself.
 
 use super::Device;
-use crate::ring::LINE_BYTES;
+use crate::device::ring::LINE_BYTES;
 use coreplane_engine::{Batch, Change};
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,11 +1,11 @@
 //! Copies of what one device has decided, on as many others as a write waits for.
 
 use super::{Group, NotMade};
-use crate::decided::{Decided, is_failure};
 use crate::device::Device;
+use crate::device::decision::{Decided, is_failure};
 use crate::membership::states::Moment;
-use crate::order::{Order, numbers};
-use crate::pending::Devices;
+use crate::shape::order::{Order, numbers};
+use crate::shape::position::Devices;
 use coreplane_engine::{Result, WriteOptions};
 use coreplane_pmem::spin::Backoff;
 use std::sync::Arc;

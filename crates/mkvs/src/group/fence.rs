@@ -20,10 +20,10 @@
 //! locks of those before it, too.
 
 use super::Group;
-use crate::decided::Decided;
 use crate::device::Device;
-use crate::pending::Devices;
-use crate::ring::Decision;
+use crate::device::decision::Decided;
+use crate::device::ring::Decision;
+use crate::shape::position::Devices;
 #[cfg(doc)]
 use coreplane_engine::Beside;
 use coreplane_engine::{Brief, Error, Outcome};

@@ -25,16 +25,12 @@
 //!
 //! `docs/replication.md` has the invariants, and what each power cut leaves.
 
-pub(crate) mod change;
-pub(crate) mod checkpoint;
-pub(crate) mod intents;
+pub(crate) mod loss;
 pub(crate) mod lost_ranges;
 pub(crate) mod quorum;
-pub(crate) mod reconcile;
+pub(crate) mod rack;
 pub(crate) mod record;
-pub(crate) mod resolve;
 pub(crate) mod states;
-mod unsure;
 
 use coreplane_pmem::spin;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -66,7 +62,7 @@ impl Membership {
     }
 
     /// This one is in force from now on.
-    fn publish(&self, record: &MembershipRecord) {
+    pub(crate) fn publish(&self, record: &MembershipRecord) {
         *self.current.write() = Arc::new(record.clone());
     }
 }

@@ -4,8 +4,8 @@
 //! primary alone has all of it; and of any n - W + 1 members one at least has each write, since no more than n - W can
 //! lack it.
 
-use super::record::Ack;
-use crate::pending::Devices;
+use crate::shape::position::Ack;
+use crate::shape::position::Devices;
 use coreplane_pmem::mutant;
 
 /// The rule of one group, as its membership record has it.

@@ -11,9 +11,10 @@
 
 use super::lost_ranges::Uncertain;
 use super::quorum::Quorum;
-use crate::group::DEVICES_MAX;
-use crate::groups::GROUPS_MAX;
-use crate::pending::Devices;
+use crate::shape::position::DEVICES_MAX;
+use crate::shape::position::Devices;
+use crate::shape::position::GROUPS_MAX;
+use crate::shape::position::{Ack, Position, RESERVED};
 use coreplane_engine::{Engine, Error, Result, WriteOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -26,80 +27,6 @@ const NUMBER_MAX: u64 = 1 << 62;
 
 /// Bytes of keys that a fill may have left out.
 const UNCERTAIN_MAX: usize = 64 << 10;
-
-/// What keys begin with that are the matrix's own.
-pub(crate) const RESERVED: &[u8] = b"\0coreplane matrix\0";
-
-/// True for a key that is the matrix's own.
-#[inline]
-pub fn is_reserved(key: &[u8]) -> bool {
-    key.first() == Some(&0) && key.starts_with(RESERVED)
-}
-
-/// How many copies a write waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Ack {
-    /// One: the others follow.
-    First,
-    /// More than half of the current members.
-    Majority,
-    /// All current members.
-    #[default]
-    All,
-}
-
-impl Ack {
-    /// Copies that a write waits for, of so many current members.
-    pub(crate) fn copies(self, members: u32) -> u32 {
-        match self {
-            Self::First => members.min(1),
-            Self::Majority if members > 0 => members / 2 + 1,
-            Self::Majority | Self::All => members,
-        }
-    }
-}
-
-impl std::str::FromStr for Ack {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        match text {
-            "first" => Ok(Self::First),
-            "majority" => Ok(Self::Majority),
-            "all" => Ok(Self::All),
-            _ => Err(format!("`{text}` is none of first, majority, all")),
-        }
-    }
-}
-
-/// The place of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Position {
-    /// The group.
-    pub group: u16,
-    /// The device in it.
-    pub device: u8,
-}
-
-impl std::fmt::Display for Position {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(&format!("g{}d{}", self.group, self.device))
-    }
-}
-
-/// As it is shown.
-impl std::str::FromStr for Position {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let place = || {
-            let (group, device) = text.strip_prefix('g')?.split_once('d')?;
-            Some(Self { group: group.parse().ok()?, device: device.parse().ok()? })
-        };
-        place().ok_or_else(|| format!("`{text}` is no place of a matrix; g0d1 is one"))
-    }
-}
 
 /// What a member is to its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,7 +69,7 @@ pub(crate) struct MembershipRecord {
     pub(crate) committed: u64,
     pub(crate) ack: Ack,
     #[serde(default)]
-    pub(crate) prototype: crate::Prototype,
+    pub(crate) prototype: crate::shape::prototype::Prototype,
     /// By group and device.
     pub(crate) members: Vec<Vec<Member>>,
     /// Of each group the member that every acknowledged write is on.
@@ -206,11 +133,11 @@ impl MembershipRecord {
             epoch: 1,
             committed: 0,
             ack,
-            prototype: crate::Prototype::default(),
+            prototype: crate::shape::prototype::Prototype::default(),
             members,
             primaries,
             planned: None,
-            owners: crate::place::deal(groups),
+            owners: crate::shape::slots::deal(groups),
             moving: BTreeMap::new(),
             has_guests: false,
             is_clearing: false,
@@ -362,7 +289,8 @@ impl MembershipRecord {
             .map_err(|what| garbled(format!("the membership record of a device {what}")))?;
         let groups = record.members.len();
         let mut owners = record.owners.iter().chain(record.moving.values());
-        let slots = record.moving.keys().all(|slot| usize::from(*slot) < crate::SLOTS);
+        let slots =
+            record.moving.keys().all(|slot| usize::from(*slot) < crate::shape::slots::SLOTS);
         if !slots || owners.any(|owner| usize::from(*owner) >= groups) {
             return Err(garbled(
                 "the membership record of a device names a group or a slot that is not".to_owned(),
@@ -422,13 +350,14 @@ mod digits {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u16>, D::Error> {
         let digits = String::deserialize(from)?;
-        let width = digits.len() / crate::SLOTS;
-        let is_sound = digits.is_ascii() && digits.len() == width * crate::SLOTS && width > 0;
+        let width = digits.len() / crate::shape::slots::SLOTS;
+        let is_sound =
+            digits.is_ascii() && digits.len() == width * crate::shape::slots::SLOTS && width > 0;
         let owner = |at: usize| {
             let digits = digits.get(at * width..(at + 1) * width).filter(|_| is_sound);
             digits.and_then(|digits| u16::from_str_radix(digits, 16).ok())
         };
-        let owners: Option<Vec<u16>> = (0..crate::SLOTS).map(owner).collect();
+        let owners: Option<Vec<u16>> = (0..crate::shape::slots::SLOTS).map(owner).collect();
         owners.ok_or_else(|| de::Error::custom("owners are no digits of 1024 slots"))
     }
 }

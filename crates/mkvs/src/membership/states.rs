@@ -18,7 +18,7 @@
 //! The version grows with every change. Who finds the same word before and after has seen a group
 //! that did not change in between.
 
-use crate::pending::Devices;
+use crate::shape::position::Devices;
 use coreplane_pmem::epoch::barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,0 +1,151 @@
+//! The writes that a device's processor takes out of its ring at once.
+//!
+//! To follow costs a device as much as to be waited for: an engine's put is mostly lookups, and the wait of
+//! its fence. Several that lie in the ring are a *lot*: the lines of each are asked for while the one before
+//! is made, and all share a fence, as far as the engine has writes that nobody waits for
+//! ([`Completion::Early`](coreplane_engine::Completion::Early)). Only behind it the processor is past
+//! them.
+//!
+//! ```text
+//!   ring ─▶ lot ─▶ make a, make b, … ─▶ make all durable ─▶ tell, come to its end
+//! ```
+
+use super::{Device, Rings};
+use super::{Host, Scratch};
+use crate::device::ring::{Decision, Decisions, Taken};
+use coreplane_engine::Horizon;
+
+/// Writes of a lot at most: it is also how often the processor says how far it is, since who looks takes
+/// the line away.
+pub(super) const LOT: usize = 16;
+
+/// Writes that were taken out of a ring.
+#[derive(Debug, Default)]
+pub(super) struct Lot {
+    /// The first of these, whose buffers are used again for the next lot.
+    taken: [One; LOT],
+    len: usize,
+    /// What those wait for that were made.
+    horizon: Horizon,
+}
+
+/// A write of a lot.
+#[derive(Debug, Default)]
+struct One {
+    taken: Taken,
+    /// Where the processor is past it.
+    end: u64,
+    is_made: bool,
+}
+
+impl Lot {
+    /// Takes what is in a ring, as much as it has room for, and asks for the key of the first meanwhile;
+    /// false if nothing is there.
+    pub(super) fn take(&mut self, ring: &Decisions, prefetch: &mut dyn FnMut(&[u8])) -> bool {
+        self.len = 0;
+        while let Some(one) = self.taken.get_mut(self.len)
+            && let Some(end) = ring.pop(&mut one.taken)
+        {
+            (one.end, one.is_made) = (end, false);
+            if self.len == 0 && !one.taken.is_nothing {
+                prefetch(one.taken.decision().decided.key);
+            }
+            self.len += 1;
+        }
+        self.len > 0
+    }
+
+    /// Where the first of them ends.
+    pub(super) fn begin(&self) -> u64 {
+        self.taken[0].end
+    }
+
+    /// Where the last of them ends.
+    pub(super) fn end(&self) -> u64 {
+        self.taken[self.len.saturating_sub(1)].end
+    }
+
+    fn all(&self) -> &[One] {
+        &self.taken[..self.len]
+    }
+
+    /// What is to be made.
+    pub(super) fn decisions(&self) -> impl Iterator<Item = Decision<'_>> {
+        self.all().iter().filter_map(One::decision)
+    }
+
+    /// What was made of it.
+    fn made(&self) -> impl Iterator<Item = (&One, Decision<'_>)> {
+        let made = self.all().iter().filter(|one| one.is_made);
+        made.filter_map(|one| one.decision().map(|decision| (one, decision)))
+    }
+}
+
+impl One {
+    fn decision(&self) -> Option<Decision<'_>> {
+        (!self.taken.is_nothing).then(|| self.taken.decision())
+    }
+}
+
+impl Device {
+    /// Makes a lot, answers the reads that come meanwhile, and says how far it is.
+    pub(super) fn make_lot(
+        &self,
+        (group, rings): (&impl Host, &Rings),
+        lot: &mut Lot,
+        scratch: &mut Scratch,
+    ) {
+        if let [one] = lot.all() {
+            let is_told = one.taken.is_told;
+            if let Some(decision) = one.decision()
+                && !self.in_call(|| group.catch_up(self, &decision, is_told))
+            {
+                self.track.stop(one.end);
+            }
+        } else {
+            self.pace.puts.of_each(lot.len as u32, || {
+                self.make_several((group, rings), lot, scratch);
+            });
+        }
+        self.track.come_to(lot.end());
+        lot.len = 0;
+    }
+
+    /// The same of more than one, which share what they wait for.
+    fn make_several(
+        &self,
+        (group, rings): (&impl Host, &Rings),
+        lot: &mut Lot,
+        scratch: &mut Scratch,
+    ) {
+        lot.horizon.clear();
+        for at in 0..lot.len {
+            self.answer(rings, scratch);
+            let (before, behind) = lot.taken[..lot.len].split_at_mut(at + 1);
+            let (one, next) = (&mut before[at], behind.first().and_then(One::decision));
+            if let Some(next) = &next {
+                self.engine.prefetch(next.decided.key);
+            }
+            if let Some(decision) = one.decision() {
+                let horizon = &mut lot.horizon;
+                one.is_made = self.in_call(|| group.catch_up_early(self, &decision, horizon));
+                if !one.is_made {
+                    self.track.stop(one.end);
+                }
+            }
+            if let Some(next) = &next {
+                let len = next.decided.put.map_or(0, |(value, _)| value.len());
+                self.engine.prefetch_to_write(next.decided.key, len);
+            }
+        }
+        let made = || lot.made().map(|(_, decision)| decision);
+        if !self.in_call(|| group.make_durable(self, made(), &lot.horizon)) {
+            lot.made().for_each(|(one, _)| self.track.stop(one.end));
+            return;
+        }
+        let tells_of_each = self.has_stopped();
+        for (_, decision) in lot.made().filter(|(one, _)| tells_of_each || one.taken.is_told) {
+            group.tell(self, decision.options.sequence, decision.hash);
+        }
+    }
+}

@@ -1,0 +1,510 @@
+//! A device: a pool, the engine in it, and its embedded processor.
+//!
+//! The paper's devices have a processor of their own that runs the engine, and new system calls to
+//! reach it. Here the engine runs in the caller wherever the caller waits for it anyway and the
+//! device is steady; all else goes through the device's *submission rings* to a thread that belongs
+//! to the device, and is started when there is something for it to do for the first time.
+//!
+//! ```text
+//!   reads       what callers wait for: races (`race`) and single calls (`errand`): first of all
+//!   decisions   writes of one key that another device has decided (`ring`)
+//!   jobs        the same of batches, and of what is too long for that ring
+//! ```
+//!
+//! What the rings carry of writes is the outcome: to put or to delete, with its sequence. So it may
+//! come late, twice or behind a newer one, and the engine keeps what is newest.
+//!
+//! A device that was replaced or retired goes (`leaving`): its processor ends, and its rings and its engine
+//! are freed once no caller is in them. Its shell stays, of a few KiB, so that a caller who has found it
+//! before need not be waited for.
+
+mod apply_batch;
+mod backlog;
+pub(crate) mod decision;
+mod drain;
+pub(crate) mod fault_guard;
+mod host;
+mod idle;
+pub(crate) mod record_copy;
+mod release;
+pub(crate) mod ring;
+pub(crate) mod stretch;
+mod submit;
+
+pub(crate) use drain::Drained;
+pub(crate) use submit::Place;
+
+use crate::device::fault_guard::{Believed, Checked};
+use crate::device::ring::{Decisions, RING_BYTES};
+use crate::in_flight::track::{OnTheWay, Track, Way};
+use crate::stats::hedge_delay::Pace;
+use apply_batch::{LOT, Lot};
+use backlog::{Backlog, bytes_of};
+use coreplane_engine::{Batch, Change, Engine, Error, Outcome, Result, WriteOptions};
+use coreplane_pmem::epoch::{Calls, Guard, Published, pin_in};
+use coreplane_pmem::spin::{self, Backoff};
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::CachePadded;
+pub(crate) use host::Host;
+use idle::{ASLEEP, AWAKE, NAPS};
+use parking_lot::Mutex;
+use record_copy::RecordCopy;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::{JoinHandle, Thread};
+use std::time::Instant;
+use stretch::Stretch;
+
+/// Batches, and long writes, that may wait for a device.
+const JOBS: usize = 1024;
+
+/// Reads that may wait for a device.
+const READS: usize = 1024;
+
+/// Looks at whether it is behind.
+const MOMENTS: u32 = 300;
+
+/// Looks at empty rings after a read before the thread rests.
+const SPINS: u32 = 100;
+
+/// Lots of writes, or batches, between two looks at whether the group is still there.
+const AT_A_TIME: usize = 64 / LOT;
+
+/// What was decided, for a device that has not got it yet.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) batch: Arc<Batch>,
+    /// With its sequence.
+    pub(crate) options: WriteOptions,
+    /// Of each key of the batch.
+    pub(crate) hashes: Vec<u64>,
+}
+
+/// What somebody waits for, in the ring of a device.
+pub(crate) trait Asked: Send + Sync {
+    /// Does it, in a device's processor, which was asked for it then.
+    fn run(&self, device: &Device, asked_at: Instant, scratch: &mut Scratch);
+}
+
+/// What a device's processor finds things into, again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) record: RecordCopy,
+    pub(crate) stretch: Stretch,
+}
+
+/// A device of a group.
+pub(crate) struct Device {
+    /// Its number in the group.
+    pub(crate) number: u8,
+    pub(crate) engine: Arc<dyn Engine>,
+    /// What is around it.
+    belief: Arc<Believed>,
+    /// Of lookups, and of stretches of scans.
+    pub(crate) pace: Pace,
+    pub(crate) scan_pace: Pace,
+    /// Calls that others have waited for.
+    calls: AtomicU64,
+    /// None once it has gone.
+    rings: Published<Option<Rings>, Calls>,
+    /// How far the processor is with decisions.
+    track: Arc<Track>,
+    backlog: Backlog,
+    submitted: AtomicU64,
+    completed: AtomicU64,
+    rest: AtomicU32,
+    is_closed: AtomicBool,
+    /// Calls that the processor has begun, and ended.
+    beat: CachePadded<AtomicU64>,
+    /// Why it failed, as it was said first.
+    why: OnceLock<String>,
+    /// Those who have it left out now.
+    failing: AtomicU32,
+    /// It has not written the membership record in time.
+    timed_out: AtomicBool,
+    thread: OnceLock<Thread>,
+    processor: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What is handed to a device's processor.
+struct Rings {
+    decisions: Decisions,
+    jobs: ArrayQueue<Job>,
+    reads: ArrayQueue<(Arc<dyn Asked>, Instant)>,
+}
+
+impl Rings {
+    fn new() -> Self {
+        let (jobs, reads) = (ArrayQueue::new(JOBS), ArrayQueue::new(READS));
+        Self { decisions: Decisions::new(), jobs, reads }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.decisions.is_empty() && self.jobs.is_empty() && self.reads.is_empty()
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Device")
+            .field("number", &self.number)
+            .field("queued", &self.queued())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes the changes of a batch on an engine, as they were decided.
+///
+/// # Errors
+/// As the engine.
+pub(crate) fn make(engine: &dyn Engine, batch: &Batch, options: &WriteOptions) -> Result<()> {
+    match batch.changes() {
+        [Change::Put { key, value, expires_at }] => {
+            let options = WriteOptions { expires_at: *expires_at, ..*options };
+            engine.put(key, value, &options).map(drop_outcome)
+        }
+        [Change::Delete { key }] => engine.delete(key, options).map(drop_outcome),
+        _ => engine.apply(batch, options).map(|_| ()),
+    }
+}
+
+/// Written, or not newer than what is there: both will do.
+fn drop_outcome(_: Outcome) {}
+
+impl Device {
+    pub(crate) fn new(number: u8, Checked { engine, belief }: Checked) -> Self {
+        Self {
+            number,
+            engine,
+            belief,
+            pace: Pace::new(),
+            scan_pace: Pace::new(),
+            calls: AtomicU64::new(0),
+            rings: Published::new(Some(Rings::new())),
+            track: Arc::new(Track::new()),
+            backlog: Backlog::default(),
+            submitted: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            rest: AtomicU32::new(AWAKE),
+            is_closed: AtomicBool::new(false),
+            beat: CachePadded::new(AtomicU64::new(0)),
+            why: OnceLock::new(),
+            failing: AtomicU32::new(0),
+            timed_out: AtomicBool::new(false),
+            thread: OnceLock::new(),
+            processor: Mutex::new(None),
+        }
+    }
+
+    /// Its rings, unless it has gone.
+    #[inline]
+    fn rings<'a>(&'a self, guard: &'a Guard<Calls>) -> Option<&'a Rings> {
+        self.rings.get(guard).as_ref()
+    }
+
+    /// Lines of its ring that were given out so far.
+    pub(crate) fn lines_submitted(&self) -> u64 {
+        self.rings(&pin_in()).map_or(0, |rings| rings.decisions.submitted())
+    }
+
+    /// True if something is in its ring from a place on.
+    fn has_published(&self, from: u64) -> bool {
+        self.rings(&pin_in()).is_some_and(|rings| rings.decisions.has_published(from))
+    }
+
+    /// It has failed with this.
+    #[cold]
+    pub(crate) fn note_failure(&self, error: &Error) {
+        self.why.get_or_init(|| error.to_string());
+    }
+
+    /// Why it failed.
+    pub(crate) fn why(&self) -> Option<&str> {
+        self.why.get().map(String::as_str)
+    }
+
+    /// What waits for the device, in lines of its ring, batches and reads; or is being made.
+    pub(crate) fn queued(&self) -> u64 {
+        let (made, completed) = (self.track.past(), self.completed.load(Ordering::Acquire));
+        let jobs = self.submitted.load(Ordering::Acquire).saturating_sub(completed);
+        self.lines_submitted().saturating_sub(made) + jobs + self.reads_queued()
+    }
+
+    /// Reads that wait for the device.
+    #[inline]
+    pub(crate) fn reads_queued(&self) -> u64 {
+        self.rings(&pin_in()).map_or(0, |rings| rings.reads.len() as u64)
+    }
+
+    /// What says whether it has made what ends at this place of its ring.
+    pub(crate) fn on_the_way(&self, place: u64) -> OnTheWay {
+        OnTheWay::new(&self.track, place, self.number)
+    }
+
+    /// The way to where a write will end in its ring.
+    #[inline]
+    pub(crate) fn way_to(&self, place: u64) -> Way<'_> {
+        Way { track: &self.track, place, number: self.number }
+    }
+
+    /// True if its processor tells of each write that it makes.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.track.has_stopped()
+    }
+
+    /// Hands changes to the device's processor; gives them back if its ring is full, or there can be
+    /// no processor.
+    pub(crate) fn submit<H: Host>(self: &Arc<Self>, group: &Arc<H>, job: Job) -> Option<Job> {
+        let guard = pin_in();
+        let Some(rings) = self.rings(&guard).filter(|_| self.has_processor(group)) else {
+            return Some(job);
+        };
+        let (bytes, max) = (bytes_of(&job.batch), group.queue_bytes_max());
+        if !self.backlog.add(bytes, max.saturating_sub(RING_BYTES)) {
+            self.backlog.note_refusal();
+            return Some(job);
+        }
+        self.submitted.fetch_add(1, Ordering::AcqRel);
+        if let Err(job) = rings.jobs.push(job) {
+            self.submitted.fetch_sub(1, Ordering::AcqRel);
+            self.backlog.remove(bytes);
+            self.backlog.note_refusal();
+            return Some(job);
+        }
+        // Either the processor sees what is in the ring, or its rest is seen here.
+        fence(Ordering::SeqCst);
+        if self.rest.load(Ordering::Relaxed) == ASLEEP {
+            self.wake();
+        }
+        None
+    }
+
+    /// Asks the device's processor for what the caller waits for; false if it cannot.
+    pub(crate) fn ask<H: Host>(self: &Arc<Self>, group: &Arc<H>, asked: Arc<dyn Asked>) -> bool {
+        let guard = pin_in();
+        let rings = self.rings(&guard).filter(|_| self.has_processor(group));
+        let is_asked = rings.is_some_and(|it| it.reads.push((asked, Instant::now())).is_ok());
+        if is_asked {
+            fence(Ordering::SeqCst);
+            if self.rest.load(Ordering::Relaxed) != AWAKE {
+                self.wake();
+            }
+        }
+        // One that has ended meanwhile may not have seen it, and never will.
+        is_asked && !self.is_closed()
+    }
+
+    /// Wakes the processor.
+    pub(crate) fn wake(&self) {
+        if self.rest.swap(AWAKE, Ordering::SeqCst) != AWAKE
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    #[inline]
+    fn has_processor<H: Host>(self: &Arc<Self>, group: &Arc<H>) -> bool {
+        self.thread.get().is_some() || self.start(group)
+    }
+
+    #[cold]
+    fn start<H: Host>(self: &Arc<Self>, group: &Arc<H>) -> bool {
+        let mut processor = spin::lock(&self.processor);
+        if self.thread.get().is_none() && !self.is_closed.load(Ordering::Acquire) {
+            let (device, weak) = (Arc::clone(self), Arc::downgrade(group));
+            let name = format!("coreplane-d{}", self.number);
+            let run = move || device.run(&weak);
+            if let Ok(handle) = std::thread::Builder::new().name(name).spawn(run) {
+                self.thread.get_or_init(|| handle.thread().clone());
+                *processor = Some(handle);
+                group.watch_processors();
+            }
+        }
+        self.thread.get().is_some()
+    }
+
+    /// The processor. If it panics, elsewhere than in the engine, its device counts as one that has
+    /// failed.
+    fn run<H: Host>(&self, group: &Weak<H>) {
+        let mut lot = Lot::default();
+        if catch_unwind(AssertUnwindSafe(|| self.serve(group, &mut lot))).is_err() {
+            if let Some(group) = group.upgrade()
+                && group.leave_out(self).is_err()
+            {
+                // It has what it has. Of the rest nobody is to think that it will come.
+                let guard = pin_in();
+                loop {
+                    lot.decisions().for_each(|decision| group.give_up_write(self, &decision));
+                    let rings = self.rings(&guard);
+                    if !rings.is_some_and(|it| lot.take(&it.decisions, &mut |_| {})) {
+                        break;
+                    }
+                }
+            }
+            self.is_closed.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn serve<H: Host>(&self, group: &Weak<H>, lot: &mut Lot) {
+        let mut scratch = Scratch::default();
+        // Looks until it naps, and rests until it sleeps.
+        let (mut spins, mut rests) = (0, 0);
+        loop {
+            let (answered, made) = (self.answered(), self.made());
+            if self.work(group, lot, &mut scratch) {
+                // For reads it need not look by itself.
+                rests = if self.made() == made { NAPS.min(rests) } else { 0 };
+                spins = if self.answered() == answered { 0 } else { SPINS };
+            } else if self.is_closed.load(Ordering::SeqCst) {
+                // What came before it was said.
+                if self.is_idle() {
+                    return;
+                }
+            } else if spins > 0 {
+                spins -= 1;
+                std::hint::spin_loop();
+            } else {
+                self.rest(rests);
+                rests = rests.saturating_add(1);
+            }
+        }
+    }
+
+    /// Writes and batches that it has dealt with, as far as that has been told.
+    fn made(&self) -> u64 {
+        self.track.past() + self.completed.load(Ordering::Relaxed)
+    }
+
+    /// How much of what callers waited for it has dealt with.
+    fn answered(&self) -> u64 {
+        self.pace.reads() + self.scan_pace.reads() + self.calls()
+    }
+
+    /// Single calls that it has made for callers.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// One more; for the processor alone.
+    pub(crate) fn count_call(&self) {
+        self.calls.store(self.calls() + 1, Ordering::Relaxed);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.rings(&pin_in()).is_none_or(Rings::is_idle)
+    }
+
+    /// Does some of what there is to do, reads before each write; false if there was nothing.
+    fn work<H: Host>(&self, group: &Weak<H>, lot: &mut Lot, scratch: &mut Scratch) -> bool {
+        let guard = pin_in();
+        let Some(rings) = self.rings(&guard).filter(|rings| !rings.is_idle()) else {
+            return false;
+        };
+        let Some(group) = group.upgrade() else {
+            // Nobody is there for whom it could matter.
+            while lot.take(&rings.decisions, &mut |_| {}) {
+                self.track.stop(lot.begin());
+                self.track.come_to(lot.end());
+            }
+            while let Some(job) = rings.jobs.pop() {
+                self.backlog.remove(bytes_of(&job.batch));
+                self.completed.fetch_add(1, Ordering::AcqRel);
+            }
+            while rings.reads.pop().is_some() {}
+            return false;
+        };
+        for _ in 0..AT_A_TIME {
+            self.answer(rings, scratch);
+            if lot.take(&rings.decisions, &mut |key| self.engine.prefetch(key)) {
+                self.make_lot((&*group, rings), lot, scratch);
+            } else if let Some(job) = rings.jobs.pop() {
+                self.in_call(|| group.catch_up_all(self, &job));
+                self.backlog.remove(bytes_of(&job.batch));
+                self.completed.fetch_add(1, Ordering::AcqRel);
+            } else if rings.reads.is_empty() {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Answers the reads that wait.
+    #[inline]
+    fn answer(&self, rings: &Rings, scratch: &mut Scratch) {
+        while !rings.reads.is_empty()
+            && let Some((asked, asked_at)) = rings.reads.pop()
+        {
+            self.in_call(|| asked.run(self, asked_at, scratch));
+        }
+    }
+
+    /// Makes a call of the processor.
+    #[inline]
+    fn in_call<T>(&self, make: impl FnOnce() -> T) -> T {
+        // Nobody else counts.
+        let beat = self.beat.load(Ordering::Relaxed);
+        self.beat.store(beat + 1, Ordering::Release);
+        let made = make();
+        self.beat.store(beat + 2, Ordering::Release);
+        made
+    }
+
+    /// The call that the processor is in, if it is in one.
+    pub(crate) fn call(&self) -> Option<u64> {
+        let beat = self.beat.load(Ordering::Acquire);
+        (beat % 2 == 1).then_some(beat)
+    }
+
+    /// Its engine, and what is around it.
+    pub(crate) fn checked(&self) -> Checked {
+        Checked { engine: Arc::clone(&self.engine), belief: Arc::clone(&self.belief) }
+    }
+
+    /// It was left out since it does not answer: nobody waits for it any more.
+    #[cold]
+    pub(crate) fn give_up(&self) {
+        self.belief.give_up();
+    }
+
+    /// True if it was left out since it does not answer.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.belief.is_given_up()
+    }
+
+    /// Waits while the processor stays in one call: a caller who made one himself might stay there, too.
+    #[cold]
+    pub(crate) fn wait_for_processor(&self) {
+        let call = self.call();
+        let mut backoff = Backoff::new();
+        while call.is_some() && self.call() == call && !self.is_closed() {
+            backoff.wait();
+        }
+    }
+
+    /// True once its processor takes nothing more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst) || self.is_given_up()
+    }
+
+    /// Ends the processor, once it has made what it was given; or leaves it where it is, if it is given up.
+    pub(crate) fn stop(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        let processor = spin::lock(&self.processor).take();
+        if let Some(handle) = processor {
+            handle.thread().unpark();
+            if std::thread::current().id() != handle.thread().id() {
+                let mut backoff = Backoff::new();
+                while !handle.is_finished() && !self.is_given_up() {
+                    backoff.wait();
+                }
+                if self.is_given_up() {
+                    return;
+                }
+                // A panic there has been reported by its thread.
+                let _ended = handle.join().is_ok();
+            }
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! The submission ring for what a device has yet to make: writes of one key as they were decided
+//! elsewhere, copied into the ring, so that neither side allocates or locks anything.
+
+mod kernel;
+
+use crate::device::decision::Decided;
+use coreplane_engine::{Completion, Durability, UnixMillis, WriteOptions};
+use kernel::{Atomic, LINES_MAX, Reader, Writer, Written, lines_of};
+use std::sync::atomic::AtomicU64;
+
+/// Lines of a ring: 256 KiB, which is more than a thousand writes of 100 bytes.
+const LINES: usize = 4096;
+
+/// Bytes of a line, and of a ring.
+pub(crate) const LINE_BYTES: u64 = 64;
+pub(crate) const RING_BYTES: u64 = LINES as u64 * LINE_BYTES;
+
+/// Lines of one write at most; what is longer goes another way.
+const LINES_OF_ONE: usize = LINES / 16;
+
+const _: () = assert!(LINES_OF_ONE <= LINES_MAX);
+
+/// Words before key and value: the hash, the sequence, the lengths, the expiry.
+const HEADER: usize = 4;
+
+/// The bits of the third word: two lengths, and what kind of write it is.
+const LEN_BITS: u32 = 24;
+const LEN: u64 = (1 << LEN_BITS) - 1;
+const PUT: u64 = 1 << 48;
+const EXPIRES: u64 = 1 << 49;
+const DURABILITY_BITS: u32 = 50;
+const VITAL: u64 = 1 << 53;
+const TOLD: u64 = 1 << 54;
+/// A place that was reserved for a write that was not made.
+const NOTHING: u64 = 1 << 55;
+
+/// A write that was decided.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Decision<'a> {
+    pub(crate) hash: u64,
+    pub(crate) decided: Decided<'a>,
+    /// With its sequence.
+    pub(crate) options: &'a WriteOptions,
+}
+
+/// A decision that was taken out of a ring, whose buffers are used again for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    hash: u64,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    is_put: bool,
+    /// Somebody is to be told when it is made.
+    pub(crate) is_told: bool,
+    /// There is nothing to make.
+    pub(crate) is_nothing: bool,
+    expires_at: Option<UnixMillis>,
+    options: WriteOptions,
+}
+
+impl Taken {
+    pub(crate) fn decision(&self) -> Decision<'_> {
+        let put = self.is_put.then_some((self.value.as_slice(), self.expires_at));
+        let decided = Decided { key: &self.key, put };
+        Decision { hash: self.hash, decided, options: &self.options }
+    }
+}
+
+/// The durabilities that go into a ring, by their numbers.
+const DURABILITIES: [Option<Durability>; 5] = [
+    None,
+    Some(Durability::Strict),
+    Some(Durability::GROUP),
+    Some(Durability::RELAXED),
+    Some(Durability::NoFlush),
+];
+
+/// The ring.
+#[derive(Debug)]
+pub(crate) struct Decisions(kernel::Ring<AtomicU64>);
+
+/// The room that a ring has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It lies there, and ends at this place.
+    Enough(u64),
+    /// The same; and the ring should be emptied soon.
+    Scarce(u64),
+    /// For nothing now.
+    None,
+    /// Never for this one: it is too long, or of a kind that is not for a ring.
+    Never,
+}
+
+impl Room {
+    #[inline]
+    fn of(Written { taken, end }: Written) -> Self {
+        if taken > LINES / 4 { Self::Scarce(end) } else { Self::Enough(end) }
+    }
+}
+
+/// A place in a ring with a decision that is about to be made.
+#[derive(Debug)]
+#[must_use = "the processor waits until it is published or given up"]
+pub(crate) struct Reserved<'a>(kernel::Reserved<'a, AtomicU64>);
+
+impl Reserved<'_> {
+    /// Where the processor is past it.
+    pub(crate) fn end(&self) -> u64 {
+        self.0.end()
+    }
+
+    /// It was made.
+    #[inline]
+    pub(crate) fn publish(self) -> Room {
+        Room::of(self.0.publish())
+    }
+
+    /// It was not made: there is nothing to make there.
+    pub(crate) fn give_up(self) -> Room {
+        let mut writer = self.0.writer();
+        [0, 0, NOTHING].into_iter().for_each(|word| writer.push(word));
+        self.publish()
+    }
+}
+
+impl Decisions {
+    pub(crate) fn new() -> Self {
+        Self(kernel::Ring::new(LINES))
+    }
+
+    /// Asks for the lines that will be written next, ahead of that.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.0.prefetch();
+    }
+
+    /// Puts a decision into the ring, if there is room. With `is_told` the processor tells of it when
+    /// it is made.
+    #[inline]
+    pub(crate) fn push(&self, decision: &Decision<'_>, is_told: bool) -> Room {
+        let Some((words, kind)) = form_of(decision, is_told) else { return Room::Never };
+        match self.0.write(words, |writer| fill(writer, decision, kind)) {
+            None => Room::None,
+            Some(written) => Room::of(written),
+        }
+    }
+
+    /// Takes a place for a decision that is about to be made, and puts it there; none if there is no
+    /// room, or never. The processor does not go past it before it is published or given up.
+    #[inline]
+    pub(crate) fn reserve(&self, decision: &Decision<'_>) -> Option<Reserved<'_>> {
+        let (words, kind) = form_of(decision, false)?;
+        let place = self.0.reserve(words)?;
+        fill(&mut place.writer(), decision, kind);
+        Some(Reserved(place))
+    }
+
+    /// Takes the decision at the head into `taken`; none if there is none, else how many lines were
+    /// taken out so far. For the device's processor alone.
+    #[inline]
+    pub(crate) fn pop(&self, taken: &mut Taken) -> Option<u64> {
+        let mut reader = self.0.front()?;
+        taken.hash = reader.pop();
+        let sequence = Some(reader.pop());
+        let kind = reader.pop();
+        let expires_at = reader.pop();
+        taken.is_put = kind & PUT != 0;
+        taken.is_told = kind & TOLD != 0;
+        taken.is_nothing = kind & NOTHING != 0;
+        taken.expires_at = (kind & EXPIRES != 0).then_some(UnixMillis(expires_at));
+        let durability = (kind & (VITAL - 1)) >> DURABILITY_BITS;
+        let durability = DURABILITIES[durability as usize % DURABILITIES.len()];
+        let (completion, is_vital) = (Completion::Wait, kind & VITAL != 0);
+        taken.options =
+            WriteOptions { sequence, durability, completion, expires_at: None, is_vital };
+        read_bytes(&mut reader, (kind & LEN) as usize, &mut taken.key);
+        read_bytes(&mut reader, (kind >> LEN_BITS & LEN) as usize, &mut taken.value);
+        Some(reader.free())
+    }
+
+    /// True if nothing is at the head. For the device's processor alone.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.front().is_none()
+    }
+
+    /// Lines that were given out so far.
+    pub(crate) fn submitted(&self) -> u64 {
+        self.0.tail()
+    }
+
+    /// True if something is in the ring from a place on, and not only about to be.
+    pub(crate) fn has_published(&self, from: u64) -> bool {
+        self.0.has_published(from)
+    }
+}
+
+/// How many words a decision takes, and what the third of them says; none if it is not for a ring.
+#[inline]
+fn form_of(decision: &Decision<'_>, is_told: bool) -> Option<(usize, u64)> {
+    let Decision { decided: Decided { key, put }, options, .. } = decision;
+    let durability = DURABILITIES.iter().position(|known| *known == options.durability)?;
+    let (value, expires_at) = put.unwrap_or((&[], None));
+    let words = HEADER + key.len().div_ceil(8) + value.len().div_ceil(8);
+    let kind = if put.is_some() { PUT } else { 0 }
+        | if expires_at.is_some() { EXPIRES } else { 0 }
+        | if options.is_vital { VITAL } else { 0 }
+        | if is_told { TOLD } else { 0 }
+        | (durability as u64) << DURABILITY_BITS
+        | (value.len() as u64) << LEN_BITS
+        | key.len() as u64;
+    (lines_of(words) <= LINES_OF_ONE).then_some((words, kind))
+}
+
+#[inline]
+fn fill<A: Atomic>(writer: &mut Writer<'_, A>, decision: &Decision<'_>, kind: u64) {
+    let Decision { hash, decided: Decided { key, put }, options } = *decision;
+    let (value, expires_at) = put.unwrap_or((&[], None));
+    writer.push(hash);
+    writer.push(options.sequence.unwrap_or(0));
+    writer.push(kind);
+    writer.push(expires_at.map_or(0, |at| at.0));
+    write_bytes(writer, key);
+    write_bytes(writer, value);
+}
+
+#[inline]
+fn write_bytes<A: Atomic>(writer: &mut Writer<'_, A>, bytes: &[u8]) {
+    let (whole, rest) = bytes.as_chunks::<8>();
+    whole.iter().for_each(|chunk| writer.push(u64::from_le_bytes(*chunk)));
+    if !rest.is_empty() {
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        writer.push(u64::from_le_bytes(last));
+    }
+}
+
+#[inline]
+fn read_bytes<A: Atomic>(reader: &mut Reader<'_, A>, len: usize, bytes: &mut Vec<u8>) {
+    bytes.clear();
+    while bytes.len() < len {
+        let word = reader.pop().to_le_bytes();
+        bytes.extend_from_slice(&word[..(len - bytes.len()).min(8)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(sequence: u64, durability: Option<Durability>) -> WriteOptions {
+        WriteOptions { sequence: Some(sequence), durability, ..WriteOptions::default() }
+    }
+
+    #[test]
+    fn what_comes_out_is_what_went_in() {
+        let ring = Decisions::new();
+        let mut taken = Taken::default();
+        assert!(ring.is_empty() && ring.pop(&mut taken).is_none());
+        let long = vec![7; 3000];
+        let at = Some(UnixMillis(1234));
+        type Write<'a> = (&'a [u8], Option<(&'a [u8], Option<UnixMillis>)>);
+        let writes: [Write<'_>; 6] = [
+            (b"key", Some((b"value", None))),
+            (b"", Some((b"", at))),
+            (b"12345678", None),
+            (b"123456789", Some((b"12345678", at))),
+            (&long, Some((&long, None))),
+            (b"a", Some((b"", None))),
+        ];
+        // Many times round the ring.
+        for round in 0..400 {
+            for (number, (key, put)) in writes.iter().enumerate() {
+                let durability = DURABILITIES[(round + number) % DURABILITIES.len()];
+                let is_vital = number % 2 == 0;
+                let options = WriteOptions { is_vital, ..options(round as u64, durability) };
+                let decided = Decided { key, put: *put };
+                let decision = Decision { hash: number as u64, decided, options: &options };
+                assert!(matches!(ring.push(&decision, is_vital), Room::Enough(_)));
+            }
+            for (number, (key, put)) in writes.iter().enumerate() {
+                assert!(ring.pop(&mut taken).is_some());
+                let found = taken.decision();
+                let durability = DURABILITIES[(round + number) % DURABILITIES.len()];
+                assert_eq!((found.hash, found.decided.key), (number as u64, *key));
+                assert_eq!(found.decided.put, *put);
+                let is_vital = number % 2 == 0;
+                let expected = WriteOptions { is_vital, ..options(round as u64, durability) };
+                assert_eq!((*found.options, taken.is_told), (expected, is_vital));
+            }
+            assert!(ring.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_was_reserved_is_there_when_it_is_published_and_nothing_if_it_is_given_up() {
+        let ring = Decisions::new();
+        let mut taken = Taken::default();
+        let options = options(7, None);
+        let decided = Decided { key: b"key", put: Some((b"value", None)) };
+        let decision = |hash| Decision { hash, decided, options: &options };
+        // Also where the lines were used before.
+        for round in 0..LINES as u64 {
+            let reserved = [1, 2].map(|hash| ring.reserve(&decision(hash)).expect("room"));
+            let ends = reserved.each_ref().map(Reserved::end);
+            assert!(matches!(ring.push(&decision(3), true), Room::Enough(_)));
+            assert!(ring.is_empty() && ring.pop(&mut taken).is_none(), "it waits");
+            let [first, second] = reserved;
+            second.give_up();
+            assert!(ring.is_empty());
+            assert_eq!(first.publish(), Room::Enough(ends[0]), "round {round}");
+            let mut pop = || {
+                let end = ring.pop(&mut taken);
+                (end, taken.decision().hash, taken.is_nothing)
+            };
+            assert_eq!(pop(), (Some(ends[0]), 1, false));
+            let (end, _, is_nothing) = pop();
+            assert_eq!((end, is_nothing), (Some(ends[1]), true));
+            let (_, hash, is_nothing) = pop();
+            assert_eq!((hash, is_nothing, ring.is_empty()), (3, false, true));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let ring = Decisions::new();
+        let huge = vec![0; LINES_OF_ONE * 64];
+        let value: &[u8] = &[0; 1000];
+        let push = |value: &[u8], durability| {
+            let options = options(1, durability);
+            let decided = Decided { key: b"key", put: Some((value, None)) };
+            ring.push(&Decision { hash: 1, decided, options: &options }, false)
+        };
+        assert_eq!(push(&huge, None), Room::Never);
+        let odd = Durability::Relaxed { window_bytes: 5, window: std::time::Duration::ZERO };
+        assert_eq!(push(value, Some(odd)), Room::Never);
+        let mut pushed = 0;
+        let mut is_scarce = false;
+        loop {
+            match push(value, None) {
+                Room::None => break,
+                room => is_scarce |= matches!(room, Room::Scarce(_)),
+            }
+            pushed += 1;
+        }
+        assert!(is_scarce && pushed > 100, "{pushed}");
+        let mut taken = Taken::default();
+        while let Some(out) = ring.pop(&mut taken) {
+            pushed -= 1;
+            assert!(out <= ring.submitted());
+        }
+        assert_eq!(pushed, 0);
+    }
+}

@@ -1,0 +1,399 @@
+//! Changes of the membership while the matrix is open.
+//!
+//! A changed record is written to all current members with the next epoch, and then once more with that epoch as the
+//! committed one; only then it is in force. A member that it cannot be written to leaves with the same change. Each
+//! device writes it in a thread of its own and has a deadline for it, so that one that hangs leaves like one that
+//! fails; no lock is held that a look at the membership needs.
+//!
+//! **Members leave.** The failed one may have been the primary, and what it had acknowledged may be in the rings of the
+//! others still; where writes wait for some members only, so may what the others had acknowledged together. Therefore:
+//!
+//! ```text
+//!   states: changing     no write is answered from here on
+//!     ─▶ those that stay make what is on its way to them
+//!     ─▶ the primary has left? one of them, that has all, is it
+//!     ─▶ record without those that left, durable and committed
+//!     ─▶ states: these members, this primary; writers look whether what they have made is on as many of them
+//! ```
+//!
+//! A power cut before the record finds the old one, by which the old primary is needed. If what only the old primary
+//! had cannot be made by any that stays, it is a [lost range](crate::membership::lost_ranges): the record says so.
+//!
+//! Who makes the change waits for no key lock, since its holders may wait for the change.
+
+use crate::device::decision::is_failure;
+use crate::device::{Device, Drained};
+use crate::group::Group;
+use crate::matrix::Shared;
+use crate::membership::lost_ranges::{Uncertain, just};
+use crate::membership::record::{MembershipRecord, Standing};
+use crate::shape::position::Position;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::{ShortLived, mutant};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// True if a group has a current member besides this one.
+fn has_current(record: &MembershipRecord, group: u16, but: Option<Position>) -> bool {
+    let but = but.filter(|at| at.group == group).map_or(0, |at| 1 << at.device);
+    record.current_of(group) & !but != 0
+}
+
+/// Who comes with a change, and is not yet one that others may go for.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Joiner<'a> {
+    /// A device that has been filled.
+    pub(crate) device: Option<Position>,
+    /// A group that is not yet one of the matrix's.
+    pub(crate) group: Option<&'a Arc<Group>>,
+}
+
+impl Joiner<'_> {
+    fn is(&self, at: Position) -> bool {
+        self.device == Some(at) || self.group.is_some_and(|group| group.number == at.group)
+    }
+}
+
+/// Groups some of whose members are leaving; on its drop all that are left in it have stayed.
+struct Leaving<'s> {
+    groups: Vec<&'s Arc<Group>>,
+}
+
+impl<'s> Leaving<'s> {
+    fn begin(&mut self, group: &'s Arc<Group>) {
+        if !self.groups.iter().any(|known| known.number == group.number) {
+            group.standings.begin_change();
+            self.groups.push(group);
+        }
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.groups.iter().for_each(|group| group.standings.stay());
+    }
+}
+
+impl Shared {
+    /// A device is a member no more: durably so on all that can be reached, when it returns. Nothing
+    /// is to be done if another is in its place by now.
+    ///
+    /// # Errors
+    /// If it was the last of its group.
+    pub(crate) fn demote(&self, position: Position, device: &Device) -> Result<()> {
+        let mut backoff = Backoff::new();
+        loop {
+            let is_primary = self.membership.now().primary_of(position.group) == position.device;
+            let demoted = self.try_demote(position, device);
+            let group = self.groups.get(usize::from(position.group));
+            let mut others = group.into_iter().flat_map(|group| group.of(group.members()));
+            let fails = |it: &&Arc<Device>| it.number != position.device && it.is_failing();
+            // The primary has what the other cannot make: that one is left with what it has, which its processor
+            // says when it has tried to leave.
+            if demoted.is_ok() || !is_primary || !others.any(|other| fails(&other)) {
+                return demoted;
+            }
+            backoff.wait();
+        }
+    }
+
+    fn try_demote(&self, position: Position, device: &Device) -> Result<()> {
+        let mut record = self.membership.lock();
+        let Some(group) = self.groups.iter().find(|group| group.number == position.group) else {
+            return Err(Error::Unusable(format!("there is no device {position}")));
+        };
+        if !group.is_there(device) {
+            return Ok(());
+        }
+        let bit = 1 << position.device;
+        if group.followers() & bit != 0 && group.members() & bit == 0 {
+            // Nobody counts on it yet.
+            group.standings.leave(position.device);
+            self.settle_group(group);
+            return Ok(());
+        }
+        if group.members() & bit == 0 {
+            return Ok(());
+        }
+        let before = record.clone();
+        self.commit_with(&mut record, &before, vec![position], Joiner::default())
+    }
+
+    /// A record that was changed is in force, and durable on all current members, when it returns. Who cannot
+    /// be told is a member no more. After an error it is as it was before the change, and who
+    /// was told otherwise has been told again, as far as that could be.
+    ///
+    /// # Errors
+    /// If a group would have no member, and if a device is full.
+    pub(crate) fn commit(
+        &self,
+        record: &mut MembershipRecord,
+        before: &MembershipRecord,
+    ) -> Result<()> {
+        self.commit_with(record, before, vec![], Joiner::default())
+    }
+
+    /// The same, without the members that have `gone`, and with a `joiner`.
+    pub(crate) fn commit_with(
+        &self,
+        record: &mut MembershipRecord,
+        before: &MembershipRecord,
+        gone: Vec<Position>,
+        joiner: Joiner<'_>,
+    ) -> Result<()> {
+        // Until what was undone is written down, too.
+        let mut leaving = Leaving { groups: Vec::new() };
+        let committed = self.try_commit(record, &mut leaving, gone, joiner);
+        if committed.is_err() {
+            let epoch = record.epoch + 1;
+            record.clone_from(before);
+            record.epoch = epoch;
+            self.write_to_members(record, joiner);
+            self.membership.publish(record);
+        }
+        committed
+    }
+
+    fn try_commit<'s>(
+        &'s self,
+        record: &mut MembershipRecord,
+        leaving: &mut Leaving<'s>,
+        mut gone: Vec<Position>,
+        joiner: Joiner<'_>,
+    ) -> Result<()> {
+        let mut lost = Vec::new();
+        loop {
+            gone.iter().for_each(|position| record.leave(*position));
+            // The last of a group must be told: else it would prove the old membership.
+            if let Some(last) = gone.iter().find(|it| !has_current(record, it.group, joiner.device))
+            {
+                let what = format!("{last} has failed, the last current device of its group");
+                return Err(Error::Unusable(what));
+            }
+            gone.iter().for_each(|at| leaving.begin(&self.groups[usize::from(at.group)]));
+            let groups = if mutant!("mkvs.change.undrained") { &[] } else { &leaving.groups[..] };
+            let failing = self.drain(groups, record)?;
+            if !failing.is_empty() {
+                gone.extend(failing);
+                continue;
+            }
+            lost.extend(self.name_primaries(&leaving.groups, record)?);
+            let failed = self.write_twice(record, joiner);
+            if failed.is_empty() {
+                break;
+            }
+            for (position, error) in failed {
+                if let Some(device) = self.device_at(position) {
+                    device.note_failure(&error);
+                    device.note_timeout(&error);
+                }
+                // Who cannot be told has failed too; but not who is full, or is just being closed.
+                if !is_failure(&error) || joiner.is(position) {
+                    return Err(error);
+                }
+                gone.push(position);
+            }
+        }
+        self.uncertain.add(&lost);
+        for at in &gone {
+            self.note_departure(*at, self.device_at(*at).map(|device| &**device));
+        }
+        for group in leaving.groups.drain(..) {
+            let (left, primary) =
+                (record.current_of(group.number), record.primary_of(group.number));
+            let left = left & group.members();
+            group.set_members(left, primary, |hash| self.is_of(group.number, hash));
+        }
+        // Who is told of it finds it so.
+        self.membership.publish(record);
+        for position in gone {
+            let device = self.device_at(position).filter(|device| device.has_timed_out());
+            device.iter().for_each(|device| device.give_up());
+            let why = self.device_at(position).and_then(|device| device.why().map(str::to_owned));
+            let mut damaged = self.damaged.lock();
+            damaged.retain(|(known, _)| *known != position);
+            damaged.extend(why.map(|why| (position, why)));
+        }
+        Ok(())
+    }
+
+    /// Waits until the members that stay have made what is on its way to them; those that fail meanwhile.
+    ///
+    /// # Errors
+    /// If one does not come to it in time: a write that a caller makes may hang, whose place is in its ring.
+    fn drain(&self, groups: &[&Arc<Group>], record: &MembershipRecord) -> Result<Vec<Position>> {
+        let mut failing = Vec::new();
+        for group in groups {
+            let calls = |device: &Arc<Device>| (Arc::clone(device), device.call());
+            let begun: Vec<_> = group.devices().map(calls).collect();
+            let hangs = |device: &Arc<Device>| {
+                let same = |(it, call): &(Arc<Device>, Option<u64>)| {
+                    Arc::ptr_eq(it, device) && call.is_some() && *call == device.call()
+                };
+                begun.iter().any(same)
+            };
+            let deadline = group.rules.answers_within.map(|within| Instant::now() + within);
+            for device in group.of(record.current_of(group.number) & group.members()) {
+                let at = Position { group: group.number, device: device.number };
+                match device.drain_until(deadline) {
+                    Drained::All => {}
+                    Drained::Failing => failing.push(at),
+                    // Its processor is in one call all the time.
+                    Drained::Late if hangs(device) => failing.push(at),
+                    Drained::Late => {
+                        let what = format!("{at} has not made in time what was on its way to it");
+                        return Err(Error::Unusable(what));
+                    }
+                }
+            }
+        }
+        Ok(failing)
+    }
+
+    /// Where the primary has left another member is named that has all that was acknowledged. What none
+    /// of them has is noted as lost.
+    fn name_primaries(
+        &self,
+        groups: &[&Arc<Group>],
+        record: &mut MembershipRecord,
+    ) -> Result<Vec<Uncertain>> {
+        let mut all_lost = Vec::new();
+        for group in groups {
+            let number = group.number;
+            let stays = record.current_of(number) & group.members();
+            if stays & 1 << record.primary_of(number) != 0 {
+                continue;
+            }
+            let sure = self.pending.sure_of(number, stays, |_| true);
+            let Some(successor) = (if sure == 0 { stays } else { sure }).checked_ilog2() else {
+                continue;
+            };
+            record.name_primary(number, successor as u8);
+            let mut lost = Vec::new();
+            if sure == 0 {
+                let newest = self.sequence.load(Ordering::Acquire);
+                for (_, doubt, sure) in self.pending.doubts() {
+                    // What was neither made nor taken back was never acknowledged.
+                    if doubt.group == number && sure & 1 << successor == 0 && doubt.torn.is_none() {
+                        let mut range = Uncertain::new(number, just(&doubt.key));
+                        range.end(newest);
+                        lost.push(range);
+                    }
+                }
+            }
+            record.take_uncertain(&lost)?;
+            all_lost.extend(lost);
+        }
+        Ok(all_lost)
+    }
+
+    fn device_at(&self, Position { group, device }: Position) -> Option<&Arc<Device>> {
+        self.groups.get(usize::from(group))?.device(device).ok()
+    }
+
+    /// True if the keys of this hash are a group's.
+    pub(crate) fn is_of(&self, group: u16, hash: u64) -> bool {
+        self.owners.of(hash).owner() == usize::from(group)
+    }
+
+    /// Writes the record with the next epoch to all current members, and again as committed; those that it
+    /// cannot be written to, and why.
+    fn write_twice(
+        &self,
+        record: &mut MembershipRecord,
+        joiner: Joiner<'_>,
+    ) -> Vec<(Position, Error)> {
+        record.epoch += 1;
+        let failed = self.write_to_members(record, joiner);
+        if !failed.is_empty() {
+            return failed;
+        }
+        if mutant!("mkvs.change.uncommitted") {
+            return Vec::new();
+        }
+        record.committed = record.epoch;
+        self.write_to_members(record, joiner)
+    }
+
+    /// Writes the record to all current members, the primaries last: what says that the matrix is closed is on
+    /// followers first, and a primary needs no such word. Those that it cannot be written to, and why.
+    fn write_to_members(
+        &self,
+        record: &MembershipRecord,
+        joiner: Joiner<'_>,
+    ) -> Vec<(Position, Error)> {
+        let mut devices = Vec::new();
+        for group in self.groups.iter().chain(joiner.group) {
+            for device in group.of(record.current_of(group.number)) {
+                let at = Position { group: group.number, device: device.number };
+                let is_primary = record.primary_of(group.number) == device.number;
+                devices.push((is_primary, at, Arc::clone(device)));
+            }
+        }
+        devices.sort_by_key(|(is_primary, ..)| *is_primary);
+        let within = self.groups.iter().next().and_then(|group| group.rules.answers_within);
+        let Some(within) = within else {
+            let write = |(_, at, device): &(bool, Position, Arc<Device>)| {
+                record.at(*at).write(&*device.engine).err().map(|error| (*at, error))
+            };
+            return devices.iter().filter_map(write).collect();
+        };
+        write_within(record, devices, within)
+    }
+
+    /// Which devices are current members, and which are not.
+    pub(crate) fn standings(&self) -> Vec<(Position, Standing)> {
+        let record = self.membership.now();
+        let standing = |position: Position| {
+            let member = record.member(position);
+            (position, member.map_or(Standing::Absent, |member| member.standing))
+        };
+        record.positions().map(standing).collect()
+    }
+}
+
+/// Writes the record to each device in a thread of its own; those that failed, or have not answered in time.
+fn write_within(
+    record: &MembershipRecord,
+    devices: Vec<(bool, Position, Arc<Device>)>,
+    within: Duration,
+) -> Vec<(Position, Error)> {
+    let deadline = Instant::now() + within;
+    let (sender, receiver) = mpsc::channel();
+    let mut open = BTreeMap::new();
+    let mut failed = Vec::new();
+    for (_, at, device) in devices {
+        let (own, sender) = (record.at(at), sender.clone());
+        let write = move || {
+            let _number = ShortLived::begin();
+            // Nobody listens any more if it was too late.
+            let _heard = sender.send((at, own.write(&*device.engine))).is_ok();
+        };
+        match std::thread::Builder::new().name("coreplane-record".to_owned()).spawn(write) {
+            Ok(thread) => drop(open.insert(at, thread)),
+            Err(source) => {
+                failed.push((at, Error::Io { context: "a thread".to_owned(), source }));
+            }
+        }
+    }
+    while !open.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok((at, written)) = receiver.recv_timeout(left) else { break };
+        // It ends now, and lets go of the device.
+        let _ended = open.remove(&at).is_some_and(|thread| thread.join().is_ok());
+        failed.extend(written.err().map(|error| (at, error)));
+    }
+    // One whose thread has ended without a word has panicked in the engine: it has failed as well.
+    let late = |at| {
+        let context =
+            format!("{at} has not written the membership record in {} s", within.as_secs_f32());
+        (at, Error::Io { context, source: io::ErrorKind::TimedOut.into() })
+    };
+    failed.extend(open.into_keys().map(late));
+    failed
+}

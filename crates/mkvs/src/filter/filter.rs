@@ -1,0 +1,347 @@
+//! The filter of a group, over the kernel.
+
+use super::kernel::{Gate, KEYS_PER_LINE, Phase, Place, Stay, Switch, Table};
+use coreplane_engine::Remedy;
+use coreplane_pmem::epoch::{self, Published};
+use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::thread_number;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Stripes of the gate: threads that change the filter without sharing a line.
+const STRIPES: usize = 64;
+
+/// Turns for which a finished rebuild waits for the last probes of the old table.
+const PATIENCE: usize = 250;
+
+type Word = AtomicU64;
+
+impl<T> Place<T> for Published<T> {
+    fn new(value: T) -> Self {
+        Self::new(value)
+    }
+
+    #[inline]
+    fn look<R>(&self, with: impl FnOnce(&T) -> R) -> R {
+        let guard = epoch::pin();
+        with(self.get(&guard))
+    }
+
+    fn replace(&self, value: T) {
+        self.replace(value);
+    }
+}
+
+/// The hash by which a key is filtered: XXH3, 64 bits. Where outsiders choose the keys a seeded
+/// hash serves as well, as long as it is always the same.
+#[inline]
+pub fn hash_of(key: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(key)
+}
+
+/// Why a filter could not be made or made anew.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilterError {
+    /// The system does not give the memory.
+    #[error("no memory for a filter of {capacity} keys: {bytes} bytes")]
+    NoMemory {
+        /// Keys that were asked for.
+        capacity: u64,
+        /// What they take.
+        bytes: u64,
+    },
+    /// The filter is being made anew already.
+    #[error("the filter is being made anew already")]
+    Rebuilding,
+}
+
+impl FilterError {
+    /// What the caller must do.
+    pub fn remedy(&self) -> Remedy {
+        match self {
+            // More than any machine has.
+            Self::NoMemory { bytes, .. } if *bytes > isize::MAX as u64 => Remedy::FixInput,
+            Self::NoMemory { .. } | Self::Rebuilding => Remedy::Retry,
+        }
+    }
+}
+
+/// Which keys a group may have.
+#[derive(Debug)]
+pub struct Filter {
+    switch: Switch<Word, Published<Phase<Word>>>,
+    is_rebuilding: AtomicBool,
+    /// Bytes of all tables: also of the one that is being filled, and of an old one in which there
+    /// are probes still.
+    footprint: Arc<AtomicU64>,
+}
+
+impl Filter {
+    /// An empty filter with room for `keys` keys.
+    ///
+    /// # Errors
+    /// [`FilterError::NoMemory`]. A key takes 6.4 bytes.
+    pub fn with_capacity(keys: u64) -> Result<Self, FilterError> {
+        let footprint = Arc::new(AtomicU64::new(0));
+        let table = Arc::new(table(keys, &footprint)?);
+        let switch = Switch::new(table, Gate::new(STRIPES));
+        Ok(Self { switch, is_rebuilding: AtomicBool::new(false), footprint })
+    }
+
+    /// False if no key of this hash is in the group: surely so for whoever knows that an insertion
+    /// of it would have returned. True for all that are there, and for some others. No lock, no
+    /// locked instruction.
+    #[inline]
+    pub fn may_contain(&self, hash: u64) -> bool {
+        self.switch.may_contain(hash)
+    }
+
+    /// Asks for what [`Filter::may_contain`] and a change look at.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        self.switch.prefetch(hash);
+    }
+
+    /// Begins a change of the group. It is begun before the engine is touched and dropped after:
+    ///
+    /// ```
+    /// # use coreplane_mkvs::filter::{Filter, hash_of};
+    /// # let filter = Filter::with_capacity(1_000)?;
+    /// # let mut engine = std::collections::HashMap::new();
+    /// // A put: counted first, so that nobody who knows of the record is told that it is not there.
+    /// let change = filter.change();
+    /// let inserted = change.insert(hash_of(b"key"));
+    /// if engine.insert("key", "value").is_some() {
+    ///     inserted.undo();
+    /// }
+    /// drop(change);
+    /// assert!(filter.may_contain(hash_of(b"key")));
+    /// // A delete: uncounted last.
+    /// let change = filter.change();
+    /// if engine.remove("key").is_some() {
+    ///     change.remove(hash_of(b"key"));
+    /// }
+    /// # Ok::<(), coreplane_mkvs::filter::FilterError>(())
+    /// ```
+    ///
+    /// Where writers of the same key exclude each other from before the put until after the
+    /// insertion, a put may as well come first, and only a new key be counted.
+    ///
+    /// A rebuild waits for it; so a thread that has a change open must not rebuild.
+    #[inline]
+    pub fn change(&self) -> Change<'_> {
+        Change { filter: self, stay: self.switch.enter(thread_number()) }
+    }
+
+    /// How many keys it counts: exact, but for what a rebuild has lost track of (module docs). It
+    /// adds up a counter for each stripe of threads, and is not for every operation.
+    pub fn len(&self) -> u64 {
+        self.switch.current().len()
+    }
+
+    /// True if it counts no key.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Keys that it has room for: at most so many keep the promise of one false "perhaps" in a
+    /// hundred.
+    pub fn capacity(&self) -> u64 {
+        self.switch.current().capacity()
+    }
+
+    /// Its keys in proportion to the capacity.
+    pub fn load(&self) -> f64 {
+        let table = self.switch.current();
+        table.len() as f64 / table.capacity() as f64
+    }
+
+    /// What it is now, to be kept: of a filter that nobody changes meanwhile.
+    pub(crate) fn image(&self) -> Image {
+        Image(self.switch.current())
+    }
+
+    /// Says "perhaps" of every key until it is made anew: nobody knows the keys of the group yet.
+    ///
+    /// # Errors
+    /// As [`Filter::rebuild`].
+    pub(crate) fn admit_all(&self) -> Result<(), FilterError> {
+        let rebuild = self.rebuild(KEYS_PER_LINE)?;
+        rebuild.next.saturate();
+        rebuild.finish();
+        Ok(())
+    }
+
+    /// True if it should be made anew with more room. To be asked now and then, such as once in a
+    /// thousand insertions.
+    pub fn needs_growth(&self) -> bool {
+        self.load() > 1.0
+    }
+
+    /// Bytes of DRAM in its tables: one, or two while it is made anew. An old one that probes were
+    /// still in when it was replaced is dropped by this call if it can be.
+    pub fn dram_bytes(&self) -> u64 {
+        self.switch.place().reclaim();
+        self.footprint.load(Ordering::Relaxed)
+    }
+
+    /// Begins to make the filter anew with room for `capacity` keys: to grow, or to forget what
+    /// was miscounted. Waits until all changes that are open have ended. After that the caller
+    /// lists the engine's keys, from any number of threads, adds each ([`Rebuild::add`]), and puts
+    /// the new table in force ([`Rebuild::finish`]). Every key must be listed that the engine has
+    /// from this call's return to `finish`; others may be, and cost a false "perhaps" each.
+    ///
+    /// # Errors
+    /// [`FilterError::Rebuilding`] if it is under way, [`FilterError::NoMemory`].
+    pub fn rebuild(&self, capacity: u64) -> Result<Rebuild<'_>, FilterError> {
+        if self.is_rebuilding.swap(true, Ordering::Acquire) {
+            return Err(FilterError::Rebuilding);
+        }
+        let turn = Turn(&self.is_rebuilding);
+        let next = Arc::new(table(capacity, &self.footprint)?);
+        let mut backoff = Backoff::new();
+        self.switch.start(Arc::clone(&next), || backoff.wait());
+        Ok(Rebuild { filter: self, next, is_finished: false, _turn: turn })
+    }
+}
+
+/// What a filter was.
+pub(crate) struct Image(Arc<Table<Word>>);
+
+impl Image {
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.0.capacity()
+    }
+
+    pub(crate) fn keys(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// The counters from `offset` on, at most so many bytes of them.
+    pub(crate) fn read(&self, offset: u64, len: usize, to: &mut Vec<u8>) {
+        self.0.read(offset, len, to);
+    }
+}
+
+fn table(capacity: u64, footprint: &Arc<AtomicU64>) -> Result<Table<Word>, FilterError> {
+    Table::new(capacity, footprint).map_err(|_| FilterError::NoMemory {
+        capacity,
+        bytes: capacity.div_ceil(KEYS_PER_LINE).saturating_mul(64),
+    })
+}
+
+/// A change of the group from before its engine is touched until after ([`Filter::change`]).
+#[derive(Debug)]
+#[must_use = "it lasts until it is dropped, which is after the engine has been changed"]
+pub struct Change<'a> {
+    filter: &'a Filter,
+    stay: Stay,
+}
+
+impl Change<'_> {
+    /// Counts a key. From the return on it is not denied until it is removed.
+    #[inline]
+    pub fn insert(&self, hash: u64) -> Insertion<'_> {
+        let youngest = self.filter.switch.insert(&self.stay, hash);
+        Insertion { change: self, hash, youngest }
+    }
+
+    /// Takes back the count of a key that was inserted. Once for each insertion: what was not
+    /// inserted must not be removed, or other keys are denied.
+    #[inline]
+    pub fn remove(&self, hash: u64) {
+        self.filter.switch.remove(&self.stay, hash);
+    }
+}
+
+/// A key that was counted in a change, which may turn out to be one that was there already.
+#[derive(Debug)]
+pub struct Insertion<'a> {
+    change: &'a Change<'a>,
+    hash: u64,
+    youngest: u64,
+}
+
+impl Insertion<'_> {
+    /// Takes the count back as if it had never been, in a rebuild too (where
+    /// [`Change::remove`] leaves a false "perhaps" behind).
+    #[inline]
+    pub fn undo(self) {
+        self.change.filter.switch.undo(&self.change.stay, self.hash, self.youngest);
+    }
+}
+
+impl Drop for Change<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.filter.switch.leave(&self.stay);
+    }
+}
+
+/// The right to make a filter anew, until it is dropped.
+#[derive(Debug)]
+struct Turn<'a>(&'a AtomicBool);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// A filter that is being made anew ([`Filter::rebuild`]). Dropped before it has finished, it
+/// leaves the filter as it is.
+#[derive(Debug)]
+#[must_use = "dropped, it leaves the filter as it was"]
+pub struct Rebuild<'a> {
+    filter: &'a Filter,
+    next: Arc<Table<Word>>,
+    is_finished: bool,
+    _turn: Turn<'a>,
+}
+
+impl Rebuild<'_> {
+    /// Adds a key that the engine has. From any thread.
+    #[inline]
+    pub fn add(&self, hash: u64) {
+        self.next.add(hash);
+    }
+
+    /// Sets the counters from `offset` on as they were in an image of a filter with the same capacity;
+    /// false if that cannot be.
+    pub(crate) fn restore(&self, offset: u64, bytes: &[u8]) -> bool {
+        self.next.restore(offset, bytes)
+    }
+
+    /// So many keys were counted in it.
+    pub(crate) fn restored(&self, keys: u64) {
+        self.next.restored(keys);
+    }
+
+    /// All keys are added: the new table is in force from now on. Waits until all changes that are
+    /// open have ended, and gives the memory of the old table back, unless a probe stays in it.
+    pub fn finish(mut self) {
+        self.is_finished = true;
+        let mut backoff = Backoff::new();
+        self.filter.switch.finish(|| backoff.wait());
+        let mut backoff = Backoff::new();
+        for _ in 0..PATIENCE {
+            if self.filter.switch.place().reclaim() == 0 {
+                return;
+            }
+            backoff.wait();
+        }
+    }
+}
+
+impl Drop for Rebuild<'_> {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.filter.switch.abandon();
+        }
+    }
+}

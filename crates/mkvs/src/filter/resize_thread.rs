@@ -1,0 +1,62 @@
+//! The thread of a matrix in which filters are filled and made anew: started when it is asked for the first time.
+
+use coreplane_pmem::spin;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, Thread};
+
+/// The thread, and the right to make a filter anew.
+#[derive(Debug, Default)]
+pub(crate) struct ResizeThread {
+    is_asked: AtomicBool,
+    thread: OnceLock<Thread>,
+    handle: Mutex<Option<JoinHandle<()>>>,
+    /// Held by a thread that makes a filter anew.
+    resize: Mutex<()>,
+}
+
+impl ResizeThread {
+    /// Asks for a look at all filters, by a thread that runs `run`, unless the matrix is closed by then.
+    pub(crate) fn ask(&self, is_closed: impl Fn() -> bool, run: impl FnOnce() + Send + 'static) {
+        self.is_asked.store(true, Ordering::Release);
+        match self.thread.get() {
+            Some(thread) => thread.unpark(),
+            None => self.start(is_closed, run),
+        }
+    }
+
+    #[cold]
+    fn start(&self, is_closed: impl Fn() -> bool, run: impl FnOnce() + Send + 'static) {
+        let mut handle = spin::lock(&self.handle);
+        if self.thread.get().is_some() || is_closed() {
+            return;
+        }
+        let builder = std::thread::Builder::new().name("coreplane-filters".to_owned());
+        // Where the system gives none filters are fuller, and the next who writes tries again.
+        if let Ok(started) = builder.spawn(run) {
+            self.thread.get_or_init(|| started.thread().clone());
+            *handle = Some(started);
+        }
+    }
+
+    /// True if somebody has asked since this was called last.
+    pub(crate) fn take_request(&self) -> bool {
+        self.is_asked.swap(false, Ordering::AcqRel)
+    }
+
+    /// The right to make a filter anew: one at a time.
+    pub(crate) fn alone(&self) -> MutexGuard<'_, ()> {
+        self.resize.lock()
+    }
+
+    /// Ends the thread. The matrix is closed by now.
+    pub(crate) fn stop(&self) {
+        let handle = spin::lock(&self.handle).take();
+        if let Some(handle) = handle {
+            handle.thread().unpark();
+            // A panic there has been reported by its thread.
+            let _ended = handle.join().is_ok();
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Where a write is decided: on the first device that it waits for, or around damage.
+
+use super::{Group, NotMade};
+use crate::device::Device;
+use crate::device::decision::{Write, is_damage};
+use crate::shape::order::Order;
+use crate::shape::position::Devices;
+use coreplane_engine::{Error, Outcome, Result, WriteOptions};
+use std::sync::Arc;
+
+/// What came of a decision.
+pub(super) enum Decision {
+    /// It was made on these devices, and perhaps could not be made on one that it waits for; or the
+    /// outcome is that nothing is made.
+    Made(Outcome, std::result::Result<Devices, NotMade>),
+    /// It was refused by this device, and was made nowhere.
+    Refused(Arc<Device>, Error),
+}
+
+impl Group {
+    /// Has a write decided by the first device that it waits for. Where what is there is damaged, or in
+    /// doubt, its peers know what it was: the next decides, and that one is given the outcome like the
+    /// others. The caller has the turn.
+    pub(super) fn decide(
+        self: &Arc<Self>,
+        order: &Order,
+        options: &WriteOptions,
+        write: &mut dyn Write,
+    ) -> Result<Decision> {
+        let first = self.device(order.awaited()[0])?;
+        match first.pace.puts.of(|| self.decide_on(first, write, options)) {
+            Ok(outcome) => Ok(Decision::Made(outcome, Ok(1 << first.number))),
+            Err(error) if is_damage(&error) => self.decide_around(order, error, options, write),
+            Err(error) => Ok(Decision::Refused(Arc::clone(first), error)),
+        }
+    }
+
+    #[cold]
+    fn decide_around(
+        self: &Arc<Self>,
+        order: &Order,
+        error: Error,
+        options: &WriteOptions,
+        write: &mut dyn Write,
+    ) -> Result<Decision> {
+        let awaited = order.awaited();
+        for number in awaited[1..].iter().chain(order.others()) {
+            let Ok(device) = self.device(*number) else { continue };
+            device.drain();
+            // One that follows has the newest now, unless it has failed to make it.
+            let key = write.decided().key.to_vec();
+            if !self.is_member(device) || !self.is_sure(device, |it| it == key) {
+                continue;
+            }
+            let outcome = match self.decide_on(device, write, options) {
+                Ok(outcome) => outcome,
+                Err(error) if is_damage(&error) => continue,
+                Err(error) => return Ok(Decision::Refused(Arc::clone(device), error)),
+            };
+            let made = 1 << number;
+            if awaited.contains(number) || outcome.written().is_none() {
+                return Ok(Decision::Made(outcome, Ok(made)));
+            }
+            // Those that are waited for may be enough without the one that readers are asked to read.
+            let asked = self.device(order.asked())?;
+            let of_asked = match self.make_on(asked, &write.decided(), options) {
+                Ok(()) => Ok(made | 1 << asked.number),
+                Err(error) => Err(NotMade { made, device: Some(Arc::clone(asked)), error }),
+            };
+            return Ok(Decision::Made(outcome, of_asked));
+        }
+        // It is damaged wherever it is.
+        Ok(Decision::Refused(Arc::clone(self.device(awaited[0])?), error))
+    }
+}

@@ -1,0 +1,237 @@
+//! Puts in a group that is as it mostly is: on the device that they wait for, or on all of them with one
+//! fence ([`fence`](super::fence)).
+//!
+//! Behind the engine's fence a locked instruction, and a load of what was stored in other pieces, wait
+//! until the medium has all, which is a fifth of such a put. So what takes one comes before: the place in
+//! the ring, the entry, which knows by then where the write will be, and the count in the filter. Where a
+//! value is replaced stores are left, and the caller's next steps go on beside the fence. A new key leaves
+//! the filter's gate behind it, by a locked instruction, and is counted there if it was not expected; and a
+//! third device and those after it are given the write there.
+//!
+//! ```text
+//!   turn ─▶ place in the ring ─▶ entry ─▶ the engine ─▶ the place is published ─▶ made ─▶ turn ends
+//! ```
+//!
+//! Whatever else comes up is left to [`Group::write`], which begins anew.
+
+use super::Group;
+use super::fence::{Copies, put_alone};
+use crate::device::decision::{Decided, is_damage};
+use crate::device::ring::Decision;
+use crate::device::{Device, Place};
+use crate::in_flight::{Entry, Pending};
+use crate::membership::states::Moment;
+use crate::shape::order::{Order, numbers};
+use crate::shape::position::Devices;
+use coreplane_engine::{Completion, Error, WriteOptions};
+use coreplane_pmem::epoch::pin_in;
+use std::cell::Cell;
+use std::sync::Arc;
+
+thread_local! {
+    /// The last key that the thread put was new. Then the next one mostly is, too.
+    static PUTS_NEW: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A write that has begun; on its drop nobody says that it was made, nor that it is on the way.
+struct Begun<'a> {
+    pending: &'a Pending,
+    hash: u64,
+    is_made: bool,
+}
+
+impl Drop for Begun<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.is_made {
+            self.pending.stay(self.hash);
+        }
+    }
+}
+
+impl Group {
+    /// True if puts are made in the caller on the devices that they wait for.
+    #[inline]
+    pub(crate) fn puts_plainly(&self) -> bool {
+        self.members().count_ones() > 1 && !self.writes_by_rings()
+    }
+
+    /// A key is about to be put plainly: what will be looked at is asked for.
+    #[inline]
+    pub(crate) fn prefetch_plainly(&self, hash: u64, key: &[u8]) {
+        self.prefetch(key);
+        let now = self.standings.now();
+        let awaited = self.awaited(hash, now.members(), now.primary());
+        numbers(now.members() & !awaited).filter_map(|at| self.at(at)).for_each(|it| it.prepare());
+        self.pending.prefetch(hash);
+        self.prefetch_filter(hash);
+    }
+
+    /// The devices that a put of a key waits for.
+    #[inline(always)]
+    fn awaited(&self, hash: u64, members: Devices, asked: u8) -> Devices {
+        match self.rules.ack.copies(members.count_ones()) {
+            1 => 1 << asked,
+            copies if copies == members.count_ones() => members,
+            copies => {
+                let order = Order::new(hash, members, members, (copies as usize, asked));
+                order.awaited().iter().fold(0, |set, number| set | 1 << number)
+            }
+        }
+    }
+
+    /// True if a key that is about to be put seems not to be there.
+    #[inline(always)]
+    fn seems_new(&self, hash: u64) -> bool {
+        PUTS_NEW.get() && !self.filter.may_contain(hash)
+    }
+
+    /// A key is about to be written: the filter's line is asked for if it will be changed, as it seems.
+    #[inline]
+    pub(super) fn prefetch_filter(&self, hash: u64) {
+        if PUTS_NEW.get() {
+            self.filter.prefetch(hash);
+        }
+    }
+
+    /// The thread has put a key, which was new or not.
+    #[inline]
+    pub(super) fn note_put(&self, is_new: bool) {
+        // Seldom: what the call leaves on the stack is loaded in other pieces.
+        if PUTS_NEW.get() != is_new {
+            PUTS_NEW.set(is_new);
+        }
+    }
+
+    /// Puts a value whatever was there, for whoever has the turn of the key: its sequence, and whether a
+    /// live record was replaced. None if nothing was made.
+    #[inline(always)]
+    pub(crate) fn put_plainly(
+        self: &Arc<Self>,
+        hash: u64,
+        (key, value): (&[u8], &[u8]),
+        options: &WriteOptions,
+    ) -> Option<(u64, bool)> {
+        let now = self.standings.now();
+        let members = now.members();
+        if now.followers() != members || now.is_changing() {
+            return None;
+        }
+        let asked = now.primary();
+        let device = self.at(asked)?;
+        let awaited = self.awaited(hash, members, asked);
+        if awaited.checked_ilog2() != Some(u32::from(asked)) {
+            // Locks are taken from the greatest number down, the primary's first.
+            return None;
+        }
+        let mut others = numbers(members & !awaited).filter_map(|number| self.at(number));
+        let first = others.next();
+        let waited_for = numbers(awaited).filter_map(|number| self.at(number));
+        waited_for.for_each(|device| device.engine.prefetch_to_write(key, value.len()));
+        let (guard, sequence) = (pin_in(), self.draw(None));
+        let options =
+            WriteOptions { sequence: Some(sequence), completion: Completion::Wait, ..*options };
+        let decided = Decided { key, put: Some((value, options.expires_at)) };
+        let decision = Decision { hash, decided, options: &options };
+        let place =
+            first.map(|it| it.reserve(self, &decision, &guard).ok_or(())).transpose().ok()?;
+        let way = first.zip(place.as_ref()).map(|(first, place)| first.way_to(place.end()));
+        let entry = Entry::plain((hash, sequence), (asked, awaited), members);
+        let number = self.pending.begin_plainly(entry, way)?;
+        let mut begun = Begun { pending: &self.pending, hash, is_made: false };
+        // Counted first, as in any change of the group.
+        let mut change = self.seems_new(hash).then(|| self.filter.change());
+        let counted = change.as_ref().map(|change| change.insert(hash));
+        let mut copies = Copies::default();
+        let (is_made, replaced) = match awaited == 1 << asked {
+            true => put_alone(device, &decision, &mut copies),
+            false => {
+                (self.put_with_one_fence((awaited, asked), &decision, &mut copies), copies.replaced)
+            }
+        };
+        if !is_made && copies.made == 0 {
+            if let (Some(counted), true) = (counted, copies.is_nothing()) {
+                counted.undo();
+            }
+            self.pending.refuse(hash, self.followers());
+            begun.is_made = true;
+            drop(place);
+            self.leave_plainly(copies.failed);
+            return None;
+        }
+        match counted {
+            Some(counted) if replaced => counted.undo(),
+            None if !replaced => {
+                change.get_or_insert_with(|| self.filter.change()).insert(hash);
+            }
+            _ => {}
+        }
+        self.note_put(!replaced);
+        if !self.hand_over_plainly((now, is_made), place, others, &decision) {
+            drop(begun);
+            self.leave_plainly(copies.failed);
+            let made = if is_made { awaited } else { copies.made };
+            let concluded = self.conclude_plainly(asked, made, &decision);
+            if concluded.is_err_and(|is_gone| is_gone && !replaced)
+                && let Some(change) = &change
+            {
+                change.remove(hash);
+            }
+            return concluded.ok().map(|()| (sequence, replaced));
+        }
+        begun.is_made = true;
+        self.pending.made(hash, number);
+        Some((sequence, replaced))
+    }
+
+    /// A put is in the rings of all that follow: before anybody is told, so that who drains a ring has it all. False
+    /// if members leave, or have left: then it may have come behind that.
+    #[inline(always)]
+    fn hand_over_plainly<'d>(
+        self: &Arc<Self>,
+        (now, is_made): (Moment, bool),
+        place: Option<Place<'_>>,
+        others: impl Iterator<Item = &'d Arc<Device>>,
+        decision: &Decision<'_>,
+    ) -> bool {
+        if !is_made || self.standings.now() != now {
+            return false;
+        }
+        if let Some(place) = place {
+            place.hand_over();
+        }
+        for device in others {
+            self.follow(device, decision, true);
+        }
+        self.is_as_then(now)
+    }
+
+    /// A device has not made a put: if it has failed, the group goes on without it.
+    #[cold]
+    fn leave_plainly(&self, failed: Option<(Arc<Device>, Error)>) {
+        // What fails of that, the write that is begun anew meets too, and what is damaged it tells of.
+        let failed = failed.filter(|(_, error)| !is_damage(error));
+        let _is_left = failed.is_none_or(|(device, it)| self.go_on_without(&device, it).is_ok());
+    }
+
+    /// The group is another than it was, or its device, or not all have made what these have: the write
+    /// goes on as any other.
+    ///
+    /// # Errors
+    /// If it is to be made anew: true if it was taken back, false if nobody knows.
+    #[cold]
+    fn conclude_plainly(
+        self: &Arc<Self>,
+        asked: u8,
+        made: Devices,
+        decision: &Decision<'_>,
+    ) -> Result<(), bool> {
+        let Decision { hash, decided, options } = decision;
+        let order = Order::new(*hash, 1 << asked, 1 << asked, (1, asked));
+        let concluded = match self.copy_of(&order, made, decided, options) {
+            Ok(copied) => self.hand_to_followers(&order, decision, copied),
+            Err(not_made) => Err(not_made),
+        };
+        concluded.map_err(|not_made| self.unmake(*hash, asked, decided, not_made).is_ok())
+    }
+}

@@ -1,0 +1,210 @@
+//! What devices get that a write does not wait for: through their rings, or at once where those are
+//! full.
+
+use super::copy::Copied;
+use super::{Group, NotMade};
+use crate::device::Host;
+use crate::device::decision::caught;
+use crate::device::ring::{Decision, Room};
+use crate::device::{Device, Job, make};
+use crate::in_flight::track::OnTheWay;
+use crate::membership::states::Moment;
+use crate::shape::order::Order;
+use coreplane_engine::{Batch, Change, Completion, Horizon, Result, WriteOptions};
+use coreplane_pmem::epoch::barrier;
+use coreplane_pmem::mutant;
+use std::sync::Arc;
+
+impl Group {
+    /// The devices that will follow are about to be given a write.
+    #[inline]
+    pub(super) fn prepare(&self, order: &Order) {
+        for device in order.others().iter().filter_map(|number| self.at(*number)) {
+            device.prepare();
+        }
+    }
+
+    /// Has a device follow a write of one key: through its ring, or at once if that is full. What is
+    /// on the way is told of when it is made, if it is so wished, and is returned if not.
+    #[inline]
+    pub(super) fn follow(
+        self: &Arc<Self>,
+        device: &Arc<Device>,
+        decision: &Decision<'_>,
+        is_told: bool,
+    ) -> Option<OnTheWay> {
+        match device.follow(self, decision, is_told) {
+            Room::Enough(place) | Room::Scarce(place) => {
+                return (!is_told).then(|| device.on_the_way(place));
+            }
+            Room::None => {
+                device.wait_for_processor();
+                self.catch_up(device, decision, true);
+            }
+            Room::Never => {
+                let mut batch = Batch::new();
+                batch.push(decision.decided.to_change());
+                let (batch, options) = (Arc::new(batch), *decision.options);
+                let hashes = vec![decision.hash];
+                self.follow_all(device, Job { batch, options, hashes });
+            }
+        }
+        None
+    }
+
+    /// A write is made where it is waited for: the others follow, and it is seen.
+    ///
+    /// # Errors
+    /// If members have left meanwhile, and it could not be made on as many as are to have it now.
+    pub(super) fn hand_to_followers(
+        self: &Arc<Self>,
+        order: &Order,
+        decision: &Decision<'_>,
+        (mut made, mut now): Copied,
+    ) -> std::result::Result<(), NotMade> {
+        let Decision { hash, decided, options } = decision;
+        let on_the_way = loop {
+            // In their rings before anybody is told, so that who drains a ring has it all.
+            let mut on_the_way = None;
+            for device in self.of(self.followers() & !made) {
+                let is_told = on_the_way.is_some();
+                let way = self.follow(device, decision, is_told);
+                on_the_way = on_the_way.or(way);
+            }
+            if self.is_as_then(now) {
+                break on_the_way;
+            }
+            // It may be in the ring of a new primary behind what that has made before it was one.
+            (made, now) = self.copy_of(order, made, decided, options)?;
+        };
+        let sequence = options.sequence.unwrap_or_default();
+        self.pending.done_and(*hash, sequence, (made, on_the_way), self.followers());
+        Ok(())
+    }
+
+    /// True if no member was leaving when a write was in the rings of all that follow, nor has left since some
+    /// moment: who leaves from here on is left when the others have made what is in their rings.
+    #[inline]
+    pub(crate) fn is_as_then(&self, then: Moment) -> bool {
+        barrier::light();
+        let is_same = self.standings.now() == then && !then.is_changing();
+        is_same || mutant!("mkvs.change.answered")
+    }
+
+    /// Has a device follow: through its ring, or at once if that is full.
+    pub(crate) fn follow_all(self: &Arc<Self>, device: &Arc<Device>, job: Job) {
+        if let Some(job) = device.submit(self, job) {
+            device.wait_for_processor();
+            self.catch_up_all(device, &job);
+        }
+    }
+
+    /// Makes what is about some keys, each with a sequence, on a device; none if it has not made it.
+    fn made_by<'k, T>(
+        &self,
+        device: &Device,
+        keys: impl Iterator<Item = (u64, Option<u64>, &'k [u8])>,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Option<T> {
+        let bit = 1 << device.number;
+        if self.followers() & bit == 0 || !self.is_there(device) {
+            return None;
+        }
+        let error = match caught(make) {
+            Ok(made) => return Some(made),
+            Err(error) => error,
+        };
+        device.note_failure(&error);
+        // Without space, too: it cannot have what the others have. If that cannot be made durable the
+        // entry stays, and nobody is told that the device has it. If it was replaced meanwhile, the
+        // one in its place has not failed.
+        if self.is_there(device) && self.drop_member(device).is_err() {
+            keys.for_each(|(hash, sequence, key)| {
+                let sequence = sequence.unwrap_or_default();
+                self.pending.give_up(hash, (self.number, key), sequence, device.number);
+            });
+        }
+        None
+    }
+}
+
+impl Host for Group {
+    fn queue_bytes_max(&self) -> u64 {
+        self.rules.queue_bytes_max
+    }
+
+    fn watch_processors(self: &Arc<Self>) {
+        self.watch.start(self);
+    }
+
+    fn leave_out(&self, device: &Device) -> Result<()> {
+        self.drop_member(device)
+    }
+
+    fn catch_up(&self, device: &Device, decision: &Decision<'_>, is_told: bool) -> bool {
+        let Decision { decided, options, .. } = decision;
+        let make = || device.pace.puts.of(|| decided.make(&*device.engine, options));
+        let is_made = self.made_by(device, std::iter::once(key_of(decision)), make).is_some();
+        if is_made && (is_told || device.has_stopped()) {
+            self.tell(device, options.sequence, decision.hash);
+        }
+        is_made
+    }
+
+    fn catch_up_early(
+        &self,
+        device: &Device,
+        decision: &Decision<'_>,
+        waits_for: &mut Horizon,
+    ) -> bool {
+        let Decision { decided, options, .. } = decision;
+        let options = WriteOptions { completion: Completion::Early, ..**options };
+        let make = || decided.make_told(&*device.engine, &options);
+        let made = self.made_by(device, std::iter::once(key_of(decision)), make);
+        if let Some(outcome) = &made {
+            waits_for.include(outcome.ticket());
+        }
+        made.is_some()
+    }
+
+    fn make_durable<'d>(
+        &self,
+        device: &Device,
+        made: impl Iterator<Item = Decision<'d>>,
+        horizon: &Horizon,
+    ) -> bool {
+        let durable = || {
+            if device.engine.commit(horizon)? {
+                Ok(())
+            } else {
+                device.engine.wait_durable(horizon)
+            }
+        };
+        horizon.is_empty() || self.made_by(device, made.map(|it| key_of(&it)), durable).is_some()
+    }
+
+    fn catch_up_all(&self, device: &Device, job: &Job) {
+        let Job { batch, options, hashes } = job;
+        let make = || make(&*device.engine, batch, options);
+        let keys = batch.changes().iter().map(Change::key);
+        let keys = hashes.iter().zip(keys).map(|(hash, key)| (*hash, options.sequence, key));
+        if self.made_by(device, keys, make).is_some() {
+            hashes.iter().for_each(|hash| self.tell(device, options.sequence, *hash));
+        }
+    }
+
+    fn give_up_write(&self, device: &Device, decision: &Decision<'_>) {
+        let whose = (self.number, decision.decided.key);
+        let sequence = decision.options.sequence.unwrap_or_default();
+        self.pending.give_up(decision.hash, whose, sequence, device.number);
+    }
+
+    fn tell(&self, device: &Device, sequence: Option<u64>, hash: u64) {
+        self.pending.done(hash, sequence.unwrap_or(0), 1 << device.number, self.followers());
+    }
+}
+
+/// The key of a decision, by its hash and with its sequence.
+fn key_of<'d>(decision: &Decision<'d>) -> (u64, Option<u64>, &'d [u8]) {
+    (decision.hash, decision.options.sequence, decision.decided.key)
+}

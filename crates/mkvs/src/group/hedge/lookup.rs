@@ -1,0 +1,108 @@
+//! A key that devices compete for.
+//!
+//! Only devices that have the newest of the key take part ([`pending`](crate::in_flight)).
+//!
+//! A caller's races are used again, unless a device that is late still has one: then it lies with
+//! that device until it comes to it.
+
+use super::{Question, Race, run};
+use crate::device::record_copy::RecordCopy;
+use crate::device::{Device, Scratch};
+use crate::group::Group;
+use crate::shape::position::Devices;
+use crate::stats::hedge_delay::Pace;
+use coreplane_engine::{Found, Record, Result, Ticket};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// Races that a thread keeps.
+const KEPT: usize = 8;
+
+/// A key.
+#[derive(Debug)]
+struct Lookup {
+    hash: u64,
+    key: Vec<u8>,
+}
+
+impl Question for Lookup {
+    type Answer = RecordCopy;
+
+    fn look(&self, (group, device): (&Group, &Device), found: &mut RecordCopy) -> Result<bool> {
+        (found.is_hit, found.device) = (false, device.number);
+        let visit = &mut |record: Record<'_>| found.keep(&record);
+        Ok(group.read_if_current(device, (self.hash, &self.key), visit)?.is_some())
+    }
+
+    fn candidates(&self, group: &Group) -> Devices {
+        group.current_now(self.hash)
+    }
+
+    fn pace(device: &Device) -> &Pace {
+        &device.pace
+    }
+
+    fn scratch(scratch: &mut Scratch) -> &mut RecordCopy {
+        &mut scratch.record
+    }
+}
+
+thread_local! {
+    static RACES: RefCell<Vec<Arc<Race<Lookup>>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A race of this thread, for a key.
+fn begin(group: &Arc<Group>, hash: u64, key: &[u8]) -> Arc<Race<Lookup>> {
+    let mut race = RACES.with_borrow_mut(|races| {
+        let at = races.iter_mut().position(|race| Arc::get_mut(race).is_some());
+        at.map(|at| races.swap_remove(at))
+    });
+    match race.as_mut().and_then(Arc::get_mut) {
+        Some(free) => {
+            free.group = Arc::downgrade(group);
+            free.question.hash = hash;
+            free.question.key.clear();
+            free.question.key.extend_from_slice(key);
+            let finish = free.finish.get_mut();
+            (finish.is_over, finish.answer.is_hit) = (false, false);
+            finish.void.clear();
+            (*free.is_over.get_mut(), *free.news.get_mut()) = (false, 0);
+        }
+        None => race = None,
+    }
+    race.unwrap_or_else(|| Arc::new(Race::new(Lookup { hash, key: key.to_vec() }, group)))
+}
+
+/// Reads a key through the rings: on `first`, and, if it is late and `is_hedged`, on others; what was
+/// found, and the number of the device. None if it must be decided anew whom to ask.
+///
+/// # Errors
+/// As the engine, and if the group has no member left.
+pub(crate) fn read(
+    group: &Arc<Group>,
+    first: &Arc<Device>,
+    (hash, key): (u64, &[u8]),
+    is_hedged: bool,
+    visit: &mut dyn FnMut(Record<'_>),
+) -> Result<Option<(Found, u8)>> {
+    let race = begin(group, hash, key);
+    let is_answered = run(group, first, &race, is_hedged);
+    let found = {
+        let finish = race.end();
+        is_answered.map(|is_answered| {
+            is_answered.then(|| {
+                if finish.answer.is_hit {
+                    visit(finish.answer.record());
+                }
+                let found = Found { hit: finish.answer.is_hit, ticket: Ticket::DURABLE };
+                (found, finish.answer.device)
+            })
+        })
+    };
+    RACES.with_borrow_mut(|races| {
+        if races.len() < KEPT {
+            races.push(race);
+        }
+    });
+    found
+}

@@ -1,0 +1,113 @@
+//! A stretch of a scan that devices compete for.
+//!
+//! The primary is asked first: of every key it has what a reader is shown. Another member may answer in
+//! its place where there is no difference: when it begins, every write of the group that is under way
+//! has come to it, and none has begun since when it is through. So while the primary stalls, a scan goes on
+//! unless somebody writes, who waits for the primary too.
+
+use super::{Question, Race, run};
+use crate::device::stretch::{Bounds, Stretch};
+use crate::device::{Device, Scratch};
+use crate::group::Group;
+use crate::membership::states::Moment;
+use crate::shape::owners::Owners;
+use crate::shape::position::Devices;
+use crate::stats::hedge_delay::Pace;
+use coreplane_engine::Result;
+use std::sync::Arc;
+
+/// Tries of a member beside which others write.
+const READS: u32 = 4;
+
+/// What is asked for.
+#[derive(Debug)]
+struct Span {
+    owners: Arc<Owners>,
+    start: Vec<u8>,
+    end: Option<Vec<u8>>,
+    reverse: bool,
+    count: usize,
+    primary: u8,
+    /// When it was the primary.
+    settled: Moment,
+}
+
+impl Span {
+    fn fetch(&self, (group, device): (&Group, &Device), found: &mut Stretch) -> Result<()> {
+        let bounds = (self.start.as_slice(), self.end.as_deref(), self.reverse);
+        let is_shown = |key: &[u8]| self.owners.shows(group.number, key);
+        found.by = device.number;
+        found.fetch(&*device.engine, bounds, self.count, is_shown)
+    }
+}
+
+impl Question for Span {
+    type Answer = Stretch;
+
+    fn look(&self, (group, device): (&Group, &Device), found: &mut Stretch) -> Result<bool> {
+        let is_member = |now: Moment| now.members() & 1 << device.number != 0;
+        if device.number == self.primary {
+            if group.standings.now() != self.settled || !group.is_there(device) {
+                return Ok(false);
+            }
+            return self.fetch((group, device), found).map(|()| true);
+        }
+        let of_group = |hash| self.owners.of(hash).owner() == usize::from(group.number);
+        for _ in 0..READS {
+            let now = group.standings.now();
+            if !is_member(now) || !group.is_there(device) {
+                return Ok(false);
+            }
+            let Some(level) = group.pending.level(device.number, of_group) else { continue };
+            self.fetch((group, device), found)?;
+            if group.pending.is_level_since(&level) && group.standings.now() == now {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn candidates(&self, group: &Group) -> Devices {
+        group.members()
+    }
+
+    fn pace(device: &Device) -> &Pace {
+        &device.scan_pace
+    }
+
+    fn scratch(scratch: &mut Scratch) -> &mut Stretch {
+        &mut scratch.stretch
+    }
+}
+
+/// Reads a stretch through the rings: on the primary, and, if it is late and devices compete, on others.
+/// One that is known to be late is asked last. False if it must be decided anew whom to ask.
+///
+/// # Errors
+/// As the engine, and if the group has no member left.
+pub(crate) fn read(
+    group: &Arc<Group>,
+    (primary, settled): (&Arc<Device>, Moment),
+    owners: &Arc<Owners>,
+    ((start, end, reverse), count): (Bounds<'_>, usize),
+    found: &mut Stretch,
+) -> Result<bool> {
+    let ask = |first: &Arc<Device>, found: &mut Stretch| {
+        let (start, end) = (start.to_vec(), end.map(<[u8]>::to_vec));
+        let (owners, primary) = (Arc::clone(owners), primary.number);
+        let race = Race::new(Span { owners, start, end, reverse, count, primary, settled }, group);
+        let race = Arc::new(race);
+        let is_answered = run(group, first, &race, group.competes());
+        std::mem::swap(found, &mut race.end().answer);
+        is_answered
+    };
+    if group.competes() && (primary.scan_pace.is_late() || primary.pace.is_late()) {
+        let others = settled.members() & !(1 << primary.number);
+        if let Some(other) = group.fastest(others)
+            && ask(group.device(other)?, found)?
+        {
+            return Ok(true);
+        }
+    }
+    ask(primary, found)
+}

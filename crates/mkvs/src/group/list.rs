@@ -1,0 +1,76 @@
+//! The groups of a matrix, of which there may be more later.
+
+use crate::group::Group;
+use crate::shape::position::GROUPS_MAX;
+use coreplane_engine::Limits;
+use std::ops::Index;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// The groups, by their numbers. None ever goes.
+pub(crate) struct Groups {
+    places: Box<[OnceLock<Arc<Group>>]>,
+    len: AtomicUsize,
+}
+
+impl Groups {
+    pub(crate) fn new(groups: Vec<Arc<Group>>) -> Self {
+        let places = (0..GROUPS_MAX).map(|_| OnceLock::new()).collect();
+        let these = Self { places, len: AtomicUsize::new(0) };
+        groups.into_iter().for_each(|group| {
+            these.push(group);
+        });
+        these
+    }
+
+    /// Adds a group; false if there are as many as can be. One adds at a time.
+    pub(crate) fn push(&self, group: Arc<Group>) -> bool {
+        let len = self.len();
+        let is_placed = self.places.get(len).is_some_and(|place| place.set(group).is_ok());
+        if is_placed {
+            self.len.store(len + 1, Ordering::Release);
+        }
+        is_placed
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn get(&self, number: usize) -> Option<&Arc<Group>> {
+        self.places.get(number)?.get()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Group>> {
+        self.places[..self.len()].iter().filter_map(OnceLock::get)
+    }
+}
+
+/// What holds on all devices.
+pub(crate) fn limits(groups: &[Arc<Group>]) -> Limits {
+    let devices = groups.iter().flat_map(|group| group.devices());
+    let each = devices.map(|device| device.engine.limits());
+    let least = each.reduce(|a, b| Limits {
+        key_len_max: a.key_len_max.min(b.key_len_max),
+        value_len_max: a.value_len_max.min(b.value_len_max),
+        batch_len_max: a.batch_len_max.min(b.batch_len_max),
+    });
+    least.unwrap_or(Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0 })
+}
+
+/// The group of a number that a table of owners has.
+impl Index<usize> for Groups {
+    type Output = Arc<Group>;
+
+    #[inline]
+    fn index(&self, number: usize) -> &Arc<Group> {
+        self.places[number].get().expect("an owner is a group")
+    }
+}
+
+impl std::fmt::Debug for Groups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}

@@ -1,0 +1,431 @@
+//! A group: devices that hold the same keys.
+//!
+//! A write is decided by one device and made on the others as it was decided there: to put this
+//! value, or to delete, with a sequence. Devices keep what is newest, so that copies may come in any
+//! order. [`pending`](crate::in_flight) says which devices have it meanwhile, and where to read.
+//!
+//! ```text
+//!   turn ─▶ entry ─▶ decide on the first ─▶ copies that the write waits for ─▶ acknowledge
+//!                                           the others: through their rings, afterwards
+//! ```
+//!
+//! The last that a write waits for is the same device for all keys of the group, its *primary*. So
+//! whoever goes through all keys finds on the primary what readers of single keys are shown: what was
+//! acknowledged, and nothing that may be taken back.
+//!
+//! A device that fails is dropped from the membership, durably, before the write is acknowledged
+//! without it. A device without space is another matter: the write is taken back where it was made,
+//! before any reader has seen it, and refused.
+
+mod copy;
+mod decide;
+mod fast_put;
+mod fence;
+mod followers;
+pub(crate) mod hedge;
+pub(crate) mod list;
+mod read;
+mod remote_call;
+pub(crate) mod rollback;
+#[cfg(test)]
+mod tests;
+mod watchdog;
+
+use crate::device::Device;
+use crate::device::decision::{Decided, Write, is_damage, is_failure};
+use crate::device::ring::Decision;
+use crate::filter::Filter;
+use crate::in_flight::{Entry, Known, Pending};
+use crate::membership::states::Standings;
+use crate::shape::append_list::AppendList;
+use crate::shape::order::{Order, numbers};
+use crate::shape::position::Devices;
+use crate::shape::position::{Ack, DEVICES_MAX, Position};
+use crate::shape::prototype::{Paths, Prototype};
+use crate::stats::counters::Asked;
+use coreplane_engine::{Completion, Error, Outcome, Result, Ticket, WriteOptions, Written};
+use coreplane_pmem::spin::Backoff;
+use rollback::taken_back;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use watchdog::Watch;
+
+/// Who is told that a device has failed: makes that durable, or says why it cannot.
+pub(crate) type Demote = Box<dyn Fn(Position, &Device) -> Result<()> + Send + Sync>;
+
+/// Who is told before the record of a key is written anew with a later sequence: of which group and key, what
+/// it had and what it gets.
+pub(crate) type Renew = Box<dyn Fn((u16, &[u8]), u64, u64) -> Result<()> + Send + Sync>;
+
+/// No device.
+const NOBODY: u32 = u32::MAX;
+
+/// A group of devices.
+pub(crate) struct Group {
+    pub(crate) number: u16,
+    /// Which of the devices is at each place.
+    places: [AtomicU32; DEVICES_MAX],
+    /// In the order in which they came. One that has gone leaves its shell behind, so that a caller who has
+    /// found it before need not be waited for.
+    devices: AppendList<Arc<Device>>,
+    /// What each of them is to the group.
+    pub(crate) standings: Standings,
+    /// The standings since which every write that began under others is over.
+    settled_at: AtomicU64,
+    pub(crate) filter: Filter,
+    /// How its reads end.
+    pub(crate) asked: Asked,
+    /// All keys were there when the filter was filled: what it has not the group has not.
+    pub(crate) is_listed: AtomicBool,
+    /// Nobody has listed its keys since it was opened: that is to be done in the background.
+    pub(crate) is_to_be_listed: AtomicBool,
+    /// The stretch of sequences in which somebody looked how full the filter is; and keys that batches
+    /// have written.
+    pub(crate) looked_at: AtomicU64,
+    pub(crate) batched: AtomicU64,
+    pub(crate) pending: Arc<Pending>,
+    pub(crate) sequence: Arc<AtomicU64>,
+    pub(crate) rules: Rules,
+    pub(crate) watch: Watch,
+    demote: Demote,
+    renew: Renew,
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group")
+            .field("number", &self.number)
+            .field("devices", &self.devices().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What makes a group.
+pub(crate) struct Parts {
+    pub(crate) number: u16,
+    pub(crate) devices: Vec<Arc<Device>>,
+    pub(crate) members: Devices,
+    pub(crate) primary: u8,
+    pub(crate) filter: Filter,
+    pub(crate) pending: Arc<Pending>,
+    pub(crate) sequence: Arc<AtomicU64>,
+    pub(crate) rules: Rules,
+    pub(crate) demote: Demote,
+    pub(crate) renew: Renew,
+}
+
+/// How a group is written and read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    pub(crate) ack: Ack,
+    pub(crate) prototype: Prototype,
+    pub(crate) paths: Paths,
+    /// Readers ask the group's filter.
+    pub(crate) asks_filters: bool,
+    /// How long a processor may be in one call.
+    pub(crate) answers_within: Option<Duration>,
+    /// Bytes that may wait for a device.
+    pub(crate) queue_bytes_max: u64,
+}
+
+/// A write that was not made on as many devices as it waits for.
+pub(crate) struct NotMade {
+    /// Where it was.
+    pub(crate) made: Devices,
+    /// Where it was refused; none if there was nobody left to ask.
+    pub(crate) device: Option<Arc<Device>>,
+    pub(crate) error: Error,
+}
+
+/// What became of a try.
+enum Tried {
+    Made(Outcome),
+    /// On this device, and nowhere was anything made.
+    Failed(Arc<Device>, Error),
+    /// On this device, if it was one; what was made on others has been taken back, unseen.
+    TakenBack(Option<Arc<Device>>, Error),
+}
+
+impl Group {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let Parts { number, devices, members, primary, filter, .. } = parts;
+        let Parts { pending, sequence, rules, demote, renew, .. } = parts;
+        let group = Self {
+            number,
+            places: [const { AtomicU32::new(NOBODY) }; DEVICES_MAX],
+            devices: AppendList::new(),
+            standings: Standings::new(members, primary),
+            settled_at: AtomicU64::new(0),
+            filter,
+            asked: Asked::default(),
+            is_listed: AtomicBool::new(true),
+            is_to_be_listed: AtomicBool::new(false),
+            looked_at: AtomicU64::new(0),
+            batched: AtomicU64::new(0),
+            pending,
+            sequence,
+            rules,
+            watch: Watch::default(),
+            demote,
+            renew,
+        };
+        devices.into_iter().for_each(|device| group.place(device));
+        group
+    }
+
+    /// Puts a device in its place, where it is found from now on. Whoever has found the one before it
+    /// goes on with that.
+    pub(crate) fn place(&self, device: Arc<Device>) {
+        let number = usize::from(device.number);
+        let at = self.devices.push(device);
+        self.places[number].store(at, Ordering::Release);
+    }
+
+    /// The current members.
+    #[inline]
+    pub(crate) fn members(&self) -> Devices {
+        self.standings.members()
+    }
+
+    /// The devices that are there, members or not.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = &Arc<Device>> {
+        (0..DEVICES_MAX as u8).filter_map(|number| self.at(number))
+    }
+
+    /// The devices of a set, the primary before others: where a write waits for it alone, no other has anything
+    /// that it lacks.
+    pub(crate) fn of(&self, set: Devices) -> impl Iterator<Item = &Arc<Device>> {
+        let primary = self.standings.now().primary_set();
+        let rest = numbers(set & !primary);
+        numbers(set & primary).chain(rest).filter_map(|number| self.at(number))
+    }
+
+    fn lost(&self) -> Error {
+        Error::Unusable(format!("group {} has no current device left", self.number))
+    }
+
+    /// What was acknowledged last of a key is not on devices that have failed, and that could not be
+    /// left out; or on no others.
+    pub(crate) fn gone(&self) -> Error {
+        let number = self.number;
+        let what = format!(
+            "the newest of a key is not on all devices of group {number}, of which one has failed"
+        );
+        Error::Unusable(what)
+    }
+
+    /// A read or a write on a device failed: if the device has, the group goes on without it, and
+    /// it can be made again.
+    ///
+    /// # Errors
+    /// The error, if it is no failure of the device, or there is no other.
+    pub(crate) fn go_on_without(&self, device: &Device, error: Error) -> Result<()> {
+        if !is_failure(&error) {
+            return Err(error);
+        }
+        let members = self.members();
+        if members & 1 << device.number == 0 || !self.is_there(device) {
+            // Somebody else has found it out; and perhaps another is in its place by now.
+            return Ok(());
+        }
+        if members.count_ones() < 2 {
+            return Err(error);
+        }
+        device.note_failure(&error);
+        self.drop_member(device)
+    }
+
+    /// The group goes on without a device: durably so, when it returns.
+    ///
+    /// # Errors
+    /// If that cannot be made durable, or it was the last one.
+    pub(crate) fn drop_member(&self, device: &Device) -> Result<()> {
+        // Who makes another change does not wait for it meanwhile.
+        let _failing = device.fail();
+        (self.demote)(Position { group: self.number, device: device.number }, device)
+    }
+
+    /// The membership is durable: from here on these are the members, and this is their primary.
+    pub(crate) fn set_members(
+        &self,
+        members: Devices,
+        primary: u8,
+        of_group: impl Fn(u64) -> bool,
+    ) {
+        self.standings.set_members(members, primary);
+        self.pending.settle(self.followers(), of_group);
+    }
+
+    /// The devices that every write comes to: the members, and those that are about to be.
+    #[inline]
+    pub(crate) fn followers(&self) -> Devices {
+        self.standings.now().followers()
+    }
+
+    /// A key is about to be written: the engines that the write waits for go ahead, as far as that can be
+    /// told already.
+    #[inline]
+    pub(crate) fn prefetch(&self, key: &[u8]) {
+        let now = self.standings.now();
+        let waits_for_some = self.rules.ack.copies(now.members().count_ones()) > 1;
+        let ahead = numbers(if waits_for_some { now.members() } else { now.primary_set() });
+        ahead.filter_map(|number| self.at(number)).for_each(|device| device.engine.prefetch(key));
+    }
+
+    /// Writes a key, of which the caller has the turn.
+    ///
+    /// # Errors
+    /// As the engine; then nothing of it is visible.
+    pub(crate) fn write(
+        self: &Arc<Self>,
+        hash: u64,
+        options: &WriteOptions,
+        write: &mut dyn Write,
+    ) -> Result<Outcome> {
+        let given = options.sequence;
+        loop {
+            // Anew each time: what was taken back is newer than what was tried.
+            let sequence = Some(self.draw(given));
+            let options = WriteOptions { sequence, completion: Completion::Wait, ..*options };
+            match self.try_write(hash, &options, write)? {
+                Tried::Made(outcome) => return Ok(outcome),
+                Tried::TakenBack(Some(device), error) if given.is_none() => {
+                    self.go_on_without(&device, error)?;
+                }
+                // All have been asked.
+                Tried::Failed(_, error) if is_damage(&error) => return Err(error),
+                Tried::Failed(device, error) => self.go_on_without(&device, error)?,
+                Tried::TakenBack(_, error) => return Err(taken_back(given, error)),
+            }
+        }
+    }
+
+    fn try_write(
+        self: &Arc<Self>,
+        hash: u64,
+        options: &WriteOptions,
+        write: &mut dyn Write,
+    ) -> Result<Tried> {
+        let order = self.order(hash)?;
+        let sequence = options.sequence.unwrap_or_default();
+        let asked = order.asked();
+        if let Decided { key, put: Some((value, _)) } = write.decided() {
+            let awaited = order.awaited().iter().filter_map(|number| self.at(*number));
+            awaited.for_each(|device| device.engine.prefetch_to_write(key, value.len()));
+        }
+        self.pending.begin(Entry::new(hash, sequence, asked, false));
+        self.prepare(&order);
+        self.prefetch_filter(hash);
+        // What is uncounted must not be listed by a rebuild that begins meanwhile. A put may be: then it is
+        // counted twice, which denies nobody.
+        let mut change = write.may_erase().then(|| self.filter.change());
+        let (outcome, made) = match self.decide(&order, options, write)? {
+            decide::Decision::Made(outcome, made) => (outcome, made),
+            decide::Decision::Refused(device, error) => {
+                self.pending.refuse(hash, self.followers());
+                return Ok(Tried::Failed(device, error));
+            }
+        };
+        let Outcome::Written(written) = outcome else {
+            self.pending.refuse(hash, self.followers());
+            return Ok(Tried::Made(outcome));
+        };
+        let decided = write.decided();
+        let made = made.and_then(|made| self.copy_of(&order, made, &decided, options));
+        let copied = match made {
+            Ok(copied) => copied,
+            Err(not_made) => return self.unmake(hash, asked, &decided, not_made),
+        };
+        self.note_put(decided.put.is_some() && !written.replaced);
+        // No reader asks the filter while the entry is there, and no other writer counts the key.
+        match (decided.put.is_some(), written.replaced) {
+            (true, false) => {
+                change.get_or_insert_with(|| self.filter.change()).insert(hash);
+            }
+            (false, true) => {
+                change.get_or_insert_with(|| self.filter.change()).remove(hash);
+            }
+            (true, true) | (false, false) => {}
+        }
+        let decision = Decision { hash, decided, options };
+        if let Err(not_made) = self.hand_to_followers(&order, &decision, copied) {
+            if decision.decided.put.is_none() && written.replaced {
+                // It will be there again. A key that is counted once too often denies nobody.
+                change.get_or_insert_with(|| self.filter.change()).insert(hash);
+            }
+            return self.unmake(hash, asked, &decision.decided, not_made);
+        }
+        drop(change);
+        let written = Written { sequence, ticket: Ticket::DURABLE, ..written };
+        Ok(Tried::Made(Outcome::Written(written)))
+    }
+
+    #[inline]
+    pub(crate) fn device(&self, number: u8) -> Result<&Arc<Device>> {
+        self.at(number).ok_or_else(|| self.lost())
+    }
+
+    #[inline]
+    fn at(&self, number: u8) -> Option<&Arc<Device>> {
+        let at = self.places.get(usize::from(number))?.load(Ordering::Acquire);
+        self.devices.get(at)
+    }
+
+    /// A sequence above all others, or the one that was given.
+    pub(crate) fn draw(&self, given: Option<u64>) -> u64 {
+        match given {
+            Some(given) => {
+                self.sequence.fetch_max(given, Ordering::AcqRel);
+                given
+            }
+            None => self.sequence.fetch_add(1, Ordering::AcqRel) + 1,
+        }
+    }
+
+    /// The members in the order in which a write of a key comes to them. Those that are waited for
+    /// have the newest of the key: who has not is waited for before.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn order(&self, hash: u64) -> Result<Order> {
+        self.order_of(&[hash])
+    }
+
+    /// The same of several keys, whose write comes to each device at once.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn order_of(&self, hashes: &[u64]) -> Result<Order> {
+        let mut backoff = Backoff::new();
+        loop {
+            let now = self.standings.now();
+            let (members, primary) = (now.members(), now.primary());
+            let copies = self.rules.ack.copies(members.count_ones()) as usize;
+            if members == 0 {
+                return Err(self.lost());
+            }
+            let entries = hashes.iter().filter_map(|hash| self.pending.entry(*hash));
+            let current = entries.fold(members, |current, entry| match entry {
+                Known { done: 0, asked, .. } => current & 1 << asked,
+                Known { done, .. } => current & done,
+            });
+            if current.count_ones() as usize >= copies && current & 1 << primary != 0 {
+                let hash = hashes.first().copied().unwrap_or_default();
+                return Ok(Order::new(hash, members, current, (copies, primary)));
+            }
+            let reach = |set, hash: &u64| set & self.pending.reached(*hash, members);
+            let reached = hashes.iter().fold(members, reach);
+            if reached & 1 << primary == 0 || (reached.count_ones() as usize) < copies {
+                // Until somebody can leave out who has failed.
+                return Err(self.gone());
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Which of the devices that have ever come to the group is at a place.
+    pub(crate) fn index_of(&self, number: u8) -> u32 {
+        self.places.get(usize::from(number)).map_or(NOBODY, |it| it.load(Ordering::Acquire))
+    }
+}

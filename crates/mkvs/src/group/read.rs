@@ -1,0 +1,358 @@
+//! The reading side of a group: which device is asked, and whether what it says may be shown.
+
+use super::Group;
+use crate::device::Device;
+use crate::device::decision::is_damage;
+use crate::group::hedge::lookup;
+use crate::in_flight::{Current, Seen};
+use crate::membership::states::Moment;
+use crate::shape::order::{nth, numbers};
+use crate::shape::position::Devices;
+use crate::shape::prototype::{Prototype, ReadPath};
+use coreplane_engine::{Found, Record, Result, Visibility};
+use coreplane_pmem::mutant;
+use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::thread_number;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Tries of a processor to read a key whose writers keep beginning.
+const READS: u32 = 4;
+
+/// One in so many goes to another device than the thread's own, to see that it is still there.
+const STRAY_EVERY: u32 = 64;
+
+thread_local! {
+    /// How many reads the thread has made.
+    static READS_MADE: Cell<u32> = const { Cell::new(0) };
+}
+
+impl Group {
+    /// The devices that a key may be read on now, and the standings by which it is so: none while
+    /// its readers must wait.
+    #[inline]
+    fn current_of(&self, hash: u64, but: Devices) -> (Devices, Moment) {
+        loop {
+            let now = self.standings.now();
+            let members = now.members() & !but;
+            let devices = match self.pending.current(hash, members) {
+                Current::All => members,
+                Current::Some(devices) => devices,
+                Current::Ask(device) => 1 << device,
+                Current::Wait => 0,
+            };
+            if self.standings.now() == now {
+                return (devices, now);
+            }
+            // Who is no member any more may lack what was acknowledged since.
+        }
+    }
+
+    /// The devices that a key may be read on now: none while its readers must wait.
+    #[inline]
+    pub(crate) fn current_now(&self, hash: u64) -> Devices {
+        self.current_of(hash, 0).0
+    }
+
+    /// The devices that a key may be read on, but for some that were asked in vain.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    #[inline]
+    fn readers(&self, hash: u64, but: Devices) -> Result<(Devices, Moment)> {
+        let mut backoff = Backoff::new();
+        loop {
+            let (devices, now) = self.current_of(hash, but);
+            if devices != 0 {
+                return Ok((devices, now));
+            }
+            if now.members() & !but == 0 {
+                return Err(self.lost());
+            }
+            if self.pending.reached(hash, now.members()) & !but == 0 {
+                return Err(self.gone());
+            }
+            backoff.wait();
+        }
+    }
+
+    /// The device to read a key on in this thread, but for some that were asked in vain; and what is
+    /// to be held against [`has_begun_since`](crate::in_flight::Pending::has_begun_since) before
+    /// anything is shown.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    #[inline]
+    pub(crate) fn reader(&self, hash: u64, but: Devices) -> Result<(&Arc<Device>, Seen)> {
+        loop {
+            let seen = self.pending.see(hash);
+            let (devices, now) = self.readers(hash, but)?;
+            let number = self.choose(devices).ok_or_else(|| self.lost())?;
+            let device = self.device(number)?;
+            // In the place of who is no member any more there may be another.
+            if self.standings.now() == now {
+                return Ok((device, seen));
+            }
+        }
+    }
+
+    /// As [`Group::reader`], of those that are there at this moment; none if there is no other that has
+    /// the newest of the key.
+    pub(crate) fn other_reader(&self, hash: u64, but: Devices) -> Option<(&Arc<Device>, Seen)> {
+        loop {
+            let seen = self.pending.see(hash);
+            let (devices, now) = self.current_of(hash, but);
+            let device = self.device(self.choose(devices)?).ok()?;
+            if self.standings.now() == now {
+                return Some((device, seen));
+            }
+        }
+    }
+
+    /// Of a set that device which is likely to answer first; none if it is empty. One that is late
+    /// does not, nor does the one with the longer queue.
+    pub(crate) fn fastest(&self, set: Devices) -> Option<u8> {
+        let chosen = self.choose(set)?;
+        if !self.competes() {
+            return Some(chosen);
+        }
+        let load = |number: u8| {
+            let of = |it: &Arc<Device>| (it.pace.is_late(), it.reads_queued(), number != chosen);
+            self.device(number).map_or((true, u64::MAX, true), of)
+        };
+        numbers(set).min_by_key(|number| load(*number))
+    }
+
+    /// A key is about to be read, probably on the thread's own device.
+    pub(crate) fn prefetch_to_read(&self, key: &[u8]) {
+        let now = self.standings.now();
+        let own = match self.competes() {
+            true => nth(now.members(), thread_number() as u32),
+            false => Some(now.primary()),
+        };
+        if let Some(Ok(device)) = own.map(|number| self.device(number)) {
+            device.engine.prefetch(key);
+        }
+    }
+
+    /// One of a set: of one thread mostly the same, so that its caches hold half as much, and of
+    /// another thread another. Where devices do not compete it is the primary, which has always the
+    /// newest.
+    #[inline]
+    fn choose(&self, set: Devices) -> Option<u8> {
+        if !self.competes() {
+            let primary = self.standings.now().primary_set() & set;
+            return (if primary == 0 { set } else { primary }).checked_ilog2().map(|it| it as u8);
+        }
+        let made = READS_MADE.get().wrapping_add(1);
+        READS_MADE.set(made);
+        let stray = if made.is_multiple_of(STRAY_EVERY) { 1 + made / STRAY_EVERY } else { 0 };
+        nth(set, (thread_number() as u32).wrapping_add(stray))
+    }
+
+    /// Reads a key on a device, of which was decided that it has the newest; none if a write has
+    /// begun since, so that what was found may not be shown.
+    ///
+    /// # Errors
+    /// As the engine.
+    #[inline]
+    pub(crate) fn read_on(
+        &self,
+        device: &Device,
+        (hash, key): (u64, &[u8]),
+        seen: Seen,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Option<Found>> {
+        let mut is_late = false;
+        // Tickets of a device mean nothing to others: what is shown is durable.
+        let found = device.engine.get_with(key, Visibility::Durable, &mut |record| {
+            is_late = self.pending.has_begun_since(hash, seen) && !mutant!("mkvs.read.second_look");
+            if !is_late {
+                visit(record);
+            }
+        })?;
+        if !found.hit && !mutant!("mkvs.read.second_look") {
+            is_late = self.pending.has_begun_since(hash, seen);
+        }
+        Ok((!is_late).then_some(found))
+    }
+
+    /// Reads a key on a device if it has the newest of it; none if it has not, or writes keep
+    /// beginning.
+    ///
+    /// # Errors
+    /// As the engine.
+    pub(crate) fn read_if_current(
+        &self,
+        device: &Device,
+        (hash, key): (u64, &[u8]),
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Option<Found>> {
+        for _ in 0..READS {
+            let seen = self.pending.see(hash);
+            if self.current_now(hash) & 1 << device.number == 0 || !self.is_there(device) {
+                return Ok(None);
+            }
+            if let Some(found) = self.read_on(device, (hash, key), seen, visit)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The primary, for whoever has the turns of the keys that are read there: of these keys it has
+    /// what a reader is shown, and no more.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    pub(crate) fn primary(&self) -> Result<&Arc<Device>> {
+        loop {
+            let before = self.standings.now();
+            if before.members() == 0 {
+                return Err(self.lost());
+            }
+            let device = self.device(before.primary())?;
+            // One that has become it just now may have older writes to make.
+            device.drain();
+            if self.standings.now() == before {
+                return Ok(device);
+            }
+        }
+    }
+
+    /// The primary, for whoever has nobody's turn and goes through many keys: of every key it has what
+    /// a reader is shown, and no more.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    pub(crate) fn settled(&self) -> Result<&Arc<Device>> {
+        self.settled_now().map(|(device, _)| device)
+    }
+
+    /// The same, and the standings by which it is so.
+    ///
+    /// # Errors
+    /// If the group has no member left.
+    pub(crate) fn settled_now(&self) -> Result<(&Arc<Device>, Moment)> {
+        loop {
+            let now = self.standings.now();
+            if self.settled_at.load(Ordering::Acquire) != now.stamp() {
+                // Under other standings there was another primary, perhaps, and whoever writes since
+                // then may have shown there what is on its way to this one.
+                if !mutant!("mkvs.read.settled") {
+                    self.pending.wait_for_turns();
+                }
+                self.settled_at.store(now.stamp(), Ordering::Release);
+            }
+            let device = self.primary()?;
+            if self.standings.now() == now {
+                return Ok((device, now));
+            }
+        }
+    }
+
+    /// True if a device that was read has the newest of all keys that this `is_about`, as far as it is in
+    /// doubt.
+    #[inline]
+    pub(crate) fn is_sure(&self, device: &Device, is_about: impl Fn(&[u8]) -> bool) -> bool {
+        self.pending.sure_of(self.number, 1 << device.number, is_about) != 0
+    }
+
+    /// The number of that device which came at some time, if it is a member and not the primary.
+    pub(crate) fn aside(&self, index: Option<u32>) -> Option<u8> {
+        let now = self.standings.now();
+        let of_index = numbers(now.members()).find(|number| Some(self.index_of(*number)) == index);
+        of_index.filter(|number| now.primary() != *number)
+    }
+
+    /// True if this is the device at its place, and not one that was there before.
+    pub(crate) fn is_there(&self, device: &Device) -> bool {
+        self.device(device.number).is_ok_and(|here| std::ptr::eq(&**here, device))
+    }
+
+    /// True if this device is a member, as it was when it was found.
+    pub(crate) fn is_member(&self, device: &Device) -> bool {
+        self.members() & 1 << device.number != 0 && self.is_there(device)
+    }
+
+    /// True if reads go through the rings.
+    #[inline]
+    pub(crate) fn reads_by_rings(&self, device: &Device) -> bool {
+        match self.rules.paths.reads {
+            ReadPath::Inline => false,
+            ReadPath::Rings => true,
+            ReadPath::Auto => self.competes() && device.pace.is_unsteady(),
+        }
+    }
+
+    /// True if several devices may be asked for one read.
+    #[inline]
+    pub(crate) fn competes(&self) -> bool {
+        self.rules.prototype == Prototype::Mkvs
+    }
+
+    /// True if no member has the key, as far as the filter can tell.
+    #[inline]
+    pub(crate) fn denies(&self, hash: u64) -> bool {
+        self.rules.asks_filters
+            // Of a write that has come to all meanwhile the first who looks here is told.
+            && self.pending.entry(hash).is_none()
+            // Before and after: a filter of all that is there may come while it is asked, and one of less.
+            && self.is_listed.load(Ordering::Acquire)
+            && !self.filter.may_contain(hash)
+            && self.is_listed.load(Ordering::Acquire)
+    }
+
+    /// True if it is found out, in the caller's thread, whether devices are steady.
+    #[inline]
+    pub(crate) fn is_watching(&self) -> bool {
+        self.rules.paths.reads == ReadPath::Auto && self.competes()
+    }
+
+    /// Reads a key through the rings; what was found, and the number of the device that says so. None
+    /// if it must be decided anew whom to ask.
+    ///
+    /// # Errors
+    /// As the engine, and if the group has no member left.
+    pub(crate) fn compete(
+        self: &Arc<Self>,
+        (hash, key): (u64, &[u8]),
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Option<(Found, u8)>> {
+        let (devices, _) = self.readers(hash, 0)?;
+        let first = self.fastest(devices).ok_or_else(|| self.lost())?;
+        lookup::read(self, self.device(first)?, (hash, key), self.competes(), visit)
+    }
+
+    /// Asks the primary, and goes on without it if it has failed: then whoever is it now is asked the
+    /// same again, from the beginning. For whoever has nobody's turn.
+    ///
+    /// # Errors
+    /// As `ask`, and if the group has no member left.
+    pub(crate) fn ask<T>(&self, ask: impl FnMut(&Arc<Device>) -> Result<T>) -> Result<T> {
+        self.ask_one(|| self.settled(), ask)
+    }
+
+    /// As [`Self::ask`], for whoever has the turns of the keys that are read there.
+    ///
+    /// # Errors
+    /// As `ask`, and if the group has no member left.
+    pub(crate) fn ask_primary<T>(&self, ask: impl FnMut(&Arc<Device>) -> Result<T>) -> Result<T> {
+        self.ask_one(|| self.primary(), ask)
+    }
+
+    fn ask_one<'a, T>(
+        &'a self,
+        choose: impl Fn() -> Result<&'a Arc<Device>>,
+        mut ask: impl FnMut(&Arc<Device>) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let device = choose()?;
+            match ask(device) {
+                Err(error) if !is_damage(&error) => self.go_on_without(device, error)?,
+                answer => return answer,
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Taking back what was refused on the way: on all devices, so that they have the same again.
+
+use super::{Group, NotMade, Tried};
+use crate::device::Device;
+use crate::device::decision::{Decided, is_damage};
+use crate::in_flight::Old;
+use crate::in_flight::Torn;
+use crate::shape::order::numbers;
+use crate::shape::position::Devices;
+use coreplane_engine::{Error, Record, Result, Visibility, WriteOptions};
+use coreplane_pmem::mutant;
+use std::sync::Arc;
+
+/// What a device has of a key, and with which sequence.
+///
+/// # Errors
+/// As the engine, and if it is damaged.
+pub(crate) fn sound_of(device: &Device, key: &[u8]) -> Result<(Old, u64)> {
+    let (mut old, mut known) = (None, 0);
+    device.engine.get_with(key, Visibility::Durable, &mut |record: Record<'_>| {
+        old = Some((record.value.to_vec(), record.expires_at));
+        known = record.sequence;
+    })?;
+    device.engine.check(key)?;
+    Ok((old, known))
+}
+
+/// Of a write that was taken back: what was there before has a newer sequence than the one that was given,
+/// and to make it again would be refused as older, as if it had been made once.
+pub(crate) fn taken_back(given: Option<u64>, error: Error) -> Error {
+    match given {
+        None => error,
+        Some(given) => Error::Unusable(format!(
+            "the write with the sequence {given} was made on some devices and taken back ({error}): what \
+             was there is newer now, so that it can be made with a later sequence only"
+        )),
+    }
+}
+
+impl Group {
+    /// A write is over that was refused on the way: readers find what was before it again; or nothing,
+    /// as long as it is `torn`.
+    pub(crate) fn refuse(&self, hash: u64, key: &[u8], torn: Option<Torn>) {
+        match torn {
+            None => self.pending.refuse(hash, self.followers()),
+            Some(torn) => self.pending.fail(hash, (self.number, key), torn),
+        }
+    }
+
+    /// Takes back what was made of a write that was not made on as many devices as it waits for.
+    ///
+    /// # Errors
+    /// If it cannot be: then the key is in doubt.
+    #[cold]
+    pub(super) fn unmake(
+        self: &Arc<Self>,
+        hash: u64,
+        asked: u8,
+        decided: &Decided<'_>,
+        NotMade { made, device, error }: NotMade,
+    ) -> Result<Tried> {
+        let mut torn = Torn { made, asked, old: None, known: 0 };
+        let taken_back = match mutant!("mkvs.refuse.not_taken_back") {
+            true => Ok(()),
+            false => self.take_back(&mut torn, decided.key),
+        };
+        // A delete may have been looked at elsewhere, by who makes the filter.
+        if made & 1 << asked != 0 || decided.put.is_none() {
+            self.pending.count_taken_back();
+        }
+        self.refuse(hash, decided.key, taken_back.is_err().then_some(torn));
+        taken_back.map(|()| Tried::TakenBack(device, error))
+    }
+
+    /// Takes a write back that was made on some devices: all get what was there before, or if that is
+    /// not known what one has on which it was not made; that which readers were `asked` to read, if that
+    /// is there still.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be read; then it is noted in `torn` what is known.
+    pub(crate) fn take_back(&self, torn: &mut Torn, key: &[u8]) -> Result<()> {
+        if torn.old.is_none() {
+            let (old, known) = self.old_of(torn.made, torn.asked, key)?;
+            (torn.old, torn.known) = (Some(old), known);
+        }
+        let old = torn.old.as_ref().and_then(Option::as_ref);
+        let put = old.map(|(value, expires_at)| (value.as_slice(), *expires_at));
+        let sequence = self.draw(None);
+        if put.is_some() {
+            self.renew(key, torn.known, sequence)?;
+        }
+        // It takes the place of what had been there: a full device must not be left out for that.
+        let options =
+            WriteOptions { sequence: Some(sequence), is_vital: true, ..WriteOptions::default() };
+        self.restore(torn.made, |device, is_spared| {
+            Decided { key, put }.restore(&*device.engine, &options, is_spared)
+        })
+    }
+
+    /// The record of a key is about to be written anew, with another sequence than is `known` of it: if nobody
+    /// knew that it is what was written last, nobody is to think so afterwards. The caller has the turn.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    pub(crate) fn renew(&self, key: &[u8], known: u64, sequence: u64) -> Result<()> {
+        (self.renew)((self.number, key), known, sequence)
+    }
+
+    /// What was there before a write that was made on some, and its sequence, of a member on which it was not and where it
+    /// is not damaged: what is written anew has a checksum of its own. The caller has the turn.
+    fn old_of(&self, made: Devices, asked: u8, key: &[u8]) -> Result<(Old, u64)> {
+        let sure = self.pending.sure_of(self.number, self.members(), |it| it == key);
+        let of_asked = std::iter::once(asked).chain(numbers(self.members()));
+        let mut why = self.lost();
+        for number in of_asked.filter(|number| made & 1 << number == 0) {
+            let device = self.device(number)?;
+            device.drain();
+            // In the place of one that has failed there may be another by now, which is no member yet.
+            let is_member = self.members() & 1 << number != 0 && self.is_there(device);
+            if is_member && (number == asked || sure & 1 << number != 0) {
+                match sound_of(device, key) {
+                    Err(error) if is_damage(&error) => why = error,
+                    old => return old,
+                }
+            }
+        }
+        Err(why)
+    }
+
+    /// Makes what was there before a write that was refused, on all devices: where it was made, where
+    /// it was copied from there, and on the others, so that all have the same. Members that did not have
+    /// the write are spared what changes nothing. Who has no space even for that is left out.
+    ///
+    /// # Errors
+    /// If a device that has what nobody else has cannot be left out.
+    pub(crate) fn restore(
+        &self,
+        made: Devices,
+        make: impl Fn(&Device, bool) -> Result<()>,
+    ) -> Result<()> {
+        self.pending.keep_tombstones(1);
+        for device in self.of(self.followers()) {
+            // One that is being filled may be given it yet.
+            let is_needed = (made | !self.members()) & 1 << device.number != 0;
+            if let Err(error) = make(device, !is_needed) {
+                device.note_failure(&error);
+                let left = self.drop_member(device);
+                // Else it has the same value as the others, and an older sequence.
+                if is_needed {
+                    left?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! Writes that a follower makes several at a time.
+
+use super::pair::pair;
+use crate::device::Device;
+use crate::filter::hash_of;
+use crate::group::Demote;
+use crate::group::Group;
+use crate::in_flight::Pending;
+use coreplane_engine::around::{Around, Call, Surrounded};
+use coreplane_engine::{Engine, Error, Result, WriteOptions};
+use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Keys that follow in one lot.
+const KEYS: u8 = 5;
+
+/// Holds puts, and what makes them durable, until they are let go; and says how many have come.
+#[derive(Default)]
+struct Gates {
+    holds_puts: AtomicBool,
+    puts: AtomicU64,
+    holds_care: AtomicBool,
+    care: AtomicU64,
+    refuses_care: AtomicBool,
+}
+
+impl Around for Gates {
+    type Held<'a> = ();
+
+    fn begin(&self, call: Call<'_>) -> Result<()> {
+        let (come, holds) = match call {
+            Call::Put(_) => (&self.puts, &self.holds_puts),
+            Call::Care => (&self.care, &self.holds_care),
+            _ => return Ok(()),
+        };
+        come.fetch_add(1, Ordering::SeqCst);
+        wait_until(|| !holds.load(Ordering::SeqCst));
+        if matches!(call, Call::Care) && self.refuses_care.load(Ordering::SeqCst) {
+            return Err(Error::SyncFailed("it is refused".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never comes");
+        std::thread::yield_now();
+    }
+}
+
+/// A pair, the second of which has made some keys, one more than a lot; the first of the others is
+/// made, and they wait for being made durable.
+fn held(directory: &tempfile::TempDir, demote: Demote) -> (Arc<Group>, Arc<Pending>, Arc<Gates>) {
+    let engine = |number: u8| -> Arc<dyn Engine> {
+        let path = directory.path().join(number.to_string());
+        let (media, options) = (coreplane_pmem::MediaChoice::Auto, Options::default());
+        let (geometry, index) = (Geometry::TINY, Placement::Pool);
+        let made = Scmkv::create_with(&path, 1 << 20, geometry, media, index, options);
+        Arc::new(made.expect("create"))
+    };
+    let gates = Arc::new(Gates::default());
+    let follows = Arc::new(Surrounded { engine: engine(0), around: Arc::clone(&gates) });
+    let pending = Arc::new(Pending::new());
+    let group = pair([follows, engine(1)], &pending, demote);
+    gates.holds_puts.store(true, Ordering::SeqCst);
+    gates.holds_care.store(true, Ordering::SeqCst);
+    for key in 0..=KEYS {
+        let options = WriteOptions::default();
+        assert!(group.put_plainly(hash_of(&[key]), (&[key], b"value"), &options).is_some());
+        // The first is taken out of the ring before the others come into it.
+        wait_until(|| gates.puts.load(Ordering::SeqCst) == 1);
+    }
+    gates.holds_puts.store(false, Ordering::SeqCst);
+    wait_until(|| gates.care.load(Ordering::SeqCst) == 1);
+    assert_eq!(gates.puts.load(Ordering::SeqCst), u64::from(KEYS) + 1, "all were made");
+    (group, pending, gates)
+}
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
+}
+
+#[test]
+fn nobody_is_told_of_a_lot_before_it_is_durable() {
+    let directory = directory();
+    let (group, pending, gates) = held(&directory, Box::new(|_, _| Ok(())));
+    let follower = group.device(0).expect("it is there");
+    let lacks = |key: u8| pending.entry(hash_of(&[key])).is_some_and(|it| it.done == 0b10);
+    assert!(follower.queued() > 0 && !lacks(0), "the first was made by itself");
+    assert!((1..=KEYS).all(lacks), "they are not durable");
+    gates.holds_care.store(false, Ordering::SeqCst);
+    wait_until(|| follower.queued() == 0);
+    assert!(!(0..=KEYS).any(lacks));
+    group.devices().for_each(|device| device.stop());
+}
+
+#[test]
+fn a_lot_that_does_not_become_durable_was_not_made() {
+    let directory = directory();
+    let refuse = |_, _: &Device| Err(Error::Unusable("no record can be written".to_owned()));
+    let (group, pending, gates) = held(&directory, Box::new(refuse));
+    let follower = group.device(0).expect("it is there");
+    gates.refuses_care.store(true, Ordering::SeqCst);
+    gates.holds_care.store(false, Ordering::SeqCst);
+    wait_until(|| follower.queued() == 0);
+    let reached = |key: u8| pending.reached(hash_of(&[key]), 0b11);
+    assert_eq!(reached(0), 0b11);
+    assert!((1..=KEYS).all(|key| reached(key) == 0b10), "they are in doubt");
+    group.devices().for_each(|device| device.stop());
+}

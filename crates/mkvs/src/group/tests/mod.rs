@@ -1,0 +1,5 @@
+//! A group of two devices with processors of their own.
+
+mod apply_batch;
+mod pair;
+mod submit;

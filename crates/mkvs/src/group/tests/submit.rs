@@ -1,0 +1,65 @@
+//! A processor that sleeps, and places in its ring that are given up.
+
+use super::pair::pair;
+use crate::filter::hash_of;
+use crate::group::Group;
+use crate::in_flight::Pending;
+use coreplane_bptree::Bptree;
+use coreplane_engine::around::{Around, Call, Surrounded};
+use coreplane_engine::{Engine, Error, Result, WriteOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Refuses puts once it is full.
+#[derive(Default)]
+struct Fills(AtomicBool);
+
+impl Around for Fills {
+    type Held<'a> = ();
+
+    fn begin(&self, call: Call<'_>) -> Result<()> {
+        let is_refused = matches!(call, Call::Put(_)) && self.0.load(Ordering::SeqCst);
+        let full = Error::NoSpace { needed: 1, reclaimable: 0 };
+        if is_refused { Err(full) } else { Ok(()) }
+    }
+}
+
+/// Two devices, of which the second is waited for and the first follows.
+fn group(directory: &tempfile::TempDir, around: &Arc<Fills>) -> Arc<Group> {
+    let engine = |number: u8| -> Arc<dyn Engine> {
+        let (path, options) = (directory.path().join(number.to_string()), Default::default());
+        let media = coreplane_pmem::MediaChoice::Auto;
+        Arc::new(Bptree::create(&path, 1 << 20, 8192, media, &options).expect("create"))
+    };
+    let around = Arc::clone(around);
+    let filled = Arc::new(Surrounded { engine: engine(1), around });
+    pair([engine(0), filled], &Arc::new(Pending::new()), Box::new(|_, _| Ok(())))
+}
+
+/// Else it looks by itself a tenth of a second later, and holds up what lies behind the place.
+#[test]
+fn a_processor_that_sleeps_is_woken_for_a_place_that_is_dropped() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let around = Arc::default();
+    let group = group(&directory, &around);
+    let follower = group.device(0).expect("it is there");
+    let (options, begun) = (WriteOptions::default(), Instant::now());
+    let put = |key: &[u8]| group.put_plainly(hash_of(key), (key, b"value"), &options);
+    for round in 0..20_u64 {
+        let [made, refused] = [2 * round, 2 * round + 1].map(u64::to_le_bytes);
+        assert!(put(&made).is_some());
+        let is_asleep = || follower.is_asleep();
+        while follower.queued() > 0 || !is_asleep() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it has nothing to do");
+            std::thread::yield_now();
+        }
+        let submitted = follower.lines_submitted();
+        around.0.store(true, Ordering::SeqCst);
+        assert!(put(&refused).is_none());
+        around.0.store(false, Ordering::SeqCst);
+        assert!(follower.lines_submitted() > submitted, "it had a place");
+        assert!(!is_asleep() || follower.queued() == 0, "round {round}: it sleeps");
+    }
+    group.devices().for_each(|device| device.stop());
+}

@@ -1,0 +1,113 @@
+//! A device that hangs: a call of its processor does not return, and there is no error either.
+//!
+//! A thread looks now and then whether each processor is still in the call that it was in before. One
+//! that has been for too long is left out as a device that has failed, durably; and only then given up:
+//! nobody waits for it any more, be it for an answer, for what is in its ring, or for its end. What the
+//! call does when it returns after all does not count, as of any device that was left out.
+//!
+//! Nobody watches those who call a device in their own threads: they cannot be taken out of it. They
+//! keep the turns of their keys, too. One that puts plainly ([`plain`](super::plain)) has a place in the
+//! ring of the first that follows, which goes no further meanwhile: no later write of the group comes to
+//! that one, whatever its key, and who waits for its ring to be empty, as a sync does, waits as well. The membership record is
+//! written to each device by a thread of its own, with the same time to answer
+//! ([`change`](crate::failover::change)).
+
+use super::Group;
+use crate::device::Device;
+use coreplane_engine::Error;
+use coreplane_pmem::spin;
+use parking_lot::Mutex;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The thread: started with the first processor.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    is_over: AtomicBool,
+    handle: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Watch {
+    /// Has the group watched, if its processors are to answer within some time.
+    #[cold]
+    pub(crate) fn start(&self, group: &Arc<Group>) {
+        let Some(within) = group.rules.answers_within else { return };
+        let mut handle = spin::lock(&self.handle);
+        if handle.is_none() && !self.is_over.load(Ordering::SeqCst) {
+            let group = Arc::downgrade(group);
+            let builder = std::thread::Builder::new().name("coreplane-watch".to_owned());
+            // Where the system gives none the next processor tries again.
+            *handle = builder.spawn(move || run(&group, within)).ok();
+        }
+    }
+
+    /// Ends it.
+    pub(crate) fn stop(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        let handle = spin::lock(&self.handle).take();
+        if let Some(handle) = handle {
+            handle.thread().unpark();
+            // A panic there has been reported by its thread.
+            let _ended = handle.join().is_ok();
+        }
+    }
+}
+
+/// A device in a call, since when.
+struct InCall {
+    device: *const Device,
+    beat: u64,
+    since: Instant,
+    /// How often it was seen in it before: a process that was stopped for a while has not looked.
+    looks: u32,
+}
+
+fn run(group: &Weak<Group>, within: Duration) {
+    let mut calls = Vec::new();
+    loop {
+        std::thread::park_timeout(within / 2);
+        let Some(group) = group.upgrade() else { return };
+        if group.watch.is_over.load(Ordering::SeqCst) {
+            return;
+        }
+        group.look_at_processors(&mut calls, within);
+    }
+}
+
+impl Group {
+    /// Gives up the devices that are in the same call for too long.
+    fn look_at_processors(&self, calls: &mut Vec<InCall>, within: Duration) {
+        let mut now = Vec::new();
+        // Those that have left, too: who waits for one of them is let go when it is given up.
+        for device in self.devices() {
+            let Some(beat) = device.call() else { continue };
+            let this = Arc::as_ptr(device);
+            // What was seen of it before, in the same call. Devices stay where they are.
+            let known = calls.iter().find(|it| std::ptr::eq(it.device, this) && it.beat == beat);
+            let (since, looks) =
+                known.map_or_else(|| (Instant::now(), 0), |it| (it.since, it.looks + 1));
+            if looks > 1 && since.elapsed() >= within {
+                self.leave_hanging(device, within);
+            }
+            now.push(InCall { device: this, beat, since, looks });
+        }
+        *calls = now;
+    }
+
+    fn leave_hanging(&self, device: &Device, within: Duration) {
+        let members = self.members();
+        if members & 1 << device.number != 0 && members.count_ones() < 2 {
+            // There is nobody to go on with.
+            return;
+        }
+        let context = format!("it has not answered for {} s", within.as_secs_f32());
+        device.note_failure(&Error::Io { context, source: io::ErrorKind::TimedOut.into() });
+        let is_out = self.drop_member(device).is_ok();
+        if is_out && self.followers() & 1 << device.number == 0 {
+            device.give_up();
+        }
+    }
+}

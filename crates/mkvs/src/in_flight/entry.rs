@@ -1,0 +1,111 @@
+//! A write on its way to the devices, and who has it.
+
+use super::{Devices, Doubt, MADE};
+use crate::in_flight::track::OnTheWay;
+
+/// A write that not all members have.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(super) hash: u64,
+    /// The device to read while `done` is empty.
+    pub(super) asked: u8,
+    /// Readers wait until it is over: it is a part of a batch in several groups.
+    pub(super) is_held: bool,
+    pub(super) write: Write,
+    /// The write before it, as long as this one may be refused.
+    pub(super) before: Option<Write>,
+    /// Those that are waited for before the entry goes.
+    pub(super) wanted: Devices,
+    /// Its key is in doubt as long as the entry is there.
+    pub(super) doubt: Option<Box<Doubt>>,
+}
+
+/// A write, and who has it.
+#[derive(Debug)]
+pub(super) struct Write {
+    pub(super) sequence: u64,
+    pub(super) done: Devices,
+    /// Which of the writes of its stripe it is.
+    pub(super) number: u64,
+    /// The devices that have it when the stripe has come so far.
+    pub(super) awaited: Devices,
+    pub(super) on_the_way: Option<OnTheWay>,
+}
+
+/// What there is to know of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// The device to read while `done` is empty.
+    pub(crate) asked: u8,
+    /// Devices that have it.
+    pub(crate) done: Devices,
+    /// Readers wait until it is over.
+    pub(crate) is_held: bool,
+}
+
+impl Write {
+    /// Notes whom it has come to meanwhile; the way on which it has.
+    #[inline]
+    pub(super) fn look(&mut self) -> Option<OnTheWay> {
+        // One that was not made has not come, whatever has.
+        let has_come = |way: &OnTheWay| self.done & MADE != 0 && way.has_come();
+        if !self.on_the_way.as_ref().is_some_and(has_come) {
+            return None;
+        }
+        let way = self.on_the_way.take();
+        self.done |= way.as_ref().map_or(0, |way| 1 << way.number());
+        way
+    }
+}
+
+impl Entry {
+    /// A write that is about to be made.
+    pub(crate) fn new(hash: u64, sequence: u64, asked: u8, is_held: bool) -> Self {
+        let write = Write { sequence, done: 0, number: 0, awaited: 0, on_the_way: None };
+        let (before, wanted, doubt) = (None, Devices::MAX, None);
+        Self { hash, asked, is_held, write, before, wanted, doubt }
+    }
+
+    /// A write that is about to be made on the devices that it waits for, among them the one that is
+    /// asked, by whoever says so with [`Pending::made`](super::Pending::made).
+    pub(crate) fn plain(
+        (hash, sequence): (u64, u64),
+        (asked, awaited): (u8, Devices),
+        wanted: Devices,
+    ) -> Self {
+        let write = Write { sequence, done: 0, number: 0, awaited, on_the_way: None };
+        Self { hash, asked, is_held: false, write, before: None, wanted, doubt: None }
+    }
+
+    /// The stripe has come so far.
+    #[inline]
+    pub(super) fn note_made(&mut self, made: u64) {
+        if self.write.awaited != 0 && self.write.number <= made {
+            self.write.done |= std::mem::take(&mut self.write.awaited);
+        }
+    }
+
+    pub(super) fn known(&self) -> Known {
+        Known { asked: self.asked, done: self.write.done, is_held: self.is_held }
+    }
+
+    /// The write of a sequence, if it is this one or the one before.
+    pub(super) fn write_of(&mut self, sequence: u64) -> Option<&mut Write> {
+        let both = [Some(&mut self.write), self.before.as_mut()];
+        both.into_iter().flatten().find(|write| write.sequence == sequence)
+    }
+
+    /// Notes whom it has come to meanwhile, and leaves the way on which it has; true if it can go.
+    #[inline]
+    pub(super) fn look(&mut self, come: &mut Option<OnTheWay>) -> bool {
+        if let Some(way) = self.write.look() {
+            *come = Some(way);
+        }
+        self.is_over()
+    }
+
+    #[inline]
+    pub(super) fn is_over(&self) -> bool {
+        self.write.done != 0 && !self.is_held && self.write.done & self.wanted == self.wanted
+    }
+}

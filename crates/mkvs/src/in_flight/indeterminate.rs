@@ -1,0 +1,208 @@
+//! Writes that were neither made nor taken back, and writes that a device has not made which could not
+//! be left out: their keys are *in doubt*.
+//!
+//! A key is in doubt as long as its entry says so, which is until every device of the group has the
+//! same of it again: a later write that comes to all of them, or the scrub, sees to that. Meanwhile
+//! whoever goes through many keys is told which devices have the newest of all that he has gone
+//! through. All others have nothing to do with it.
+
+use super::{Devices, Entry, GIVEN_UP, MADE, Pending, Write};
+use coreplane_engine::UnixMillis;
+use std::sync::atomic::Ordering;
+
+/// A value and its expiry, or none.
+pub(crate) type Old = Option<(Vec<u8>, Option<UnixMillis>)>;
+
+/// Why a key is in doubt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    pub(crate) group: u16,
+    pub(crate) key: Vec<u8>,
+    /// Of the first write that it is about.
+    pub(crate) sequence: u64,
+    /// Where a write was made that could not be taken back; none: some device lacks the newest.
+    pub(crate) torn: Option<Torn>,
+}
+
+/// A write that was neither made nor taken back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Torn {
+    /// Where it was made.
+    pub(crate) made: Devices,
+    /// The device that readers were asked to read.
+    pub(crate) asked: u8,
+    /// What was there before, if that is known.
+    pub(crate) old: Option<Old>,
+    /// The sequence of that.
+    pub(crate) known: u64,
+}
+
+impl Entry {
+    /// The key is in doubt, from this write on.
+    fn doubt(&mut self, (group, key): (u16, &[u8]), sequence: u64, torn: Option<Torn>) {
+        match &mut self.doubt {
+            Some(known) => {
+                known.sequence = known.sequence.min(sequence);
+                known.torn = torn.or(known.torn.take());
+            }
+            none => {
+                let key = key.to_vec();
+                *none = Some(Box::new(Doubt { group, key, sequence, torn }));
+            }
+        }
+    }
+
+    /// The devices that have what a reader of the key is shown.
+    fn sure(&mut self) -> Devices {
+        let made = |write: &mut Write| {
+            write.look();
+            write.done & MADE
+        };
+        match (made(&mut self.write), &mut self.before) {
+            // One that has begun over it is on no device that had not the newest before.
+            (0, Some(before)) if self.write.done == 0 => made(before),
+            (done, _) => done,
+        }
+    }
+}
+
+impl Pending {
+    /// A write was neither made nor taken back everywhere: nobody knows what there is of the key.
+    pub(crate) fn fail(&self, hash: u64, whose: (u16, &[u8]), torn: Torn) {
+        let _doubting = self.doubting.lock();
+        self.end(hash, |entry| {
+            let sequence = entry.write.sequence;
+            self.doubt.fetch_min(sequence, Ordering::AcqRel);
+            entry.doubt(whose, sequence, Some(torn));
+            (entry.write.done, entry.write.on_the_way) = (!MADE, None);
+            (entry.is_held, entry.before) = (false, None);
+            false
+        });
+    }
+
+    /// A device that should have followed a write has failed to, and could not be left out.
+    pub(crate) fn give_up(&self, hash: u64, whose: (u16, &[u8]), sequence: u64, device: u8) {
+        let _doubting = self.doubting.lock();
+        let given_up = 1 << (GIVEN_UP + u32::from(device));
+        self.end(hash, |entry| {
+            // Of one that is no matter any more all have a newer one.
+            if let Some(write) = entry.write_of(sequence) {
+                write.done |= given_up;
+                self.doubt.fetch_min(sequence, Ordering::AcqRel);
+                entry.doubt(whose, sequence, None);
+            }
+            false
+        });
+    }
+
+    /// The least sequence of a write that is in doubt.
+    #[inline]
+    pub(crate) fn doubt(&self) -> Option<u64> {
+        Some(self.doubt.load(Ordering::Acquire)).filter(|sequence| *sequence != u64::MAX)
+    }
+
+    /// Looks at every entry that is in doubt, after those are gone that are over.
+    #[cold]
+    fn each_doubtful(&self, mut look: impl FnMut(u64, &Doubt, Devices)) {
+        let _doubting = self.doubting.lock();
+        let mut least = u64::MAX;
+        for number in 0..self.stripes.len() {
+            if self.words[number].load(Ordering::Acquire) & super::OPEN == 0 {
+                continue;
+            }
+            let mut entries = self.entries(number);
+            self.sweep(number, &mut entries, 0);
+            for entry in entries.iter_mut() {
+                let sure = entry.sure();
+                if let Some(doubt) = &entry.doubt {
+                    least = least.min(doubt.sequence);
+                    look(entry.hash, doubt, sure);
+                }
+            }
+        }
+        // Nobody adds one meanwhile.
+        self.doubt.store(least, Ordering::Release);
+    }
+
+    /// The keys that are in doubt, and which devices have the newest of each.
+    pub(crate) fn doubts(&self) -> Vec<(u64, Doubt, Devices)> {
+        let mut doubts = Vec::new();
+        if self.doubt().is_some() {
+            self.each_doubtful(|hash, doubt, sure| doubts.push((hash, doubt.clone(), sure)));
+        }
+        doubts
+    }
+
+    /// Of some devices of a group those that have the newest of all keys that it `is_about`, as far as it
+    /// is in doubt. It is to be asked after they were read.
+    #[inline]
+    pub(crate) fn sure_of(
+        &self,
+        group: u16,
+        devices: Devices,
+        is_about: impl Fn(&[u8]) -> bool,
+    ) -> Devices {
+        let mut left = devices;
+        if self.doubt().is_some() {
+            self.each_doubtful(|_, doubt, sure| {
+                if doubt.group == group && is_about(&doubt.key) {
+                    left &= sure;
+                }
+            });
+        }
+        left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn torn() -> Torn {
+        Torn { made: 0b1, asked: 1, old: None, known: 0 }
+    }
+
+    #[test]
+    fn the_oldest_doubt_counts_as_long_as_there_is_one() {
+        let pending = Pending::new();
+        assert_eq!(pending.doubt(), None);
+        for (hash, sequence) in [(1, 9), (2, 7), (3, 8)] {
+            pending.begin(Entry::new(hash, sequence, 0, false));
+        }
+        pending.fail(1, (0, b"1"), torn());
+        assert_eq!(pending.doubt(), Some(9));
+        pending.give_up(2, (0, b"2"), 7, 1);
+        pending.fail(3, (1, b"3"), torn());
+        assert_eq!(pending.doubt(), Some(7));
+        // A later write comes to all of them.
+        pending.begin(Entry::new(2, 10, 0, false));
+        pending.done(2, 10, 0b11, 0b11);
+        assert_eq!(pending.doubts().len(), 2);
+        assert_eq!(pending.doubt(), Some(8));
+        for hash in [1, 3] {
+            pending.begin(Entry::new(hash, 10 + hash, 0, false));
+            pending.done(hash, 10 + hash, 0b11, 0b11);
+        }
+        assert!(pending.doubts().is_empty() && pending.doubt().is_none());
+    }
+
+    #[test]
+    fn who_has_the_newest_is_sure() {
+        let pending = Pending::new();
+        pending.begin(Entry::new(7, 1, 1, false));
+        pending.done(7, 1, 0b10, 0b11);
+        pending.give_up(7, (0, b"key"), 1, 0);
+        let sure = |group, wanted: &'static [u8]| pending.sure_of(group, 0b11, |key| key == wanted);
+        assert_eq!((sure(0, b"key"), sure(0, b"other"), sure(1, b"key")), (0b10, 0b11, 0b11));
+        // One that is refused changes nothing; one that fails leaves nobody who is sure.
+        pending.begin(Entry::new(7, 2, 1, false));
+        assert_eq!(sure(0, b"key"), 0b10);
+        pending.refuse(7, 0b11);
+        assert_eq!(sure(0, b"key"), 0b10);
+        pending.begin(Entry::new(7, 3, 1, false));
+        pending.fail(7, (0, b"key"), torn());
+        assert_eq!((sure(0, b"key"), sure(0, b"other")), (0, 0b11));
+        let doubts = pending.doubts();
+        assert_eq!((doubts[0].1.sequence, doubts[0].1.torn.clone()), (1, Some(torn())));
+    }
+}

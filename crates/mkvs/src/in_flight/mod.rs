@@ -1,0 +1,496 @@
+//! Which devices have the newest of a key, while not all of them do.
+//!
+//! # The problem
+//!
+//! A write goes to several devices, one after the other, and a read goes to one. A reader who has
+//! seen a value must not see an older one afterwards, whichever device it asks then; and what was
+//! acknowledged must be seen by whoever comes after.
+//!
+//! # The picture
+//!
+//! ```text
+//!   stripe (of 1024, by the key's hash)
+//!     sequencer   held by whoever writes one of its keys, from the decision to the last copy that
+//!                 it waits for: writes of a key come one after the other
+//!     word        how many entries are open: 0 is the usual case, and all a reader looks at;
+//!                 and how many writes have begun
+//!     entries     hash | sequence | asked: the device to read | done: devices that have it
+//!                 | on the way: the place in a device's ring where the write lies
+//! ```
+//!
+//! **Readers** see that no entry is open: then every current member has the newest, and any will do.
+//! Else they look for their key's. While no device is known to have the write (*done* is empty) all
+//! of them ask the same device, *asked*: one device by itself never goes back. As soon as one is
+//! done they ask any that is.
+//!
+//! **Writers** make the entry before any device is told. The device that is asked is a current one,
+//! and the last of those that the write waits for, so that what a reader finds there is on all of
+//! them, and a write that fails on the way can be taken back unseen.
+//!
+//! A reader decides first and asks then. What it finds is at least as new as what was the newest
+//! when it decided; but it may be too new: a write that has begun since, of which the device that
+//! others are asked to read has nothing yet, or which is taken back. So before it shows what it has
+//! found it looks whether a write has begun in the stripe since it decided, and decides again.
+//!
+//! **Processors** that make a write from their ring do not come here: they say how far they are
+//! ([`track`](crate::in_flight::track)), once for many writes, and whoever comes to the entry sees whether that is past it.
+//! Else every entry would go from the writer's processor to theirs and back. So an entry may be there
+//! after all have the write: until the next who looks at the stripe.
+//!
+//! A write that waits for the asked device alone is on its way before that has it, and is told of by one store
+//! in its stripe ([`plain`]): who locks the entries next notes it there, before anybody looks at them.
+//!
+//! Two keys with one hash are taken for one here, which costs a moment and nothing else.
+
+mod entry;
+mod fast;
+mod indeterminate;
+mod key_lock;
+mod many;
+pub(crate) mod track;
+
+use entry::Write;
+pub(crate) use entry::{Entry, Known};
+pub(crate) use indeterminate::{Doubt, Old, Torn};
+pub(crate) use key_lock::Turn;
+
+use crate::in_flight::track::{OnTheWay, Way};
+use coreplane_pmem::spin::{Held, Lock};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Stripes of a matrix.
+const STRIPES: usize = 1024;
+
+use crate::shape::position::Devices;
+/// Mostly there is one, of a write that all have by now: it is where the stripe is.
+type Entries = SmallVec<[Entry; 1]>;
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Stripe {
+    entries: Lock<Entries>,
+    sequencer: Lock<()>,
+    /// Those that have waited for the turn for long, and still do.
+    overdue: AtomicU32,
+    /// The last write that was made on the device that it waits for, of those that are told without the
+    /// lock of the entries.
+    made: AtomicU64,
+}
+
+/// Beside the devices that have a write, so much further up: those that have failed to make it and
+/// could not be left out. They never will.
+const GIVEN_UP: u32 = Devices::BITS / 2;
+
+/// The devices that have a write.
+const MADE: Devices = (1 << GIVEN_UP) - 1;
+
+/// The bits of a stripe's word that count open entries. Those above count writes that have begun.
+const OPEN_BITS: u32 = 24;
+const OPEN: u64 = (1 << OPEN_BITS) - 1;
+
+/// The entries of all keys.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    /// Of each stripe, changed by whoever has locked its entries. Apart from them: what readers look
+    /// at fits into the first cache.
+    words: Box<[AtomicU64]>,
+    stripes: Box<[Stripe]>,
+    /// Writes that were taken back after a device that is read had them.
+    taken_back: AtomicU64,
+    /// Tombstones that devices were given since they could last let go of any, about.
+    tombstones: AtomicU64,
+    /// Batches over several groups that are being made.
+    held: AtomicU64,
+    /// The least sequence of a write that is in doubt, and perhaps is no more; all ones: none.
+    doubt: AtomicU64,
+    /// Held by whoever adds a doubt, or looks which there are.
+    doubting: Mutex<()>,
+}
+
+/// The word of a key's stripe when a reader decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen(u64);
+
+/// Where to read a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Current {
+    /// Every member is current.
+    All,
+    /// These are.
+    Some(Devices),
+    /// This is the one to ask.
+    Ask(u8),
+    /// Nobody may be asked now.
+    Wait,
+}
+
+impl Pending {
+    pub(crate) fn new() -> Self {
+        let words = (0..STRIPES).map(|_| AtomicU64::new(0)).collect();
+        let stripe = |_| {
+            let (entries, sequencer) = (Lock::new(Entries::new()), Lock::new(()));
+            Stripe { entries, sequencer, overdue: AtomicU32::new(0), made: AtomicU64::new(0) }
+        };
+        let stripes = (0..STRIPES).map(stripe).collect();
+        let [taken_back, tombstones, held] = [const { AtomicU64::new(0) }; 3];
+        let (doubt, doubting) = (AtomicU64::new(u64::MAX), Mutex::default());
+        Self { words, stripes, taken_back, tombstones, held, doubt, doubting }
+    }
+
+    /// The number of a key's stripe. Who takes several turns takes them in this order.
+    #[inline]
+    pub(crate) fn stripe_of(hash: u64) -> usize {
+        hash as usize % STRIPES
+    }
+
+    #[inline]
+    fn word(&self, hash: u64) -> u64 {
+        self.words[Self::stripe_of(hash)].load(Ordering::Acquire)
+    }
+
+    /// True if no key of the stripe has an entry.
+    #[inline]
+    pub(crate) fn is_quiet(&self, hash: u64) -> bool {
+        self.word(hash) & OPEN == 0
+    }
+
+    /// What to hold against [`Self::has_begun_since`]; to be asked before [`Self::current`].
+    #[inline]
+    pub(crate) fn see(&self, hash: u64) -> Seen {
+        Seen(self.word(hash))
+    }
+
+    /// True if a write of a key of the stripe has begun since.
+    #[inline]
+    pub(crate) fn has_begun_since(&self, hash: u64, seen: Seen) -> bool {
+        self.word(hash) >> OPEN_BITS != seen.0 >> OPEN_BITS
+    }
+
+    /// Where to read a key of a group whose members these are.
+    #[inline]
+    pub(crate) fn current(&self, hash: u64, members: Devices) -> Current {
+        match self.entry(hash) {
+            None => Current::All,
+            Some(Known { is_held: true, .. }) => Current::Wait,
+            Some(Known { done: 0, asked, .. }) if members & 1 << asked != 0 => Current::Ask(asked),
+            // Who has it is gone, and who has not will have it soon.
+            Some(Known { done, .. }) if done & members == 0 => Current::Wait,
+            Some(Known { done, .. }) => Current::Some(done & members),
+        }
+    }
+
+    /// The entry of a key.
+    #[inline]
+    pub(crate) fn entry(&self, hash: u64) -> Option<Known> {
+        if self.is_quiet(hash) { None } else { self.entry_there(hash) }
+    }
+
+    #[inline(never)]
+    fn entry_there(&self, hash: u64) -> Option<Known> {
+        let stripe = Self::stripe_of(hash);
+        let mut entries = self.entries(stripe);
+        self.sweep(stripe, &mut entries, 0);
+        entries.iter().find(|entry| entry.hash == hash).map(Entry::known)
+    }
+
+    /// Entries go that are over; and so many writes begin.
+    #[inline]
+    fn sweep(&self, stripe: usize, entries: &mut Held<'_, Entries>, begun: u64) {
+        entries.retain_mut(|entry| !entry.look(&mut None));
+        self.count(stripe, entries.len(), begun);
+    }
+
+    /// A write is about to be made, by whoever has the turn; its number. It takes the place of the key's
+    /// entry, if there is one.
+    pub(crate) fn begin(&self, entry: Entry) {
+        let stripe = Self::stripe_of(entry.hash);
+        self.begin_in(stripe, &mut self.entries(stripe), entry, None);
+    }
+
+    #[inline]
+    fn begin_in(
+        &self,
+        stripe: usize,
+        entries: &mut Held<'_, Entries>,
+        mut entry: Entry,
+        way: Option<Way<'_>>,
+    ) -> u64 {
+        let number = (self.words[stripe].load(Ordering::Relaxed) >> OPEN_BITS) + 1;
+        entry.write.number = number;
+        let mut come = None;
+        entries.retain_mut(|entry| !entry.look(&mut come));
+        entry.write.on_the_way = way.map(|way| OnTheWay::instead_of(come, way));
+        match entries.iter_mut().find(|known| known.hash == entry.hash) {
+            Some(known) => {
+                std::mem::swap(known, &mut entry);
+                known.doubt = entry.doubt.take();
+                let before = if entry.write.done == 0 { entry.before } else { Some(entry.write) };
+                known.before = before;
+            }
+            None => entries.push(entry),
+        }
+        self.count(stripe, entries.len(), 1);
+        number
+    }
+
+    /// Notes how many entries a stripe has, and writes that begin. The caller has locked the
+    /// entries.
+    #[inline]
+    fn count(&self, stripe: usize, open: usize, begun: u64) {
+        let word = &self.words[stripe];
+        let before = (word.load(Ordering::Relaxed) >> OPEN_BITS).wrapping_add(begun);
+        word.store(before << OPEN_BITS | open as u64 & OPEN, Ordering::Release);
+    }
+
+    /// A write was not made: what there was before is so again, with what has become of it since.
+    pub(crate) fn refuse(&self, hash: u64, members: Devices) {
+        self.end(hash, |entry| {
+            let Some(mut before) = entry.before.take() else { return true };
+            let _come = before.look();
+            (entry.write, entry.wanted, entry.is_held) = (before, members, false);
+            entry.is_over()
+        });
+    }
+
+    /// Readers need not wait any more.
+    pub(crate) fn let_go(&self, hash: u64) {
+        self.end(hash, |entry| {
+            entry.is_held = false;
+            false
+        });
+    }
+
+    /// These devices have the write of this sequence. The entry goes when all `members` have it.
+    pub(crate) fn done(&self, hash: u64, sequence: u64, devices: Devices, members: Devices) {
+        self.done_and(hash, sequence, (devices, None), members);
+    }
+
+    /// The same; and it is on the way to another.
+    pub(crate) fn done_and(
+        &self,
+        hash: u64,
+        sequence: u64,
+        (devices, on_the_way): (Devices, Option<OnTheWay>),
+        members: Devices,
+    ) {
+        self.end(hash, |entry| {
+            if let Some(write) = entry.write_of(sequence) {
+                write.done |= devices;
+                write.on_the_way = on_the_way.or(write.on_the_way.take());
+            }
+            entry.wanted = members;
+            entry.is_over()
+        });
+    }
+
+    /// The members that have the newest of a key, or will.
+    pub(crate) fn reached(&self, hash: u64, members: Devices) -> Devices {
+        match self.entry(hash) {
+            // While it is being made nobody has failed to yet.
+            Some(Known { is_held: false, done, .. }) => members & (done | !(done >> GIVEN_UP)),
+            _ => members,
+        }
+    }
+
+    /// Drops the key's entry if `is_over`.
+    #[inline]
+    fn end(&self, hash: u64, is_over: impl FnOnce(&mut Entry) -> bool) {
+        let stripe = Self::stripe_of(hash);
+        let mut entries = self.entries(stripe);
+        if let Some(at) = entries.iter().position(|entry| entry.hash == hash)
+            && is_over(&mut entries[at])
+        {
+            entries.swap_remove(at);
+            self.count(stripe, entries.len(), 0);
+        }
+    }
+
+    /// A device that was filled has all that is made: of writes from before it came nobody else tells.
+    /// `of_group` says which keys are its group's.
+    pub(crate) fn filled(&self, device: u8, of_group: impl Fn(u64) -> bool) {
+        for number in 0..STRIPES {
+            let mut entries = self.entries(number);
+            for entry in entries.iter_mut().filter(|entry| of_group(entry.hash)) {
+                let both = [Some(&mut entry.write), entry.before.as_mut()];
+                // Not of what nobody has yet, or of which nobody knows who has it.
+                for write in both.into_iter().flatten().filter(|write| write.done & MADE != 0) {
+                    write.done |= 1 << device;
+                }
+            }
+        }
+    }
+
+    /// The members are others now, or have made all that they were given: entries go that all of
+    /// them have. `of_group` says which keys are theirs, by their hashes.
+    pub(crate) fn settle(&self, members: Devices, of_group: impl Fn(u64) -> bool) {
+        for number in 0..STRIPES {
+            let mut entries = self.entries(number);
+            for entry in entries.iter_mut().filter(|entry| of_group(entry.hash)) {
+                entry.wanted = members;
+            }
+            self.sweep(number, &mut entries, 0);
+        }
+    }
+
+    /// Nothing is there of any key, on any device. The caller has all turns.
+    pub(crate) fn forget(&self) {
+        for number in 0..STRIPES {
+            let mut entries = self.entries(number);
+            entries.clear();
+            self.count(number, 0, 1);
+        }
+        self.doubt.store(u64::MAX, Ordering::Release);
+    }
+
+    /// Bytes of DRAM.
+    pub(crate) fn dram_bytes(&self) -> u64 {
+        (size_of_val(&*self.stripes) + size_of_val(&*self.words)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::in_flight::track::Track;
+    use std::sync::Arc;
+
+    const MEMBERS: Devices = 0b111;
+
+    fn entry(sequence: u64, asked: u8) -> Entry {
+        Entry::new(7, sequence, asked, false)
+    }
+
+    #[test]
+    fn a_key_is_read_where_it_is_newest() {
+        let pending = Pending::new();
+        assert_eq!(pending.current(7, MEMBERS), Current::All);
+        pending.begin(entry(1, 2));
+        assert_eq!(pending.current(7, MEMBERS), Current::Ask(2));
+        assert_eq!(pending.current(8, MEMBERS), Current::All, "another key");
+        pending.done(7, 1, 1 << 2, MEMBERS);
+        assert_eq!(pending.current(7, MEMBERS), Current::Some(0b100));
+        pending.done(7, 1, 1 << 0, MEMBERS);
+        assert_eq!(pending.current(7, MEMBERS), Current::Some(0b101));
+        // A newer one; what comes late of the older one does not count for it.
+        pending.begin(entry(2, 0));
+        pending.done(7, 1, 1 << 1, MEMBERS);
+        assert_eq!(pending.current(7, MEMBERS), Current::Ask(0));
+        (0..3).for_each(|device| pending.done(7, 2, 1 << device, MEMBERS));
+        assert_eq!(pending.current(7, MEMBERS), Current::All);
+        assert!(pending.is_quiet(7));
+    }
+
+    #[test]
+    fn what_was_refused_leaves_what_was_before() {
+        let pending = Pending::new();
+        pending.begin(entry(1, 2));
+        pending.done(7, 1, 1 << 2, MEMBERS);
+        pending.begin(entry(2, 2));
+        pending.refuse(7, MEMBERS);
+        assert_eq!(pending.current(7, MEMBERS), Current::Some(0b100));
+        // What came of the one before meanwhile is not forgotten.
+        pending.begin(entry(3, 2));
+        pending.done(7, 1, 1 << 0, MEMBERS);
+        pending.done(7, 1, 1 << 1, MEMBERS);
+        pending.refuse(7, MEMBERS);
+        assert_eq!(pending.current(7, MEMBERS), Current::All);
+        pending.begin(Entry::new(9, 3, 1, false));
+        pending.refuse(9, MEMBERS);
+        assert_eq!(pending.current(9, MEMBERS), Current::All);
+    }
+
+    /// What lies in a ring is known to be made when the processor is past it, without a word of it.
+    #[test]
+    fn what_is_on_the_way_comes() {
+        let pending = Pending::new();
+        let track = Arc::new(Track::new());
+        let write = |sequence, place| {
+            pending.begin(entry(sequence, 1));
+            let way = (0b10, Some(OnTheWay::new(&track, place, 0)));
+            pending.done_and(7, sequence, way, 0b11);
+        };
+        write(1, 2);
+        assert_eq!(pending.current(7, 0b11), Current::Some(0b10));
+        track.come_to(2);
+        assert_eq!(pending.current(7, 0b11), Current::All);
+        assert!(pending.is_quiet(7), "who looks takes it away");
+        // The one before is on its way still when a newer one begins, which is refused.
+        write(2, 4);
+        pending.begin(entry(3, 1));
+        pending.refuse(7, 0b11);
+        assert_eq!(pending.current(7, 0b11), Current::Some(0b10));
+        pending.begin(entry(4, 1));
+        track.come_to(4);
+        pending.refuse(7, 0b11);
+        assert_eq!(pending.current(7, 0b11), Current::All);
+        // What was not made has not come, and nobody else will have it.
+        write(5, 6);
+        track.stop(6);
+        pending.give_up(7, (0, b"key"), 5, 0);
+        track.come_to(8);
+        assert_eq!(pending.current(7, 0b11), Current::Some(0b10));
+        assert_eq!((pending.reached(7, 0b11), pending.reached(7, 0b01)), (0b10, 0));
+        // Who was told of each from then on need not look.
+        write(6, 8);
+        pending.done(7, 6, 0b01, 0b11);
+        assert_eq!(pending.current(7, 0b11), Current::All);
+    }
+
+    /// A write that all had but one, which left and came back: nobody is left to wait for.
+    #[test]
+    fn who_was_filled_has_what_was_made_before() {
+        let pending = Pending::new();
+        pending.begin(entry(1, 0));
+        pending.done(7, 1, 1, MEMBERS);
+        pending.begin(Entry::new(9, 2, 0, false));
+        pending.filled(2, |hash| hash == 7 || hash == 9);
+        assert_eq!(pending.current(7, MEMBERS), Current::Some(0b101));
+        assert_eq!(pending.current(9, MEMBERS), Current::Ask(0), "it is not made yet");
+        pending.filled(1, |hash| hash == 7);
+        pending.settle(MEMBERS, |_| true);
+        assert_eq!(pending.current(7, MEMBERS), Current::All);
+    }
+
+    #[test]
+    fn a_write_that_has_begun_is_told_from_one_that_was_done() {
+        let pending = Pending::new();
+        pending.begin(entry(1, 2));
+        let seen = pending.see(7);
+        pending.done(7, 1, MEMBERS, MEMBERS);
+        assert!(pending.is_quiet(7) && !pending.has_begun_since(7, seen));
+        pending.begin(entry(2, 2));
+        pending.refuse(7, MEMBERS);
+        assert!(pending.is_quiet(7) && pending.has_begun_since(7, seen), "taken back, and seen");
+        assert!(!pending.has_begun_since(8, pending.see(8)), "another stripe");
+    }
+
+    #[test]
+    fn who_has_given_up_is_not_waited_for() {
+        let pending = Pending::new();
+        pending.begin(entry(1, 1));
+        pending.done(7, 1, 0b10, 0b11);
+        assert_eq!(pending.reached(7, 0b01), 0b01, "the other may get it still");
+        pending.give_up(7, (0, b"key"), 1, 0);
+        assert_eq!((pending.reached(7, 0b01), pending.reached(7, 0b111)), (0, 0b110));
+        pending.begin(entry(2, 0));
+        assert_eq!(pending.reached(7, 0b01), 0b01, "another is being made");
+        pending.refuse(7, 0b01);
+        assert_eq!(pending.reached(7, 0b01), 0, "it is so again");
+        pending.filled(0, |_| true);
+        assert_eq!(pending.reached(7, 0b01), 0b01, "another is in its place");
+    }
+
+    #[test]
+    fn nobody_is_asked_who_is_no_member() {
+        let pending = Pending::new();
+        pending.begin(entry(1, 2));
+        pending.done(7, 1, 1 << 2, MEMBERS);
+        assert_eq!(pending.current(7, 0b011), Current::Wait, "its only holder is gone");
+        pending.done(7, 1, 1 << 0, 0b011);
+        assert_eq!(pending.current(7, 0b011), Current::Some(0b001));
+        pending.settle(0b001, |hash| hash == 7);
+        assert!(pending.is_quiet(7), "all that are left have it");
+    }
+}

@@ -1,0 +1,44 @@
+//! A group put together, which tells the matrix of failed devices.
+
+use super::Shared;
+use crate::device::Device;
+use crate::filter::{CAPACITY_MIN, Filter};
+use crate::group::{Demote, Group, Parts, Renew, Rules};
+use crate::in_flight::Pending;
+use coreplane_engine::{Error, Result};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+
+/// Puts a group together, none of whose keys its filter knows yet.
+pub(crate) fn assemble_group(
+    shared: &Weak<Shared>,
+    number: u16,
+    (devices, primary): (Vec<Arc<Device>>, u8),
+    (pending, sequence, rules): (Arc<Pending>, Arc<AtomicU64>, Rules),
+) -> Result<Arc<Group>> {
+    let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
+    let (shared, of_renew) = (shared.clone(), shared.clone());
+    let demote: Demote = Box::new(move |position, device| match shared.upgrade() {
+        Some(shared) => shared.demote(position, device),
+        None => Err(Error::Closed),
+    });
+    let renew: Renew = Box::new(move |whose, known, sequence| match of_renew.upgrade() {
+        Some(shared) => shared.keep_uncertain(whose, known, sequence),
+        None => Err(Error::Closed),
+    });
+    let filter = Filter::with_capacity(CAPACITY_MIN);
+    let filter = filter.map_err(|error| Error::Unusable(error.to_string()))?;
+    let of_group = Parts {
+        number,
+        devices,
+        members,
+        primary,
+        filter,
+        pending,
+        sequence,
+        rules,
+        demote,
+        renew,
+    };
+    Ok(Arc::new(Group::new(of_group)))
+}

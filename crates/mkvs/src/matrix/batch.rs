@@ -1,0 +1,470 @@
+//! Batches: in one group or over several, all of it or none.
+//!
+//! The turns of all keys are taken, in the order of their stripes. In one group a batch is one call
+//! of each device's engine, which makes all of it or none, and readers go to one device until all
+//! that the write waits for have it.
+//!
+//! Over several groups it is first written down as a whole ([`intent`](crate::matrix::intent)); then made in
+//! each; then the intent is deleted. Meanwhile readers of its keys wait, so that nobody sees a part.
+
+use crate::device::decision::Decided;
+use crate::device::{Device, Job, make};
+use crate::filter::hash_of;
+use crate::group::rollback::taken_back;
+use crate::group::{Group, NotMade};
+use crate::in_flight::Old;
+use crate::in_flight::{Entry, Pending, Torn, Turn};
+use crate::matrix::Shared;
+use crate::matrix::intent::{Intent, Lost, Step as Planned};
+use crate::membership::states::Moment;
+use crate::shape::order::Order;
+use crate::shape::position::Devices;
+use crate::stats::counters::Count;
+use coreplane_engine::{
+    Batch, Change, Completion, Error, Record, Result, Ticket, WriteOptions, Written,
+};
+use coreplane_pmem::spin::Backoff;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A change, and what there was before.
+struct Step<'b> {
+    change: &'b Change,
+    hash: u64,
+    old: Old,
+}
+
+/// The group in which a batch failed, the device if it was one, and how.
+type Failed = (u16, Option<Arc<Device>>, Error);
+
+/// What came of a batch.
+enum Made {
+    All,
+    /// It is made; but a device could not be told, and whoever opens the matrix may take it back.
+    Perhaps(Error),
+    /// It was taken back.
+    Nothing(Failed),
+}
+
+/// What a batch does in one group.
+struct Share<'b> {
+    group: &'b Arc<Group>,
+    steps: Vec<Step<'b>>,
+    batch: Arc<Batch>,
+    /// The devices in their order, once that is known.
+    order: Option<Order>,
+    /// Devices that it was made on.
+    made: Devices,
+    /// The states of the group by which those are enough.
+    then: Option<Moment>,
+}
+
+impl Share<'_> {
+    fn hashes(&self) -> Vec<u64> {
+        self.steps.iter().map(|step| step.hash).collect()
+    }
+}
+
+impl Shared {
+    /// Makes all changes of a batch or none; durable when it returns.
+    ///
+    /// # Errors
+    /// As a write of each, and [`Error::BatchTooLarge`].
+    pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        self.check_writable()?;
+        self.check_batch(batch)?;
+        if self.relaxed.is_first(options) {
+            self.note_relaxed()?;
+        }
+        let mut applied = self.apply_in_turn(batch, options);
+        // Without the turns, for which it waits.
+        if let Err(error) = &applied
+            && self.make_space(error, options.is_vital)
+        {
+            applied = self.apply_in_turn(batch, options);
+        }
+        let written = applied?;
+        self.look_after_all(batch, written.sequence);
+        Ok(written)
+    }
+
+    fn apply_in_turn(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        let mut changes: BTreeMap<&[u8], &Change> = BTreeMap::new();
+        // Of several of one key the last counts.
+        changes.extend(batch.changes().iter().map(|change| (change.key(), change)));
+        let _turns = self.turns_to_write(&changes);
+        let given = options.sequence;
+        self.make_way_for(given)?;
+        // Before anything is looked at, as the filters want it.
+        let counting: Vec<_> = self.groups.iter().map(|group| group.filter.change()).collect();
+        self.check_writable()?;
+        loop {
+            // Within the turns, so that it is above all that was written to these keys; anew each
+            // time, since what was taken back is newer than what was tried.
+            let sequence = self.groups[0].draw(given);
+            let options = WriteOptions {
+                sequence: Some(sequence),
+                durability: self.relaxed.raised(options),
+                completion: Completion::Wait,
+                expires_at: None,
+                ..*options
+            };
+            let nothing = Written { sequence, ticket: Ticket::DURABLE, replaced: false };
+            let mut shares = self.shares(&changes, given)?;
+            if shares.is_empty() {
+                return Ok(nothing);
+            }
+            let replaced = shares.iter().flat_map(|it| &it.steps).any(|step| step.old.is_some());
+            let (group, device, error) = match self.make_shares(&mut shares, &options, &counting)? {
+                Made::Nothing(failed) => failed,
+                made => {
+                    self.note_made(&shares, sequence);
+                    return match made {
+                        Made::Perhaps(error) => Err(error),
+                        _ => Ok(Written { replaced, ..nothing }),
+                    };
+                }
+            };
+            if given.is_some() {
+                let is_made = shares.iter().any(|share| share.made != 0);
+                return Err(if is_made { taken_back(given, error) } else { error });
+            }
+            let Some(device) = device else { return Err(error) };
+            self.groups[usize::from(group)].go_on_without(&device, error)?;
+        }
+    }
+
+    /// A batch was made: what it has written is in the groups that its slots move to as well, and counted.
+    fn note_made(&self, shares: &[Share<'_>], sequence: u64) {
+        self.write_shares_ahead(shares, sequence);
+        self.counters.add(Count::Batches, 1);
+        for step in shares.iter().flat_map(|share| &share.steps) {
+            let is_put = matches!(step.change, Change::Put { .. });
+            self.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
+            self.pending.keep_tombstones(u64::from(!is_put));
+        }
+    }
+
+    /// The turns of all keys, none of which is in a slot that changes hands just now.
+    fn turns_to_write(&self, changes: &BTreeMap<&[u8], &Change>) -> Vec<Turn<'_>> {
+        let mut backoff = Backoff::new();
+        loop {
+            let turns = self.turns(changes.keys().map(|key| hash_of(key)));
+            if !changes.keys().any(|key| self.owners.of(hash_of(key)).is_frozen()) {
+                return turns;
+            }
+            drop(turns);
+            backoff.wait();
+        }
+    }
+
+    /// Writes what is in slots that move to the groups that they move to.
+    fn write_shares_ahead(&self, shares: &[Share<'_>], sequence: u64) {
+        for step in shares.iter().flat_map(|share| &share.steps) {
+            if let Some(to) = self.owners.of(step.hash).to() {
+                self.write_ahead(to, step.hash, &Decided::of(step.change), sequence);
+            }
+        }
+    }
+
+    fn check_batch(&self, batch: &Batch) -> Result<()> {
+        let (len, max) = (batch.len(), self.limits.batch_len_max);
+        if len > max {
+            return Err(Error::BatchTooLarge { len, max });
+        }
+        for change in batch.changes() {
+            self.check_key(change.key())?;
+            let max = self.limits.value_len_max;
+            if let Change::Put { value, .. } = change
+                && value.len() > max
+            {
+                return Err(Error::ValueTooLong { len: value.len(), max });
+            }
+        }
+        Ok(())
+    }
+
+    /// The turns of all these keys, in the order in which everybody takes them.
+    pub(crate) fn turns(&self, hashes: impl Iterator<Item = u64>) -> Vec<Turn<'_>> {
+        let mut stripes: Vec<usize> = hashes.map(Pending::stripe_of).collect();
+        stripes.sort_unstable();
+        stripes.dedup();
+        stripes.into_iter().map(|stripe| self.pending.turn(stripe)).collect()
+    }
+
+    /// What is to be done in each group, in sight of what is there. What is deleted and not there
+    /// is left out, unless a sequence is given; then what is older than what is there.
+    fn shares<'b>(
+        &'b self,
+        changes: &BTreeMap<&[u8], &'b Change>,
+        given: Option<u64>,
+    ) -> Result<Vec<Share<'b>>> {
+        let mut by_group: BTreeMap<u16, Vec<Step<'b>>> = BTreeMap::new();
+        for (key, change) in changes {
+            let hash = hash_of(key);
+            let (mut old, mut newest) = (None, None);
+            // It may be written anew, with a checksum of its own.
+            self.find_sound(hash, key, &mut |record: Record<'_>| {
+                old = Some((record.value.to_vec(), record.expires_at));
+                newest = Some(record.sequence);
+            })?;
+            let is_idle = match given {
+                Some(given) if newest.is_none() => {
+                    self.is_outdated(self.group_of(hash), key, given)?
+                }
+                Some(given) => newest >= Some(given),
+                None => old.is_none() && matches!(change, Change::Delete { .. }),
+            };
+            if is_idle {
+                continue;
+            }
+            let step = Step { change, hash, old };
+            by_group.entry(self.group_of(hash).number).or_default().push(step);
+        }
+        let share = |(number, steps): (u16, Vec<Step<'b>>)| {
+            let mut batch = Batch::new();
+            for step in &steps {
+                batch.push(step.change.clone());
+            }
+            let group = &self.groups[usize::from(number)];
+            Share { group, steps, batch: Arc::new(batch), order: None, made: 0, then: None }
+        };
+        Ok(by_group.into_iter().map(share).collect())
+    }
+
+    /// Makes all of it; or none, and says which device refused, and how.
+    fn make_shares(
+        &self,
+        shares: &mut [Share<'_>],
+        options: &WriteOptions,
+        counting: &[crate::filter::Change<'_>],
+    ) -> Result<Made> {
+        let sequence = options.sequence.unwrap_or_default();
+        let is_held = shares.len() > 1;
+        shares.iter_mut().try_for_each(Share::choose_devices)?;
+        let _holding = is_held.then(|| self.pending.hold());
+        for share in shares.iter() {
+            let asked = share.order.as_ref().map_or(0, Order::asked);
+            for step in &share.steps {
+                self.pending.begin(Entry::new(step.hash, sequence, asked, is_held));
+            }
+        }
+        let _publishing = self.isolation.begin();
+        // Drawn now, within the turns: whatever is written to these keys later is newer.
+        let undone = self.groups[0].draw(None);
+        let intent = is_held.then(|| self.write_intent(shares, (sequence, undone))).transpose();
+        let (intent, failed) = match intent {
+            Ok(intent) => {
+                let made = self.make_on_devices(shares, options);
+                let follow = |share: &mut Share<'_>| self.let_follow(share, options);
+                (intent, made.or_else(|| shares.iter_mut().find_map(follow)))
+            }
+            Err(failed) => (None, Some(failed)),
+        };
+        let mut taken_back = Ok(());
+        if failed.is_some() {
+            // From here on whoever finds the intent takes the batch back.
+            let refused = intent.map_or(Ok(()), |number| self.refuse_intent(&shares[0], number));
+            taken_back = refused.and_then(|()| self.take_back(shares, undone));
+        } else {
+            for share in shares.iter() {
+                let change = &counting[usize::from(share.group.number)];
+                for step in &share.steps {
+                    match (step.change, &step.old) {
+                        (Change::Put { .. }, None) => drop(change.insert(step.hash)),
+                        (Change::Delete { .. }, Some(_)) => change.remove(step.hash),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        let least = sequence.min(undone);
+        let mut is_dropped = Ok(());
+        if let Some(number) = intent.filter(|_| taken_back.is_err()) {
+            // The scrub takes it back, or whoever opens the matrix.
+            let group = shares[0].group.number;
+            self.intents.lose(Lost { number, group, least, is_over: false });
+        } else if let Some(number) = intent {
+            is_dropped = self.drop_intent(&shares[0], number, least);
+        }
+        if failed.is_some() {
+            self.pending.count_taken_back();
+            let is_torn = taken_back.is_err();
+            for share in shares.iter() {
+                let (made, asked) = (share.made, share.order.as_ref().map_or(0, Order::asked));
+                for step in &share.steps {
+                    // What was found is known to be what was written last.
+                    let (old, known) = (Some(step.old.clone()), u64::MAX);
+                    let torn = || Torn { made, asked, old, known };
+                    share.group.refuse(step.hash, step.change.key(), is_torn.then(torn));
+                }
+            }
+        }
+        if let Some(failed) = failed {
+            return taken_back.map(|()| Made::Nothing(failed));
+        }
+        shares.iter().for_each(|share| self.release(share, sequence));
+        Ok(is_dropped.map_or_else(Made::Perhaps, |()| Made::All))
+    }
+
+    /// The others follow: while the intent is still there, since a member that leaves meanwhile may have been one
+    /// that has it. Says what failed then.
+    fn let_follow(&self, share: &mut Share<'_>, options: &WriteOptions) -> Option<Failed> {
+        loop {
+            for device in share.group.of(share.group.followers() & !share.made) {
+                let (batch, hashes) = (Arc::clone(&share.batch), share.hashes());
+                let job = Job { batch, options: *options, hashes };
+                share.group.follow_all(device, job);
+            }
+            if share.then.is_none_or(|then| share.group.is_as_then(then)) {
+                return None;
+            }
+            let failed = self.make_on_devices(std::slice::from_mut(share), options);
+            if failed.is_some() {
+                return failed;
+            }
+        }
+    }
+
+    /// It is seen.
+    fn release(&self, share: &Share<'_>, sequence: u64) {
+        for step in &share.steps {
+            self.pending.let_go(step.hash);
+            self.pending.done(step.hash, sequence, share.made, share.group.followers());
+        }
+    }
+
+    /// Makes every share on the devices that are waited for; says what failed.
+    fn make_on_devices(&self, shares: &mut [Share<'_>], options: &WriteOptions) -> Option<Failed> {
+        for share in shares {
+            let group = share.group;
+            let make_on = |device: &Arc<Device>| {
+                let (batch, options) = (Arc::clone(&share.batch), *options);
+                group.call(device, move |engine| make(engine, &batch, &options))
+            };
+            let Some(order) = &share.order else { continue };
+            match group.copy(order, share.made, make_on) {
+                Ok((made, then)) => (share.made, share.then) = (made, Some(then)),
+                Err(NotMade { made, device, error }) => {
+                    share.made = made;
+                    return Some((group.number, device, error));
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes back what was made.
+    fn take_back(&self, shares: &[Share<'_>], undone: u64) -> Result<()> {
+        // Where nothing was made there is nothing to take back, and perhaps no space for it.
+        for share in shares.iter().filter(|share| share.made != 0) {
+            let sequence = Some(undone);
+            let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
+            share.group.restore(share.made, |device, is_spared| {
+                share.steps.iter().try_for_each(|step| {
+                    let put = step.old.as_ref().map(|(value, at)| (value.as_slice(), *at));
+                    let old = Decided { key: step.change.key(), put };
+                    old.restore(&*device.engine, &options, is_spared)
+                })
+            })?;
+            for step in &share.steps {
+                self.give_anew_after_refusal(step.hash, step.change.key());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes down the whole of a batch on all members of its first group; durable when it returns.
+    fn write_intent(
+        &self,
+        shares: &[Share<'_>],
+        (made, undone): (u64, u64),
+    ) -> std::result::Result<u32, Failed> {
+        let group = shares[0].group;
+        let number = self.intents.take().map_err(|error| (group.number, None, error))?;
+        let steps = shares.iter().flat_map(|share| &share.steps);
+        let plan = |step: &Step<'_>| Planned { change: step.change.clone(), old: step.old.clone() };
+        let intent = Intent { made, undone, steps: steps.map(plan).collect() };
+        for device in share_members(&shares[0]) {
+            if let Err(error) = intent.write(&*device.engine, number) {
+                let is_member = group.members() & 1 << device.number != 0;
+                if !is_member && group.drop_member(device).is_ok() {
+                    // It does not become one, and that is no reason to refuse anything.
+                    continue;
+                }
+                let dropped = share_members(&shares[0]).try_for_each(|device| {
+                    // Whoever opens the matrix must not find it and make it.
+                    let dropped = Intent::drop(&*device.engine, number);
+                    dropped.or_else(|error| {
+                        device.note_failure(&error);
+                        group.drop_member(device)
+                    })
+                });
+                let (at, least) = (group.number, made.min(undone));
+                match dropped {
+                    Ok(()) => self.intents.give_back(number),
+                    Err(_) => {
+                        self.intents.lose(Lost { number, group: at, least, is_over: false });
+                    }
+                }
+                return Err((group.number, Some(Arc::clone(device)), error));
+            }
+        }
+        Ok(number)
+    }
+
+    /// Deletes the intent of a batch that is over. Who cannot be told is no member any more.
+    ///
+    /// # Errors
+    /// If there is one who cannot be told and is the last of its group: it is made again then, or taken back
+    /// again, when the matrix is opened, unless it can be deleted before.
+    fn drop_intent(&self, share: &Share<'_>, number: u32, least: u64) -> Result<()> {
+        let mut is_dropped = Ok(());
+        for device in share_members(share) {
+            if let Err(error) = Intent::drop(&*device.engine, number) {
+                device.note_failure(&error);
+                if share.group.drop_member(device).is_err() {
+                    let at = format!("g{}d{}", share.group.number, device.number);
+                    is_dropped = Err(Error::Unusable(format!(
+                        "the batch was made, and {at} could not note that ({error}): it may be taken back \
+                         when the matrix is opened again"
+                    )));
+                }
+            }
+        }
+        match is_dropped {
+            Ok(()) => self.intents.give_back(number),
+            Err(_) => {
+                let group = share.group.number;
+                self.intents.lose(Lost { number, group, least, is_over: true });
+            }
+        }
+        is_dropped
+    }
+
+    /// The batch of an intent is not to be made; durable when it returns. Who cannot be told is no
+    /// member any more.
+    fn refuse_intent(&self, share: &Share<'_>, number: u32) -> Result<()> {
+        for device in share_members(share) {
+            if let Err(error) = Intent::refuse(&*device.engine, number) {
+                device.note_failure(&error);
+                share.group.drop_member(device)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn share_members<'a>(share: &'a Share<'_>) -> impl Iterator<Item = &'a Arc<Device>> {
+    // Those too that may be members by the time of the answer.
+    let now = share.group.standings.now();
+    share.group.of(now.members() | now.candidates())
+}
+
+impl Share<'_> {
+    /// The devices that are waited for, all of which have the newest of all keys, and the others.
+    fn choose_devices(&mut self) -> Result<()> {
+        self.order = Some(self.group.order_of(&self.hashes())?);
+        Ok(())
+    }
+}

@@ -1,0 +1,244 @@
+//! Going through all records: group after group, each on a device that has all of it.
+
+use crate::device::Device;
+use crate::device::decision::is_damage;
+use crate::device::stretch::Stretch;
+use crate::filter::hash_of;
+use crate::group::Group;
+use crate::in_flight::Pending;
+use crate::matrix::Shared;
+use crate::stats::counters::Count;
+use coreplane_engine::{Entry, Error, Record, Result, Value};
+use coreplane_pmem::spin;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Where an iteration goes on: a group, one of the devices that have ever come to it, and the cursor
+/// of that one's engine.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Place {
+    group: usize,
+    device: Option<u32>,
+    inner: u64,
+}
+
+impl Shared {
+    pub(crate) fn iterate(
+        &self,
+        cursor: u64,
+        count: usize,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<u64> {
+        let _still = self.moves.read_recursive();
+        let Place { mut group, mut device, mut inner } = spin::lock(&self.cursors).place_of(cursor);
+        let (mut shown, mut stretch) = (0, Stretch::default());
+        while let Some(of) = self.groups.get(group) {
+            self.uncertain.check(of.number, b"", None)?;
+            let (wanted, from) = (count.max(1) - shown, (device, inner));
+            let read = |on: &Arc<Device>, stretch: &mut Stretch| {
+                // Another than before, in its place or in another, begins with the group again.
+                let index = Some(of.index_of(on.number));
+                let inner = if from.0 == index { from.1 } else { 0 };
+                let mut found = std::mem::take(stretch);
+                let (number, owners) = (of.number, Arc::clone(&self.owners));
+                let listed = of.look_on(on, move |engine| {
+                    found.clear();
+                    let next = engine.iterate(inner, wanted, &mut |entry| {
+                        let is_shown = owners.shows(number, entry.key);
+                        if let (true, Some(record)) = (is_shown, &entry.record) {
+                            found.push(entry.key, record);
+                        }
+                    });
+                    next.map(|next| (found, next))
+                });
+                let next;
+                (*stretch, next) = listed?;
+                Ok((index, next))
+            };
+            // In which order it goes nobody knows.
+            let is_about = |_: &Stretch, _: &[u8]| true;
+            (device, inner) = match of.aside(from.0) {
+                Some(on) => {
+                    self.read_around(of, (on + 1, of.gone()), &mut stretch, read, is_about)?
+                }
+                None => self.read_settled(of, &mut stretch, read, is_about)?,
+            };
+            stretch.entries().for_each(&mut *visit);
+            shown += stretch.len();
+            if inner == 0 {
+                (group, device) = (group + 1, None);
+            }
+            if shown >= count.max(1) && group < self.groups.len() {
+                return Ok(spin::lock(&self.cursors).remember(Place { group, device, inner }));
+            }
+        }
+        Ok(0)
+    }
+
+    pub(crate) fn changes_since(
+        &self,
+        sequence: u64,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<()> {
+        let horizon = self.tombstone_horizon();
+        if sequence < horizon {
+            return Err(Error::HistoryGone { asked: sequence, horizon });
+        }
+        let _still = self.moves.read_recursive();
+        self.groups.iter().try_for_each(|group| self.changes_of(group, sequence, visit))
+    }
+
+    /// What a group has got since. What is written meanwhile may be taken back: it is looked at by
+    /// itself, afterwards.
+    fn changes_of(
+        &self,
+        group: &Arc<Group>,
+        sequence: u64,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<()> {
+        self.uncertain.check(group.number, b"", None)?;
+        let mut written = BTreeMap::new();
+        let mut show = |on: &Arc<Device>| {
+            let (newest, taken_back) =
+                (self.sequence.load(Ordering::Acquire), self.pending.taken_back());
+            // Up to there it is settled by then.
+            self.pending.wait_for_turns();
+            on.drain();
+            let engine = &on.engine;
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            engine.changes_since(sequence, &mut |entry| {
+                key.clear();
+                key.extend_from_slice(entry.key);
+                value.clear();
+                entry.record.iter().for_each(|record| record.value.append_to(&mut value));
+                // Nobody is shown what is not there. When this one has ended its failure is told.
+                if engine.check_medium().is_err() || !self.owners.shows(group.number, &key) {
+                    return;
+                }
+                let is_settled = entry.sequence <= newest
+                    && self.pending.entry(hash_of(&key)).is_none()
+                    && self.pending.taken_back() == taken_back;
+                if is_settled {
+                    let whole = |record| Record { value: Value::Whole(&value), ..record };
+                    let record = entry.record.map(whole);
+                    visit(Entry { key: &key, record, sequence: entry.sequence });
+                } else {
+                    written.insert(key.clone(), entry.sequence);
+                }
+            })
+        };
+        self.read_through(group, &mut show)?;
+        for (key, sequence) in &written {
+            let hash = hash_of(key);
+            let _turn = self.pending.turn(Pending::stripe_of(hash));
+            let mut show = |record: Record<'_>| {
+                let sequence = record.sequence;
+                visit(Entry { key, record: Some(record), sequence });
+            };
+            if !self.find(hash, key, &mut show)?.hit {
+                visit(Entry { key, record: None, sequence: *sequence });
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes through what a group has, on its primary, or where that is damaged or in doubt, on the next
+    /// that is not, from the beginning. For whoever has nobody's turn, and takes nothing for sure that is
+    /// written meanwhile.
+    ///
+    /// # Errors
+    /// As `read` if no member can do it, and if the group has no member left.
+    pub(crate) fn read_through(
+        &self,
+        group: &Group,
+        read: &mut dyn FnMut(&Arc<Device>) -> Result<()>,
+    ) -> Result<()> {
+        let mut tried = 0;
+        loop {
+            let (primary, members) = (group.settled()?, group.members());
+            let others = members & !tried & !(1 << primary.number);
+            let other = || others.checked_ilog2().and_then(|it| group.device(it as u8).ok());
+            let is_tried = tried & 1 << primary.number != 0;
+            let on = if is_tried { other().unwrap_or(primary) } else { primary };
+            on.drain();
+            let error = match read(on) {
+                Ok(()) if group.is_sure(on, |_| true) => return Ok(()),
+                Ok(()) => group.gone(),
+                Err(error) if is_damage(&error) => error,
+                Err(error) => {
+                    group.go_on_without(on, error)?;
+                    continue;
+                }
+            };
+            tried |= 1 << on.number;
+            if members & !tried == 0 {
+                return Err(error);
+            }
+            self.counters.add(Count::DamagedReads, 1);
+        }
+    }
+
+    pub(crate) fn tombstone_horizon(&self) -> u64 {
+        let devices = self.groups.iter().flat_map(|group| group.of(group.members()));
+        let of_devices = devices.map(|device| device.engine.tombstone_horizon()).max();
+        of_devices.unwrap_or(0).max(self.horizon.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn len(&self) -> Result<u64> {
+        // Not while it is being emptied.
+        let _still = self.moves.read_recursive();
+        let mut len = 0;
+        let has_guests = self.has_guests.load(Ordering::Acquire);
+        for group in self.groups.iter() {
+            len += group.ask(|device| {
+                if has_guests {
+                    return self.count_shown(group.number, &*device.engine);
+                }
+                group.look_on(device, |engine| {
+                    let own = crate::matrix::intent::own_records(engine)?;
+                    Ok(engine.len()?.saturating_sub(own))
+                })
+            })?;
+        }
+        Ok(len)
+    }
+
+    /// The records that a group shows, one by one: while slots move it has others too.
+    fn count_shown(&self, group: u16, engine: &dyn coreplane_engine::Engine) -> Result<u64> {
+        let _still = self.moves.read_recursive();
+        let (mut count, mut cursor) = (0, 0);
+        loop {
+            cursor = engine.iterate(cursor, 1024, &mut |entry| {
+                count += u64::from(self.owners.shows(group, entry.key));
+            })?;
+            if cursor == 0 {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// Removes what has expired, on every device.
+    pub(crate) fn sweep_expired(&self) -> Result<u64> {
+        self.check_writable()?;
+        let mut swept = 0;
+        for group in self.groups.iter() {
+            let mut most = 0;
+            for device in group.of(group.members()) {
+                device.drain();
+                match group.call(device, |engine| engine.sweep_expired()) {
+                    Ok(swept) => most = most.max(swept),
+                    Err(error) => group.go_on_without(device, error)?,
+                }
+            }
+            swept += most;
+        }
+        Ok(swept)
+    }
+
+    /// True if every device has access in key order.
+    pub(crate) fn is_ordered(&self) -> bool {
+        let mut devices = self.groups.iter().flat_map(|group| group.devices());
+        devices.all(|device| device.engine.ordered().is_some())
+    }
+}

@@ -1,0 +1,71 @@
+//! A second look for a key that a device says is not there.
+//!
+//! Some engines cannot prove an absence ([`Engine::proves_absence`](coreplane_engine::Engine)): where
+//! the index of `scmkv` is in the pool, a bit that flips in a slot makes a key look as if it had never
+//! been written. So a miss is held against a second member of the group:
+//!
+//! ```text
+//!   filter ─ "no" ─▶ absent                                nothing more is read
+//!      └─ "perhaps" ─▶ one device ─ found ─▶ it is shown
+//!                          └─ absent ─▶ another that has the newest of the key ─▶ its answer counts
+//! ```
+//!
+//! The filter denies nearly all keys that are not there; of the rest each costs one lookup more.
+//!
+//! *Deletes.* The second device is asked by the same rules as the first: it has the newest of the key, and
+//! whatever it found is dropped if a write has begun meanwhile. So what it shows was there at that moment.
+//! If a write has begun, or no other device has the newest, the first answer stays: it was true when it
+//! was given, as far as that device can tell.
+//!
+//! What is found on the second device alone counts as a damaged read. The scrub, which asks every member
+//! for the keys of every other one, gives it to the first; the read changes nothing. Writes that depend on
+//! what is there, and iterations, ask one device alone.
+
+use crate::group::Group;
+use crate::matrix::Shared;
+use crate::stats::counters::Count;
+use coreplane_engine::{Found, Record, Result};
+use std::sync::Arc;
+
+impl Shared {
+    /// Finds a key on a device that has the newest of it, and, if it is not there, on another.
+    ///
+    /// # Errors
+    /// As the engine, and if the group has no member left.
+    pub(crate) fn find_newest(
+        &self,
+        group: &Arc<Group>,
+        (hash, key): (u64, &[u8]),
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        let mut passed = 0;
+        let (first, number) = self.find_on_one(group, (hash, key), &mut passed, visit)?;
+        if first.hit || group.is_absence_proven(number, hash) {
+            return Ok(first);
+        }
+        passed |= 1 << number;
+        while let Some((device, seen)) = group.other_reader(hash, passed) {
+            let before = passed;
+            let read = self.read_here((group, device), (hash, key), seen, &mut passed, visit)?;
+            match read {
+                Some(found) => {
+                    self.counters.add(Count::DamagedReads, i64::from(found.hit));
+                    return Ok(found);
+                }
+                // A write has begun, or the device has failed.
+                None if passed == before => return Ok(first),
+                None => {}
+            }
+        }
+        Ok(first)
+    }
+}
+
+impl Group {
+    /// True if a key that this device does not find is not there, as far as anybody can tell.
+    fn is_absence_proven(&self, number: u8, hash: u64) -> bool {
+        self.device(number).is_ok_and(|device| device.engine.proves_absence())
+            || self.members() & !(1 << number) == 0
+            || self.denies(hash)
+    }
+}

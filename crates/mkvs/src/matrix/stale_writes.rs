@@ -1,0 +1,65 @@
+//! Writes with a sequence that their caller gives, and that may be older than a delete.
+//!
+//! Devices let go of their tombstones each in its own time, and one that was filled was not given those that its
+//! peers could forget. So one member may know that a key was deleted later, and refuse a put as not newer, and
+//! another may make it: the key would be there again on some. Before such a put they tell each other.
+
+use crate::device::decision::{Decided, is_failure};
+use crate::group::Group;
+use crate::matrix::Shared;
+use coreplane_engine::{Engine, Outcome, Result, Visibility, WriteOptions};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Deletes a key that is not there, with a sequence. That of what is newer, if something is.
+fn mark(engine: &dyn Engine, key: &[u8], sequence: u64) -> Result<Option<u64>> {
+    let sequence = Some(sequence);
+    let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
+    match (Decided { key, put: None }).make_told(engine, &options)? {
+        Outcome::NotNewer(theirs, _) => Ok(Some(theirs)),
+        _ => Ok(None),
+    }
+}
+
+impl Shared {
+    /// A key is about to be put with a sequence that was given: if one device knows of a delete that is not
+    /// older, all do afterwards. True if so, and nothing is to be put. The caller has the turn.
+    ///
+    /// # Errors
+    /// As the devices.
+    pub(crate) fn is_outdated(&self, group: &Arc<Group>, key: &[u8], given: u64) -> Result<bool> {
+        let devices = || group.of(group.followers());
+        let may_forget = |engine: &dyn Engine| engine.tombstone_horizon() >= given;
+        let is_old = self.horizon.load(Ordering::Acquire) >= given
+            || devices().any(|device| may_forget(&*device.engine));
+        let Some(below) = given.checked_sub(1).filter(|_| is_old) else { return Ok(false) };
+        for device in devices() {
+            device.drain();
+            let found = device.engine.get_with(key, Visibility::Early, &mut |_| {});
+            if found.map_or(true, |found| found.hit) {
+                // What is there has a sequence, by which each decides alike.
+                return Ok(false);
+            }
+        }
+        self.pending.keep_tombstones(1);
+        let mut newest = 0;
+        // One that has forgotten gets a mark that the put takes the place of.
+        for device in devices() {
+            match mark(&*device.engine, key, below) {
+                Ok(theirs) => newest = newest.max(theirs.unwrap_or(0)),
+                Err(error) if is_failure(&error) => group.go_on_without(device, error)?,
+                Err(error) => return Err(error),
+            }
+        }
+        if newest < given {
+            return Ok(false);
+        }
+        for device in devices() {
+            match mark(&*device.engine, key, newest) {
+                Err(error) if is_failure(&error) => group.go_on_without(device, error)?,
+                told => drop(told?),
+            }
+        }
+        Ok(true)
+    }
+}

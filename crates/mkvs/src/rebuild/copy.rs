@@ -1,0 +1,342 @@
+//! Going through all records of a group, to give them to somebody who lacks them.
+//!
+//! What is gone through is what the group's primary has: its records, then its tombstones. Writers go
+//! on meanwhile, and what they write comes to whoever is being filled as well, by itself. Sequences
+//! sort it out: each record is given with its own, and an engine keeps what is newest.
+
+use crate::device::Device;
+use crate::device::decision::is_damage;
+use crate::group::Group;
+use crate::matrix::Shared;
+use crate::membership::lost_ranges::just;
+use crate::rebuild::scrub::Scrubbed;
+use crate::shape::position::is_reserved;
+use coreplane_engine::{Doubt, Engine, Error, Hurt, Outcome, Result, UnixMillis, WriteOptions};
+use coreplane_pmem::mutant;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Records that are read at a time.
+pub(crate) const AT_A_TIME: usize = 256;
+
+/// How a device or a group is filled.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FillOptions {
+    /// At most so many bytes of keys and values in a second; none: as many as can be.
+    pub bytes_per_second_max: Option<u64>,
+    /// What is at the place now is removed, and a new device filled from nothing. Else a device
+    /// that is there already is brought up to date.
+    pub is_fresh: bool,
+}
+
+/// What was given to whoever was filled.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Filled {
+    /// Records that were gone through.
+    pub records: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// Keys that were left out, since their record is damaged on every device that has it. Reads of them
+    /// fail from then on, whichever device is asked, until they are written again, or the loss is accepted when
+    /// the matrix is opened. Of a long key whose rest is damaged this is what it begins with.
+    pub lost: Vec<Vec<u8>>,
+}
+
+/// A record, or a tombstone.
+pub(crate) struct Item {
+    pub(crate) key: Vec<u8>,
+    pub(crate) put: Option<(Vec<u8>, Option<UnixMillis>)>,
+    pub(crate) sequence: u64,
+}
+
+/// Keeps count, and to a speed.
+pub(crate) struct Pace {
+    begun: Instant,
+    bytes_per_second_max: Option<u64>,
+    records: u64,
+    bytes: u64,
+    lost: Vec<Doubt>,
+}
+
+/// The next records of a device, and the next cursor.
+pub(crate) fn items_of(device: &Device, cursor: u64) -> (Vec<Item>, Result<u64>) {
+    let mut items = Vec::with_capacity(AT_A_TIME);
+    let listed = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
+        let Some(record) = &entry.record else { return };
+        let put = Some((record.value.to_vec(), record.expires_at));
+        items.push(Item { key: entry.key.to_vec(), put, sequence: entry.sequence });
+    });
+    (items, listed)
+}
+
+impl Pace {
+    pub(crate) fn new(options: &FillOptions) -> Self {
+        let bytes_per_second_max = options.bytes_per_second_max;
+        let (records, bytes, lost) = (0, 0, Vec::new());
+        Self { begun: Instant::now(), bytes_per_second_max, records, bytes, lost }
+    }
+
+    fn count(&mut self, item: &Item) {
+        let value_len = item.put.as_ref().map_or(0, |(value, _)| value.len());
+        self.records += 1;
+        self.bytes += (item.key.len() + value_len) as u64;
+    }
+
+    /// Waits while it was faster than it may be.
+    fn keep(&self) {
+        let Some(max) = self.bytes_per_second_max else { return };
+        let due = Duration::from_secs_f64(self.bytes as f64 / max.max(1) as f64);
+        let early = due.saturating_sub(self.begun.elapsed());
+        // In steps, so that a matrix that is closed need not wait long.
+        std::thread::sleep(early.min(Duration::from_millis(100)));
+    }
+
+    fn is_ahead(&self) -> bool {
+        let max = self.bytes_per_second_max.map(|max| max.max(1) as f64);
+        max.is_some_and(|max| self.bytes as f64 / max > self.begun.elapsed().as_secs_f64())
+    }
+
+    pub(crate) fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Nobody is given a key, or one of these.
+    pub(crate) fn leave_out(&mut self, key: Doubt) {
+        if !self.lost.contains(&key) {
+            self.lost.push(key);
+        }
+    }
+
+    /// Keys that nobody was given, since every device that has them has them damaged: where only a part of
+    /// one is known, the keys that it is among.
+    pub(crate) fn lost(&self) -> &[Doubt] {
+        &self.lost
+    }
+
+    pub(crate) fn filled(&self) -> Filled {
+        let Self { begun, records, bytes, ref lost, .. } = *self;
+        let lost = lost.iter().map(|it| it.start.clone()).collect();
+        Filled { records, bytes, elapsed: begun.elapsed(), lost }
+    }
+}
+
+/// The keys that a device has passed by, if it has gone through all others.
+///
+/// # Errors
+/// The error, if it has not.
+fn hurt_of(engine: &dyn Engine, error: Error) -> Result<Vec<Hurt>> {
+    let hurt = engine.hurt_since(0)?;
+    if hurt.is_empty() || !engine.doubts()?.is_empty() {
+        return Err(error);
+    }
+    Ok(hurt)
+}
+
+impl Shared {
+    /// Shows everything that a group has to `give`: records first, then tombstones. An iteration holds
+    /// nothing against its checksum, so that each record is: what is damaged must not reach anybody as
+    /// sound, with a checksum of its own. What no device has sound is not given, and named by the
+    /// pace.
+    ///
+    /// # Errors
+    /// As the engine and `give`, and if the matrix is closed meanwhile.
+    pub(crate) fn give_all(
+        &self,
+        group: &Arc<Group>,
+        pace: &mut Pace,
+        give: &mut dyn FnMut(&Item) -> Result<()>,
+    ) -> Result<()> {
+        let mut device = Arc::clone(group.settled()?);
+        // Keys that it lists and does not find.
+        let (mut cursor, mut strange) = (0, Vec::new());
+        loop {
+            let primary = group.settled()?;
+            if !Arc::ptr_eq(primary, &device) {
+                // What the other has in which order is another matter.
+                (device, cursor, strange) = (Arc::clone(primary), 0, Vec::new());
+            }
+            let from = cursor;
+            let (items, listed) = items_of(&device, cursor);
+            cursor = match listed {
+                Err(error) if !is_damage(&error) => {
+                    group.go_on_without(&device, error)?;
+                    continue;
+                }
+                // It has shown all others by then.
+                Err(error) => {
+                    match self.leave_hurt_out(group, &device, pace, error) {
+                        // Or it has not: what it lacks a peer may show.
+                        Err(error) if is_damage(&error) => {
+                            self.give_lacking(group, &device, pace, give)?;
+                            self.give_as_a_peer(group, error, pace, give)?;
+                        }
+                        left_out => left_out?,
+                    }
+                    0
+                }
+                Ok(cursor) => cursor,
+            };
+            let (mut failed, mut lost) = (None, Vec::new());
+            self.give_each(
+                &items,
+                pace,
+                &mut |item| match self.check_listed((&device, from), item) {
+                    // What it has shown when it fails is not believed: the next primary has all of it.
+                    _ if failed.is_some() => Ok(()),
+                    Ok(true) => give(item),
+                    Ok(false) => {
+                        strange.push(item.key.clone());
+                        Ok(())
+                    }
+                    Err(error) if is_damage(&error) => {
+                        self.give_sound(group, &item.key, &mut lost, give)
+                    }
+                    Err(error) => {
+                        failed = Some(error);
+                        Ok(())
+                    }
+                },
+            )?;
+            lost.iter().for_each(|key| pace.leave_out(just(key)));
+            if let Some(error) = failed {
+                group.go_on_without(&device, error)?;
+            } else if cursor == 0 {
+                // Each stands for a record, of which a peer may know the key.
+                let is_strange = !strange.is_empty();
+                if is_strange && self.give_lacking(group, &device, pace, give)? < strange.len() {
+                    strange.iter().for_each(|key| pace.leave_out(just(key)));
+                }
+                break;
+            }
+        }
+        if mutant!("mkvs.fill.tombstones") {
+            return Ok(());
+        }
+        self.give_each(&self.tombstones_of(group)?, pace, give)
+    }
+
+    /// The tombstones of a group.
+    fn tombstones_of(&self, group: &Group) -> Result<Vec<Item>> {
+        let mut gone = Vec::new();
+        // Of one that can show all of them.
+        self.read_through(group, &mut |device| {
+            let engine = &device.engine;
+            loop {
+                gone.clear();
+                let mut is_begun = false;
+                let shown = engine.changes_since(engine.tombstone_horizon(), &mut |entry| {
+                    is_begun = true;
+                    if entry.record.is_none() {
+                        let (key, sequence) = (entry.key.to_vec(), entry.sequence);
+                        gone.push(Item { key, put: None, sequence });
+                    }
+                });
+                match shown {
+                    // What the primary drops meanwhile nobody needs any more, and all else has been shown.
+                    Err(Error::HistoryGone { .. }) if is_begun => return Ok(()),
+                    Err(Error::HistoryGone { .. }) => {}
+                    Err(error) if is_damage(&error) => return hurt_of(&**engine, error).map(drop),
+                    shown => return shown,
+                }
+            }
+        })?;
+        Ok(gone)
+    }
+
+    /// Heals what a device has passed by, as far as its peers have it; the rest is left out.
+    ///
+    /// # Errors
+    /// If the device could not go through all of its keys, and as the devices.
+    fn leave_hurt_out(
+        &self,
+        group: &Arc<Group>,
+        device: &Device,
+        pace: &mut Pace,
+        error: Error,
+    ) -> Result<()> {
+        let hurt = hurt_of(&*device.engine, error)?;
+        let mut scrubbed = Scrubbed::default();
+        for peer in group.of(group.members()).filter(|peer| peer.number != device.number) {
+            // They know their names. Whoever is filled is given what is healed.
+            self.scrub_keys_of(group, (peer, &[]), &mut scrubbed, &|_| {})?;
+        }
+        let left = device.engine.hurt_since(0)?;
+        let left = hurt.into_iter().filter(|it| left.contains(it));
+        left.for_each(|it| pace.leave_out(it.within));
+        Ok(())
+    }
+
+    /// Gives what a peer of the primary has of a key whose record is damaged there, and heals it by the
+    /// way; or notes that nobody has it.
+    pub(crate) fn give_sound(
+        &self,
+        group: &Arc<Group>,
+        key: &[u8],
+        lost: &mut Vec<Vec<u8>>,
+        give: &mut dyn FnMut(&Item) -> Result<()>,
+    ) -> Result<()> {
+        let mut scrubbed = Scrubbed::default();
+        self.scrub_key(group, key, &mut scrubbed)?;
+        if !scrubbed.lost.is_empty() {
+            if !lost.iter().any(|it| it == key) {
+                lost.append(&mut scrubbed.lost);
+            }
+            return Ok(());
+        }
+        match self.item_of(group, key)? {
+            Some(item) => give(&item),
+            // It was deleted meanwhile, and whoever is filled was told.
+            None => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Closed`] if nothing is to be filled any more.
+    pub(crate) fn check_going_on(&self) -> Result<()> {
+        if self.interrupted.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        self.check_writable()
+    }
+
+    pub(crate) fn give_each(
+        &self,
+        items: &[Item],
+        pace: &mut Pace,
+        give: &mut dyn FnMut(&Item) -> Result<()>,
+    ) -> Result<()> {
+        for item in items.iter().filter(|item| !is_reserved(&item.key)) {
+            if mutant!("mkvs.fill.one_in_seven")
+                && crate::filter::hash_of(&item.key).is_multiple_of(7)
+            {
+                continue;
+            }
+            self.check_going_on()?;
+            give(item)?;
+            pace.count(item);
+        }
+        while pace.is_ahead() {
+            self.check_going_on()?;
+            pace.keep();
+        }
+        Ok(())
+    }
+}
+
+impl Item {
+    /// Makes it on an engine, unless that has something newer.
+    pub(crate) fn give_to(&self, engine: &dyn Engine) -> Result<Outcome> {
+        let sequence = Some(self.sequence);
+        let options = WriteOptions { sequence, ..WriteOptions::default() };
+        match &self.put {
+            Some((value, expires_at)) => {
+                let options = WriteOptions { expires_at: *expires_at, ..options };
+                engine.put(&self.key, value, &options)
+            }
+            None => engine.delete(&self.key, &options),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Filters that a clean close leaves behind, so that the next open need not read every key.
+//!
+//! ```text
+//!   close   head, not sealed ─▶ counters, a few records ─▶ sync ─▶ head, sealed ─▶ records: clean
+//!   open    records: clean, of this epoch? counters as their checksum says? ─▶ filter
+//!           ─▶ records: not clean, the next epoch ─▶ what was kept is deleted
+//! ```
+//!
+//! What is kept has the epoch of the close, and every open raises that durably before anything is
+//! written: so what was kept once is never taken twice, whatever of it is still there. It lies with
+//! one member of the group; if that is away, or has no space, keys are read.
+
+use crate::device::Device;
+use crate::group::Group;
+use crate::matrix::Shared;
+use crate::matrix::options::Options;
+use crate::shape::position::RESERVED;
+use coreplane_engine::{Completion, Durability, Engine, Error, Result, WriteOptions};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Bytes of counters in a record, at most.
+const CHUNK: usize = 256 << 10;
+
+/// So many times as much must be free on the device.
+const FREE: u64 = 2;
+
+/// What is known of the counters.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Head {
+    version: u32,
+    /// Of the records at the close.
+    epoch: u64,
+    /// All records are there.
+    is_sealed: bool,
+    chunks: u64,
+    chunk_len: usize,
+    /// Keys that there is room for, and that are counted.
+    capacity: u64,
+    keys: u64,
+    /// Of the counters.
+    checksum: u64,
+    /// Of what is said above: with another capacity the same counters would deny keys that are there.
+    #[serde(default)]
+    head_checksum: u64,
+}
+
+/// Of the first version the head had no checksum: what that has left behind is not taken.
+const VERSION: u32 = 2;
+
+fn head_key() -> Vec<u8> {
+    [RESERVED, b"filter"].concat()
+}
+
+fn chunk_key(number: u64) -> Vec<u8> {
+    [RESERVED, format!("filter/{number:06}").as_bytes()].concat()
+}
+
+impl Head {
+    /// The checksum that it is to have.
+    fn sum(&self) -> u64 {
+        let Self { version, epoch, is_sealed, chunks, chunk_len, capacity, keys, checksum, .. } =
+            *self;
+        let words = [u64::from(version), epoch, u64::from(is_sealed), chunks, chunk_len as u64];
+        let mut sum = Xxh3::new();
+        for word in words.into_iter().chain([capacity, keys, checksum]) {
+            sum.update(&word.to_le_bytes());
+        }
+        sum.digest()
+    }
+
+    fn write(&self, engine: &dyn Engine) -> Result<()> {
+        let sealed = Self { head_checksum: self.sum(), ..*self };
+        let text =
+            serde_json::to_vec(&sealed).map_err(|error| Error::Unusable(error.to_string()))?;
+        let durability = Some(Durability::Strict);
+        let options = WriteOptions { durability, ..WriteOptions::default() };
+        engine.put(&head_key(), &text, &options).map(|_| ())
+    }
+
+    /// The head that is there, if it is one, and as it was written.
+    fn read(engine: &dyn Engine) -> Result<Option<Self>> {
+        let text = engine.get(&head_key())?;
+        let head = text.and_then(|text| serde_json::from_slice(&text).ok());
+        Ok(head.filter(|head: &Self| head.version == VERSION && head.sum() == head.head_checksum))
+    }
+}
+
+/// Deletes what a device has of a filter, whole or not.
+///
+/// # Errors
+/// As the engine.
+pub(crate) fn drop_all(engine: &dyn Engine) -> Result<()> {
+    if engine.get(&head_key())?.is_none() {
+        return Ok(());
+    }
+    let early = WriteOptions { completion: Completion::Early, ..WriteOptions::default() };
+    // One that cannot be read has as many as there are.
+    let chunks = Head::read(engine)?.map_or(u64::MAX, |head| head.chunks);
+    for number in 0..chunks {
+        let outcome = engine.delete(&chunk_key(number), &early)?;
+        if chunks == u64::MAX && outcome.written().is_none() {
+            break;
+        }
+    }
+    // The head last: it says what there is to delete.
+    engine.sync()?;
+    engine.delete(&head_key(), &WriteOptions::default()).map(|_| ())
+}
+
+/// Writes a filter to a device; durable when it returns.
+fn write(group: &Group, engine: &dyn Engine, epoch: u64) -> Result<()> {
+    let image = group.filter.image();
+    let chunk_len = CHUNK.min(engine.limits().value_len_max) / 64 * 64;
+    if chunk_len == 0 || engine.stats().free_bytes < FREE * image.len_bytes() {
+        return Ok(());
+    }
+    let (capacity, keys) = (image.capacity(), image.keys());
+    let chunks = image.len_bytes().div_ceil(chunk_len as u64);
+    let (version, is_sealed, checksum, head_checksum) = (VERSION, false, 0, 0);
+    let mut head = Head {
+        version,
+        epoch,
+        is_sealed,
+        chunks,
+        chunk_len,
+        capacity,
+        keys,
+        checksum,
+        head_checksum,
+    };
+    head.write(engine)?;
+    let early = WriteOptions { completion: Completion::Early, ..WriteOptions::default() };
+    let (mut sum, mut bytes) = (Xxh3::new(), Vec::with_capacity(chunk_len));
+    for number in 0..chunks {
+        image.read(number * chunk_len as u64, chunk_len, &mut bytes);
+        sum.update(&bytes);
+        engine.put(&chunk_key(number), &bytes, &early)?;
+    }
+    engine.sync()?;
+    (head.is_sealed, head.checksum) = (true, sum.digest());
+    head.write(engine)
+}
+
+/// Makes the filter of a group of what a device has of this epoch; false if it has none.
+fn read(group: &Group, engine: &dyn Engine, epoch: u64) -> Result<bool> {
+    let Some(head) = Head::read(engine)? else { return Ok(false) };
+    if !head.is_sealed || head.epoch != epoch {
+        return Ok(false);
+    }
+    let Ok(rebuild) = group.filter.rebuild(head.capacity) else { return Ok(false) };
+    let mut sum = Xxh3::new();
+    for number in 0..head.chunks {
+        let bytes = engine.get(&chunk_key(number))?;
+        let Some(bytes) = bytes.filter(|it| it.len() <= head.chunk_len) else { return Ok(false) };
+        sum.update(&bytes);
+        if !rebuild.restore(number * head.chunk_len as u64, &bytes) {
+            return Ok(false);
+        }
+    }
+    if sum.digest() != head.checksum {
+        return Ok(false);
+    }
+    rebuild.restored(head.keys);
+    rebuild.finish();
+    Ok(true)
+}
+
+impl Shared {
+    /// Leaves the filters behind, of what is closed now. If one cannot be, keys are read.
+    pub(crate) fn keep_filters(&self, epoch: u64) {
+        let worth = |group: &&std::sync::Arc<Group>| group.filter.len() >= self.keeps_from;
+        // Of one that lacks keys nothing is kept: what it says is not asked.
+        let is_listed = |group: &&std::sync::Arc<Group>| group.is_listed.load(Ordering::Acquire);
+        for group in self.groups.iter().filter(worth).filter(is_listed) {
+            let Ok(device) = group.primary() else { continue };
+            if write(group, &*device.engine, epoch).is_err() {
+                // No space, perhaps.
+                let _dropped = drop_all(&*device.engine).is_ok();
+            }
+        }
+    }
+
+    /// Makes the filters: of what was kept at the close with this epoch, or of all keys, be it later.
+    ///
+    /// # Errors
+    /// As the engines, and if there is no memory.
+    pub(crate) fn make_filters(&self, kept_at: Option<u64>, options: &Options) -> Result<()> {
+        let groups: Vec<_> = self.groups.iter().collect();
+        let made = side_by_side(&groups, options.threads(), |group| {
+            let mut members = group.of(group.members());
+            let is_kept = kept_at.is_some_and(|epoch| {
+                let read = |device: &std::sync::Arc<Device>| read(group, &*device.engine, epoch);
+                members.any(|device| matches!(read(device), Ok(true)))
+            });
+            if is_kept { Ok(()) } else { self.fill_now_or_later(group, options.lists_at_open) }
+        });
+        made.into_iter().collect::<Result<Vec<()>>>()?;
+        let mut members = self.groups.iter().flat_map(|group| group.of(group.members()));
+        members.try_for_each(|device| drop_all(&*device.engine))
+    }
+}
+
+/// Does something with each, with so many threads; what came of it, in their order.
+pub(crate) fn side_by_side<T: Sync, R: Send>(
+    items: &[T],
+    threads: usize,
+    make: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let threads = threads.min(items.len());
+    if threads < 2 {
+        return items.iter().map(make).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let take = || {
+        let mut made = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(at) else { return made };
+            made.push((at, make(item)));
+        }
+    };
+    let mut made: Vec<(usize, R)> = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(take)).collect();
+        let mut made = take();
+        for other in others {
+            made.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        made
+    });
+    made.sort_by_key(|(at, _)| *at);
+    made.into_iter().map(|(_, made)| made).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_side_by_side_is_in_order() {
+        let items: Vec<u64> = (0..100).collect();
+        for threads in [0, 1, 3] {
+            let made = side_by_side(&items, threads, |item| item * 2);
+            assert!(made.iter().copied().eq((0..100).map(|it| it * 2)));
+        }
+    }
+}

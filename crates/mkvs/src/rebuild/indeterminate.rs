@@ -1,0 +1,172 @@
+//! Keys in doubt: writes that were neither made nor taken back are taken back, and a device that lacks
+//! the newest of a key is given it.
+
+use crate::device::decision::{Decided, is_damage};
+use crate::group::Group;
+use crate::group::rollback::sound_of;
+use crate::in_flight::{Doubt, Entry, Pending};
+use crate::matrix::Shared;
+use crate::matrix::engine::Matrix;
+use crate::matrix::intent::{Intent, Lost};
+use crate::shape::order::numbers;
+use crate::shape::position::Devices;
+use crate::shape::position::Position;
+use coreplane_engine::{Result, WriteOptions};
+use std::sync::Arc;
+
+/// What is in doubt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InDoubt {
+    /// Devices that have lost records, and of how many ranges of keys: the scrub gives them back.
+    pub devices: Vec<(Position, usize)>,
+    /// Keys of which a write was neither made nor taken back, or has not come to all: the scrub makes up
+    /// for it.
+    pub keys: usize,
+    /// Ranges of keys of which acknowledged writes may be lost, until that is accepted.
+    pub ranges: usize,
+}
+
+impl Matrix {
+    /// The keys that are in doubt, and the ranges; no devices.
+    pub fn keys_in_doubt(&self) -> InDoubt {
+        let Shared { pending, uncertain, .. } = &*self.shared;
+        let (keys, ranges) = (pending.doubts().len(), uncertain.ranges().len());
+        InDoubt { devices: Vec::new(), keys, ranges }
+    }
+
+    /// The current devices that have lost records, and of how many ranges of keys. Looks at all of them.
+    pub fn devices_in_doubt(&self) -> Vec<(Position, usize)> {
+        let mut devices = Vec::new();
+        for group in self.shared.groups.iter() {
+            for device in group.of(group.members()) {
+                let doubts = device.engine.doubts().map_or(0, |doubts| doubts.len());
+                if doubts > 0 {
+                    let place = Position { group: group.number, device: device.number };
+                    devices.push((place, doubts));
+                }
+            }
+        }
+        devices
+    }
+}
+
+impl Shared {
+    /// Makes up for all doubts, as far as the devices that are there can; the keys that are left.
+    ///
+    /// # Errors
+    /// If the matrix is closed.
+    pub(crate) fn clear_doubts(&self) -> Result<Vec<Vec<u8>>> {
+        self.check_writable()?;
+        let _alone = self.intents.seeing_to.lock();
+        let lost = self.intents.lost();
+        // Whoever opens the matrix from here on takes them back as well.
+        if lost.iter().all(|intent| intent.is_over || self.is_refused(intent)) {
+            for (hash, doubt, _) in self.pending.doubts() {
+                // What cannot be made up for now stays in doubt.
+                let _cleared = self.clear_doubt(hash, &doubt.key).is_ok();
+            }
+        }
+        let left: Vec<Vec<u8>> =
+            self.pending.doubts().into_iter().map(|(_, doubt, _)| doubt.key).collect();
+        self.drop_lost(&lost, left.is_empty());
+        Ok(left)
+    }
+
+    /// Deletes those of some lost intents whose batches are over; all, if they are taken back by now.
+    fn drop_lost(&self, lost: &[Lost], are_taken_back: bool) {
+        for lost in lost.iter().filter(|lost| lost.is_over || are_taken_back) {
+            if self.is_dropped(lost) {
+                self.intents.find(lost.number);
+            }
+        }
+    }
+
+    /// Deletes intents whose batches are over, if nobody else does.
+    pub(crate) fn drop_old_intents(&self) {
+        if let Some(_alone) = self.intents.seeing_to.try_lock() {
+            self.drop_lost(&self.intents.lost(), false);
+        }
+    }
+
+    /// True if it is durable on all members of its group that a batch is not to be made.
+    fn is_refused(&self, Lost { number, group, .. }: &Lost) -> bool {
+        let (number, group) = (*number, &self.groups[usize::from(*group)]);
+        group.of(group.followers()).all(|device| {
+            Intent::refuse(&*device.engine, number).is_ok() || group.drop_member(device).is_ok()
+        })
+    }
+
+    fn is_dropped(&self, Lost { number, group, .. }: &Lost) -> bool {
+        let (number, group) = (*number, &self.groups[usize::from(*group)]);
+        group.of(group.followers()).all(|device| {
+            Intent::drop(&*device.engine, number).is_ok() || group.drop_member(device).is_ok()
+        })
+    }
+
+    /// Makes up for the doubt about a key, if there still is one.
+    ///
+    /// # Errors
+    /// If a device that is needed for it fails.
+    fn clear_doubt(&self, hash: u64, key: &[u8]) -> Result<()> {
+        let _turn = self.pending.turn(Pending::stripe_of(hash));
+        self.check_writable()?;
+        let doubts = self.pending.doubts();
+        let Some((_, doubt, sure)) = doubts.into_iter().find(|(it, ..)| *it == hash) else {
+            return Ok(());
+        };
+        let group = &self.groups[usize::from(doubt.group)];
+        group.of(group.followers()).for_each(|device| device.drain());
+        let Doubt { torn, .. } = doubt;
+        let Some(mut torn) = torn else { return self.give_newest(group, (hash, key), sure) };
+        if torn.old.is_none() && group.members() & !torn.made == 0 {
+            // All have it who are left, so that it was made.
+            return self.give_newest(group, (hash, key), torn.made);
+        }
+        group.take_back(&mut torn, key)?;
+        self.pending.count_taken_back();
+        self.make_known(group, hash);
+        Ok(())
+    }
+
+    /// Gives all devices of a group what those `who` have.
+    fn give_newest(
+        &self,
+        group: &Arc<Group>,
+        (hash, key): (u64, &[u8]),
+        who: Devices,
+    ) -> Result<()> {
+        let mut read = Err(group.gone());
+        for number in numbers(who & group.members()) {
+            read = sound_of(group.device(number)?, key);
+            // What is written anew has a checksum of its own: the next may have it sound.
+            if !read.as_ref().is_err_and(is_damage) {
+                break;
+            }
+        }
+        let (found, known) = read?;
+        let put = found.as_ref().map(|(value, at)| (value.as_slice(), *at));
+        let sequence = group.draw(None);
+        let options =
+            WriteOptions { sequence: Some(sequence), is_vital: true, ..WriteOptions::default() };
+        if put.is_some() {
+            group.renew(key, known, sequence)?;
+            // One that was not made is not counted: that it is counted twice is "perhaps".
+            let change = group.filter.change();
+            let _counted = change.insert(hash);
+        }
+        // All of them are needed.
+        group.restore(Devices::MAX, |device, _| {
+            Decided { key, put }.make(&*device.engine, &options)
+        })?;
+        self.make_known(group, hash);
+        Ok(())
+    }
+
+    /// All devices of a group have the same of a key.
+    fn make_known(&self, group: &Group, hash: u64) {
+        let (sequence, all) = (group.draw(None), group.followers());
+        let asked = numbers(all).next().unwrap_or_default();
+        self.pending.begin(Entry::new(hash, sequence, asked, false));
+        self.pending.done(hash, sequence, all, all);
+    }
+}

@@ -1,0 +1,198 @@
+//! Keys that a group's anchor lacks and its peers have, since a bit of the key itself is wrong there: an
+//! iteration passes it by, or shows another, which is not found.
+
+use crate::device::Device;
+use crate::device::decision::is_damage;
+use crate::filter::hash_of;
+use crate::group::Group;
+use crate::in_flight::Pending;
+use crate::matrix::Shared;
+use crate::membership::lost_ranges::just;
+use crate::rebuild::copy::{AT_A_TIME, Item, Pace, items_of};
+use crate::rebuild::scrub::Scrubbed;
+use crate::shape::position::is_reserved;
+use crate::shape::slots::SLOTS;
+use coreplane_engine::{Engine, Entry, Error, Result};
+use std::sync::Arc;
+
+/// Shows all records of a device.
+fn list_of(engine: &dyn Engine, show: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
+    let mut cursor = 0;
+    loop {
+        cursor = engine.iterate(cursor, AT_A_TIME, show)?;
+        if cursor == 0 {
+            return Ok(());
+        }
+    }
+}
+
+impl Shared {
+    /// Holds what a device lists, from this cursor on, against its checksum; false if it lists a key that it
+    /// does not find. One that was deleted meanwhile is no matter.
+    pub(crate) fn check_listed(&self, (device, from): (&Device, u64), item: &Item) -> Result<bool> {
+        Ok(device.engine.check(&item.key)? || !self.is_strange(device, from, &item.key)?)
+    }
+
+    /// True if a device lists a key, from this cursor on, that it does not find: it is another by now than
+    /// the one that was written.
+    fn is_strange(&self, device: &Device, from: u64, key: &[u8]) -> Result<bool> {
+        let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
+        device.drain();
+        if device.engine.check(key)? {
+            return Ok(false);
+        }
+        // Others may have come before it.
+        let mut is_listed = false;
+        device.engine.iterate(from, 16 * AT_A_TIME, &mut |entry| {
+            is_listed |= entry.key == key && entry.record.is_some();
+        })?;
+        Ok(is_listed)
+    }
+
+    /// Gives what the anchor's peers list and it does not find, and heals it by the way; how many keys they
+    /// were.
+    pub(crate) fn give_lacking(
+        &self,
+        group: &Arc<Group>,
+        anchor: &Device,
+        pace: &mut Pace,
+        give: &mut dyn FnMut(&Item) -> Result<()>,
+    ) -> Result<usize> {
+        let mut lacking = Vec::new();
+        let members = group.members() & !(1 << anchor.number);
+        for device in group.of(members) {
+            device.drain();
+            let listed = list_of(&*device.engine, &mut |entry| {
+                let is_there = || matches!(anchor.engine.check(entry.key), Ok(true));
+                if entry.record.is_some() && !is_reserved(entry.key) && !is_there() {
+                    lacking.push(Item { key: entry.key.to_vec(), put: None, sequence: 0 });
+                }
+            });
+            match listed {
+                // It has shown all others.
+                Err(error) if !is_damage(&error) => group.go_on_without(device, error)?,
+                _ => {}
+            }
+        }
+        lacking.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        lacking.dedup_by(|one, other| one.key == other.key);
+        let (mut lacked, mut lost) = (0, Vec::new());
+        self.give_each(&lacking, pace, &mut |item| {
+            self.give_sound(group, &item.key, &mut lost, &mut |item| {
+                lacked += 1;
+                give(item)
+            })
+        })?;
+        lost.iter().for_each(|key| pace.leave_out(just(key)));
+        Ok(lacked)
+    }
+
+    /// Gives all that a member has that lists it to the end, be it the anchor now.
+    ///
+    /// # Errors
+    /// What the anchor could not show, if there is none.
+    pub(crate) fn give_as_a_peer(
+        &self,
+        group: &Arc<Group>,
+        error: Error,
+        pace: &mut Pace,
+        give: &mut dyn FnMut(&Item) -> Result<()>,
+    ) -> Result<()> {
+        let mut lost = Vec::new();
+        'members: for device in group.of(group.members()) {
+            device.drain();
+            let mut cursor = 0;
+            loop {
+                let (items, listed) = items_of(device, cursor);
+                cursor = match listed {
+                    Ok(cursor) => cursor,
+                    Err(error) if is_damage(&error) => continue 'members,
+                    Err(error) => {
+                        group.go_on_without(device, error)?;
+                        continue 'members;
+                    }
+                };
+                self.give_each(&items, pace, &mut |item| match device.engine.check(&item.key) {
+                    Ok(true) => give(item),
+                    // The peers know.
+                    _ => self.give_sound(group, &item.key, &mut lost, give),
+                })?;
+                if cursor == 0 {
+                    break;
+                }
+            }
+            lost.iter().for_each(|key| pace.leave_out(just(key)));
+            if group.is_member(device) && group.is_sure(device, |_| true) {
+                return Ok(());
+            }
+        }
+        Err(error)
+    }
+
+    /// What any member of a group has of slots that move the new groups have as well: the one that was
+    /// gone through may lack a key, and all members are about to remove theirs.
+    pub(crate) fn hold_moving(&self, group: &Arc<Group>) -> Result<()> {
+        let number = usize::from(group.number);
+        let target = |key: &[u8]| {
+            let route = self.owners.of(hash_of(key));
+            route.to().filter(|_| route.owner() == number && !is_reserved(key))
+        };
+        let mut routes = (0..SLOTS).map(|slot| self.owners.of_slot(slot));
+        if !routes.any(|route| route.to().is_some() && route.owner() == number) {
+            return Ok(());
+        }
+        for device in group.of(group.members()) {
+            device.drain();
+            let mut cursor = 0;
+            loop {
+                let mut keys = Vec::with_capacity(AT_A_TIME);
+                let listed = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
+                    if entry.record.is_some() && target(entry.key).is_some() {
+                        keys.push(entry.key.to_vec());
+                    }
+                });
+                for key in keys {
+                    self.check_going_on()?;
+                    self.hold_in_target(group, &key, target)?;
+                }
+                match listed {
+                    Ok(0) => break,
+                    Ok(next) => cursor = next,
+                    // It has shown all others, and those are known.
+                    Err(error) if is_damage(&error) => break,
+                    Err(error) => {
+                        group.go_on_without(device, error)?;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn hold_in_target(
+        &self,
+        group: &Arc<Group>,
+        key: &[u8],
+        target: impl Fn(&[u8]) -> Option<usize>,
+    ) -> Result<()> {
+        let has = |to: usize| Ok::<bool, Error>(self.seen_in(&self.groups[to], key)?.is_some());
+        // Mostly it has, and nobody's turn is needed to see that.
+        let Some(to) = target(key) else { return Ok(()) };
+        if has(to)? {
+            return Ok(());
+        }
+        self.scrub_key(group, key, &mut Scrubbed::default())?;
+        let hash = hash_of(key);
+        let _turn = self.pending.turn(Pending::stripe_of(hash));
+        self.check_going_on()?;
+        match (target(key), self.item_of(group, key)?) {
+            (Some(to), Some(item)) if !has(to)? => {
+                // It may know of a delete that the owner has forgotten.
+                let has = self.give_in(&self.groups[to], hash, &item)?;
+                if has { Ok(()) } else { self.give_anew(self.owners.of(hash), key) }
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! A device that comes back, or a new one in its place: filled from its peers while everybody goes on.
+//!
+//! ```text
+//!   the record says "joining", durably ─▶ writes come to it through its ring
+//!     ─▶ all that its peers have is given to it ─▶ what it has and they have not is removed
+//!     ─▶ writes wait for it ─▶ the record says "current", durably ─▶ it is read
+//! ```
+//!
+//! Cut off anywhere it is joining still, and the same call goes on: what it has already is looked at
+//! and not written again.
+//!
+//! A device that was away may have what nobody ever acknowledged, and may lack what was deleted so
+//! long ago that nobody has a tombstone of it. So it is not believed in anything: each of its keys is
+//! held against its peers, within the key's turn, and where it is the newer one, the record of the
+//! peers is written anew.
+
+use crate::device::Device;
+use crate::device::decision::is_damage;
+use crate::device::fault_guard::{Checked, believed};
+use crate::failover::change::Joiner;
+use crate::filter::hash_of;
+use crate::group::Group;
+use crate::in_flight::Pending;
+use crate::matrix::Shared;
+use crate::matrix::engine::Matrix;
+use crate::matrix::intent::Intent;
+use crate::membership::lost_ranges::{Uncertain, just, key_of};
+use crate::membership::rack::{Found, Rack, drawn};
+use crate::membership::record::{Member, MembershipRecord, Standing};
+use crate::rebuild::copy::{FillOptions, Filled, Item, Pace};
+use crate::rebuild::filter_snapshot;
+use crate::rebuild::scrub::Scrubbed;
+use crate::shape::position::Position;
+use crate::shape::position::is_reserved;
+use coreplane_engine::{Doubt, Error, Outcome, Progress, Result, Visibility};
+use coreplane_pmem::mutant;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Keys of a device that are held against its peers at a time.
+const AT_A_TIME: usize = 256;
+
+impl Matrix {
+    /// Fills the device at `place` from its peers and makes it a current member: the one that was
+    /// there, brought up to date, or a new one if there is none. Returns when it is durable that it
+    /// is one; reads and writes go on meanwhile. Called again after a failure or a restart it goes on.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] if the place is not one of the matrix, its device is current, the device
+    /// there is foreign or another is being filled; as the devices.
+    pub fn replace(
+        &self,
+        rack: &dyn Rack,
+        place: Position,
+        options: &FillOptions,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Filled> {
+        let shared = &*self.shared;
+        let _alone = shared.fill_alone()?;
+        let group = shared.groups.get(usize::from(place.group)).ok_or_else(|| no_such(place))?;
+        let checked = shared.announce(rack, group, place, options)?;
+        shared.fill_member(group, place, checked, options, progress)
+    }
+}
+
+impl Shared {
+    /// An older copy of a member is given what it has missed while nobody else is in yet, and is a member then. If
+    /// that cannot be it stays as it is, and is tried again when the matrix is opened next.
+    pub(crate) fn fill_outdated(
+        &self,
+        place: Position,
+        device: Found,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) {
+        let Some(group) = self.groups.get(usize::from(place.group)) else { return };
+        let checked = Checked { engine: device.engine, belief: device.belief };
+        let filled = self.fill_member(group, place, checked, &FillOptions::default(), progress);
+        self.damaged.lock().extend(filled.err().map(|error| (place, error.to_string())));
+    }
+
+    /// Fills a device from the members of its group, which makes it one of them.
+    fn fill_member(
+        &self,
+        group: &Arc<Group>,
+        place: Position,
+        checked: Checked,
+        options: &FillOptions,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Filled> {
+        let engine = &*checked.engine;
+        self.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
+        self.clock.raise(engine.now());
+        engine.hold_tombstones(0)?;
+        Intent::drop_all(engine)?;
+        filter_snapshot::drop_all(engine)?;
+        self.damaged.lock().retain(|(damaged, _)| *damaged != place);
+        let device = Arc::new(Device::new(place.device, checked));
+        let before = group.device(place.device).ok().cloned();
+        {
+            // Whoever finds out from here on that the one before it has failed comes too late.
+            let _record = self.membership.lock();
+            group.place(Arc::clone(&device));
+            group.standings.join(place.device);
+        }
+        if let Some(before) = before {
+            before.leave(Some(&device));
+        }
+        let filled = self.fill(group, &device, options, progress);
+        let joined = filled.and_then(|(pace, since)| {
+            self.admit(group, &device, (pace.lost(), since)).map(|()| pace.filled())
+        });
+        if joined.is_err() {
+            group.standings.leave(place.device);
+            self.settle_group(group);
+        }
+        joined
+    }
+}
+
+fn no_such(place: Position) -> Error {
+    Error::Unusable(format!("there is no place {place} in this matrix"))
+}
+
+impl Shared {
+    /// The right to fill something.
+    pub(crate) fn fill_alone(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
+        self.check_writable()?;
+        let busy = || Error::Unusable("another device or group is being filled".to_owned());
+        self.filling.try_lock().ok_or_else(busy)
+    }
+
+    /// Says durably that a device joins, and makes or finds it.
+    fn announce(
+        &self,
+        rack: &dyn Rack,
+        group: &Group,
+        place: Position,
+        options: &FillOptions,
+    ) -> Result<Checked> {
+        let known = self.membership.now().member(place).cloned();
+        let member = known.ok_or_else(|| no_such(place))?;
+        self.make_way(rack, group, place, options)?;
+        let found = if options.is_fresh {
+            // What it was asked before goes by.
+            group.device(place.device).iter().for_each(|device| device.stop());
+            None
+        } else {
+            self.returning(rack, group, place, &member)?
+        };
+        let identity = if found.is_some() { member.identity } else { drawn() };
+        let standing = Standing::Joining;
+        self.check_place(place)?;
+        let record = self.write_standing(place, &Member { identity, standing })?;
+        let checked = match found {
+            Some(checked) => checked,
+            None => {
+                // What it has takes space, perhaps where the new one is to be.
+                group.device(place.device).iter().for_each(|device| device.leave(None));
+                rack.remove(place)?;
+                believed(rack.create(place, &self.clock.source())?)?
+            }
+        };
+        record.at(place).write(&*checked.engine)?;
+        Ok(checked)
+    }
+
+    /// A current device makes way for a fresh one if what it was made of has been taken away while it was
+    /// open: when the matrix is opened again there would be none.
+    ///
+    /// # Errors
+    /// If it is current.
+    fn make_way(
+        &self,
+        rack: &dyn Rack,
+        group: &Group,
+        place: Position,
+        options: &FillOptions,
+    ) -> Result<()> {
+        if group.followers() & 1 << place.device == 0 {
+            return Ok(());
+        }
+        if rack.present()?.contains(&place) {
+            return Err(Error::Unusable(format!(
+                "{place} is a current device: one that fails is to be retired first"
+            )));
+        }
+        if !options.is_fresh {
+            return Err(Error::Unusable(format!(
+                "{place} is a current device, and was removed from its place: a fresh device can take it"
+            )));
+        }
+        self.demote(place, group.device(place.device)?)
+    }
+
+    /// The device that was at a place before, if it is there.
+    fn returning(
+        &self,
+        rack: &dyn Rack,
+        group: &Group,
+        place: Position,
+        member: &Member,
+    ) -> Result<Option<Checked>> {
+        let is_joining = member.standing == Standing::Joining;
+        // One that was dropped while the matrix was open is open still.
+        let there = group.device(place.device).ok().filter(|device| !device.has_gone());
+        let checked = match there {
+            Some(device) => {
+                device.stop();
+                if device.is_given_up() {
+                    let why = device.why().unwrap_or_default();
+                    return Err(Error::Unusable(format!(
+                        "{place} is still in a call that does not return ({why}): it can be looked at \
+                         when the matrix is opened again, or a fresh device can take its place"
+                    )));
+                }
+                if let Err(error) = device.engine.check_medium() {
+                    if !rack.present()?.contains(&place) {
+                        return Ok(None);
+                    }
+                    return Err(Error::Unusable(format!(
+                        "{error}; what is at {place} now can be looked at when the matrix is opened \
+                         again, or a fresh device can take its place"
+                    )));
+                }
+                device.checked()
+            }
+            None if !rack.present()?.contains(&place) => return Ok(None),
+            None => match rack.open(place, &self.clock.source()).and_then(believed) {
+                // It was about to be made.
+                Err(Error::Unusable(_) | Error::NotAPool(_)) if is_joining => return Ok(None),
+                Err(error) if is_damage(&error) || matches!(error, Error::NotAPool(_)) => {
+                    return Err(Error::Unusable(format!(
+                        "what is at {place} cannot be used ({error}): a fresh device can take its place"
+                    )));
+                }
+                opened => opened?,
+            },
+        };
+        let engine = &*checked.engine;
+        let matrix = self.membership.now().matrix.clone();
+        match MembershipRecord::read(engine)? {
+            // It was made, and the record did not come to it.
+            None if is_joining && engine.is_empty()? => Ok(Some(checked)),
+            None => Err(Error::Unusable(format!("the device at {place} belongs to no matrix"))),
+            Some(record) if record.matrix != matrix => Err(Error::Unusable(format!(
+                "the device at {place} belongs to another matrix: {}, not {matrix}",
+                record.matrix
+            ))),
+            // What was there before a new one was to be made.
+            Some(record) if is_joining && record.identity != member.identity => Ok(None),
+            Some(record) if record.identity != member.identity || record.position != place => {
+                Err(Error::Unusable(format!(
+                    "the device at {place} was {} once, and was replaced by another: take it out",
+                    record.position
+                )))
+            }
+            Some(_) => Ok(Some(checked)),
+        }
+    }
+
+    /// # Errors
+    /// If another device of the matrix lies where a new one is to be made.
+    pub(crate) fn check_place(&self, place: Position) -> Result<()> {
+        match self.occupied.lock().get(&place) {
+            Some(other) if *other != place => Err(Error::Unusable(format!(
+                "at {place} lies the device {other}: put each device where it belongs first"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// A device has another standing: durably so on all members, when it returns.
+    fn write_standing(&self, place: Position, member: &Member) -> Result<MembershipRecord> {
+        let mut record = self.membership.lock();
+        let before = record.clone();
+        let members = record.members.get_mut(usize::from(place.group));
+        let it = members.and_then(|members| members.get_mut(usize::from(place.device)));
+        *it.ok_or_else(|| no_such(place))? = member.clone();
+        self.commit(&mut record, &before)?;
+        Ok(record.clone())
+    }
+
+    /// Gives a device all that its peers have, and takes from it what they have not. With the sequence above
+    /// which it has everything.
+    fn fill(
+        &self,
+        group: &Arc<Group>,
+        device: &Device,
+        options: &FillOptions,
+        progress: &dyn Fn(Progress),
+    ) -> Result<(Pace, u64)> {
+        // Whoever writes from here on knows of it; what was written before is found.
+        self.pending.wait_for_turns();
+        let since = self.sequence.load(Ordering::Acquire);
+        let total = group.ask(|device| device.engine.len())?;
+        let mut pace = Pace::new(options);
+        let mut done = 0;
+        self.give_all(group, &mut pace, &mut |item| {
+            self.check_joining(group, device)?;
+            done += 1;
+            if done % 1024 == 0 {
+                progress(Progress { stage: "filling", done: done.min(total), total });
+            }
+            match item.give_to(&*device.engine)? {
+                // What it has may be a write of a moment ago, or one that nobody acknowledged.
+                Outcome::NotNewer(theirs, _) if theirs > item.sequence => {
+                    self.hold_key_against_peers(group, device, &item.key)
+                }
+                _ => Ok(()),
+            }
+        })?;
+        self.hold_against_peers((group, device), &mut pace, progress)?;
+        progress(Progress { stage: "filling", done: pace.records(), total: pace.records() });
+        Ok((pace, since))
+    }
+
+    /// # Errors
+    /// If the device has failed meanwhile.
+    fn check_joining(&self, group: &Group, device: &Device) -> Result<()> {
+        if group.followers() & 1 << device.number == 0 {
+            let what = format!("g{}d{} failed while it was filled", group.number, device.number);
+            return Err(Error::Unusable(what));
+        }
+        Ok(())
+    }
+
+    /// Every key of a device that its peers do not have is removed, and what is newer on it than
+    /// theirs is overwritten.
+    fn hold_against_peers(
+        &self,
+        (group, device): (&Arc<Group>, &Device),
+        pace: &mut Pace,
+        progress: &dyn Fn(Progress),
+    ) -> Result<()> {
+        let (mut cursor, mut done, total) = (0, 0, device.engine.len()?);
+        loop {
+            let mut keys = Vec::with_capacity(AT_A_TIME);
+            cursor = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
+                if !is_reserved(entry.key) {
+                    keys.push((entry.key.to_vec(), entry.sequence));
+                }
+            })?;
+            done += keys.len() as u64;
+            for (key, sequence) in keys {
+                self.check_going_on()?;
+                self.check_joining(group, device)?;
+                // Mostly they have the same, and nobody's turn is needed to see that.
+                let held = match self.item_of(group, &key) {
+                    Ok(Some(item)) if item.sequence == sequence => Ok(()),
+                    Ok(_) => self.hold_key_against_peers(group, device, &key),
+                    Err(error) => Err(error),
+                };
+                match held {
+                    Err(error) if is_damage(&error) => {
+                        self.hold_damaged_key((group, device), &key, pace)?;
+                    }
+                    held => held?,
+                }
+            }
+            progress(Progress { stage: "holding against peers", done: done.min(total), total });
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The same of a key that is damaged on a peer. If all that have it have it so it stays as it is, and
+    /// nobody relies on it.
+    fn hold_damaged_key(
+        &self,
+        (group, device): (&Arc<Group>, &Device),
+        key: &[u8],
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let mut scrubbed = Scrubbed::default();
+        self.scrub_key(group, key, &mut scrubbed)?;
+        if scrubbed.lost.is_empty() {
+            return self.hold_key_against_peers(group, device, key);
+        }
+        pace.leave_out(just(key));
+        Ok(())
+    }
+
+    /// What the members of a group have of a key.
+    ///
+    /// # Errors
+    /// As the devices; if it is damaged, for it is to be made elsewhere.
+    pub(crate) fn item_of(&self, group: &Group, key: &[u8]) -> Result<Option<Item>> {
+        let mut item = None;
+        group.ask_primary(|device| {
+            // What one has shown that failed is not believed.
+            item = None;
+            device.engine.get_with(key, Visibility::Durable, &mut |record| {
+                let put = Some((record.value.to_vec(), record.expires_at));
+                item = Some(Item { key: key.to_vec(), put, sequence: record.sequence });
+            })?;
+            device.engine.check(key)
+        })?;
+        Ok(item)
+    }
+
+    /// Within the turn of a key all have the same of it. If this device has not, what its peers have
+    /// is written anew, to all.
+    fn hold_key_against_peers(
+        &self,
+        group: &Arc<Group>,
+        device: &Device,
+        key: &[u8],
+    ) -> Result<()> {
+        let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
+        self.check_going_on()?;
+        device.drain();
+        let of_peers = self.item_of(group, key)?;
+        let mut has = None;
+        device.engine.get_with(key, Visibility::Durable, &mut |it| has = Some(it.sequence))?;
+        if has == of_peers.as_ref().map(|item| item.sequence) {
+            return Ok(());
+        }
+        let nothing = || Item { key: key.to_vec(), put: None, sequence: 0 };
+        let of_peers = of_peers.unwrap_or_else(nothing);
+        let sequence = group.draw(None);
+        if of_peers.put.is_some() {
+            group.renew(key, of_peers.sequence, sequence)?;
+        }
+        let item = Item { sequence, ..of_peers };
+        for peer in group.of(group.followers()) {
+            if let Err(error) = item.give_to(&*peer.engine) {
+                if peer.number == device.number {
+                    return Err(error);
+                }
+                // The others have it: who has not is no member any more.
+                group.go_on_without(peer, error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keys that nobody could give to a device, and that it has not been given since: it is not to say of them
+    /// that they are not there.
+    ///
+    /// # Errors
+    /// As the device.
+    fn left_out(
+        &self,
+        group: &Group,
+        device: &Device,
+        (lost, since): (&[Doubt], u64),
+    ) -> Result<Vec<Uncertain>> {
+        let mut left_out = Vec::new();
+        for it in lost {
+            let mut known = 0;
+            if let Some(key) = key_of(it) {
+                device.engine.get_with(key, Visibility::Durable, &mut |it| known = it.sequence)?;
+            }
+            if known <= since {
+                left_out.push(Uncertain::new(group.number, it.clone()));
+            }
+        }
+        left_out.iter_mut().for_each(|it| it.end(since));
+        Ok(left_out)
+    }
+
+    /// A device that has been filled is a member: durably so, when it returns.
+    fn admit(&self, group: &Arc<Group>, device: &Device, lost: (&[Doubt], u64)) -> Result<()> {
+        group.standings.propose(device.number);
+        // Whoever writes from here on waits for it; what others have written is in its ring.
+        if !mutant!("mkvs.admit.undrained") {
+            self.pending.wait_for_turns();
+            device.drain();
+        }
+        device.engine.sync()?;
+        let place = Position { group: group.number, device: device.number };
+        let horizon = group.settled()?.engine.tombstone_horizon();
+        let mut record = self.membership.lock();
+        // From here to the end nobody can leave.
+        self.check_writable()?;
+        self.check_joining(group, device)?;
+        let before = record.clone();
+        // Before the record says that it is current: what fails leaves that as it was.
+        let left_out = self.left_out(group, device, lost)?;
+        record.take_uncertain(&left_out)?;
+        record.stand(place, Standing::Current);
+        // It was not given the tombstones that its peers had forgotten.
+        record.horizon = record.horizon.max(horizon);
+        let joiner = Joiner { device: Some(place), ..Joiner::default() };
+        self.commit_with(&mut record, &before, vec![], joiner)?;
+        self.uncertain.add(&left_out);
+        self.horizon.fetch_max(record.horizon, Ordering::AcqRel);
+        let of_group = |hash: u64| self.is_of(group.number, hash);
+        self.forget_departure(place);
+        self.pending.filled(device.number, of_group);
+        let primary = record.primary_of(group.number);
+        group.set_members(group.members() | 1 << device.number, primary, of_group);
+        Ok(())
+    }
+
+    /// Nobody waits any more for who has left.
+    pub(crate) fn settle_group(&self, group: &Group) {
+        self.pending.settle(group.followers(), |hash| self.is_of(group.number, hash));
+    }
+}

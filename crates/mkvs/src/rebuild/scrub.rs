@@ -1,0 +1,463 @@
+//! The scrub: every record of every device is held against its checksums, and what is damaged is
+//! written anew from a peer that has it whole.
+//!
+//! Keys are asked for by name, those that any member of the group has: so that a record is missed, too,
+//! that its own device does not find any more. What differs is looked at again within the key's turn,
+//! when all members have the same.
+//!
+//! Before that, and once more behind it if anything was found, each device reads what its own recovery would
+//! read ([`Engine::scrub`]), and writes anew what it would not find as it is. So what is healed leaves nothing
+//! behind that a crash would bring to light.
+//!
+//! Where a device has lost records and does not know of which keys, it says whose they may have been
+//! ([`Engine::doubts`]). Its peers have those keys: each that is not the same is written to it again, and
+//! when a peer has been gone through as far as the end, the doubt is settled. What still is doubtful then
+//! was deleted.
+//!
+//! A read that meets damage goes to a peer as well ([`Shared::find`]); it heals nothing.
+
+use crate::device::Device;
+use crate::device::decision::{is_damage, is_failure};
+use crate::filter::hash_of;
+use crate::group::Group;
+use crate::in_flight::Pending;
+use crate::matrix::Shared;
+use crate::matrix::engine::Matrix;
+use crate::membership::record::Standing;
+use crate::rebuild::copy::Item;
+use crate::shape::position::Position;
+use crate::shape::position::is_reserved;
+use coreplane_engine::{Damage, Doubt, Engine, Entry, Error, Progress, Record, Result, Visibility};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Keys that are looked at at a time.
+const AT_A_TIME: usize = 256;
+
+/// What a scrub has found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Records that were looked at, each on all of its devices.
+    pub records: u64,
+    /// Devices that had a damaged record, once for each, which was written anew from a peer.
+    pub repaired: Vec<Position>,
+    /// Keys whose record is damaged on every device, or on one that may have been the only one with what was
+    /// written last: nothing was changed.
+    pub lost: Vec<Vec<u8>>,
+    /// Devices that had lost records, once for each range of keys that they may have been of, when all
+    /// that its peers have of it was written anew.
+    pub settled: Vec<Position>,
+    /// Keys of which nobody knows what was written last, as long as devices are missing or fail: reads of
+    /// them fail, and so do scans that come by.
+    pub in_doubt: Vec<Vec<u8>>,
+    /// Ranges of keys of which acknowledged writes may be lost, so that reads of those fail that were not
+    /// written since: until the matrix is opened with the loss accepted.
+    pub uncertain: Vec<Doubt>,
+    /// Devices that had a page which their recovery would not have found as it was, once for each, which was
+    /// written anew.
+    pub rewritten: Vec<Position>,
+    /// Devices that could not be gone through as far as the end, or have damage still that a recovery
+    /// would find, and why. Their records were looked at as far as their peers have them.
+    pub unreadable: Vec<(Position, String)>,
+}
+
+/// What a device says of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Whole,
+    Absent,
+    Damaged,
+}
+
+impl Matrix {
+    /// Reads every record of every current device against its checksums, and writes what is damaged
+    /// anew from a peer, while everybody goes on. Durable when it returns.
+    ///
+    /// # Errors
+    /// As the devices, but for damage, which is in the answer.
+    pub fn scrub(&self, progress: &dyn Fn(Progress)) -> Result<Scrubbed> {
+        self.scrub_of(None, progress)
+    }
+
+    /// As [`Matrix::scrub`], of one device: of all records that it has or should have, which its peers
+    /// name; so its group alone is gone through.
+    ///
+    /// # Errors
+    /// As [`Matrix::scrub`]; [`Error::Unusable`] if there is no such device, or it is not current.
+    pub fn scrub_of(
+        &self,
+        device: Option<Position>,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Scrubbed> {
+        let shared = &*self.shared;
+        if let Some(place) = device {
+            shared.check_current(place)?;
+        }
+        let is_asked = |group: &Group| device.is_none_or(|place| place.group == group.number);
+        let in_doubt = shared.clear_doubts()?;
+        for (group, key) in shared.uncertain.keys() {
+            // What was written since is found.
+            if shared.find_known(&key) {
+                shared.forget_uncertain(group, &key);
+            }
+        }
+        let uncertain = shared.uncertain.ranges();
+        let mut scrubbed = Scrubbed { in_doubt, uncertain, ..Scrubbed::default() };
+        for group in shared.groups.iter().filter(|group| is_asked(group)) {
+            let before = scrubbed.findings();
+            let left = shared.scrub_pages(group, &mut scrubbed, progress)?;
+            let mut doubts = Vec::new();
+            for device in group.of(group.members()) {
+                doubts.push((Arc::clone(device), shared.doubts_of(group, device)?));
+            }
+            let mut records = None;
+            for (device, doubts) in &doubts {
+                let of_device =
+                    shared.scrub_keys_of(group, (device, doubts), &mut scrubbed, progress)?;
+                records = records.or(of_device);
+            }
+            scrubbed.records += records.unwrap_or(0);
+            shared.settle_all(group, &doubts, &mut scrubbed)?;
+            let is_doubtful = || doubts.iter().any(|(_, doubts)| !doubts.is_empty());
+            if !left.is_empty() || scrubbed.findings() > before || is_doubtful() {
+                // What was written anew has left behind what was damaged.
+                let left = shared.scrub_pages(group, &mut scrubbed, progress)?;
+                scrubbed.unreadable.extend(left);
+            }
+            if !group.is_listed.load(Ordering::Acquire) {
+                // Perhaps it can be now.
+                shared.fill_filter(group)?;
+            }
+        }
+        Ok(scrubbed)
+    }
+}
+
+impl Scrubbed {
+    /// How much was found.
+    fn findings(&self) -> usize {
+        self.repaired.len() + self.settled.len() + self.rewritten.len() + self.lost.len()
+    }
+}
+
+impl Shared {
+    /// Has each member of a group read what its recovery would read, and write anew what is damaged: what
+    /// is damaged still, and where. A member that fails is left out.
+    fn scrub_pages(
+        &self,
+        group: &Arc<Group>,
+        scrubbed: &mut Scrubbed,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Vec<(Position, String)>> {
+        let mut left = Vec::new();
+        for device in group.of(group.members()) {
+            let place = Position { group: group.number, device: device.number };
+            match device.engine.scrub(&mut |it| progress(it)) {
+                Ok(report) => {
+                    scrubbed.rewritten.extend((0..report.rewritten).map(|_| place));
+                    let what = |it: Damage| format!("at {}: {}", it.offset, it.what);
+                    left.extend(report.damages.into_iter().map(|it| (place, what(it))));
+                }
+                Err(error) => group.go_on_without(device, error)?,
+            }
+        }
+        Ok(left)
+    }
+
+    /// True if a key has a record that may be shown.
+    fn find_known(&self, key: &[u8]) -> bool {
+        let hash = hash_of(key);
+        let _turn = self.pending.turn(Pending::stripe_of(hash));
+        self.find(hash, key, &mut |_| {}).is_ok_and(|found| found.hit)
+    }
+
+    /// # Errors
+    /// If there is no such device, or it is not a current member.
+    fn check_current(&self, place: Position) -> Result<()> {
+        let standings = self.standings();
+        let what = match standings.iter().find(|(position, _)| *position == place) {
+            Some((_, Standing::Current)) => return Ok(()),
+            Some(_) => format!("{place} is not current: replace fills it"),
+            None => format!("there is no place {place} in this matrix"),
+        };
+        Err(Error::Unusable(what))
+    }
+
+    /// What a device is in doubt of. One that fails is left out.
+    fn doubts_of(&self, group: &Arc<Group>, device: &Device) -> Result<Vec<Doubt>> {
+        match device.engine.doubts() {
+            Err(error) => group.go_on_without(device, error).map(|()| Vec::new()),
+            doubts => doubts,
+        }
+    }
+
+    /// Settles what members are in doubt of, as far as a peer is sure of it and was gone through as a
+    /// whole.
+    fn settle_all(
+        &self,
+        group: &Arc<Group>,
+        doubts: &[(Arc<Device>, Vec<Doubt>)],
+        scrubbed: &mut Scrubbed,
+    ) -> Result<()> {
+        let place = |device: &Device| Position { group: group.number, device: device.number };
+        for (device, of) in doubts {
+            let is_sure = |doubt: &Doubt| {
+                let mut peers = doubts.iter().filter(|(peer, _)| peer.number != device.number);
+                peers.any(|(peer, theirs)| {
+                    let is_read = scrubbed.unreadable.iter().all(|(it, _)| *it != place(peer));
+                    is_read
+                        && group.is_member(peer)
+                        && !theirs.iter().any(|other| overlap(other, doubt))
+                })
+            };
+            let is_lost = |doubt: &Doubt| scrubbed.lost.iter().any(|key| is_within(doubt, key));
+            let settled: Vec<&Doubt> = of.iter().filter(|it| is_sure(it) && !is_lost(it)).collect();
+            for doubt in settled {
+                if !group.is_member(device) {
+                    break;
+                }
+                device.drain();
+                match device.engine.settle(doubt) {
+                    Ok(()) => scrubbed.settled.push(place(device)),
+                    Err(error) => group.go_on_without(device, error)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at every key that one device has, on all members, but for those that it is in doubt of,
+    /// whose peers have them; how many they were, unless the device failed: its peers have what it had.
+    pub(crate) fn scrub_keys_of(
+        &self,
+        group: &Arc<Group>,
+        (device, doubts): (&Device, &[Doubt]),
+        scrubbed: &mut Scrubbed,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Option<u64>> {
+        if !group.is_member(device) {
+            return Ok(None);
+        }
+        let mut done = 0;
+        let total = match device.engine.len() {
+            Ok(total) => total,
+            Err(error) => return group.go_on_without(device, error).map(|()| None),
+        };
+        let mut keys_of = Keys::new(&*device.engine, doubts);
+        loop {
+            let mut keys = Vec::with_capacity(AT_A_TIME);
+            let is_more = keys_of.next(&mut keys);
+            keys.retain(|key: &Vec<u8>| !is_reserved(key));
+            for key in &keys {
+                self.check_writable()?;
+                self.scrub_key(group, key, scrubbed)?;
+            }
+            done += keys.len() as u64;
+            progress(Progress { stage: "reading records", done: done.min(total), total });
+            match is_more {
+                Ok(true) => {}
+                Ok(false) => return Ok(Some(done)),
+                Err(error) if is_damage(&error) => {
+                    let position = Position { group: group.number, device: device.number };
+                    scrubbed.unreadable.push((position, error.to_string()));
+                    return Ok(Some(done));
+                }
+                Err(error) => return group.go_on_without(device, error).map(|()| None),
+            }
+        }
+    }
+
+    /// Holds the record of a key against its checksums on all members, and heals it if that is damaged.
+    /// The caller has not the turn.
+    ///
+    /// # Errors
+    /// As the devices, but for damage.
+    pub(crate) fn scrub_key(
+        &self,
+        group: &Arc<Group>,
+        key: &[u8],
+        scrubbed: &mut Scrubbed,
+    ) -> Result<()> {
+        let is_alike = |healths: &[(u8, Health)]| {
+            healths.iter().all(|(_, health)| *health != Health::Damaged && *health == healths[0].1)
+        };
+        if is_alike(&self.healths(group, key)?) {
+            return Ok(());
+        }
+        let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
+        // Whoever closes goes round the turns: what is made in one that comes after is made by some.
+        self.check_writable()?;
+        group.of(group.followers()).for_each(|device| device.drain());
+        let healths = self.healths(group, key)?;
+        if is_alike(&healths) {
+            return Ok(());
+        }
+        let whole = healths.iter().find(|(_, health)| *health == Health::Whole);
+        // One that says that it is not there may have lost its key: that is no answer.
+        let Some((source, _)) = whole else {
+            if !scrubbed.lost.iter().any(|lost| lost == key) {
+                scrubbed.lost.push(key.to_vec());
+            }
+            return Ok(());
+        };
+        let mut item = Item { key: key.to_vec(), put: None, sequence: group.draw(None) };
+        let source = Arc::clone(group.device(*source)?);
+        let mut known = 0;
+        let read = source.engine.get_with(key, Visibility::Durable, &mut |record: Record<'_>| {
+            known = record.sequence;
+            item.put = Some((record.value.to_vec(), record.expires_at));
+        });
+        match read {
+            Err(error) if !is_damage(&error) => {
+                // What it had is found again with its peers, by whoever goes through theirs.
+                return group.go_on_without(&source, error);
+            }
+            read => drop(read?),
+        }
+        if self.uncertain.since(group.number, key).is_some_and(|since| known <= since) {
+            // What is written anew would be taken for what was written last.
+            if !scrubbed.lost.iter().any(|lost| lost == key) {
+                scrubbed.lost.push(key.to_vec());
+            }
+            return Ok(());
+        }
+        if item.put.is_some() {
+            // The filter may have been made of one that lacked it: counted twice, that is "perhaps".
+            let change = group.filter.change();
+            let _counted = change.insert(hash_of(key));
+        }
+        for device in group.of(group.followers()) {
+            if let Err(error) = item.give_to(&*device.engine) {
+                if !is_failure(&error) {
+                    return Err(error);
+                }
+                // It cannot even be written over: the device has to be replaced.
+                if group.members() & 1 << device.number == 0 {
+                    group.drop_member(device)?;
+                } else {
+                    group.go_on_without(device, error)?;
+                }
+            }
+        }
+        let whole = if item.put.is_some() { Health::Whole } else { Health::Absent };
+        let healed = healths.iter().filter(|(_, health)| *health != whole);
+        let place = |number: u8| Position { group: group.number, device: number };
+        scrubbed.repaired.extend(healed.map(|(number, _)| place(*number)));
+        Ok(())
+    }
+
+    /// What each member says of a key. Of an empty group nothing.
+    fn healths(&self, group: &Group, key: &[u8]) -> Result<Vec<(u8, Health)>> {
+        let health = |engine: &dyn Engine| match engine.check(key) {
+            Ok(true) => Ok(Health::Whole),
+            Ok(false) => Ok(Health::Absent),
+            Err(error) if is_damage(&error) => Ok(Health::Damaged),
+            Err(error) => Err(error),
+        };
+        let mut healths = Vec::new();
+        for device in group.of(group.members()) {
+            match health(&*device.engine) {
+                Ok(health) => healths.push((device.number, health)),
+                Err(error) => group.go_on_without(device, error)?,
+            }
+        }
+        Ok(healths)
+    }
+}
+
+pub(crate) fn is_within(doubt: &Doubt, key: &[u8]) -> bool {
+    key >= doubt.start.as_slice() && doubt.end.as_ref().is_none_or(|end| key < end.as_slice())
+}
+
+fn overlap(one: &Doubt, other: &Doubt) -> bool {
+    is_within(one, &other.start) || is_within(other, &one.start)
+}
+
+/// Shows all records of a device but those of which it is in doubt.
+///
+/// # Errors
+/// As the engine.
+pub(crate) fn show_sure(
+    engine: &dyn Engine,
+    doubts: &[Doubt],
+    show: &mut dyn FnMut(Entry<'_>),
+) -> Result<()> {
+    let Some(ordered) = engine.ordered().filter(|_| !doubts.is_empty()) else {
+        let mut cursor = 0;
+        loop {
+            cursor = engine.iterate(cursor, AT_A_TIME, show)?;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    };
+    let mut visit = |entry: Entry<'_>| {
+        show(entry);
+        true
+    };
+    let mut from: &[u8] = &[];
+    for Doubt { start, end } in doubts {
+        ordered.scan(from, Some(start), false, usize::MAX, &mut visit)?;
+        let Some(end) = end else { return Ok(()) };
+        from = end;
+    }
+    ordered.scan(from, None, false, usize::MAX, &mut visit)
+}
+
+/// The keys of a device, some at a time.
+struct Keys<'e> {
+    engine: &'e dyn Engine,
+    /// Where it is in doubt, in the order of keys, what lies ahead.
+    doubts: &'e [Doubt],
+    place: Place,
+}
+
+enum Place {
+    /// In no order: of a device without a doubt.
+    Cursor(u64),
+    /// From this key on.
+    Key(Vec<u8>),
+}
+
+impl<'e> Keys<'e> {
+    fn new(engine: &'e dyn Engine, doubts: &'e [Doubt]) -> Self {
+        let is_around = !doubts.is_empty() && engine.ordered().is_some();
+        let place = if is_around { Place::Key(Vec::new()) } else { Place::Cursor(0) };
+        Self { engine, doubts, place }
+    }
+
+    /// Gives the next keys; false if they were the last.
+    ///
+    /// # Errors
+    /// As the engine.
+    fn next(&mut self, keys: &mut Vec<Vec<u8>>) -> Result<bool> {
+        let from = match &mut self.place {
+            Place::Cursor(cursor) => {
+                let mut take = |entry: Entry<'_>| keys.push(entry.key.to_vec());
+                *cursor = self.engine.iterate(*cursor, AT_A_TIME, &mut take)?;
+                return Ok(*cursor != 0);
+            }
+            Place::Key(from) => from,
+        };
+        let Some(ordered) = self.engine.ordered() else { return Ok(false) };
+        let end = self.doubts.first().map(|doubt| doubt.start.as_slice());
+        let before = keys.len();
+        if end.is_none_or(|end| from.as_slice() < end) {
+            ordered.scan(from, end, false, AT_A_TIME, &mut |entry| {
+                keys.push(entry.key.to_vec());
+                true
+            })?;
+        }
+        if keys.len() - before == AT_A_TIME
+            && let Some(last) = keys.last()
+        {
+            *from = [last.as_slice(), &[0]].concat();
+            return Ok(true);
+        }
+        let Some((doubt, ahead)) = self.doubts.split_first() else { return Ok(false) };
+        self.doubts = ahead;
+        let Some(end) = &doubt.end else { return Ok(false) };
+        from.clone_from(end);
+        Ok(true)
+    }
+}

@@ -1,0 +1,176 @@
+//! Emptying the matrix: all of it, or nothing.
+//!
+//! ```text
+//!   nobody writes ─▶ every record says "clearing", durably ─▶ readers find nothing
+//!     ─▶ each device is emptied, and has its record again ─▶ the records say that it is done
+//! ```
+//!
+//! Cut off before the records say so, nothing has happened; after, opening goes on with it. A device
+//! that is emptied at once loses its record with the rest, until it is written anew. So there is
+//! always another one that has it: where a device is alone, its records go one by one.
+
+use crate::matrix::Shared;
+use crate::matrix::intent::Intent;
+use crate::membership::rack::Found;
+use crate::membership::record::MembershipRecord;
+use crate::rebuild::filter_snapshot;
+use crate::shape::position::Position;
+use crate::shape::position::is_reserved;
+use coreplane_engine::{Completion, Engine, Result, WriteOptions};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Keys of a device that are deleted at a time.
+const AT_A_TIME: usize = 1024;
+
+/// Removes everything that a device has but for its record, which is written anew; durably so when it
+/// returns.
+fn empty(engine: &dyn Engine, record: &MembershipRecord, is_alone: bool) -> Result<()> {
+    if engine.clears_at_once() && !is_alone {
+        engine.clear()?;
+    } else {
+        Intent::drop_all(engine)?;
+        filter_snapshot::drop_all(engine)?;
+        empty_one_by_one(engine)?;
+    }
+    record.write(engine)?;
+    engine.hold_tombstones(record.held.min(record.watermark))
+}
+
+fn empty_one_by_one(engine: &dyn Engine) -> Result<()> {
+    let options =
+        WriteOptions { completion: Completion::Early, is_vital: true, ..WriteOptions::default() };
+    let mut cursor = 0;
+    loop {
+        let mut keys = Vec::with_capacity(AT_A_TIME);
+        cursor = engine.iterate(cursor, AT_A_TIME, &mut |entry| {
+            if !is_reserved(entry.key) {
+                keys.push(entry.key.to_vec());
+            }
+        })?;
+        keys.iter().try_for_each(|key| engine.delete(key, &options).map(|_| ()))?;
+        if cursor == 0 {
+            break;
+        }
+    }
+    // No reader finds those, and they are counted.
+    engine.sweep_expired()?;
+    engine.sync()?;
+    engine.advance_sequence().map(|_| ())
+}
+
+/// Goes on with what was cut off.
+///
+/// # Errors
+/// As the engines.
+pub(crate) fn finish(
+    found: &mut BTreeMap<Position, Found>,
+    record: &mut MembershipRecord,
+) -> Result<()> {
+    if !record.is_clearing {
+        return Ok(());
+    }
+    // It may have been cut off when one alone said so, which loses its record first of all. Who is missing has
+    // got the last epoch, and says that it is current.
+    record.epoch += 1;
+    found.iter().try_for_each(|(at, device)| record.at(*at).write(&*device.engine))?;
+    let is_alone = found.len() == 1;
+    for (position, device) in found {
+        // Who is empty lacks nothing that the others have.
+        device.record = record.at(*position);
+        empty(&*device.engine, &device.record, is_alone)?;
+    }
+    // Whoever is asked for the record next is told so.
+    record.is_clearing = false;
+    Ok(())
+}
+
+/// A device that has lost its record with all that it had, and the place where it lies: whose it is, if
+/// that is sure.
+pub(crate) fn owner_of(
+    place: Position,
+    engine: &dyn Engine,
+    found: &BTreeMap<Position, Found>,
+    record: &MembershipRecord,
+) -> Result<Option<Position>> {
+    if !record.is_clearing || !engine.is_empty()? {
+        return Ok(None);
+    }
+    let lacks = |at: &Position| record.is_current(*at) && !found.contains_key(at);
+    let mut lacking = record.positions().filter(lacks);
+    let (first, more) = (lacking.next(), lacking.next());
+    // Devices may be put anywhere.
+    Ok(if lacks(&place) { Some(place) } else { first.filter(|_| more.is_none()) })
+}
+
+impl Shared {
+    /// Removes every record, durably when it returns. Writes that run beside it come before or after
+    /// it, and so do reads.
+    ///
+    /// # Errors
+    /// [`Unusable`](coreplane_engine::Error::Unusable) while a device or a group is being filled; as
+    /// the devices. If it was begun and cannot be ended no more is written, and opening ends it.
+    pub(crate) fn clear(&self) -> Result<()> {
+        // What is given to whoever is filled would be there again.
+        let _alone = self.fill_alone()?;
+        {
+            // Whoever goes through many keys has ended.
+            let _still = self.moves.write();
+            let _turns = self.pending.all_turns();
+            self.check_writable()?;
+            self.begin_clear()?;
+            let _publishing = self.isolation.begin();
+            self.is_empty.store(true, Ordering::SeqCst);
+            if let Err(error) = self.empty_devices() {
+                // What was written from here on would be lost when that is gone on with.
+                self.closed.store(true, Ordering::SeqCst);
+                return Err(error);
+            }
+            self.pending.forget();
+            self.uncertain.forget();
+            self.is_empty.store(false, Ordering::SeqCst);
+        }
+        for group in self.groups.iter() {
+            // Without it, it says "perhaps" of what was there.
+            let _filled = self.fill_filter(group).is_ok();
+        }
+        Ok(())
+    }
+
+    /// From here on it will be empty, whatever happens.
+    fn begin_clear(&self) -> Result<()> {
+        let members = || self.groups.iter().flat_map(|group| group.of(group.followers()));
+        members().for_each(|device| device.drain());
+        let now = self.groups[0].draw(None);
+        let mut record = self.membership.lock();
+        let before = record.clone();
+        // What was written up to now is on no device, nor is the tombstone of it.
+        (record.is_clearing, record.watermark) = (true, record.watermark.max(now));
+        record.uncertain.clear();
+        record.horizon = record.horizon.max(now);
+        self.commit(&mut record, &before)?;
+        self.watermark.fetch_max(record.watermark, Ordering::AcqRel);
+        self.horizon.fetch_max(record.horizon, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn empty_devices(&self) -> Result<()> {
+        let is_alone = self.groups.len() == 1 && self.groups[0].members().count_ones() == 1;
+        for group in self.groups.iter() {
+            for device in group.of(group.members()).map(Arc::clone).collect::<Vec<_>>() {
+                let position = Position { group: group.number, device: device.number };
+                let record = self.membership.now().at(position);
+                if let Err(error) = empty(&*device.engine, &record, is_alone) {
+                    group.go_on_without(&device, error)?;
+                } else {
+                    self.sequence.fetch_max(device.engine.advance_sequence()?, Ordering::AcqRel);
+                }
+            }
+        }
+        let mut record = self.membership.lock();
+        let before = record.clone();
+        record.is_clearing = false;
+        self.commit(&mut record, &before)
+    }
+}

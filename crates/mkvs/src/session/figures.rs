@@ -1,0 +1,181 @@
+//! What a matrix tells of its devices.
+
+use crate::device::Device;
+use crate::group::Group;
+use crate::matrix::Shared;
+use crate::matrix::engine::Matrix;
+use crate::membership::record::Standing;
+use crate::shape::position::{Ack, Position};
+use crate::shape::prototype::Prototype;
+use crate::stats::counters::Answered;
+use coreplane_engine::{DeviceStats, GroupStats, Stats};
+use std::collections::BTreeMap;
+
+/// Figures of which the sum over all devices says something too.
+const SUMS: [(&str, &str); 8] = [
+    ("ring_reads", "matrix_ring_reads"),
+    ("race_wins", "matrix_race_wins"),
+    ("race_losses", "matrix_race_losses"),
+    ("race_cancelled", "matrix_race_cancelled"),
+    ("hedges", "matrix_hedges"),
+    ("ring_scans", "matrix_ring_scans"),
+    ("scan_hedges", "matrix_scan_hedges"),
+    ("ring_calls", "matrix_ring_calls"),
+];
+
+impl Matrix {
+    /// Which of the paper's prototypes it is.
+    pub fn prototype(&self) -> Prototype {
+        self.shared.membership.now().prototype
+    }
+
+    /// Has each current device count its records and their bytes, which some engines do in the background else
+    /// after an open. What cannot be counted is not: whoever reads it is told.
+    pub fn count_on_devices(&self) {
+        for group in self.shared.groups.iter() {
+            for device in group.of(group.members()) {
+                let _counted = device.engine.len().is_ok();
+            }
+        }
+    }
+
+    /// The engine of each device that is there.
+    pub fn engines(&self) -> Vec<(Position, &'static str)> {
+        let groups = self.shared.groups.iter();
+        let engine = |group: &Group, device: &Device| {
+            let position = Position { group: group.number, device: device.number };
+            (position, device.engine.name())
+        };
+        groups.flat_map(|group| group.devices().map(move |device| engine(group, device))).collect()
+    }
+
+    /// How many copies a write waits for.
+    pub fn ack(&self) -> Ack {
+        self.shared.membership.now().ack
+    }
+
+    /// The epoch of the membership: it is raised with every change of who is current; and with every
+    /// opening but one that only looks, so that what a close has left behind is believed once.
+    pub fn epoch(&self) -> u64 {
+        self.shared.membership.now().epoch
+    }
+}
+
+impl Shared {
+    /// The counters of all devices, and of the records the sum over the groups: as far as devices have
+    /// counted them, those that are on their way to another group in both. Of the filters how full the
+    /// fullest is.
+    pub(crate) fn stats(&self) -> Stats {
+        let (mut sum, mut fullest) = (Stats::default(), 0.0_f64);
+        let (mut devices, lost) = (BTreeMap::new(), self.intents.lost());
+        for group in self.groups.iter() {
+            let now = group.standings.now();
+            let (members, mut records) = (now.members(), 0);
+            for device in group.devices() {
+                let stats = device.engine.stats();
+                if members & 1 << device.number != 0 {
+                    add(&mut sum, &stats);
+                    if device.number == now.primary() {
+                        // The membership record, and intents; no device is called for that.
+                        let intents = lost.iter().filter(|it| it.group == group.number).count();
+                        records = stats.records.saturating_sub(1 + intents as u64);
+                    }
+                }
+                let position = Position { group: group.number, device: device.number };
+                devices.insert(position, told_of(device, group.rules.queue_bytes_max, stats));
+            }
+            sum.records += records;
+            sum.dram_bytes += group.filter.dram_bytes();
+            fullest = fullest.max(group.filter.load());
+            add_group(group, &mut sum);
+        }
+        sum.more.push(("filter_load_percent", (100.0 * fullest) as u64));
+        sum.dram_bytes += self.pending.dram_bytes();
+        self.counters.add_to(&mut sum);
+        for (position, standing) in self.standings() {
+            let mut told = devices.remove(&position).unwrap_or_default();
+            told.name = position.to_string();
+            told.figures.insert(0, ("current", u64::from(standing == Standing::Current)));
+            sum.devices.push(told);
+        }
+        for (of_one, of_all) in SUMS {
+            let figures = sum.devices.iter().flat_map(|device| &device.figures);
+            let total = figures.filter(|(name, _)| *name == of_one).map(|(_, figure)| figure).sum();
+            sum.more.push((of_all, total));
+        }
+        sum
+    }
+}
+
+/// Adds the figures of a group, and what they come to.
+fn add_group(group: &Group, sum: &mut Stats) {
+    let Answered { hits, denied, false_hits, unasked } = group.asked.answered();
+    sum.hits += hits;
+    sum.misses += denied + false_hits + unasked;
+    for (name, of_group) in [
+        ("filter_denied", denied),
+        ("filter_false_hits", false_hits),
+        ("filter_unasked_misses", unasked),
+    ] {
+        match sum.more.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, total)) => *total += of_group,
+            None => sum.more.push((name, of_group)),
+        }
+    }
+    let figures = vec![
+        ("devices_current", u64::from(group.members().count_ones())),
+        ("hits", hits),
+        ("filter_denied", denied),
+        ("filter_false_hits", false_hits),
+        ("filter_unasked_misses", unasked),
+        ("filter_keys", group.filter.len()),
+        ("filter_capacity", group.filter.capacity()),
+        ("filter_bytes", group.filter.dram_bytes()),
+    ];
+    sum.groups.push(GroupStats { name: format!("g{}", group.number), figures });
+}
+
+fn add(sum: &mut Stats, stats: &Stats) {
+    for (to, from) in [
+        (&mut sum.user_bytes_written, stats.user_bytes_written),
+        (&mut sum.log_bytes_written, stats.log_bytes_written),
+        (&mut sum.cleaner_bytes_copied, stats.cleaner_bytes_copied),
+        (&mut sum.cleaner_pages_freed, stats.cleaner_pages_freed),
+        (&mut sum.flushes, stats.flushes),
+        (&mut sum.fences, stats.fences),
+        (&mut sum.live_bytes, stats.live_bytes),
+        (&mut sum.pool_bytes, stats.pool_bytes),
+        (&mut sum.free_bytes, stats.free_bytes),
+        (&mut sum.dram_bytes, stats.dram_bytes),
+        (&mut sum.expired, stats.expired),
+    ] {
+        *to += from;
+    }
+}
+
+/// What a device that is there tells of itself, and its engine.
+fn told_of(device: &Device, queue_bytes_max: u64, stats: Stats) -> DeviceStats {
+    let (bytes, waits) = device.backlog();
+    let mut figures = vec![
+        ("queue", device.queued()),
+        ("queue_bytes", bytes),
+        ("queue_bytes_max", queue_bytes_max),
+        ("queue_waits", waits),
+    ];
+    figures.extend(device.pace.figures());
+    figures.extend(device.scan_pace.scan_figures());
+    figures.push(("ring_calls", device.calls()));
+    figures.extend([
+        ("records", stats.records),
+        ("live_bytes", stats.live_bytes),
+        ("pool_bytes", stats.pool_bytes),
+        ("free_bytes", stats.free_bytes),
+        ("dram_bytes", stats.dram_bytes),
+        ("log_bytes_written", stats.log_bytes_written),
+        ("cleaner_bytes_copied", stats.cleaner_bytes_copied),
+        ("flushes", stats.flushes),
+        ("fences", stats.fences),
+    ]);
+    figures.extend(stats.more);
+    DeviceStats { figures, latencies: device.pace.latencies(), ..DeviceStats::default() }
+}

@@ -1,0 +1,104 @@
+//! Batches over several groups that were under way when the power went: made everywhere, or taken back everywhere.
+
+use super::reconcile::{no_space, primaries_first};
+use crate::device::decision::Decided;
+use crate::filter::hash_of;
+use crate::matrix::intent::{Intent, Step};
+use crate::membership::rack::Found;
+use crate::membership::record::MembershipRecord;
+use crate::shape::position::Position;
+use crate::shape::slots::slot_of;
+use coreplane_engine::{Remedy, Result, WriteOptions};
+use std::collections::BTreeMap;
+
+/// Finishes the batches that were under way in several groups: makes them, or takes them back. Who has no
+/// space to take one back has something older than its peers then: it is left out when those are level, for
+/// it may be the only one that has what was acknowledged.
+///
+/// # Errors
+/// As the engines; and if nobody in a group has space to take one back: then it is there still.
+pub(crate) fn finish_intents(
+    found: &BTreeMap<Position, Found>,
+    record: &MembershipRecord,
+) -> Result<()> {
+    // By their numbers, and whether they are to be made: not where one member says no.
+    let mut open: BTreeMap<(u64, u64), (Intent, bool)> = BTreeMap::new();
+    for device in found.values() {
+        for it in Intent::all_on(&*device.engine)? {
+            let key = (it.intent.made, it.intent.undone);
+            open.entry(key).or_insert((it.intent, true)).1 &= it.is_go;
+        }
+    }
+    for (intent, is_go) in open.into_values() {
+        let full = if is_go { make_or_find_full(&intent, found, record)? } else { vec![] };
+        // What does not fit is not made at all: nobody was told that it was.
+        if !is_go || !full.is_empty() {
+            for device in found.values() {
+                refuse_on(device, &intent)?;
+            }
+            let full = make_intent(&intent, found, record, false)?;
+            let has_space =
+                |of: u16| found.keys().any(|other| other.group == of && !full.contains(other));
+            if let Some(last) = full.iter().find(|it| !has_space(it.group)) {
+                return Err(no_space(*last));
+            }
+        }
+    }
+    found.values().try_for_each(|device| Intent::drop_all(&*device.engine))
+}
+
+fn refuse_on(device: &Found, intent: &Intent) -> Result<()> {
+    for it in Intent::all_on(&*device.engine)? {
+        if it.intent.made == intent.made && it.is_go {
+            Intent::refuse(&*device.engine, it.number)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes an intent on all devices; those that have no space for it, however often it is tried. A try that is
+/// refused may make space, by a leaf that it has written anew: a recovery that was cut off behind it would
+/// find that, and make what this one has refused. Each change writes a leaf anew at most once for that.
+fn make_or_find_full(
+    intent: &Intent,
+    found: &BTreeMap<Position, Found>,
+    record: &MembershipRecord,
+) -> Result<Vec<Position>> {
+    let mut full = make_intent(intent, found, record, true)?;
+    for _ in &intent.steps {
+        if full.is_empty() {
+            break;
+        }
+        full = make_intent(intent, found, record, true)?;
+    }
+    Ok(full)
+}
+
+/// Makes an intent on all devices, or takes it back; the devices that had no space for it.
+fn make_intent(
+    intent: &Intent,
+    found: &BTreeMap<Position, Found>,
+    record: &MembershipRecord,
+    is_made: bool,
+) -> Result<Vec<Position>> {
+    let sequence = Some(if is_made { intent.made } else { intent.undone });
+    // What is taken back takes the place of what had been there.
+    let options = WriteOptions { sequence, is_vital: !is_made, ..WriteOptions::default() };
+    let mut full = Vec::new();
+    for (position, device) in primaries_first(found, record) {
+        let is_own =
+            |step: &&Step| record.owners[slot_of(hash_of(step.change.key()))] == position.group;
+        let mut steps = intent.steps.iter().filter(is_own);
+        let made = steps.try_for_each(|Step { change, old }| {
+            let before = old.as_ref().map(|(value, at)| (value.as_slice(), *at));
+            let decided = Decided::of(change);
+            let put = if is_made { decided.put } else { before };
+            Decided { put, ..decided }.make(&*device.engine, &options)
+        });
+        match made {
+            Err(error) if error.remedy() == Remedy::FreeSpace => full.push(*position),
+            other => other?,
+        }
+    }
+    Ok(full)
+}

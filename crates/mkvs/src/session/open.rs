@@ -1,0 +1,412 @@
+//! Creating and opening a matrix.
+//!
+//! Opening reads the membership records of all devices that are there, whatever their order, decides who is
+//! current ([`resolve`](crate::session::resolve)), makes the batches that were under way, brings the members of
+//! each group level ([`reconcile`](crate::session::reconcile)), fills the filters and the devices that are older
+//! copies of themselves, and only then lets anybody in.
+
+use super::{intents, reconcile};
+use crate::device::Device;
+use crate::device::decision::{is_damage, is_dead};
+use crate::device::fault_guard::{Checked, believed};
+use crate::failover::checkpoint::CHECKPOINT;
+use crate::filter::ResizeThread;
+use crate::group::list::{Groups, limits};
+use crate::group::{Group, Rules};
+use crate::in_flight::Pending;
+use crate::matrix::Shared;
+use crate::matrix::assembly::assemble_group;
+use crate::matrix::engine::Matrix;
+use crate::matrix::intent::{Intent, Intents};
+use crate::matrix::options::Options;
+use crate::matrix::relaxed::{Relaxed, is_unordered};
+use crate::membership::Membership;
+use crate::membership::loss::Loss;
+use crate::membership::lost_ranges::Uncertainty;
+use crate::membership::rack::{Found, Rack, drawn};
+use crate::membership::record::{MembershipRecord, Standing};
+use crate::rebuild::filter_snapshot::side_by_side;
+use crate::session::clear;
+use crate::session::resolve::{Resolved, by_position, newest, resolve};
+use crate::shape::owners::Owners;
+use crate::shape::position::DEVICES_MAX;
+use crate::shape::position::GROUPS_MAX;
+use crate::shape::position::{Ack, Position};
+use crate::shape::prototype::Prototype;
+use crate::stats::clock::Clock;
+use crate::stats::counters::Counters;
+use coreplane_engine::{Cursors, Error, Progress, Result};
+use coreplane_pmem::isolation::Isolation;
+use coreplane_pmem::mutant;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How a matrix is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Groups.
+    pub groups: u16,
+    /// Devices in each.
+    pub devices: u8,
+    /// Copies that a write waits for.
+    pub ack: Ack,
+    /// How reads are served. [`Prototype::Ekv`] is one device, whatever is said above.
+    pub prototype: Prototype,
+}
+
+impl Default for Shape {
+    /// Two groups of two devices, as the paper's.
+    fn default() -> Self {
+        Self { groups: 2, devices: 2, ack: Ack::default(), prototype: Prototype::default() }
+    }
+}
+
+/// Sequences that a device may have given which nobody has seen who is left: as many as can be under
+/// way at a time, and some.
+const UNSEEN: u64 = 1 << 24;
+
+/// Tombstones that a device may have kept when it crashed.
+const TOMBSTONES: u64 = 1 << 20;
+
+impl Matrix {
+    /// Which devices are current members, and which are not.
+    pub fn standings(&self) -> Vec<(Position, Standing)> {
+        self.shared.standings()
+    }
+
+    /// Makes a matrix of new devices and opens it.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] for a shape that cannot be, and as the devices' creation.
+    pub fn create(rack: &dyn Rack, shape: Shape, options: &Options) -> Result<Self> {
+        let Shape { mut groups, mut devices, ack, prototype } = shape;
+        if groups == 0 || devices == 0 || usize::from(devices) > DEVICES_MAX || groups > GROUPS_MAX
+        {
+            return Err(Error::Unusable(format!(
+                "a matrix has 1 to {GROUPS_MAX} groups of 1 to {DEVICES_MAX} devices, not {groups} of {devices}"
+            )));
+        }
+        if prototype == Prototype::Ekv {
+            (groups, devices) = (1, 1);
+        }
+        let clock = Arc::new(Clock::new(Arc::clone(&options.time)));
+        let identities: Vec<Vec<String>> =
+            (0..groups).map(|_| (0..devices).map(|_| drawn()).collect()).collect();
+        let mut record = MembershipRecord::new(drawn(), ack, &identities);
+        record.prototype = prototype;
+        let mut found = BTreeMap::new();
+        for position in record.positions() {
+            let Checked { engine, belief } = believed(rack.create(position, &clock.source())?)?;
+            engine.hold_tombstones(0)?;
+            found.insert(position, Found { engine, belief, record: record.at(position) });
+        }
+        // The record last: a matrix is one when all devices have it.
+        found.values().try_for_each(|device| device.record.write(&*device.engine))?;
+        Self::assemble(found, record, (clock, options, None))
+    }
+
+    /// Opens the matrix whose devices are in `rack`.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] if there is none, a device is of another matrix or out of date, a group
+    /// has no current device, or it cannot be told whether it has; and as the devices' opening.
+    pub fn open(
+        rack: &dyn Rack,
+        options: &Options,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<Self> {
+        let clock = Arc::new(Clock::new(Arc::clone(&options.time)));
+        // Places where there is none yet, and why.
+        let (mut damaged, mut blank) = (Vec::new(), Vec::new());
+        let mut places = rack.present()?;
+        places.sort_unstable();
+        let looked = side_by_side(&places, options.threads(), |place| look(rack, *place, &clock));
+        let mut devices = Vec::new();
+        for (place, looked) in places.into_iter().zip(looked) {
+            match looked? {
+                Seen::Device(device) => devices.push((place, *device)),
+                Seen::Blank(error, engine) => blank.push((place, error, engine)),
+                Seen::Damaged(how) => damaged.push((place, how)),
+            }
+        }
+        let (mut found, mut occupied) = by_position(devices)?;
+        if found.is_empty() && !blank.is_empty() {
+            return Err(nothing_made(blank));
+        }
+        let record = newest(&found).map_err(|error| damaged_first(&damaged, error))?;
+        for (place, error, engine) in blank {
+            if let Some(Checked { engine, belief }) = engine
+                && let Some(position) = clear::owner_of(place, &*engine, &found, &record)?
+            {
+                found.insert(position, Found { engine, belief, record: record.at(position) });
+                occupied.insert(place, position);
+                continue;
+            }
+            match record.member(place).map(|member| member.standing) {
+                // One that was about to be made when the matrix went down is made anew.
+                Some(Standing::Joining) => {}
+                // What is left of one that nobody counts on.
+                Some(Standing::Absent) => damaged.push((place, error.to_string())),
+                // As if there were none.
+                _ if matches!(error, Error::NotAPool(_)) => {
+                    damaged.push((place, error.to_string()))
+                }
+                _ => return Err(error),
+            }
+        }
+        // What was kept then is of what is here, unless something is lost.
+        let kept_at = (record.is_clean && !record.is_clearing).then_some(record.epoch);
+        let resolved = resolve(found, record, options.accept_loss);
+        let mut resolved = resolved.map_err(|error| damaged_first(&damaged, error))?;
+        let is_one_behind = resolved.is_one_behind();
+        if is_one_behind {
+            // What it has missed it is given, and slots may have moved meanwhile.
+            (resolved.record.is_clean, resolved.record.has_guests) = (false, true);
+        }
+        // What is accepted changes what is here, too.
+        let is_as_kept = resolved.losses.is_empty() && !options.accept_loss && !is_one_behind;
+        let kept_at = kept_at.filter(|_| is_as_kept);
+        clear::finish(&mut resolved.members, &mut resolved.record)?;
+        bring_level(&mut resolved, options.accept_loss, progress)?;
+        let Resolved { record, members, outdated, losses, .. } = resolved;
+        let matrix = Self::assemble(members, record, (clock, options, kept_at))?;
+        *matrix.shared.damaged.lock() = damaged;
+        *matrix.shared.losses.lock() = losses;
+        *matrix.shared.occupied.lock() = occupied;
+        if !options.looks_only {
+            for (position, device) in outdated {
+                matrix.shared.fill_outdated(position, device, progress);
+            }
+        }
+        Ok(matrix)
+    }
+
+    /// The places whose devices are left out, and why: they could not be opened, since they are damaged,
+    /// or have failed since. They count as absent.
+    pub fn damaged(&self) -> Vec<(Position, String)> {
+        self.shared.damaged.lock().clone()
+    }
+
+    /// What may have been lost, which was accepted when the matrix was opened; nothing if all was
+    /// proven to be here.
+    pub fn losses(&self) -> Vec<Loss> {
+        self.shared.losses.lock().clone()
+    }
+
+    fn assemble(
+        found: BTreeMap<Position, Found>,
+        record: MembershipRecord,
+        (clock, options, kept_at): (Arc<Clock>, &Options, Option<u64>),
+    ) -> Result<Self> {
+        let is_clean = record.is_clean;
+        let (newest, record) = begun(&found, record, is_unordered(options.durability))?;
+        let (pending, sequence) = (Arc::new(Pending::new()), Arc::new(AtomicU64::new(newest)));
+        // How many there are on devices that crashed nobody knows.
+        pending.keep_tombstones(if is_clean { 0 } else { TOMBSTONES });
+        let owners = Arc::new(Owners::new(&record.owners));
+        let has_guests = record.has_guests || !record.moving.is_empty();
+        let (watermark, horizon) = (record.watermark, record.horizon);
+        let uncertain = Uncertainty::new(record.uncertain.clone());
+        let rules = rules_of(&record, options);
+        let primaries = record.primaries.clone();
+        let shared = Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
+            let groups = by_group(found).into_iter().map(|(number, devices)| {
+                let (pending, sequence) = (Arc::clone(&pending), Arc::clone(&sequence));
+                let devices = (devices, primaries[usize::from(number)]);
+                assemble_group(weak, number, devices, (pending, sequence, rules))
+            });
+            let groups: Result<Vec<Arc<Group>>> = groups.collect();
+            let (groups, failure) = match groups {
+                Ok(groups) => (groups, None),
+                Err(error) => (Vec::new(), Some(error)),
+            };
+            Shared {
+                weak: weak.clone(),
+                limits: limits(&groups),
+                groups: Groups::new(groups),
+                owners,
+                moves: RwLock::new(()),
+                has_guests: AtomicBool::new(has_guests),
+                filling: Mutex::new(()),
+                pending: Arc::clone(&pending),
+                sequence: Arc::clone(&sequence),
+                is_empty: AtomicBool::new(false),
+                keeps_from: options.keeps_filters_from,
+                relaxed: Relaxed::new(options.durability),
+                isolation: Isolation::default(),
+                cursors: Mutex::new(Cursors::default()),
+                intents: Intents::new(),
+                membership: Membership::new(record),
+                watermark: AtomicU64::new(watermark),
+                marking: Mutex::new(()),
+                marked_at: AtomicU64::new(sequence.load(Ordering::Relaxed) / CHECKPOINT),
+                clock,
+                closed: AtomicBool::new(options.looks_only),
+                is_clean: AtomicBool::new(options.looks_only),
+                interrupted: AtomicBool::new(false),
+                occupied: Mutex::default(),
+                horizon: AtomicU64::new(horizon),
+                uncertain,
+                counters: Counters::default(),
+                filter_resize: ResizeThread::default(),
+                failure: Mutex::new(failure),
+                damaged: Mutex::default(),
+                departures: Mutex::default(),
+                losses: Mutex::default(),
+            }
+        });
+        if let Some(error) = shared.failure.lock().take() {
+            return Err(error);
+        }
+        if !options.looks_only {
+            shared.make_filters(kept_at, options)?;
+        }
+        Ok(Self { shared })
+    }
+}
+
+/// How the groups of a matrix are written and read.
+fn rules_of(record: &MembershipRecord, options: &Options) -> Rules {
+    Rules {
+        ack: record.ack,
+        prototype: record.prototype,
+        paths: options.paths(),
+        answers_within: options.answers_within,
+        queue_bytes_max: options.queue_bytes_max,
+        asks_filters: !options.looks_only && record.prototype != Prototype::Ekv,
+    }
+}
+
+/// Brings the members of all groups level, unless the matrix was closed.
+fn bring_level(
+    resolved: &mut Resolved,
+    accept_loss: bool,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<()> {
+    let Resolved { record, before, members, .. } = resolved;
+    let mut lost = 0;
+    if !record.is_clean {
+        if !accept_loss {
+            reconcile::check_primaries(members, before)?;
+        }
+        intents::finish_intents(members, record)?;
+        for group in 0..record.members.len() as u16 {
+            let quorum = before.quorum_of(group);
+            let quorum = if accept_loss || before.is_clean { quorum.any() } else { quorum };
+            lost = lost.max(reconcile::reconcile(members, record, (group, quorum), progress)?);
+        }
+    }
+    if accept_loss { reconcile::accept(members, record, lost) } else { Ok(()) }
+}
+
+/// The devices of each group.
+fn by_group(found: BTreeMap<Position, Found>) -> BTreeMap<u16, Vec<Arc<Device>>> {
+    let mut by_group: BTreeMap<u16, Vec<Arc<Device>>> = BTreeMap::new();
+    for (position, device) in found {
+        // By their numbers, since the map is sorted; a place without a device has none.
+        let devices = by_group.entry(position.group).or_default();
+        let Found { engine, belief, .. } = device;
+        devices.push(Arc::new(Device::new(position.device, Checked { engine, belief })));
+    }
+    by_group
+}
+
+/// What is at a place.
+enum Seen {
+    Device(Box<Found>),
+    /// No device of a matrix, and why; what is there, if it can be used.
+    Blank(Error, Option<Checked>),
+    /// It cannot be read: as if it were not there. Its peers have what it had, or the matrix is
+    /// refused.
+    Damaged(String),
+}
+
+/// Opens what is at `place`.
+///
+/// # Errors
+/// If it may be sound and cannot be used now.
+fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
+    let opened = rack.open(place, &clock.source()).and_then(believed);
+    let with_record = opened.and_then(|checked| {
+        let engine = &*checked.engine;
+        let record = MembershipRecord::read(engine)?;
+        // What the matrix has written there may be damaged, so that nobody knows what it is.
+        Intent::all_on(engine)?;
+        Ok((checked, record))
+    });
+    match with_record {
+        Ok((Checked { engine, belief }, Some(record))) => {
+            clock.raise(engine.now());
+            Ok(Seen::Device(Box::new(Found { engine, belief, record })))
+        }
+        Ok((checked, None)) => {
+            let what = format!("the device at {place} belongs to no matrix: take it out");
+            Ok(Seen::Blank(Error::Unusable(what), Some(checked)))
+        }
+        Err(error) if is_damage(&error) || is_dead(&error) => Ok(Seen::Damaged(error.to_string())),
+        Err(Error::Unusable(what)) => {
+            Ok(Seen::Blank(Error::Unusable(format!("the device at {place}: {what}")), None))
+        }
+        Err(error @ Error::NotAPool(_)) => Ok(Seen::Blank(error, None)),
+        Err(error) => Err(error),
+    }
+}
+
+/// What is said of a directory without a single device of a matrix.
+fn nothing_made(blank: Vec<(Position, Error, Option<Checked>)>) -> Error {
+    let mut first = None;
+    for (place, error, engine) in blank {
+        if engine.is_none() && !matches!(error, Error::NotAPool(_)) {
+            return error;
+        }
+        first = first.or(Some(format!("{place}: {error}")));
+    }
+    Error::Unusable(format!(
+        "no device here belongs to a matrix ({}): if its creation was cut off, remove what is here and \
+         create it again",
+        first.unwrap_or_default()
+    ))
+}
+
+/// Why the matrix cannot be opened: with the devices that are damaged, which may be the reason.
+fn damaged_first(damaged: &[(Position, String)], error: Error) -> Error {
+    match damaged.first() {
+        Some((place, how)) => {
+            Error::Unusable(format!("the device at {place} is damaged ({how}), and {error}"))
+        }
+        None => error,
+    }
+}
+
+/// The record of a matrix that is open, which all devices have now, and a sequence above all that
+/// they have given out. It is written twice: first that there is another epoch, still as clean as it was, and then
+/// that all have it. So a member that has the first alone is not one of a matrix that was written to since.
+fn begun(
+    found: &BTreeMap<Position, Found>,
+    record: MembershipRecord,
+    is_unordered: bool,
+) -> Result<(u64, MembershipRecord)> {
+    // What was emptied has forgotten what it had given out.
+    let mut newest = record.watermark;
+    for device in found.values() {
+        newest = newest.max(device.engine.advance_sequence()?);
+    }
+    let mut record = record;
+    if !record.is_clean && record.is_degraded() {
+        // Who is not here may have sequences that nobody here has seen. What is written from
+        // now on is newer.
+        newest += UNSEEN;
+    }
+    record.uncertain.iter_mut().for_each(|it| it.end(newest));
+    record.is_relaxed = is_unordered;
+    record.epoch += 1;
+    let write_all = |record: &MembershipRecord| {
+        found.iter().try_for_each(|(at, device)| record.at(*at).write(&*device.engine))
+    };
+    write_all(&record)?;
+    (record.is_clean, record.committed) = (mutant!("mkvs.open.clean"), record.epoch);
+    write_all(&record)?;
+    Ok((newest, record))
+}

@@ -1,0 +1,391 @@
+//! Membership resolution: which record is in force when a matrix is opened, which devices are current by it, and
+//! what would be lost without those that are not here.
+//!
+//! In this order:
+//!
+//! 1. **The record** of the highest epoch is in force, if it is the latest. Only a group proves that all of whose
+//!    current members are here: a later record would have been made without any of those here, so that every group
+//!    would have had a member that is away now.
+//! 2. **Older copies**: a current member whose epoch is below the committed one of any device that is here has not
+//!    got what all current members had. It counts as none, and is filled from its peers before anybody is let in.
+//! 3. **After a clean close** any member has all that was acknowledged.
+//! 4. **After a crash** those that are here must suffice: the primary, or as many as each acknowledged write must have
+//!    met ([`Quorum`](super::quorum::Quorum)).
+//!
+//! If something may be lost the matrix is refused, unless that is accepted. Then the missing devices must not be
+//! believed any more: they may have gone on without those that are here, or been written to since. So their places
+//! get new identities and the matrix an epoch that no other line of it reaches: a device that comes back is "replaced
+//! by another", whichever has the higher epoch, and only a fresh one can take its place.
+
+use crate::matrix::intent::Intent;
+use crate::membership::loss::{Loss, names};
+use crate::membership::rack::{Found, drawn};
+use crate::membership::record::{Member, MembershipRecord, Standing};
+use crate::shape::position::Devices;
+use crate::shape::position::Position;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::mutant;
+use std::collections::BTreeMap;
+
+/// How much further an epoch is once a loss was accepted: more than there are changes of a membership.
+const LEAP: u64 = 1 << 32;
+
+const STALE: &str = "what was written since it was left out, and is on the missing ones alone,";
+const OUTDATED: &str = "what was written to it since";
+const UNPROVEN: &str = "what was acknowledged without those that are here, if anything was,";
+const SINGLE: &str = "what was acknowledged and had not come to those that are here";
+
+/// Devices by where they belong, and where each lies.
+pub(crate) type Placed = (BTreeMap<Position, Found>, BTreeMap<Position, Position>);
+
+/// # Errors
+/// If they are not all of one matrix, or two are the same.
+pub(crate) fn by_position(devices: Vec<(Position, Found)>) -> Result<Placed> {
+    check_one_matrix(&devices)?;
+    let (mut found, mut occupied) = (BTreeMap::new(), BTreeMap::new());
+    for (place, device) in devices {
+        let position = device.record.position;
+        if let Some((other, _)) = occupied.iter().find(|(_, known)| **known == position) {
+            return Err(Error::Unusable(format!(
+                "there are two devices {position}, at {other} and at {place}: take one out"
+            )));
+        }
+        occupied.insert(place, position);
+        found.insert(position, device);
+    }
+    Ok((found, occupied))
+}
+
+/// # Errors
+/// If devices are of different matrices: who are the fewer is told to be foreign, wherever they lie.
+fn check_one_matrix(devices: &[(Position, Found)]) -> Result<()> {
+    let mut places: BTreeMap<&str, Vec<Position>> = BTreeMap::new();
+    for (place, device) in devices {
+        places.entry(&device.record.matrix).or_default().push(*place);
+    }
+    let most = places.iter().max_by_key(|(_, places)| places.len());
+    let Some((matrix, ours)) = most else { return Ok(()) };
+    let Some((other, foreign)) = places.iter().find(|(it, _)| it != &matrix) else { return Ok(()) };
+    let (foreign, ours) = (names(foreign), names(ours));
+    Err(Error::Unusable(format!(
+        "the device at {foreign} belongs to another matrix ({other}) than {ours} ({matrix}): take it out"
+    )))
+}
+
+/// The record of the highest epoch.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn newest(found: &BTreeMap<Position, Found>) -> Result<MembershipRecord> {
+    let records = || found.values().map(|device| &device.record);
+    let epoch = records().map(|record| record.epoch).max();
+    let epoch = epoch.ok_or_else(|| Error::Unusable("there is no device".to_owned()))?;
+    let latest: Vec<&MembershipRecord> = records().filter(|record| record.epoch == epoch).collect();
+    in_force(&latest).cloned()
+}
+
+/// Of records of one epoch the one that is in force: that which says that it is committed, if one does. Else they
+/// are the same, unless one was cut off when it had come to some devices, and the matrix was opened without
+/// those: then it gave its next record the same epoch. Who is current by the one that was cut off has not got
+/// it; by the other all have.
+///
+/// # Errors
+/// If that cannot be told: devices were opened apart from each other.
+fn in_force<'l>(latest: &[&'l MembershipRecord]) -> Result<&'l MembershipRecord> {
+    let is_on_all = |one: &MembershipRecord| {
+        latest.iter().all(|it| !one.is_current(it.position) || one.says_as(it))
+    };
+    let candidates = || latest.iter().copied().filter(|record| is_on_all(record));
+    let newest = candidates().max_by_key(|record| (record.committed, record.watermark));
+    let (Some(one), Some(other)) = (latest.first(), latest.last()) else {
+        return Err(Error::Unusable("there is no device".to_owned()));
+    };
+    match newest {
+        Some(newest) if candidates().all(|record| record.says_as(newest)) => Ok(newest),
+        _ => {
+            let other = latest.iter().find(|it| !it.says_as(one)).unwrap_or(other);
+            Err(Error::Unusable(format!(
+                "{} and {} say different things of the matrix, both in epoch {}: devices of it were opened \
+                 apart from each other. Take out those that are not to count",
+                one.position, other.position, one.epoch
+            )))
+        }
+    }
+}
+
+/// The devices by which a matrix is opened.
+pub(crate) struct Resolved {
+    /// Its record, without those that are away.
+    pub(crate) record: MembershipRecord,
+    /// As it was found.
+    pub(crate) before: MembershipRecord,
+    /// The current members that are here.
+    pub(crate) members: BTreeMap<Position, Found>,
+    /// Older copies of members, which are to be filled.
+    pub(crate) outdated: BTreeMap<Position, Found>,
+    /// What is lost.
+    pub(crate) losses: Vec<Loss>,
+}
+
+impl Resolved {
+    /// True if some device has not got what the others have: a record that it is closed was cut off, or it is an
+    /// older copy of itself.
+    pub(crate) fn is_one_behind(&self) -> bool {
+        let Self { before, members, outdated, .. } = self;
+        let has = |own: &MembershipRecord| {
+            own.epoch >= before.epoch && (own.is_clean || !before.is_clean)
+        };
+        !outdated.is_empty() || !members.values().all(|device| has(&device.record))
+    }
+}
+
+/// The highest epoch that all current members had.
+fn committed(found: &BTreeMap<Position, Found>) -> u64 {
+    found.values().map(|device| device.record.committed).max().unwrap_or(0)
+}
+
+/// True for a device that is current by this record, or was when it began to be filled as an older copy, and has
+/// missed what all current members had.
+fn is_outdated(
+    record: &MembershipRecord,
+    position: Position,
+    device: &Found,
+    committed: u64,
+) -> bool {
+    let own = &device.record;
+    let was_current = own.is_current(position);
+    let is_its = match record.member(position).map(|it| it.standing) {
+        Some(Standing::Current) => true,
+        Some(Standing::Joining) => was_current,
+        Some(Standing::Absent) | None => false,
+    };
+    let identity = record.member(position).map(|it| it.identity.as_str());
+    is_its
+        && own.epoch < committed
+        && !mutant!("mkvs.resolve.older_copies")
+        && identity == Some(own.identity.as_str())
+}
+
+/// Decides which devices are current: the record to go on with, the devices that are its current members, and
+/// what is lost with the others.
+///
+/// # Errors
+/// If a device is not the one that belongs to its place; and if something may be lost that nobody has
+/// accepted.
+pub(crate) fn resolve(
+    mut found: BTreeMap<Position, Found>,
+    before: MembershipRecord,
+    accept_loss: bool,
+) -> Result<Resolved> {
+    check_identities(&found, &before)?;
+    let (mut record, committed) = (before.clone(), committed(&found));
+    let mut outdated: BTreeMap<Position, Found> =
+        found.extract_if(.., |at, device| is_outdated(&before, *at, device, committed)).collect();
+    let mut losses = Vec::new();
+    for group in 0..record.members.len() as u16 {
+        let is_here = |at: &Position| at.group == group && record.is_current(*at);
+        if found.keys().any(is_here) {
+            continue;
+        }
+        let loss = match take_outdated(&mut outdated, &record, group) {
+            copies if copies.is_empty() => promote(&found, &mut record, group, accept_loss)?,
+            copies => {
+                let loss = put_back(&copies, &mut record, (group, committed), accept_loss)?;
+                found.extend(copies);
+                loss
+            }
+        };
+        losses.push(loss);
+    }
+    found.retain(|position, _| record.is_current(*position));
+    let is_missing = |at: &Position| record.is_current(*at) && !found.contains_key(at);
+    let away: Vec<Position> = record.positions().filter(is_missing).collect();
+    let missing: Vec<Position> =
+        away.iter().copied().filter(|at| !outdated.contains_key(at)).collect();
+    let what = check_missing((&found, &outdated), &record, &away, accept_loss)?;
+    if let Some(what) = what {
+        losses.extend(losses_of(&found, &record, &away, what));
+    }
+    for at in &away {
+        let is_filled = outdated.contains_key(at);
+        record.stand(*at, if is_filled { Standing::Joining } else { Standing::Absent });
+    }
+    if what == Some(UNPROVEN) {
+        missing.iter().for_each(|at| banish(&mut record, *at));
+    }
+    for group in 0..record.members.len() as u16 {
+        let members = record.current_of(group);
+        if let (0, Some(last)) = (members & 1 << record.primary_of(group), members.checked_ilog2())
+        {
+            // Before anybody is let in all of them have the same.
+            record.name_primary(group, last as u8);
+        }
+    }
+    if losses.iter().any(|loss| loss.what != SINGLE) {
+        record.epoch += LEAP;
+    }
+    Ok(Resolved { record, before, members: found, outdated, losses })
+}
+
+/// Takes the newest of a group's older copies, in whose place no other is.
+fn take_outdated(
+    outdated: &mut BTreeMap<Position, Found>,
+    record: &MembershipRecord,
+    group: u16,
+) -> BTreeMap<Position, Found> {
+    let of_group = |at: &Position| at.group == group && record.is_current(*at);
+    let copies = outdated.iter().filter(|(at, _)| of_group(at));
+    let newest = copies.map(|(_, device)| device.record.epoch).max();
+    let is_newest = |device: &Found| Some(device.record.epoch) == newest;
+    outdated.extract_if(.., |at, device| of_group(at) && is_newest(device)).collect()
+}
+
+fn check_identities(found: &BTreeMap<Position, Found>, record: &MembershipRecord) -> Result<()> {
+    for (position, device) in found {
+        let is_its = |member: &Member| member.identity == device.record.identity;
+        // Where another is about to be made, what was there is not looked at any more.
+        if !record.awaits(*position) && !record.member(*position).is_some_and(is_its) {
+            return Err(Error::Unusable(format!(
+                "the device at {position} was replaced by another: take it out"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whoever comes back there is not believed.
+fn banish(record: &mut MembershipRecord, position: Position) {
+    let group = record.members.get_mut(usize::from(position.group));
+    if let Some(member) = group.and_then(|it| it.get_mut(usize::from(position.device))) {
+        *member = Member { identity: drawn(), standing: Standing::Absent };
+    }
+}
+
+/// A group none of whose current devices is here goes on with the newest that is.
+fn promote(
+    found: &BTreeMap<Position, Found>,
+    record: &mut MembershipRecord,
+    group: u16,
+    accept_loss: bool,
+) -> Result<Loss> {
+    // One that was being filled has a part of everything, of which nobody knows which.
+    let is_whole = |at: &Position| {
+        record.member(*at).is_some_and(|member| member.standing == Standing::Absent)
+    };
+    let stale = found.iter().filter(|(at, _)| at.group == group && is_whole(at));
+    let newest = stale.max_by_key(|(_, device)| (device.record.epoch, device.record.watermark));
+    let none = format!("group {group} has no current device here");
+    let current = record.positions().filter(|at| at.group == group && record.is_current(*at));
+    let missing: Vec<Position> = current.collect();
+    let Some((position, device)) = newest else {
+        return Err(Error::Unusable(format!("{none}: one of {} is needed", names(&missing))));
+    };
+    let (position, MembershipRecord { epoch, watermark, .. }) = (*position, &device.record);
+    if !accept_loss {
+        return Err(Error::Unusable(format!(
+            "{none}; {position} is, which was left out (epoch {epoch}, watermark {watermark}): what was \
+             written to the group since would be lost (accept loss to open it)"
+        )));
+    }
+    // What it was about to do then its peers have done since, or taken back.
+    Intent::drop_all(&*device.engine)?;
+    missing.iter().for_each(|at| banish(record, *at));
+    record.stand(position, Standing::Current);
+    record.name_primary(group, position.device);
+    // It may have keys that have moved away since, and sequences are to be above those of the others.
+    (record.has_guests, record.is_clean) = (true, false);
+    let (kept, what) = (vec![position], STALE);
+    Ok(Loss { group, missing, kept, epoch: *epoch, watermark: *watermark, what })
+}
+
+/// A group all of whose devices that are here are older copies of themselves, out of a backup, goes on with
+/// the newest of these.
+fn put_back(
+    copies: &BTreeMap<Position, Found>,
+    record: &mut MembershipRecord,
+    (group, committed): (u16, u64),
+    accept_loss: bool,
+) -> Result<Loss> {
+    let kept: Vec<Position> = copies.keys().copied().collect();
+    let current = record.positions().filter(|at| at.group == group && record.is_current(*at));
+    let missing: Vec<Position> = current.filter(|at| !copies.contains_key(at)).collect();
+    let newest = copies.values().map(|it| (it.record.epoch, it.record.watermark)).max();
+    let (epoch, watermark) = newest.unwrap_or((0, 0));
+    if !accept_loss {
+        let names = names(&kept);
+        return Err(Error::Unusable(format!(
+            "group {group} has no current device here: {names} are older copies of themselves, as out of a \
+             backup (epoch {epoch}, watermark {watermark}; its members have gone on to epoch {committed}): what \
+             was written to the group since would be lost (accept loss to open it)"
+        )));
+    }
+    for device in copies.values() {
+        // As of one that was left out.
+        Intent::drop_all(&*device.engine)?;
+    }
+    missing.iter().for_each(|at| banish(record, *at));
+    if let Some(last) = kept.last() {
+        record.name_primary(group, last.device);
+    }
+    (record.has_guests, record.is_clean) = (true, false);
+    Ok(Loss { group, missing, kept, epoch, watermark, what: OUTDATED })
+}
+
+/// What is lost with members that are `away`; nothing if all is sure to be here.
+///
+/// # Errors
+/// If something is, and that is not accepted.
+fn check_missing(
+    (found, outdated): (&BTreeMap<Position, Found>, &BTreeMap<Position, Found>),
+    record: &MembershipRecord,
+    away: &[Position],
+    accept_loss: bool,
+) -> Result<Option<&'static str>> {
+    let lacks = |group: u16| {
+        let here = found.keys().filter(|at| at.group == group);
+        let here: Devices = here.fold(0, |set, at| set | 1 << at.device);
+        !record.quorum_of(group).suffices(here)
+    };
+    let group = (0..record.members.len() as u16).find(|group| lacks(*group));
+    let is_here = |at: Position| found.contains_key(&at) || outdated.contains_key(&at);
+    let (what, why) = if !away.is_empty() && !record.is_latest(is_here) {
+        let why = format!(
+            "{} are missing, and no group is whole: those that are here may be out of date, and \
+             what was acknowledged without them would be lost (accept loss to open it)",
+            names(away)
+        );
+        (UNPROVEN, why)
+    } else if let Some(group) = group.filter(|_| !record.is_clean) {
+        let primary = Position { group, device: record.primary_of(group) };
+        let of_group: Vec<Position> = away.iter().copied().filter(|at| at.group == group).collect();
+        let why = format!(
+            "{} are missing or older copies of themselves, {primary} is the primary, the matrix was not \
+             closed, and a write waited for some members only: what none but they have would be lost (put \
+             {primary} back, or accept loss to open it)",
+            names(&of_group)
+        );
+        (SINGLE, why)
+    } else {
+        return Ok(None);
+    };
+    if accept_loss { Ok(Some(what)) } else { Err(Error::Unusable(why)) }
+}
+
+/// What is lost of each group that lacks a device.
+fn losses_of<'a>(
+    found: &'a BTreeMap<Position, Found>,
+    record: &'a MembershipRecord,
+    missing: &'a [Position],
+    what: &'static str,
+) -> impl Iterator<Item = Loss> + 'a {
+    let (epoch, watermark) = (record.epoch, record.watermark);
+    (0..record.members.len() as u16).filter_map(move |group| {
+        let of_group = |at: &Position| at.group == group;
+        let kept: Vec<Position> = found.keys().copied().filter(of_group).collect();
+        let missing: Vec<Position> = missing.iter().copied().filter(of_group).collect();
+        (!missing.is_empty()).then_some(Loss { group, missing, kept, epoch, watermark, what })
+    })
+}
+
+#[cfg(test)]
+mod tests;

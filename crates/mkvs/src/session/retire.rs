@@ -1,0 +1,53 @@
+//! A current device that is taken out: one that fails and has not failed yet.
+//!
+//! A device that answers stays a member, however often its records are damaged. Whoever does not trust it
+//! any more retires it: from then on it is absent, as if it had failed, and a fresh one can take its place.
+//! The matrix keeps no hold of it ([`device`](crate::device)): its disk can be taken out.
+
+use crate::matrix::engine::Matrix;
+use crate::shape::position::Position;
+use coreplane_engine::{Backing, Error, Result};
+use std::sync::Arc;
+
+impl Matrix {
+    /// Takes a current device out of the membership: durably on all others, when it returns.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] if the place is not one of the matrix, its device is not current or the last
+    /// current one of its group, or something is being filled; if it cannot be made durable.
+    pub fn retire(&self, place: Position) -> Result<()> {
+        let shared = &*self.shared;
+        let _alone = shared.fill_alone()?;
+        let group = shared.groups.get(usize::from(place.group));
+        let group = group.ok_or_else(|| no_device(place))?;
+        let device = Arc::clone(group.device(place.device).map_err(|_| no_device(place))?);
+        let members = group.members();
+        if members & 1 << place.device == 0 {
+            return Err(no_device(place));
+        }
+        if members.count_ones() < 2 {
+            return Err(Error::Unusable(format!(
+                "{place} is the last current device of its group, and what it has no other has: fill \
+                 another first"
+            )));
+        }
+        device.note_failure(&Error::Unusable("it was retired".to_owned()));
+        group.drop_member(&device)?;
+        device.leave(None);
+        Ok(())
+    }
+
+    /// The files of the devices as they are now. Nothing is read of them.
+    pub fn backings(&self) -> Vec<(Position, Backing)> {
+        let groups = self.shared.groups.iter();
+        let of = groups.flat_map(|group| group.devices().map(move |device| (group.number, device)));
+        let there = of.filter(|(_, device)| !device.has_gone());
+        there
+            .map(|(group, it)| (Position { group, device: it.number }, it.engine.backing()))
+            .collect()
+    }
+}
+
+fn no_device(place: Position) -> Error {
+    Error::Unusable(format!("{place} is not a current device"))
+}

@@ -1,0 +1,305 @@
+//! How long a device takes for a read, and whether it stalls.
+//!
+//! # Expected
+//!
+//! The *patience* with a device is the time after which a read is late: four times as long as half of
+//! all reads take. The median is a running estimate: what is above raises it by a share, what is below
+//! lowers it by the same. So stalls, however long, are not remembered as what is to be expected, nor
+//! is a moment in which all was late.
+//!
+//! Where more than that are late, most are not stalls but the load, which asking twice makes heavier:
+//! so at most one read in eight is.
+//!
+//! # Steady or not
+//!
+//! A device that levels its wear stops now and then for a thousand times as long as a read takes.
+//! Where it does so for a noticeable share of reads it is *unsteady*, until it has been without for
+//! as many reads as would have shown it. The processor that serves a caller may be taken away too,
+//! which looks the same but is rarer.
+
+use crate::stats::latency::{self, Times};
+use coreplane_engine::Latency;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The bounds of the patience: below the first, waking another device costs more than it can save.
+const PATIENCE_MIN: u64 = 50_000;
+const PATIENCE_MAX: u64 = 10_000_000;
+
+/// The patience in medians.
+const MEDIANS: u64 = 4;
+
+/// One in so many reads may go to another device since it is late here, beside the first ones.
+const LATE_SHARE: u64 = 8;
+const LATE_FREE: u64 = 256;
+
+/// A read that takes so long has met a stall.
+const STALL: Duration = Duration::from_micros(200);
+
+/// Reads after which it is decided anew whether the device is steady: unsteady if so many of them
+/// met a stall, steady again if at most so many did.
+const WINDOW: u32 = 1024;
+const UNSTEADY: u32 = 4;
+const STEADY: u32 = 1;
+
+/// The share by which the median rises and falls.
+const STEP: u64 = 32;
+
+/// What is known of a device's reads.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// Nanoseconds that half of the reads take at most.
+    median: AtomicU64,
+    /// Nanoseconds of all reads through the ring, and how many they were.
+    spent: AtomicU64,
+    reads: AtomicU64,
+    wins: AtomicU64,
+    losses: AtomicU64,
+    cancelled: AtomicU64,
+    hedges: AtomicU64,
+    /// Reads for which another device was asked.
+    late: AtomicU64,
+    /// A read is late, and the device has not shown a sign of life since.
+    is_late: AtomicBool,
+    is_unsteady: AtomicBool,
+    looked: AtomicU32,
+    stalled: AtomicU32,
+    gets: Times,
+    /// How long writes take, each on this device alone.
+    pub(crate) puts: Times,
+}
+
+/// What became of a read in a race.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Won,
+    /// Another device was first.
+    Lost,
+    /// Another device was first before this one had begun.
+    Cancelled,
+    /// Nothing to show: the device failed, or is not the one to ask any more.
+    Void,
+}
+
+impl Pace {
+    pub(crate) fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            median: AtomicU64::new(PATIENCE_MIN),
+            spent: zero(),
+            reads: zero(),
+            wins: zero(),
+            losses: zero(),
+            cancelled: zero(),
+            hedges: zero(),
+            late: zero(),
+            is_late: AtomicBool::new(false),
+            is_unsteady: AtomicBool::new(false),
+            looked: AtomicU32::new(0),
+            stalled: AtomicU32::new(0),
+            gets: Times::new(),
+            puts: Times::new(),
+        }
+    }
+
+    /// How long a read may take.
+    pub(crate) fn patience(&self) -> Duration {
+        let patience = MEDIANS * self.median.load(Ordering::Relaxed);
+        Duration::from_nanos(patience.clamp(PATIENCE_MIN, PATIENCE_MAX))
+    }
+
+    /// Reads that the processor has taken from its ring.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    /// A read is late; true if another device may be asked in place of this one.
+    pub(crate) fn note_late(&self) -> bool {
+        self.is_late.store(true, Ordering::Relaxed);
+        let late = self.late.fetch_add(1, Ordering::Relaxed);
+        let may_be = late <= LATE_FREE + self.reads() / LATE_SHARE;
+        if !may_be {
+            self.late.fetch_sub(1, Ordering::Relaxed);
+        }
+        may_be
+    }
+
+    /// The device is asked since another one was late.
+    pub(crate) fn note_hedge(&self) {
+        self.hedges.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// True if a read is late and the device has not shown a sign of life since.
+    pub(crate) fn is_late(&self) -> bool {
+        self.is_late.load(Ordering::Relaxed)
+    }
+
+    /// True if reads on the device meet stalls.
+    pub(crate) fn is_unsteady(&self) -> bool {
+        self.is_unsteady.load(Ordering::Relaxed)
+    }
+
+    /// The processor has dealt with a read, which it was asked for and began then; for the processor
+    /// alone.
+    pub(crate) fn note(&self, end: End, asked_at: Instant, begun_at: Instant) {
+        self.is_late.store(false, Ordering::Relaxed);
+        let counter = match end {
+            End::Won => Some(&self.wins),
+            End::Lost => Some(&self.losses),
+            End::Cancelled => Some(&self.cancelled),
+            End::Void => None,
+        };
+        if let Some(counter) = counter {
+            bump(counter, 1);
+        }
+        bump(&self.reads, 1);
+        if end == End::Cancelled {
+            return;
+        }
+        let now = Instant::now();
+        self.look(now - begun_at);
+        let took = u64::try_from((now - asked_at).as_nanos()).unwrap_or(u64::MAX);
+        bump(&self.spent, took);
+        if latency::timer().is_some() {
+            self.gets.note(now - asked_at);
+        }
+        let median = self.median.load(Ordering::Relaxed);
+        let step = median / STEP;
+        let changed = if took > median { median + step } else { median - step };
+        // No less than what can be changed by a share.
+        self.median.store(changed.clamp(STEP, PATIENCE_MAX), Ordering::Relaxed);
+    }
+
+    /// How long the device took for a read in the caller's thread, one of those that are timed.
+    pub(crate) fn note_here(&self, took: Duration, is_watching: bool) {
+        self.gets.note(took);
+        if is_watching {
+            self.look(took);
+        }
+    }
+
+    /// How long the device takes: for reads as their callers wait, in the ring too.
+    pub(crate) fn latencies(&self) -> Vec<Latency> {
+        vec![self.gets.told("get"), self.puts.told("put")]
+    }
+
+    /// How long the device took for a read, its waiting in the ring apart: one of all, or of those
+    /// that are looked at.
+    pub(crate) fn look(&self, took: Duration) {
+        // From several threads: one that is lost does not matter.
+        let looked = self.looked.load(Ordering::Relaxed) + 1;
+        let stalled = self.stalled.load(Ordering::Relaxed) + u32::from(took > STALL);
+        if stalled >= UNSTEADY {
+            self.is_unsteady.store(true, Ordering::Relaxed);
+        } else if looked >= WINDOW && stalled <= STEADY {
+            self.is_unsteady.store(false, Ordering::Relaxed);
+        }
+        let is_over = looked >= WINDOW || stalled >= UNSTEADY;
+        let (looked, stalled) = if is_over { (0, 0) } else { (looked, stalled) };
+        self.looked.store(looked, Ordering::Relaxed);
+        self.stalled.store(stalled, Ordering::Relaxed);
+    }
+
+    /// What is told of it, by name: how many reads the processor has taken from its ring, how many
+    /// of them were first, came too late or had not begun when another device was, how many came
+    /// here since another one was late; nanoseconds from the ring to the answer, and those after
+    /// which a read is late; 1 if reads meet stalls.
+    pub(crate) fn figures(&self) -> [(&'static str, u64); 8] {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let served = get(&self.reads).saturating_sub(get(&self.cancelled));
+        [
+            ("ring_reads", get(&self.reads)),
+            ("race_wins", get(&self.wins)),
+            ("race_losses", get(&self.losses)),
+            ("race_cancelled", get(&self.cancelled)),
+            ("hedges", get(&self.hedges)),
+            ("ring_read_mean_ns", get(&self.spent).checked_div(served).unwrap_or(0)),
+            ("patience_ns", self.patience().as_nanos() as u64),
+            ("unsteady", u64::from(self.is_unsteady())),
+        ]
+    }
+
+    /// The same of stretches of scans: how many the processor has taken from its ring, how many of
+    /// them were first, and how many came here since another device was late.
+    pub(crate) fn scan_figures(&self) -> [(&'static str, u64); 3] {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [
+            ("ring_scans", get(&self.reads)),
+            ("scan_wins", get(&self.wins)),
+            ("scan_hedges", get(&self.hedges)),
+        ]
+    }
+}
+
+/// Adds to a counter that one thread alone changes.
+fn bump(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(pace: &Pace, took: Duration) {
+        let begun_at = Instant::now().checked_sub(took).expect("the clock has run so long");
+        pace.note(End::Won, begun_at, begun_at);
+    }
+
+    #[test]
+    fn patience_is_four_times_what_half_of_the_reads_take() {
+        let pace = Pace::new();
+        for number in 0..20_000_u64 {
+            // Evenly from 0 to 2 ms, in no order.
+            served(&pace, Duration::from_micros(number * 7919 % 2000));
+        }
+        let patience = pace.patience();
+        let bounds = Duration::from_micros(2000)..Duration::from_micros(7000);
+        assert!(bounds.contains(&patience), "{patience:?}");
+        served(&pace, Duration::from_millis(500));
+        assert!(pace.patience() < patience * 11 / 10, "one stall is one read that is late");
+    }
+
+    #[test]
+    fn where_most_reads_are_late_most_are_waited_for() {
+        let pace = Pace::new();
+        let mut asked_twice = 0;
+        for _ in 0..8000 {
+            asked_twice += u64::from(pace.note_late());
+            served(&pace, Duration::from_millis(1));
+        }
+        assert!((1000..=1000 + LATE_FREE + 1).contains(&asked_twice), "{asked_twice}");
+    }
+
+    #[test]
+    fn stalls_of_one_in_a_hundred_are_noticed_and_forgotten() {
+        let pace = Pace::new();
+        (0..5 * WINDOW).for_each(|_| pace.look(Duration::from_micros(1)));
+        assert!(!pace.is_unsteady());
+        for number in 0..WINDOW {
+            let stalls = number % 100 == 0;
+            pace.look(Duration::from_micros(if stalls { 1000 } else { 1 }));
+        }
+        assert!(pace.is_unsteady());
+        (0..3 * WINDOW).for_each(|_| pace.look(Duration::from_micros(1)));
+        assert!(!pace.is_unsteady());
+        // One that the caller's processor was taken away for is none.
+        for number in 0..10 * WINDOW {
+            let stalls = number % WINDOW == 0;
+            pace.look(Duration::from_micros(if stalls { 5000 } else { 1 }));
+        }
+        assert!(!pace.is_unsteady());
+    }
+
+    #[test]
+    fn a_late_device_shows_that_it_lives() {
+        let pace = Pace::new();
+        assert!(pace.note_late());
+        assert!(pace.is_late());
+        pace.note(End::Cancelled, Instant::now(), Instant::now());
+        assert!(!pace.is_late());
+        let figures = pace.figures();
+        for told in [("ring_reads", 1), ("race_cancelled", 1), ("ring_read_mean_ns", 0)] {
+            assert!(figures.contains(&told), "{figures:?}");
+        }
+    }
+}
