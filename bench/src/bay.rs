@@ -1,9 +1,9 @@
 //! Where the devices of a matrix are that is measured: pools in a directory, which stall or are pulled
 //! out as the measurement wants.
 
-use crate::stalling::{Pauses, Stalling, Weather};
+use crate::stall::{Pauses, Stalling, Weather};
 use coreplane_bptree::Bptree;
-use coreplane_engine::around::Surrounded;
+use coreplane_engine::interceptor::Intercepted;
 use coreplane_engine::{Engine, Error, Result};
 use coreplane_mkvs::{Position, Rack, TimeSource};
 use coreplane_pmem::MediaChoice;
@@ -90,7 +90,7 @@ impl Rack for Bay {
         let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
         pulls.insert(place, Arc::clone(&is_out));
         let around = Arc::new(Stalling { pauses, weather, is_out });
-        Ok(Arc::new(Surrounded { engine, around }))
+        Ok(Arc::new(Intercepted { engine, around }))
     }
 
     fn open(&self, place: Position, _: &TimeSource) -> Result<Arc<dyn Engine>> {

@@ -26,7 +26,7 @@ use crate::choice::Draws;
 use crate::processors::Processors;
 use crate::record::{check_value, write_key, write_value};
 use crate::report::Tally;
-use crate::stalling::{Pauses, Weather};
+use crate::stall::{Pauses, Weather};
 use crate::{Error, Plan, Result};
 use coreplane_engine::{Engine, Stats, Visibility, WriteOptions};
 use coreplane_mkvs::{Matrix, Options, Position, Prototype, ReadPath, Shape};
@@ -326,8 +326,8 @@ fn report(
         met: weather.met(),
         interrupted: weather.interrupted(),
         hedges: counted("matrix_hedges"),
-        losses: counted("matrix_race_losses"),
-        cancelled: counted("matrix_race_cancelled"),
+        losses: counted("matrix_hedge_losses"),
+        cancelled: counted("matrix_hedge_cancelled"),
         stall_us: jitter.stall_us,
         period_us: jitter.period_us,
         clients: jitter.clients,

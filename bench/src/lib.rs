@@ -33,7 +33,7 @@ mod processors;
 pub mod record;
 mod report;
 mod resync;
-mod stalling;
+mod stall;
 mod target;
 mod workload;
 

@@ -18,7 +18,7 @@ use crate::record::{check_value, write_key, write_value};
 use crate::report::Tally;
 use crate::{Error, Plan, Result};
 use coreplane_engine::{Engine, Visibility, WriteOptions};
-use coreplane_mkvs::{Ack, FillOptions, Filled, Matrix, Options, Position, Shape};
+use coreplane_mkvs::{Ack, Copied, CopyOptions, Matrix, Options, Position, Shape};
 use serde::Serialize;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -220,11 +220,11 @@ fn name_of(engine: DeviceEngine) -> &'static str {
 }
 
 /// Goes through the stages; how long each took, and what was filled in it.
-fn direct(scene: &Scene<'_>, bay: &Bay) -> Result<Vec<(f64, Filled)>> {
+fn direct(scene: &Scene<'_>, bay: &Bay) -> Result<Vec<(f64, Copied)>> {
     let mut stages = Vec::new();
     let pause = || std::thread::sleep(Duration::from_millis(scene.refill.stage_ms));
     let fill = |bytes_per_second_max| {
-        let options = FillOptions { bytes_per_second_max, is_fresh: true };
+        let options = CopyOptions { bytes_per_second_max, is_fresh: true };
         scene.matrix.replace(bay, PLACE, &options, &|_| {})
     };
     for stage in 0..STAGES.len() {
@@ -238,7 +238,7 @@ fn direct(scene: &Scene<'_>, bay: &Bay) -> Result<Vec<(f64, Filled)>> {
             5 => fill(Some(scene.refill.throttle))?,
             _ => {
                 pause();
-                Filled::default()
+                Copied::default()
             }
         };
         stages.push((begun_at.elapsed().as_secs_f64(), filled));
@@ -336,7 +336,7 @@ fn sum(of_threads: Vec<Result<Vec<Seen>>>) -> Result<Vec<Seen>> {
 }
 
 fn report(
-    stages: &[(f64, Filled)],
+    stages: &[(f64, Copied)],
     engine: &'static str,
     puts: Vec<Result<Vec<Seen>>>,
     gets: Vec<Result<Vec<Seen>>>,

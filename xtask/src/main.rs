@@ -29,8 +29,10 @@ cargo xtask COMMAND
                                         installs what it needs, says what it left out.
                                         --quick: the workspace's tests alone
   check                                 fmt, clippy, doc, deny, typos, tidy
-  tidy [--bless]                        the rules that no compiler checks (CONTRIBUTING.md);
-                                        --bless updates their lists where the rules allow it
+  tidy [--bless | --rooms [CRATE…]]     the rules that no compiler checks (CONTRIBUTING.md);
+                                        --bless updates their lists where the rules allow it;
+                                        --rooms prints how large the crates with rooms are, and
+                                        how many of their files import each other
   sanitize thread|address [--reduced | PACKAGE…]
                                         the engine's tests under a sanitizer;
                                         --reduced: the index and epoch kernels alone

@@ -23,7 +23,7 @@ pub(crate) enum Place {
         hurt: Option<u64>,
     },
     /// All others have been shown.
-    Hurt(u64),
+    DamagedField(u64),
 }
 
 impl Default for Place {
@@ -51,7 +51,7 @@ impl Store {
     ) -> Result<u64> {
         let (mut from, mut hurt) = match spin::lock(&self.cursors).place_of(cursor) {
             Place::From { key, hurt } => (key, hurt),
-            Place::Hurt(offset) => return Err(passed_by(offset)),
+            Place::DamagedField(offset) => return Err(passed_by(offset)),
         };
         let mut shown = 0;
         loop {
@@ -72,7 +72,7 @@ impl Store {
             let place = match (leaf.head.bound, hurt) {
                 (None, None) => return Ok(0),
                 (None, Some(offset)) if shown == 0 => return Err(passed_by(offset)),
-                (None, Some(offset)) => Place::Hurt(offset),
+                (None, Some(offset)) => Place::DamagedField(offset),
                 (Some(key), hurt) if shown >= count.max(1) => Place::From { key, hurt },
                 (Some(key), _) => {
                     from = key;

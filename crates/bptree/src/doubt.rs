@@ -21,7 +21,7 @@
 use crate::leaf::{Directory, Head, Waking};
 use crate::pages::Patience;
 use crate::store::Store;
-use coreplane_engine::{Doubt, Error, Result};
+use coreplane_engine::{Error, KeyRange, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
@@ -145,7 +145,7 @@ impl Store {
     ///
     /// # Errors
     /// If the way from one leaf to the next is lost.
-    pub(crate) fn doubts(&self) -> Result<Vec<Doubt>> {
+    pub(crate) fn lost_ranges(&self) -> Result<Vec<KeyRange>> {
         let mut doubts = Vec::new();
         let mut from: Box<[u8]> = Box::default();
         loop {
@@ -164,7 +164,7 @@ impl Store {
             let (least, bound) = bounds?;
             if is_in_doubt {
                 let (start, end) = (least.into_owned(), bound.clone().map(Cow::into_owned));
-                doubts.push(Doubt { start, end });
+                doubts.push(KeyRange { start, end });
             }
             match bound {
                 None => return Ok(doubts),
@@ -179,7 +179,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
-    pub(crate) fn settle(&self, doubt: &Doubt) -> Result<()> {
+    pub(crate) fn settle(&self, doubt: &KeyRange) -> Result<()> {
         self.check_writable()?;
         let mut from: Box<[u8]> = doubt.start.as_slice().into();
         let end = doubt.end.as_deref();

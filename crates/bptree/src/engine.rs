@@ -6,9 +6,9 @@ use crate::open::{self, KIND, Options};
 use crate::put::{Plan, RestsOn};
 use crate::store::Store;
 use coreplane_engine::{
-    Backing, Batch, Beside, Brief, Doubt, DurableListener, Engine, Entry, Error, Expected, Found,
-    Horizon, Hurt, Limits, Mutation, Ordered, Outcome, Progress, Record, Result, ScrubReport,
-    Stats, Ticket, UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
+    Backing, Batch, Beside, Brief, DamagedKey, DurableListener, Engine, Entry, Error, Expected,
+    Found, Horizon, KeyRange, Limits, Mutation, Ordered, Outcome, Progress, Record, Result,
+    ScrubReport, Stats, Ticket, UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
 use coreplane_record::{backing_of, lost, outlive};
@@ -411,15 +411,15 @@ impl Engine for Bptree {
         self.store.check_record_of(key)
     }
 
-    fn doubts(&self) -> Result<Vec<Doubt>> {
-        self.store.doubts()
+    fn lost_ranges(&self) -> Result<Vec<KeyRange>> {
+        self.store.lost_ranges()
     }
 
-    fn hurt_since(&self, sequence: u64) -> Result<Vec<Hurt>> {
-        self.store.hurt_since(sequence)
+    fn damaged_keys_since(&self, sequence: u64) -> Result<Vec<DamagedKey>> {
+        self.store.damaged_keys_since(sequence)
     }
 
-    fn settle(&self, doubt: &Doubt) -> Result<()> {
+    fn settle(&self, doubt: &KeyRange) -> Result<()> {
         self.store.settle(doubt)
     }
 

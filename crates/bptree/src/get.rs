@@ -2,7 +2,7 @@
 
 use crate::counters::Count;
 use crate::doubt::is_doubtful;
-use crate::hurt::{Hurt, is_damage};
+use crate::hurt::{DamagedField, is_damage};
 use crate::leaf::{Directory, Head, generation, tag_of};
 use crate::lock::Locked;
 use crate::store::Store;
@@ -288,7 +288,7 @@ impl Store {
             let (offset, sequence) = (view.offset, view.sequence());
             let mut hurts = |error, known: Option<&[u8]>, is_whole| {
                 let known = known.map(Into::into);
-                hurt.push(Hurt { error, known, is_whole, offset, sequence, is_record });
+                hurt.push(DamagedField { error, known, is_whole, offset, sequence, is_record });
             };
             // Whatever reads check: whoever goes through all keys would take it for another.
             let Ok(parts) = self.parts(guard, view.key(), true) else {
@@ -329,7 +329,7 @@ pub(crate) struct Leaf<'g> {
     /// Keys of which there are records that may not be the newest.
     pub(crate) doubtful: Vec<Cow<'g, [u8]>>,
     /// Keys of it whose rests are damaged, or whose large values are not where their records say.
-    pub(crate) hurt: Vec<Hurt>,
+    pub(crate) hurt: Vec<DamagedField>,
 }
 
 /// A record or tombstone, and its value if that is large.

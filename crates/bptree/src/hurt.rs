@@ -17,14 +17,14 @@
 //! never cut between them, lest the key be looked for in another leaf than it is in; and a scan that
 //! would show any of them says that there is damage. An order from before the damage is none any more: a
 //! scan sorts such keys by what it sees of them itself. An iteration shows all others, and says so last.
-//! A matrix asks which they are ([`Store::hurt_since`]), and whose peers have the same.
+//! A matrix asks which they are ([`Store::damaged_keys_since`]), and whose peers have the same.
 
 use crate::image::Item;
 use crate::keys::{Parts, crc_of, long_len, prefix_len};
 use crate::leaf::{Head, PLACES};
 use crate::newer::Passed;
 use crate::store::{FAREWELL, Store};
-use coreplane_engine::{Doubt, Error, Hurt as HurtKey, Result};
+use coreplane_engine::{DamagedKey, Error, KeyRange, Result};
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::{self, Guard};
 
@@ -73,7 +73,7 @@ impl Cuts {
 }
 
 /// A long key of a leaf whose rest is damaged, or a key whose large value cannot be found.
-pub(crate) struct Hurt {
+pub(crate) struct DamagedField {
     /// What is to be said of it.
     pub(crate) error: Error,
     /// What is known of the key: what it begins with, or all of it; none: it is one of its leaf.
@@ -86,22 +86,22 @@ pub(crate) struct Hurt {
     pub(crate) is_record: bool,
 }
 
-impl Hurt {
+impl DamagedField {
     /// The keys of which this is one.
-    fn within(&self, leaf: &Head) -> Doubt {
+    fn within(&self, leaf: &Head) -> KeyRange {
         let Some(known) = &self.known else {
             let end = leaf.bound.as_ref().map(|bound| bound.to_vec());
-            return Doubt { start: leaf.least.to_vec(), end };
+            return KeyRange { start: leaf.least.to_vec(), end };
         };
         let start = known.to_vec();
         if self.is_whole {
-            return Doubt { end: Some([start.as_slice(), &[0]].concat()), start };
+            return KeyRange { end: Some([start.as_slice(), &[0]].concat()), start };
         }
         let mut end = start.clone();
         // The first that does not begin so; what begins with nothing but the greatest byte has none.
         while end.pop_if(|last| *last == u8::MAX).is_some() {}
         let end = end.split_last().map(|(last, before)| [before, &[last + 1]].concat());
-        Doubt { start, end }
+        KeyRange { start, end }
     }
 }
 
@@ -126,7 +126,7 @@ impl Store {
     ///
     /// # Errors
     /// If a leaf cannot be read, and if the medium fails.
-    pub(crate) fn hurt_since(&self, sequence: u64) -> Result<Vec<HurtKey>> {
+    pub(crate) fn damaged_keys_since(&self, sequence: u64) -> Result<Vec<DamagedKey>> {
         let (mut found, mut from) = (Vec::new(), Box::<[u8]>::default());
         loop {
             if let Passed::Old(bound) = self.pass(&from, sequence) {
@@ -138,7 +138,9 @@ impl Store {
             let leaf = self.leaf_of(&guard, &from)?;
             let hurt = leaf.hurt.iter().filter(|it| it.sequence > sequence);
             let head = &leaf.head;
-            found.extend(hurt.map(|it| HurtKey { within: it.within(head), sequence: it.sequence }));
+            found.extend(
+                hurt.map(|it| DamagedKey { within: it.within(head), sequence: it.sequence }),
+            );
             match leaf.head.bound {
                 None => return Ok(found),
                 Some(bound) => from = bound,

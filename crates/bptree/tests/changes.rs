@@ -24,7 +24,7 @@ fn check(tree: &Bptree, model: &Model, since: u64) {
     let newer = model.iter().filter(|(_, (sequence, _))| *sequence > since);
     let newer: Model = newer.map(|(key, state)| (key.clone(), *state)).collect();
     assert!(found == newer, "since {since}: {} and not {}", found.len(), newer.len());
-    assert!(tree.hurt_since(since).expect("hurt").is_empty());
+    assert!(tree.damaged_keys_since(since).expect("hurt").is_empty());
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn is_all_there(sim: &Sim, map: &Map, what: &str) {
     for eviction in [Eviction::Nothing, Eviction::Seeded(1), Eviction::Seeded(2)] {
         let image = sim.crash(eviction).reopen().expect("memory");
         let store = opened(&image);
-        assert_eq!(store.doubts().expect("doubts"), [], "{what}, {eviction:?}");
+        assert_eq!(store.lost_ranges().expect("doubts"), [], "{what}, {eviction:?}");
         assert!(contents(&store) == *map, "{what}, {eviction:?}");
         assert!(store.verify(&mut |_| {}).expect("verify").is_sound(), "{what}, {eviction:?}");
     }

@@ -302,7 +302,7 @@ impl Pool {
         let report = store.verify(&mut |_| {}).expect("verify");
         assert!(report.is_sound(), "{what}: {report:?}");
         assert_eq!(store.len().expect("len"), report.records, "{what}");
-        assert_eq!(store.doubts().expect("doubts"), [], "{what}");
+        assert_eq!(store.lost_ranges().expect("doubts"), [], "{what}");
     }
 
     /// Lives, and what the power leaves when it goes; how many operations there were.

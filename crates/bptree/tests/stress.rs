@@ -115,7 +115,7 @@ fn readers_scans_and_writers_of_leaves_that_come_and_go() {
     }));
     let shared = Arc::clone(&store);
     readers.push(until(&stop, move |_| {
-        assert_eq!(shared.doubts().expect("which leaves are in doubt"), []);
+        assert_eq!(shared.lost_ranges().expect("which leaves are in doubt"), []);
     }));
     writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
     stop.store(true, Ordering::Release);

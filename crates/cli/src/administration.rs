@@ -3,8 +3,8 @@
 use crate::failure::code_of;
 use crate::json;
 use coreplane::{
-    Ack, Doing, Done, Doubt, FillOptions, InDoubt, Loss, MatrixFacts, MatrixStore, Position,
-    Progress, Remedy, Scrubbed, Standing, Work,
+    Ack, CopyOptions, DamageSummary, Doing, Done, KeyRange, Loss, MatrixFacts, MatrixStore,
+    MemberState, Position, Progress, Remedy, Scrubbed, Work,
 };
 use coreplane_server::Administration;
 use serde_json::{Map, Value, json};
@@ -64,8 +64,8 @@ impl Administration for Administered {
         for (name, value) in facts(&self.0) {
             figures.push((name, value.as_str().map_or_else(|| value.to_string(), str::to_owned)));
         }
-        for (position, standing) in self.0.standings() {
-            figures.push((format!("{position}_standing"), standing_name(standing).to_owned()));
+        for (position, state) in self.0.member_states() {
+            figures.push((format!("{position}_state"), state_name(state).to_owned()));
         }
         if let Some(doing) = &self.0.doing() {
             figures.push(("work".to_owned(), doing.work.to_owned()));
@@ -84,8 +84,8 @@ fn refused(what: String) -> String {
     format!("ERR {what}")
 }
 
-fn fill_options(words: &[&str]) -> Result<FillOptions, String> {
-    let mut options = FillOptions::default();
+fn fill_options(words: &[&str]) -> Result<CopyOptions, String> {
+    let mut options = CopyOptions::default();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         if word.eq_ignore_ascii_case("fresh") {
@@ -101,11 +101,11 @@ fn fill_options(words: &[&str]) -> Result<FillOptions, String> {
 }
 
 /// What a device is to its group, in a word.
-pub(crate) fn standing_name(standing: Standing) -> &'static str {
-    match standing {
-        Standing::Current => "current",
-        Standing::Absent => "absent",
-        Standing::Joining => "joining",
+pub(crate) fn state_name(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Current => "current",
+        MemberState::Absent => "absent",
+        MemberState::Joining => "joining",
     }
 }
 
@@ -150,11 +150,10 @@ const OF_DEVICES: [&str; 7] = [
 /// What a matrix is and how it is, as JSON.
 pub(crate) fn status(matrix: &MatrixStore) -> Value {
     let (status, engines, stats) = (matrix.status(), matrix.facts().engines, matrix.stats());
-    let device = |(position, standing): &(Position, Standing)| {
+    let device = |(position, state): &(Position, MemberState)| {
         let name = position.to_string();
         let engine = engines.iter().find(|(there, _)| there == position).map(|(_, engine)| engine);
-        let mut object =
-            json!({"device": name, "standing": standing_name(*standing), "engine": engine});
+        let mut object = json!({"device": name, "state": state_name(*state), "engine": engine});
         let told = stats.devices.iter().filter(|device| device.name == name);
         for (name, value) in told.flat_map(|device| &device.figures) {
             if OF_DEVICES.contains(name) {
@@ -170,11 +169,11 @@ pub(crate) fn status(matrix: &MatrixStore) -> Value {
         .iter()
         .map(|it| json!({"device": it.device.to_string(), "at_ms": it.at.0, "error": it.why}))
         .collect();
-    let InDoubt { devices: of_devices, keys, ranges } = &status.in_doubt;
-    let in_doubt = |(place, leaves): &(Position, usize)| json!({"device": place.to_string(), "leaves": leaves});
+    let DamageSummary { devices: of_devices, keys, ranges } = &status.damage;
+    let with_lost_ranges = |(place, leaves): &(Position, usize)| json!({"device": place.to_string(), "leaves": leaves});
     // Null while nobody knows.
     let of_devices =
-        status.is_looked_at.then(|| of_devices.iter().map(in_doubt).collect::<Vec<_>>());
+        status.is_looked_at.then(|| of_devices.iter().map(with_lost_ranges).collect::<Vec<_>>());
     let mut object = json!({
         "devices": status.devices.iter().map(device).collect::<Vec<Value>>(),
         "damaged": damaged,
@@ -182,7 +181,7 @@ pub(crate) fn status(matrix: &MatrixStore) -> Value {
         "shortened": status.shortened.iter().map(shortened).collect::<Vec<Value>>(),
         "departures": departures,
         "losses": status.losses.iter().map(loss).collect::<Vec<Value>>(),
-        "in_doubt": {"devices": of_devices, "keys": keys, "ranges": ranges},
+        "damage": {"devices": of_devices, "keys": keys, "ranges": ranges},
         "degraded": status.is_degraded,
         "slots": status.slots,
         "slots_moving": status.slots_moving,
@@ -236,20 +235,20 @@ fn doing(doing: &Doing) -> Value {
 }
 
 /// Keys of which nobody knows what was written last, and ranges of those that may have been.
-fn in_doubt(scrubbed: &Scrubbed) -> Vec<String> {
+fn indeterminate(scrubbed: &Scrubbed) -> Vec<String> {
     let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
-    let range = |it: &Doubt| {
+    let range = |it: &KeyRange| {
         let end = it.end.as_ref().map_or(String::new(), |end| format!(" to \"{}\"", text(end)));
         format!("from \"{}\"{end}", text(&it.start))
     };
-    let keys = scrubbed.in_doubt.iter().map(|key| text(key));
-    keys.chain(scrubbed.uncertain.iter().map(range)).collect()
+    let keys = scrubbed.indeterminate.iter().map(|key| text(key));
+    keys.chain(scrubbed.lost_ranges.iter().map(range)).collect()
 }
 
 /// As JSON.
 pub(crate) fn done(done: &Done) -> Value {
     match done {
-        Done::Filled(filled) => {
+        Done::Copied(filled) => {
             let seconds = filled.elapsed.as_secs_f64();
             let lost: Vec<Value> = filled.lost.iter().map(|key| key_of(key)).collect();
             json!({
@@ -272,7 +271,7 @@ pub(crate) fn done(done: &Done) -> Value {
                 "settled": places(&scrubbed.settled),
                 "rewritten": places(&scrubbed.rewritten),
                 "lost": lost,
-                "in_doubt": in_doubt(scrubbed),
+                "indeterminate": indeterminate(scrubbed),
                 "unreadable": unreadable,
             })
         }

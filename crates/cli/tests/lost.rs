@@ -217,18 +217,18 @@ fn ask(served: &Served, code: i32, words: &[&str]) -> Outcome<String> {
     session::expect(code, &[&["matrix"], words, &["--server", &served.address]].concat())
 }
 
-fn standing_of(served: &Served, device: &str) -> Outcome<String> {
+fn state_of(served: &Served, device: &str) -> Outcome<String> {
     let status = ask(served, 0, &["status", "--json"])?;
     let told: serde_json::Value = serde_json::from_str(&status)?;
     let mut devices = told["devices"].as_array().into_iter().flatten();
-    let standing = devices.find(|it| it["device"] == device).map(|it| &it["standing"]);
-    Ok(standing.and_then(|it| it.as_str()).ok_or(status)?.to_owned())
+    let state = devices.find(|it| it["device"] == device).map(|it| &it["state"]);
+    Ok(state.and_then(|it| it.as_str()).ok_or(status)?.to_owned())
 }
 
 /// The status names the device as out, and says why; and so did the server.
 fn is_told(served: &Served, matrix: &Pool, device: &str) -> Outcome<()> {
     let status = ask(served, 0, &["status", "--json"])?;
-    assert_eq!(standing_of(served, device)?, "absent");
+    assert_eq!(state_of(served, device)?, "absent");
     let reason = format!("{device}: pool {}/{device}: the medium is gone", matrix.name);
     assert!(status.contains(&reason), "{status}");
     let complaints = std::fs::read_to_string(complaints(matrix))?;
@@ -307,7 +307,7 @@ fn a_copy_goes_on_when_the_device_that_it_is_made_from_goes() -> Outcome<()> {
             Ok(())
         })
     })?;
-    assert_eq!(standing_of(&served, "g0d0")?, "current");
+    assert_eq!(state_of(&served, "g0d0")?, "current");
     is_told(&served, &matrix, "g0d2")?;
     served.kill()?;
     std::fs::remove_file(matrix.path.join("g0d1"))?;

@@ -202,7 +202,7 @@ fn a_server_goes_on_while_its_matrix_is_looked_after() -> Outcome<()> {
             let server = ["--server", &served.address, "--json"];
             session::expect(0, &[&["matrix"], words, &server].concat())
         };
-        assert!(asked(&["status"])?.contains("\"standing\":\"absent\""));
+        assert!(asked(&["status"])?.contains("\"state\":\"absent\""));
         asked(&["replace", "--device", "g1d0"])?;
         assert!(!asked(&["status"])?.contains("absent"));
         let again = ["matrix", "replace", "--device", "g1d0", "--server", &served.address];
@@ -420,7 +420,7 @@ fn the_three_prototypes_are_served_as_they_were_made() -> Outcome<()> {
             panic!("INFO is text");
         };
         let info = String::from_utf8(info)?;
-        assert_eq!(info.matches("race_wins=").count(), devices, "{info}");
+        assert_eq!(info.matches("hedge_wins=").count(), devices, "{info}");
         served.terminate()?;
         let served = matrix.serve(&[])?;
         check(&mut served.connect()?, 0..200)?;

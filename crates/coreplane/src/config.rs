@@ -260,7 +260,7 @@ impl StoreConfig {
     /// # Errors
     /// As [`StoreConfig::open`]; [`coreplane_engine::Error::NoSpace`].
     pub fn grow_devices(&self, size: u64) -> Result<()> {
-        crate::tending::grow_devices(self, size)
+        crate::admin_job::grow_devices(self, size)
     }
 
     /// Repairs the pool, as far as it is damaged, and opens it. `tell` is told of each thing that

@@ -23,24 +23,24 @@
 //! - A pool is open once: a second opener, in this process or another, gets an error.
 //! - A store that is dropped without [`Store::close`] loses nothing; its next open recovers.
 
+mod admin_job;
 mod config;
-mod doubts;
+mod lost_ranges;
 mod matrix;
 mod store;
-mod tending;
 
+pub use admin_job::{Doing, Done, Failed, MatrixFacts, MatrixStatus, MatrixStore, Work};
 pub use config::{EngineChoice, SIZE_DEFAULT, StoreConfig};
 pub use coreplane_engine::{
-    Batch, Completion, Doubt, Durability, Engine, Entry, Error, Expected, Mutation, Outcome,
+    Batch, Completion, Durability, Engine, Entry, Error, Expected, KeyRange, Mutation, Outcome,
     Progress, Record, Remedy, Result, Stats, UnixMillis, Value, VerifyReport, Visibility,
     WriteOptions,
 };
 pub use coreplane_mkvs::{
-    Ack, Departure, FillOptions, Filled, InDoubt, Loss, Position, Prototype, ReadPath, Scrubbed,
-    Standing, WritePath, is_own_key,
+    Ack, Copied, CopyOptions, DamageSummary, Departure, Loss, MemberState, Position, Prototype,
+    ReadPath, Scrubbed, WritePath, is_own_key,
 };
 pub use coreplane_pmem::{MediaChoice, Medium};
 pub use coreplane_scmkv::{Fate, Finding, Placement, Repair, Tell};
 pub use matrix::MatrixShape;
 pub use store::{Store, pool_engine as engine_at, pool_page_size as page_size_at};
-pub use tending::{Doing, Done, Failed, MatrixFacts, MatrixStatus, MatrixStore, Work};

@@ -1,8 +1,8 @@
 //! What comes back.
 
+use crate::admin_job::MatrixStore;
 use crate::config::{EngineChoice, StoreConfig};
 use crate::matrix::{self, Directory, MatrixShape};
-use crate::tending::MatrixStore;
 use coreplane_bptree::Bptree;
 use coreplane_engine::model::ModelEngine;
 use coreplane_engine::{Durability, Engine, Error, Result, Stats};

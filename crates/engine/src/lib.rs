@@ -27,33 +27,33 @@
 //! only across [`Engine::advance_sequence`]. A matrix supplies its own by
 //! [`WriteOptions::sequence`], with which "put if newer" and "delete if newer" decide.
 
-pub mod around;
-mod backing;
 mod batch;
 pub mod conformance;
 mod cursors;
 mod durability;
 mod error;
+pub mod interceptor;
 pub mod model;
 mod ordered;
 mod outcome;
+mod pool_file;
 mod record;
 mod scrub;
 mod snapshots;
 mod stats;
 
-pub use backing::Backing;
 pub use batch::{Batch, Change};
 pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
 pub use ordered::{Ordered, end_of_prefix};
 pub use outcome::{Beside, Brief, Outcome, Written};
+pub use pool_file::Backing;
 pub use record::{Record, TimeSource, UnixMillis, Value};
 pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed};
 pub use snapshots::{Snapshot, Snapshots};
 pub use stats::{
-    Damage, DeviceStats, Doubt, GroupStats, Hurt, Latency, Progress, ScrubReport, Stats,
+    Damage, DamagedKey, DeviceStats, GroupStats, KeyRange, Latency, Progress, ScrubReport, Stats,
     VerifyReport,
 };
 
@@ -423,7 +423,7 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it cannot even be told.
-    fn doubts(&self) -> Result<Vec<Doubt>> {
+    fn lost_ranges(&self) -> Result<Vec<KeyRange>> {
         Ok(Vec::new())
     }
 
@@ -433,7 +433,7 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it cannot even be told.
-    fn hurt_since(&self, sequence: u64) -> Result<Vec<Hurt>> {
+    fn damaged_keys_since(&self, sequence: u64) -> Result<Vec<DamagedKey>> {
         let _none = sequence;
         Ok(Vec::new())
     }
@@ -443,7 +443,7 @@ pub trait Engine: Send + Sync {
     ///
     /// # Errors
     /// As [`Engine::put`].
-    fn settle(&self, doubt: &Doubt) -> Result<()> {
+    fn settle(&self, doubt: &KeyRange) -> Result<()> {
         let _is_none = doubt;
         Ok(())
     }

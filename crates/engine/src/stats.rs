@@ -126,7 +126,7 @@ pub struct Damage {
 
 /// Keys of which records were lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Doubt {
+pub struct KeyRange {
     /// The first of them.
     pub start: Vec<u8>,
     /// The first that is too great; none: there is none.
@@ -135,9 +135,9 @@ pub struct Doubt {
 
 /// A key whose record is there and cannot be shown: a part of it, or of the key itself, is damaged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hurt {
+pub struct DamagedKey {
     /// The key is one of these.
-    pub within: Doubt,
+    pub within: KeyRange,
     /// The sequence of its record.
     pub sequence: u64,
 }

@@ -53,14 +53,14 @@ mod shape;
 mod stats;
 
 pub use coreplane_engine::TimeSource;
+pub use matrix::Matrix;
 pub use matrix::departure::Departure;
-pub use matrix::engine::Matrix;
 pub use matrix::options::Options;
 pub use membership::loss::Loss;
 pub use membership::rack::Rack;
-pub use membership::record::{Standing, is_device};
-pub use rebuild::copy::{FillOptions, Filled};
-pub use rebuild::indeterminate::InDoubt;
+pub use membership::record::{MemberState, is_device};
+pub use rebuild::copy::{Copied, CopyOptions};
+pub use rebuild::indeterminate::DamageSummary;
 pub use rebuild::scrub::Scrubbed;
 pub use session::open::Shape;
 pub use shape::NAME;

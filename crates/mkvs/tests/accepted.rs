@@ -6,7 +6,7 @@ mod shelf;
 use coreplane_engine::{Engine, Error, Visibility, WriteOptions};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
-use coreplane_mkvs::{Ack, FillOptions, Loss, Matrix, Options, Standing};
+use coreplane_mkvs::{Ack, CopyOptions, Loss, Matrix, MemberState, Options};
 use shelf::sample::{at, key, opened, put, put_back, refused, standing, take_out, two_by_two};
 use std::sync::atomic::Ordering;
 
@@ -76,9 +76,9 @@ fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() {
     refused(&shelf, "the device at g0d0 was replaced by another");
     take_out(&shelf, at(0, 0));
     let matrix = opened(&shelf).expect("open");
-    let options = FillOptions::default();
+    let options = CopyOptions::default();
     matrix.replace(&shelf, at(0, 0), &options, &|_| {}).expect("a new one takes its place");
-    assert_eq!(standing(&matrix, at(0, 0)), Standing::Current);
+    assert_eq!(standing(&matrix, at(0, 0)), MemberState::Current);
     for number in 0..100 {
         assert_eq!(matrix.get(&key(0, number)).expect("get").as_deref(), Some(&b"newest"[..]));
     }
@@ -104,7 +104,7 @@ fn at_first_reads_fail_when_the_only_holder_is_gone() {
     std::thread::scope(|scope| {
         // Who meets the one that is gone waits until its successor has made what it can.
         scope.spawn(|| {
-            while standing(&matrix, holder) != Standing::Absent {
+            while standing(&matrix, holder) != MemberState::Absent {
                 for key in others {
                     assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"value"[..]));
                 }

@@ -3,7 +3,7 @@
 mod shelf;
 
 use coreplane_engine::{Engine, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
 use shelf::{Kind, Shelf};
 
 fn key(thread: u64, number: u64) -> Vec<u8> {
@@ -147,7 +147,10 @@ fn a_copy_of_a_running_device_is_not_believed_after_a_close() {
         std::fs::rename(&copy, &place).expect("put it back");
         let matrix = opened(&shelf);
         check(&matrix);
-        assert!(matrix.standings().iter().all(|(_, it)| *it == Standing::Current), "{kind:?}");
+        assert!(
+            matrix.member_states().iter().all(|(_, it)| *it == MemberState::Current),
+            "{kind:?}"
+        );
         matrix.scrub(&|_| {}).expect("scrub");
         check(&matrix);
         // It has all of it by itself.

@@ -4,7 +4,7 @@ mod shelf;
 
 use coreplane_engine::{Batch, Engine, Expected, Outcome, Record, Visibility, WriteOptions};
 use coreplane_mkvs::{
-    Ack, Matrix, Options, Position, Prototype, ReadPath, Shape, Standing, WritePath,
+    Ack, Matrix, MemberState, Options, Position, Prototype, ReadPath, Shape, WritePath,
 };
 use shelf::gate::Gate;
 use shelf::{Kind, Shelf};
@@ -128,7 +128,7 @@ fn a_stalled_device_holds_up_nobody() {
     assert!(stats.figure("matrix_hedges") > Some(0), "{stats:?}");
     assert_eq!(stats.hits, 1200, "{stats:?}");
     // All were raced, and each was won once. The last winners may not have noted it yet.
-    let wins = || pair.matrix.stats().figure("matrix_race_wins").expect("a figure");
+    let wins = || pair.matrix.stats().figure("matrix_hedge_wins").expect("a figure");
     wait_until(|| wins() >= 1200);
     assert_eq!(wins(), 1200);
     assert_eq!(stats.devices.len(), 2);
@@ -311,7 +311,7 @@ fn a_device_that_fails_in_a_race_loses_it() {
             wait_until(|| pair.held_reads() == 2);
             set(&fails.holds_gets, false);
             let position = Position { group: 0, device: failing as u8 };
-            let is_absent = || matrix.standings().contains(&(position, Standing::Absent));
+            let is_absent = || matrix.member_states().contains(&(position, MemberState::Absent));
             wait_until(is_absent);
             set(&stays.holds_gets, false);
             assert_eq!(reader.join().expect("reader"), b"value");
@@ -350,7 +350,7 @@ fn a_matrix_stays_the_prototype_that_it_was_made_as() {
         let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
         put(&matrix, b"key", b"value");
         assert_eq!(matrix.prototype(), prototype);
-        assert_eq!(matrix.standings().len(), devices);
+        assert_eq!(matrix.member_states().len(), devices);
         matrix.close().expect("close");
         drop(matrix);
         let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
@@ -365,7 +365,7 @@ fn a_matrix_stays_the_prototype_that_it_was_made_as() {
 fn stalls_make_reads_go_through_the_rings() {
     let pair = pair(Ack::All, Prototype::Mkvs, ReadPath::Auto);
     put(&pair.matrix, b"key", b"value");
-    let by_ring = || pair.matrix.stats().figure("matrix_race_wins").expect("a figure");
+    let by_ring = || pair.matrix.stats().figure("matrix_hedge_wins").expect("a figure");
     let stop = AtomicBool::new(false);
     let (matrix, stopped) = (&pair.matrix, &stop);
     std::thread::scope(|scope| {

@@ -6,7 +6,7 @@ mod shelf;
 use coreplane_engine::{Batch, Engine, Entry, Error, Expected, Outcome, WriteOptions};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -117,7 +117,7 @@ fn a_batch_that_was_torn_is_of_no_matter_to_others_and_taken_back_by_a_scrub() {
     torn.iter().for_each(|key| assert!(matrix.get(key).is_err()));
     put(&matrix, &key_of(2, 3, 0), b"another");
     let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
-    assert_eq!((scrubbed.in_doubt.len(), scrubbed.lost.len()), (0, 0));
+    assert_eq!((scrubbed.indeterminate.len(), scrubbed.lost.len()), (0, 0));
     let check = |matrix: &Matrix| {
         torn.iter().for_each(|key| assert_eq!(get(matrix, key).as_deref(), Some(&b"old"[..])));
         assert_eq!(scan(matrix, b"", None, false).expect("scan"), all);
@@ -157,7 +157,7 @@ fn what_a_device_lacks_is_read_on_its_peer_and_given_to_it_by_a_scrub() {
     let all: Keys = (0..300).map(key).collect();
     let lacked = key(150);
     lacking(&shelf, &matrix, &lacked);
-    assert!(matrix.standings().iter().all(|(_, standing)| *standing == Standing::Current));
+    assert!(matrix.member_states().iter().all(|(_, standing)| *standing == MemberState::Current));
     let check = |matrix: &Matrix| {
         assert_eq!(get(matrix, &lacked).as_deref(), Some(&b"new"[..]));
         assert_eq!(scan(matrix, b"", None, false).expect("scan"), all);
@@ -165,7 +165,7 @@ fn what_a_device_lacks_is_read_on_its_peer_and_given_to_it_by_a_scrub() {
     };
     check(&matrix);
     let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
-    assert_eq!(scrubbed.in_doubt.len(), 0);
+    assert_eq!(scrubbed.indeterminate.len(), 0);
     check(&matrix);
     shelf.pull(at(0, 1));
     check(&matrix);
@@ -185,7 +185,7 @@ fn without_its_last_holder_a_key_fails_and_others_do_not() {
     assert_eq!(scan(&matrix, b"", Some(&lacked), false).expect("no doubt there").len(), 150);
     assert!(matrix.get(&lacked).is_err() && scan(&matrix, b"", None, false).is_err());
     let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
-    assert_eq!(scrubbed.in_doubt, [lacked]);
+    assert_eq!(scrubbed.indeterminate, [lacked]);
 }
 
 /// Breaks the head of a leaf of a pool that has one of these keys, and no record of the matrix's own.
@@ -218,7 +218,9 @@ fn devices_that_have_lost_different_keys_go_on_together() {
     let matrix = opened(&shelf);
     let all: Keys = (0..1000).map(key).collect();
     let check = |matrix: &Matrix| {
-        assert!(matrix.standings().iter().all(|(_, standing)| *standing == Standing::Current));
+        assert!(
+            matrix.member_states().iter().all(|(_, standing)| *standing == MemberState::Current)
+        );
         for reverse in [false, true] {
             assert_eq!(scan(matrix, b"", None, reverse).expect("scan"), all);
         }
@@ -287,7 +289,7 @@ fn what_only_a_damaged_device_had_is_not_served_older() {
     let matrix = opened(&shelf);
     check(&matrix);
     let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
-    assert_eq!((scrubbed.settled, scrubbed.uncertain.len()), (vec![at(0, 1)], 1));
+    assert_eq!((scrubbed.settled, scrubbed.lost_ranges.len()), (vec![at(0, 1)], 1));
     let (first, last) = check(&matrix);
     assert!((first..last).contains(&500));
     // What is written since is known.

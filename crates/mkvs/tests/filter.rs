@@ -5,7 +5,7 @@ mod shelf;
 
 use coreplane_engine::{Batch, Engine, Error, Remedy, WriteOptions};
 use coreplane_mkvs::filter::{Filter, FilterError, KEYS_PER_LINE, hash_of};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
 use shelf::{Kind, Shelf};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -391,7 +391,7 @@ fn what_was_taken_back_is_not_counted() {
         gate.is_out.store(true, Ordering::SeqCst);
         // It leaves the device out, and then waits for the other one's turn.
         scope.spawn(|| matrix.delete(&0_u64.to_le_bytes(), &WriteOptions::default()));
-        while matrix.standings().contains(&(anchor, Standing::Current)) {
+        while matrix.member_states().contains(&(anchor, MemberState::Current)) {
             std::thread::yield_now();
         }
         gate.is_out.store(false, Ordering::SeqCst);

@@ -5,7 +5,7 @@ mod scale;
 mod shelf;
 
 use coreplane_engine::{Batch, Engine, Error, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
 use scale::scaled;
 use shelf::gate::Gate;
 use shelf::sample::{put_back, standing, take_out};
@@ -66,8 +66,8 @@ fn check(matrix: &Matrix, known: &Known) {
 /// All are current but for one that has less space than its peer: when it has not even as much as it
 /// takes to take back what only its peer had space for, it is left out.
 fn is_kept(matrix: &Matrix, smaller: Option<Position>) -> bool {
-    let standings = matrix.standings();
-    standings.iter().all(|(at, it)| *it == Standing::Current || Some(*at) == smaller)
+    let standings = matrix.member_states();
+    standings.iter().all(|(at, it)| *it == MemberState::Current || Some(*at) == smaller)
 }
 
 fn created(kind: Kind, ack: Ack, smaller: Option<Position>) -> (Shelf, Matrix) {
@@ -95,7 +95,7 @@ fn what_does_not_fit_is_refused_and_nothing_is_lost() {
                 assert!(
                     is_kept(&matrix, smaller),
                     "{kind:?}, {smaller:?}: {:?}",
-                    matrix.standings()
+                    matrix.member_states()
                 );
                 if round == 1 {
                     matrix.close().expect("close");
@@ -106,7 +106,7 @@ fn what_does_not_fit_is_refused_and_nothing_is_lost() {
                 assert!(
                     is_kept(&matrix, smaller),
                     "{kind:?}, {smaller:?}: {:?}",
-                    matrix.standings()
+                    matrix.member_states()
                 );
                 // What is deleted makes room for others.
                 let gone: Vec<Vec<u8>> = known.keys().step_by(3).cloned().collect();
@@ -135,9 +135,9 @@ fn who_cannot_follow_for_lack_of_space_is_left_out() {
         matrix.sync().expect("sync");
         check(&matrix, &known);
         let left_out: Vec<Position> = matrix
-            .standings()
+            .member_states()
             .into_iter()
-            .filter(|(_, standing)| *standing != Standing::Current)
+            .filter(|(_, standing)| *standing != MemberState::Current)
             .map(|(position, _)| position)
             .collect();
         // Who is waited for is not; its peer may be full a little sooner by chance.
@@ -167,7 +167,7 @@ fn a_power_cut_after_one_that_follows_was_left_out_loses_nothing() {
         std::thread::scope(|scope| {
             scope.spawn(|| drop(put(1)));
             let begun = Instant::now();
-            while matrix.standings().contains(&(left_out, Standing::Current)) {
+            while matrix.member_states().contains(&(left_out, MemberState::Current)) {
                 assert!(begun.elapsed() < Duration::from_secs(60), "{left_out} is never left out");
                 std::thread::yield_now();
             }
@@ -206,7 +206,7 @@ fn a_power_cut_before_a_successor_has_everything_finds_the_old_primary_named() {
             std::thread::sleep(Duration::from_millis(1));
             assert!(!waits.is_finished());
         }
-        assert_eq!(standing(&matrix, primary), Standing::Current);
+        assert_eq!(standing(&matrix, primary), MemberState::Current);
         shelf.cut_power();
         shelf.gate(follower).is_lagging.store(false, Ordering::SeqCst);
         assert!(waits.join().expect("no panic").is_err());
@@ -257,7 +257,7 @@ fn who_is_full_stays_a_member_however_often_it_refuses() {
                     break;
                 }
             }
-            let standings = matrix.standings();
+            let standings = matrix.member_states();
             assert!(is_kept(&matrix, None), "{kind:?}, {smaller}: {standings:?}");
             check(&matrix, &known);
             for (serial, key) in known.keys().enumerate() {

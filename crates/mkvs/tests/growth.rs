@@ -4,7 +4,9 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Result, WriteOptions};
-use coreplane_mkvs::{FillOptions, Matrix, Options, Position, Rack, Shape, Standing, TimeSource};
+use coreplane_mkvs::{
+    CopyOptions, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource,
+};
 use shelf::{Kind, Shelf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,11 +53,11 @@ fn a_group_is_added_after_a_try_that_failed() {
         matrix.put(&key(number), b"value", &WriteOptions::default()).expect("put");
     }
     let rack = Failing { shelf: &shelf, fails: AtomicBool::new(true), failing: OTHER };
-    matrix.add_group(&rack, &FillOptions::default(), &|_| {}).expect_err("a group has no device");
+    matrix.add_group(&rack, &CopyOptions::default(), &|_| {}).expect_err("a group has no device");
     assert_eq!(matrix.slots().0.len(), 2);
     shelf.put_back(OTHER);
     rack.fails.store(false, Ordering::SeqCst);
-    matrix.add_group(&rack, &FillOptions::default(), &|_| {}).expect("add a group");
+    matrix.add_group(&rack, &CopyOptions::default(), &|_| {}).expect("add a group");
     let check = |matrix: &Matrix| {
         let (slots, moving) = matrix.slots();
         assert_eq!((slots.len(), moving), (3, 0));
@@ -88,11 +90,11 @@ fn a_device_that_was_half_made_is_brought_level_like_others() {
         shelf.pull(new);
         matrix.delete(b"gone", &options).expect("delete");
         let rack = Failing { shelf: &shelf, fails: AtomicBool::new(true), failing: new };
-        let fill = FillOptions { is_fresh: true, ..FillOptions::default() };
+        let fill = CopyOptions { is_fresh: true, ..CopyOptions::default() };
         matrix.replace(&rack, new, &fill, &|_| {}).expect_err("it fails");
         drop(matrix);
         matrix = open();
-        matrix.replace(&shelf, new, &FillOptions::default(), &|_| {}).expect("replace");
+        matrix.replace(&shelf, new, &CopyOptions::default(), &|_| {}).expect("replace");
         matrix.put(b"more", b"value", &options).expect("put");
         drop(matrix);
         // The power went when a delete had come to the new one, and another to its peer.
@@ -103,8 +105,11 @@ fn a_device_that_was_half_made_is_brought_level_like_others() {
         }
         for reopened in 0..2 {
             matrix = open();
-            let standings = matrix.standings();
-            assert!(standings.iter().all(|it| it.1 == Standing::Current), "{kind:?}, {reopened}");
+            let standings = matrix.member_states();
+            assert!(
+                standings.iter().all(|it| it.1 == MemberState::Current),
+                "{kind:?}, {reopened}"
+            );
             for (name, is_there) in [(b"kept", true), (b"gone", false), (b"late", false)] {
                 let found = matrix.get(name).expect("get");
                 assert_eq!(found.is_some(), is_there, "{kind:?}, {reopened}: {name:?}");

@@ -4,7 +4,7 @@ mod shelf;
 
 use coreplane_engine::{Engine, WriteOptions};
 use coreplane_mkvs::{
-    Ack, FillOptions, Matrix, Options, Position, Prototype, ReadPath, Shape, Standing,
+    Ack, CopyOptions, Matrix, MemberState, Options, Position, Prototype, ReadPath, Shape,
 };
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,7 +60,7 @@ impl Drop for LetsGo<'_> {
 }
 
 fn is_absent(matrix: &Matrix, device: u8) -> bool {
-    matrix.standings().contains(&(at(device), Standing::Absent))
+    matrix.member_states().contains(&(at(device), MemberState::Absent))
 }
 
 /// One that writes need not wait for hangs in one: it is left out, and then the close and whoever wants to
@@ -86,9 +86,9 @@ fn a_follower_that_hangs_is_left_out_and_not_waited_for() {
     };
     assert!(damaged.iter().any(is_named), "{damaged:?}");
     // It is there, and cannot be taken: the call may come back to it.
-    let refused = matrix.replace(&shelf, at(0), &FillOptions::default(), &|_| {});
+    let refused = matrix.replace(&shelf, at(0), &CopyOptions::default(), &|_| {});
     assert!(refused.is_err_and(|error| error.to_string().contains("does not return")));
-    let fresh = FillOptions { is_fresh: true, ..FillOptions::default() };
+    let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
     matrix.replace(&shelf, at(0), &fresh, &|_| {}).expect("a new one takes its place");
     put_all(&matrix, b"newer");
     matrix.close().expect("nobody waits for it");
@@ -147,7 +147,8 @@ fn who_asks_how_it_is_is_told_while_a_device_hangs() {
         wait_until(|| gate.held_puts.load(Ordering::SeqCst) == 2);
         let (says, told) = std::sync::mpsc::channel();
         let asked = || {
-            let (standings, epoch, slots) = (matrix.standings(), matrix.epoch(), matrix.slots());
+            let (standings, epoch, slots) =
+                (matrix.member_states(), matrix.epoch(), matrix.slots());
             let (stats, backings) = (matrix.stats(), matrix.backings());
             let is_told = matrix.damaged().is_empty() && matrix.departures().is_empty();
             (standings.len(), epoch > 0, slots.1, stats.devices.len(), backings.len(), is_told)

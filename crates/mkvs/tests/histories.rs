@@ -27,7 +27,7 @@ use coreplane_engine::{Engine, Error, WriteOptions};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, share_of, slot_of};
 use coreplane_mkvs::{
-    Ack, FillOptions, Matrix, Options, Position, Prototype, ReadPath, Shape, Standing,
+    Ack, CopyOptions, Matrix, MemberState, Options, Position, Prototype, ReadPath, Shape,
 };
 use parking_lot::RwLock;
 use shelf::{Kind, Shelf};
@@ -59,7 +59,7 @@ struct History<'t> {
 }
 
 fn positions(matrix: &Matrix) -> Vec<Position> {
-    matrix.standings().into_iter().map(|(position, _)| position).collect()
+    matrix.member_states().into_iter().map(|(position, _)| position).collect()
 }
 
 impl History<'_> {
@@ -96,7 +96,7 @@ impl History<'_> {
                 std::thread::sleep(Duration::from_micros(dice.throw(800)));
                 self.note(format!("{position} is there"));
                 self.shelf.put_back(position);
-            } else if !matrix.standings().contains(&(position, Standing::Current)) {
+            } else if !matrix.member_states().contains(&(position, MemberState::Current)) {
                 self.put_back(matrix, position, dice.throw(4) == 0);
             }
         }
@@ -111,15 +111,15 @@ impl History<'_> {
             // What lies in rings is made; who cannot make it is a member no more.
             assert!(matrix.sync().is_ok() || self.shelf.is_dead(), "seed {}: sync", self.seed);
         }
-        let standings = matrix.standings();
-        let is_current = |at: Position| standings.contains(&(at, Standing::Current));
+        let standings = matrix.member_states();
+        let is_current = |at: Position| standings.contains(&(at, MemberState::Current));
         let mut others = standings.iter().map(|(at, _)| *at).filter(|it| *it != position);
         is_current(position) && others.any(|it| it.group == position.group && is_current(it))
     }
 
     fn put_back(&self, matrix: &Matrix, position: Position, is_fresh: bool) {
         self.note(format!("{position} comes back, or a new one: {is_fresh}"));
-        let options = FillOptions { is_fresh, ..FillOptions::default() };
+        let options = CopyOptions { is_fresh, ..CopyOptions::default() };
         match matrix.replace(&self.shelf, position, &options, &|_| {}) {
             Ok(_) => {
                 self.note(format!("{position} is a member again"));
@@ -152,7 +152,7 @@ impl History<'_> {
     }
 
     fn grow(&self, matrix: &Matrix) {
-        let options = FillOptions::default();
+        let options = CopyOptions::default();
         let has_grown = matrix.slots().0.len() > usize::from(self.shape.groups);
         if has_grown && !matrix.is_moving() {
             return;
@@ -291,7 +291,7 @@ impl History<'_> {
             matrix.put(key.as_bytes(), b"", &WriteOptions::default()).expect("put");
             // Its processor may have no time for a while, and the pools are small.
             std::thread::sleep(Duration::from_micros(20));
-            if !matrix.standings().contains(&(position, Standing::Current)) {
+            if !matrix.member_states().contains(&(position, MemberState::Current)) {
                 break;
             }
         }
@@ -329,8 +329,8 @@ impl History<'_> {
     }
 
     fn bring_back(&self, matrix: &Matrix) {
-        for (position, standing) in matrix.standings() {
-            if standing != Standing::Current {
+        for (position, standing) in matrix.member_states() {
+            if standing != MemberState::Current {
                 self.put_back(matrix, position, false);
             }
         }

@@ -6,7 +6,7 @@ mod shelf;
 
 use coreplane_engine::{Engine, Error, UnixMillis, WriteOptions};
 use coreplane_mkvs::{
-    Ack, FillOptions, Matrix, Options, Position, Rack, Shape, Standing, TimeSource,
+    Ack, CopyOptions, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource,
 };
 use shelf::sample::{at, opened, put};
 use shelf::{Kind, Shelf};
@@ -111,7 +111,7 @@ fn are_right(matrix: &Matrix, part: Part, but: Option<u64>) {
     for number in (0..KEYS).filter(|it| Some(*it) != but) {
         assert_eq!(matrix.get(&part.key(number)).expect("get"), Some(part.value(number)));
     }
-    assert!(matrix.standings().iter().all(|(_, standing)| *standing == Standing::Current));
+    assert!(matrix.member_states().iter().all(|(_, standing)| *standing == MemberState::Current));
 }
 
 /// Its peer has the same write.
@@ -127,7 +127,7 @@ fn a_matrix_opens_although_a_new_record_of_one_device_is_damaged() {
             are_right(&matrix, part, (part == Part::Value).then_some(HURT));
             let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
             assert_eq!((scrubbed.repaired, scrubbed.lost.len()), (vec![at(0, device)], 0));
-            assert_eq!(scrubbed.uncertain, [], "{part:?}, {ack:?}");
+            assert_eq!(scrubbed.lost_ranges, [], "{part:?}, {ack:?}");
             assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
             are_right(&matrix, part, None);
             shelf.pull(at(0, 1 - device));
@@ -173,7 +173,7 @@ fn where_one_is_waited_for_what_it_has_alone_and_damaged_is_an_error() {
             }
             // Whatever has looked at it meanwhile.
             let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
-            assert_eq!(scrubbed.uncertain.len(), 2, "{part:?}: {scrubbed:?}");
+            assert_eq!(scrubbed.lost_ranges.len(), 2, "{part:?}: {scrubbed:?}");
             if tries == 1 {
                 put(&matrix, &part.key(NEW), b"since");
                 assert_eq!(
@@ -221,7 +221,7 @@ fn what_may_be_older_is_an_error_still_when_it_was_written_anew() {
             shelf.pull(holder);
             put(&matrix, &part.key(0), &part.value(0));
             shelf.put_back(holder);
-            let options = FillOptions::default();
+            let options = CopyOptions::default();
             matrix.replace(&shelf, holder, &options, &|_| {}).expect("replace");
         }
         for is_opened in [false, true] {

@@ -5,7 +5,7 @@ mod shelf;
 use coreplane_engine::{Batch, Engine, Error, WriteOptions};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Rack, Shape, Standing, TimeSource};
+use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource};
 use shelf::sample::{at, key, opened, put, standing};
 use shelf::{Kind, Shelf};
 use std::sync::Arc;
@@ -81,7 +81,7 @@ fn one_that_has_no_space_is_not_left_out_before_its_peers_have_what_it_has() {
     let (shelf, [alone, one, other]) = cut_off();
     let full = [at(0, 1)];
     let matrix = Matrix::open(&Full(&shelf, &full), &Options::default(), &|_| {}).expect("open");
-    assert_eq!(standing(&matrix, full[0]), Standing::Absent);
+    assert_eq!(standing(&matrix, full[0]), MemberState::Absent);
     assert_eq!(matrix.get(&alone).expect("get").as_deref(), Some(&b"acknowledged"[..]));
     for key in [&one, &other] {
         assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"old"[..]));
@@ -105,7 +105,7 @@ fn a_batch_that_nobody_has_space_to_take_back_is_there_as_a_whole_later() {
     for key in [&one, &other] {
         assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"old"[..]));
     }
-    assert!(matrix.standings().iter().all(|(_, it)| *it == Standing::Current));
+    assert!(matrix.member_states().iter().all(|(_, it)| *it == MemberState::Current));
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
 }
 

@@ -4,7 +4,7 @@
 mod shelf;
 
 use coreplane_engine::{Engine, UnixMillis, WriteOptions};
-use coreplane_mkvs::{FillOptions, Matrix, Options, Position, Rack, Shape, TimeSource};
+use coreplane_mkvs::{CopyOptions, Matrix, Options, Position, Rack, Shape, TimeSource};
 use shelf::{Kind, Shelf};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -99,7 +99,7 @@ fn what_was_kept_of_other_times_is_not_taken() {
         std::fs::rename(&out, &there).expect("rename");
         let matrix = opened(&shelf);
         are_found(&matrix, DELETED..2 * KEYS);
-        matrix.replace(&shelf, place, &FillOptions::default(), &|_| {}).expect("replace");
+        matrix.replace(&shelf, place, &CopyOptions::default(), &|_| {}).expect("replace");
         are_found(&matrix, DELETED..2 * KEYS);
         matrix.close().expect("close");
         drop(matrix);

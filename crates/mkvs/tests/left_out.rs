@@ -4,7 +4,7 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Entry, Error, WriteOptions};
-use coreplane_mkvs::{Ack, FillOptions, Filled, Matrix, Options, Shape, Standing};
+use coreplane_mkvs::{Ack, Copied, CopyOptions, Matrix, MemberState, Options, Shape};
 use shelf::sample::{at, opened, put, standing};
 use shelf::{Kind, Shelf};
 use std::os::unix::fs::FileExt as _;
@@ -38,7 +38,7 @@ fn damage(shelf: &Shelf, device: u8, numbers: &[u64]) {
 }
 
 /// Two devices, of which the `second` is filled, fresh or out of date, when the other is damaged.
-fn filled(kind: Kind, second: u8, is_fresh: bool, hurt: &[u64]) -> (Shelf, Matrix, Filled) {
+fn filled(kind: Kind, second: u8, is_fresh: bool, hurt: &[u64]) -> (Shelf, Matrix, Copied) {
     let shelf = Shelf::new(kind, 16 << 20);
     let shape = Shape { groups: 1, ack: Ack::All, ..Shape::default() };
     let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
@@ -47,10 +47,10 @@ fn filled(kind: Kind, second: u8, is_fresh: bool, hurt: &[u64]) -> (Shelf, Matri
     (0..KEYS).for_each(|it| put(&matrix, &key(it), &value(it)));
     shelf.put_back(at(0, second));
     damage(&shelf, 1 - second, hurt);
-    let options = FillOptions { is_fresh, ..FillOptions::default() };
+    let options = CopyOptions { is_fresh, ..CopyOptions::default() };
     let mut filled = matrix.replace(&shelf, at(0, second), &options, &|_| {}).expect("replace");
     filled.lost.sort();
-    assert_eq!(standing(&matrix, at(0, second)), Standing::Current);
+    assert_eq!(standing(&matrix, at(0, second)), MemberState::Current);
     (shelf, matrix, filled)
 }
 
@@ -94,7 +94,7 @@ fn what_is_left_out_of_a_fill_is_an_error_and_not_absent() {
         assert_eq!(filled.lost, HURT.map(key));
         check(&matrix, &HURT);
         let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
-        assert!(!scrubbed.uncertain.is_empty() && scrubbed.repaired.is_empty(), "{scrubbed:?}");
+        assert!(!scrubbed.lost_ranges.is_empty() && scrubbed.repaired.is_empty(), "{scrubbed:?}");
         check(&matrix, &HURT);
         // Killed, and then closed.
         drop(matrix);
@@ -174,7 +174,7 @@ fn what_has_no_name_any_more_is_left_out_as_well() {
             let place = found / PAGE * PAGE + 4;
             file.write_at(&[pool[place] ^ 1], place as u64).expect("write");
         }
-        let options = FillOptions { is_fresh, ..FillOptions::default() };
+        let options = CopyOptions { is_fresh, ..CopyOptions::default() };
         let filled = matrix.replace(&shelf, at(0, 2), &options, &|_| {}).expect("replace");
         assert_eq!(filled.lost.is_empty(), peer_has_it, "{:?}", filled.lost);
         let check = |matrix: &Matrix| {
@@ -209,15 +209,15 @@ fn a_device_that_would_lack_too_much_is_not_admitted() {
     hurt.iter().for_each(|it| put(&matrix, &long(*it), &value(*it)));
     shelf.put_back(at(0, 1));
     damage(&shelf, 0, &hurt);
-    let options = FillOptions { is_fresh: true, ..FillOptions::default() };
+    let options = CopyOptions { is_fresh: true, ..CopyOptions::default() };
     let refused = matrix.replace(&shelf, at(0, 1), &options, &|_| {});
     assert!(
         matches!(&refused, Err(Error::Unusable(what)) if what.contains("too many")),
         "{refused:?}"
     );
     // A label that is written later does not say otherwise.
-    assert_ne!(standing(&matrix, at(0, 1)), Standing::Current);
+    assert_ne!(standing(&matrix, at(0, 1)), MemberState::Current);
     matrix.close().expect("close");
     drop(matrix);
-    assert_ne!(standing(&opened(&shelf).expect("open"), at(0, 1)), Standing::Current);
+    assert_ne!(standing(&opened(&shelf).expect("open"), at(0, 1)), MemberState::Current);
 }

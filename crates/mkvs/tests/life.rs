@@ -4,7 +4,7 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Error, Expected, Outcome, UnixMillis, WriteOptions};
-use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Shape};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,8 +29,8 @@ fn created(shelf: &Shelf, groups: u16, devices: u8, ack: Ack) -> Matrix {
         .expect("create")
 }
 
-fn standing(matrix: &Matrix, position: Position) -> Standing {
-    matrix.standings().into_iter().find(|(at, _)| *at == position).expect("a device").1
+fn standing(matrix: &Matrix, position: Position) -> MemberState {
+    matrix.member_states().into_iter().find(|(at, _)| *at == position).expect("a device").1
 }
 
 fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
@@ -180,12 +180,12 @@ fn replaced_under_load(kind: Kind, ack: Ack) {
         wait(3_000);
         shelf.pull(at(0, 1));
         wait(3_000);
-        assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent);
+        assert_eq!(standing(&matrix, at(0, 1)), MemberState::Absent);
         // A new device in its place.
-        let fresh = FillOptions { is_fresh: true, ..FillOptions::default() };
+        let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
         let filled = matrix.replace(&shelf, at(0, 1), &fresh, &|_| {}).expect("replace");
         assert!(filled.records > 0);
-        assert_eq!(standing(&matrix, at(0, 1)), Standing::Current);
+        assert_eq!(standing(&matrix, at(0, 1)), MemberState::Current);
         wait(3_000);
     });
     load.check(&matrix);
@@ -198,7 +198,7 @@ fn replaced_under_load(kind: Kind, ack: Ack) {
     matrix.delete(b"more", &WriteOptions::default()).expect("delete");
     drop(matrix);
     let matrix = opened(&shelf);
-    assert_eq!(standing(&matrix, at(0, 0)), Standing::Absent);
+    assert_eq!(standing(&matrix, at(0, 0)), MemberState::Absent);
     load.check(&matrix);
 }
 
@@ -228,11 +228,11 @@ fn a_device_that_was_away_is_brought_up_to_date() {
             shelf.pull(at(0, 0));
             wait(2_000);
             shelf.put_back(at(0, 0));
-            let options = FillOptions::default();
+            let options = CopyOptions::default();
             matrix.replace(&shelf, at(0, 0), &options, &|_| {}).expect("replace");
             wait(1_000);
         });
-        assert_eq!(standing(&matrix, at(0, 0)), Standing::Current);
+        assert_eq!(standing(&matrix, at(0, 0)), MemberState::Current);
         load.check(&matrix);
         shelf.pull(at(0, 1));
         load.check(&matrix);
@@ -259,8 +259,8 @@ fn nothing_is_resurrected_by_a_device_that_was_away() {
     }
     drop(engine);
     let matrix = opened(&shelf);
-    assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent);
-    matrix.replace(&shelf, at(0, 1), &FillOptions::default(), &|_| {}).expect("replace");
+    assert_eq!(standing(&matrix, at(0, 1)), MemberState::Absent);
+    matrix.replace(&shelf, at(0, 1), &CopyOptions::default(), &|_| {}).expect("replace");
     let check = |matrix: &Matrix| {
         assert_eq!(matrix.get(b"kept").expect("get").as_deref(), Some(&b"old"[..]));
         assert_eq!(matrix.get(b"over").expect("get").as_deref(), Some(&b"new"[..]));
@@ -283,20 +283,20 @@ fn a_device_is_replaced_after_the_filling_was_cut_off() {
         wait(3_000);
         shelf.pull(at(1, 0));
         wait(1_000);
-        let fresh = FillOptions { is_fresh: true, ..FillOptions::default() };
+        let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
         // The new device fails, too, as soon as it has got something.
         let failing = |_| shelf.pull(at(1, 0));
         matrix.replace(&shelf, at(1, 0), &fresh, &failing).expect_err("it fails");
-        assert_eq!(standing(&matrix, at(1, 0)), Standing::Joining);
+        assert_eq!(standing(&matrix, at(1, 0)), MemberState::Joining);
         wait(1_000);
     });
     load.check(&matrix);
     drop(matrix);
     let matrix = opened(&shelf);
-    assert_eq!(standing(&matrix, at(1, 0)), Standing::Joining);
+    assert_eq!(standing(&matrix, at(1, 0)), MemberState::Joining);
     load.run(&matrix, |wait| {
         wait(1_000);
-        matrix.replace(&shelf, at(1, 0), &FillOptions::default(), &|_| {}).expect("replace");
+        matrix.replace(&shelf, at(1, 0), &CopyOptions::default(), &|_| {}).expect("replace");
     });
     load.check(&matrix);
     shelf.pull(at(1, 1));
@@ -309,7 +309,7 @@ fn what_cannot_be_replaced_is_said() {
     let matrix = created(&shelf, 1, 2, Ack::All);
     put(&matrix, b"key", b"value");
     let refused = |place, words: &str| {
-        let options = FillOptions::default();
+        let options = CopyOptions::default();
         match matrix.replace(&shelf, place, &options, &|_| {}) {
             Err(Error::Unusable(what)) => assert!(what.contains(words), "{what}"),
             other => panic!("{other:?}"),
@@ -326,7 +326,7 @@ fn what_cannot_be_replaced_is_said() {
     let options = Options { accept_loss: true, ..Options::default() };
     let matrix = Matrix::open(&shelf, &options, &|_| {}).expect("open");
     std::fs::copy(other.path(at(0, 1)), shelf.path(at(0, 1))).expect("copy");
-    let options = FillOptions::default();
+    let options = CopyOptions::default();
     let foreign = matrix.replace(&shelf, at(0, 1), &options, &|_| {});
     assert!(
         matches!(&foreign, Err(Error::Unusable(what)) if what.contains("another matrix")),
@@ -342,12 +342,12 @@ fn grown_under_load(kind: Kind, ack: Ack) {
     let load = Load::new();
     load.run(&matrix, |wait| {
         wait(3_000);
-        matrix.add_group(&shelf, &FillOptions::default(), &|_| {}).expect("add a group");
+        matrix.add_group(&shelf, &CopyOptions::default(), &|_| {}).expect("add a group");
         let (slots, moving) = matrix.slots();
         assert_eq!((slots.len(), moving), (2, 0));
         assert!(slots.iter().all(|owned| *owned > 400), "{slots:?}");
         wait(2_000);
-        matrix.add_group(&shelf, &FillOptions::default(), &|_| {}).expect("add another");
+        matrix.add_group(&shelf, &CopyOptions::default(), &|_| {}).expect("add another");
         assert_eq!(matrix.slots().0.len(), 3);
         wait(2_000);
     });
@@ -391,7 +391,7 @@ fn a_group_that_fails_while_it_is_filled_takes_nothing_with_it() {
                 shelf.pull(at(2, 0));
             }
         };
-        matrix.add_group(&shelf, &FillOptions::default(), &failing).expect_err("it fails");
+        matrix.add_group(&shelf, &CopyOptions::default(), &failing).expect_err("it fails");
         assert!(*is_pulled.get_mut());
         wait(1_000);
     });
@@ -403,7 +403,7 @@ fn a_group_that_fails_while_it_is_filled_takes_nothing_with_it() {
     load.check(&matrix);
     load.run(&matrix, |wait| {
         wait(500);
-        matrix.finish_moves(&FillOptions::default(), &|_| {}).expect("finish");
+        matrix.finish_moves(&CopyOptions::default(), &|_| {}).expect("finish");
     });
     assert!(!matrix.is_moving());
     load.check(&matrix);
@@ -470,7 +470,7 @@ fn conditions_and_batches_hold_while_slots_move() {
                 assert!(seen.iter().all(|it| it == &seen[0]), "a part of a batch was seen");
             }
         });
-        let grown = matrix.add_group(&shelf, &FillOptions::default(), &|_| {});
+        let grown = matrix.add_group(&shelf, &CopyOptions::default(), &|_| {});
         while rounds.load(Ordering::Relaxed) & 0xffff_ffff < 20 {
             std::thread::yield_now();
         }

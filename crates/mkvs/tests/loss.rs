@@ -3,7 +3,7 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Entry, Error, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Rack, Shape, Standing, TimeSource};
+use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource};
 use shelf::sample::{
     at, key, opened, put, put_back, refused, standing, take_out, two_by_two, two_by_two_of,
 };
@@ -118,8 +118,8 @@ fn pulled_under_load(kind: Kind, ack: Ack) {
         wait_for(12_000);
         stop.store(true, Ordering::Relaxed);
     });
-    assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent);
-    assert_eq!(standing(&matrix, at(0, 0)), Standing::Current);
+    assert_eq!(standing(&matrix, at(0, 1)), MemberState::Absent);
+    assert_eq!(standing(&matrix, at(0, 0)), MemberState::Current);
     let [departure] = &matrix.departures()[..] else { panic!("{:?}", matrix.departures()) };
     assert_eq!(departure.device, at(0, 1));
     assert!(departure.why.contains("pulled out"), "{departure:?}");
@@ -127,7 +127,7 @@ fn pulled_under_load(kind: Kind, ack: Ack) {
     // Killed; the device that was pulled out is back, and must not be believed.
     drop(matrix);
     let matrix = opened(&shelf).expect("open");
-    assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent);
+    assert_eq!(standing(&matrix, at(0, 1)), MemberState::Absent);
     is_as_written(&matrix, &written);
 }
 
@@ -151,14 +151,14 @@ fn one_that_is_missing_is_gone_without() {
     let shelf = two_by_two(Ack::All);
     take_out(&shelf, at(0, 1));
     let matrix = opened(&shelf).expect("one group is whole");
-    assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent);
+    assert_eq!(standing(&matrix, at(0, 1)), MemberState::Absent);
     (0..100).for_each(|number| assert!(matrix.get(&key(0, number)).expect("get").is_some()));
     put(&matrix, &key(0, 0), b"written without it");
     drop(matrix);
     // It comes back, out of date: nobody asks it.
     put_back(&shelf, at(0, 1));
     let matrix = opened(&shelf).expect("open");
-    assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent);
+    assert_eq!(standing(&matrix, at(0, 1)), MemberState::Absent);
     let value = matrix.get(&key(0, 0)).expect("get");
     assert_eq!(value.as_deref(), Some(&b"written without it"[..]));
     drop(matrix);
@@ -217,7 +217,7 @@ fn left_out(kind: Kind, breaks: &dyn Fn(&mut Vec<u8>)) {
 
 fn left_out_of(matrix: &Matrix) {
     assert_eq!(matrix.damaged().iter().map(|(place, _)| *place).collect::<Vec<_>>(), [at(0, 1)]);
-    assert_eq!(standing(matrix, at(0, 1)), Standing::Absent, "{:?}", matrix.damaged());
+    assert_eq!(standing(matrix, at(0, 1)), MemberState::Absent, "{:?}", matrix.damaged());
     (0..100).for_each(|number| assert!(matrix.get(&key(0, number)).expect("get").is_some()));
     put(matrix, b"after", b"1");
 }
@@ -373,7 +373,7 @@ fn whoever_goes_through_all_keys_goes_on_without_a_device() {
         // The one that is asked, and its peer in the other group.
         (0..2).for_each(|group| shelf.pull(at(group, 1 - group as u8)));
         assert_eq!(look(&matrix).expect("one of each is there"), 100, "{number}");
-        assert_eq!(standing(&matrix, at(0, 1)), Standing::Absent, "{number}");
+        assert_eq!(standing(&matrix, at(0, 1)), MemberState::Absent, "{number}");
     }
 }
 
@@ -398,14 +398,14 @@ fn a_full_device_is_not_left_out() {
         for _ in 0..3 {
             (0..50).for_each(|number| drop(matrix.get(&key(0, number)).expect("get")));
         }
-        let standings = matrix.standings();
+        let standings = matrix.member_states();
         let absent: Vec<Position> =
-            standings.iter().filter(|it| it.1 != Standing::Current).map(|it| it.0).collect();
+            standings.iter().filter(|it| it.1 != MemberState::Current).map(|it| it.0).collect();
         assert_eq!(absent, [at(0, 1)], "{kind:?}");
         matrix.close().expect("close");
         drop(matrix);
         let matrix = opened(&shelf).expect("open");
-        assert_eq!(standing(&matrix, at(1, 1)), Standing::Current, "{kind:?}");
+        assert_eq!(standing(&matrix, at(1, 1)), MemberState::Current, "{kind:?}");
         assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
     }
 }

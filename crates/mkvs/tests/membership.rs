@@ -240,10 +240,10 @@ impl Scene {
         let report = matrix.verify(&mut |_| {}).expect("verify");
         assert!(report.is_sound(), "{what}: {report:?}");
         // Whichever member it is, it has the same.
-        for (it, _) in matrix.standings() {
+        for (it, _) in matrix.member_states() {
             let is_current = shelf::sample::standing(&matrix, it);
             assert!(
-                is_current == coreplane_mkvs::Standing::Current
+                is_current == coreplane_mkvs::MemberState::Current
                     || faults.iter().any(|(at, _)| *at == it)
                     || *act == Act::Failover && it.group == 0,
                 "{what}: {it} is {is_current:?}"

@@ -4,7 +4,7 @@
 mod shelf;
 
 use coreplane_engine::{Batch, Engine, Outcome, WriteOptions};
-use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Shape};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, Options, Shape};
 use shelf::sample::{at, key, put};
 use shelf::{Kind, Shelf};
 
@@ -45,7 +45,7 @@ fn what_was_deleted_is_not_there_again_on_some() {
         assert!(is_dropped || kind == Kind::Scmkv);
         shelf.pull(at(0, fresh));
         put(&matrix, b"more", b"value");
-        let options = FillOptions { is_fresh: true, ..FillOptions::default() };
+        let options = CopyOptions { is_fresh: true, ..CopyOptions::default() };
         matrix.replace(&shelf, at(0, fresh), &options, &|_| {}).expect("replace");
         for number in 0..2 {
             if is_batch {

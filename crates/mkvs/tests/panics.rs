@@ -3,7 +3,7 @@
 mod shelf;
 
 use coreplane_engine::{Batch, Engine, Entry, Record, WriteOptions};
-use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Position, ReadPath, Shape, Standing};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, ReadPath, Shape};
 use shelf::{Kind, Shelf};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ fn panics(shelf: &Shelf, device: u8, times: u64) {
 }
 
 fn is_current(matrix: &Matrix, device: u8) -> bool {
-    matrix.standings().contains(&(at(0, device), Standing::Current))
+    matrix.member_states().contains(&(at(0, device), MemberState::Current))
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -66,7 +66,7 @@ fn who_follows_and_panics_is_left_out() {
         matrix.sync().expect("sync");
         assert!(!is_current(&matrix, 0) && is_current(&matrix, 1), "{is_batch}");
         check(&matrix, 200);
-        let filled = matrix.replace(&shelf, at(0, 0), &FillOptions::default(), &|_| {});
+        let filled = matrix.replace(&shelf, at(0, 0), &CopyOptions::default(), &|_| {});
         assert!(filled.is_ok_and(|filled| filled.records == 200));
         shelf.pull(at(0, 1));
         check(&matrix, 200);
@@ -105,7 +105,7 @@ fn a_read_that_panics_is_answered_by_a_peer() {
                 (0..4).for_each(|_| drop(scope.spawn(|| check(&matrix, 200))));
             });
         }
-        let filled = matrix.replace(&shelf, at(0, device), &FillOptions::default(), &|_| {});
+        let filled = matrix.replace(&shelf, at(0, device), &CopyOptions::default(), &|_| {});
         assert!(filled.is_ok_and(|filled| filled.records == 200));
     }
 }

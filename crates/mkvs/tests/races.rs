@@ -3,7 +3,7 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Progress};
-use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Shape, Standing};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Shape};
 use shelf::sample::{at, put, standing};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,7 +66,7 @@ fn what_lies_in_a_queue_is_made_before_its_device_is_read() {
         let place = at(0, 0);
         shelf.pull(place);
         let mut number = 0_u64;
-        while standing(&matrix, place) == Standing::Current {
+        while standing(&matrix, place) == MemberState::Current {
             put(&matrix, &number.to_le_bytes(), b"");
             number += 1;
         }
@@ -85,7 +85,7 @@ fn what_lies_in_a_queue_is_made_before_its_device_is_read() {
                     }
                     _ => {}
                 };
-                let options = FillOptions { is_fresh: true, ..FillOptions::default() };
+                let options = CopyOptions { is_fresh: true, ..CopyOptions::default() };
                 matrix.replace(shelf, place, &options, &write_late).expect("replace");
                 is_filled.store(true, Ordering::SeqCst);
             });
@@ -100,6 +100,6 @@ fn what_lies_in_a_queue_is_made_before_its_device_is_read() {
             shelf.gate(place).is_lagging.store(false, Ordering::SeqCst);
             assert!(seen.iter().all(|value| value.as_deref() == Some(b"new")), "{seen:?}");
         });
-        assert_eq!(standing(&matrix, place), Standing::Current);
+        assert_eq!(standing(&matrix, place), MemberState::Current);
     }
 }

@@ -3,14 +3,14 @@
 mod shelf;
 
 use coreplane_engine::{Engine, WriteOptions};
-use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Position, Shape};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, Options, Position, Shape};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const AT: Position = Position { group: 0, device: 0 };
 const KEYS: u64 = 100;
 const LOOKS: u32 = 5000;
-const FRESH: FillOptions = FillOptions { is_fresh: true, bytes_per_second_max: None };
+const FRESH: CopyOptions = CopyOptions { is_fresh: true, bytes_per_second_max: None };
 
 /// What a process holds that grows with each device that stays.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ fn replaced_often(kind: Kind, ack: Ack, times: u32) {
             let replace = |_| {
                 let old = shelf.weak_engine(AT);
                 shelf.pull(AT);
-                while matrix.standings()[0].1 == coreplane_mkvs::Standing::Current {
+                while matrix.member_states()[0].1 == coreplane_mkvs::MemberState::Current {
                     std::thread::yield_now();
                 }
                 matrix.replace(&shelf, AT, &FRESH, &|_| {}).expect("replace");

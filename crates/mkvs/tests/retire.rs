@@ -3,11 +3,11 @@
 mod shelf;
 
 use coreplane_engine::{Backing, Engine, WriteOptions};
-use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Shape};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-const FRESH: FillOptions = FillOptions { is_fresh: true, bytes_per_second_max: None };
+const FRESH: CopyOptions = CopyOptions { is_fresh: true, bytes_per_second_max: None };
 
 fn at(device: u8) -> Position {
     Position { group: 0, device }
@@ -18,8 +18,8 @@ fn created(shelf: &Shelf, devices: u8, ack: Ack) -> Matrix {
     Matrix::create(shelf, shape, &Options::default()).expect("create")
 }
 
-fn standing(matrix: &Matrix, device: u8) -> Standing {
-    let all = matrix.standings();
+fn standing(matrix: &Matrix, device: u8) -> MemberState {
+    let all = matrix.member_states();
     all.into_iter().find(|(place, _)| *place == at(device)).expect("a place").1
 }
 
@@ -61,7 +61,7 @@ fn retired_under_load(kind: Kind, ack: Ack) {
             is_over.store(true, Ordering::SeqCst);
         });
         assert!(engine.upgrade().is_none(), "its engine is there still");
-        assert_eq!(standing(&matrix, device), Standing::Absent);
+        assert_eq!(standing(&matrix, device), MemberState::Absent);
         assert!(
             matrix
                 .damaged()
@@ -75,10 +75,10 @@ fn retired_under_load(kind: Kind, ack: Ack) {
         // A kill, after which it is out still.
         drop(matrix);
         matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
-        assert_eq!(standing(&matrix, device), Standing::Absent);
+        assert_eq!(standing(&matrix, device), MemberState::Absent);
         assert!((0..KEYS).all(|number| serial(&matrix, number) >= round));
         matrix.replace(&shelf, at(device), &FRESH, &|_| {}).expect("replace");
-        assert_eq!(standing(&matrix, device), Standing::Current);
+        assert_eq!(standing(&matrix, device), MemberState::Current);
     }
     let report = matrix.verify(&mut |_| {}).expect("verify");
     assert!(report.is_sound(), "{:?}", report.damages);
@@ -103,7 +103,7 @@ fn one_that_was_retired_comes_back_as_it_is() {
     refused(matrix.replace(&shelf, at(1), &FRESH, &|_| {}).map(|_| ()), "is to be retired first");
     matrix.retire(at(1)).expect("retire");
     put(&matrix, 1, 2);
-    matrix.replace(&shelf, at(1), &FillOptions::default(), &|_| {}).expect("replace");
+    matrix.replace(&shelf, at(1), &CopyOptions::default(), &|_| {}).expect("replace");
     matrix.retire(at(0)).expect("retire");
     assert_eq!(serial(&matrix, 1), 2);
 }
@@ -121,7 +121,7 @@ fn one_that_hangs_is_retired() {
     }
     let engine = shelf.weak_engine(at(0));
     matrix.retire(at(0)).expect("retire");
-    assert_eq!((standing(&matrix, 0), serial(&matrix, 1)), (Standing::Absent, 1));
+    assert_eq!((standing(&matrix, 0), serial(&matrix, 1)), (MemberState::Absent, 1));
     matrix.replace(&shelf, at(0), &FRESH, &|_| {}).expect("replace");
     assert!(engine.upgrade().is_some(), "a call is in it");
     gate.holds_puts.store(false, Ordering::SeqCst);

@@ -3,7 +3,7 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Entry, Error, Mutation, UnixMillis, WriteOptions};
-use coreplane_mkvs::{FillOptions, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{CopyOptions, Matrix, MemberState, Options, Position, Shape};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::Ordering;
 
@@ -56,7 +56,7 @@ fn a_damaged_record_is_written_anew_from_its_peer() {
         let again = matrix.scrub(&|_| {}).expect("scrub");
         assert_eq!((again.repaired.len(), again.lost.len()), (0, 0));
         for device in 0..2 {
-            assert!(matrix.standings().contains(&(at(0, device), Standing::Current)));
+            assert!(matrix.member_states().contains(&(at(0, device), MemberState::Current)));
         }
         let check = |matrix: &Matrix| {
             for number in 0..500 {
@@ -99,7 +99,7 @@ fn a_scan_goes_around_damage() {
     assert_eq!(scan(false).expect("its peer is whole"), expected.0);
     shelf.gate(at(0, 0)).scans_damaged.store(true, Ordering::SeqCst);
     assert!(matches!(scan(false), Err(Error::ChecksumMismatch { .. })));
-    assert!(matrix.standings().iter().all(|(_, standing)| *standing == Standing::Current));
+    assert!(matrix.member_states().iter().all(|(_, standing)| *standing == MemberState::Current));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn what_a_device_has_lost_it_is_given_by_its_peer() {
         pool[page * PAGE + place] ^= 1;
         std::fs::write(shelf.path(at(0, 0)), &pool).expect("write");
         let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
-        assert!(matrix.standings().contains(&(at(0, 0), Standing::Current)));
+        assert!(matrix.member_states().contains(&(at(0, 0), MemberState::Current)));
         let is_right = |matrix: &Matrix| {
             (0..500_u64).all(|number| {
                 let value = (!number.is_multiple_of(25)).then(|| value(number).into_bytes());
@@ -270,7 +270,7 @@ fn what_is_made_of_a_damaged_record_is_made_of_its_peers() {
 
 /// Where 500 records are on three devices, of which the third is then replaced; all that these have is
 /// damaged.
-fn replaced_beside(kind: Kind, damaged: &[u8]) -> (Shelf, Matrix, coreplane_mkvs::Filled) {
+fn replaced_beside(kind: Kind, damaged: &[u8]) -> (Shelf, Matrix, coreplane_mkvs::Copied) {
     let shelf = Shelf::new(kind, 16 << 20);
     let shape = Shape { groups: 1, devices: 3, ..Shape::default() };
     let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
@@ -280,9 +280,9 @@ fn replaced_beside(kind: Kind, damaged: &[u8]) -> (Shelf, Matrix, coreplane_mkvs
     for device in damaged {
         assert!(damage(&shelf, at(0, *device), b"a value that may be damaged") >= 500);
     }
-    let fresh = FillOptions { is_fresh: true, ..FillOptions::default() };
+    let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
     let filled = matrix.replace(&shelf, at(0, 2), &fresh, &|_| {}).expect("replace");
-    assert!(matrix.standings().contains(&(at(0, 2), Standing::Current)));
+    assert!(matrix.member_states().contains(&(at(0, 2), MemberState::Current)));
     (shelf, matrix, filled)
 }
 
@@ -327,7 +327,7 @@ fn keys_move_to_a_new_group_around_damage() {
         let matrix = created(&shelf);
         (0..500).for_each(|it| put(&matrix, &key(it), value));
         damaged.iter().for_each(|it| assert!(damage(&shelf, at(0, *it), value) >= 500));
-        let options = FillOptions::default();
+        let options = CopyOptions::default();
         let added = matrix.add_group(&shelf, &options, &|_| {});
         if damaged.len() == 2 {
             let error = added.expect_err("nobody has it").to_string();
@@ -413,7 +413,7 @@ fn what_a_scrub_has_healed_is_whole_after_a_crash() {
         let options = coreplane_bptree::Options::default();
         let auto = coreplane_pmem::MediaChoice::Auto;
         let alone = coreplane_bptree::Bptree::open(&copy, auto, &options, &|_| {}).expect("open");
-        assert_eq!(alone.doubts().expect("doubts"), []);
+        assert_eq!(alone.lost_ranges().expect("doubts"), []);
         assert!(alone.verify(&mut |_| {}).expect("verify").is_sound());
         for number in 0..KEYS {
             let found = alone.get(&key(number)).expect("get");

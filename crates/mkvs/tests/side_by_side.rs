@@ -4,7 +4,7 @@
 mod shelf;
 
 use coreplane_engine::{Engine, Error, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,8 +46,9 @@ fn whatever_a_device_answers_all_have_the_same() {
                 let answer = if key < 6 { &gate.puts_early } else { &gate.spoils_puts };
                 answer.store(1, Ordering::SeqCst);
                 put(&matrix, key, b"new").expect("it is made anew");
-                let current = matrix.standings();
-                for other in (0..3).filter(|it| current.contains(&(at(*it), Standing::Current))) {
+                let current = matrix.member_states();
+                for other in (0..3).filter(|it| current.contains(&(at(*it), MemberState::Current)))
+                {
                     let own = shelf.engine(at(other)).get(&key.to_le_bytes()).expect("get");
                     assert_eq!(
                         own.as_deref(),
@@ -140,8 +141,9 @@ fn nobody_waits_for_ever() {
             matrix.sync().expect("those that follow, too");
             for key in 0..KEYS {
                 let found = matrix.get(&key.to_le_bytes()).expect("get");
-                let current = matrix.standings();
-                for device in (0..3).filter(|it| current.contains(&(at(*it), Standing::Current))) {
+                let current = matrix.member_states();
+                for device in (0..3).filter(|it| current.contains(&(at(*it), MemberState::Current)))
+                {
                     let own = shelf.engine(at(device)).get(&key.to_le_bytes()).expect("get");
                     assert_eq!(own, found, "{kind:?}, {ack:?}: {key} on {device}");
                 }

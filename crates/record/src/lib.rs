@@ -31,14 +31,14 @@
 //! | `Commit` | what counts from now on: the runs of a batch, the leaves in the place of another |
 //! | `Lost` | what was left of the records that lay here |
 
-mod backing;
 mod errors;
 mod options;
+mod pool_file;
 pub mod sealed;
 
-pub use backing::backing_of;
 pub use errors::{lost, outlive, pool_error, sync_failed};
 pub use options::Options;
+pub use pool_file::backing_of;
 
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::checksum::{crc32c_append, crc32c_difference};

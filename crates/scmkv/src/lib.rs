@@ -56,7 +56,7 @@ mod reindex;
 mod repair;
 mod reserve;
 mod scrub;
-mod staging;
+mod stage;
 mod store;
 mod sweep_expired;
 mod unindexed;

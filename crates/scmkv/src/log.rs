@@ -14,7 +14,7 @@
 
 use crate::counters::Count;
 use crate::page::{Kind, sync_failed};
-use crate::staging::StagedWrites;
+use crate::stage::StagedWrites;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::mutant;

@@ -13,7 +13,7 @@ use crate::log::Log;
 use crate::page::{self, Pages};
 use crate::quarantine::Quarantine;
 use crate::recover::LogPage;
-use crate::staging::Staging;
+use crate::stage::Staging;
 use crate::store::{Root, Seeds, Store};
 use crate::sweep_expired::Expiries;
 use coreplane_engine::{Error, Progress, Result, UnixMillis};

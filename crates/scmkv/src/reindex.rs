@@ -9,7 +9,7 @@
 //!                                                  └▶ slots that fit no record ─▶ are taken out
 //! ```
 //!
-//! **Doubt** comes from whoever meets a sign of it: the [census](crate::census) and the
+//! **KeyRange** comes from whoever meets a sign of it: the [census](crate::census) and the
 //! [scrub](crate::scrub) a slot that does not fit what it points at, the scrub a record that no slot
 //! leads to, and the [cleaner](crate::clean) a page that was moved and in which something is counted as
 //! live all the same. As long as there is doubt no page is freed by the cleaner.

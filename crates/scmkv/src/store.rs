@@ -12,7 +12,7 @@ use crate::index::{Index, Slot};
 use crate::log::Log;
 use crate::page::Pages;
 use crate::quarantine::Quarantine;
-use crate::staging::Staging;
+use crate::stage::Staging;
 use crate::sweep_expired::Expiries;
 use coreplane_engine::{Durability, Error, Result};
 use coreplane_pmem::epoch::Guard;

@@ -30,8 +30,8 @@ mod record;
 mod restart;
 mod resync;
 mod rounds;
-mod running;
 mod server;
+mod server_process;
 mod table;
 
 use std::path::{Path, PathBuf};

@@ -10,7 +10,7 @@ use std::process::Command;
 use super::flags::Flags;
 use super::mount::{Mount, file_system};
 use super::record::Record;
-use super::running::{REDIS, Running, free_port};
+use super::server_process::{REDIS, ServerProcess, free_port};
 use super::table::{Table, figure};
 use super::{Binaries, Rounds, child};
 use crate::Outcome;
@@ -127,7 +127,7 @@ impl Bench {
         Ok(())
     }
 
-    fn start(&self, name: &str, on_disk: bool) -> Outcome<Running> {
+    fn start(&self, name: &str, on_disk: bool) -> Outcome<ServerProcess> {
         let place = if on_disk {
             let place = self.disk.join("store");
             if place.is_dir() {
@@ -153,7 +153,7 @@ impl Bench {
             command
         };
         command.args(["--port", &port.to_string()]);
-        Running::start(&mut command, port, REDIS)
+        ServerProcess::start(&mut command, port, REDIS)
     }
 
     /// Requests a second, and milliseconds at 50 and 99 %.

@@ -103,13 +103,14 @@ fn parse(plan: &str) -> BTreeMap<String, Row> {
         .collect()
 }
 
-fn cells(line: &str) -> Vec<&str> {
+/// The cells of a row, or none if the line is no row.
+pub(super) fn cells(line: &str) -> Vec<&str> {
     let inner = line.trim().strip_prefix('|').and_then(|l| l.strip_suffix('|'));
     inner.map_or_else(Vec::new, |inner| inner.split('|').map(str::trim).collect())
 }
 
-/// What stands between back-ticks.
-fn quoted(cell: &str) -> Vec<String> {
+/// The parts of a cell between back-ticks.
+pub(super) fn quoted(cell: &str) -> Vec<String> {
     cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 

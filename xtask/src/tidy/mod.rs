@@ -3,6 +3,7 @@
 //! Each rule is a module with the reason for it, and with tests that show it firing. CONTRIBUTING
 //! says the rules in words.
 
+mod census;
 mod confined;
 mod floors;
 mod format_lock;
@@ -11,6 +12,8 @@ mod length;
 mod links;
 mod mutants;
 mod names;
+mod paths;
+mod rooms;
 mod source;
 mod statements;
 
@@ -114,12 +117,13 @@ impl Tree {
     }
 }
 
-/// `cargo xtask tidy [--bless]`.
+/// `cargo xtask tidy [--bless | --rooms [CRATE…]]`.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     let bless = match arguments {
         [] => false,
         [only] if only == "--bless" => true,
-        _ => return Err("tidy takes no argument but --bless".into()),
+        [first, crates @ ..] if first == "--rooms" => return print_rooms(root, crates),
+        _ => return Err("tidy takes no argument but --bless, or --rooms and crates".into()),
     };
     let tree = Tree::read(root)?;
     if bless {
@@ -140,12 +144,24 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     }
 }
 
+fn print_rooms(root: &Path, crates: &[String]) -> Outcome<()> {
+    let found = census::take(&Tree::read(root)?, crates)?;
+    if found.is_empty() {
+        println!("no crate has a table of rooms; name one: --rooms mkvs");
+    }
+    for census in found {
+        println!("{census}");
+    }
+    Ok(())
+}
+
 fn find(root: &Path, tree: &Tree) -> Outcome<Vec<Finding>> {
     let mut findings = Vec::new();
     confined::check(tree, &mut findings);
     leftovers::check(tree, &mut findings);
     links::check(tree, &mut findings);
     names::check(tree, &mut findings);
+    rooms::check(tree, &mut findings);
     statements::check(tree, &mut findings);
     length::check(&length::read_allowed(root)?, tree, &mut findings);
     format_lock::check(&format_lock::read_lock(root)?, tree, &mut findings);

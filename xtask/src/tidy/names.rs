@@ -1,15 +1,20 @@
 //! Files and modules are named for a concept.
 //!
 //! A file called "helpers" is a place where things end up, not a thing; nobody can say what does
-//! not belong there, so it only grows.
+//! not belong there, so it only grows. A file called "reading" says that something goes on there, and
+//! not which thing does it: the file is named for the type or the part of the system that it has.
 
 use super::{Finding, Tree};
+
+const RULE: &str = "names";
 
 /// Refused as a part of a name: `string_utils` is no better than `utils`.
 const REFUSED_PARTS: [&str; 8] =
     ["util", "utils", "utility", "utilities", "helper", "helpers", "manager", "managers"];
 /// Refused as a whole name.
 const REFUSED_WHOLE: [&str; 3] = ["common", "misc", "stuff"];
+/// Nouns that look like participles.
+const NOUNS: [&str; 3] = ["accounting", "ring", "string"];
 
 /// Finds refused names of files, directories and inline modules.
 pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
@@ -18,6 +23,10 @@ pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
         let stem = name.split('.').next().unwrap_or(name);
         if refused(stem) {
             findings.push(finding(path, 0, stem));
+        }
+        if let Some(name) = concept(path).filter(|name| is_participle(name)) {
+            let message = format!("`{name}` is a participle: name the file for a thing");
+            findings.push(Finding { path: path.clone(), line: 0, rule: RULE, message });
         }
     }
     for source in &tree.rust {
@@ -37,11 +46,22 @@ fn refused(name: &str) -> bool {
         || name.split(['_', '-']).any(|part| REFUSED_PARTS.contains(&part))
 }
 
+/// The name of a Rust file; of its directory, if it is the file of a directory's module.
+fn concept(path: &str) -> Option<&str> {
+    let stem = path.strip_suffix(".rs")?;
+    stem.strip_suffix("/mod").unwrap_or(stem).rsplit('/').next()
+}
+
+fn is_participle(name: &str) -> bool {
+    let word = name.rsplit('_').next().unwrap_or(name);
+    word.ends_with("ing") && !NOUNS.contains(&word)
+}
+
 fn finding(path: &str, line: usize, name: &str) -> Finding {
     Finding {
         path: path.to_owned(),
         line,
-        rule: "names",
+        rule: RULE,
         message: format!("`{name}` names no concept"),
     }
 }
@@ -64,6 +84,24 @@ mod tests {
         assert_eq!(count("src/page_manager.rs", ""), 1);
         assert_eq!(count("src/a.rs", "mod helpers { }"), 1);
         assert_eq!(count("src/a.rs", "pub mod common;"), 1);
+    }
+
+    #[test]
+    fn participles_fire() {
+        for path in ["src/reading.rs", "tests/closing.rs", "src/filling/mod.rs", "a/dry_running.rs"]
+        {
+            assert_eq!(count(path, ""), 1, "{path}");
+        }
+    }
+
+    #[test]
+    fn nouns_that_look_like_participles_pass() {
+        for path in ["src/ring.rs", "src/ring/mod.rs", "src/lock_ring.rs", "src/command/string.rs"]
+        {
+            assert_eq!(count(path, ""), 0, "{path}");
+        }
+        assert_eq!(count("src/closing_line.rs", ""), 0);
+        assert_eq!(count("docs/testing.md", ""), 0);
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl Subject for Story {
         (0..KEYS).step_by(8).for_each(|number| write(vec![number], 2));
         write((0..KEYS).step_by(7).collect(), 3);
         let (_, first) = run.space().flushes_and_fences();
-        let all = Doubt { start: Vec::new(), end: None };
+        let all = KeyRange { start: Vec::new(), end: None };
         run.acknowledged(Op::Settle, || store.settle(&all).expect("settle"));
         *self.settling.lock().expect("nobody has it") = first..run.space().flushes_and_fences().1;
         write(vec![1], 4);
@@ -135,7 +135,7 @@ impl Subject for Story {
         };
         let states = (0..KEYS).map(state).collect::<std::result::Result<Vec<_>, _>>()?;
         let live = states.iter().filter(|it| matches!(it, State::OfRound(_))).count() as u64;
-        let is_sound = store.doubts().map_err(|error| error.to_string())?.is_empty();
+        let is_sound = store.lost_ranges().map_err(|error| error.to_string())?.is_empty();
         if is_sound && store.len() != live {
             return Err(format!("{live} records, {} are counted", store.len()));
         }

@@ -29,13 +29,13 @@
 
 mod order;
 mod versions;
-mod waking;
+mod wake;
 
 use crate::kernel;
 use coreplane_pmem::spin::Backoff;
 use order::Order;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-pub(crate) use waking::Waking;
+pub(crate) use wake::Waking;
 
 /// Places in a leaf.
 pub(crate) const PLACES: usize = 64;

@@ -74,7 +74,7 @@ fn a_bit_that_flips_in_a_farewell_costs_nothing() {
             let answers = answers(&store, &shelf.map);
             let lost = answers.values().filter(|it| it.is_none()).count();
             assert_eq!((lost, differing(&answers, &shelf.map).len()), (0, 0), "bit {bit}");
-            assert_eq!(store.doubts().expect("doubts"), [], "bit {bit}");
+            assert_eq!(store.lost_ranges().expect("doubts"), [], "bit {bit}");
         }
     }
 }

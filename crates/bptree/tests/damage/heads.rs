@@ -2,7 +2,7 @@
 
 use super::{KEYS, PAGE, is_damage, is_full, key, shelf, tail, word};
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Doubt, Engine, Ordered, Result, WriteOptions};
+use coreplane_engine::{Batch, Engine, KeyRange, Ordered, Result, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -27,7 +27,7 @@ fn beneath(path: &std::path::Path) -> File {
 fn a_leaf_that_says_wrongly_where_it_ends_is_an_error_and_never_a_loop() {
     let shelf = shelf(false);
     let is_leaf = |page: &usize| tail(&shelf.pool, *page).is_some();
-    let all = Doubt { start: Vec::new(), end: None };
+    let all = KeyRange { start: Vec::new(), end: None };
     let mut told = 0;
     for page in (1..shelf.pool.len() / PAGE).filter(is_leaf) {
         let store = shelf.open(&[]).expect("open");
@@ -42,7 +42,7 @@ fn a_leaf_that_says_wrongly_where_it_ends_is_an_error_and_never_a_loop() {
         let results = [
             store.apply(&batch, &WriteOptions::default()).map(drop),
             store.settle(&all),
-            store.doubts().map(drop),
+            store.lost_ranges().map(drop),
             scan(false).map(drop),
         ];
         let is_told = results.iter().any(Result::is_err);

@@ -11,7 +11,9 @@ mod short;
 mod sweep;
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Doubt, Durability, Engine, Error, Expected, Ordered, WriteOptions};
+use coreplane_engine::{
+    Batch, Durability, Engine, Error, Expected, KeyRange, Ordered, WriteOptions,
+};
 use coreplane_pmem::MediaChoice;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -315,8 +317,8 @@ fn a_write_that_asks_what_was_there_is_refused_and_one_that_does_not_ends_the_do
 #[test]
 fn who_has_it_all_puts_it_and_settles_the_doubt() {
     let (shelf, store, keys) = hurt();
-    let doubts = store.doubts().expect("doubts");
-    let is_in = |doubt: &Doubt, key: &Vec<u8>| {
+    let doubts = store.lost_ranges().expect("doubts");
+    let is_in = |doubt: &KeyRange, key: &Vec<u8>| {
         *key >= doubt.start && doubt.end.as_ref().is_none_or(|end| key < end)
     };
     assert!(keys.iter().all(|key| doubts.iter().any(|doubt| is_in(doubt, key))));
@@ -324,7 +326,7 @@ fn who_has_it_all_puts_it_and_settles_the_doubt() {
         store.put(key, value, &WriteOptions::default()).expect("put");
     }
     doubts.iter().for_each(|doubt| store.settle(doubt).expect("settle"));
-    assert_eq!(store.doubts().expect("doubts"), []);
+    assert_eq!(store.lost_ranges().expect("doubts"), []);
     let is_right = |store: &Bptree| {
         let answers = answers(store, &shelf.map);
         shelf.map.iter().all(|(key, value)| answers[key].as_ref() == Some(value))
@@ -332,7 +334,7 @@ fn who_has_it_all_puts_it_and_settles_the_doubt() {
     assert!(is_right(&store) && store.verify(&mut |_| {}).expect("verify").is_sound());
     drop(store);
     let store = opened(&shelf.path()).expect("open");
-    assert!(is_right(&store) && store.doubts().expect("doubts").is_empty());
+    assert!(is_right(&store) && store.lost_ranges().expect("doubts").is_empty());
 }
 
 /// With a leaf among them that is damaged, and that nobody has come to.
@@ -349,7 +351,7 @@ fn a_store_with_a_damaged_leaf_can_be_emptied() {
             let get = |number| store.get(&key(number)).expect("get");
             store.len().expect("len") == 1
                 && (0..KEYS).all(|number| get(number).is_some() == (number == 5))
-                && store.doubts().expect("doubts").is_empty()
+                && store.lost_ranges().expect("doubts").is_empty()
         };
         assert!(is_right(&store), "page {page}");
         drop(store);

@@ -87,7 +87,7 @@ impl Running {
     /// What a matrix does, where a peer has all that was written: how many leaves were written anew.
     fn heal(&self) -> u64 {
         let first = self.store.scrub(&mut |_| {}).expect("scrub");
-        let doubts = self.store.doubts().expect("doubts");
+        let doubts = self.store.lost_ranges().expect("doubts");
         for (key, value) in &self.map {
             if !self.store.check(key).is_ok_and(|is_there| is_there == value.is_some()) {
                 match value {
@@ -132,7 +132,7 @@ fn what_a_scrub_says_is_clean_a_recovery_finds_clean() {
         assert!(report.is_sound(), "{what}: {report:?}");
         assert_eq!(wrong(&running.store, &running.map), Vec::<Vec<u8>>::new(), "{what}");
         let (_, store) = after_a_kill(&running.path());
-        let doubts = store.doubts().expect("doubts");
+        let doubts = store.lost_ranges().expect("doubts");
         assert!(doubts.is_empty(), "{what}: {doubts:?}");
         for (key, value) in &running.map {
             let found = store.get(key);
@@ -163,11 +163,11 @@ fn verify_tells_of_damage_that_only_a_recovery_comes_to() {
     let file = std::fs::File::options().write(true).open(running.path()).expect("open");
     file.write_all_at(b"x", at as u64).expect("write");
     assert!(!running.store.verify(&mut |_| {}).expect("verify").is_sound());
-    assert!(!after_a_kill(&running.path()).1.doubts().expect("doubts").is_empty());
+    assert!(!after_a_kill(&running.path()).1.lost_ranges().expect("doubts").is_empty());
     let report = running.store.scrub(&mut |_| {}).expect("scrub");
     assert_eq!((report.rewritten, report.damages.len()), (1, 0));
     assert!(running.store.verify(&mut |_| {}).expect("verify").is_sound());
-    assert!(after_a_kill(&running.path()).1.doubts().expect("doubts").is_empty());
+    assert!(after_a_kill(&running.path()).1.lost_ranges().expect("doubts").is_empty());
 }
 
 /// The head of the page where the rest of a long key is: the key itself still compares as equal.

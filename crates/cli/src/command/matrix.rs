@@ -7,7 +7,7 @@ use crate::failure::{FAILED, Failure, NO, Outcome, UNUSABLE, USAGE};
 use crate::json;
 use crate::progress::Bar;
 use crate::terms;
-use coreplane::{FillOptions, MatrixStore, Store, Work};
+use coreplane::{CopyOptions, MatrixStore, Store, Work};
 use serde_json::Value;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) fn run(matrix: &Matrix) -> Outcome {
     match matrix {
         Matrix::Status(looked) => status(looked),
         Matrix::Replace(Replace { tended, device, fresh, limit }) => {
-            let options = FillOptions { bytes_per_second_max: *limit, is_fresh: *fresh };
+            let options = CopyOptions { bytes_per_second_max: *limit, is_fresh: *fresh };
             let mut words = vec!["REPLACE".to_owned(), device.to_string()];
             words.extend(fresh.then(|| "FRESH".to_owned()));
             let done = work(tended, words, *limit, |_| Work::Replace(*device, options));
@@ -39,7 +39,7 @@ pub(crate) fn run(matrix: &Matrix) -> Outcome {
             work(tended, words, None, |_| Work::Retire(*device))
         }
         Matrix::AddGroup(AddGroup { tended, limit }) => {
-            let options = FillOptions { bytes_per_second_max: *limit, is_fresh: false };
+            let options = CopyOptions { bytes_per_second_max: *limit, is_fresh: false };
             work(tended, vec!["ADDGROUP".to_owned()], *limit, |matrix| match matrix.is_moving() {
                 true => Work::FinishMoves(options),
                 false => Work::AddGroup(options),
@@ -99,7 +99,7 @@ fn narrow(status: &mut Value, place: &str) -> Result<(), Failure> {
             return Err(Failure::new(UNUSABLE, message));
         }
     }
-    for of in ["/departures", "/shortened", "/in_doubt/devices"] {
+    for of in ["/departures", "/shortened", "/damage/devices"] {
         if let Some(devices) = status.pointer_mut(of).and_then(Value::as_array_mut) {
             devices.retain(|device| device["device"] == place);
         }
@@ -118,10 +118,10 @@ fn show(out: &mut impl Write, status: &Value) -> io::Result<()> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let bytes = |value: &Value| terms::human(value.as_u64().unwrap_or(0));
     for device in list("devices") {
-        let (place, standing) = (text(&device["device"]), text(&device["standing"]));
+        let (place, state) = (text(&device["device"]), text(&device["state"]));
         if let Some(engine) = device["engine"].as_str() {
             let (free, all) = (bytes(&device["free_bytes"]), bytes(&device["pool_bytes"]));
-            write!(out, "{place:<8} {standing:<8} {engine}, {free} of {all} free")?;
+            write!(out, "{place:<8} {state:<8} {engine}, {free} of {all} free")?;
             if device["queue_bytes"].as_u64() > Some(0) {
                 let (waits, most) =
                     (bytes(&device["queue_bytes"]), bytes(&device["queue_bytes_max"]));
@@ -129,7 +129,7 @@ fn show(out: &mut impl Write, status: &Value) -> io::Result<()> {
             }
             writeln!(out)?;
         } else {
-            writeln!(out, "{place:<8} {standing}")?;
+            writeln!(out, "{place:<8} {state}")?;
         }
     }
     for damaged in list("damaged") {
@@ -151,7 +151,7 @@ fn show(out: &mut impl Write, status: &Value) -> io::Result<()> {
         let (device, at, why) = (text(&it["device"]), &it["at_ms"], text(&it["error"]));
         writeln!(out, "{device:<8} went at {at} ms: {why}")?;
     }
-    show_doubts(out, &status["in_doubt"])?;
+    show_damage(out, &status["damage"])?;
     for (group, slots) in list("slots").iter().enumerate() {
         writeln!(out, "group {group:<2} {slots} slots")?;
     }
@@ -173,20 +173,20 @@ fn show(out: &mut impl Write, status: &Value) -> io::Result<()> {
     writeln!(out, "records  {}{degraded}", status["records"])
 }
 
-fn show_doubts(out: &mut impl Write, doubts: &Value) -> io::Result<()> {
-    if doubts["devices"].is_null() {
+fn show_damage(out: &mut impl Write, damage: &Value) -> io::Result<()> {
+    if damage["devices"].is_null() {
         writeln!(out, "whether devices have lost records is being looked at")?;
     }
-    for device in doubts["devices"].as_array().into_iter().flatten() {
+    for device in damage["devices"].as_array().into_iter().flatten() {
         let (place, leaves) = (device["device"].as_str().unwrap_or_default(), &device["leaves"]);
         writeln!(out, "{place:<8} has lost records of {leaves} leaves (`scrub` heals it)")?;
     }
-    let (keys, ranges) = (&doubts["keys"], &doubts["ranges"]);
+    let (keys, ranges) = (&damage["keys"], &damage["ranges"]);
     if keys.as_u64() > Some(0) {
-        writeln!(out, "in doubt {keys} keys (`scrub` makes up for it)")?;
+        writeln!(out, "{keys} keys are indeterminate (`scrub` decides them)")?;
     }
     if ranges.as_u64() > Some(0) {
-        writeln!(out, "in doubt {ranges} ranges of keys (`--accept-loss` accepts what is there)")?;
+        writeln!(out, "{ranges} ranges of keys are lost (`--accept-loss` accepts what is there)")?;
     }
     Ok(())
 }
@@ -214,7 +214,7 @@ fn work(
         }
     };
     drop(bar);
-    let is_damaged = ["repaired", "settled", "rewritten", "lost", "in_doubt", "unreadable"]
+    let is_damaged = ["repaired", "settled", "rewritten", "lost", "indeterminate", "unreadable"]
         .iter()
         .any(|name| !is_empty(done.get(name)));
     let mut out = io::stdout().lock();

@@ -5,7 +5,7 @@ use crate::arguments::Serve;
 use crate::failure::{Failure, Outcome};
 use crate::pool;
 use crate::terms;
-use coreplane::{Durability, FillOptions, MatrixStore, Store, Work};
+use coreplane::{CopyOptions, Durability, MatrixStore, Store, Work};
 use coreplane_server::{Administration, Config, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -92,7 +92,7 @@ fn listen_and_serve(
 fn administered(matrix: &Arc<MatrixStore>) -> Arc<dyn Administration> {
     if matrix.is_moving() {
         // If it cannot go on now, whoever asks for the status is told.
-        let _begun = matrix.begin(Work::FinishMoves(FillOptions::default())).is_ok();
+        let _begun = matrix.begin(Work::FinishMoves(CopyOptions::default())).is_ok();
     }
     Arc::new(Administered(Arc::clone(matrix)))
 }

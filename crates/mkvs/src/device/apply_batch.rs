@@ -15,21 +15,21 @@ use super::{Host, Scratch};
 use crate::device::ring::{Decision, Decisions, Taken};
 use coreplane_engine::Horizon;
 
-/// Writes of a lot at most: it is also how often the processor says how far it is, since who looks takes
+/// Writes of an apply batch at most: it is also how often the processor says how far it is, since who looks takes
 /// the line away.
-pub(super) const LOT: usize = 16;
+pub(super) const APPLY_MAX: usize = 16;
 
 /// Writes that were taken out of a ring.
 #[derive(Debug, Default)]
-pub(super) struct Lot {
+pub(super) struct ApplyBatch {
     /// The first of these, whose buffers are used again for the next lot.
-    taken: [One; LOT],
+    taken: [One; APPLY_MAX],
     len: usize,
     /// What those wait for that were made.
     horizon: Horizon,
 }
 
-/// A write of a lot.
+/// A write of an apply batch.
 #[derive(Debug, Default)]
 struct One {
     taken: Taken,
@@ -38,7 +38,7 @@ struct One {
     is_made: bool,
 }
 
-impl Lot {
+impl ApplyBatch {
     /// Takes what is in a ring, as much as it has room for, and asks for the key of the first meanwhile;
     /// false if nothing is there.
     pub(super) fn take(&mut self, ring: &Decisions, prefetch: &mut dyn FnMut(&[u8])) -> bool {
@@ -88,11 +88,11 @@ impl One {
 }
 
 impl Device {
-    /// Makes a lot, answers the reads that come meanwhile, and says how far it is.
-    pub(super) fn make_lot(
+    /// Makes an apply batch, answers the reads that come meanwhile, and says how far it is.
+    pub(super) fn apply_lot(
         &self,
         (group, rings): (&impl Host, &Rings),
-        lot: &mut Lot,
+        lot: &mut ApplyBatch,
         scratch: &mut Scratch,
     ) {
         if let [one] = lot.all() {
@@ -115,7 +115,7 @@ impl Device {
     fn make_several(
         &self,
         (group, rings): (&impl Host, &Rings),
-        lot: &mut Lot,
+        lot: &mut ApplyBatch,
         scratch: &mut Scratch,
     ) {
         lot.horizon.clear();

@@ -10,7 +10,7 @@ use coreplane_engine::{
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Makes a write on the device that decides, in any thread.
-pub(crate) type Errand = Box<dyn FnOnce(&dyn Engine, &WriteOptions) -> Result<Outcome> + Send>;
+pub(crate) type RemoteCall = Box<dyn FnOnce(&dyn Engine, &WriteOptions) -> Result<Outcome> + Send>;
 
 /// A write of one key: decided on one device, made on the others.
 pub(crate) trait Write {
@@ -22,7 +22,7 @@ pub(crate) trait Write {
 
     /// The same for another thread, with copies of what the caller has given; none if the caller's
     /// own code decides.
-    fn errand(&self) -> Option<Errand> {
+    fn remote_call(&self) -> Option<RemoteCall> {
         None
     }
 

@@ -16,7 +16,7 @@
 //! mapping and the file, is dropped when the last call that had found it has returned. Who comes later is
 //! told that it has gone.
 
-use coreplane_engine::around::{Around, Call, Seat, Surrounded};
+use coreplane_engine::interceptor::{Call, Intercepted, Interceptor, Seat};
 use coreplane_engine::{Brief, Engine, Error, Result};
 use coreplane_pmem::epoch::{Calls, Published, pin_in};
 use std::io::ErrorKind;
@@ -24,22 +24,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A device's engine, whose answers are believed while its medium is there.
+/// A device's engine, whose answers are guarded while its medium is there.
 #[derive(Clone)]
-pub(crate) struct Checked {
+pub(crate) struct Guarded {
     pub(crate) engine: Arc<dyn Engine>,
     /// What is around it.
-    pub(crate) belief: Arc<Believed>,
+    pub(crate) fault_guard: Arc<FaultGuard>,
 }
 
 /// Looks at the mark around every call.
-pub(crate) struct Believed {
+pub(crate) struct FaultGuard {
     /// None once the device has gone.
     engine: Published<Option<Arc<dyn Engine>>, Calls>,
     is_given_up: AtomicBool,
 }
 
-impl Believed {
+impl FaultGuard {
     /// Lets no call in from now on, and believes none that comes back.
     #[cold]
     pub(crate) fn give_up(&self) {
@@ -83,7 +83,7 @@ fn not_there(what: &str) -> Error {
     Error::Io { context: what.to_owned(), source: ErrorKind::Other.into() }
 }
 
-impl Around for Believed {
+impl Interceptor for FaultGuard {
     type Held<'a> = ();
 
     fn begin(&self, _call: Call<'_>) -> Result<()> {
@@ -124,7 +124,7 @@ impl Around for Believed {
 }
 
 /// Where a device's engine is until the device goes.
-struct Berth(Arc<Believed>);
+struct Berth(Arc<FaultGuard>);
 
 impl Seat for Berth {
     #[inline]
@@ -141,11 +141,13 @@ impl Seat for Berth {
 ///
 /// # Errors
 /// If it has gone already, so that nobody knows what was opened.
-pub(crate) fn believed(engine: Arc<dyn Engine>) -> Result<Checked> {
+pub(crate) fn guarded(engine: Arc<dyn Engine>) -> Result<Guarded> {
     engine.check_medium()?;
     let (engine, is_given_up) = (Published::new(Some(engine)), AtomicBool::new(false));
-    let belief = Arc::new(Believed { engine, is_given_up });
-    let engine =
-        Arc::new(Surrounded { engine: Berth(Arc::clone(&belief)), around: Arc::clone(&belief) });
-    Ok(Checked { engine, belief })
+    let fault_guard = Arc::new(FaultGuard { engine, is_given_up });
+    let engine = Arc::new(Intercepted {
+        engine: Berth(Arc::clone(&fault_guard)),
+        around: Arc::clone(&fault_guard),
+    });
+    Ok(Guarded { engine, fault_guard })
 }

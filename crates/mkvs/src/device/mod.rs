@@ -6,7 +6,7 @@
 //! to the device, and is started when there is something for it to do for the first time.
 //!
 //! ```text
-//!   reads       what callers wait for: races (`race`) and single calls (`errand`): first of all
+//!   reads       what callers wait for: hedged reads (`race`) and single calls (`remote_call`): first of all
 //!   decisions   writes of one key that another device has decided (`ring`)
 //!   jobs        the same of batches, and of what is too long for that ring
 //! ```
@@ -25,6 +25,7 @@ mod drain;
 pub(crate) mod fault_guard;
 mod host;
 mod idle;
+mod processor;
 pub(crate) mod record_copy;
 mod release;
 pub(crate) mod ring;
@@ -34,11 +35,11 @@ mod submit;
 pub(crate) use drain::Drained;
 pub(crate) use submit::Place;
 
-use crate::device::fault_guard::{Believed, Checked};
+use crate::device::fault_guard::{FaultGuard, Guarded};
 use crate::device::ring::{Decisions, RING_BYTES};
 use crate::in_flight::track::{OnTheWay, Track, Way};
 use crate::stats::hedge_delay::Pace;
-use apply_batch::{LOT, Lot};
+use apply_batch::APPLY_MAX;
 use backlog::{Backlog, bytes_of};
 use coreplane_engine::{Batch, Change, Engine, Error, Outcome, Result, WriteOptions};
 use coreplane_pmem::epoch::{Calls, Guard, Published, pin_in};
@@ -46,12 +47,11 @@ use coreplane_pmem::spin::{self, Backoff};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 pub(crate) use host::Host;
-use idle::{ASLEEP, AWAKE, NAPS};
+use idle::{ASLEEP, AWAKE};
 use parking_lot::Mutex;
 use record_copy::RecordCopy;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::Instant;
 use stretch::Stretch;
@@ -69,7 +69,7 @@ const MOMENTS: u32 = 300;
 const SPINS: u32 = 100;
 
 /// Lots of writes, or batches, between two looks at whether the group is still there.
-const AT_A_TIME: usize = 64 / LOT;
+const AT_A_TIME: usize = 64 / APPLY_MAX;
 
 /// What was decided, for a device that has not got it yet.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ pub(crate) struct Device {
     pub(crate) number: u8,
     pub(crate) engine: Arc<dyn Engine>,
     /// What is around it.
-    belief: Arc<Believed>,
+    fault_guard: Arc<FaultGuard>,
     /// Of lookups, and of stretches of scans.
     pub(crate) pace: Pace,
     pub(crate) scan_pace: Pace,
@@ -173,11 +173,11 @@ pub(crate) fn make(engine: &dyn Engine, batch: &Batch, options: &WriteOptions) -
 fn drop_outcome(_: Outcome) {}
 
 impl Device {
-    pub(crate) fn new(number: u8, Checked { engine, belief }: Checked) -> Self {
+    pub(crate) fn new(number: u8, Guarded { engine, fault_guard }: Guarded) -> Self {
         Self {
             number,
             engine,
-            belief,
+            fault_guard,
             pace: Pace::new(),
             scan_pace: Pace::new(),
             calls: AtomicU64::new(0),
@@ -325,121 +325,6 @@ impl Device {
         self.thread.get().is_some()
     }
 
-    /// The processor. If it panics, elsewhere than in the engine, its device counts as one that has
-    /// failed.
-    fn run<H: Host>(&self, group: &Weak<H>) {
-        let mut lot = Lot::default();
-        if catch_unwind(AssertUnwindSafe(|| self.serve(group, &mut lot))).is_err() {
-            if let Some(group) = group.upgrade()
-                && group.leave_out(self).is_err()
-            {
-                // It has what it has. Of the rest nobody is to think that it will come.
-                let guard = pin_in();
-                loop {
-                    lot.decisions().for_each(|decision| group.give_up_write(self, &decision));
-                    let rings = self.rings(&guard);
-                    if !rings.is_some_and(|it| lot.take(&it.decisions, &mut |_| {})) {
-                        break;
-                    }
-                }
-            }
-            self.is_closed.store(true, Ordering::SeqCst);
-        }
-    }
-
-    fn serve<H: Host>(&self, group: &Weak<H>, lot: &mut Lot) {
-        let mut scratch = Scratch::default();
-        // Looks until it naps, and rests until it sleeps.
-        let (mut spins, mut rests) = (0, 0);
-        loop {
-            let (answered, made) = (self.answered(), self.made());
-            if self.work(group, lot, &mut scratch) {
-                // For reads it need not look by itself.
-                rests = if self.made() == made { NAPS.min(rests) } else { 0 };
-                spins = if self.answered() == answered { 0 } else { SPINS };
-            } else if self.is_closed.load(Ordering::SeqCst) {
-                // What came before it was said.
-                if self.is_idle() {
-                    return;
-                }
-            } else if spins > 0 {
-                spins -= 1;
-                std::hint::spin_loop();
-            } else {
-                self.rest(rests);
-                rests = rests.saturating_add(1);
-            }
-        }
-    }
-
-    /// Writes and batches that it has dealt with, as far as that has been told.
-    fn made(&self) -> u64 {
-        self.track.past() + self.completed.load(Ordering::Relaxed)
-    }
-
-    /// How much of what callers waited for it has dealt with.
-    fn answered(&self) -> u64 {
-        self.pace.reads() + self.scan_pace.reads() + self.calls()
-    }
-
-    /// Single calls that it has made for callers.
-    pub(crate) fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
-    }
-
-    /// One more; for the processor alone.
-    pub(crate) fn count_call(&self) {
-        self.calls.store(self.calls() + 1, Ordering::Relaxed);
-    }
-
-    fn is_idle(&self) -> bool {
-        self.rings(&pin_in()).is_none_or(Rings::is_idle)
-    }
-
-    /// Does some of what there is to do, reads before each write; false if there was nothing.
-    fn work<H: Host>(&self, group: &Weak<H>, lot: &mut Lot, scratch: &mut Scratch) -> bool {
-        let guard = pin_in();
-        let Some(rings) = self.rings(&guard).filter(|rings| !rings.is_idle()) else {
-            return false;
-        };
-        let Some(group) = group.upgrade() else {
-            // Nobody is there for whom it could matter.
-            while lot.take(&rings.decisions, &mut |_| {}) {
-                self.track.stop(lot.begin());
-                self.track.come_to(lot.end());
-            }
-            while let Some(job) = rings.jobs.pop() {
-                self.backlog.remove(bytes_of(&job.batch));
-                self.completed.fetch_add(1, Ordering::AcqRel);
-            }
-            while rings.reads.pop().is_some() {}
-            return false;
-        };
-        for _ in 0..AT_A_TIME {
-            self.answer(rings, scratch);
-            if lot.take(&rings.decisions, &mut |key| self.engine.prefetch(key)) {
-                self.make_lot((&*group, rings), lot, scratch);
-            } else if let Some(job) = rings.jobs.pop() {
-                self.in_call(|| group.catch_up_all(self, &job));
-                self.backlog.remove(bytes_of(&job.batch));
-                self.completed.fetch_add(1, Ordering::AcqRel);
-            } else if rings.reads.is_empty() {
-                break;
-            }
-        }
-        true
-    }
-
-    /// Answers the reads that wait.
-    #[inline]
-    fn answer(&self, rings: &Rings, scratch: &mut Scratch) {
-        while !rings.reads.is_empty()
-            && let Some((asked, asked_at)) = rings.reads.pop()
-        {
-            self.in_call(|| asked.run(self, asked_at, scratch));
-        }
-    }
-
     /// Makes a call of the processor.
     #[inline]
     fn in_call<T>(&self, make: impl FnOnce() -> T) -> T {
@@ -458,19 +343,19 @@ impl Device {
     }
 
     /// Its engine, and what is around it.
-    pub(crate) fn checked(&self) -> Checked {
-        Checked { engine: Arc::clone(&self.engine), belief: Arc::clone(&self.belief) }
+    pub(crate) fn checked(&self) -> Guarded {
+        Guarded { engine: Arc::clone(&self.engine), fault_guard: Arc::clone(&self.fault_guard) }
     }
 
     /// It was left out since it does not answer: nobody waits for it any more.
     #[cold]
     pub(crate) fn give_up(&self) {
-        self.belief.give_up();
+        self.fault_guard.give_up();
     }
 
     /// True if it was left out since it does not answer.
     pub(crate) fn is_given_up(&self) -> bool {
-        self.belief.is_given_up()
+        self.fault_guard.is_given_up()
     }
 
     /// Waits while the processor stays in one call: a caller who made one himself might stay there, too.

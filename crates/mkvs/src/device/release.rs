@@ -34,7 +34,7 @@ impl Device {
     /// the same. It is no member any more, and will not be one.
     pub(crate) fn leave(self: &Arc<Self>, in_its_place: Option<&Self>) {
         self.stop_within(PATIENCE);
-        let shares = |other: &Self| Arc::ptr_eq(&self.belief, &other.belief);
+        let shares = |other: &Self| Arc::ptr_eq(&self.fault_guard, &other.fault_guard);
         let keeps_engine = in_its_place.is_some_and(shares);
         let device = Arc::clone(self);
         let free = move || device.free(keeps_engine);
@@ -50,10 +50,10 @@ impl Device {
     }
 
     /// Ends the processor; it is given up if that takes too long.
-    fn stop_within(&self, patience: Duration) {
+    fn stop_within(&self, hedge_delay: Duration) {
         self.is_closed.store(true, Ordering::SeqCst);
         self.wake();
-        let (until, mut backoff) = (Instant::now() + patience, Backoff::new());
+        let (until, mut backoff) = (Instant::now() + hedge_delay, Backoff::new());
         let is_ended = || spin::lock(&self.processor).as_ref().is_none_or(JoinHandle::is_finished);
         while !is_ended() && !self.is_given_up() {
             if Instant::now() >= until {
@@ -66,7 +66,7 @@ impl Device {
 
     /// True once it has gone: its engine cannot be had any more.
     pub(crate) fn has_gone(&self) -> bool {
-        self.belief.has_gone()
+        self.fault_guard.has_gone()
     }
 
     fn take_away(&self, keeps_engine: bool) {
@@ -74,14 +74,15 @@ impl Device {
             self.rings.replace(None);
         }
         if !keeps_engine {
-            self.belief.take_away();
+            self.fault_guard.take_away();
         }
     }
 
     fn free(&self, keeps_engine: bool) {
         self.take_away(keeps_engine);
-        let is_free =
-            || Published::reclaim(&self.rings) == 0 && (keeps_engine || self.belief.is_dropped());
+        let is_free = || {
+            Published::reclaim(&self.rings) == 0 && (keeps_engine || self.fault_guard.is_dropped())
+        };
         let (mut backoff, mut looks) = (Backoff::new(), 0);
         while !is_free() {
             looks += 1;

@@ -25,8 +25,8 @@ use crate::device::decision::is_failure;
 use crate::device::{Device, Drained};
 use crate::group::Group;
 use crate::matrix::Shared;
-use crate::membership::lost_ranges::{Uncertain, just};
-use crate::membership::record::{MembershipRecord, Standing};
+use crate::membership::lost_ranges::{LostRange, just};
+use crate::membership::record::{MemberState, MembershipRecord};
 use crate::shape::position::Position;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin::Backoff;
@@ -67,7 +67,7 @@ struct Leaving<'s> {
 impl<'s> Leaving<'s> {
     fn begin(&mut self, group: &'s Arc<Group>) {
         if !self.groups.iter().any(|known| known.number == group.number) {
-            group.standings.begin_change();
+            group.states.begin_change();
             self.groups.push(group);
         }
     }
@@ -75,11 +75,16 @@ impl<'s> Leaving<'s> {
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        self.groups.iter().for_each(|group| group.standings.stay());
+        self.groups.iter().for_each(|group| group.states.stay());
     }
 }
 
 impl Shared {
+    /// Nobody waits any more for who has left.
+    pub(crate) fn settle_group(&self, group: &Group) {
+        self.in_flight.settle(group.followers(), |hash| self.is_of(group.number, hash));
+    }
+
     /// A device is a member no more: durably so on all that can be reached, when it returns. Nothing
     /// is to be done if another is in its place by now.
     ///
@@ -113,7 +118,7 @@ impl Shared {
         let bit = 1 << position.device;
         if group.followers() & bit != 0 && group.members() & bit == 0 {
             // Nobody counts on it yet.
-            group.standings.leave(position.device);
+            group.states.leave(position.device);
             self.settle_group(group);
             return Ok(());
         }
@@ -199,7 +204,7 @@ impl Shared {
                 gone.push(position);
             }
         }
-        self.uncertain.add(&lost);
+        self.lost_ranges.add(&lost);
         for at in &gone {
             self.note_departure(*at, self.device_at(*at).map(|device| &**device));
         }
@@ -261,7 +266,7 @@ impl Shared {
         &self,
         groups: &[&Arc<Group>],
         record: &mut MembershipRecord,
-    ) -> Result<Vec<Uncertain>> {
+    ) -> Result<Vec<LostRange>> {
         let mut all_lost = Vec::new();
         for group in groups {
             let number = group.number;
@@ -269,7 +274,7 @@ impl Shared {
             if stays & 1 << record.primary_of(number) != 0 {
                 continue;
             }
-            let sure = self.pending.sure_of(number, stays, |_| true);
+            let sure = self.in_flight.sure_of(number, stays, |_| true);
             let Some(successor) = (if sure == 0 { stays } else { sure }).checked_ilog2() else {
                 continue;
             };
@@ -277,16 +282,16 @@ impl Shared {
             let mut lost = Vec::new();
             if sure == 0 {
                 let newest = self.sequence.load(Ordering::Acquire);
-                for (_, doubt, sure) in self.pending.doubts() {
+                for (_, doubt, sure) in self.in_flight.indeterminate() {
                     // What was neither made nor taken back was never acknowledged.
                     if doubt.group == number && sure & 1 << successor == 0 && doubt.torn.is_none() {
-                        let mut range = Uncertain::new(number, just(&doubt.key));
+                        let mut range = LostRange::new(number, just(&doubt.key));
                         range.end(newest);
                         lost.push(range);
                     }
                 }
             }
-            record.take_uncertain(&lost)?;
+            record.take_lost_ranges(&lost)?;
             all_lost.extend(lost);
         }
         Ok(all_lost)
@@ -347,11 +352,11 @@ impl Shared {
     }
 
     /// Which devices are current members, and which are not.
-    pub(crate) fn standings(&self) -> Vec<(Position, Standing)> {
+    pub(crate) fn member_states(&self) -> Vec<(Position, MemberState)> {
         let record = self.membership.now();
         let standing = |position: Position| {
             let member = record.member(position);
-            (position, member.map_or(Standing::Absent, |member| member.standing))
+            (position, member.map_or(MemberState::Absent, |member| member.standing))
         };
         record.positions().map(standing).collect()
     }

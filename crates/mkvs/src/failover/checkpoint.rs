@@ -73,7 +73,7 @@ impl Shared {
     /// After an error for want of space: devices let go of their tombstones, if they are many, or
     /// what has failed `is_vital`; true if they have. For whoever has nobody's turn.
     pub(crate) fn make_space(&self, error: &Error, is_vital: bool) -> bool {
-        let kept = self.pending.tombstones();
+        let kept = self.in_flight.tombstones();
         error.remedy() == Remedy::FreeSpace
             && kept >= if is_vital { 1 } else { FULL }
             && self.checkpoint(false).unwrap_or(false)
@@ -85,12 +85,12 @@ impl Shared {
         // One at a time: one that began later would raise it over what another waits for.
         let _marking = self.marking.lock();
         self.drop_old_intents();
-        let (newest, kept) = (self.sequence.load(Ordering::Acquire), self.pending.tombstones());
+        let (newest, kept) = (self.sequence.load(Ordering::Acquire), self.in_flight.tombstones());
         let epoch = self.membership.now().epoch;
         // Who is given an older one from here on lowers it first.
         self.watermark.fetch_max(newest, Ordering::AcqRel);
-        // Whoever had drawn a sequence by then has made its entry when the turns have gone round.
-        self.pending.wait_for_turns();
+        // Whoever had drawn a sequence by then has made its entry when the key locks have gone round.
+        self.in_flight.wait_for_key_locks();
         let members = || self.groups.iter().flat_map(|group| group.of(group.members()));
         if !is_patient && members().any(|device| device.is_behind()) {
             return Ok(false);
@@ -108,7 +108,7 @@ impl Shared {
             return Ok(false);
         }
         // Below what not everybody may have, which is compared when the matrix is opened.
-        let doubts = self.pending.doubts();
+        let doubts = self.in_flight.indeterminate();
         let doubt = doubts.iter().map(|(_, doubt, _)| doubt.sequence).min();
         let unsure = doubt.into_iter().chain(self.intents.least()).min();
         let sure = unsure.map_or(newest, |unsure| newest.min(unsure.saturating_sub(1)));
@@ -119,7 +119,7 @@ impl Shared {
         drop(record);
         // All records first: where a device has let tombstones go, every record that is found says so.
         self.let_tombstones_go(&held)?;
-        self.pending.let_tombstones_go(kept);
+        self.in_flight.let_tombstones_go(kept);
         Ok(true)
     }
 
@@ -137,7 +137,7 @@ impl Shared {
     }
 
     /// A write with a sequence that its caller gives: every write up to the watermark is on all members,
-    /// and this one is not, so that the watermark goes below it, durably, first. The caller has the turn.
+    /// and this one is not, so that the watermark goes below it, durably, first. The caller has the key lock.
     ///
     /// # Errors
     /// If the sequence is none that a device takes, or the record cannot be written.

@@ -40,7 +40,7 @@ impl Group {
         };
         let (mut made, mut asked) = (made, made);
         loop {
-            let now = self.standings.now();
+            let now = self.states.now();
             if now.is_changing() {
                 self.await_change();
                 continue;
@@ -57,7 +57,7 @@ impl Group {
                         return not_made(made, device, error);
                     }
                 }
-                if self.standings.now() == now {
+                if self.states.now() == now {
                     return Ok((made, now));
                 }
                 continue;
@@ -94,7 +94,7 @@ impl Group {
     #[cold]
     pub(crate) fn await_change(&self) {
         let mut backoff = Backoff::new();
-        while self.standings.now().is_changing() {
+        while self.states.now().is_changing() {
             backoff.wait();
         }
     }

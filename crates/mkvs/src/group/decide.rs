@@ -20,7 +20,7 @@ pub(super) enum Decision {
 impl Group {
     /// Has a write decided by the first device that it waits for. Where what is there is damaged, or in
     /// doubt, its peers know what it was: the next decides, and that one is given the outcome like the
-    /// others. The caller has the turn.
+    /// others. The caller has the key lock.
     pub(super) fn decide(
         self: &Arc<Self>,
         order: &Order,

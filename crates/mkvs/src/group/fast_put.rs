@@ -19,7 +19,7 @@ use super::fence::{Copies, put_alone};
 use crate::device::decision::{Decided, is_damage};
 use crate::device::ring::Decision;
 use crate::device::{Device, Place};
-use crate::in_flight::{Entry, Pending};
+use crate::in_flight::{Entry, InFlight};
 use crate::membership::states::Moment;
 use crate::shape::order::{Order, numbers};
 use crate::shape::position::Devices;
@@ -35,7 +35,7 @@ thread_local! {
 
 /// A write that has begun; on its drop nobody says that it was made, nor that it is on the way.
 struct Begun<'a> {
-    pending: &'a Pending,
+    in_flight: &'a InFlight,
     hash: u64,
     is_made: bool,
 }
@@ -44,7 +44,7 @@ impl Drop for Begun<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.is_made {
-            self.pending.stay(self.hash);
+            self.in_flight.stay(self.hash);
         }
     }
 }
@@ -52,18 +52,18 @@ impl Drop for Begun<'_> {
 impl Group {
     /// True if puts are made in the caller on the devices that they wait for.
     #[inline]
-    pub(crate) fn puts_plainly(&self) -> bool {
+    pub(crate) fn puts_fast(&self) -> bool {
         self.members().count_ones() > 1 && !self.writes_by_rings()
     }
 
     /// A key is about to be put plainly: what will be looked at is asked for.
     #[inline]
-    pub(crate) fn prefetch_plainly(&self, hash: u64, key: &[u8]) {
+    pub(crate) fn prefetch_fast(&self, hash: u64, key: &[u8]) {
         self.prefetch(key);
-        let now = self.standings.now();
+        let now = self.states.now();
         let awaited = self.awaited(hash, now.members(), now.primary());
         numbers(now.members() & !awaited).filter_map(|at| self.at(at)).for_each(|it| it.prepare());
-        self.pending.prefetch(hash);
+        self.in_flight.prefetch(hash);
         self.prefetch_filter(hash);
     }
 
@@ -103,16 +103,16 @@ impl Group {
         }
     }
 
-    /// Puts a value whatever was there, for whoever has the turn of the key: its sequence, and whether a
+    /// Puts a value whatever was there, for whoever has the key lock of the key: its sequence, and whether a
     /// live record was replaced. None if nothing was made.
     #[inline(always)]
-    pub(crate) fn put_plainly(
+    pub(crate) fn put_fast(
         self: &Arc<Self>,
         hash: u64,
         (key, value): (&[u8], &[u8]),
         options: &WriteOptions,
     ) -> Option<(u64, bool)> {
-        let now = self.standings.now();
+        let now = self.states.now();
         let members = now.members();
         if now.followers() != members || now.is_changing() {
             return None;
@@ -136,9 +136,9 @@ impl Group {
         let place =
             first.map(|it| it.reserve(self, &decision, &guard).ok_or(())).transpose().ok()?;
         let way = first.zip(place.as_ref()).map(|(first, place)| first.way_to(place.end()));
-        let entry = Entry::plain((hash, sequence), (asked, awaited), members);
-        let number = self.pending.begin_plainly(entry, way)?;
-        let mut begun = Begun { pending: &self.pending, hash, is_made: false };
+        let entry = Entry::fast((hash, sequence), (asked, awaited), members);
+        let number = self.in_flight.begin_fast(entry, way)?;
+        let mut begun = Begun { in_flight: &self.in_flight, hash, is_made: false };
         // Counted first, as in any change of the group.
         let mut change = self.seems_new(hash).then(|| self.filter.change());
         let counted = change.as_ref().map(|change| change.insert(hash));
@@ -153,10 +153,10 @@ impl Group {
             if let (Some(counted), true) = (counted, copies.is_nothing()) {
                 counted.undo();
             }
-            self.pending.refuse(hash, self.followers());
+            self.in_flight.refuse(hash, self.followers());
             begun.is_made = true;
             drop(place);
-            self.leave_plainly(copies.failed);
+            self.leave_failed(copies.failed);
             return None;
         }
         match counted {
@@ -167,11 +167,11 @@ impl Group {
             _ => {}
         }
         self.note_put(!replaced);
-        if !self.hand_over_plainly((now, is_made), place, others, &decision) {
+        if !self.hand_over_fast((now, is_made), place, others, &decision) {
             drop(begun);
-            self.leave_plainly(copies.failed);
+            self.leave_failed(copies.failed);
             let made = if is_made { awaited } else { copies.made };
-            let concluded = self.conclude_plainly(asked, made, &decision);
+            let concluded = self.conclude_fast(asked, made, &decision);
             if concluded.is_err_and(|is_gone| is_gone && !replaced)
                 && let Some(change) = &change
             {
@@ -180,21 +180,21 @@ impl Group {
             return concluded.ok().map(|()| (sequence, replaced));
         }
         begun.is_made = true;
-        self.pending.made(hash, number);
+        self.in_flight.made(hash, number);
         Some((sequence, replaced))
     }
 
     /// A put is in the rings of all that follow: before anybody is told, so that who drains a ring has it all. False
     /// if members leave, or have left: then it may have come behind that.
     #[inline(always)]
-    fn hand_over_plainly<'d>(
+    fn hand_over_fast<'d>(
         self: &Arc<Self>,
         (now, is_made): (Moment, bool),
         place: Option<Place<'_>>,
         others: impl Iterator<Item = &'d Arc<Device>>,
         decision: &Decision<'_>,
     ) -> bool {
-        if !is_made || self.standings.now() != now {
+        if !is_made || self.states.now() != now {
             return false;
         }
         if let Some(place) = place {
@@ -208,7 +208,7 @@ impl Group {
 
     /// A device has not made a put: if it has failed, the group goes on without it.
     #[cold]
-    fn leave_plainly(&self, failed: Option<(Arc<Device>, Error)>) {
+    fn leave_failed(&self, failed: Option<(Arc<Device>, Error)>) {
         // What fails of that, the write that is begun anew meets too, and what is damaged it tells of.
         let failed = failed.filter(|(_, error)| !is_damage(error));
         let _is_left = failed.is_none_or(|(device, it)| self.go_on_without(&device, it).is_ok());
@@ -220,7 +220,7 @@ impl Group {
     /// # Errors
     /// If it is to be made anew: true if it was taken back, false if nobody knows.
     #[cold]
-    fn conclude_plainly(
+    fn conclude_fast(
         self: &Arc<Self>,
         asked: u8,
         made: Devices,

@@ -78,7 +78,7 @@ impl Group {
             (made, now) = self.copy_of(order, made, decided, options)?;
         };
         let sequence = options.sequence.unwrap_or_default();
-        self.pending.done_and(*hash, sequence, (made, on_the_way), self.followers());
+        self.in_flight.done_and(*hash, sequence, (made, on_the_way), self.followers());
         Ok(())
     }
 
@@ -87,7 +87,7 @@ impl Group {
     #[inline]
     pub(crate) fn is_as_then(&self, then: Moment) -> bool {
         barrier::light();
-        let is_same = self.standings.now() == then && !then.is_changing();
+        let is_same = self.states.now() == then && !then.is_changing();
         is_same || mutant!("mkvs.change.answered")
     }
 
@@ -121,7 +121,7 @@ impl Group {
         if self.is_there(device) && self.drop_member(device).is_err() {
             keys.for_each(|(hash, sequence, key)| {
                 let sequence = sequence.unwrap_or_default();
-                self.pending.give_up(hash, (self.number, key), sequence, device.number);
+                self.in_flight.give_up(hash, (self.number, key), sequence, device.number);
             });
         }
         None
@@ -196,11 +196,11 @@ impl Host for Group {
     fn give_up_write(&self, device: &Device, decision: &Decision<'_>) {
         let whose = (self.number, decision.decided.key);
         let sequence = decision.options.sequence.unwrap_or_default();
-        self.pending.give_up(decision.hash, whose, sequence, device.number);
+        self.in_flight.give_up(decision.hash, whose, sequence, device.number);
     }
 
     fn tell(&self, device: &Device, sequence: Option<u64>, hash: u64) {
-        self.pending.done(hash, sequence.unwrap_or(0), 1 << device.number, self.followers());
+        self.in_flight.done(hash, sequence.unwrap_or(0), 1 << device.number, self.followers());
     }
 }
 

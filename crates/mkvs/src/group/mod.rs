@@ -2,7 +2,7 @@
 //!
 //! A write is decided by one device and made on the others as it was decided there: to put this
 //! value, or to delete, with a sequence. Devices keep what is newest, so that copies may come in any
-//! order. [`pending`](crate::in_flight) says which devices have it meanwhile, and where to read.
+//! order. [`in_flight`](crate::in_flight) says which devices have it meanwhile, and where to read.
 //!
 //! ```text
 //!   turn ─▶ entry ─▶ decide on the first ─▶ copies that the write waits for ─▶ acknowledge
@@ -35,8 +35,8 @@ use crate::device::Device;
 use crate::device::decision::{Decided, Write, is_damage, is_failure};
 use crate::device::ring::Decision;
 use crate::filter::Filter;
-use crate::in_flight::{Entry, Known, Pending};
-use crate::membership::states::Standings;
+use crate::in_flight::{Entry, InFlight, Known};
+use crate::membership::states::MemberStates;
 use crate::shape::append_list::AppendList;
 use crate::shape::order::{Order, numbers};
 use crate::shape::position::Devices;
@@ -70,8 +70,8 @@ pub(crate) struct Group {
     /// found it before need not be waited for.
     devices: AppendList<Arc<Device>>,
     /// What each of them is to the group.
-    pub(crate) standings: Standings,
-    /// The standings since which every write that began under others is over.
+    pub(crate) states: MemberStates,
+    /// The states since which every write that began under others is over.
     settled_at: AtomicU64,
     pub(crate) filter: Filter,
     /// How its reads end.
@@ -84,7 +84,7 @@ pub(crate) struct Group {
     /// have written.
     pub(crate) looked_at: AtomicU64,
     pub(crate) batched: AtomicU64,
-    pub(crate) pending: Arc<Pending>,
+    pub(crate) in_flight: Arc<InFlight>,
     pub(crate) sequence: Arc<AtomicU64>,
     pub(crate) rules: Rules,
     pub(crate) watch: Watch,
@@ -108,7 +108,7 @@ pub(crate) struct Parts {
     pub(crate) members: Devices,
     pub(crate) primary: u8,
     pub(crate) filter: Filter,
-    pub(crate) pending: Arc<Pending>,
+    pub(crate) in_flight: Arc<InFlight>,
     pub(crate) sequence: Arc<AtomicU64>,
     pub(crate) rules: Rules,
     pub(crate) demote: Demote,
@@ -150,12 +150,12 @@ enum Tried {
 impl Group {
     pub(crate) fn new(parts: Parts) -> Self {
         let Parts { number, devices, members, primary, filter, .. } = parts;
-        let Parts { pending, sequence, rules, demote, renew, .. } = parts;
+        let Parts { in_flight, sequence, rules, demote, renew, .. } = parts;
         let group = Self {
             number,
             places: [const { AtomicU32::new(NOBODY) }; DEVICES_MAX],
             devices: AppendList::new(),
-            standings: Standings::new(members, primary),
+            states: MemberStates::new(members, primary),
             settled_at: AtomicU64::new(0),
             filter,
             asked: Asked::default(),
@@ -163,7 +163,7 @@ impl Group {
             is_to_be_listed: AtomicBool::new(false),
             looked_at: AtomicU64::new(0),
             batched: AtomicU64::new(0),
-            pending,
+            in_flight,
             sequence,
             rules,
             watch: Watch::default(),
@@ -185,7 +185,7 @@ impl Group {
     /// The current members.
     #[inline]
     pub(crate) fn members(&self) -> Devices {
-        self.standings.members()
+        self.states.members()
     }
 
     /// The devices that are there, members or not.
@@ -196,7 +196,7 @@ impl Group {
     /// The devices of a set, the primary before others: where a write waits for it alone, no other has anything
     /// that it lacks.
     pub(crate) fn of(&self, set: Devices) -> impl Iterator<Item = &Arc<Device>> {
-        let primary = self.standings.now().primary_set();
+        let primary = self.states.now().primary_set();
         let rest = numbers(set & !primary);
         numbers(set & primary).chain(rest).filter_map(|number| self.at(number))
     }
@@ -253,27 +253,27 @@ impl Group {
         primary: u8,
         of_group: impl Fn(u64) -> bool,
     ) {
-        self.standings.set_members(members, primary);
-        self.pending.settle(self.followers(), of_group);
+        self.states.set_members(members, primary);
+        self.in_flight.settle(self.followers(), of_group);
     }
 
     /// The devices that every write comes to: the members, and those that are about to be.
     #[inline]
     pub(crate) fn followers(&self) -> Devices {
-        self.standings.now().followers()
+        self.states.now().followers()
     }
 
     /// A key is about to be written: the engines that the write waits for go ahead, as far as that can be
     /// told already.
     #[inline]
     pub(crate) fn prefetch(&self, key: &[u8]) {
-        let now = self.standings.now();
+        let now = self.states.now();
         let waits_for_some = self.rules.ack.copies(now.members().count_ones()) > 1;
         let ahead = numbers(if waits_for_some { now.members() } else { now.primary_set() });
         ahead.filter_map(|number| self.at(number)).for_each(|device| device.engine.prefetch(key));
     }
 
-    /// Writes a key, of which the caller has the turn.
+    /// Writes a key, of which the caller has the key lock.
     ///
     /// # Errors
     /// As the engine; then nothing of it is visible.
@@ -314,7 +314,7 @@ impl Group {
             let awaited = order.awaited().iter().filter_map(|number| self.at(*number));
             awaited.for_each(|device| device.engine.prefetch_to_write(key, value.len()));
         }
-        self.pending.begin(Entry::new(hash, sequence, asked, false));
+        self.in_flight.begin(Entry::new(hash, sequence, asked, false));
         self.prepare(&order);
         self.prefetch_filter(hash);
         // What is uncounted must not be listed by a rebuild that begins meanwhile. A put may be: then it is
@@ -323,12 +323,12 @@ impl Group {
         let (outcome, made) = match self.decide(&order, options, write)? {
             decide::Decision::Made(outcome, made) => (outcome, made),
             decide::Decision::Refused(device, error) => {
-                self.pending.refuse(hash, self.followers());
+                self.in_flight.refuse(hash, self.followers());
                 return Ok(Tried::Failed(device, error));
             }
         };
         let Outcome::Written(written) = outcome else {
-            self.pending.refuse(hash, self.followers());
+            self.in_flight.refuse(hash, self.followers());
             return Ok(Tried::Made(outcome));
         };
         let decided = write.decided();
@@ -399,13 +399,13 @@ impl Group {
     pub(crate) fn order_of(&self, hashes: &[u64]) -> Result<Order> {
         let mut backoff = Backoff::new();
         loop {
-            let now = self.standings.now();
+            let now = self.states.now();
             let (members, primary) = (now.members(), now.primary());
             let copies = self.rules.ack.copies(members.count_ones()) as usize;
             if members == 0 {
                 return Err(self.lost());
             }
-            let entries = hashes.iter().filter_map(|hash| self.pending.entry(*hash));
+            let entries = hashes.iter().filter_map(|hash| self.in_flight.entry(*hash));
             let current = entries.fold(members, |current, entry| match entry {
                 Known { done: 0, asked, .. } => current & 1 << asked,
                 Known { done, .. } => current & done,
@@ -414,7 +414,7 @@ impl Group {
                 let hash = hashes.first().copied().unwrap_or_default();
                 return Ok(Order::new(hash, members, current, (copies, primary)));
             }
-            let reach = |set, hash: &u64| set & self.pending.reached(*hash, members);
+            let reach = |set, hash: &u64| set & self.in_flight.reached(*hash, members);
             let reached = hashes.iter().fold(members, reach);
             if reached & 1 << primary == 0 || (reached.count_ones() as usize) < copies {
                 // Until somebody can leave out who has failed.

@@ -29,20 +29,20 @@ thread_local! {
 }
 
 impl Group {
-    /// The devices that a key may be read on now, and the standings by which it is so: none while
+    /// The devices that a key may be read on now, and the states by which it is so: none while
     /// its readers must wait.
     #[inline]
     fn current_of(&self, hash: u64, but: Devices) -> (Devices, Moment) {
         loop {
-            let now = self.standings.now();
+            let now = self.states.now();
             let members = now.members() & !but;
-            let devices = match self.pending.current(hash, members) {
+            let devices = match self.in_flight.current(hash, members) {
                 Current::All => members,
                 Current::Some(devices) => devices,
                 Current::Ask(device) => 1 << device,
                 Current::Wait => 0,
             };
-            if self.standings.now() == now {
+            if self.states.now() == now {
                 return (devices, now);
             }
             // Who is no member any more may lack what was acknowledged since.
@@ -70,7 +70,7 @@ impl Group {
             if now.members() & !but == 0 {
                 return Err(self.lost());
             }
-            if self.pending.reached(hash, now.members()) & !but == 0 {
+            if self.in_flight.reached(hash, now.members()) & !but == 0 {
                 return Err(self.gone());
             }
             backoff.wait();
@@ -78,7 +78,7 @@ impl Group {
     }
 
     /// The device to read a key on in this thread, but for some that were asked in vain; and what is
-    /// to be held against [`has_begun_since`](crate::in_flight::Pending::has_begun_since) before
+    /// to be held against [`has_begun_since`](crate::in_flight::InFlight::has_begun_since) before
     /// anything is shown.
     ///
     /// # Errors
@@ -86,12 +86,12 @@ impl Group {
     #[inline]
     pub(crate) fn reader(&self, hash: u64, but: Devices) -> Result<(&Arc<Device>, Seen)> {
         loop {
-            let seen = self.pending.see(hash);
+            let seen = self.in_flight.see(hash);
             let (devices, now) = self.readers(hash, but)?;
             let number = self.choose(devices).ok_or_else(|| self.lost())?;
             let device = self.device(number)?;
             // In the place of who is no member any more there may be another.
-            if self.standings.now() == now {
+            if self.states.now() == now {
                 return Ok((device, seen));
             }
         }
@@ -101,10 +101,10 @@ impl Group {
     /// the newest of the key.
     pub(crate) fn other_reader(&self, hash: u64, but: Devices) -> Option<(&Arc<Device>, Seen)> {
         loop {
-            let seen = self.pending.see(hash);
+            let seen = self.in_flight.see(hash);
             let (devices, now) = self.current_of(hash, but);
             let device = self.device(self.choose(devices)?).ok()?;
-            if self.standings.now() == now {
+            if self.states.now() == now {
                 return Some((device, seen));
             }
         }
@@ -126,7 +126,7 @@ impl Group {
 
     /// A key is about to be read, probably on the thread's own device.
     pub(crate) fn prefetch_to_read(&self, key: &[u8]) {
-        let now = self.standings.now();
+        let now = self.states.now();
         let own = match self.competes() {
             true => nth(now.members(), thread_number() as u32),
             false => Some(now.primary()),
@@ -142,7 +142,7 @@ impl Group {
     #[inline]
     fn choose(&self, set: Devices) -> Option<u8> {
         if !self.competes() {
-            let primary = self.standings.now().primary_set() & set;
+            let primary = self.states.now().primary_set() & set;
             return (if primary == 0 { set } else { primary }).checked_ilog2().map(|it| it as u8);
         }
         let made = READS_MADE.get().wrapping_add(1);
@@ -167,13 +167,14 @@ impl Group {
         let mut is_late = false;
         // Tickets of a device mean nothing to others: what is shown is durable.
         let found = device.engine.get_with(key, Visibility::Durable, &mut |record| {
-            is_late = self.pending.has_begun_since(hash, seen) && !mutant!("mkvs.read.second_look");
+            is_late =
+                self.in_flight.has_begun_since(hash, seen) && !mutant!("mkvs.read.second_look");
             if !is_late {
                 visit(record);
             }
         })?;
         if !found.hit && !mutant!("mkvs.read.second_look") {
-            is_late = self.pending.has_begun_since(hash, seen);
+            is_late = self.in_flight.has_begun_since(hash, seen);
         }
         Ok((!is_late).then_some(found))
     }
@@ -190,7 +191,7 @@ impl Group {
         visit: &mut dyn FnMut(Record<'_>),
     ) -> Result<Option<Found>> {
         for _ in 0..READS {
-            let seen = self.pending.see(hash);
+            let seen = self.in_flight.see(hash);
             if self.current_now(hash) & 1 << device.number == 0 || !self.is_there(device) {
                 return Ok(None);
             }
@@ -201,21 +202,21 @@ impl Group {
         Ok(None)
     }
 
-    /// The primary, for whoever has the turns of the keys that are read there: of these keys it has
+    /// The primary, for whoever has the key locks of the keys that are read there: of these keys it has
     /// what a reader is shown, and no more.
     ///
     /// # Errors
     /// If the group has no member left.
     pub(crate) fn primary(&self) -> Result<&Arc<Device>> {
         loop {
-            let before = self.standings.now();
+            let before = self.states.now();
             if before.members() == 0 {
                 return Err(self.lost());
             }
             let device = self.device(before.primary())?;
             // One that has become it just now may have older writes to make.
             device.drain();
-            if self.standings.now() == before {
+            if self.states.now() == before {
                 return Ok(device);
             }
         }
@@ -230,23 +231,23 @@ impl Group {
         self.settled_now().map(|(device, _)| device)
     }
 
-    /// The same, and the standings by which it is so.
+    /// The same, and the states by which it is so.
     ///
     /// # Errors
     /// If the group has no member left.
     pub(crate) fn settled_now(&self) -> Result<(&Arc<Device>, Moment)> {
         loop {
-            let now = self.standings.now();
+            let now = self.states.now();
             if self.settled_at.load(Ordering::Acquire) != now.stamp() {
-                // Under other standings there was another primary, perhaps, and whoever writes since
+                // Under other states there was another primary, perhaps, and whoever writes since
                 // then may have shown there what is on its way to this one.
                 if !mutant!("mkvs.read.settled") {
-                    self.pending.wait_for_turns();
+                    self.in_flight.wait_for_key_locks();
                 }
                 self.settled_at.store(now.stamp(), Ordering::Release);
             }
             let device = self.primary()?;
-            if self.standings.now() == now {
+            if self.states.now() == now {
                 return Ok((device, now));
             }
         }
@@ -256,12 +257,12 @@ impl Group {
     /// doubt.
     #[inline]
     pub(crate) fn is_sure(&self, device: &Device, is_about: impl Fn(&[u8]) -> bool) -> bool {
-        self.pending.sure_of(self.number, 1 << device.number, is_about) != 0
+        self.in_flight.sure_of(self.number, 1 << device.number, is_about) != 0
     }
 
     /// The number of that device which came at some time, if it is a member and not the primary.
     pub(crate) fn aside(&self, index: Option<u32>) -> Option<u8> {
-        let now = self.standings.now();
+        let now = self.states.now();
         let of_index = numbers(now.members()).find(|number| Some(self.index_of(*number)) == index);
         of_index.filter(|number| now.primary() != *number)
     }
@@ -297,7 +298,7 @@ impl Group {
     pub(crate) fn denies(&self, hash: u64) -> bool {
         self.rules.asks_filters
             // Of a write that has come to all meanwhile the first who looks here is told.
-            && self.pending.entry(hash).is_none()
+            && self.in_flight.entry(hash).is_none()
             // Before and after: a filter of all that is there may come while it is asked, and one of less.
             && self.is_listed.load(Ordering::Acquire)
             && !self.filter.may_contain(hash)
@@ -334,7 +335,7 @@ impl Group {
         self.ask_one(|| self.settled(), ask)
     }
 
-    /// As [`Self::ask`], for whoever has the turns of the keys that are read there.
+    /// As [`Self::ask`], for whoever has the key locks of the keys that are read there.
     ///
     /// # Errors
     /// As `ask`, and if the group has no member left.

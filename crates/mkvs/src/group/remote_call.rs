@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Looks at an errand before its caller sleeps.
+/// Looks at an remote_call before its caller sleeps.
 const SPINS: u32 = 50;
 
 /// How long a caller sleeps before it looks whether anybody is left to make it.
@@ -27,14 +27,14 @@ const LOOK: Duration = Duration::from_millis(50);
 type Call<T> = Box<dyn FnOnce(&dyn Engine) -> Result<T> + Send>;
 
 /// A call, and what came of it.
-struct Errand<T> {
+struct RemoteCall<T> {
     call: Mutex<Option<Call<T>>>,
     answer: Mutex<Option<Result<T>>>,
     is_over: AtomicBool,
     caller: Thread,
 }
 
-impl<T: Send> Asked for Errand<T> {
+impl<T: Send> Asked for RemoteCall<T> {
     fn run(&self, device: &Device, _: Instant, _: &mut Scratch) {
         let Some(call) = spin::lock(&self.call).take() else { return };
         let answer = caught(|| call(&*device.engine));
@@ -45,7 +45,7 @@ impl<T: Send> Asked for Errand<T> {
     }
 }
 
-impl<T> Errand<T> {
+impl<T> RemoteCall<T> {
     /// Until it is made, or the device's processor has ended without, or was given up.
     fn wait(&self, device: &Device) {
         let is_over = || self.is_over.load(Ordering::Acquire);
@@ -103,19 +103,19 @@ impl Group {
         device: &Arc<Device>,
         call: impl FnOnce(&dyn Engine) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let errand = Arc::new(Errand {
+        let remote_call = Arc::new(RemoteCall {
             call: Mutex::new(Some(Box::new(call))),
             answer: Mutex::new(None),
             is_over: AtomicBool::new(false),
             caller: std::thread::current(),
         });
-        if device.ask(self, Arc::clone(&errand) as Arc<dyn Asked>) {
-            errand.wait(device);
+        if device.ask(self, Arc::clone(&remote_call) as Arc<dyn Asked>) {
+            remote_call.wait(device);
         }
         loop {
             // Else the processor has begun with it.
-            let untouched = spin::lock(&errand.call).take();
-            if let Some(answer) = spin::lock(&errand.answer).take() {
+            let untouched = spin::lock(&remote_call.call).take();
+            if let Some(answer) = spin::lock(&remote_call.answer).take() {
                 return answer;
             }
             if device.is_given_up() {
@@ -126,7 +126,7 @@ impl Group {
             if let Some(call) = untouched {
                 return call(&*device.engine);
             }
-            errand.wait(device);
+            remote_call.wait(device);
         }
     }
 
@@ -140,9 +140,9 @@ impl Group {
         write: &mut dyn Write,
         options: &WriteOptions,
     ) -> Result<Outcome> {
-        let errand = if self.writes_by_rings() { write.errand() } else { None };
+        let remote_call = if self.writes_by_rings() { write.remote_call() } else { None };
         let options = *options;
-        match errand {
+        match remote_call {
             Some(decide) => self.call(device, move |engine| decide(engine, &options)),
             None => caught(|| write.decide(&*device.engine, &options)),
         }

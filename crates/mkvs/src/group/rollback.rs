@@ -42,8 +42,8 @@ impl Group {
     /// as long as it is `torn`.
     pub(crate) fn refuse(&self, hash: u64, key: &[u8], torn: Option<Torn>) {
         match torn {
-            None => self.pending.refuse(hash, self.followers()),
-            Some(torn) => self.pending.fail(hash, (self.number, key), torn),
+            None => self.in_flight.refuse(hash, self.followers()),
+            Some(torn) => self.in_flight.fail(hash, (self.number, key), torn),
         }
     }
 
@@ -66,7 +66,7 @@ impl Group {
         };
         // A delete may have been looked at elsewhere, by who makes the filter.
         if made & 1 << asked != 0 || decided.put.is_none() {
-            self.pending.count_taken_back();
+            self.in_flight.count_taken_back();
         }
         self.refuse(hash, decided.key, taken_back.is_err().then_some(torn));
         taken_back.map(|()| Tried::TakenBack(device, error))
@@ -98,7 +98,7 @@ impl Group {
     }
 
     /// The record of a key is about to be written anew, with another sequence than is `known` of it: if nobody
-    /// knew that it is what was written last, nobody is to think so afterwards. The caller has the turn.
+    /// knew that it is what was written last, nobody is to think so afterwards. The caller has the key lock.
     ///
     /// # Errors
     /// If that cannot be made durable.
@@ -107,9 +107,9 @@ impl Group {
     }
 
     /// What was there before a write that was made on some, and its sequence, of a member on which it was not and where it
-    /// is not damaged: what is written anew has a checksum of its own. The caller has the turn.
+    /// is not damaged: what is written anew has a checksum of its own. The caller has the key lock.
     fn old_of(&self, made: Devices, asked: u8, key: &[u8]) -> Result<(Old, u64)> {
-        let sure = self.pending.sure_of(self.number, self.members(), |it| it == key);
+        let sure = self.in_flight.sure_of(self.number, self.members(), |it| it == key);
         let of_asked = std::iter::once(asked).chain(numbers(self.members()));
         let mut why = self.lost();
         for number in of_asked.filter(|number| made & 1 << number == 0) {
@@ -138,7 +138,7 @@ impl Group {
         made: Devices,
         make: impl Fn(&Device, bool) -> Result<()>,
     ) -> Result<()> {
-        self.pending.keep_tombstones(1);
+        self.in_flight.keep_tombstones(1);
         for device in self.of(self.followers()) {
             // One that is being filled may be given it yet.
             let is_needed = (made | !self.members()) & 1 << device.number != 0;

@@ -1,6 +1,6 @@
 //! A write on its way to the devices, and who has it.
 
-use super::{Devices, Doubt, MADE};
+use super::{Devices, Indeterminate, MADE};
 use crate::in_flight::track::OnTheWay;
 
 /// A write that not all members have.
@@ -17,7 +17,7 @@ pub(crate) struct Entry {
     /// Those that are waited for before the entry goes.
     pub(super) wanted: Devices,
     /// Its key is in doubt as long as the entry is there.
-    pub(super) doubt: Option<Box<Doubt>>,
+    pub(super) doubt: Option<Box<Indeterminate>>,
 }
 
 /// A write, and who has it.
@@ -67,8 +67,8 @@ impl Entry {
     }
 
     /// A write that is about to be made on the devices that it waits for, among them the one that is
-    /// asked, by whoever says so with [`Pending::made`](super::Pending::made).
-    pub(crate) fn plain(
+    /// asked, by whoever says so with [`InFlight::made`](super::InFlight::made).
+    pub(crate) fn fast(
         (hash, sequence): (u64, u64),
         (asked, awaited): (u8, Devices),
         wanted: Devices,

@@ -6,7 +6,7 @@
 //! whoever goes through many keys is told which devices have the newest of all that he has gone
 //! through. All others have nothing to do with it.
 
-use super::{Devices, Entry, GIVEN_UP, MADE, Pending, Write};
+use super::{Devices, Entry, GIVEN_UP, InFlight, MADE, Write};
 use coreplane_engine::UnixMillis;
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ pub(crate) type Old = Option<(Vec<u8>, Option<UnixMillis>)>;
 
 /// Why a key is in doubt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Doubt {
+pub(crate) struct Indeterminate {
     pub(crate) group: u16,
     pub(crate) key: Vec<u8>,
     /// Of the first write that it is about.
@@ -47,7 +47,7 @@ impl Entry {
             }
             none => {
                 let key = key.to_vec();
-                *none = Some(Box::new(Doubt { group, key, sequence, torn }));
+                *none = Some(Box::new(Indeterminate { group, key, sequence, torn }));
             }
         }
     }
@@ -66,7 +66,7 @@ impl Entry {
     }
 }
 
-impl Pending {
+impl InFlight {
     /// A write was neither made nor taken back everywhere: nobody knows what there is of the key.
     pub(crate) fn fail(&self, hash: u64, whose: (u16, &[u8]), torn: Torn) {
         let _doubting = self.doubting.lock();
@@ -103,7 +103,7 @@ impl Pending {
 
     /// Looks at every entry that is in doubt, after those are gone that are over.
     #[cold]
-    fn each_doubtful(&self, mut look: impl FnMut(u64, &Doubt, Devices)) {
+    fn each_doubtful(&self, mut look: impl FnMut(u64, &Indeterminate, Devices)) {
         let _doubting = self.doubting.lock();
         let mut least = u64::MAX;
         for number in 0..self.stripes.len() {
@@ -125,7 +125,7 @@ impl Pending {
     }
 
     /// The keys that are in doubt, and which devices have the newest of each.
-    pub(crate) fn doubts(&self) -> Vec<(u64, Doubt, Devices)> {
+    pub(crate) fn indeterminate(&self) -> Vec<(u64, Indeterminate, Devices)> {
         let mut doubts = Vec::new();
         if self.doubt().is_some() {
             self.each_doubtful(|hash, doubt, sure| doubts.push((hash, doubt.clone(), sure)));
@@ -164,45 +164,46 @@ mod tests {
 
     #[test]
     fn the_oldest_doubt_counts_as_long_as_there_is_one() {
-        let pending = Pending::new();
-        assert_eq!(pending.doubt(), None);
+        let in_flight = InFlight::new();
+        assert_eq!(in_flight.doubt(), None);
         for (hash, sequence) in [(1, 9), (2, 7), (3, 8)] {
-            pending.begin(Entry::new(hash, sequence, 0, false));
+            in_flight.begin(Entry::new(hash, sequence, 0, false));
         }
-        pending.fail(1, (0, b"1"), torn());
-        assert_eq!(pending.doubt(), Some(9));
-        pending.give_up(2, (0, b"2"), 7, 1);
-        pending.fail(3, (1, b"3"), torn());
-        assert_eq!(pending.doubt(), Some(7));
+        in_flight.fail(1, (0, b"1"), torn());
+        assert_eq!(in_flight.doubt(), Some(9));
+        in_flight.give_up(2, (0, b"2"), 7, 1);
+        in_flight.fail(3, (1, b"3"), torn());
+        assert_eq!(in_flight.doubt(), Some(7));
         // A later write comes to all of them.
-        pending.begin(Entry::new(2, 10, 0, false));
-        pending.done(2, 10, 0b11, 0b11);
-        assert_eq!(pending.doubts().len(), 2);
-        assert_eq!(pending.doubt(), Some(8));
+        in_flight.begin(Entry::new(2, 10, 0, false));
+        in_flight.done(2, 10, 0b11, 0b11);
+        assert_eq!(in_flight.indeterminate().len(), 2);
+        assert_eq!(in_flight.doubt(), Some(8));
         for hash in [1, 3] {
-            pending.begin(Entry::new(hash, 10 + hash, 0, false));
-            pending.done(hash, 10 + hash, 0b11, 0b11);
+            in_flight.begin(Entry::new(hash, 10 + hash, 0, false));
+            in_flight.done(hash, 10 + hash, 0b11, 0b11);
         }
-        assert!(pending.doubts().is_empty() && pending.doubt().is_none());
+        assert!(in_flight.indeterminate().is_empty() && in_flight.doubt().is_none());
     }
 
     #[test]
     fn who_has_the_newest_is_sure() {
-        let pending = Pending::new();
-        pending.begin(Entry::new(7, 1, 1, false));
-        pending.done(7, 1, 0b10, 0b11);
-        pending.give_up(7, (0, b"key"), 1, 0);
-        let sure = |group, wanted: &'static [u8]| pending.sure_of(group, 0b11, |key| key == wanted);
+        let in_flight = InFlight::new();
+        in_flight.begin(Entry::new(7, 1, 1, false));
+        in_flight.done(7, 1, 0b10, 0b11);
+        in_flight.give_up(7, (0, b"key"), 1, 0);
+        let sure =
+            |group, wanted: &'static [u8]| in_flight.sure_of(group, 0b11, |key| key == wanted);
         assert_eq!((sure(0, b"key"), sure(0, b"other"), sure(1, b"key")), (0b10, 0b11, 0b11));
         // One that is refused changes nothing; one that fails leaves nobody who is sure.
-        pending.begin(Entry::new(7, 2, 1, false));
+        in_flight.begin(Entry::new(7, 2, 1, false));
         assert_eq!(sure(0, b"key"), 0b10);
-        pending.refuse(7, 0b11);
+        in_flight.refuse(7, 0b11);
         assert_eq!(sure(0, b"key"), 0b10);
-        pending.begin(Entry::new(7, 3, 1, false));
-        pending.fail(7, (0, b"key"), torn());
+        in_flight.begin(Entry::new(7, 3, 1, false));
+        in_flight.fail(7, (0, b"key"), torn());
         assert_eq!((sure(0, b"key"), sure(0, b"other")), (0, 0b11));
-        let doubts = pending.doubts();
+        let doubts = in_flight.indeterminate();
         assert_eq!((doubts[0].1.sequence, doubts[0].1.torn.clone()), (1, Some(torn())));
     }
 }

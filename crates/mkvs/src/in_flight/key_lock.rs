@@ -1,10 +1,10 @@
-//! The turns of a stripe, and who comes next.
+//! The key locks of a stripe, and who comes next.
 //!
 //! A turn is given back by a plain store, which wakes nobody: whoever waits looks again, and after a while
-//! sleeps in between. So one who comes back at once would have the turn again and again, each time before
+//! sleeps in between. So one who comes back at once would have the key lock again and again, each time before
 //! the other looks. Therefore those that have waited for long are counted, and who comes lets them go first.
 
-use super::{Pending, Stripe};
+use super::{InFlight, Stripe};
 use coreplane_pmem::spin::{Backoff, Held};
 use std::sync::atomic::Ordering;
 
@@ -13,12 +13,12 @@ use std::sync::atomic::Ordering;
 const COURTESY: u32 = 400;
 
 /// The right to write the keys of a stripe.
-pub(crate) type Turn<'a> = Held<'a, ()>;
+pub(crate) type KeyLock<'a> = Held<'a, ()>;
 
-impl Pending {
-    /// Waits for the turn to write the keys of a stripe.
+impl InFlight {
+    /// Waits for the key lock to write the keys of a stripe.
     #[inline]
-    pub(crate) fn turn(&self, stripe: usize) -> Turn<'_> {
+    pub(crate) fn lock_key(&self, stripe: usize) -> KeyLock<'_> {
         let stripe = &self.stripes[stripe];
         // Missed once it does no harm.
         if stripe.overdue.load(Ordering::Relaxed) == 0
@@ -32,7 +32,7 @@ impl Pending {
 
 impl Stripe {
     #[cold]
-    fn wait_for_turn(&self) -> Turn<'_> {
+    fn wait_for_turn(&self) -> KeyLock<'_> {
         let mut backoff = Backoff::new();
         let mut courtesy = 0..COURTESY;
         while self.overdue.load(Ordering::Relaxed) > 0 && courtesy.next().is_some() {
@@ -62,27 +62,27 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
-    /// One holds the turn again and again, and hardly lets go of it in between: another who waits gets it
+    /// One holds the key lock again and again, and hardly lets go of it in between: another who waits gets it
     /// after a few of those.
     #[test]
     fn nobody_waits_for_ever_beside_one_that_comes_back_at_once() {
         const AT_MOST: u64 = 20;
-        let pending = Pending::new();
+        let in_flight = InFlight::new();
         for _ in 0..10 {
             let (is_over, has_begun) = (AtomicBool::new(false), AtomicBool::new(false));
             let turns = AtomicU64::new(0);
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    let mut turn = pending.turn(3);
+                    let mut turn = in_flight.lock_key(3);
                     has_begun.store(true, Ordering::SeqCst);
                     // The other sleeps by now.
-                    while pending.stripes[3].overdue.load(Ordering::Relaxed) == 0 {
+                    while in_flight.stripes[3].overdue.load(Ordering::Relaxed) == 0 {
                         std::thread::yield_now();
                     }
                     while !is_over.load(Ordering::SeqCst) && turns.load(Ordering::SeqCst) <= AT_MOST
                     {
                         drop(turn);
-                        turn = pending.turn(3);
+                        turn = in_flight.lock_key(3);
                         turns.fetch_add(1, Ordering::SeqCst);
                         std::thread::sleep(std::time::Duration::from_millis(1));
                     }
@@ -90,13 +90,13 @@ mod tests {
                 while !has_begun.load(Ordering::SeqCst) {
                     std::thread::yield_now();
                 }
-                let turn = pending.turn(3);
+                let turn = in_flight.lock_key(3);
                 is_over.store(true, Ordering::SeqCst);
                 drop(turn);
             });
             let turns = turns.load(Ordering::SeqCst);
             assert!(turns <= AT_MOST, "{turns} turns of the other");
         }
-        assert_eq!(pending.stripes[3].overdue.load(Ordering::Relaxed), 0);
+        assert_eq!(in_flight.stripes[3].overdue.load(Ordering::Relaxed), 0);
     }
 }

@@ -1,10 +1,10 @@
 //! For whoever goes through many keys at once: waiting for writers, and what has to be looked at again.
 
-use super::{OPEN, OPEN_BITS, Pending, STRIPES, Turn};
+use super::{InFlight, KeyLock, OPEN, OPEN_BITS, STRIPES};
 use std::sync::atomic::Ordering;
 
 /// A batch over several groups, as long as it may be refused.
-pub(crate) struct Holding<'a>(&'a Pending);
+pub(crate) struct Holding<'a>(&'a InFlight);
 
 /// How many writes of each stripe had begun when a device had them all.
 #[derive(Debug)]
@@ -16,10 +16,10 @@ impl Drop for Holding<'_> {
     }
 }
 
-impl Pending {
-    /// Waits until nobody writes who began before the call. Not for whoever has a turn.
-    pub(crate) fn wait_for_turns(&self) {
-        (0..STRIPES).for_each(|stripe| drop(self.turn(stripe)));
+impl InFlight {
+    /// Waits until nobody writes who began before the call. Not for whoever has a key lock.
+    pub(crate) fn wait_for_key_locks(&self) {
+        (0..STRIPES).for_each(|stripe| drop(self.lock_key(stripe)));
     }
 
     /// How many writes have been taken back: whoever goes through many keys at once may have seen one
@@ -29,11 +29,11 @@ impl Pending {
     }
 
     /// True if nothing was taken back since, and nothing that may have been seen by then will be. Not for
-    /// whoever has a turn.
+    /// whoever has a key lock.
     pub(crate) fn is_as_before(&self, taken_back: u64) -> bool {
         if self.held.load(Ordering::Acquire) != 0 {
             // What a batch has deleted is not there to be looked at: it has to be waited for.
-            self.wait_for_turns();
+            self.wait_for_key_locks();
         }
         self.taken_back() == taken_back
     }
@@ -70,9 +70,9 @@ impl Pending {
         now.eq(begun.iter().copied())
     }
 
-    /// All turns: nobody writes until they are dropped.
-    pub(crate) fn all_turns(&self) -> Vec<Turn<'_>> {
-        (0..STRIPES).map(|stripe| self.turn(stripe)).collect()
+    /// All key locks: nobody writes until they are dropped.
+    pub(crate) fn all_turns(&self) -> Vec<KeyLock<'_>> {
+        (0..STRIPES).map(|stripe| self.lock_key(stripe)).collect()
     }
 
     /// Tombstones that devices keep, about.
@@ -107,14 +107,14 @@ mod tests {
 
     #[test]
     fn what_is_taken_back_while_a_batch_is_waited_for_is_looked_at_again() {
-        let pending = Pending::new();
-        let before = pending.taken_back();
-        assert!(pending.is_as_before(before));
+        let in_flight = InFlight::new();
+        let before = in_flight.taken_back();
+        assert!(in_flight.is_as_before(before));
         let is_refused = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let (turn, holding) = (pending.turn(3), pending.hold());
+            let (turn, holding) = (in_flight.lock_key(3), in_flight.hold());
             let looks = scope.spawn(|| {
-                let is_as_before = pending.is_as_before(before);
+                let is_as_before = in_flight.is_as_before(before);
                 (is_refused.load(Ordering::SeqCst), is_as_before)
             });
             // It waits, whatever it has not found.
@@ -122,32 +122,32 @@ mod tests {
                 std::thread::sleep(std::time::Duration::from_millis(20));
                 is_refused.store(true, Ordering::SeqCst);
             }
-            pending.count_taken_back();
+            in_flight.count_taken_back();
             drop((holding, turn));
             assert_eq!(looks.join().expect("no panic"), (true, false));
         });
-        assert!(pending.is_as_before(pending.taken_back()));
+        assert!(in_flight.is_as_before(in_flight.taken_back()));
     }
 
     #[test]
     fn a_device_is_level_when_it_has_all_that_has_begun() {
-        let pending = Pending::new();
-        let level_on = |device| pending.level(device, |_| true);
+        let in_flight = InFlight::new();
+        let level_on = |device| in_flight.level(device, |_| true);
         let before = level_on(0).expect("nothing is under way");
-        pending.begin(Entry::new(7, 1, 1, false));
-        assert!(level_on(0).is_none() && !pending.is_level_since(&before));
-        assert!(pending.level(0, |hash| hash != 7).is_some(), "it is another group's");
-        pending.done(7, 1, 0b10, 0b11);
+        in_flight.begin(Entry::new(7, 1, 1, false));
+        assert!(level_on(0).is_none() && !in_flight.is_level_since(&before));
+        assert!(in_flight.level(0, |hash| hash != 7).is_some(), "it is another group's");
+        in_flight.done(7, 1, 0b10, 0b11);
         assert!(level_on(0).is_none() && level_on(1).is_some());
-        pending.done(7, 1, 0b01, 0b11);
+        in_flight.done(7, 1, 0b01, 0b11);
         let level = level_on(0).expect("it has come");
-        assert!(pending.is_level_since(&level));
+        assert!(in_flight.is_level_since(&level));
         // One that may be taken back although it has come.
-        pending.begin(Entry::new(9, 2, 1, true));
-        pending.done(9, 2, 0b11, 0b11);
+        in_flight.begin(Entry::new(9, 2, 1, true));
+        in_flight.done(9, 2, 0b11, 0b11);
         assert!(level_on(0).is_none() && level_on(1).is_none());
-        pending.let_go(9);
-        pending.settle(0b11, |_| true);
-        assert!(level_on(0).is_some() && !pending.is_level_since(&level));
+        in_flight.let_go(9);
+        in_flight.settle(0b11, |_| true);
+        assert!(level_on(0).is_some() && !in_flight.is_level_since(&level));
     }
 }

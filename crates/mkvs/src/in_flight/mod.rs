@@ -51,8 +51,8 @@ pub(crate) mod track;
 
 use entry::Write;
 pub(crate) use entry::{Entry, Known};
-pub(crate) use indeterminate::{Doubt, Old, Torn};
-pub(crate) use key_lock::Turn;
+pub(crate) use indeterminate::{Indeterminate, Old, Torn};
+pub(crate) use key_lock::KeyLock;
 
 use crate::in_flight::track::{OnTheWay, Way};
 use coreplane_pmem::spin::{Held, Lock};
@@ -72,7 +72,7 @@ type Entries = SmallVec<[Entry; 1]>;
 struct Stripe {
     entries: Lock<Entries>,
     sequencer: Lock<()>,
-    /// Those that have waited for the turn for long, and still do.
+    /// Those that have waited for the key lock for long, and still do.
     overdue: AtomicU32,
     /// The last write that was made on the device that it waits for, of those that are told without the
     /// lock of the entries.
@@ -92,7 +92,7 @@ const OPEN: u64 = (1 << OPEN_BITS) - 1;
 
 /// The entries of all keys.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct InFlight {
     /// Of each stripe, changed by whoever has locked its entries. Apart from them: what readers look
     /// at fits into the first cache.
     words: Box<[AtomicU64]>,
@@ -126,7 +126,7 @@ pub(crate) enum Current {
     Wait,
 }
 
-impl Pending {
+impl InFlight {
     pub(crate) fn new() -> Self {
         let words = (0..STRIPES).map(|_| AtomicU64::new(0)).collect();
         let stripe = |_| {
@@ -139,7 +139,7 @@ impl Pending {
         Self { words, stripes, taken_back, tombstones, held, doubt, doubting }
     }
 
-    /// The number of a key's stripe. Who takes several turns takes them in this order.
+    /// The number of a key's stripe. Who takes several key locks takes them in this order.
     #[inline]
     pub(crate) fn stripe_of(hash: u64) -> usize {
         hash as usize % STRIPES
@@ -202,7 +202,7 @@ impl Pending {
         self.count(stripe, entries.len(), begun);
     }
 
-    /// A write is about to be made, by whoever has the turn; its number. It takes the place of the key's
+    /// A write is about to be made, by whoever has the key lock; its number. It takes the place of the key's
     /// entry, if there is one.
     pub(crate) fn begin(&self, entry: Entry) {
         let stripe = Self::stripe_of(entry.hash);
@@ -334,7 +334,7 @@ impl Pending {
         }
     }
 
-    /// Nothing is there of any key, on any device. The caller has all turns.
+    /// Nothing is there of any key, on any device. The caller has all key locks.
     pub(crate) fn forget(&self) {
         for number in 0..STRIPES {
             let mut entries = self.entries(number);
@@ -364,133 +364,136 @@ mod tests {
 
     #[test]
     fn a_key_is_read_where_it_is_newest() {
-        let pending = Pending::new();
-        assert_eq!(pending.current(7, MEMBERS), Current::All);
-        pending.begin(entry(1, 2));
-        assert_eq!(pending.current(7, MEMBERS), Current::Ask(2));
-        assert_eq!(pending.current(8, MEMBERS), Current::All, "another key");
-        pending.done(7, 1, 1 << 2, MEMBERS);
-        assert_eq!(pending.current(7, MEMBERS), Current::Some(0b100));
-        pending.done(7, 1, 1 << 0, MEMBERS);
-        assert_eq!(pending.current(7, MEMBERS), Current::Some(0b101));
+        let in_flight = InFlight::new();
+        assert_eq!(in_flight.current(7, MEMBERS), Current::All);
+        in_flight.begin(entry(1, 2));
+        assert_eq!(in_flight.current(7, MEMBERS), Current::Ask(2));
+        assert_eq!(in_flight.current(8, MEMBERS), Current::All, "another key");
+        in_flight.done(7, 1, 1 << 2, MEMBERS);
+        assert_eq!(in_flight.current(7, MEMBERS), Current::Some(0b100));
+        in_flight.done(7, 1, 1 << 0, MEMBERS);
+        assert_eq!(in_flight.current(7, MEMBERS), Current::Some(0b101));
         // A newer one; what comes late of the older one does not count for it.
-        pending.begin(entry(2, 0));
-        pending.done(7, 1, 1 << 1, MEMBERS);
-        assert_eq!(pending.current(7, MEMBERS), Current::Ask(0));
-        (0..3).for_each(|device| pending.done(7, 2, 1 << device, MEMBERS));
-        assert_eq!(pending.current(7, MEMBERS), Current::All);
-        assert!(pending.is_quiet(7));
+        in_flight.begin(entry(2, 0));
+        in_flight.done(7, 1, 1 << 1, MEMBERS);
+        assert_eq!(in_flight.current(7, MEMBERS), Current::Ask(0));
+        (0..3).for_each(|device| in_flight.done(7, 2, 1 << device, MEMBERS));
+        assert_eq!(in_flight.current(7, MEMBERS), Current::All);
+        assert!(in_flight.is_quiet(7));
     }
 
     #[test]
     fn what_was_refused_leaves_what_was_before() {
-        let pending = Pending::new();
-        pending.begin(entry(1, 2));
-        pending.done(7, 1, 1 << 2, MEMBERS);
-        pending.begin(entry(2, 2));
-        pending.refuse(7, MEMBERS);
-        assert_eq!(pending.current(7, MEMBERS), Current::Some(0b100));
+        let in_flight = InFlight::new();
+        in_flight.begin(entry(1, 2));
+        in_flight.done(7, 1, 1 << 2, MEMBERS);
+        in_flight.begin(entry(2, 2));
+        in_flight.refuse(7, MEMBERS);
+        assert_eq!(in_flight.current(7, MEMBERS), Current::Some(0b100));
         // What came of the one before meanwhile is not forgotten.
-        pending.begin(entry(3, 2));
-        pending.done(7, 1, 1 << 0, MEMBERS);
-        pending.done(7, 1, 1 << 1, MEMBERS);
-        pending.refuse(7, MEMBERS);
-        assert_eq!(pending.current(7, MEMBERS), Current::All);
-        pending.begin(Entry::new(9, 3, 1, false));
-        pending.refuse(9, MEMBERS);
-        assert_eq!(pending.current(9, MEMBERS), Current::All);
+        in_flight.begin(entry(3, 2));
+        in_flight.done(7, 1, 1 << 0, MEMBERS);
+        in_flight.done(7, 1, 1 << 1, MEMBERS);
+        in_flight.refuse(7, MEMBERS);
+        assert_eq!(in_flight.current(7, MEMBERS), Current::All);
+        in_flight.begin(Entry::new(9, 3, 1, false));
+        in_flight.refuse(9, MEMBERS);
+        assert_eq!(in_flight.current(9, MEMBERS), Current::All);
     }
 
     /// What lies in a ring is known to be made when the processor is past it, without a word of it.
     #[test]
     fn what_is_on_the_way_comes() {
-        let pending = Pending::new();
+        let in_flight = InFlight::new();
         let track = Arc::new(Track::new());
         let write = |sequence, place| {
-            pending.begin(entry(sequence, 1));
+            in_flight.begin(entry(sequence, 1));
             let way = (0b10, Some(OnTheWay::new(&track, place, 0)));
-            pending.done_and(7, sequence, way, 0b11);
+            in_flight.done_and(7, sequence, way, 0b11);
         };
         write(1, 2);
-        assert_eq!(pending.current(7, 0b11), Current::Some(0b10));
+        assert_eq!(in_flight.current(7, 0b11), Current::Some(0b10));
         track.come_to(2);
-        assert_eq!(pending.current(7, 0b11), Current::All);
-        assert!(pending.is_quiet(7), "who looks takes it away");
+        assert_eq!(in_flight.current(7, 0b11), Current::All);
+        assert!(in_flight.is_quiet(7), "who looks takes it away");
         // The one before is on its way still when a newer one begins, which is refused.
         write(2, 4);
-        pending.begin(entry(3, 1));
-        pending.refuse(7, 0b11);
-        assert_eq!(pending.current(7, 0b11), Current::Some(0b10));
-        pending.begin(entry(4, 1));
+        in_flight.begin(entry(3, 1));
+        in_flight.refuse(7, 0b11);
+        assert_eq!(in_flight.current(7, 0b11), Current::Some(0b10));
+        in_flight.begin(entry(4, 1));
         track.come_to(4);
-        pending.refuse(7, 0b11);
-        assert_eq!(pending.current(7, 0b11), Current::All);
+        in_flight.refuse(7, 0b11);
+        assert_eq!(in_flight.current(7, 0b11), Current::All);
         // What was not made has not come, and nobody else will have it.
         write(5, 6);
         track.stop(6);
-        pending.give_up(7, (0, b"key"), 5, 0);
+        in_flight.give_up(7, (0, b"key"), 5, 0);
         track.come_to(8);
-        assert_eq!(pending.current(7, 0b11), Current::Some(0b10));
-        assert_eq!((pending.reached(7, 0b11), pending.reached(7, 0b01)), (0b10, 0));
+        assert_eq!(in_flight.current(7, 0b11), Current::Some(0b10));
+        assert_eq!((in_flight.reached(7, 0b11), in_flight.reached(7, 0b01)), (0b10, 0));
         // Who was told of each from then on need not look.
         write(6, 8);
-        pending.done(7, 6, 0b01, 0b11);
-        assert_eq!(pending.current(7, 0b11), Current::All);
+        in_flight.done(7, 6, 0b01, 0b11);
+        assert_eq!(in_flight.current(7, 0b11), Current::All);
     }
 
     /// A write that all had but one, which left and came back: nobody is left to wait for.
     #[test]
     fn who_was_filled_has_what_was_made_before() {
-        let pending = Pending::new();
-        pending.begin(entry(1, 0));
-        pending.done(7, 1, 1, MEMBERS);
-        pending.begin(Entry::new(9, 2, 0, false));
-        pending.filled(2, |hash| hash == 7 || hash == 9);
-        assert_eq!(pending.current(7, MEMBERS), Current::Some(0b101));
-        assert_eq!(pending.current(9, MEMBERS), Current::Ask(0), "it is not made yet");
-        pending.filled(1, |hash| hash == 7);
-        pending.settle(MEMBERS, |_| true);
-        assert_eq!(pending.current(7, MEMBERS), Current::All);
+        let in_flight = InFlight::new();
+        in_flight.begin(entry(1, 0));
+        in_flight.done(7, 1, 1, MEMBERS);
+        in_flight.begin(Entry::new(9, 2, 0, false));
+        in_flight.filled(2, |hash| hash == 7 || hash == 9);
+        assert_eq!(in_flight.current(7, MEMBERS), Current::Some(0b101));
+        assert_eq!(in_flight.current(9, MEMBERS), Current::Ask(0), "it is not made yet");
+        in_flight.filled(1, |hash| hash == 7);
+        in_flight.settle(MEMBERS, |_| true);
+        assert_eq!(in_flight.current(7, MEMBERS), Current::All);
     }
 
     #[test]
     fn a_write_that_has_begun_is_told_from_one_that_was_done() {
-        let pending = Pending::new();
-        pending.begin(entry(1, 2));
-        let seen = pending.see(7);
-        pending.done(7, 1, MEMBERS, MEMBERS);
-        assert!(pending.is_quiet(7) && !pending.has_begun_since(7, seen));
-        pending.begin(entry(2, 2));
-        pending.refuse(7, MEMBERS);
-        assert!(pending.is_quiet(7) && pending.has_begun_since(7, seen), "taken back, and seen");
-        assert!(!pending.has_begun_since(8, pending.see(8)), "another stripe");
+        let in_flight = InFlight::new();
+        in_flight.begin(entry(1, 2));
+        let seen = in_flight.see(7);
+        in_flight.done(7, 1, MEMBERS, MEMBERS);
+        assert!(in_flight.is_quiet(7) && !in_flight.has_begun_since(7, seen));
+        in_flight.begin(entry(2, 2));
+        in_flight.refuse(7, MEMBERS);
+        assert!(
+            in_flight.is_quiet(7) && in_flight.has_begun_since(7, seen),
+            "taken back, and seen"
+        );
+        assert!(!in_flight.has_begun_since(8, in_flight.see(8)), "another stripe");
     }
 
     #[test]
     fn who_has_given_up_is_not_waited_for() {
-        let pending = Pending::new();
-        pending.begin(entry(1, 1));
-        pending.done(7, 1, 0b10, 0b11);
-        assert_eq!(pending.reached(7, 0b01), 0b01, "the other may get it still");
-        pending.give_up(7, (0, b"key"), 1, 0);
-        assert_eq!((pending.reached(7, 0b01), pending.reached(7, 0b111)), (0, 0b110));
-        pending.begin(entry(2, 0));
-        assert_eq!(pending.reached(7, 0b01), 0b01, "another is being made");
-        pending.refuse(7, 0b01);
-        assert_eq!(pending.reached(7, 0b01), 0, "it is so again");
-        pending.filled(0, |_| true);
-        assert_eq!(pending.reached(7, 0b01), 0b01, "another is in its place");
+        let in_flight = InFlight::new();
+        in_flight.begin(entry(1, 1));
+        in_flight.done(7, 1, 0b10, 0b11);
+        assert_eq!(in_flight.reached(7, 0b01), 0b01, "the other may get it still");
+        in_flight.give_up(7, (0, b"key"), 1, 0);
+        assert_eq!((in_flight.reached(7, 0b01), in_flight.reached(7, 0b111)), (0, 0b110));
+        in_flight.begin(entry(2, 0));
+        assert_eq!(in_flight.reached(7, 0b01), 0b01, "another is being made");
+        in_flight.refuse(7, 0b01);
+        assert_eq!(in_flight.reached(7, 0b01), 0, "it is so again");
+        in_flight.filled(0, |_| true);
+        assert_eq!(in_flight.reached(7, 0b01), 0b01, "another is in its place");
     }
 
     #[test]
     fn nobody_is_asked_who_is_no_member() {
-        let pending = Pending::new();
-        pending.begin(entry(1, 2));
-        pending.done(7, 1, 1 << 2, MEMBERS);
-        assert_eq!(pending.current(7, 0b011), Current::Wait, "its only holder is gone");
-        pending.done(7, 1, 1 << 0, 0b011);
-        assert_eq!(pending.current(7, 0b011), Current::Some(0b001));
-        pending.settle(0b001, |hash| hash == 7);
-        assert!(pending.is_quiet(7), "all that are left have it");
+        let in_flight = InFlight::new();
+        in_flight.begin(entry(1, 2));
+        in_flight.done(7, 1, 1 << 2, MEMBERS);
+        assert_eq!(in_flight.current(7, 0b011), Current::Wait, "its only holder is gone");
+        in_flight.done(7, 1, 1 << 0, 0b011);
+        assert_eq!(in_flight.current(7, 0b011), Current::Some(0b001));
+        in_flight.settle(0b001, |hash| hash == 7);
+        assert!(in_flight.is_quiet(7), "all that are left have it");
     }
 }

@@ -4,7 +4,7 @@ use super::Shared;
 use crate::device::Device;
 use crate::filter::{CAPACITY_MIN, Filter};
 use crate::group::{Demote, Group, Parts, Renew, Rules};
-use crate::in_flight::Pending;
+use crate::in_flight::InFlight;
 use coreplane_engine::{Error, Result};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
@@ -14,7 +14,7 @@ pub(crate) fn assemble_group(
     shared: &Weak<Shared>,
     number: u16,
     (devices, primary): (Vec<Arc<Device>>, u8),
-    (pending, sequence, rules): (Arc<Pending>, Arc<AtomicU64>, Rules),
+    (in_flight, sequence, rules): (Arc<InFlight>, Arc<AtomicU64>, Rules),
 ) -> Result<Arc<Group>> {
     let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
     let (shared, of_renew) = (shared.clone(), shared.clone());
@@ -23,7 +23,7 @@ pub(crate) fn assemble_group(
         None => Err(Error::Closed),
     });
     let renew: Renew = Box::new(move |whose, known, sequence| match of_renew.upgrade() {
-        Some(shared) => shared.keep_uncertain(whose, known, sequence),
+        Some(shared) => shared.keep_lost_range(whose, known, sequence),
         None => Err(Error::Closed),
     });
     let filter = Filter::with_capacity(CAPACITY_MIN);
@@ -34,7 +34,7 @@ pub(crate) fn assemble_group(
         members,
         primary,
         filter,
-        pending,
+        in_flight,
         sequence,
         rules,
         demote,

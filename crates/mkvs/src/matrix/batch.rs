@@ -1,6 +1,6 @@
 //! Batches: in one group or over several, all of it or none.
 //!
-//! The turns of all keys are taken, in the order of their stripes. In one group a batch is one call
+//! The key locks of all keys are taken, in the order of their stripes. In one group a batch is one call
 //! of each device's engine, which makes all of it or none, and readers go to one device until all
 //! that the write waits for have it.
 //!
@@ -13,7 +13,7 @@ use crate::filter::hash_of;
 use crate::group::rollback::taken_back;
 use crate::group::{Group, NotMade};
 use crate::in_flight::Old;
-use crate::in_flight::{Entry, Pending, Torn, Turn};
+use crate::in_flight::{Entry, InFlight, KeyLock, Torn};
 use crate::matrix::Shared;
 use crate::matrix::intent::{Intent, Lost, Step as Planned};
 use crate::membership::states::Moment;
@@ -77,7 +77,7 @@ impl Shared {
             self.note_relaxed()?;
         }
         let mut applied = self.apply_in_turn(batch, options);
-        // Without the turns, for which it waits.
+        // Without the key locks, for which it waits.
         if let Err(error) = &applied
             && self.make_space(error, options.is_vital)
         {
@@ -99,7 +99,7 @@ impl Shared {
         let counting: Vec<_> = self.groups.iter().map(|group| group.filter.change()).collect();
         self.check_writable()?;
         loop {
-            // Within the turns, so that it is above all that was written to these keys; anew each
+            // Within the key locks, so that it is above all that was written to these keys; anew each
             // time, since what was taken back is newer than what was tried.
             let sequence = self.groups[0].draw(given);
             let options = WriteOptions {
@@ -141,15 +141,15 @@ impl Shared {
         for step in shares.iter().flat_map(|share| &share.steps) {
             let is_put = matches!(step.change, Change::Put { .. });
             self.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
-            self.pending.keep_tombstones(u64::from(!is_put));
+            self.in_flight.keep_tombstones(u64::from(!is_put));
         }
     }
 
-    /// The turns of all keys, none of which is in a slot that changes hands just now.
-    fn turns_to_write(&self, changes: &BTreeMap<&[u8], &Change>) -> Vec<Turn<'_>> {
+    /// The key locks of all keys, none of which is in a slot that changes hands just now.
+    fn turns_to_write(&self, changes: &BTreeMap<&[u8], &Change>) -> Vec<KeyLock<'_>> {
         let mut backoff = Backoff::new();
         loop {
-            let turns = self.turns(changes.keys().map(|key| hash_of(key)));
+            let turns = self.lock_keys(changes.keys().map(|key| hash_of(key)));
             if !changes.keys().any(|key| self.owners.of(hash_of(key)).is_frozen()) {
                 return turns;
             }
@@ -184,12 +184,12 @@ impl Shared {
         Ok(())
     }
 
-    /// The turns of all these keys, in the order in which everybody takes them.
-    pub(crate) fn turns(&self, hashes: impl Iterator<Item = u64>) -> Vec<Turn<'_>> {
-        let mut stripes: Vec<usize> = hashes.map(Pending::stripe_of).collect();
+    /// The key locks of all these keys, in the order in which everybody takes them.
+    pub(crate) fn lock_keys(&self, hashes: impl Iterator<Item = u64>) -> Vec<KeyLock<'_>> {
+        let mut stripes: Vec<usize> = hashes.map(InFlight::stripe_of).collect();
         stripes.sort_unstable();
         stripes.dedup();
-        stripes.into_iter().map(|stripe| self.pending.turn(stripe)).collect()
+        stripes.into_iter().map(|stripe| self.in_flight.lock_key(stripe)).collect()
     }
 
     /// What is to be done in each group, in sight of what is there. What is deleted and not there
@@ -242,15 +242,15 @@ impl Shared {
         let sequence = options.sequence.unwrap_or_default();
         let is_held = shares.len() > 1;
         shares.iter_mut().try_for_each(Share::choose_devices)?;
-        let _holding = is_held.then(|| self.pending.hold());
+        let _holding = is_held.then(|| self.in_flight.hold());
         for share in shares.iter() {
             let asked = share.order.as_ref().map_or(0, Order::asked);
             for step in &share.steps {
-                self.pending.begin(Entry::new(step.hash, sequence, asked, is_held));
+                self.in_flight.begin(Entry::new(step.hash, sequence, asked, is_held));
             }
         }
         let _publishing = self.isolation.begin();
-        // Drawn now, within the turns: whatever is written to these keys later is newer.
+        // Drawn now, within the key locks: whatever is written to these keys later is newer.
         let undone = self.groups[0].draw(None);
         let intent = is_held.then(|| self.write_intent(shares, (sequence, undone))).transpose();
         let (intent, failed) = match intent {
@@ -288,7 +288,7 @@ impl Shared {
             is_dropped = self.drop_intent(&shares[0], number, least);
         }
         if failed.is_some() {
-            self.pending.count_taken_back();
+            self.in_flight.count_taken_back();
             let is_torn = taken_back.is_err();
             for share in shares.iter() {
                 let (made, asked) = (share.made, share.order.as_ref().map_or(0, Order::asked));
@@ -329,8 +329,8 @@ impl Shared {
     /// It is seen.
     fn release(&self, share: &Share<'_>, sequence: u64) {
         for step in &share.steps {
-            self.pending.let_go(step.hash);
-            self.pending.done(step.hash, sequence, share.made, share.group.followers());
+            self.in_flight.let_go(step.hash);
+            self.in_flight.done(step.hash, sequence, share.made, share.group.followers());
         }
     }
 
@@ -457,7 +457,7 @@ impl Shared {
 
 fn share_members<'a>(share: &'a Share<'_>) -> impl Iterator<Item = &'a Arc<Device>> {
     // Those too that may be members by the time of the answer.
-    let now = share.group.standings.now();
+    let now = share.group.states.now();
     share.group.of(now.members() | now.candidates())
 }
 

@@ -1,7 +1,7 @@
 //! Writes that a caller has given as a whole: nothing of them is decided by the caller's own code, so that
 //! any thread can make them.
 
-use crate::device::decision::{Decided, Errand, Write};
+use crate::device::decision::{Decided, RemoteCall, Write};
 use coreplane_engine::{
     Engine, Expected, Mutation, Outcome, Record, Result, UnixMillis, WriteOptions,
 };
@@ -75,7 +75,7 @@ impl Write for Given<'_> {
         engine.compare_and_set(key, expected, value, options)
     }
 
-    fn errand(&self) -> Option<Errand> {
+    fn remote_call(&self) -> Option<RemoteCall> {
         let mut copy = Given {
             key: Cow::Owned(self.key.to_vec()),
             value: Cow::Owned(self.value.to_vec()),
@@ -123,7 +123,7 @@ impl Write for Erased<'_> {
         })
     }
 
-    fn errand(&self) -> Option<Errand> {
+    fn remote_call(&self) -> Option<RemoteCall> {
         let mut copy = Erased { key: Cow::Owned(self.key.to_vec()), is_sure: self.is_sure };
         Some(Box::new(move |engine, options| copy.decide(engine, options)))
     }

@@ -5,7 +5,7 @@ use crate::device::decision::is_damage;
 use crate::device::stretch::Stretch;
 use crate::filter::hash_of;
 use crate::group::Group;
-use crate::in_flight::Pending;
+use crate::in_flight::InFlight;
 use crate::matrix::Shared;
 use crate::stats::counters::Count;
 use coreplane_engine::{Entry, Error, Record, Result, Value};
@@ -34,7 +34,7 @@ impl Shared {
         let Place { mut group, mut device, mut inner } = spin::lock(&self.cursors).place_of(cursor);
         let (mut shown, mut stretch) = (0, Stretch::default());
         while let Some(of) = self.groups.get(group) {
-            self.uncertain.check(of.number, b"", None)?;
+            self.lost_ranges.check(of.number, b"", None)?;
             let (wanted, from) = (count.max(1) - shown, (device, inner));
             let read = |on: &Arc<Device>, stretch: &mut Stretch| {
                 // Another than before, in its place or in another, begins with the group again.
@@ -97,13 +97,13 @@ impl Shared {
         sequence: u64,
         visit: &mut dyn FnMut(Entry<'_>),
     ) -> Result<()> {
-        self.uncertain.check(group.number, b"", None)?;
+        self.lost_ranges.check(group.number, b"", None)?;
         let mut written = BTreeMap::new();
         let mut show = |on: &Arc<Device>| {
             let (newest, taken_back) =
-                (self.sequence.load(Ordering::Acquire), self.pending.taken_back());
+                (self.sequence.load(Ordering::Acquire), self.in_flight.taken_back());
             // Up to there it is settled by then.
-            self.pending.wait_for_turns();
+            self.in_flight.wait_for_key_locks();
             on.drain();
             let engine = &on.engine;
             let (mut key, mut value) = (Vec::new(), Vec::new());
@@ -117,8 +117,8 @@ impl Shared {
                     return;
                 }
                 let is_settled = entry.sequence <= newest
-                    && self.pending.entry(hash_of(&key)).is_none()
-                    && self.pending.taken_back() == taken_back;
+                    && self.in_flight.entry(hash_of(&key)).is_none()
+                    && self.in_flight.taken_back() == taken_back;
                 if is_settled {
                     let whole = |record| Record { value: Value::Whole(&value), ..record };
                     let record = entry.record.map(whole);
@@ -131,7 +131,7 @@ impl Shared {
         self.read_through(group, &mut show)?;
         for (key, sequence) in &written {
             let hash = hash_of(key);
-            let _turn = self.pending.turn(Pending::stripe_of(hash));
+            let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
             let mut show = |record: Record<'_>| {
                 let sequence = record.sequence;
                 visit(Entry { key, record: Some(record), sequence });

@@ -1,8 +1,8 @@
 //! Devices that went while the matrix was open: when, and why.
 
 use crate::device::Device;
+use crate::matrix::Matrix;
 use crate::matrix::Shared;
-use crate::matrix::engine::Matrix;
 use crate::shape::position::Position;
 use coreplane_engine::UnixMillis;
 

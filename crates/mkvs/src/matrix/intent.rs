@@ -7,7 +7,7 @@
 //!
 //! An intent is on all members of one group. Opening finds it and finishes what was begun: makes the
 //! whole of it, or, where one member has an intent without its *go*, takes the whole of it back. Each
-//! intent has two sequences, for the one and for the other, which were drawn within the turns of its
+//! intent has two sequences, for the one and for the other, which were drawn within the key locks of its
 //! keys: so what was written to them since is newer than both, and either may be done twice.
 //!
 //! That a refusal deletes something, and does not write, is for a full device: deletes have a reserve.

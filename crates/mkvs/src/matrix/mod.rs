@@ -5,8 +5,8 @@ pub(crate) mod batch;
 pub(crate) mod condition;
 pub(crate) mod cursor;
 pub(crate) mod departure;
-pub(crate) mod engine;
 pub(crate) mod intent;
+mod modify;
 pub(crate) mod options;
 mod put;
 pub(crate) mod relaxed;
@@ -15,20 +15,20 @@ mod second_look;
 pub(crate) mod stale_writes;
 
 use crate::device::Device;
-use crate::device::decision::{Decided, Write, is_damage};
+use crate::device::decision::{Write, is_damage};
 use crate::device::record_copy::RecordCopy;
 use crate::filter::ResizeThread;
 use crate::filter::bypass;
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::group::list::Groups;
-use crate::in_flight::{Pending, Seen};
+use crate::in_flight::{InFlight, Seen};
 use crate::matrix::condition::{Erased, Given, If};
 use crate::matrix::cursor::Place;
 use crate::matrix::intent::Intents;
 use crate::matrix::relaxed::Relaxed;
 use crate::membership::Membership;
-use crate::membership::lost_ranges::{self, Uncertain, Uncertainty, just};
+use crate::membership::lost_ranges::{self, LostRange, LostRanges, just};
 use crate::shape::owners::Owners;
 use crate::shape::position::Devices;
 use crate::shape::position::Position;
@@ -36,25 +36,34 @@ use crate::shape::position::is_reserved;
 use crate::stats::counters::{Count, Counters, Said};
 use crate::stats::latency;
 use coreplane_engine::{
-    Cursors, Engine, Error, Found, Limits, Mutation, Outcome, Record, Result, Ticket, UnixMillis,
-    WriteOptions,
+    Cursors, Error, Found, Limits, Outcome, Record, Result, Ticket, UnixMillis, WriteOptions,
 };
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::spin::Backoff;
 use parking_lot::{Mutex, RwLock};
-use std::any::Any;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Looks for a key, each at one whose writes began meanwhile, before the turn to write it is taken.
+/// Looks for a key, each at one whose writes began meanwhile, before the key lock to write it is taken.
 const READS: u32 = 8;
 
 thread_local! {
     /// What the device shows that is being read.
     static SHOWN: RefCell<RecordCopy> = RefCell::default();
+}
+
+/// An open matrix. Dropping it without [`Engine::close`] is a crash of its devices: nothing that was
+/// acknowledged is lost.
+pub struct Matrix {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Matrix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Matrix").field("groups", &self.shared.groups).finish_non_exhaustive()
+    }
 }
 
 /// What the parts of an open matrix share.
@@ -70,7 +79,7 @@ pub(crate) struct Shared {
     pub(crate) has_guests: AtomicBool,
     /// Held by whoever fills a device or a group: one at a time.
     pub(crate) filling: Mutex<()>,
-    pub(crate) pending: Arc<Pending>,
+    pub(crate) in_flight: Arc<InFlight>,
     pub(crate) sequence: Arc<AtomicU64>,
     /// It is being emptied: nothing is there.
     pub(crate) is_empty: AtomicBool,
@@ -96,7 +105,7 @@ pub(crate) struct Shared {
     /// Tombstones up to here are not on all devices.
     pub(crate) horizon: AtomicU64,
     /// Keys of which acknowledged writes may be lost.
-    pub(crate) uncertain: Uncertainty,
+    pub(crate) lost_ranges: LostRanges,
     /// It was closed, and that went well.
     pub(crate) is_clean: AtomicBool,
     pub(crate) limits: Limits,
@@ -117,41 +126,6 @@ pub(crate) struct Answer {
     pub(crate) value: Vec<u8>,
     pub(crate) sequence: u64,
     pub(crate) expires_at: Option<UnixMillis>,
-}
-
-/// A write that is decided in sight of the record.
-struct Modified<'a, 'd> {
-    key: &'a [u8],
-    decide: &'d mut dyn FnMut(Option<Record<'_>>) -> Mutation,
-    /// The value that was decided on; none: a delete.
-    value: Option<(Vec<u8>, Option<UnixMillis>)>,
-    /// The caller's code has panicked: it goes on when the write is over, which changes nothing.
-    panic: Option<Box<dyn Any + Send>>,
-}
-
-impl Write for Modified<'_, '_> {
-    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome> {
-        let (decide, value, panic) = (&mut self.decide, &mut self.value, &mut self.panic);
-        engine.modify(self.key, options, &mut |record| {
-            let old = record.as_ref().map(|record| record.value);
-            let decided = catch_unwind(AssertUnwindSafe(|| decide(record)));
-            let mutation = decided.unwrap_or_else(|what| {
-                *panic = Some(what);
-                Mutation::Keep
-            });
-            *value = match &mutation {
-                Mutation::Put { value, expires_at } => Some((value.clone(), *expires_at)),
-                Mutation::Expire(expires_at) => old.map(|value| (value.to_vec(), *expires_at)),
-                Mutation::Keep | Mutation::Delete => None,
-            };
-            mutation
-        })
-    }
-
-    fn decided(&self) -> Decided<'_> {
-        let put = self.value.as_ref().map(|(value, expires_at)| (value.as_slice(), *expires_at));
-        Decided { key: self.key, put }
-    }
 }
 
 impl Shared {
@@ -206,13 +180,13 @@ impl Shared {
         self.group_of(hash).prefetch(key);
         let mut backoff = Backoff::new();
         let outcome = loop {
-            let _turn = self.pending.turn(Pending::stripe_of(hash));
-            // Whoever closes goes round the turns: what is made in one that comes after is not made.
+            let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
+            // Whoever closes goes round the key locks: what is made in one that comes after is not made.
             self.check_writable()?;
             self.make_way_for(options.sequence)?;
             let route = self.owners.of(hash);
             if !route.is_frozen() {
-                if self.uncertain.is_any() && write.rests_on_old() {
+                if self.lost_ranges.is_any() && write.rests_on_old() {
                     // It is not refused if that is known.
                     self.find(hash, key, &mut |_| {})?;
                 }
@@ -224,8 +198,8 @@ impl Shared {
                     self.give_anew_after_refusal(hash, key);
                 }
                 let outcome = outcome?;
-                if self.uncertain.is_any() && outcome.written().is_some() {
-                    self.forget_uncertain(route.owner() as u16, key);
+                if self.lost_ranges.is_any() && outcome.written().is_some() {
+                    self.forget_lost_key(route.owner() as u16, key);
                 }
                 if let (Some(to), Outcome::Written(written)) = (route.to(), &outcome) {
                     self.write_ahead(to, hash, &write.decided(), written.sequence);
@@ -238,7 +212,7 @@ impl Shared {
         if let Outcome::Written(written) = &outcome {
             let is_put = write.decided().put.is_some();
             self.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
-            self.pending.keep_tombstones(u64::from(!is_put));
+            self.in_flight.keep_tombstones(u64::from(!is_put));
             self.look_after(hash, written.sequence);
         }
         Ok(outcome)
@@ -252,20 +226,6 @@ impl Shared {
         options: &WriteOptions,
     ) -> Result<Outcome> {
         self.write(key, options, &mut Given::new((key, value), condition, options))
-    }
-
-    pub(crate) fn modify(
-        &self,
-        key: &[u8],
-        options: &WriteOptions,
-        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
-    ) -> Result<Outcome> {
-        let mut modified = Modified { key, decide, value: None, panic: None };
-        let written = self.write(key, options, &mut modified);
-        match modified.panic {
-            Some(panic) => resume_unwind(panic),
-            None => written,
-        }
     }
 
     pub(crate) fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
@@ -286,7 +246,7 @@ impl Shared {
                 || self.is_empty.load(Ordering::Acquire)
                 || said == Said::Perhaps
                     && self.groups[owner].denies(hash)
-                    && self.uncertain.since(owner as u16, key).is_none()
+                    && self.lost_ranges.since(owner as u16, key).is_none()
             {
                 said = Said::No;
             }
@@ -306,12 +266,12 @@ impl Shared {
         Ok(found)
     }
 
-    /// A key was written, or found to have been: nothing is uncertain about it by itself.
+    /// A key was written, or found to have been: nothing is lost_ranges about it by itself.
     #[cold]
-    pub(crate) fn forget_uncertain(&self, group: u16, key: &[u8]) {
-        if self.uncertain.forget_key(group, key) {
+    pub(crate) fn forget_lost_key(&self, group: u16, key: &[u8]) {
+        if self.lost_ranges.forget_key(group, key) {
             // Durably with the next record; until then it is found to be so again.
-            self.membership.lock().uncertain.retain(|it| it.key() != Some((group, key)));
+            self.membership.lock().lost_ranges.retain(|it| it.key() != Some((group, key)));
         }
     }
 
@@ -320,31 +280,31 @@ impl Shared {
     ///
     /// # Errors
     /// If the record cannot be written, or is full.
-    pub(crate) fn keep_uncertain(
+    pub(crate) fn keep_lost_range(
         &self,
         (group, key): (u16, &[u8]),
         known: u64,
         sequence: u64,
     ) -> Result<()> {
-        if self.uncertain.since(group, key).is_none_or(|since| known > since) {
+        if self.lost_ranges.since(group, key).is_none_or(|since| known > since) {
             return Ok(());
         }
-        let mut it = Uncertain::new(group, just(key));
+        let mut it = LostRange::new(group, just(key));
         it.end(sequence);
         let mut record = self.membership.lock();
         let before = record.clone();
-        record.uncertain.retain(|other| other.key() != it.key());
-        let taken = record.take_uncertain(std::slice::from_ref(&it));
+        record.lost_ranges.retain(|other| other.key() != it.key());
+        let taken = record.take_lost_ranges(std::slice::from_ref(&it));
         if taken.is_err() {
             record.clone_from(&before);
         }
         taken?;
         self.commit(&mut record, &before)?;
-        self.uncertain.renew(&it);
+        self.lost_ranges.renew(&it);
         Ok(())
     }
 
-    /// Reads a key, of which the caller has the turn, on a device that has the newest of it. What is
+    /// Reads a key, of which the caller has the key lock, on a device that has the newest of it. What is
     /// shown is durable, here and elsewhere.
     pub(crate) fn find(
         &self,
@@ -414,7 +374,7 @@ impl Shared {
         visit: &mut dyn FnMut(Record<'_>),
         find: impl FnOnce(&mut dyn FnMut(Record<'_>)) -> Result<Found>,
     ) -> Result<Found> {
-        let Some(since) = self.uncertain.since(group.number, key) else {
+        let Some(since) = self.lost_ranges.since(group.number, key) else {
             return find(visit);
         };
         let mut is_known = false;
@@ -453,7 +413,7 @@ impl Shared {
         }
         // Writers of the stripe come one after the other: no more of them for now. Whoever has the
         // turn does not come here, for then nobody writes.
-        let _turn = self.pending.turn(Pending::stripe_of(hash));
+        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
         loop {
             let (device, seen) = group.reader(hash, *damaged)?;
             let read = self.read_here((group, device), (hash, key), seen, damaged, visit)?;

@@ -62,7 +62,7 @@ impl Relaxed {
 
 impl Shared {
     /// What is said of a write that has come to all that it waits for, and to the rings of the others.
-    /// The caller has the key's turn.
+    /// The caller has the key's lock.
     #[inline]
     pub(crate) fn with_ticket(&self, outcome: Outcome, options: &WriteOptions) -> Outcome {
         if !self.relaxed.is_asked(options) {
@@ -104,7 +104,7 @@ impl Shared {
         }
         self.sync()?;
         self.groups.iter().try_for_each(|group| {
-            let is_sure = self.pending.sure_of(group.number, group.members(), |_| true) != 0;
+            let is_sure = self.in_flight.sure_of(group.number, group.members(), |_| true) != 0;
             if is_sure { Ok(()) } else { Err(group.gone()) }
         })
     }

@@ -95,9 +95,9 @@ impl Shared {
         let mut tries = 0;
         loop {
             // Where one write after the other is refused nobody writes for once.
-            let turns = (tries >= READS).then(|| self.pending.all_turns());
+            let turns = (tries >= READS).then(|| self.in_flight.all_turns());
             tries += 1;
-            let taken_back = self.pending.taken_back();
+            let taken_back = self.in_flight.taken_back();
             let on = if turns.is_some() { of.primary()? } else { of.settled()? };
             match read(on, into) {
                 Ok(_) if !of.is_sure(on, |key| is_about(into, key)) => {
@@ -105,7 +105,7 @@ impl Shared {
                     return self.read_around(of, (on.number, of.gone()), into, read, is_about);
                 }
                 Ok(read) => {
-                    let is_as_before = self.pending.is_as_before(taken_back);
+                    let is_as_before = self.in_flight.is_as_before(taken_back);
                     if turns.is_some() || is_as_before || mutant!("mkvs.scan.taken_back") {
                         return Ok(read);
                     }
@@ -136,7 +136,7 @@ impl Shared {
         let others = || group.of(group.members() & ((1 << below) - 1));
         // What takes long, first.
         others().for_each(|device| device.drain());
-        let _turns = self.pending.all_turns();
+        let _turns = self.in_flight.all_turns();
         let others: Vec<&'g Arc<Device>> = others().collect();
         for device in others.into_iter().rev() {
             device.drain();
@@ -172,7 +172,7 @@ impl Shared {
                 |on: &Arc<Device>, to: &mut Stretch| self.fetch_on((of, on), bounds, count, to);
             self.read_settled(of, to, fetch, is_about)?;
         }
-        if !self.uncertain.is_any() {
+        if !self.lost_ranges.is_any() {
             return Ok(());
         }
         // As far as it has come.
@@ -180,7 +180,7 @@ impl Shared {
         let behind = last.map(|last| [last, &[0]].concat());
         let (from, to) =
             if reverse { (last.unwrap_or(start), end) } else { (start, behind.as_deref().or(end)) };
-        self.uncertain.check(group as u16, from, to)
+        self.lost_ranges.check(group as u16, from, to)
     }
 
     /// The same through the rings; false if that is not the way, or it must be read otherwise, as where
@@ -193,7 +193,7 @@ impl Shared {
         is_about: impl Fn(&Stretch, &[u8]) -> bool,
     ) -> Result<bool> {
         for _ in 0..RING_READS {
-            let taken_back = self.pending.taken_back();
+            let taken_back = self.in_flight.taken_back();
             let (primary, settled) = of.settled_now()?;
             if !of.reads_by_rings(primary) {
                 return Ok(false);
@@ -205,7 +205,7 @@ impl Shared {
                 return Ok(false);
             }
             // Another than the primary has seen to that by itself.
-            if to.by != primary.number || self.pending.is_as_before(taken_back) {
+            if to.by != primary.number || self.in_flight.is_as_before(taken_back) {
                 return Ok(true);
             }
         }

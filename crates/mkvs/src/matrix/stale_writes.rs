@@ -23,7 +23,7 @@ fn mark(engine: &dyn Engine, key: &[u8], sequence: u64) -> Result<Option<u64>> {
 
 impl Shared {
     /// A key is about to be put with a sequence that was given: if one device knows of a delete that is not
-    /// older, all do afterwards. True if so, and nothing is to be put. The caller has the turn.
+    /// older, all do afterwards. True if so, and nothing is to be put. The caller has the key lock.
     ///
     /// # Errors
     /// As the devices.
@@ -41,7 +41,7 @@ impl Shared {
                 return Ok(false);
             }
         }
-        self.pending.keep_tombstones(1);
+        self.in_flight.keep_tombstones(1);
         let mut newest = 0;
         // One that has forgotten gets a mark that the put takes the place of.
         for device in devices() {

@@ -10,14 +10,14 @@
 //!
 //! The ranges are in the membership record.
 
-use coreplane_engine::{Doubt, Error};
+use coreplane_engine::{Error, KeyRange};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Keys of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Uncertain {
+pub(crate) struct LostRange {
     group: u16,
     start: Vec<u8>,
     end: Option<Vec<u8>>,
@@ -25,9 +25,9 @@ pub(crate) struct Uncertain {
     since: u64,
 }
 
-impl Uncertain {
+impl LostRange {
     /// Of what a device of a group has lost.
-    pub(crate) fn new(group: u16, doubt: Doubt) -> Self {
+    pub(crate) fn new(group: u16, doubt: KeyRange) -> Self {
         Self { group, start: doubt.start, end: doubt.end, since: 0 }
     }
 
@@ -51,7 +51,12 @@ impl Uncertain {
     }
 
     /// True if it is known already that nobody knows of these keys what had this sequence.
-    pub(crate) fn covers(&self, group: u16, Doubt { start, end }: &Doubt, sequence: u64) -> bool {
+    pub(crate) fn covers(
+        &self,
+        group: u16,
+        KeyRange { start, end }: &KeyRange,
+        sequence: u64,
+    ) -> bool {
         let ends_behind = match (&self.end, end) {
             (None, _) => true,
             (Some(own), other) => other.as_ref().is_some_and(|other| other <= own),
@@ -76,12 +81,12 @@ impl Uncertain {
 }
 
 /// One key.
-pub(crate) fn just(key: &[u8]) -> Doubt {
-    Doubt { start: key.to_vec(), end: Some([key, &[0]].concat()) }
+pub(crate) fn just(key: &[u8]) -> KeyRange {
+    KeyRange { start: key.to_vec(), end: Some([key, &[0]].concat()) }
 }
 
 /// The key, if a range is just one.
-pub(crate) fn key_of(Doubt { start, end }: &Doubt) -> Option<&[u8]> {
+pub(crate) fn key_of(KeyRange { start, end }: &KeyRange) -> Option<&[u8]> {
     end.as_deref().is_some_and(|end| is_behind(end, start)).then_some(start)
 }
 
@@ -92,13 +97,13 @@ fn is_behind(end: &[u8], start: &[u8]) -> bool {
 
 /// Those of a matrix.
 #[derive(Debug)]
-pub(crate) struct Uncertainty {
+pub(crate) struct LostRanges {
     is_any: AtomicBool,
-    ranges: RwLock<Vec<Uncertain>>,
+    ranges: RwLock<Vec<LostRange>>,
 }
 
-impl Uncertainty {
-    pub(crate) fn new(ranges: Vec<Uncertain>) -> Self {
+impl LostRanges {
+    pub(crate) fn new(ranges: Vec<LostRange>) -> Self {
         Self { is_any: AtomicBool::new(!ranges.is_empty()), ranges: RwLock::new(ranges) }
     }
 
@@ -121,19 +126,19 @@ impl Uncertainty {
     /// If whoever has gone through a group from `start` to below `end` may have missed something.
     #[inline]
     pub(crate) fn check(&self, group: u16, start: &[u8], end: Option<&[u8]>) -> Result<(), Error> {
-        let is_hit = |it: &Uncertain| it.group == group && it.overlaps(start, end);
+        let is_hit = |it: &LostRange| it.group == group && it.overlaps(start, end);
         if self.is_any() && self.ranges.read().iter().any(is_hit) { Err(lost()) } else { Ok(()) }
     }
 
     /// More of them.
-    pub(crate) fn add(&self, more: &[Uncertain]) {
+    pub(crate) fn add(&self, more: &[LostRange]) {
         let mut ranges = self.ranges.write();
         ranges.extend_from_slice(more);
         self.is_any.store(!ranges.is_empty(), Ordering::Release);
     }
 
-    /// One key is uncertain up to another sequence.
-    pub(crate) fn renew(&self, it: &Uncertain) {
+    /// One key is lost_ranges up to another sequence.
+    pub(crate) fn renew(&self, it: &LostRange) {
         let mut ranges = self.ranges.write();
         ranges.retain(|other| other.key() != it.key());
         ranges.push(it.clone());
@@ -148,10 +153,10 @@ impl Uncertainty {
         ranges.len() < before
     }
 
-    /// The keys that are uncertain by themselves, and their groups.
+    /// The keys that are lost_ranges by themselves, and their groups.
     pub(crate) fn keys(&self) -> Vec<(u16, Vec<u8>)> {
         let ranges = self.ranges.read();
-        ranges.iter().filter_map(Uncertain::key).map(|(group, key)| (group, key.to_vec())).collect()
+        ranges.iter().filter_map(LostRange::key).map(|(group, key)| (group, key.to_vec())).collect()
     }
 
     /// There is nothing any more that might be lost.
@@ -160,8 +165,8 @@ impl Uncertainty {
         self.is_any.store(false, Ordering::Release);
     }
 
-    pub(crate) fn ranges(&self) -> Vec<Doubt> {
-        let doubt = |it: &Uncertain| Doubt { start: it.start.clone(), end: it.end.clone() };
+    pub(crate) fn ranges(&self) -> Vec<KeyRange> {
+        let doubt = |it: &LostRange| KeyRange { start: it.start.clone(), end: it.end.clone() };
         self.ranges.read().iter().map(doubt).collect()
     }
 }
@@ -180,11 +185,11 @@ mod tests {
 
     #[test]
     fn what_is_written_since_is_certain() {
-        let doubt = Doubt { start: b"b".to_vec(), end: Some(b"d".to_vec()) };
-        let mut range = Uncertain::new(1, doubt.clone());
+        let doubt = KeyRange { start: b"b".to_vec(), end: Some(b"d".to_vec()) };
+        let mut range = LostRange::new(1, doubt.clone());
         range.end(7);
         range.end(9);
-        let all = Uncertainty::new(vec![range]);
+        let all = LostRanges::new(vec![range]);
         let since = |group, key: &[u8]| all.since(group, key);
         assert_eq!((since(1, b"b"), since(1, b"cc"), since(1, b"d")), (Some(7), Some(7), None));
         assert_eq!((since(1, b"a"), since(0, b"c")), (None, None));
@@ -193,6 +198,6 @@ mod tests {
         assert!(!check(b"", Some(b"ba")) && !check(b"cz", None) && !check(b"", None));
         assert!(all.check(0, b"", None).is_ok());
         assert_eq!(all.ranges(), [doubt]);
-        assert!(!Uncertainty::new(Vec::new()).is_any());
+        assert!(!LostRanges::new(Vec::new()).is_any());
     }
 }

@@ -1,7 +1,7 @@
 //! Where the devices of a matrix are, and a device that was found there.
 
 use super::record::MembershipRecord;
-use crate::device::fault_guard::Believed;
+use crate::device::fault_guard::FaultGuard;
 use crate::shape::position::Position;
 use coreplane_engine::{Engine, Result, TimeSource};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub trait Rack: Send + Sync {
 pub(crate) struct Found {
     pub(crate) engine: Arc<dyn Engine>,
     /// What is around it.
-    pub(crate) belief: Arc<Believed>,
+    pub(crate) fault_guard: Arc<FaultGuard>,
     pub(crate) record: MembershipRecord,
 }
 

@@ -9,7 +9,7 @@
 //! is here, has missed something that all current members had: it is an older copy of itself. Which record is in
 //! force and which members are needed when a matrix is opened is decided in [`resolve`](super::resolve).
 
-use super::lost_ranges::Uncertain;
+use super::lost_ranges::LostRange;
 use super::quorum::Quorum;
 use crate::shape::position::DEVICES_MAX;
 use crate::shape::position::Devices;
@@ -26,12 +26,12 @@ const VERSION: u32 = 2;
 const NUMBER_MAX: u64 = 1 << 62;
 
 /// Bytes of keys that a fill may have left out.
-const UNCERTAIN_MAX: usize = 64 << 10;
+const LOST_RANGES_MAX: usize = 64 << 10;
 
 /// What a member is to its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Standing {
+pub enum MemberState {
     /// It has all that was acknowledged.
     Current,
     /// It is out of date, or not there.
@@ -45,7 +45,7 @@ pub enum Standing {
 pub(crate) struct Member {
     /// Who it is: drawn at random when it became one.
     pub(crate) identity: String,
-    pub(crate) standing: Standing,
+    pub(crate) standing: MemberState,
 }
 
 /// What every version of a record has.
@@ -103,7 +103,7 @@ pub(crate) struct MembershipRecord {
     pub(crate) horizon: u64,
     /// Keys of which acknowledged writes may be lost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) uncertain: Vec<Uncertain>,
+    pub(crate) lost_ranges: Vec<LostRange>,
 }
 
 /// True if the engine is that of a device of a matrix, which is not to be written to by itself.
@@ -119,8 +119,10 @@ fn key() -> Vec<u8> {
 impl MembershipRecord {
     /// Of a device of a new matrix.
     pub(crate) fn new(matrix: String, ack: Ack, identities: &[Vec<String>]) -> Self {
-        let member =
-            |identity: &String| Member { identity: identity.clone(), standing: Standing::Current };
+        let member = |identity: &String| Member {
+            identity: identity.clone(),
+            standing: MemberState::Current,
+        };
         let members: Vec<Vec<Member>> =
             identities.iter().map(|group| group.iter().map(member).collect()).collect();
         let groups = members.len() as u16;
@@ -146,7 +148,7 @@ impl MembershipRecord {
             is_relaxed: false,
             held: u64::MAX,
             horizon: 0,
-            uncertain: Vec::new(),
+            lost_ranges: Vec::new(),
         }
     }
 
@@ -176,37 +178,37 @@ impl MembershipRecord {
 
     /// True if a device at `position` may have no record yet: it is about to get one.
     pub(crate) fn awaits(&self, position: Position) -> bool {
-        self.member(position).is_some_and(|member| member.standing == Standing::Joining)
+        self.member(position).is_some_and(|member| member.standing == MemberState::Joining)
     }
 
     pub(crate) fn is_current(&self, position: Position) -> bool {
-        self.member(position).is_some_and(|member| member.standing == Standing::Current)
+        self.member(position).is_some_and(|member| member.standing == MemberState::Current)
     }
 
     /// Reads of more keys fail from now on.
     ///
     /// # Errors
     /// If these are more than a record is to have. It is written with every change.
-    pub(crate) fn take_uncertain(&mut self, more: &[Uncertain]) -> Result<()> {
-        let len: usize = self.uncertain.iter().chain(more).map(Uncertain::len).sum();
-        if !more.is_empty() && len > UNCERTAIN_MAX {
+    pub(crate) fn take_lost_ranges(&mut self, more: &[LostRange]) -> Result<()> {
+        let len: usize = self.lost_ranges.iter().chain(more).map(LostRange::len).sum();
+        if !more.is_empty() && len > LOST_RANGES_MAX {
             let what = "too many keys are damaged on every device that has them: delete them or write \
                         them again first";
             return Err(Error::Unusable(what.to_owned()));
         }
-        self.uncertain.extend_from_slice(more);
+        self.lost_ranges.extend_from_slice(more);
         Ok(())
     }
 
     /// True if a device is not a current member.
     pub(crate) fn is_degraded(&self) -> bool {
-        self.members.iter().flatten().any(|member| member.standing != Standing::Current)
+        self.members.iter().flatten().any(|member| member.standing != MemberState::Current)
     }
 
     /// The current members of a group.
     pub(crate) fn current_of(&self, group: u16) -> Devices {
         let members = self.members.get(usize::from(group)).into_iter().flatten();
-        let current = members.enumerate().filter(|(_, it)| it.standing == Standing::Current);
+        let current = members.enumerate().filter(|(_, it)| it.standing == MemberState::Current);
         current.fold(0, |set, (device, _)| set | 1 << device)
     }
 
@@ -229,11 +231,11 @@ impl MembershipRecord {
 
     /// A device is a member no more.
     pub(crate) fn leave(&mut self, position: Position) {
-        self.stand(position, Standing::Absent);
+        self.stand(position, MemberState::Absent);
     }
 
     /// A device has another standing from now on.
-    pub(crate) fn stand(&mut self, position: Position, standing: Standing) {
+    pub(crate) fn stand(&mut self, position: Position, standing: MemberState) {
         let group = self.members.get_mut(usize::from(position.group));
         if let Some(member) = group.and_then(|it| it.get_mut(usize::from(position.device))) {
             member.standing = standing;
@@ -331,7 +333,7 @@ impl MembershipRecord {
         groups.any(|(group, members)| {
             let group = group as u16;
             (0..).zip(members).all(|(device, member)| {
-                member.standing != Standing::Current || present(Position { group, device })
+                member.standing != MemberState::Current || present(Position { group, device })
             })
         })
     }

@@ -5,7 +5,7 @@
 //!   version          changing  primary candidates   joining   members
 //! ```
 //!
-//! - **members** have all that was acknowledged (or `pending` says what they lack), and are read;
+//! - **members** have all that was acknowledged (or `in_flight` says what they lack), and are read;
 //! - **joining** devices are being filled: every write comes to them through their rings, nobody reads
 //!   them and no write waits for them;
 //! - **candidates** have been filled: writes wait for them, so that they have all from then on, until
@@ -28,7 +28,7 @@ const PRIMARY: u32 = 24;
 const PRIMARY_BITS: u64 = 0x7;
 const CHANGING: u64 = 1 << 31;
 
-/// The standings of a group at a moment.
+/// The states of a group at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moment(u64);
 
@@ -91,11 +91,11 @@ impl Moment {
     }
 }
 
-/// The standings of a group.
+/// The states of a group.
 #[derive(Debug)]
-pub(crate) struct Standings(AtomicU64);
+pub(crate) struct MemberStates(AtomicU64);
 
-impl Standings {
+impl MemberStates {
     pub(crate) fn new(members: Devices, primary: u8) -> Self {
         Self(AtomicU64::new(Moment(u64::from(members) & SET).led_by(primary).0))
     }
@@ -167,45 +167,45 @@ mod tests {
 
     #[test]
     fn a_device_joins_is_proposed_and_is_a_member() {
-        let standings = Standings::new(0b01, 0);
-        let before = standings.now();
-        standings.join(1);
-        assert_eq!((standings.members(), standings.now().followers()), (0b01, 0b11));
-        standings.propose(1);
-        assert_eq!((standings.now().joining(), standings.now().candidates()), (0, 0b10));
-        standings.set_members(0b11, 0);
-        assert_eq!((standings.members(), standings.now().candidates()), (0b11, 0));
-        assert_eq!(standings.now().primary(), 0, "joining does not change it");
-        standings.set_members(0b01, 0);
-        assert_eq!(standings.members(), before.members());
-        assert_ne!(standings.now(), before, "it is another time");
+        let states = MemberStates::new(0b01, 0);
+        let before = states.now();
+        states.join(1);
+        assert_eq!((states.members(), states.now().followers()), (0b01, 0b11));
+        states.propose(1);
+        assert_eq!((states.now().joining(), states.now().candidates()), (0, 0b10));
+        states.set_members(0b11, 0);
+        assert_eq!((states.members(), states.now().candidates()), (0b11, 0));
+        assert_eq!(states.now().primary(), 0, "joining does not change it");
+        states.set_members(0b01, 0);
+        assert_eq!(states.members(), before.members());
+        assert_ne!(states.now(), before, "it is another time");
     }
 
     #[test]
     fn while_members_leave_it_is_said_and_then_another_is_primary() {
-        let standings = Standings::new(0b110, 2);
-        let before = standings.now();
-        standings.begin_change();
-        let changing = standings.now();
+        let states = MemberStates::new(0b110, 2);
+        let before = states.now();
+        states.begin_change();
+        let changing = states.now();
         assert!(changing.is_changing() && changing != before);
         assert_eq!((changing.members(), changing.primary()), (0b110, 2));
-        standings.join(0);
-        assert!(standings.now().is_changing());
-        standings.set_members(0b010, 1);
-        let after = standings.now();
+        states.join(0);
+        assert!(states.now().is_changing());
+        states.set_members(0b010, 1);
+        let after = states.now();
         assert!(!after.is_changing());
         assert_eq!((after.members(), after.primary(), after.joining()), (0b010, 1, 0b1));
-        standings.begin_change();
-        standings.stay();
-        assert!(!standings.now().is_changing() && standings.now() != after);
+        states.begin_change();
+        states.stay();
+        assert!(!states.now().is_changing() && states.now() != after);
     }
 
     #[test]
     fn who_has_left_is_not_proposed() {
-        let standings = Standings::new(0b01, 0);
-        standings.join(1);
-        standings.leave(1);
-        standings.propose(1);
-        assert_eq!(standings.now().followers(), 0b01);
+        let states = MemberStates::new(0b01, 0);
+        states.join(1);
+        states.leave(1);
+        states.propose(1);
+        assert_eq!(states.now().followers(), 0b01);
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! Writers go on meanwhile, and each member is read at a moment of its own. So sums are held against
 //! each other first, each over the keys of a *bucket*; then the keys of those buckets that differ; and
-//! each key that differs is looked at again within its turn, when every member has made what it was
+//! each key that differs is looked at again within its key lock, when every member has made what it was
 //! given. What differs then does, however busy the matrix is, and nobody is held up but who writes that
 //! key.
 
 use crate::device::Device;
 use crate::filter::hash_of;
 use crate::group::Group;
-use crate::in_flight::Pending;
+use crate::in_flight::InFlight;
 use crate::matrix::Shared;
 use crate::shape::position::is_reserved;
 use coreplane_engine::{Engine, Record, Result, UnixMillis, Visibility};
@@ -38,7 +38,7 @@ fn mark_of(record: &Record<'_>) -> u64 {
 }
 
 /// A key that some members had alike by now.
-struct Standing {
+struct KeyOnMembers {
     members: usize,
     mark: u64,
     is_alike: bool,
@@ -100,31 +100,31 @@ impl Look<'_> {
     /// The keys of these buckets that members do not have alike, as far as each was read at another
     /// moment.
     fn suspects(&self, members: &[Arc<Device>], differs: &[bool]) -> Result<Vec<Vec<u8>>> {
-        let mut known: HashMap<Vec<u8>, Standing> = HashMap::new();
+        let mut known: HashMap<Vec<u8>, KeyOnMembers> = HashMap::new();
         for device in members {
             device.drain();
             self.each(&*device.engine, |key, hash, mark| {
                 if !differs[bucket_of(hash, differs.len())] {
                     return;
                 }
-                let standing = Standing { members: 0, mark, is_alike: true };
+                let standing = KeyOnMembers { members: 0, mark, is_alike: true };
                 let standing = known.entry(key.to_vec()).or_insert(standing);
                 standing.members += 1;
                 standing.is_alike &= standing.mark == mark;
             })?;
         }
-        let is_suspect = |it: &Standing| !it.is_alike || it.members != members.len();
+        let is_suspect = |it: &KeyOnMembers| !it.is_alike || it.members != members.len();
         let mut suspects: Vec<Vec<u8>> =
             known.into_iter().filter(|(_, it)| is_suspect(it)).map(|(key, _)| key).collect();
         suspects.sort_unstable();
         Ok(suspects)
     }
 
-    /// What each member has of a key, in words, if they differ: within the key's turn, when each has
+    /// What each member has of a key, in words, if they differ: within the key's lock, when each has
     /// made what it was given.
     fn differing(&self, key: &[u8]) -> Result<Option<String>> {
         let hash = hash_of(key);
-        let _turn = self.shared.pending.turn(Pending::stripe_of(hash));
+        let _turn = self.shared.in_flight.lock_key(InFlight::stripe_of(hash));
         if !self.shared.is_of(self.group.number, hash) {
             return Ok(None);
         }

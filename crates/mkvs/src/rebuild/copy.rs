@@ -11,7 +11,9 @@ use crate::matrix::Shared;
 use crate::membership::lost_ranges::just;
 use crate::rebuild::scrub::Scrubbed;
 use crate::shape::position::is_reserved;
-use coreplane_engine::{Doubt, Engine, Error, Hurt, Outcome, Result, UnixMillis, WriteOptions};
+use coreplane_engine::{
+    DamagedKey, Engine, Error, KeyRange, Outcome, Result, UnixMillis, WriteOptions,
+};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +24,7 @@ pub(crate) const AT_A_TIME: usize = 256;
 
 /// How a device or a group is filled.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct FillOptions {
+pub struct CopyOptions {
     /// At most so many bytes of keys and values in a second; none: as many as can be.
     pub bytes_per_second_max: Option<u64>,
     /// What is at the place now is removed, and a new device filled from nothing. Else a device
@@ -32,7 +34,7 @@ pub struct FillOptions {
 
 /// What was given to whoever was filled.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Filled {
+pub struct Copied {
     /// Records that were gone through.
     pub records: u64,
     /// Bytes of their keys and values.
@@ -58,7 +60,7 @@ pub(crate) struct Pace {
     bytes_per_second_max: Option<u64>,
     records: u64,
     bytes: u64,
-    lost: Vec<Doubt>,
+    lost: Vec<KeyRange>,
 }
 
 /// The next records of a device, and the next cursor.
@@ -73,7 +75,7 @@ pub(crate) fn items_of(device: &Device, cursor: u64) -> (Vec<Item>, Result<u64>)
 }
 
 impl Pace {
-    pub(crate) fn new(options: &FillOptions) -> Self {
+    pub(crate) fn new(options: &CopyOptions) -> Self {
         let bytes_per_second_max = options.bytes_per_second_max;
         let (records, bytes, lost) = (0, 0, Vec::new());
         Self { begun: Instant::now(), bytes_per_second_max, records, bytes, lost }
@@ -104,7 +106,7 @@ impl Pace {
     }
 
     /// Nobody is given a key, or one of these.
-    pub(crate) fn leave_out(&mut self, key: Doubt) {
+    pub(crate) fn leave_out(&mut self, key: KeyRange) {
         if !self.lost.contains(&key) {
             self.lost.push(key);
         }
@@ -112,14 +114,14 @@ impl Pace {
 
     /// Keys that nobody was given, since every device that has them has them damaged: where only a part of
     /// one is known, the keys that it is among.
-    pub(crate) fn lost(&self) -> &[Doubt] {
+    pub(crate) fn lost(&self) -> &[KeyRange] {
         &self.lost
     }
 
-    pub(crate) fn filled(&self) -> Filled {
+    pub(crate) fn filled(&self) -> Copied {
         let Self { begun, records, bytes, ref lost, .. } = *self;
         let lost = lost.iter().map(|it| it.start.clone()).collect();
-        Filled { records, bytes, elapsed: begun.elapsed(), lost }
+        Copied { records, bytes, elapsed: begun.elapsed(), lost }
     }
 }
 
@@ -127,9 +129,9 @@ impl Pace {
 ///
 /// # Errors
 /// The error, if it has not.
-fn hurt_of(engine: &dyn Engine, error: Error) -> Result<Vec<Hurt>> {
-    let hurt = engine.hurt_since(0)?;
-    if hurt.is_empty() || !engine.doubts()?.is_empty() {
+fn hurt_of(engine: &dyn Engine, error: Error) -> Result<Vec<DamagedKey>> {
+    let hurt = engine.damaged_keys_since(0)?;
+    if hurt.is_empty() || !engine.lost_ranges()?.is_empty() {
         return Err(error);
     }
     Ok(hurt)
@@ -184,7 +186,7 @@ impl Shared {
                 &items,
                 pace,
                 &mut |item| match self.check_listed((&device, from), item) {
-                    // What it has shown when it fails is not believed: the next primary has all of it.
+                    // What it has shown when it fails is not guarded: the next primary has all of it.
                     _ if failed.is_some() => Ok(()),
                     Ok(true) => give(item),
                     Ok(false) => {
@@ -263,7 +265,7 @@ impl Shared {
             // They know their names. Whoever is filled is given what is healed.
             self.scrub_keys_of(group, (peer, &[]), &mut scrubbed, &|_| {})?;
         }
-        let left = device.engine.hurt_since(0)?;
+        let left = device.engine.damaged_keys_since(0)?;
         let left = hurt.into_iter().filter(|it| left.contains(it));
         left.for_each(|it| pace.leave_out(it.within));
         Ok(())

@@ -141,14 +141,14 @@ impl Shared {
     fn fill_up_to(&self, group: &Group, capacity: u64, most: Option<u64>) -> Result<Filling> {
         for _ in 0..TRIES {
             let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
-            let taken_back = self.pending.taken_back();
+            let taken_back = self.in_flight.taken_back();
             let Some(is_listed) = self.list_all(group, &rebuild, most)? else {
                 return Ok(Filling::TooMany);
             };
             // What was deleted when it was listed, and taken back since, is there and was not listed; what
             // may be taken back yet is waited for.
-            self.pending.wait_for_turns();
-            if self.pending.taken_back() != taken_back {
+            self.in_flight.wait_for_key_locks();
+            if self.in_flight.taken_back() != taken_back {
                 continue;
             }
             // What denies too much is not asked, and what is asked does not deny too much.
@@ -184,7 +184,7 @@ impl Shared {
         }
         // Each has lost something: what they have together is all that can be listed.
         for device in group.of(group.members()) {
-            match show_sure(&*device.engine, &device.engine.doubts()?, &mut add) {
+            match show_sure(&*device.engine, &device.engine.lost_ranges()?, &mut add) {
                 // The group is not listed, whatever else it lacks.
                 Err(error) if is_damage(&error) => {}
                 shown => shown?,

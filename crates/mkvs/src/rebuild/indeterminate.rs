@@ -4,9 +4,9 @@
 use crate::device::decision::{Decided, is_damage};
 use crate::group::Group;
 use crate::group::rollback::sound_of;
-use crate::in_flight::{Doubt, Entry, Pending};
+use crate::in_flight::{Entry, InFlight, Indeterminate};
+use crate::matrix::Matrix;
 use crate::matrix::Shared;
-use crate::matrix::engine::Matrix;
 use crate::matrix::intent::{Intent, Lost};
 use crate::shape::order::numbers;
 use crate::shape::position::Devices;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// What is in doubt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct InDoubt {
+pub struct DamageSummary {
     /// Devices that have lost records, and of how many ranges of keys: the scrub gives them back.
     pub devices: Vec<(Position, usize)>,
     /// Keys of which a write was neither made nor taken back, or has not come to all: the scrub makes up
@@ -28,18 +28,18 @@ pub struct InDoubt {
 
 impl Matrix {
     /// The keys that are in doubt, and the ranges; no devices.
-    pub fn keys_in_doubt(&self) -> InDoubt {
-        let Shared { pending, uncertain, .. } = &*self.shared;
-        let (keys, ranges) = (pending.doubts().len(), uncertain.ranges().len());
-        InDoubt { devices: Vec::new(), keys, ranges }
+    pub fn indeterminate_keys(&self) -> DamageSummary {
+        let Shared { in_flight, lost_ranges, .. } = &*self.shared;
+        let (keys, ranges) = (in_flight.indeterminate().len(), lost_ranges.ranges().len());
+        DamageSummary { devices: Vec::new(), keys, ranges }
     }
 
     /// The current devices that have lost records, and of how many ranges of keys. Looks at all of them.
-    pub fn devices_in_doubt(&self) -> Vec<(Position, usize)> {
+    pub fn devices_with_lost_ranges(&self) -> Vec<(Position, usize)> {
         let mut devices = Vec::new();
         for group in self.shared.groups.iter() {
             for device in group.of(group.members()) {
-                let doubts = device.engine.doubts().map_or(0, |doubts| doubts.len());
+                let doubts = device.engine.lost_ranges().map_or(0, |doubts| doubts.len());
                 if doubts > 0 {
                     let place = Position { group: group.number, device: device.number };
                     devices.push((place, doubts));
@@ -61,13 +61,13 @@ impl Shared {
         let lost = self.intents.lost();
         // Whoever opens the matrix from here on takes them back as well.
         if lost.iter().all(|intent| intent.is_over || self.is_refused(intent)) {
-            for (hash, doubt, _) in self.pending.doubts() {
+            for (hash, doubt, _) in self.in_flight.indeterminate() {
                 // What cannot be made up for now stays in doubt.
                 let _cleared = self.clear_doubt(hash, &doubt.key).is_ok();
             }
         }
         let left: Vec<Vec<u8>> =
-            self.pending.doubts().into_iter().map(|(_, doubt, _)| doubt.key).collect();
+            self.in_flight.indeterminate().into_iter().map(|(_, doubt, _)| doubt.key).collect();
         self.drop_lost(&lost, left.is_empty());
         Ok(left)
     }
@@ -108,22 +108,22 @@ impl Shared {
     /// # Errors
     /// If a device that is needed for it fails.
     fn clear_doubt(&self, hash: u64, key: &[u8]) -> Result<()> {
-        let _turn = self.pending.turn(Pending::stripe_of(hash));
+        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
         self.check_writable()?;
-        let doubts = self.pending.doubts();
+        let doubts = self.in_flight.indeterminate();
         let Some((_, doubt, sure)) = doubts.into_iter().find(|(it, ..)| *it == hash) else {
             return Ok(());
         };
         let group = &self.groups[usize::from(doubt.group)];
         group.of(group.followers()).for_each(|device| device.drain());
-        let Doubt { torn, .. } = doubt;
+        let Indeterminate { torn, .. } = doubt;
         let Some(mut torn) = torn else { return self.give_newest(group, (hash, key), sure) };
         if torn.old.is_none() && group.members() & !torn.made == 0 {
             // All have it who are left, so that it was made.
             return self.give_newest(group, (hash, key), torn.made);
         }
         group.take_back(&mut torn, key)?;
-        self.pending.count_taken_back();
+        self.in_flight.count_taken_back();
         self.make_known(group, hash);
         Ok(())
     }
@@ -166,7 +166,7 @@ impl Shared {
     fn make_known(&self, group: &Group, hash: u64) {
         let (sequence, all) = (group.draw(None), group.followers());
         let asked = numbers(all).next().unwrap_or_default();
-        self.pending.begin(Entry::new(hash, sequence, asked, false));
-        self.pending.done(hash, sequence, all, all);
+        self.in_flight.begin(Entry::new(hash, sequence, asked, false));
+        self.in_flight.done(hash, sequence, all, all);
     }
 }

@@ -1,11 +1,11 @@
-//! Keys that a group's anchor lacks and its peers have, since a bit of the key itself is wrong there: an
+//! Keys that a group's primary lacks and its peers have, since a bit of the key itself is wrong there: an
 //! iteration passes it by, or shows another, which is not found.
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::filter::hash_of;
 use crate::group::Group;
-use crate::in_flight::Pending;
+use crate::in_flight::InFlight;
 use crate::matrix::Shared;
 use crate::membership::lost_ranges::just;
 use crate::rebuild::copy::{AT_A_TIME, Item, Pace, items_of};
@@ -36,7 +36,7 @@ impl Shared {
     /// True if a device lists a key, from this cursor on, that it does not find: it is another by now than
     /// the one that was written.
     fn is_strange(&self, device: &Device, from: u64, key: &[u8]) -> Result<bool> {
-        let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
+        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
         device.drain();
         if device.engine.check(key)? {
             return Ok(false);
@@ -49,7 +49,7 @@ impl Shared {
         Ok(is_listed)
     }
 
-    /// Gives what the anchor's peers list and it does not find, and heals it by the way; how many keys they
+    /// Gives what the primary's peers list and it does not find, and heals it by the way; how many keys they
     /// were.
     pub(crate) fn give_lacking(
         &self,
@@ -87,10 +87,10 @@ impl Shared {
         Ok(lacked)
     }
 
-    /// Gives all that a member has that lists it to the end, be it the anchor now.
+    /// Gives all that a member has that lists it to the end, be it the primary now.
     ///
     /// # Errors
-    /// What the anchor could not show, if there is none.
+    /// What the primary could not show, if there is none.
     pub(crate) fn give_as_a_peer(
         &self,
         group: &Arc<Group>,
@@ -184,7 +184,7 @@ impl Shared {
         }
         self.scrub_key(group, key, &mut Scrubbed::default())?;
         let hash = hash_of(key);
-        let _turn = self.pending.turn(Pending::stripe_of(hash));
+        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
         self.check_going_on()?;
         match (target(key), self.item_of(group, key)?) {
             (Some(to), Some(item)) if !has(to)? => {

@@ -17,24 +17,24 @@
 
 use crate::device::Device;
 use crate::device::decision::{Decided, is_failure};
-use crate::device::fault_guard::believed;
+use crate::device::fault_guard::guarded;
 use crate::failover::change::Joiner;
 use crate::filter::hash_of;
 use crate::group::Group;
-use crate::in_flight::Pending;
+use crate::in_flight::InFlight;
+use crate::matrix::Matrix;
 use crate::matrix::Shared;
 use crate::matrix::assembly::assemble_group;
-use crate::matrix::engine::Matrix;
 use crate::membership::lost_ranges::key_of;
 use crate::membership::rack::{Rack, drawn};
-use crate::membership::record::{Member, MembershipRecord, Standing};
-use crate::rebuild::copy::{FillOptions, Filled, Item, Pace};
+use crate::membership::record::{Member, MemberState, MembershipRecord};
+use crate::rebuild::copy::{Copied, CopyOptions, Item, Pace};
 use crate::shape::owners::Route;
 use crate::shape::position::GROUPS_MAX;
 use crate::shape::position::Position;
 use crate::shape::position::is_reserved;
 use crate::shape::slots::{SLOTS, share_of, slot_of};
-use coreplane_engine::{Doubt, Error, Progress, Record, Result, UnixMillis, Visibility};
+use coreplane_engine::{Error, KeyRange, Progress, Record, Result, UnixMillis, Visibility};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,9 +58,9 @@ impl Matrix {
     pub fn add_group(
         &self,
         rack: &dyn Rack,
-        options: &FillOptions,
+        options: &CopyOptions,
         progress: &dyn Fn(Progress),
-    ) -> Result<Filled> {
+    ) -> Result<Copied> {
         let shared = &*self.shared;
         let _alone = shared.fill_alone()?;
         shared.run_moves(options, progress)?;
@@ -74,9 +74,9 @@ impl Matrix {
     /// As [`Matrix::add_group`].
     pub fn finish_moves(
         &self,
-        options: &FillOptions,
+        options: &CopyOptions,
         progress: &dyn Fn(Progress),
-    ) -> Result<Filled> {
+    ) -> Result<Copied> {
         let _alone = self.shared.fill_alone()?;
         self.shared.run_moves(options, progress)
     }
@@ -108,7 +108,7 @@ impl Shared {
             let mut record = self.membership.lock();
             let before = record.clone();
             let devices = record.members.first().map_or(0, Vec::len);
-            let member = |_| Member { identity: drawn(), standing: Standing::Joining };
+            let member = |_| Member { identity: drawn(), standing: MemberState::Joining };
             record.planned = Some((0..devices).map(member).collect());
             self.commit(&mut record, &before)?;
             record.clone()
@@ -118,14 +118,14 @@ impl Shared {
             let place = Position { group: number, device: at as u8 };
             self.check_place(place)?;
             rack.remove(place)?;
-            let checked = believed(rack.create(place, &self.clock.source())?)?;
+            let checked = guarded(rack.create(place, &self.clock.source())?)?;
             let engine = &*checked.engine;
             engine.hold_tombstones(0)?;
             self.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
             planned.at(place).write(engine)?;
             devices.push(Arc::new(Device::new(place.device, checked)));
         }
-        let parts = (Arc::clone(&self.pending), Arc::clone(&self.sequence), self.groups[0].rules);
+        let parts = (Arc::clone(&self.in_flight), Arc::clone(&self.sequence), self.groups[0].rules);
         let primary = devices.len().saturating_sub(1) as u8;
         let group = assemble_group(&self.weak, number, (devices, primary), parts)?;
         // All of them have a record by now: it is a group as soon as one of all devices says so.
@@ -142,7 +142,7 @@ impl Shared {
     }
 
     /// Moves what is to move, and removes what has.
-    fn run_moves(&self, options: &FillOptions, progress: &dyn Fn(Progress)) -> Result<Filled> {
+    fn run_moves(&self, options: &CopyOptions, progress: &dyn Fn(Progress)) -> Result<Copied> {
         let mut pace = Pace::new(options);
         if !self.has_guests.load(Ordering::Acquire) {
             return Ok(pace.filled());
@@ -155,7 +155,7 @@ impl Shared {
             self.owners.begin(*slot, *to);
         }
         // Whoever writes from here on writes to both; what was written before is found.
-        self.pending.wait_for_turns();
+        self.in_flight.wait_for_key_locks();
         for group in self.groups.iter().filter(|_| !mutant!("mkvs.move.not_copied")) {
             self.give_moving(group, &mut pace, progress)?;
         }
@@ -205,7 +205,7 @@ impl Shared {
                 self.groups.iter().for_each(|group| self.look_after_filter(group));
             }
             let hash = hash_of(&item.key);
-            let _turn = self.pending.turn(Pending::stripe_of(hash));
+            let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
             self.check_going_on()?;
             let route = self.owners.of(hash);
             match route.to() {
@@ -222,14 +222,14 @@ impl Shared {
             }
         })?;
         // If its slot moved nobody would know any more that it was ever there.
-        let moves = |lost: &&Doubt| {
+        let moves = |lost: &&KeyRange| {
             key_of(lost).is_none_or(|key| {
                 let route = self.owners.of(hash_of(key));
                 route.to().is_some() && route.owner() == number
             })
         };
         match pace.lost().iter().find(moves) {
-            Some(Doubt { start: key, .. }) => Err(Error::Unusable(format!(
+            Some(KeyRange { start: key, .. }) => Err(Error::Unusable(format!(
                 "the record of \"{}\" is damaged on every device of group {number}, so that its slot \
                  cannot move: a scrub names all such keys, put or delete them first",
                 key.escape_ascii()
@@ -239,7 +239,7 @@ impl Shared {
     }
 
     /// A write of a key in a slot that moves, made by its owner, is made in the group that it moves
-    /// to as well. The caller has the turn. If that cannot be, the slot stays where it is.
+    /// to as well. The caller has the key lock. If that cannot be, the slot stays where it is.
     pub(crate) fn write_ahead(&self, to: usize, hash: u64, decided: &Decided<'_>, sequence: u64) {
         let put = decided.put.map(|(value, at)| (value.to_vec(), at));
         let item = Item { key: decided.key.to_vec(), put, sequence };
@@ -253,7 +253,7 @@ impl Shared {
     }
 
     /// A write of a key in a slot that moves was refused: what its owner has is made anew in the group
-    /// that it moves to, which may have been given what was refused. The caller has the turn.
+    /// that it moves to, which may have been given what was refused. The caller has the key lock.
     pub(crate) fn give_anew_after_refusal(&self, hash: u64, key: &[u8]) {
         let route = self.owners.of(hash);
         if route.to().is_some() && self.give_anew(route, key).is_err() {
@@ -278,7 +278,7 @@ impl Shared {
     }
 
     /// Makes a record on all devices of a group, and counts it in its filter; true if the group has
-    /// one of the key then. The caller has the turn.
+    /// one of the key then. The caller has the key lock.
     pub(crate) fn give_in(&self, group: &Group, hash: u64, item: &Item) -> Result<bool> {
         let change = group.filter.change();
         let had = self.seen_in(group, &item.key)?.is_some();
@@ -305,7 +305,7 @@ impl Shared {
     pub(crate) fn seen_in(&self, group: &Group, key: &[u8]) -> Result<Seen> {
         let mut seen = None;
         group.ask_primary(|device| {
-            // What one has shown that failed is not believed.
+            // What one has shown that failed is not guarded.
             seen = None;
             device.engine.get_with(key, Visibility::Durable, &mut |record| {
                 seen = Some((record.sequence, record.value.to_vec(), record.expires_at));
@@ -352,7 +352,7 @@ impl Shared {
     fn hold_guests(&self, group: &Arc<Group>) -> Result<()> {
         for device in group.of(group.followers()) {
             self.each_guest(group, device, &mut |key, sequence| {
-                let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
+                let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
                 self.check_going_on()?;
                 let route = self.owners.of(hash_of(key));
                 if route.to() != Some(usize::from(group.number)) {
@@ -383,7 +383,7 @@ impl Shared {
         slots.iter().for_each(|(slot, _)| self.owners.freeze(*slot));
         // From here on nobody writes to them, and what was written is everywhere.
         if !mutant!("mkvs.move.turns") {
-            self.pending.wait_for_turns();
+            self.in_flight.wait_for_key_locks();
         }
         self.groups.iter().for_each(|group| {
             group.of(group.followers()).for_each(|device| device.drain());
@@ -422,7 +422,8 @@ impl Shared {
             return Err(Error::Unusable(what));
         }
         let moves = |hash: u64| slots.iter().any(|(slot, _)| *slot == slot_of(hash));
-        if self.uncertain.is_any() || self.pending.doubts().iter().any(|it| moves(it.0)) {
+        if self.lost_ranges.is_any() || self.in_flight.indeterminate().iter().any(|it| moves(it.0))
+        {
             let what =
                 "of keys that are to move it is in doubt what was written last: scrub it first";
             return Err(Error::Unusable(what.to_owned()));
@@ -449,7 +450,7 @@ impl Shared {
         for device in group.of(group.followers()) {
             self.each_guest(group, device, &mut |key, _| {
                 let hash = hash_of(key);
-                let _turn = self.pending.turn(Pending::stripe_of(hash));
+                let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
                 self.check_going_on()?;
                 let route = self.owners.of(hash);
                 let is_wanted =
@@ -468,7 +469,7 @@ impl Shared {
 /// A group that was planned is one: its share of the slots is to move to it.
 fn found(record: &mut MembershipRecord) {
     let Some(mut planned) = record.planned.take() else { return };
-    planned.iter_mut().for_each(|member| member.standing = Standing::Current);
+    planned.iter_mut().for_each(|member| member.standing = MemberState::Current);
     let group = record.members.len() as u16;
     record.primaries.push(planned.len().saturating_sub(1) as u8);
     record.members.push(planned);

@@ -10,29 +10,29 @@
 //! and not written again.
 //!
 //! A device that was away may have what nobody ever acknowledged, and may lack what was deleted so
-//! long ago that nobody has a tombstone of it. So it is not believed in anything: each of its keys is
-//! held against its peers, within the key's turn, and where it is the newer one, the record of the
+//! long ago that nobody has a tombstone of it. So it is not guarded in anything: each of its keys is
+//! held against its peers, within the key's lock, and where it is the newer one, the record of the
 //! peers is written anew.
 
 use crate::device::Device;
 use crate::device::decision::is_damage;
-use crate::device::fault_guard::{Checked, believed};
+use crate::device::fault_guard::{Guarded, guarded};
 use crate::failover::change::Joiner;
 use crate::filter::hash_of;
 use crate::group::Group;
-use crate::in_flight::Pending;
+use crate::in_flight::InFlight;
+use crate::matrix::Matrix;
 use crate::matrix::Shared;
-use crate::matrix::engine::Matrix;
 use crate::matrix::intent::Intent;
-use crate::membership::lost_ranges::{Uncertain, just, key_of};
+use crate::membership::lost_ranges::{LostRange, just, key_of};
 use crate::membership::rack::{Found, Rack, drawn};
-use crate::membership::record::{Member, MembershipRecord, Standing};
-use crate::rebuild::copy::{FillOptions, Filled, Item, Pace};
+use crate::membership::record::{Member, MemberState, MembershipRecord};
+use crate::rebuild::copy::{Copied, CopyOptions, Item, Pace};
 use crate::rebuild::filter_snapshot;
 use crate::rebuild::scrub::Scrubbed;
 use crate::shape::position::Position;
 use crate::shape::position::is_reserved;
-use coreplane_engine::{Doubt, Error, Outcome, Progress, Result, Visibility};
+use coreplane_engine::{Error, KeyRange, Outcome, Progress, Result, Visibility};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,9 +52,9 @@ impl Matrix {
         &self,
         rack: &dyn Rack,
         place: Position,
-        options: &FillOptions,
+        options: &CopyOptions,
         progress: &dyn Fn(Progress),
-    ) -> Result<Filled> {
+    ) -> Result<Copied> {
         let shared = &*self.shared;
         let _alone = shared.fill_alone()?;
         let group = shared.groups.get(usize::from(place.group)).ok_or_else(|| no_such(place))?;
@@ -73,8 +73,8 @@ impl Shared {
         progress: &(dyn Fn(Progress) + Sync),
     ) {
         let Some(group) = self.groups.get(usize::from(place.group)) else { return };
-        let checked = Checked { engine: device.engine, belief: device.belief };
-        let filled = self.fill_member(group, place, checked, &FillOptions::default(), progress);
+        let checked = Guarded { engine: device.engine, fault_guard: device.fault_guard };
+        let filled = self.fill_member(group, place, checked, &CopyOptions::default(), progress);
         self.damaged.lock().extend(filled.err().map(|error| (place, error.to_string())));
     }
 
@@ -83,10 +83,10 @@ impl Shared {
         &self,
         group: &Arc<Group>,
         place: Position,
-        checked: Checked,
-        options: &FillOptions,
+        checked: Guarded,
+        options: &CopyOptions,
         progress: &dyn Fn(Progress),
-    ) -> Result<Filled> {
+    ) -> Result<Copied> {
         let engine = &*checked.engine;
         self.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
         self.clock.raise(engine.now());
@@ -100,7 +100,7 @@ impl Shared {
             // Whoever finds out from here on that the one before it has failed comes too late.
             let _record = self.membership.lock();
             group.place(Arc::clone(&device));
-            group.standings.join(place.device);
+            group.states.join(place.device);
         }
         if let Some(before) = before {
             before.leave(Some(&device));
@@ -110,7 +110,7 @@ impl Shared {
             self.admit(group, &device, (pace.lost(), since)).map(|()| pace.filled())
         });
         if joined.is_err() {
-            group.standings.leave(place.device);
+            group.states.leave(place.device);
             self.settle_group(group);
         }
         joined
@@ -135,8 +135,8 @@ impl Shared {
         rack: &dyn Rack,
         group: &Group,
         place: Position,
-        options: &FillOptions,
-    ) -> Result<Checked> {
+        options: &CopyOptions,
+    ) -> Result<Guarded> {
         let known = self.membership.now().member(place).cloned();
         let member = known.ok_or_else(|| no_such(place))?;
         self.make_way(rack, group, place, options)?;
@@ -148,7 +148,7 @@ impl Shared {
             self.returning(rack, group, place, &member)?
         };
         let identity = if found.is_some() { member.identity } else { drawn() };
-        let standing = Standing::Joining;
+        let standing = MemberState::Joining;
         self.check_place(place)?;
         let record = self.write_standing(place, &Member { identity, standing })?;
         let checked = match found {
@@ -157,7 +157,7 @@ impl Shared {
                 // What it has takes space, perhaps where the new one is to be.
                 group.device(place.device).iter().for_each(|device| device.leave(None));
                 rack.remove(place)?;
-                believed(rack.create(place, &self.clock.source())?)?
+                guarded(rack.create(place, &self.clock.source())?)?
             }
         };
         record.at(place).write(&*checked.engine)?;
@@ -174,7 +174,7 @@ impl Shared {
         rack: &dyn Rack,
         group: &Group,
         place: Position,
-        options: &FillOptions,
+        options: &CopyOptions,
     ) -> Result<()> {
         if group.followers() & 1 << place.device == 0 {
             return Ok(());
@@ -199,8 +199,8 @@ impl Shared {
         group: &Group,
         place: Position,
         member: &Member,
-    ) -> Result<Option<Checked>> {
-        let is_joining = member.standing == Standing::Joining;
+    ) -> Result<Option<Guarded>> {
+        let is_joining = member.standing == MemberState::Joining;
         // One that was dropped while the matrix was open is open still.
         let there = group.device(place.device).ok().filter(|device| !device.has_gone());
         let checked = match there {
@@ -225,7 +225,7 @@ impl Shared {
                 device.checked()
             }
             None if !rack.present()?.contains(&place) => return Ok(None),
-            None => match rack.open(place, &self.clock.source()).and_then(believed) {
+            None => match rack.open(place, &self.clock.source()).and_then(guarded) {
                 // It was about to be made.
                 Err(Error::Unusable(_) | Error::NotAPool(_)) if is_joining => return Ok(None),
                 Err(error) if is_damage(&error) || matches!(error, Error::NotAPool(_)) => {
@@ -286,11 +286,11 @@ impl Shared {
         &self,
         group: &Arc<Group>,
         device: &Device,
-        options: &FillOptions,
+        options: &CopyOptions,
         progress: &dyn Fn(Progress),
     ) -> Result<(Pace, u64)> {
         // Whoever writes from here on knows of it; what was written before is found.
-        self.pending.wait_for_turns();
+        self.in_flight.wait_for_key_locks();
         let since = self.sequence.load(Ordering::Acquire);
         let total = group.ask(|device| device.engine.len())?;
         let mut pace = Pace::new(options);
@@ -309,7 +309,7 @@ impl Shared {
                 _ => Ok(()),
             }
         })?;
-        self.hold_against_peers((group, device), &mut pace, progress)?;
+        self.compare_with_peers((group, device), &mut pace, progress)?;
         progress(Progress { stage: "filling", done: pace.records(), total: pace.records() });
         Ok((pace, since))
     }
@@ -326,7 +326,7 @@ impl Shared {
 
     /// Every key of a device that its peers do not have is removed, and what is newer on it than
     /// theirs is overwritten.
-    fn hold_against_peers(
+    fn compare_with_peers(
         &self,
         (group, device): (&Arc<Group>, &Device),
         pace: &mut Pace,
@@ -388,7 +388,7 @@ impl Shared {
     pub(crate) fn item_of(&self, group: &Group, key: &[u8]) -> Result<Option<Item>> {
         let mut item = None;
         group.ask_primary(|device| {
-            // What one has shown that failed is not believed.
+            // What one has shown that failed is not guarded.
             item = None;
             device.engine.get_with(key, Visibility::Durable, &mut |record| {
                 let put = Some((record.value.to_vec(), record.expires_at));
@@ -399,7 +399,7 @@ impl Shared {
         Ok(item)
     }
 
-    /// Within the turn of a key all have the same of it. If this device has not, what its peers have
+    /// Within the key lock of a key all have the same of it. If this device has not, what its peers have
     /// is written anew, to all.
     fn hold_key_against_peers(
         &self,
@@ -407,7 +407,7 @@ impl Shared {
         device: &Device,
         key: &[u8],
     ) -> Result<()> {
-        let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
+        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
         self.check_going_on()?;
         device.drain();
         let of_peers = self.item_of(group, key)?;
@@ -444,8 +444,8 @@ impl Shared {
         &self,
         group: &Group,
         device: &Device,
-        (lost, since): (&[Doubt], u64),
-    ) -> Result<Vec<Uncertain>> {
+        (lost, since): (&[KeyRange], u64),
+    ) -> Result<Vec<LostRange>> {
         let mut left_out = Vec::new();
         for it in lost {
             let mut known = 0;
@@ -453,7 +453,7 @@ impl Shared {
                 device.engine.get_with(key, Visibility::Durable, &mut |it| known = it.sequence)?;
             }
             if known <= since {
-                left_out.push(Uncertain::new(group.number, it.clone()));
+                left_out.push(LostRange::new(group.number, it.clone()));
             }
         }
         left_out.iter_mut().for_each(|it| it.end(since));
@@ -461,11 +461,11 @@ impl Shared {
     }
 
     /// A device that has been filled is a member: durably so, when it returns.
-    fn admit(&self, group: &Arc<Group>, device: &Device, lost: (&[Doubt], u64)) -> Result<()> {
-        group.standings.propose(device.number);
+    fn admit(&self, group: &Arc<Group>, device: &Device, lost: (&[KeyRange], u64)) -> Result<()> {
+        group.states.propose(device.number);
         // Whoever writes from here on waits for it; what others have written is in its ring.
         if !mutant!("mkvs.admit.undrained") {
-            self.pending.wait_for_turns();
+            self.in_flight.wait_for_key_locks();
             device.drain();
         }
         device.engine.sync()?;
@@ -478,24 +478,19 @@ impl Shared {
         let before = record.clone();
         // Before the record says that it is current: what fails leaves that as it was.
         let left_out = self.left_out(group, device, lost)?;
-        record.take_uncertain(&left_out)?;
-        record.stand(place, Standing::Current);
+        record.take_lost_ranges(&left_out)?;
+        record.stand(place, MemberState::Current);
         // It was not given the tombstones that its peers had forgotten.
         record.horizon = record.horizon.max(horizon);
         let joiner = Joiner { device: Some(place), ..Joiner::default() };
         self.commit_with(&mut record, &before, vec![], joiner)?;
-        self.uncertain.add(&left_out);
+        self.lost_ranges.add(&left_out);
         self.horizon.fetch_max(record.horizon, Ordering::AcqRel);
         let of_group = |hash: u64| self.is_of(group.number, hash);
         self.forget_departure(place);
-        self.pending.filled(device.number, of_group);
+        self.in_flight.filled(device.number, of_group);
         let primary = record.primary_of(group.number);
         group.set_members(group.members() | 1 << device.number, primary, of_group);
         Ok(())
-    }
-
-    /// Nobody waits any more for who has left.
-    pub(crate) fn settle_group(&self, group: &Group) {
-        self.pending.settle(group.followers(), |hash| self.is_of(group.number, hash));
     }
 }

@@ -2,7 +2,7 @@
 //! written anew from a peer that has it whole.
 //!
 //! Keys are asked for by name, those that any member of the group has: so that a record is missed, too,
-//! that its own device does not find any more. What differs is looked at again within the key's turn,
+//! that its own device does not find any more. What differs is looked at again within the key's lock,
 //! when all members have the same.
 //!
 //! Before that, and once more behind it if anything was found, each device reads what its own recovery would
@@ -20,14 +20,16 @@ use crate::device::Device;
 use crate::device::decision::{is_damage, is_failure};
 use crate::filter::hash_of;
 use crate::group::Group;
-use crate::in_flight::Pending;
+use crate::in_flight::InFlight;
+use crate::matrix::Matrix;
 use crate::matrix::Shared;
-use crate::matrix::engine::Matrix;
-use crate::membership::record::Standing;
+use crate::membership::record::MemberState;
 use crate::rebuild::copy::Item;
 use crate::shape::position::Position;
 use crate::shape::position::is_reserved;
-use coreplane_engine::{Damage, Doubt, Engine, Entry, Error, Progress, Record, Result, Visibility};
+use coreplane_engine::{
+    Damage, Engine, Entry, Error, KeyRange, Progress, Record, Result, Visibility,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -49,10 +51,10 @@ pub struct Scrubbed {
     pub settled: Vec<Position>,
     /// Keys of which nobody knows what was written last, as long as devices are missing or fail: reads of
     /// them fail, and so do scans that come by.
-    pub in_doubt: Vec<Vec<u8>>,
+    pub indeterminate: Vec<Vec<u8>>,
     /// Ranges of keys of which acknowledged writes may be lost, so that reads of those fail that were not
     /// written since: until the matrix is opened with the loss accepted.
-    pub uncertain: Vec<Doubt>,
+    pub lost_ranges: Vec<KeyRange>,
     /// Devices that had a page which their recovery would not have found as it was, once for each, which was
     /// written anew.
     pub rewritten: Vec<Position>,
@@ -94,15 +96,15 @@ impl Matrix {
             shared.check_current(place)?;
         }
         let is_asked = |group: &Group| device.is_none_or(|place| place.group == group.number);
-        let in_doubt = shared.clear_doubts()?;
-        for (group, key) in shared.uncertain.keys() {
+        let indeterminate = shared.clear_doubts()?;
+        for (group, key) in shared.lost_ranges.keys() {
             // What was written since is found.
             if shared.find_known(&key) {
-                shared.forget_uncertain(group, &key);
+                shared.forget_lost_key(group, &key);
             }
         }
-        let uncertain = shared.uncertain.ranges();
-        let mut scrubbed = Scrubbed { in_doubt, uncertain, ..Scrubbed::default() };
+        let lost_ranges = shared.lost_ranges.ranges();
+        let mut scrubbed = Scrubbed { indeterminate, lost_ranges, ..Scrubbed::default() };
         for group in shared.groups.iter().filter(|group| is_asked(group)) {
             let before = scrubbed.findings();
             let left = shared.scrub_pages(group, &mut scrubbed, progress)?;
@@ -167,16 +169,16 @@ impl Shared {
     /// True if a key has a record that may be shown.
     fn find_known(&self, key: &[u8]) -> bool {
         let hash = hash_of(key);
-        let _turn = self.pending.turn(Pending::stripe_of(hash));
+        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
         self.find(hash, key, &mut |_| {}).is_ok_and(|found| found.hit)
     }
 
     /// # Errors
     /// If there is no such device, or it is not a current member.
     fn check_current(&self, place: Position) -> Result<()> {
-        let standings = self.standings();
-        let what = match standings.iter().find(|(position, _)| *position == place) {
-            Some((_, Standing::Current)) => return Ok(()),
+        let states = self.member_states();
+        let what = match states.iter().find(|(position, _)| *position == place) {
+            Some((_, MemberState::Current)) => return Ok(()),
             Some(_) => format!("{place} is not current: replace fills it"),
             None => format!("there is no place {place} in this matrix"),
         };
@@ -184,8 +186,8 @@ impl Shared {
     }
 
     /// What a device is in doubt of. One that fails is left out.
-    fn doubts_of(&self, group: &Arc<Group>, device: &Device) -> Result<Vec<Doubt>> {
-        match device.engine.doubts() {
+    fn doubts_of(&self, group: &Arc<Group>, device: &Device) -> Result<Vec<KeyRange>> {
+        match device.engine.lost_ranges() {
             Err(error) => group.go_on_without(device, error).map(|()| Vec::new()),
             doubts => doubts,
         }
@@ -196,12 +198,12 @@ impl Shared {
     fn settle_all(
         &self,
         group: &Arc<Group>,
-        doubts: &[(Arc<Device>, Vec<Doubt>)],
+        doubts: &[(Arc<Device>, Vec<KeyRange>)],
         scrubbed: &mut Scrubbed,
     ) -> Result<()> {
         let place = |device: &Device| Position { group: group.number, device: device.number };
         for (device, of) in doubts {
-            let is_sure = |doubt: &Doubt| {
+            let is_sure = |doubt: &KeyRange| {
                 let mut peers = doubts.iter().filter(|(peer, _)| peer.number != device.number);
                 peers.any(|(peer, theirs)| {
                     let is_read = scrubbed.unreadable.iter().all(|(it, _)| *it != place(peer));
@@ -210,8 +212,9 @@ impl Shared {
                         && !theirs.iter().any(|other| overlap(other, doubt))
                 })
             };
-            let is_lost = |doubt: &Doubt| scrubbed.lost.iter().any(|key| is_within(doubt, key));
-            let settled: Vec<&Doubt> = of.iter().filter(|it| is_sure(it) && !is_lost(it)).collect();
+            let is_lost = |doubt: &KeyRange| scrubbed.lost.iter().any(|key| is_within(doubt, key));
+            let settled: Vec<&KeyRange> =
+                of.iter().filter(|it| is_sure(it) && !is_lost(it)).collect();
             for doubt in settled {
                 if !group.is_member(device) {
                     break;
@@ -231,7 +234,7 @@ impl Shared {
     pub(crate) fn scrub_keys_of(
         &self,
         group: &Arc<Group>,
-        (device, doubts): (&Device, &[Doubt]),
+        (device, doubts): (&Device, &[KeyRange]),
         scrubbed: &mut Scrubbed,
         progress: &dyn Fn(Progress),
     ) -> Result<Option<u64>> {
@@ -268,7 +271,7 @@ impl Shared {
     }
 
     /// Holds the record of a key against its checksums on all members, and heals it if that is damaged.
-    /// The caller has not the turn.
+    /// The caller has not the key lock.
     ///
     /// # Errors
     /// As the devices, but for damage.
@@ -284,8 +287,8 @@ impl Shared {
         if is_alike(&self.healths(group, key)?) {
             return Ok(());
         }
-        let _turn = self.pending.turn(Pending::stripe_of(hash_of(key)));
-        // Whoever closes goes round the turns: what is made in one that comes after is made by some.
+        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
+        // Whoever closes goes round the key locks: what is made in one that comes after is made by some.
         self.check_writable()?;
         group.of(group.followers()).for_each(|device| device.drain());
         let healths = self.healths(group, key)?;
@@ -314,7 +317,7 @@ impl Shared {
             }
             read => drop(read?),
         }
-        if self.uncertain.since(group.number, key).is_some_and(|since| known <= since) {
+        if self.lost_ranges.since(group.number, key).is_some_and(|since| known <= since) {
             // What is written anew would be taken for what was written last.
             if !scrubbed.lost.iter().any(|lost| lost == key) {
                 scrubbed.lost.push(key.to_vec());
@@ -365,11 +368,11 @@ impl Shared {
     }
 }
 
-pub(crate) fn is_within(doubt: &Doubt, key: &[u8]) -> bool {
+pub(crate) fn is_within(doubt: &KeyRange, key: &[u8]) -> bool {
     key >= doubt.start.as_slice() && doubt.end.as_ref().is_none_or(|end| key < end.as_slice())
 }
 
-fn overlap(one: &Doubt, other: &Doubt) -> bool {
+fn overlap(one: &KeyRange, other: &KeyRange) -> bool {
     is_within(one, &other.start) || is_within(other, &one.start)
 }
 
@@ -379,7 +382,7 @@ fn overlap(one: &Doubt, other: &Doubt) -> bool {
 /// As the engine.
 pub(crate) fn show_sure(
     engine: &dyn Engine,
-    doubts: &[Doubt],
+    doubts: &[KeyRange],
     show: &mut dyn FnMut(Entry<'_>),
 ) -> Result<()> {
     let Some(ordered) = engine.ordered().filter(|_| !doubts.is_empty()) else {
@@ -396,7 +399,7 @@ pub(crate) fn show_sure(
         true
     };
     let mut from: &[u8] = &[];
-    for Doubt { start, end } in doubts {
+    for KeyRange { start, end } in doubts {
         ordered.scan(from, Some(start), false, usize::MAX, &mut visit)?;
         let Some(end) = end else { return Ok(()) };
         from = end;
@@ -408,7 +411,7 @@ pub(crate) fn show_sure(
 struct Keys<'e> {
     engine: &'e dyn Engine,
     /// Where it is in doubt, in the order of keys, what lies ahead.
-    doubts: &'e [Doubt],
+    doubts: &'e [KeyRange],
     place: Place,
 }
 
@@ -420,7 +423,7 @@ enum Place {
 }
 
 impl<'e> Keys<'e> {
-    fn new(engine: &'e dyn Engine, doubts: &'e [Doubt]) -> Self {
+    fn new(engine: &'e dyn Engine, doubts: &'e [KeyRange]) -> Self {
         let is_around = !doubts.is_empty() && engine.ordered().is_some();
         let place = if is_around { Place::Key(Vec::new()) } else { Place::Cursor(0) };
         Self { engine, doubts, place }

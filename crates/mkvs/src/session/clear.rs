@@ -117,7 +117,7 @@ impl Shared {
         {
             // Whoever goes through many keys has ended.
             let _still = self.moves.write();
-            let _turns = self.pending.all_turns();
+            let _turns = self.in_flight.all_turns();
             self.check_writable()?;
             self.begin_clear()?;
             let _publishing = self.isolation.begin();
@@ -127,8 +127,8 @@ impl Shared {
                 self.closed.store(true, Ordering::SeqCst);
                 return Err(error);
             }
-            self.pending.forget();
-            self.uncertain.forget();
+            self.in_flight.forget();
+            self.lost_ranges.forget();
             self.is_empty.store(false, Ordering::SeqCst);
         }
         for group in self.groups.iter() {
@@ -147,7 +147,7 @@ impl Shared {
         let before = record.clone();
         // What was written up to now is on no device, nor is the tombstone of it.
         (record.is_clearing, record.watermark) = (true, record.watermark.max(now));
-        record.uncertain.clear();
+        record.lost_ranges.clear();
         record.horizon = record.horizon.max(now);
         self.commit(&mut record, &before)?;
         self.watermark.fetch_max(record.watermark, Ordering::AcqRel);

@@ -16,9 +16,9 @@ impl Shared {
             let is_clean = self.is_clean.load(Ordering::Acquire);
             return if is_clean { Ok(()) } else { Err(failed()) };
         }
-        self.pending.wait_for_turns();
+        self.in_flight.wait_for_key_locks();
         while !self.checkpoint(true)? {}
-        let is_clean = self.pending.doubts().is_empty() && self.intents.lost().is_empty();
+        let is_clean = self.in_flight.indeterminate().is_empty() && self.intents.lost().is_empty();
         if is_clean {
             // Counts if nothing changes any more.
             self.keep_filters(self.membership.now().epoch + 1);

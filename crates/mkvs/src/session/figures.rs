@@ -2,9 +2,9 @@
 
 use crate::device::Device;
 use crate::group::Group;
+use crate::matrix::Matrix;
 use crate::matrix::Shared;
-use crate::matrix::engine::Matrix;
-use crate::membership::record::Standing;
+use crate::membership::record::MemberState;
 use crate::shape::position::{Ack, Position};
 use crate::shape::prototype::Prototype;
 use crate::stats::counters::Answered;
@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 /// Figures of which the sum over all devices says something too.
 const SUMS: [(&str, &str); 8] = [
     ("ring_reads", "matrix_ring_reads"),
-    ("race_wins", "matrix_race_wins"),
-    ("race_losses", "matrix_race_losses"),
-    ("race_cancelled", "matrix_race_cancelled"),
+    ("hedge_wins", "matrix_hedge_wins"),
+    ("hedge_losses", "matrix_hedge_losses"),
+    ("hedge_cancelled", "matrix_hedge_cancelled"),
     ("hedges", "matrix_hedges"),
     ("ring_scans", "matrix_ring_scans"),
     ("scan_hedges", "matrix_scan_hedges"),
@@ -55,7 +55,7 @@ impl Matrix {
     }
 
     /// The epoch of the membership: it is raised with every change of who is current; and with every
-    /// opening but one that only looks, so that what a close has left behind is believed once.
+    /// opening but one that only looks, so that what a close has left behind is guarded once.
     pub fn epoch(&self) -> u64 {
         self.shared.membership.now().epoch
     }
@@ -69,7 +69,7 @@ impl Shared {
         let (mut sum, mut fullest) = (Stats::default(), 0.0_f64);
         let (mut devices, lost) = (BTreeMap::new(), self.intents.lost());
         for group in self.groups.iter() {
-            let now = group.standings.now();
+            let now = group.states.now();
             let (members, mut records) = (now.members(), 0);
             for device in group.devices() {
                 let stats = device.engine.stats();
@@ -90,12 +90,12 @@ impl Shared {
             add_group(group, &mut sum);
         }
         sum.more.push(("filter_load_percent", (100.0 * fullest) as u64));
-        sum.dram_bytes += self.pending.dram_bytes();
+        sum.dram_bytes += self.in_flight.dram_bytes();
         self.counters.add_to(&mut sum);
-        for (position, standing) in self.standings() {
+        for (position, standing) in self.member_states() {
             let mut told = devices.remove(&position).unwrap_or_default();
             told.name = position.to_string();
-            told.figures.insert(0, ("current", u64::from(standing == Standing::Current)));
+            told.figures.insert(0, ("current", u64::from(standing == MemberState::Current)));
             sum.devices.push(told);
         }
         for (of_one, of_all) in SUMS {

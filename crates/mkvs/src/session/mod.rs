@@ -3,6 +3,7 @@
 
 pub(crate) mod clear;
 pub(crate) mod close;
+mod engine;
 pub(crate) mod figures;
 pub(crate) mod intents;
 pub(crate) mod open;

@@ -8,23 +8,23 @@
 use super::{intents, reconcile};
 use crate::device::Device;
 use crate::device::decision::{is_damage, is_dead};
-use crate::device::fault_guard::{Checked, believed};
+use crate::device::fault_guard::{Guarded, guarded};
 use crate::failover::checkpoint::CHECKPOINT;
 use crate::filter::ResizeThread;
 use crate::group::list::{Groups, limits};
 use crate::group::{Group, Rules};
-use crate::in_flight::Pending;
+use crate::in_flight::InFlight;
+use crate::matrix::Matrix;
 use crate::matrix::Shared;
 use crate::matrix::assembly::assemble_group;
-use crate::matrix::engine::Matrix;
 use crate::matrix::intent::{Intent, Intents};
 use crate::matrix::options::Options;
 use crate::matrix::relaxed::{Relaxed, is_unordered};
 use crate::membership::Membership;
 use crate::membership::loss::Loss;
-use crate::membership::lost_ranges::Uncertainty;
+use crate::membership::lost_ranges::LostRanges;
 use crate::membership::rack::{Found, Rack, drawn};
-use crate::membership::record::{MembershipRecord, Standing};
+use crate::membership::record::{MemberState, MembershipRecord};
 use crate::rebuild::filter_snapshot::side_by_side;
 use crate::session::clear;
 use crate::session::resolve::{Resolved, by_position, newest, resolve};
@@ -72,8 +72,8 @@ const TOMBSTONES: u64 = 1 << 20;
 
 impl Matrix {
     /// Which devices are current members, and which are not.
-    pub fn standings(&self) -> Vec<(Position, Standing)> {
-        self.shared.standings()
+    pub fn member_states(&self) -> Vec<(Position, MemberState)> {
+        self.shared.member_states()
     }
 
     /// Makes a matrix of new devices and opens it.
@@ -98,9 +98,9 @@ impl Matrix {
         record.prototype = prototype;
         let mut found = BTreeMap::new();
         for position in record.positions() {
-            let Checked { engine, belief } = believed(rack.create(position, &clock.source())?)?;
+            let Guarded { engine, fault_guard } = guarded(rack.create(position, &clock.source())?)?;
             engine.hold_tombstones(0)?;
-            found.insert(position, Found { engine, belief, record: record.at(position) });
+            found.insert(position, Found { engine, fault_guard, record: record.at(position) });
         }
         // The record last: a matrix is one when all devices have it.
         found.values().try_for_each(|device| device.record.write(&*device.engine))?;
@@ -137,18 +137,18 @@ impl Matrix {
         }
         let record = newest(&found).map_err(|error| damaged_first(&damaged, error))?;
         for (place, error, engine) in blank {
-            if let Some(Checked { engine, belief }) = engine
+            if let Some(Guarded { engine, fault_guard }) = engine
                 && let Some(position) = clear::owner_of(place, &*engine, &found, &record)?
             {
-                found.insert(position, Found { engine, belief, record: record.at(position) });
+                found.insert(position, Found { engine, fault_guard, record: record.at(position) });
                 occupied.insert(place, position);
                 continue;
             }
             match record.member(place).map(|member| member.standing) {
                 // One that was about to be made when the matrix went down is made anew.
-                Some(Standing::Joining) => {}
+                Some(MemberState::Joining) => {}
                 // What is left of one that nobody counts on.
-                Some(Standing::Absent) => damaged.push((place, error.to_string())),
+                Some(MemberState::Absent) => damaged.push((place, error.to_string())),
                 // As if there were none.
                 _ if matches!(error, Error::NotAPool(_)) => {
                     damaged.push((place, error.to_string()))
@@ -202,20 +202,20 @@ impl Matrix {
     ) -> Result<Self> {
         let is_clean = record.is_clean;
         let (newest, record) = begun(&found, record, is_unordered(options.durability))?;
-        let (pending, sequence) = (Arc::new(Pending::new()), Arc::new(AtomicU64::new(newest)));
+        let (in_flight, sequence) = (Arc::new(InFlight::new()), Arc::new(AtomicU64::new(newest)));
         // How many there are on devices that crashed nobody knows.
-        pending.keep_tombstones(if is_clean { 0 } else { TOMBSTONES });
+        in_flight.keep_tombstones(if is_clean { 0 } else { TOMBSTONES });
         let owners = Arc::new(Owners::new(&record.owners));
         let has_guests = record.has_guests || !record.moving.is_empty();
         let (watermark, horizon) = (record.watermark, record.horizon);
-        let uncertain = Uncertainty::new(record.uncertain.clone());
+        let lost_ranges = LostRanges::new(record.lost_ranges.clone());
         let rules = rules_of(&record, options);
         let primaries = record.primaries.clone();
         let shared = Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
             let groups = by_group(found).into_iter().map(|(number, devices)| {
-                let (pending, sequence) = (Arc::clone(&pending), Arc::clone(&sequence));
+                let (in_flight, sequence) = (Arc::clone(&in_flight), Arc::clone(&sequence));
                 let devices = (devices, primaries[usize::from(number)]);
-                assemble_group(weak, number, devices, (pending, sequence, rules))
+                assemble_group(weak, number, devices, (in_flight, sequence, rules))
             });
             let groups: Result<Vec<Arc<Group>>> = groups.collect();
             let (groups, failure) = match groups {
@@ -230,7 +230,7 @@ impl Matrix {
                 moves: RwLock::new(()),
                 has_guests: AtomicBool::new(has_guests),
                 filling: Mutex::new(()),
-                pending: Arc::clone(&pending),
+                in_flight: Arc::clone(&in_flight),
                 sequence: Arc::clone(&sequence),
                 is_empty: AtomicBool::new(false),
                 keeps_from: options.keeps_filters_from,
@@ -248,7 +248,7 @@ impl Matrix {
                 interrupted: AtomicBool::new(false),
                 occupied: Mutex::default(),
                 horizon: AtomicU64::new(horizon),
-                uncertain,
+                lost_ranges,
                 counters: Counters::default(),
                 filter_resize: ResizeThread::default(),
                 failure: Mutex::new(failure),
@@ -307,8 +307,8 @@ fn by_group(found: BTreeMap<Position, Found>) -> BTreeMap<u16, Vec<Arc<Device>>>
     for (position, device) in found {
         // By their numbers, since the map is sorted; a place without a device has none.
         let devices = by_group.entry(position.group).or_default();
-        let Found { engine, belief, .. } = device;
-        devices.push(Arc::new(Device::new(position.device, Checked { engine, belief })));
+        let Found { engine, fault_guard, .. } = device;
+        devices.push(Arc::new(Device::new(position.device, Guarded { engine, fault_guard })));
     }
     by_group
 }
@@ -317,7 +317,7 @@ fn by_group(found: BTreeMap<Position, Found>) -> BTreeMap<u16, Vec<Arc<Device>>>
 enum Seen {
     Device(Box<Found>),
     /// No device of a matrix, and why; what is there, if it can be used.
-    Blank(Error, Option<Checked>),
+    Blank(Error, Option<Guarded>),
     /// It cannot be read: as if it were not there. Its peers have what it had, or the matrix is
     /// refused.
     Damaged(String),
@@ -328,7 +328,7 @@ enum Seen {
 /// # Errors
 /// If it may be sound and cannot be used now.
 fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
-    let opened = rack.open(place, &clock.source()).and_then(believed);
+    let opened = rack.open(place, &clock.source()).and_then(guarded);
     let with_record = opened.and_then(|checked| {
         let engine = &*checked.engine;
         let record = MembershipRecord::read(engine)?;
@@ -337,9 +337,9 @@ fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
         Ok((checked, record))
     });
     match with_record {
-        Ok((Checked { engine, belief }, Some(record))) => {
+        Ok((Guarded { engine, fault_guard }, Some(record))) => {
             clock.raise(engine.now());
-            Ok(Seen::Device(Box::new(Found { engine, belief, record })))
+            Ok(Seen::Device(Box::new(Found { engine, fault_guard, record })))
         }
         Ok((checked, None)) => {
             let what = format!("the device at {place} belongs to no matrix: take it out");
@@ -355,7 +355,7 @@ fn look(rack: &dyn Rack, place: Position, clock: &Arc<Clock>) -> Result<Seen> {
 }
 
 /// What is said of a directory without a single device of a matrix.
-fn nothing_made(blank: Vec<(Position, Error, Option<Checked>)>) -> Error {
+fn nothing_made(blank: Vec<(Position, Error, Option<Guarded>)>) -> Error {
     let mut first = None;
     for (place, error, engine) in blank {
         if engine.is_none() && !matches!(error, Error::NotAPool(_)) {
@@ -399,7 +399,7 @@ fn begun(
         // now on is newer.
         newest += UNSEEN;
     }
-    record.uncertain.iter_mut().for_each(|it| it.end(newest));
+    record.lost_ranges.iter_mut().for_each(|it| it.end(newest));
     record.is_relaxed = is_unordered;
     record.epoch += 1;
     let write_all = |record: &MembershipRecord| {

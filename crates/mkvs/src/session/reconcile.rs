@@ -11,7 +11,7 @@
 
 use super::unsure::Unsure;
 use crate::device::decision::{Decided, is_damage, is_failure};
-use crate::membership::lost_ranges::{Uncertain, just};
+use crate::membership::lost_ranges::{LostRange, just};
 use crate::membership::quorum::Quorum;
 use crate::membership::rack::Found;
 use crate::membership::record::MembershipRecord;
@@ -20,7 +20,8 @@ use crate::shape::position::Devices;
 use crate::shape::position::is_reserved;
 use crate::shape::position::{Ack, Position};
 use coreplane_engine::{
-    Change, Doubt, Engine, Entry, Error, Hurt, Outcome, Progress, Result, Visibility, WriteOptions,
+    Change, DamagedKey, Engine, Entry, Error, KeyRange, Outcome, Progress, Result, Visibility,
+    WriteOptions,
 };
 use coreplane_pmem::mutant;
 use std::collections::{BTreeMap, HashMap};
@@ -119,9 +120,9 @@ pub(super) fn no_space(position: Position) -> Error {
 #[derive(Default)]
 struct Lost {
     /// Of these keys nobody knows what there was.
-    doubts: Vec<Doubt>,
+    doubts: Vec<KeyRange>,
     /// Of one of these keys each there was something that no other has, with this sequence.
-    hurt: Vec<Hurt>,
+    hurt: Vec<DamagedKey>,
     /// The greatest sequence of what some member cannot show.
     greatest: u64,
 }
@@ -143,11 +144,11 @@ pub(crate) fn reconcile(
         leave_out(position, found, record)?;
     }
     let Lost { doubts, hurt, greatest } = lost;
-    record.uncertain.extend(doubts.into_iter().map(|doubt| Uncertain::new(group, doubt)));
-    for Hurt { within, sequence } in hurt {
+    record.lost_ranges.extend(doubts.into_iter().map(|doubt| LostRange::new(group, doubt)));
+    for DamagedKey { within, sequence } in hurt {
         // It may have been hurt when the matrix was opened before.
-        if !record.uncertain.iter().any(|it| it.covers(group, &within, sequence)) {
-            record.uncertain.push(Uncertain::new(group, within));
+        if !record.lost_ranges.iter().any(|it| it.covers(group, &within, sequence)) {
+            record.lost_ranges.push(LostRange::new(group, within));
         }
     }
     Ok(greatest)
@@ -281,7 +282,7 @@ impl<'f> Members<'f> {
     }
 }
 
-/// What may be lost is: of keys that are uncertain by themselves all members have from here on what one has
+/// What may be lost is: of keys that are lost_ranges by themselves all members have from here on what one has
 /// that is whole, and what was lost up to a sequence is not missed again.
 ///
 /// # Errors
@@ -291,8 +292,8 @@ pub(crate) fn accept(
     record: &mut MembershipRecord,
     lost: u64,
 ) -> Result<()> {
-    for uncertain in std::mem::take(&mut record.uncertain) {
-        let Some((group, key)) = uncertain.key() else { continue };
+    for lost_ranges in std::mem::take(&mut record.lost_ranges) {
+        let Some((group, key)) = lost_ranges.key() else { continue };
         let mut members = Members::of(found, record, group);
         if let Some(source) = members.sound(Devices::MAX, key)? {
             let source = Arc::clone(&source.engine);
@@ -341,17 +342,17 @@ fn reconcile_members(
         }
         other => other?,
     };
-    let doubts: Vec<Doubt> = unsure.ranges.iter().map(|(_, doubt)| doubt.clone()).collect();
+    let doubts: Vec<KeyRange> = unsure.ranges.iter().map(|(_, doubt)| doubt.clone()).collect();
     let mut hurt = Vec::new();
     for (position, device) in &members.all {
-        for it in hurt_since(&*device.engine, since)? {
+        for it in damaged_keys_since(&*device.engine, since)? {
             lost.greatest = lost.greatest.max(it.sequence);
             unsure.add(position.device, it.within.clone());
             hurt.push((**position, it));
         }
     }
     let all = members.set();
-    let is_sure = |range: &Doubt| quorum.suffices(all & !unsure.overlapping(range));
+    let is_sure = |range: &KeyRange| quorum.suffices(all & !unsure.overlapping(range));
     lost.doubts = doubts.into_iter().filter(|doubt| !is_sure(doubt)).collect();
     let (total, mut proven) = (newest.len() as u64, Vec::new());
     for (done, (key, (sequence, has))) in (0..).zip(newest) {
@@ -366,17 +367,17 @@ fn reconcile_members(
             continue;
         }
         lost.greatest = lost.greatest.max(sequence);
-        if record.uncertain.iter().any(|it| it.is_about(group, &key, sequence)) {
+        if record.lost_ranges.iter().any(|it| it.is_about(group, &key, sequence)) {
             // Nobody is told what others have of it, as before.
         } else if let Some(source) = members.sure_of(has, (since, quorum, &unsure), &key)? {
             let source = Arc::clone(&source.engine);
             members.give_anew(all, &*source, &key)?;
         } else if !quorum.suffices(all & !has & !unsure.of_key(&key)) {
-            lost.hurt.push(Hurt { within: just(&key), sequence });
+            lost.hurt.push(DamagedKey { within: just(&key), sequence });
         }
     }
     // What another has, too, is known.
-    let is_proven = |at: &Position, it: &Hurt| {
+    let is_proven = |at: &Position, it: &DamagedKey| {
         let known = |(other, key, sequence): &(Position, Vec<u8>, u64)| {
             other == at && *sequence == it.sequence && is_within(&it.within, key)
         };
@@ -388,8 +389,8 @@ fn reconcile_members(
 }
 
 /// The keys of a device that it cannot show and that are newer than a watermark, if there is one.
-fn hurt_since(engine: &dyn Engine, since: Option<u64>) -> Result<Vec<Hurt>> {
-    engine.hurt_since(since.unwrap_or(engine.tombstone_horizon()))
+fn damaged_keys_since(engine: &dyn Engine, since: Option<u64>) -> Result<Vec<DamagedKey>> {
+    engine.damaged_keys_since(since.unwrap_or(engine.tombstone_horizon()))
 }
 
 /// Of each key the newest sequence, and who has it.
@@ -424,7 +425,8 @@ fn newest_since(
             if !is_damage(&error) {
                 return Err(error);
             }
-            (doubts, is_hurt) = (engine.doubts()?, !engine.hurt_since(from)?.is_empty());
+            (doubts, is_hurt) =
+                (engine.lost_ranges()?, !engine.damaged_keys_since(from)?.is_empty());
             if doubts.is_empty() && !is_hurt {
                 return Err(error);
             }

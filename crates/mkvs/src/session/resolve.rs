@@ -13,14 +13,14 @@
 //!    met ([`Quorum`](super::quorum::Quorum)).
 //!
 //! If something may be lost the matrix is refused, unless that is accepted. Then the missing devices must not be
-//! believed any more: they may have gone on without those that are here, or been written to since. So their places
+//! guarded any more: they may have gone on without those that are here, or been written to since. So their places
 //! get new identities and the matrix an epoch that no other line of it reaches: a device that comes back is "replaced
 //! by another", whichever has the higher epoch, and only a fresh one can take its place.
 
 use crate::matrix::intent::Intent;
 use crate::membership::loss::{Loss, names};
 use crate::membership::rack::{Found, drawn};
-use crate::membership::record::{Member, MembershipRecord, Standing};
+use crate::membership::record::{Member, MemberState, MembershipRecord};
 use crate::shape::position::Devices;
 use crate::shape::position::Position;
 use coreplane_engine::{Error, Result};
@@ -155,9 +155,9 @@ fn is_outdated(
     let own = &device.record;
     let was_current = own.is_current(position);
     let is_its = match record.member(position).map(|it| it.standing) {
-        Some(Standing::Current) => true,
-        Some(Standing::Joining) => was_current,
-        Some(Standing::Absent) | None => false,
+        Some(MemberState::Current) => true,
+        Some(MemberState::Joining) => was_current,
+        Some(MemberState::Absent) | None => false,
     };
     let identity = record.member(position).map(|it| it.identity.as_str());
     is_its
@@ -208,7 +208,7 @@ pub(crate) fn resolve(
     }
     for at in &away {
         let is_filled = outdated.contains_key(at);
-        record.stand(*at, if is_filled { Standing::Joining } else { Standing::Absent });
+        record.stand(*at, if is_filled { MemberState::Joining } else { MemberState::Absent });
     }
     if what == Some(UNPROVEN) {
         missing.iter().for_each(|at| banish(&mut record, *at));
@@ -253,11 +253,11 @@ fn check_identities(found: &BTreeMap<Position, Found>, record: &MembershipRecord
     Ok(())
 }
 
-/// Whoever comes back there is not believed.
+/// Whoever comes back there is not guarded.
 fn banish(record: &mut MembershipRecord, position: Position) {
     let group = record.members.get_mut(usize::from(position.group));
     if let Some(member) = group.and_then(|it| it.get_mut(usize::from(position.device))) {
-        *member = Member { identity: drawn(), standing: Standing::Absent };
+        *member = Member { identity: drawn(), standing: MemberState::Absent };
     }
 }
 
@@ -270,7 +270,7 @@ fn promote(
 ) -> Result<Loss> {
     // One that was being filled has a part of everything, of which nobody knows which.
     let is_whole = |at: &Position| {
-        record.member(*at).is_some_and(|member| member.standing == Standing::Absent)
+        record.member(*at).is_some_and(|member| member.standing == MemberState::Absent)
     };
     let stale = found.iter().filter(|(at, _)| at.group == group && is_whole(at));
     let newest = stale.max_by_key(|(_, device)| (device.record.epoch, device.record.watermark));
@@ -290,7 +290,7 @@ fn promote(
     // What it was about to do then its peers have done since, or taken back.
     Intent::drop_all(&*device.engine)?;
     missing.iter().for_each(|at| banish(record, *at));
-    record.stand(position, Standing::Current);
+    record.stand(position, MemberState::Current);
     record.name_primary(group, position.device);
     // It may have keys that have moved away since, and sequences are to be above those of the others.
     (record.has_guests, record.is_clean) = (true, false);

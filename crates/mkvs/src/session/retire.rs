@@ -4,7 +4,7 @@
 //! any more retires it: from then on it is absent, as if it had failed, and a fresh one can take its place.
 //! The matrix keeps no hold of it ([`device`](crate::device)): its disk can be taken out.
 
-use crate::matrix::engine::Matrix;
+use crate::matrix::Matrix;
 use crate::shape::position::Position;
 use coreplane_engine::{Backing, Error, Result};
 use std::sync::Arc;

@@ -2,16 +2,16 @@
 
 use crate::membership::lost_ranges::just;
 use crate::shape::position::Devices;
-use coreplane_engine::Doubt;
+use coreplane_engine::KeyRange;
 
 /// What members cannot show, and which of them.
 #[derive(Default)]
 pub(super) struct Unsure {
-    pub(super) ranges: Vec<(Devices, Doubt)>,
+    pub(super) ranges: Vec<(Devices, KeyRange)>,
 }
 
 impl Unsure {
-    pub(super) fn add(&mut self, device: u8, range: Doubt) {
+    pub(super) fn add(&mut self, device: u8, range: KeyRange) {
         self.ranges.push((1 << device, range));
     }
 
@@ -21,10 +21,10 @@ impl Unsure {
     }
 
     /// Those that may lack what they had of some key of a range.
-    pub(super) fn overlapping(&self, Doubt { start, end }: &Doubt) -> Devices {
+    pub(super) fn overlapping(&self, KeyRange { start, end }: &KeyRange) -> Devices {
         let ends_before =
             |end: &Option<Vec<u8>>, start: &Vec<u8>| end.as_ref().is_some_and(|end| end <= start);
-        let overlaps = |it: &&(Devices, Doubt)| {
+        let overlaps = |it: &&(Devices, KeyRange)| {
             !ends_before(&it.1.end, start) && !ends_before(end, &it.1.start)
         };
         self.ranges.iter().filter(overlaps).fold(0, |set, (device, _)| set | device)

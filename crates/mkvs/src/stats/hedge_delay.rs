@@ -2,7 +2,7 @@
 //!
 //! # Expected
 //!
-//! The *patience* with a device is the time after which a read is late: four times as long as half of
+//! The *hedge_delay* with a device is the time after which a read is late: four times as long as half of
 //! all reads take. The median is a running estimate: what is above raises it by a share, what is below
 //! lowers it by the same. So stalls, however long, are not remembered as what is to be expected, nor
 //! is a moment in which all was late.
@@ -22,11 +22,11 @@ use coreplane_engine::Latency;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The bounds of the patience: below the first, waking another device costs more than it can save.
+/// The bounds of the hedge_delay: below the first, waking another device costs more than it can save.
 const PATIENCE_MIN: u64 = 50_000;
 const PATIENCE_MAX: u64 = 10_000_000;
 
-/// The patience in medians.
+/// The hedge_delay in medians.
 const MEDIANS: u64 = 4;
 
 /// One in so many reads may go to another device since it is late here, beside the first ones.
@@ -69,7 +69,7 @@ pub(crate) struct Pace {
     pub(crate) puts: Times,
 }
 
-/// What became of a read in a race.
+/// What became of a read in a hedged read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Won,
@@ -103,9 +103,9 @@ impl Pace {
     }
 
     /// How long a read may take.
-    pub(crate) fn patience(&self) -> Duration {
-        let patience = MEDIANS * self.median.load(Ordering::Relaxed);
-        Duration::from_nanos(patience.clamp(PATIENCE_MIN, PATIENCE_MAX))
+    pub(crate) fn hedge_delay(&self) -> Duration {
+        let hedge_delay = MEDIANS * self.median.load(Ordering::Relaxed);
+        Duration::from_nanos(hedge_delay.clamp(PATIENCE_MIN, PATIENCE_MAX))
     }
 
     /// Reads that the processor has taken from its ring.
@@ -209,12 +209,12 @@ impl Pace {
         let served = get(&self.reads).saturating_sub(get(&self.cancelled));
         [
             ("ring_reads", get(&self.reads)),
-            ("race_wins", get(&self.wins)),
-            ("race_losses", get(&self.losses)),
-            ("race_cancelled", get(&self.cancelled)),
+            ("hedge_wins", get(&self.wins)),
+            ("hedge_losses", get(&self.losses)),
+            ("hedge_cancelled", get(&self.cancelled)),
             ("hedges", get(&self.hedges)),
             ("ring_read_mean_ns", get(&self.spent).checked_div(served).unwrap_or(0)),
-            ("patience_ns", self.patience().as_nanos() as u64),
+            ("hedge_delay_ns", self.hedge_delay().as_nanos() as u64),
             ("unsteady", u64::from(self.is_unsteady())),
         ]
     }
@@ -252,11 +252,11 @@ mod tests {
             // Evenly from 0 to 2 ms, in no order.
             served(&pace, Duration::from_micros(number * 7919 % 2000));
         }
-        let patience = pace.patience();
+        let hedge_delay = pace.hedge_delay();
         let bounds = Duration::from_micros(2000)..Duration::from_micros(7000);
-        assert!(bounds.contains(&patience), "{patience:?}");
+        assert!(bounds.contains(&hedge_delay), "{hedge_delay:?}");
         served(&pace, Duration::from_millis(500));
-        assert!(pace.patience() < patience * 11 / 10, "one stall is one read that is late");
+        assert!(pace.hedge_delay() < hedge_delay * 11 / 10, "one stall is one read that is late");
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
         pace.note(End::Cancelled, Instant::now(), Instant::now());
         assert!(!pace.is_late());
         let figures = pace.figures();
-        for told in [("ring_reads", 1), ("race_cancelled", 1), ("ring_read_mean_ns", 0)] {
+        for told in [("ring_reads", 1), ("hedge_cancelled", 1), ("ring_read_mean_ns", 0)] {
             assert!(figures.contains(&told), "{figures:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! What is done to a device while it is in use: it is pulled out, stalls, falls behind, is full, or
 //! forgets what it was told.
 
-use coreplane_engine::around::{Around, Call};
+use coreplane_engine::interceptor::{Call, Interceptor};
 use coreplane_engine::{Batch, Brief, Change, Engine, Error, Outcome, Result, Ticket, Written};
 use coreplane_pmem::spin::{self, Backoff};
 use parking_lot::{Mutex, MutexGuard};
@@ -183,7 +183,7 @@ impl Drop for Let<'_> {
     }
 }
 
-impl Around for Gate {
+impl Interceptor for Gate {
     type Held<'a> = Let<'a>;
 
     fn begin(&self, call: Call<'_>) -> Result<Let<'_>> {

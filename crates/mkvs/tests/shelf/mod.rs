@@ -5,7 +5,7 @@ pub(crate) mod gate;
 pub(crate) mod sample;
 
 use coreplane_bptree::Bptree;
-use coreplane_engine::around::Surrounded;
+use coreplane_engine::interceptor::Intercepted;
 use coreplane_engine::{Engine, Error, Result};
 use coreplane_mkvs::{Position, Rack, TimeSource};
 use coreplane_pmem::MediaChoice;
@@ -147,7 +147,7 @@ impl Shelf {
         let gate = Arc::new(Gate::powered_by(self.power(), Arc::clone(&self.holds_filters)));
         self.gates.lock().expect("lock").insert(place, Arc::clone(&gate));
         self.engines.lock().expect("lock").insert(place, Arc::downgrade(&engine));
-        Arc::new(Surrounded { engine, around: gate })
+        Arc::new(Intercepted { engine, around: gate })
     }
 }
 

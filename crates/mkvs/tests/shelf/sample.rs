@@ -2,7 +2,7 @@
 
 use super::{Kind, Shelf};
 use coreplane_engine::{Engine, Error, WriteOptions};
-use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape, Standing};
+use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
 
 /// A place.
 pub(crate) fn at(group: u16, device: u8) -> Position {
@@ -31,8 +31,8 @@ pub(crate) fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
     matrix.put(key, value, &WriteOptions::default()).expect("put");
 }
 
-pub(crate) fn standing(matrix: &Matrix, position: Position) -> Standing {
-    matrix.standings().into_iter().find(|(at, _)| *at == position).expect("a device").1
+pub(crate) fn standing(matrix: &Matrix, position: Position) -> MemberState {
+    matrix.member_states().into_iter().find(|(at, _)| *at == position).expect("a device").1
 }
 
 /// A matrix with a hundred keys that was killed.

@@ -21,7 +21,7 @@ pub(crate) use survivors::{Contents, Left};
 use crate::scale::scaled;
 use crate::shelf::Kind;
 use coreplane_engine::{Durability, Engine, Horizon, UnixMillis, WriteOptions};
-use coreplane_mkvs::{Ack, FillOptions, Matrix, Options, Position, Shape, Standing, TimeSource};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Shape, TimeSource};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{Call, History, Run, Sim, SimOptions, Subject};
 use std::sync::Arc;
@@ -185,7 +185,7 @@ impl Story {
     /// What is done to the matrix itself, with others at work.
     fn change(&self, run: &Run<'_, Op>, matrix: &Matrix, rack: &SimRack) {
         let is_fresh = self.change == Change::Replaced { is_fresh: true };
-        let options = FillOptions { is_fresh, ..FillOptions::default() };
+        let options = CopyOptions { is_fresh, ..CopyOptions::default() };
         match (self.change, self.pulls) {
             (Change::GroupAdded, _) => {
                 rack.be_prompt();
@@ -195,7 +195,7 @@ impl Story {
             (Change::Replaced { .. }, Some(position)) => {
                 rack.gate(position).is_out.store(false, Ordering::SeqCst);
                 // Perhaps nobody has noticed that it was gone.
-                if !matrix.standings().contains(&(position, Standing::Current)) {
+                if !matrix.member_states().contains(&(position, MemberState::Current)) {
                     let replace = || matrix.replace(rack, position, &options, &|_| {});
                     run.acknowledged(Op::Fill, || replace().expect("replace a device"));
                 }
@@ -206,9 +206,9 @@ impl Story {
 
     /// Goes on with what was cut off.
     fn go_on(&self, matrix: &Matrix, rack: &SimRack) -> coreplane_engine::Result<()> {
-        let options = FillOptions::default();
-        for (position, standing) in matrix.standings() {
-            if standing != Standing::Current {
+        let options = CopyOptions::default();
+        for (position, standing) in matrix.member_states() {
+            if standing != MemberState::Current {
                 matrix.replace(rack, position, &options, &|_| {})?;
             }
         }
@@ -361,8 +361,8 @@ impl Subject for Story {
             && (self.pulls.is_none() || self.goes_on())
             && !(self.leaves_full_out() || self.is_tight)
         {
-            let standings = matrix.standings();
-            if standings.iter().any(|(_, standing)| *standing != Standing::Current) {
+            let standings = matrix.member_states();
+            if standings.iter().any(|(_, standing)| *standing != MemberState::Current) {
                 return Err(format!("not all are current: {standings:?}"));
             }
             if self.goes_on() && matrix.is_moving() {

@@ -4,7 +4,7 @@ use super::{Draw, NOW};
 use crate::shelf::Kind;
 use crate::shelf::gate::Gate;
 use coreplane_bptree::Bptree;
-use coreplane_engine::around::Surrounded;
+use coreplane_engine::interceptor::Intercepted;
 use coreplane_engine::{Engine, Error, Result};
 use coreplane_mkvs::{Ack, Position, Rack, Shape, TimeSource};
 use coreplane_pmem::{Claim, Durable, Space};
@@ -135,7 +135,7 @@ impl SimRack {
     }
 
     fn gated(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
-        Arc::new(Surrounded { engine, around: Arc::clone(&self.gates[self.number(place)]) })
+        Arc::new(Intercepted { engine, around: Arc::clone(&self.gates[self.number(place)]) })
     }
 }
 

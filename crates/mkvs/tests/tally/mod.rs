@@ -95,10 +95,10 @@ impl Tally {
     pub(crate) fn count_races(&self, matrix: &Matrix) {
         let stats = matrix.stats();
         let counters = [
-            ("matrix_race_wins", &self.wins),
+            ("matrix_hedge_wins", &self.wins),
             ("matrix_hedges", &self.hedges),
-            ("matrix_race_losses", &self.losses),
-            ("matrix_race_cancelled", &self.cancelled),
+            ("matrix_hedge_losses", &self.losses),
+            ("matrix_hedge_cancelled", &self.cancelled),
         ];
         for (name, counter) in counters {
             add(counter, stats.figure(name).expect("a figure"));

@@ -14,7 +14,7 @@ mod prefetch;
 mod prepare;
 mod probe;
 mod recovery;
-mod retiring;
+mod retirement;
 mod roles;
 pub(crate) mod rounds;
 mod sync;

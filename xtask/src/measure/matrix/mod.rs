@@ -19,7 +19,7 @@ use super::child;
 use super::flags::Flags;
 use super::mount::Mount;
 use super::record::Record;
-use super::running::{MEMCACHED, REDIS, Running, free_port};
+use super::server_process::{MEMCACHED, REDIS, ServerProcess, free_port};
 use super::{Binaries, Rounds};
 use crate::Outcome;
 use crate::install::{apt_install, have};
@@ -342,7 +342,7 @@ impl Bench {
         lines
     }
 
-    fn serve(&self, system: &str, place: &PathBuf) -> Outcome<Running> {
+    fn serve(&self, system: &str, place: &PathBuf) -> Outcome<ServerProcess> {
         let port = free_port()?;
         let port_text = port.to_string();
         let mut command = match system {
@@ -367,7 +367,7 @@ impl Bench {
             }
         };
         let greeting = if system == "memcached" { MEMCACHED } else { REDIS };
-        Running::start(&mut command, port, greeting)
+        ServerProcess::start(&mut command, port, greeting)
     }
 }
 

@@ -1,11 +1,11 @@
 //! A key that devices compete for.
 //!
-//! Only devices that have the newest of the key take part ([`pending`](crate::in_flight)).
+//! Only devices that have the newest of the key take part ([`in_flight`](crate::in_flight)).
 //!
-//! A caller's races are used again, unless a device that is late still has one: then it lies with
+//! A caller's hedged reads are used again, unless a device that is late still has one: then it lies with
 //! that device until it comes to it.
 
-use super::{Question, Race, run};
+use super::{HedgedRead, Question, run};
 use crate::device::record_copy::RecordCopy;
 use crate::device::{Device, Scratch};
 use crate::group::Group;
@@ -15,7 +15,7 @@ use coreplane_engine::{Found, Record, Result, Ticket};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Races that a thread keeps.
+/// Hedged reads that a thread keeps.
 const KEPT: usize = 8;
 
 /// A key.
@@ -48,11 +48,11 @@ impl Question for Lookup {
 }
 
 thread_local! {
-    static RACES: RefCell<Vec<Arc<Race<Lookup>>>> = const { RefCell::new(Vec::new()) };
+    static RACES: RefCell<Vec<Arc<HedgedRead<Lookup>>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A race of this thread, for a key.
-fn begin(group: &Arc<Group>, hash: u64, key: &[u8]) -> Arc<Race<Lookup>> {
+fn begin(group: &Arc<Group>, hash: u64, key: &[u8]) -> Arc<HedgedRead<Lookup>> {
     let mut race = RACES.with_borrow_mut(|races| {
         let at = races.iter_mut().position(|race| Arc::get_mut(race).is_some());
         at.map(|at| races.swap_remove(at))
@@ -70,7 +70,7 @@ fn begin(group: &Arc<Group>, hash: u64, key: &[u8]) -> Arc<Race<Lookup>> {
         }
         None => race = None,
     }
-    race.unwrap_or_else(|| Arc::new(Race::new(Lookup { hash, key: key.to_vec() }, group)))
+    race.unwrap_or_else(|| Arc::new(HedgedRead::new(Lookup { hash, key: key.to_vec() }, group)))
 }
 
 /// Reads a key through the rings: on `first`, and, if it is late and `is_hedged`, on others; what was

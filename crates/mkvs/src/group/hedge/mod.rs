@@ -1,7 +1,7 @@
 //! Competition: a read that several devices are asked for, of which the first answer counts.
 //!
 //! ```text
-//!   caller ─▶ ring of one device ─ ─ ─ patience ─ ─ ─▶ ring of another, if the first is late
+//!   caller ─▶ ring of one device ─ ─ ─ hedge_delay ─ ─ ─▶ ring of another, if the first is late
 //!      ▲                                                   │
 //!      └──── answer ◀── first ────────────────────────────┘      the loser's is dropped; if it has
 //!                                                                 not begun it does not begin
@@ -31,7 +31,7 @@ use std::sync::{Arc, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Looks at a race before its caller sleeps.
+/// Looks at a hedged read before its caller sleeps.
 const SPINS: u32 = 50;
 
 /// How long a caller sleeps before it looks whether anybody is left to answer.
@@ -70,9 +70,9 @@ struct Finish<A> {
 
 /// A read.
 #[derive(Debug)]
-pub(crate) struct Race<Q: Question> {
+pub(crate) struct HedgedRead<Q: Question> {
     question: Q,
-    /// Weak: a race that lies in a ring keeps no group, and no thread does for the next race.
+    /// Weak: a hedged read that lies in a ring keeps no group, and no thread does for the next race.
     group: Weak<Group>,
     caller: Thread,
     finish: Mutex<Finish<Q::Answer>>,
@@ -82,7 +82,7 @@ pub(crate) struct Race<Q: Question> {
     news: AtomicU32,
 }
 
-impl<Q: Question> Race<Q> {
+impl<Q: Question> HedgedRead<Q> {
     /// A race of this thread.
     pub(crate) fn new(question: Q, group: &Arc<Group>) -> Self {
         Self {
@@ -149,7 +149,7 @@ impl<Q: Question> Race<Q> {
     }
 }
 
-impl<Q: Question> Asked for Race<Q> {
+impl<Q: Question> Asked for HedgedRead<Q> {
     fn run(&self, device: &Device, asked_at: Instant, scratch: &mut Scratch) {
         let begun_at = Instant::now();
         let group = self.group.upgrade().filter(|_| !self.is_over.load(Ordering::Acquire));
@@ -172,7 +172,7 @@ impl<Q: Question> Asked for Race<Q> {
 /// Devices that are asked.
 struct Field<'g, Q: Question> {
     group: &'g Arc<Group>,
-    race: &'g Arc<Race<Q>>,
+    race: &'g Arc<HedgedRead<Q>>,
     /// All that were asked, and how many of them have not passed.
     asked: u32,
     running: u32,
@@ -219,7 +219,7 @@ impl<Q: Question> Field<'_, Q> {
 fn run<Q: Question>(
     group: &Arc<Group>,
     first: &Arc<Device>,
-    race: &Arc<Race<Q>>,
+    race: &Arc<HedgedRead<Q>>,
     is_hedged: bool,
 ) -> Result<bool> {
     let mut field = Field { group, race, asked: 0, running: 0 };
@@ -227,7 +227,7 @@ fn run<Q: Question>(
         return Ok(false);
     }
     let mut late =
-        is_hedged.then(|| (Arc::clone(first), Instant::now() + Q::pace(first).patience()));
+        is_hedged.then(|| (Arc::clone(first), Instant::now() + Q::pace(first).hedge_delay()));
     let mut known = 0;
     loop {
         let look = Instant::now() + LOOK;
@@ -248,8 +248,8 @@ fn run<Q: Question>(
             let next = if may_ask { field.next()?.cloned() } else { None };
             late = next.and_then(|next| {
                 Q::pace(&next).note_hedge();
-                let patience = Q::pace(&next).patience();
-                field.ask(&next).then(|| (next, Instant::now() + patience))
+                let hedge_delay = Q::pace(&next).hedge_delay();
+                field.ask(&next).then(|| (next, Instant::now() + hedge_delay))
             });
         } else if field.is_abandoned() {
             return Ok(false);

@@ -5,7 +5,7 @@
 //! has come to it, and none has begun since when it is through. So while the primary stalls, a scan goes on
 //! unless somebody writes, who waits for the primary too.
 
-use super::{Question, Race, run};
+use super::{HedgedRead, Question, run};
 use crate::device::stretch::{Bounds, Stretch};
 use crate::device::{Device, Scratch};
 use crate::group::Group;
@@ -47,20 +47,20 @@ impl Question for Span {
     fn look(&self, (group, device): (&Group, &Device), found: &mut Stretch) -> Result<bool> {
         let is_member = |now: Moment| now.members() & 1 << device.number != 0;
         if device.number == self.primary {
-            if group.standings.now() != self.settled || !group.is_there(device) {
+            if group.states.now() != self.settled || !group.is_there(device) {
                 return Ok(false);
             }
             return self.fetch((group, device), found).map(|()| true);
         }
         let of_group = |hash| self.owners.of(hash).owner() == usize::from(group.number);
         for _ in 0..READS {
-            let now = group.standings.now();
+            let now = group.states.now();
             if !is_member(now) || !group.is_there(device) {
                 return Ok(false);
             }
-            let Some(level) = group.pending.level(device.number, of_group) else { continue };
+            let Some(level) = group.in_flight.level(device.number, of_group) else { continue };
             self.fetch((group, device), found)?;
-            if group.pending.is_level_since(&level) && group.standings.now() == now {
+            if group.in_flight.is_level_since(&level) && group.states.now() == now {
                 return Ok(true);
             }
         }
@@ -95,7 +95,8 @@ pub(crate) fn read(
     let ask = |first: &Arc<Device>, found: &mut Stretch| {
         let (start, end) = (start.to_vec(), end.map(<[u8]>::to_vec));
         let (owners, primary) = (Arc::clone(owners), primary.number);
-        let race = Race::new(Span { owners, start, end, reverse, count, primary, settled }, group);
+        let race =
+            HedgedRead::new(Span { owners, start, end, reverse, count, primary, settled }, group);
         let race = Arc::new(race);
         let is_answered = run(group, first, &race, group.competes());
         std::mem::swap(found, &mut race.end().answer);

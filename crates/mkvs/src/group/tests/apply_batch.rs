@@ -5,8 +5,8 @@ use crate::device::Device;
 use crate::filter::hash_of;
 use crate::group::Demote;
 use crate::group::Group;
-use crate::in_flight::Pending;
-use coreplane_engine::around::{Around, Call, Surrounded};
+use crate::in_flight::InFlight;
+use coreplane_engine::interceptor::{Call, Intercepted, Interceptor};
 use coreplane_engine::{Engine, Error, Result, WriteOptions};
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ struct Gates {
     refuses_care: AtomicBool,
 }
 
-impl Around for Gates {
+impl Interceptor for Gates {
     type Held<'a> = ();
 
     fn begin(&self, call: Call<'_>) -> Result<()> {
@@ -52,9 +52,9 @@ fn wait_until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// A pair, the second of which has made some keys, one more than a lot; the first of the others is
+/// A pair, the second of which has made some keys, one more than an apply batch; the first of the others is
 /// made, and they wait for being made durable.
-fn held(directory: &tempfile::TempDir, demote: Demote) -> (Arc<Group>, Arc<Pending>, Arc<Gates>) {
+fn held(directory: &tempfile::TempDir, demote: Demote) -> (Arc<Group>, Arc<InFlight>, Arc<Gates>) {
     let engine = |number: u8| -> Arc<dyn Engine> {
         let path = directory.path().join(number.to_string());
         let (media, options) = (coreplane_pmem::MediaChoice::Auto, Options::default());
@@ -63,21 +63,21 @@ fn held(directory: &tempfile::TempDir, demote: Demote) -> (Arc<Group>, Arc<Pendi
         Arc::new(made.expect("create"))
     };
     let gates = Arc::new(Gates::default());
-    let follows = Arc::new(Surrounded { engine: engine(0), around: Arc::clone(&gates) });
-    let pending = Arc::new(Pending::new());
-    let group = pair([follows, engine(1)], &pending, demote);
+    let follows = Arc::new(Intercepted { engine: engine(0), around: Arc::clone(&gates) });
+    let in_flight = Arc::new(InFlight::new());
+    let group = pair([follows, engine(1)], &in_flight, demote);
     gates.holds_puts.store(true, Ordering::SeqCst);
     gates.holds_care.store(true, Ordering::SeqCst);
     for key in 0..=KEYS {
         let options = WriteOptions::default();
-        assert!(group.put_plainly(hash_of(&[key]), (&[key], b"value"), &options).is_some());
+        assert!(group.put_fast(hash_of(&[key]), (&[key], b"value"), &options).is_some());
         // The first is taken out of the ring before the others come into it.
         wait_until(|| gates.puts.load(Ordering::SeqCst) == 1);
     }
     gates.holds_puts.store(false, Ordering::SeqCst);
     wait_until(|| gates.care.load(Ordering::SeqCst) == 1);
     assert_eq!(gates.puts.load(Ordering::SeqCst), u64::from(KEYS) + 1, "all were made");
-    (group, pending, gates)
+    (group, in_flight, gates)
 }
 
 fn directory() -> tempfile::TempDir {
@@ -87,9 +87,9 @@ fn directory() -> tempfile::TempDir {
 #[test]
 fn nobody_is_told_of_a_lot_before_it_is_durable() {
     let directory = directory();
-    let (group, pending, gates) = held(&directory, Box::new(|_, _| Ok(())));
+    let (group, in_flight, gates) = held(&directory, Box::new(|_, _| Ok(())));
     let follower = group.device(0).expect("it is there");
-    let lacks = |key: u8| pending.entry(hash_of(&[key])).is_some_and(|it| it.done == 0b10);
+    let lacks = |key: u8| in_flight.entry(hash_of(&[key])).is_some_and(|it| it.done == 0b10);
     assert!(follower.queued() > 0 && !lacks(0), "the first was made by itself");
     assert!((1..=KEYS).all(lacks), "they are not durable");
     gates.holds_care.store(false, Ordering::SeqCst);
@@ -102,12 +102,12 @@ fn nobody_is_told_of_a_lot_before_it_is_durable() {
 fn a_lot_that_does_not_become_durable_was_not_made() {
     let directory = directory();
     let refuse = |_, _: &Device| Err(Error::Unusable("no record can be written".to_owned()));
-    let (group, pending, gates) = held(&directory, Box::new(refuse));
+    let (group, in_flight, gates) = held(&directory, Box::new(refuse));
     let follower = group.device(0).expect("it is there");
     gates.refuses_care.store(true, Ordering::SeqCst);
     gates.holds_care.store(false, Ordering::SeqCst);
     wait_until(|| follower.queued() == 0);
-    let reached = |key: u8| pending.reached(hash_of(&[key]), 0b11);
+    let reached = |key: u8| in_flight.reached(hash_of(&[key]), 0b11);
     assert_eq!(reached(0), 0b11);
     assert!((1..=KEYS).all(|key| reached(key) == 0b10), "they are in doubt");
     group.devices().for_each(|device| device.stop());

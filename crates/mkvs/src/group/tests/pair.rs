@@ -1,10 +1,10 @@
 //! A group of two devices, for tests.
 
 use crate::device::Device;
-use crate::device::fault_guard::believed;
+use crate::device::fault_guard::guarded;
 use crate::filter::Filter;
 use crate::group::{Demote, Group, Parts, Rules};
-use crate::in_flight::Pending;
+use crate::in_flight::InFlight;
 use crate::shape::position::Ack;
 use crate::shape::prototype::{Paths, Prototype, ReadPath, WritePath};
 use coreplane_engine::Engine;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Two devices with these engines, of which the second is waited for and the first follows.
 pub(super) fn pair(
     engines: [Arc<dyn Engine>; 2],
-    pending: &Arc<Pending>,
+    in_flight: &Arc<InFlight>,
     demote: Demote,
 ) -> Arc<Group> {
     let (reads, writes) = (ReadPath::default(), WritePath::default());
@@ -26,14 +26,14 @@ pub(super) fn pair(
         queue_bytes_max: 16 << 20,
     };
     let device =
-        |(number, engine)| Arc::new(Device::new(number, believed(engine).expect("it is there")));
+        |(number, engine)| Arc::new(Device::new(number, guarded(engine).expect("it is there")));
     Arc::new(Group::new(Parts {
         number: 0,
         devices: (0..).zip(engines).map(device).collect(),
         members: 0b11,
         primary: 1,
         filter: Filter::with_capacity(1000).expect("memory"),
-        pending: Arc::clone(pending),
+        in_flight: Arc::clone(in_flight),
         sequence: Arc::default(),
         rules,
         demote,

@@ -3,9 +3,9 @@
 use super::pair::pair;
 use crate::filter::hash_of;
 use crate::group::Group;
-use crate::in_flight::Pending;
+use crate::in_flight::InFlight;
 use coreplane_bptree::Bptree;
-use coreplane_engine::around::{Around, Call, Surrounded};
+use coreplane_engine::interceptor::{Call, Intercepted, Interceptor};
 use coreplane_engine::{Engine, Error, Result, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 struct Fills(AtomicBool);
 
-impl Around for Fills {
+impl Interceptor for Fills {
     type Held<'a> = ();
 
     fn begin(&self, call: Call<'_>) -> Result<()> {
@@ -33,8 +33,8 @@ fn group(directory: &tempfile::TempDir, around: &Arc<Fills>) -> Arc<Group> {
         Arc::new(Bptree::create(&path, 1 << 20, 8192, media, &options).expect("create"))
     };
     let around = Arc::clone(around);
-    let filled = Arc::new(Surrounded { engine: engine(1), around });
-    pair([engine(0), filled], &Arc::new(Pending::new()), Box::new(|_, _| Ok(())))
+    let filled = Arc::new(Intercepted { engine: engine(1), around });
+    pair([engine(0), filled], &Arc::new(InFlight::new()), Box::new(|_, _| Ok(())))
 }
 
 /// Else it looks by itself a tenth of a second later, and holds up what lies behind the place.
@@ -45,7 +45,7 @@ fn a_processor_that_sleeps_is_woken_for_a_place_that_is_dropped() {
     let group = group(&directory, &around);
     let follower = group.device(0).expect("it is there");
     let (options, begun) = (WriteOptions::default(), Instant::now());
-    let put = |key: &[u8]| group.put_plainly(hash_of(key), (key, b"value"), &options);
+    let put = |key: &[u8]| group.put_fast(hash_of(key), (key, b"value"), &options);
     for round in 0..20_u64 {
         let [made, refused] = [2 * round, 2 * round + 1].map(u64::to_le_bytes);
         assert!(put(&made).is_some());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::device::fault_guard::{Checked, believed};
+use crate::device::fault_guard::{Guarded, guarded};
 use crate::shape::position::Ack;
 use coreplane_engine::Engine;
 use coreplane_engine::model::ModelEngine;
@@ -9,8 +9,8 @@ const HERE: Position = Position { group: 0, device: 0 };
 
 fn device(record: &MembershipRecord, at: Position) -> Found {
     let engine: Arc<dyn Engine> = Arc::new(ModelEngine::new());
-    let Checked { engine, belief } = believed(engine).expect("it has no medium");
-    Found { engine, belief, record: record.at(at) }
+    let Guarded { engine, fault_guard } = guarded(engine).expect("it has no medium");
+    Found { engine, fault_guard, record: record.at(at) }
 }
 
 fn found(record: &MembershipRecord) -> BTreeMap<Position, Found> {
@@ -136,6 +136,6 @@ fn one_that_was_left_out_stands_for_its_group_if_that_is_accepted() {
     assert!(after.epoch > record.epoch + LEAP / 2);
     assert_ne!(after.members[0][1].identity, record.members[0][1].identity);
     // One that was being filled is not whole.
-    record.stand(HERE, Standing::Joining);
+    record.stand(HERE, MemberState::Joining);
     assert!(resolve(devices(), record, true).is_err());
 }

@@ -1,13 +1,13 @@
 //! An engine with something around every call: devices that stall, fail or fall behind, for tests and
 //! measurements; and devices whose answers are held against whether they are still there.
 //!
-//! [`Surrounded`] passes every call on. Before each it asks an [`Around`], which may wait, refuse, or
+//! [`Intercepted`] passes every call on. Before each it asks an [`Interceptor`], which may wait, refuse, or
 //! hold something until the call has returned. So a fault is written once, and forgets no call.
 
 use crate::{
-    Backing, Batch, Beside, Brief, Doubt, DurableListener, Engine, Entry, Expected, Found, Horizon,
-    Hurt, Limits, Mutation, Ordered, Outcome, Progress, Record, Result, ScrubReport, Stats, Ticket,
-    UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
+    Backing, Batch, Beside, Brief, DamagedKey, DurableListener, Engine, Entry, Expected, Found,
+    Horizon, KeyRange, Limits, Mutation, Ordered, Outcome, Progress, Record, Result, ScrubReport,
+    Stats, Ticket, UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
 };
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub enum Call<'a> {
 }
 
 /// What is around the calls of an engine.
-pub trait Around: Send + Sync {
+pub trait Interceptor: Send + Sync {
     /// Kept until the call has returned.
     type Held<'a>
     where
@@ -91,14 +91,14 @@ impl Seat for Arc<dyn Engine> {
 }
 
 /// An engine, and what is around it.
-pub struct Surrounded<A, S = Arc<dyn Engine>> {
+pub struct Intercepted<A, S = Arc<dyn Engine>> {
     /// The engine.
     pub engine: S,
     /// What is around it.
     pub around: Arc<A>,
 }
 
-impl<A: Around, S: Seat> Surrounded<A, S> {
+impl<A: Interceptor, S: Seat> Intercepted<A, S> {
     /// Makes a call of its own kind, if it is let in.
     fn call<T>(&self, call: Call<'_>, make: impl FnOnce(&dyn Engine) -> Result<T>) -> Result<T> {
         let _held = self.around.begin(call)?;
@@ -122,7 +122,7 @@ impl<A: Around, S: Seat> Surrounded<A, S> {
     }
 }
 
-impl<A: Around, S: Seat> Engine for Surrounded<A, S> {
+impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
     fn name(&self) -> &'static str {
         self.told(|engine| engine.name(), "none")
     }
@@ -304,15 +304,15 @@ impl<A: Around, S: Seat> Engine for Surrounded<A, S> {
         self.told(|engine| engine.proves_absence(), false)
     }
 
-    fn doubts(&self) -> Result<Vec<Doubt>> {
-        self.call(Call::Care, |engine| engine.doubts())
+    fn lost_ranges(&self) -> Result<Vec<KeyRange>> {
+        self.call(Call::Care, |engine| engine.lost_ranges())
     }
 
-    fn hurt_since(&self, sequence: u64) -> Result<Vec<Hurt>> {
-        self.call(Call::Care, |engine| engine.hurt_since(sequence))
+    fn damaged_keys_since(&self, sequence: u64) -> Result<Vec<DamagedKey>> {
+        self.call(Call::Care, |engine| engine.damaged_keys_since(sequence))
     }
 
-    fn settle(&self, doubt: &Doubt) -> Result<()> {
+    fn settle(&self, doubt: &KeyRange) -> Result<()> {
         self.call(Call::Care, |engine| engine.settle(doubt))
     }
 
@@ -335,7 +335,7 @@ impl<A: Around, S: Seat> Engine for Surrounded<A, S> {
     }
 }
 
-impl<A: Around, S: Seat> Ordered for Surrounded<A, S> {
+impl<A: Interceptor, S: Seat> Ordered for Intercepted<A, S> {
     fn scan(
         &self,
         start: &[u8],
@@ -363,7 +363,7 @@ mod tests {
         calls: AtomicU64,
     }
 
-    impl Around for Door {
+    impl Interceptor for Door {
         type Held<'a> = ();
 
         fn begin(&self, _call: Call<'_>) -> Result<()> {
@@ -379,7 +379,7 @@ mod tests {
     fn a_shut_door_lets_no_call_in() {
         let around = Arc::new(Door::default());
         let engine: Arc<dyn Engine> = Arc::new(ModelEngine::new());
-        let surrounded = Surrounded { engine: Arc::clone(&engine), around: Arc::clone(&around) };
+        let surrounded = Intercepted { engine: Arc::clone(&engine), around: Arc::clone(&around) };
         let options = WriteOptions::default();
         surrounded.put(b"key", b"value", &options).expect("it is open");
         assert_eq!(surrounded.get(b"key").expect("get").as_deref(), Some(&b"value"[..]));

@@ -9,7 +9,7 @@ use crate::Outcome;
 
 /// A server that is killed when it is dropped.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct ServerProcess {
     pub(super) child: Child,
     pub(super) port: u16,
 }
@@ -22,7 +22,7 @@ pub(super) const REDIS: Greeting = (b"PING\r\n", b"+PONG\r\n");
 /// The text protocol of memcached.
 pub(super) const MEMCACHED: Greeting = (b"version\r\n", b"VERSION");
 
-impl Drop for Running {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _killed = self.child.kill().is_ok();
@@ -35,7 +35,7 @@ pub(super) fn free_port() -> Outcome<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-impl Running {
+impl ServerProcess {
     /// Starts the server that `command` says, which listens on `port`, and waits until it answers.
     pub(super) fn start(command: &mut Command, port: u16, greeting: Greeting) -> Outcome<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_server_that_ends_is_no_server() {
-        let started = Running::start(&mut Command::new("false"), free_port().unwrap(), REDIS);
+        let started = ServerProcess::start(&mut Command::new("false"), free_port().unwrap(), REDIS);
         assert!(started.unwrap_err().to_string().contains("has ended"));
     }
 }

@@ -4,7 +4,7 @@
 mod shelf;
 
 use coreplane_engine::{Engine, WriteOptions};
-use coreplane_mkvs::{FillOptions, Matrix, Options, Shape, Standing};
+use coreplane_mkvs::{CopyOptions, Matrix, MemberState, Options, Shape};
 use shelf::sample::{at, put};
 use shelf::{Kind, Shelf};
 use std::os::unix::fs::FileExt as _;
@@ -55,7 +55,7 @@ fn check(matrix: &Matrix, kind: Kind) {
 fn a_group_that_is_added_lacks_no_key_that_a_member_has() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
         let (shelf, matrix) = hurt(kind, 2);
-        let filled = matrix.add_group(&shelf, &FillOptions::default(), &|_| {}).expect("add");
+        let filled = matrix.add_group(&shelf, &CopyOptions::default(), &|_| {}).expect("add");
         assert_eq!(filled.lost, Vec::<Vec<u8>>::new());
         check(&matrix, kind);
     }
@@ -67,10 +67,10 @@ fn a_device_that_is_filled_lacks_no_key_that_a_member_has() {
         let (shelf, matrix) = hurt(kind, 3);
         shelf.pull(at(0, 0));
         put(&matrix, b"more", b"another");
-        let fresh = FillOptions { is_fresh: true, ..FillOptions::default() };
+        let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
         let filled = matrix.replace(&shelf, at(0, 0), &fresh, &|_| {}).expect("replace");
         assert_eq!(filled.lost, Vec::<Vec<u8>>::new());
-        assert!(matrix.standings().contains(&(at(0, 0), Standing::Current)));
+        assert!(matrix.member_states().contains(&(at(0, 0), MemberState::Current)));
         for number in 0..KEYS {
             let found = shelf.engine(at(0, 0)).get(&key(number)).expect("get");
             assert_eq!(found.as_deref(), Some(&b"value"[..]), "{kind:?}, {number}");
@@ -85,12 +85,12 @@ fn a_key_that_nobody_has_any_more_stops_a_group_that_is_added() {
     for kind in [Kind::Bptree, Kind::Scmkv] {
         let (shelf, matrix) = hurt(kind, 2);
         HURT.iter().for_each(|number| damage(&shelf, 0, *number));
-        let added = matrix.add_group(&shelf, &FillOptions::default(), &|_| {});
+        let added = matrix.add_group(&shelf, &CopyOptions::default(), &|_| {});
         assert!(added.is_err() && matrix.is_moving(), "{kind:?}: {added:?}");
         HURT.iter().for_each(|number| put(&matrix, &key(*number), b"value"));
         if kind == Kind::Bptree {
             // What is written has taken the place of what was damaged.
-            matrix.finish_moves(&FillOptions::default(), &|_| {}).expect("all of it is sound");
+            matrix.finish_moves(&CopyOptions::default(), &|_| {}).expect("all of it is sound");
         }
         check(&matrix, kind);
     }

@@ -5,7 +5,7 @@
 //! the same for the same seed. Whatever is asked of a device that was pulled out fails.
 
 use crate::record::mix;
-use coreplane_engine::around::{Around, Call};
+use coreplane_engine::interceptor::{Call, Interceptor};
 use coreplane_engine::{Error, Result};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -112,7 +112,7 @@ impl Drop for Begun<'_> {
     }
 }
 
-impl Around for Stalling {
+impl Interceptor for Stalling {
     type Held<'a> = Begun<'a>;
 
     /// Waits for the end of a pause: asleep, for a device that stalls takes no processor.

@@ -2,13 +2,13 @@
 //! meanwhile.
 
 use crate::config::{EngineChoice, StoreConfig};
-use crate::doubts::Doubts;
+use crate::lost_ranges::LostRanges;
 use crate::matrix::{Directory, MatrixShape, places};
 use crate::store::{pool_engine, pool_page_size};
 use coreplane_engine::{Backing, Engine, Error, Progress, Remedy, Result, Stats};
 use coreplane_mkvs::{
-    Ack, Departure, FillOptions, Filled, InDoubt, Loss, Matrix, Position, Prototype, Scrubbed,
-    Standing,
+    Ack, Copied, CopyOptions, DamageSummary, Departure, Loss, Matrix, MemberState, Position,
+    Prototype, Scrubbed,
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use std::thread::JoinHandle;
 #[derive(Debug, Clone, Copy)]
 pub enum Work {
     /// Fill the device at a place from its peers, and make it a current member.
-    Replace(Position, FillOptions),
+    Replace(Position, CopyOptions),
     /// Take a current device out of the membership, so that a fresh one can take its place.
     Retire(Position),
     /// Add a group of new devices, and move its share of the keys to it.
-    AddGroup(FillOptions),
+    AddGroup(CopyOptions),
     /// Go on with a move of keys that was cut off.
-    FinishMoves(FillOptions),
+    FinishMoves(CopyOptions),
     /// Hold every record against its checksums, of one device or of all, and heal what is damaged from a
     /// peer.
     Scrub(Option<Position>),
@@ -47,7 +47,7 @@ impl Work {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Done {
     /// Records were given to a device or a group.
-    Filled(Filled),
+    Copied(Copied),
     /// Records were looked at.
     Scrubbed(Scrubbed),
     /// A device is a member no more.
@@ -99,7 +99,7 @@ pub struct MatrixFacts {
 #[derive(Debug, Clone)]
 pub struct MatrixStatus {
     /// Each device, and what it is to its group.
-    pub devices: Vec<(Position, Standing)>,
+    pub devices: Vec<(Position, MemberState)>,
     /// How many of the slots that keys are dealt to each group owns.
     pub slots: Vec<usize>,
     /// How many of them are still to move to a group that was added.
@@ -117,7 +117,7 @@ pub struct MatrixStatus {
     /// What may have been lost when it was opened, since that was accepted.
     pub losses: Vec<Loss>,
     /// What is in doubt; of devices, as it was when the store was looked at or scrubbed last.
-    pub in_doubt: InDoubt,
+    pub damage: DamageSummary,
     /// Devices have been looked at. Else nobody knows yet whether they have lost records.
     pub is_looked_at: bool,
     /// Not all devices are current.
@@ -130,14 +130,14 @@ impl MatrixStore {
     /// What whoever uses it should know, a line each: losses that were accepted, and why it is
     /// degraded. Nothing of a matrix that is whole. No device is asked.
     pub fn warnings(&self) -> Vec<String> {
-        let (losses, devices) = (self.matrix.losses(), self.matrix.standings());
+        let (losses, devices) = (self.matrix.losses(), self.matrix.member_states());
         let damaged = self.matrix.damaged();
         let mut warnings: Vec<String> = losses.iter().map(Loss::to_string).collect();
-        let lacking = devices.iter().filter(|(_, standing)| *standing != Standing::Current);
-        for (position, standing) in lacking {
+        let lacking = devices.iter().filter(|(_, state)| *state != MemberState::Current);
+        for (position, state) in lacking {
             let why = match damaged.iter().find(|(place, _)| place == position) {
                 Some((_, how)) => format!("is damaged: {how}"),
-                None if *standing == Standing::Joining => "is not yet filled".to_owned(),
+                None if *state == MemberState::Joining => "is not yet filled".to_owned(),
                 None => "is missing or out of date".to_owned(),
             };
             warnings.push(format!("degraded: {position} {why}"));
@@ -173,14 +173,14 @@ pub struct MatrixStore {
     matrix: Arc<Matrix>,
     config: StoreConfig,
     doing: Mutex<Option<Doing>>,
-    doubts: Doubts,
+    lost_ranges: LostRanges,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl MatrixStore {
     pub(crate) fn new(matrix: Arc<Matrix>, config: StoreConfig) -> Self {
-        let (doing, doubts) = (Mutex::default(), Doubts::default());
-        Self { matrix, config, doing, doubts, thread: Mutex::default() }
+        let (doing, lost_ranges) = (Mutex::default(), LostRanges::default());
+        Self { matrix, config, doing, lost_ranges, thread: Mutex::default() }
     }
 
     pub(crate) fn matrix(&self) -> &Arc<Matrix> {
@@ -189,13 +189,14 @@ impl MatrixStore {
 
     /// How it is.
     pub fn status(&self) -> MatrixStatus {
-        let devices = self.matrix.standings();
+        let devices = self.matrix.member_states();
         let (slots, slots_moving) = self.matrix.slots();
         let (is_degraded, doing) = (self.is_degraded(), self.doing());
-        let looked = self.doubts.look(&self.matrix);
+        let looked = self.lost_ranges.look(&self.matrix);
         let is_looked_at = looked.is_some();
-        let devices_in_doubt = looked.unwrap_or_default();
-        let in_doubt = InDoubt { devices: devices_in_doubt, ..self.matrix.keys_in_doubt() };
+        let devices_with_lost_ranges = looked.unwrap_or_default();
+        let damage =
+            DamageSummary { devices: devices_with_lost_ranges, ..self.matrix.indeterminate_keys() };
         let damaged = self.matrix.damaged();
         let (departures, losses) = (self.matrix.departures(), self.matrix.losses());
         let backings = self.matrix.backings();
@@ -214,7 +215,7 @@ impl MatrixStore {
             shortened,
             departures,
             losses,
-            in_doubt,
+            damage,
             is_looked_at,
             is_degraded,
             doing,
@@ -223,10 +224,10 @@ impl MatrixStore {
 
     fn removed(
         &self,
-        devices: &[(Position, Standing)],
+        devices: &[(Position, MemberState)],
         backings: &[(Position, Backing)],
     ) -> Vec<Position> {
-        let current = || devices.iter().filter(|it| it.1 == Standing::Current).map(|it| it.0);
+        let current = || devices.iter().filter(|it| it.1 == MemberState::Current).map(|it| it.0);
         let there = places(self.config.path()).unwrap_or_default();
         // Devices may lie in each other's places, so that nobody knows whose file is away unless one is.
         let is_one_away = there.len() < current().count();
@@ -237,7 +238,7 @@ impl MatrixStore {
 
     /// True if not all devices are current. No device is asked.
     pub fn is_degraded(&self) -> bool {
-        self.matrix.standings().iter().any(|(_, standing)| *standing != Standing::Current)
+        self.matrix.member_states().iter().any(|(_, state)| *state != MemberState::Current)
     }
 
     /// What is being done in the background, or was.
@@ -246,8 +247,8 @@ impl MatrixStore {
     }
 
     /// Which devices are current, and which are not. No device is asked.
-    pub fn standings(&self) -> Vec<(Position, Standing)> {
-        self.matrix.standings()
+    pub fn member_states(&self) -> Vec<(Position, MemberState)> {
+        self.matrix.member_states()
     }
 
     /// How many slots each group owns, and how many are to move.
@@ -262,7 +263,7 @@ impl MatrixStore {
 
     /// What it is.
     pub fn facts(&self) -> MatrixFacts {
-        let places = self.matrix.standings();
+        let places = self.matrix.member_states();
         let devices = places.iter().map(|(place, _)| place.device + 1).max().unwrap_or(0);
         let groups = places.iter().map(|(place, _)| place.group + 1).max().unwrap_or(0);
         MatrixFacts {
@@ -294,14 +295,14 @@ impl MatrixStore {
         let (matrix, rack) = (&self.matrix, &rack);
         let done = match work {
             Work::Replace(place, options) => {
-                matrix.replace(rack, place, &options, progress).map(Done::Filled)
+                matrix.replace(rack, place, &options, progress).map(Done::Copied)
             }
             Work::Retire(place) => matrix.retire(place).map(|()| Done::Retired(place)),
-            Work::AddGroup(options) => matrix.add_group(rack, &options, progress).map(Done::Filled),
-            Work::FinishMoves(options) => matrix.finish_moves(&options, progress).map(Done::Filled),
+            Work::AddGroup(options) => matrix.add_group(rack, &options, progress).map(Done::Copied),
+            Work::FinishMoves(options) => matrix.finish_moves(&options, progress).map(Done::Copied),
             Work::Scrub(device) => matrix.scrub_of(device, progress).map(Done::Scrubbed),
         };
-        self.doubts.forget();
+        self.lost_ranges.forget();
         done
     }
 
@@ -343,7 +344,7 @@ impl MatrixStore {
         let thread = self.thread.lock().take();
         // A panic there has been reported by its thread.
         let _ended = thread.map(|it| it.join().is_ok());
-        self.doubts.end();
+        self.lost_ranges.end();
     }
 
     /// As the store's, with the engine, the pages and the size that the devices have which are there.

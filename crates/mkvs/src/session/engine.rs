@@ -2,33 +2,20 @@
 
 use crate::filter::hash_of;
 use crate::matrix::condition::If;
-use crate::matrix::{Answer, Shared};
+use crate::matrix::{Answer, Matrix, Shared};
 use coreplane_engine::{
     Batch, Damage, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits, Mutation,
     Ordered, Outcome, Progress, Record, Result, Stats, UnixMillis, Value, VerifyReport, Visibility,
     WriteOptions, Written,
 };
 use coreplane_pmem::spin::Backoff;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Keys of which the lines are asked for before the first is read.
 const LANE: usize = 16;
 
-/// Looks at several keys before their turns are taken.
+/// Looks at several keys before their key locks are taken.
 const TRIES: usize = 8;
-
-/// An open matrix. Dropping it without [`Engine::close`] is a crash of its devices: nothing that was
-/// acknowledged is lost.
-pub struct Matrix {
-    pub(crate) shared: Arc<Shared>,
-}
-
-impl std::fmt::Debug for Matrix {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Matrix").field("groups", &self.shared.groups).finish_non_exhaustive()
-    }
-}
 
 impl Shared {
     /// The records of keys, as they were at one moment as far as batches go.
@@ -48,7 +35,7 @@ impl Shared {
                 return answers;
             }
         }
-        let _turns = self.turns(keys.iter().map(|key| hash_of(key)));
+        let _turns = self.lock_keys(keys.iter().map(|key| hash_of(key)));
         read()
     }
 }

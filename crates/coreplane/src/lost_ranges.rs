@@ -19,7 +19,7 @@ type Found = Vec<(Position, usize)>;
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(crate) struct Doubts {
+pub(crate) struct LostRanges {
     shared: Arc<(Mutex<Look>, Condvar)>,
 }
 
@@ -31,7 +31,7 @@ struct Look {
     turn: u64,
 }
 
-impl Doubts {
+impl LostRanges {
     /// What was found, or is now; none if a device takes long to say.
     pub(crate) fn look(&self, matrix: &Arc<Matrix>) -> Option<Found> {
         let (look, is_over) = &*self.shared;
@@ -51,7 +51,7 @@ impl Doubts {
     fn begin(&self, look: &mut Look, matrix: &Arc<Matrix>) -> Option<()> {
         let (shared, matrix, turn) = (Arc::clone(&self.shared), Arc::clone(matrix), look.turn);
         let run = move || {
-            let found = matrix.devices_in_doubt();
+            let found = matrix.devices_with_lost_ranges();
             // Nobody is to find its pools open who was told that this is over.
             drop(matrix);
             let (look, is_over) = &*shared;
@@ -62,7 +62,7 @@ impl Doubts {
             look.thread = None;
             is_over.notify_all();
         };
-        let builder = std::thread::Builder::new().name("coreplane-doubts".to_owned());
+        let builder = std::thread::Builder::new().name("coreplane-ranges".to_owned());
         look.thread = Some(builder.spawn(run).ok()?);
         Some(())
     }

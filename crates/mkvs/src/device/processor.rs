@@ -1,0 +1,127 @@
+//! A device's processor: the thread that does what lies in the rings.
+
+use super::apply_batch::ApplyBatch;
+use super::backlog::bytes_of;
+use super::idle::NAPS;
+use super::{AT_A_TIME, Device, Host, Rings, SPINS, Scratch};
+use coreplane_pmem::epoch::pin_in;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+
+impl Device {
+    /// The processor. If it panics, elsewhere than in the engine, its device counts as one that has
+    /// failed.
+    pub(super) fn run<H: Host>(&self, group: &Weak<H>) {
+        let mut lot = ApplyBatch::default();
+        if catch_unwind(AssertUnwindSafe(|| self.serve(group, &mut lot))).is_err() {
+            if let Some(group) = group.upgrade()
+                && group.leave_out(self).is_err()
+            {
+                // It has what it has. Of the rest nobody is to think that it will come.
+                let guard = pin_in();
+                loop {
+                    lot.decisions().for_each(|decision| group.give_up_write(self, &decision));
+                    let rings = self.rings(&guard);
+                    if !rings.is_some_and(|it| lot.take(&it.decisions, &mut |_| {})) {
+                        break;
+                    }
+                }
+            }
+            self.is_closed.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn serve<H: Host>(&self, group: &Weak<H>, lot: &mut ApplyBatch) {
+        let mut scratch = Scratch::default();
+        // Looks until it naps, and rests until it sleeps.
+        let (mut spins, mut rests) = (0, 0);
+        loop {
+            let (answered, made) = (self.answered(), self.made());
+            if self.work(group, lot, &mut scratch) {
+                // For reads it need not look by itself.
+                rests = if self.made() == made { NAPS.min(rests) } else { 0 };
+                spins = if self.answered() == answered { 0 } else { SPINS };
+            } else if self.is_closed.load(Ordering::SeqCst) {
+                // What came before it was said.
+                if self.is_idle() {
+                    return;
+                }
+            } else if spins > 0 {
+                spins -= 1;
+                std::hint::spin_loop();
+            } else {
+                self.rest(rests);
+                rests = rests.saturating_add(1);
+            }
+        }
+    }
+
+    /// Writes and batches that it has dealt with, as far as that has been told.
+    fn made(&self) -> u64 {
+        self.track.past() + self.completed.load(Ordering::Relaxed)
+    }
+
+    /// How much of what callers waited for it has dealt with.
+    fn answered(&self) -> u64 {
+        self.pace.reads() + self.scan_pace.reads() + self.calls()
+    }
+
+    /// Single calls that it has made for callers.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// One more; for the processor alone.
+    pub(crate) fn count_call(&self) {
+        self.calls.store(self.calls() + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.rings(&pin_in()).is_none_or(Rings::is_idle)
+    }
+
+    /// Does some of what there is to do, reads before each write; false if there was nothing.
+    fn work<H: Host>(&self, group: &Weak<H>, lot: &mut ApplyBatch, scratch: &mut Scratch) -> bool {
+        let guard = pin_in();
+        let Some(rings) = self.rings(&guard).filter(|rings| !rings.is_idle()) else {
+            return false;
+        };
+        let Some(group) = group.upgrade() else {
+            // Nobody is there for whom it could matter.
+            while lot.take(&rings.decisions, &mut |_| {}) {
+                self.track.stop(lot.begin());
+                self.track.come_to(lot.end());
+            }
+            while let Some(job) = rings.jobs.pop() {
+                self.backlog.remove(bytes_of(&job.batch));
+                self.completed.fetch_add(1, Ordering::AcqRel);
+            }
+            while rings.reads.pop().is_some() {}
+            return false;
+        };
+        for _ in 0..AT_A_TIME {
+            self.answer(rings, scratch);
+            if lot.take(&rings.decisions, &mut |key| self.engine.prefetch(key)) {
+                self.apply_lot((&*group, rings), lot, scratch);
+            } else if let Some(job) = rings.jobs.pop() {
+                self.in_call(|| group.catch_up_all(self, &job));
+                self.backlog.remove(bytes_of(&job.batch));
+                self.completed.fetch_add(1, Ordering::AcqRel);
+            } else if rings.reads.is_empty() {
+                break;
+            }
+        }
+        true
+    }
+
+    /// Answers the reads that wait.
+    #[inline]
+    pub(super) fn answer(&self, rings: &Rings, scratch: &mut Scratch) {
+        while !rings.reads.is_empty()
+            && let Some((asked, asked_at)) = rings.reads.pop()
+        {
+            self.in_call(|| asked.run(self, asked_at, scratch));
+        }
+    }
+}

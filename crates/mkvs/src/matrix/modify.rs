@@ -1,0 +1,58 @@
+//! Writes that the caller decides in sight of the record.
+
+use super::Shared;
+use crate::device::decision::{Decided, Write};
+use coreplane_engine::{Engine, Mutation, Outcome, Record, Result, UnixMillis, WriteOptions};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// A write that is decided in sight of the record.
+struct Modified<'a, 'd> {
+    key: &'a [u8],
+    decide: &'d mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    /// The value that was decided on; none: a delete.
+    value: Option<(Vec<u8>, Option<UnixMillis>)>,
+    /// The caller's code has panicked: it goes on when the write is over, which changes nothing.
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+impl Write for Modified<'_, '_> {
+    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome> {
+        let (decide, value, panic) = (&mut self.decide, &mut self.value, &mut self.panic);
+        engine.modify(self.key, options, &mut |record| {
+            let old = record.as_ref().map(|record| record.value);
+            let decided = catch_unwind(AssertUnwindSafe(|| decide(record)));
+            let mutation = decided.unwrap_or_else(|what| {
+                *panic = Some(what);
+                Mutation::Keep
+            });
+            *value = match &mutation {
+                Mutation::Put { value, expires_at } => Some((value.clone(), *expires_at)),
+                Mutation::Expire(expires_at) => old.map(|value| (value.to_vec(), *expires_at)),
+                Mutation::Keep | Mutation::Delete => None,
+            };
+            mutation
+        })
+    }
+
+    fn decided(&self) -> Decided<'_> {
+        let put = self.value.as_ref().map(|(value, expires_at)| (value.as_slice(), *expires_at));
+        Decided { key: self.key, put }
+    }
+}
+
+impl Shared {
+    pub(crate) fn modify(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    ) -> Result<Outcome> {
+        let mut modified = Modified { key, decide, value: None, panic: None };
+        let written = self.write(key, options, &mut modified);
+        match modified.panic {
+            Some(panic) => resume_unwind(panic),
+            None => written,
+        }
+    }
+}
