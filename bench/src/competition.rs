@@ -184,7 +184,7 @@ fn run(
     for number in 0..plan.records {
         write_key(number, &mut key);
         write_value(number, 1, &mut value);
-        matrix.put(&key, &value, &WriteOptions::default())?;
+        let _outcome = matrix.put(&key, &value, &WriteOptions::default())?;
     }
     let before = matrix.stats();
     let processors = Processors::now();

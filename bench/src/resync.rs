@@ -179,7 +179,7 @@ fn run(
     for number in 0..plan.records {
         write_key(number, &mut key);
         write_value(number, 1, &mut value);
-        matrix.put(&key, &value, &WriteOptions::default())?;
+        let _outcome = matrix.put(&key, &value, &WriteOptions::default())?;
     }
     let scene = Scene {
         matrix: &matrix,

@@ -131,7 +131,7 @@ impl Session for EngineTarget<'_> {
 
     #[inline]
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.0.put(key, value, &WriteOptions::default())?;
+        let _outcome = self.0.put(key, value, &WriteOptions::default())?;
         Ok(())
     }
 

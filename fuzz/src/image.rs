@@ -35,18 +35,18 @@ fn make(placement: Placement, is_closed: bool) -> Vec<u8> {
     let write = WriteOptions::default();
     for number in 0..120 {
         let len = if number % 40 == 39 { 1300 } else { 8 + number % 50 };
-        store.put(&key(number), &vec![number as u8; len], &write).expect("put");
+        let _outcome = store.put(&key(number), &vec![number as u8; len], &write).expect("put");
     }
     for number in (0..120).step_by(3) {
-        store.put(&key(number), b"anew", &write).expect("put");
+        let _outcome = store.put(&key(number), b"anew", &write).expect("put");
     }
     for number in (0..120).step_by(7) {
-        store.delete(&key(number), &write).expect("delete");
+        let _outcome = store.delete(&key(number), &write).expect("delete");
     }
     let lasting = WriteOptions { expires_at: Some(UnixMillis(1_900_000_000_000)), ..write };
     let over = WriteOptions { expires_at: Some(UnixMillis(1_700_000_000_000)), ..write };
-    store.put(b"lasting", b"x", &lasting).expect("put");
-    store.put(b"over", b"x", &over).expect("put");
+    let _outcome = store.put(b"lasting", b"x", &lasting).expect("put");
+    let _outcome = store.put(b"over", b"x", &over).expect("put");
     for first in [40, 50] {
         let mut batch = Batch::new();
         for number in first..first + 5 {
@@ -56,7 +56,7 @@ fn make(placement: Placement, is_closed: bool) -> Vec<u8> {
     }
     store.clean().expect("clean");
     store.clean().expect("clean");
-    store.put(b"last", b"of all", &write).expect("put");
+    let _outcome = store.put(b"last", b"of all", &write).expect("put");
     if is_closed {
         store.close().expect("close");
     }

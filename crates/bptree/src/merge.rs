@@ -125,13 +125,13 @@ mod tests {
         let store = Store::format(pool, &options).expect("a store");
         let write = WriteOptions::default();
         for number in 0..60 {
-            store.put(&key(number), &[7; 100], &write).expect("put");
+            let _outcome = store.put(&key(number), &[7; 100], &write).expect("put");
         }
         let leaves = store.inner.leaves();
         let (from, to) = (&leaves[1].0, &leaves[2].0);
         let is_in = |key: &[u8]| *key >= **from && *key < **to;
         for key in (0..60).map(key).filter(|key| is_in(key)).skip(10) {
-            remove(&store, &key).expect("delete");
+            let _outcome = remove(&store, &key).expect("delete");
         }
         let page = store.inner.leaves()[1].1;
         assert_eq!(leaves.len(), store.inner.leaves().len(), "none is one with another yet");

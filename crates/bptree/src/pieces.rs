@@ -313,7 +313,7 @@ mod tests {
         let options = Options { background: false, ..Options::default() };
         let pool = Pool::create(&path, &create).expect("a pool");
         let store = Store::format(pool, &options).expect("a store");
-        store.put(KEY, &[7; 10_000], &WriteOptions::default()).expect("put");
+        let _outcome = store.put(KEY, &[7; 10_000], &WriteOptions::default()).expect("put");
         let (row, mut name) = {
             let guard = epoch::pin();
             let page = store.inner.descend(KEY).leaf;
@@ -344,6 +344,6 @@ mod tests {
         let pool = Pool::open(&path, &OpenOptions::default()).expect("a pool");
         let store = Store::open(pool, &options, &|_| {}).expect("open");
         is_told(&store);
-        store.put(KEY, b"new", &WriteOptions::default()).expect("put");
+        let _outcome = store.put(KEY, b"new", &WriteOptions::default()).expect("put");
     }
 }

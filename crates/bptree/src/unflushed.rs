@@ -233,7 +233,7 @@ mod tests {
         let durability = Durability::NoFlush;
         let options = Options { durability, background: false, ..Options::default() };
         let store = Store::format(pool, &options).expect("a store");
-        store.put(b"key", b"value", &WriteOptions::default()).expect("put");
+        let _outcome = store.put(b"key", b"value", &WriteOptions::default()).expect("put");
         (sim, store)
     }
 
@@ -248,7 +248,7 @@ mod tests {
         };
         assert_eq!(fences_of(&|| store.end_round_from(asked)), 1);
         assert_eq!(fences_of(&|| store.end_round_from(asked)), 0, "he had waited");
-        store.put(b"key", b"another", &WriteOptions::default()).expect("put");
+        let _outcome = store.put(b"key", b"another", &WriteOptions::default()).expect("put");
         assert_eq!(fences_of(&|| store.end_round()), 1, "he has come since");
     }
 

@@ -86,7 +86,7 @@ mod tests {
         let options = Options { background: false, ..Options::default() };
         let pool = Pool::create(&path, &create).expect("a pool");
         let store = Store::format(pool, &options).expect("a store");
-        store.put(b"key", b"value", &WriteOptions::default()).expect("put");
+        let _outcome = store.put(b"key", b"value", &WriteOptions::default()).expect("put");
         let page = store.inner.leaves()[0].1;
         let head = store.space.start_of(page);
         store.close().expect("close");
@@ -108,7 +108,7 @@ mod tests {
             assert_eq!(asleep(), 1);
         }
         taken.into_iter().for_each(|page| store.pages.leave(page));
-        store.put(b"key", b"new", &WriteOptions::default()).expect("put");
+        let _outcome = store.put(b"key", b"new", &WriteOptions::default()).expect("put");
         assert_eq!(asleep(), 0);
         store.clear().expect("clear");
         assert_eq!(asleep(), 0);

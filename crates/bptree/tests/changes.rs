@@ -41,9 +41,9 @@ fn what_is_newer_is_shown_wherever_it_is() {
             (key(number), WriteOptions { sequence: Some(sequence), ..WriteOptions::default() });
         let is_put = sequence % 5 > 0 || !model.contains_key(&key);
         if is_put {
-            tree.put(&key, &[7; 100], &options).expect("put");
+            let _outcome = tree.put(&key, &[7; 100], &options).expect("put");
         } else {
-            tree.delete(&key, &options).expect("delete");
+            let _outcome = tree.delete(&key, &options).expect("delete");
         }
         model.insert(key, (sequence, is_put));
         sequence

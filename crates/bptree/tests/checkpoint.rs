@@ -112,7 +112,9 @@ fn value(number: u32, version: u32) -> Vec<u8> {
 
 fn put_all(store: &Bptree, numbers: std::ops::Range<u32>, version: u32) {
     for number in numbers {
-        store.put(&key(number), &value(number, version), &WriteOptions::default()).expect("put");
+        let _outcome = store
+            .put(&key(number), &value(number, version), &WriteOptions::default())
+            .expect("put");
     }
 }
 
@@ -154,7 +156,7 @@ fn an_open_after_a_close_reads_no_leaf_and_one_after_a_kill_all() {
     assert_eq!(figure(&store, "leaves_asleep"), leaves - 1);
     assert_eq!(store.stats().live_bytes, live);
     // Closed with most leaves asleep, and opened once more.
-    store.put(&key(3), &value(3, 1), &WriteOptions::default()).expect("put");
+    let _outcome = store.put(&key(3), &value(3, 1), &WriteOptions::default()).expect("put");
     store.close().expect("close");
     drop(store);
     let store = opened(&path);

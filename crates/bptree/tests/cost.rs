@@ -50,7 +50,7 @@ impl Counted {
     fn put(&self, number: u32) -> Cost {
         let options = WriteOptions::default();
         self.cost(|store| {
-            store.put(&key(number), &VALUE, &options).expect("put");
+            let _outcome = store.put(&key(number), &VALUE, &options).expect("put");
         })
     }
 
@@ -72,7 +72,7 @@ fn a_write_is_one_fence_and_the_lines_of_its_record() {
         flushed("put", &counted.put(1), RECORD);
         flushed("overwrite", &counted.put(1), RECORD);
         let delete = counted.cost(|store| {
-            store.delete(&key(1), &options).expect("delete");
+            let _outcome = store.delete(&key(1), &options).expect("delete");
         });
         flushed("delete", &delete, RECORD - 100);
         let mut batch = Batch::new();
@@ -92,7 +92,7 @@ fn relaxed_writes_share_a_fence_and_strict_ones_flush_what_is_before_them() {
         counted.put(0);
         let put = |number: u32| {
             counted.cost(|store| {
-                store.put(&key(number), &VALUE, &relaxed).expect("put");
+                let _outcome = store.put(&key(number), &VALUE, &relaxed).expect("put");
             })
         };
         for number in 1..4 {

@@ -41,7 +41,7 @@ fn a_key_behind_those_of_a_batch_is_found_and_written_as_ever() {
     let store = Bptree::create(&path, 64 << 20, 4096, MediaChoice::Auto, &Options::default());
     let store = store.expect("create");
     let options = WriteOptions::default();
-    store.put(GREATEST, &0_u64.to_le_bytes(), &options).expect("put");
+    let _outcome = store.put(GREATEST, &0_u64.to_le_bytes(), &options).expect("put");
     let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
     let read = || {
         let value = store.get(GREATEST).expect("get").expect("the greatest key is missing");

@@ -68,7 +68,7 @@ impl Follower {
                 } else {
                     store.delete(&key(number), &options)
                 };
-                written.expect("a write");
+                let _outcome = written.expect("a write");
             });
             newest.store(sequence, Ordering::Release);
         }
@@ -199,17 +199,17 @@ fn a_delete_that_is_forgotten_while_changes_are_shown_is_told() {
     let (key, wait) =
         (|number: u64| format!("key {number:03}").into_bytes(), WriteOptions::default());
     for number in 0..200 {
-        store.put(&key(number), &[1; 100], &wait).expect("put");
+        let _outcome = store.put(&key(number), &[1; 100], &wait).expect("put");
     }
     let line = store.advance_sequence().expect("a sequence");
-    store.delete(&key(199), &wait).expect("delete");
+    let _outcome = store.delete(&key(199), &wait).expect("delete");
     let mut shown = Vec::new();
     let told = store.changes_since(0, &mut |entry| {
         if shown.is_empty() {
             store.hold_tombstones(u64::MAX).expect("hold");
             // Until the last leaf is written anew.
             while store.tombstone_horizon() <= line {
-                store.put(&key(198), &[2; 100], &wait).expect("put");
+                let _outcome = store.put(&key(198), &[2; 100], &wait).expect("put");
             }
         }
         shown.push(entry.key.to_vec());

@@ -57,7 +57,7 @@ fn killed(seed: u32, strict_in: u32) -> (Sim, Map) {
             store.apply(&batch, &options).expect("apply");
             map.insert(b"key 030".to_vec(), value.clone());
         } else {
-            store.put(&key, &value, &options).expect("put");
+            let _outcome = store.put(&key, &value, &options).expect("put");
         }
         map.insert(key, value);
     }

@@ -32,7 +32,7 @@ fn what_is_relaxed_is_flushed_when_its_window_ends() {
     let store = created(directory.path(), 4 << 20, &Options { durability, ..Options::default() });
     for number in 0..3_u8 {
         let before = store.stats().flushes;
-        store.put(&[number], b"a value", &WriteOptions::default()).expect("put");
+        let _outcome = store.put(&[number], b"a value", &WriteOptions::default()).expect("put");
         // It ends at some time.
         while store.stats().flushes == before {
             std::thread::sleep(window);
@@ -53,20 +53,21 @@ fn what_has_expired_goes_when_its_leaf_is_written_anew() {
     let value = |number: u32| vec![7; if number.is_multiple_of(3) { 9000 } else { 90 }];
     for number in 0..600 {
         let options = if number < 400 { brief } else { WriteOptions::default() };
-        store.put(&key(number), &value(number), &options).expect("put");
+        let _outcome = store.put(&key(number), &value(number), &options).expect("put");
     }
     let before = store.stats();
     assert_eq!((before.records, before.expired), (600, 0));
     clock.set(UnixMillis(1_800_000_001_000));
     for _ in 0..4 {
         (350..600).for_each(|number| {
-            store.put(&key(number), b"new", &WriteOptions::default()).expect("put");
+            let _outcome = store.put(&key(number), b"new", &WriteOptions::default()).expect("put");
         });
     }
     // Some in each leaf that is written to, so that each of them is written anew.
     for number in (0..350).step_by(5) {
         for round in 0..80_u8 {
-            store.put(&key(number), &[round; 90], &WriteOptions::default()).expect("put");
+            let _outcome =
+                store.put(&key(number), &[round; 90], &WriteOptions::default()).expect("put");
         }
     }
     let after = store.stats();
@@ -95,7 +96,8 @@ fn a_store_that_was_emptied_stays_so_and_has_its_pages_back() {
         let write = WriteOptions::default();
         for number in 0..3000_u32 {
             let len = if number.is_multiple_of(100) { 9000 } else { 90 };
-            store.put(&number.to_be_bytes(), &vec![number as u8; len], &write).expect("put");
+            let _outcome =
+                store.put(&number.to_be_bytes(), &vec![number as u8; len], &write).expect("put");
         }
     };
     let free = store.stats().free_bytes;
@@ -128,7 +130,7 @@ fn a_store_that_was_emptied_stays_so_and_has_its_pages_back() {
     check_empty(&store);
     fill(&store);
     store.clear().expect("clear");
-    store.put(b"one", b"1", &WriteOptions::default()).expect("put");
+    let _outcome = store.put(b"one", b"1", &WriteOptions::default()).expect("put");
     store.close().expect("close");
     drop(store);
     let store = opened(directory.path());
@@ -218,7 +220,8 @@ fn a_batch_that_does_not_fit_is_refused() {
             Err(Error::NoSpace { .. }) => {
                 refused += 1;
                 let key = format!("{:03} 0", round * 7 % 37);
-                store.delete(key.as_bytes(), &WriteOptions::default()).expect("delete");
+                let _outcome =
+                    store.delete(key.as_bytes(), &WriteOptions::default()).expect("delete");
             }
             Err(error) => panic!("{error}"),
         }
@@ -236,7 +239,7 @@ fn what_is_damaged_stays_so_when_its_leaf_is_written_anew() {
     let store = created(directory.path(), 64 * u64::from(PAGE), &Options::default());
     let options = WriteOptions::default();
     let value = b"a value that is about to be damaged";
-    store.put(b"damaged", value, &options).expect("put");
+    let _outcome = store.put(b"damaged", value, &options).expect("put");
     let paths = std::fs::read_dir(directory.path()).expect("list");
     for path in paths.map(|entry| entry.expect("an entry").path()) {
         let bytes = std::fs::read(&path).expect("read");
@@ -247,11 +250,12 @@ fn what_is_damaged_stays_so_when_its_leaf_is_written_anew() {
     }
     assert!(store.check(b"damaged").is_err());
     for number in 0..400 {
-        store.put(format!("other {number:03}").as_bytes(), &[7; 40], &options).expect("put");
+        let _outcome =
+            store.put(format!("other {number:03}").as_bytes(), &[7; 40], &options).expect("put");
     }
     assert!(matches!(store.check(b"damaged"), Err(Error::ChecksumMismatch { .. })));
     assert!(!store.verify(&mut |_| {}).expect("verify").is_sound());
-    store.put(b"damaged", b"whole again", &options).expect("put");
+    let _outcome = store.put(b"damaged", b"whole again", &options).expect("put");
     assert!(store.check(b"damaged").expect("check"));
 }
 
@@ -265,10 +269,11 @@ fn the_scrub_finds_what_nobody_reads() {
         let directory = in_memory();
         let mut store = created(directory.path(), 4 << 20, &Options::default());
         let write = WriteOptions::default();
-        store.put(b"key", &patterns[0], &write).expect("put");
-        store.put(b"of a large value", &patterns[1].repeat(200), &write).expect("put");
+        let _outcome = store.put(b"key", &patterns[0], &write).expect("put");
+        let _outcome =
+            store.put(b"of a large value", &patterns[1].repeat(200), &write).expect("put");
         let long = [vec![b'k'; 1100], patterns[2].to_vec()].concat();
-        store.put(&long, b"value", &write).expect("put");
+        let _outcome = store.put(&long, b"value", &write).expect("put");
         if is_asleep {
             store.close().expect("close");
             drop(store);
@@ -306,7 +311,7 @@ fn a_scan_that_checks_what_it_shows_tells_of_damage_at_rest() {
         let options = Options { check_reads: true, ..Options::default() };
         let store = created(directory.path(), 4 << 20, &options);
         for (key, byte) in [(b"a", 0x15), (b"b", 0x25), (b"c", 0x35)] {
-            store.put(key, &vec![byte; len], &WriteOptions::default()).expect("put");
+            let _outcome = store.put(key, &vec![byte; len], &WriteOptions::default()).expect("put");
         }
         let path = directory.path().join("pool");
         let bytes = std::fs::read(&path).expect("read");

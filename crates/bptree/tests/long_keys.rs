@@ -47,7 +47,8 @@ fn the_longest_record_of_a_leaf_can_be_replaced() {
         let key = |last: u8| [vec![b'k'; len - 1], vec![last]].concat();
         for round in 0..3 {
             for last in 0..9 {
-                store.put(&key(last), &[round; PAGE as usize / 4], &usual()).expect("put");
+                let _outcome =
+                    store.put(&key(last), &[round; PAGE as usize / 4], &usual()).expect("put");
             }
         }
     }
@@ -62,10 +63,10 @@ fn leaves_of_long_tombstones_are_not_made_one() {
     for len in [300, 440, 5000] {
         let key = |number: u32| format!("{number:0len$}").into_bytes();
         for number in 0..60 {
-            store.put(&key(number), b"value", &usual()).expect("put");
+            let _outcome = store.put(&key(number), b"value", &usual()).expect("put");
         }
         for number in 0..60 {
-            store.delete(&key(number), &usual()).expect("delete");
+            let _outcome = store.delete(&key(number), &usual()).expect("delete");
         }
     }
     let mut tombstones = 0;
@@ -206,7 +207,7 @@ fn write(store: &Bptree, map: &mut Map, draw: &mut Draw, field_max: usize) {
         _ => {
             // What has expired is as if it had never been.
             let brief = WriteOptions { expires_at: Some(UnixMillis(NOW.0 - 5)), ..usual() };
-            store.put(&key, &value, &brief).expect("put");
+            let _outcome = store.put(&key, &value, &brief).expect("put");
             map.remove(&key);
         }
     }
@@ -281,7 +282,7 @@ fn story(seed: u64, page: u32, operations: usize) {
     check_all(&store, &map);
     // With the last record the last rest goes, and none stays behind.
     for key in map.keys() {
-        store.delete(key, &usual()).expect("delete");
+        let _outcome = store.delete(key, &usual()).expect("delete");
     }
     let store = reopened(store, directory.path(), &clock, false);
     store.clear().expect("clear");
@@ -347,7 +348,7 @@ fn what_is_refused_for_space_is_as_if_it_had_not_been() {
             check_all(&store, &map);
             let keys: Vec<_> = map.keys().filter(|_| draw.below(8) > 0).cloned().collect();
             for key in keys {
-                store.delete(&key, &usual()).expect("a delete");
+                let _outcome = store.delete(&key, &usual()).expect("a delete");
                 map.remove(&key);
             }
         }
@@ -375,7 +376,7 @@ fn of_two_that_write_a_new_key_one_keeps_its_rest() {
         for number in 0..keys {
             let key = key(number);
             both.wait();
-            store.put(&key, b"of a put", &usual()).expect("put");
+            let _outcome = store.put(&key, b"of a put", &usual()).expect("put");
         }
     });
     let store = reopened(store, directory.path(), &clock, false);
@@ -391,7 +392,7 @@ fn verify_goes_on_behind_a_bound_that_is_damaged() {
     let alike = 4000;
     for number in 0..60 {
         let key = [vec![b'k'; alike], format!("{number:03}").into(), vec![b'z'; alike]].concat();
-        store.put(&key, b"value", &usual()).expect("put");
+        let _outcome = store.put(&key, b"value", &usual()).expect("put");
     }
     let path = directory.path().join("pool");
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("the pool");

@@ -172,11 +172,12 @@ fn damage_is_told_though_the_power_goes_while_it_is_being_told() {
         let store = Bptree::simulated_create(Arc::clone(sim.space()), &settings()).expect("create");
         let mut allowed = Allowed::new();
         for number in 0..9 {
-            store.put(&key(number), &[1; 50], &WriteOptions::default()).expect("put");
+            let _outcome =
+                store.put(&key(number), &[1; 50], &WriteOptions::default()).expect("put");
             allowed.insert(key(number), vec![Some(vec![1; 50])]);
         }
         // Shorter than a farewell.
-        store.delete(&key(5), &WriteOptions::default()).expect("delete");
+        let _outcome = store.delete(&key(5), &WriteOptions::default()).expect("delete");
         allowed.insert(key(5), vec![None]);
         let mut image = sim.crash(Eviction::Nothing);
         let at = image.bytes().windows(7).rposition(|bytes| bytes == key(5)).expect("a record");

@@ -381,7 +381,7 @@ mod tests {
         let engine: Arc<dyn Engine> = Arc::new(ModelEngine::new());
         let surrounded = Intercepted { engine: Arc::clone(&engine), around: Arc::clone(&around) };
         let options = WriteOptions::default();
-        surrounded.put(b"key", b"value", &options).expect("it is open");
+        let _outcome = surrounded.put(b"key", b"value", &options).expect("it is open");
         assert_eq!(surrounded.get(b"key").expect("get").as_deref(), Some(&b"value"[..]));
         around.is_shut.store(true, Ordering::SeqCst);
         assert!(surrounded.delete(b"key", &options).is_err() && surrounded.len().is_err());

@@ -6,6 +6,7 @@ use crate::{Result, Ticket};
 
 /// What a write did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "a write may have been refused: `Outcome` says what came of it"]
 pub enum Outcome {
     /// The write was made.
     Written(Written),

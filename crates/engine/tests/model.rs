@@ -47,7 +47,7 @@ fn early_writes_become_durable_on_demand_and_tell_the_listeners() {
 #[test]
 fn a_durable_read_waits_for_the_commit() {
     let engine = Arc::new(ModelEngine::with_manual_commit());
-    engine.put(b"k", b"v", &EARLY).unwrap();
+    let _outcome = engine.put(b"k", b"v", &EARLY).unwrap();
     let reader = Arc::clone(&engine);
     let read = std::thread::spawn(move || reader.get(b"k").unwrap());
     engine.make_durable();
@@ -57,10 +57,10 @@ fn a_durable_read_waits_for_the_commit() {
 #[test]
 fn a_power_cut_takes_back_what_is_not_durable() {
     let engine = ModelEngine::with_manual_commit();
-    engine.put(b"a", b"1", &WriteOptions::default()).unwrap();
-    engine.put(b"b", b"1", &WriteOptions::default()).unwrap();
-    engine.put(b"a", b"2", &EARLY).unwrap();
-    engine.delete(b"b", &EARLY).unwrap();
+    let _outcome = engine.put(b"a", b"1", &WriteOptions::default()).unwrap();
+    let _outcome = engine.put(b"b", b"1", &WriteOptions::default()).unwrap();
+    let _outcome = engine.put(b"a", b"2", &EARLY).unwrap();
+    let _outcome = engine.delete(b"b", &EARLY).unwrap();
     engine.apply(Batch::new().put(b"c", b"3").put(b"d", b"3"), &EARLY).unwrap();
     let relaxed = WriteOptions { durability: Some(Durability::RELAXED), ..WriteOptions::default() };
     assert!(engine.put(b"e", b"5", &relaxed).unwrap().ticket().is_durable());
@@ -95,7 +95,7 @@ fn a_clock_set_back_revives_nothing() {
     let clock = ManualClock::starting_at(UnixMillis(1000));
     let engine = ModelEngine::with_clock(clock.as_clock());
     let options = WriteOptions { expires_at: Some(UnixMillis(1010)), ..WriteOptions::default() };
-    engine.put(b"k", b"v", &options).unwrap();
+    let _outcome = engine.put(b"k", b"v", &options).unwrap();
     clock.set(UnixMillis(1009));
     assert!(engine.get(b"k").unwrap().is_some());
     clock.set(UnixMillis(1010));
@@ -108,8 +108,8 @@ fn a_clock_set_back_revives_nothing() {
 fn a_full_store_says_so_and_keeps_what_it_has() {
     let engine = ModelEngine::new().with_capacity(10);
     let options = WriteOptions::default();
-    engine.put(b"k", b"12345", &options).unwrap();
+    let _outcome = engine.put(b"k", b"12345", &options).unwrap();
     assert!(matches!(engine.put(b"l", b"12345", &options), Err(Error::NoSpace { .. })));
-    engine.put(b"k", b"123456789", &options).unwrap();
+    let _outcome = engine.put(b"k", b"123456789", &options).unwrap();
     assert_eq!(engine.len().unwrap(), 1);
 }

@@ -50,7 +50,7 @@ fn write(matrix: &Matrix, rng: &mut Rng, model: &mut Model, count: u64) {
         let key = format!("key-{:05}", rng.below(keys)).into_bytes();
         match rng.below(8) {
             0..3 => {
-                matrix.delete(&key, &options).expect("delete");
+                let _outcome = matrix.delete(&key, &options).expect("delete");
                 model.remove(&key);
             }
             3 | 4 => {
@@ -68,7 +68,7 @@ fn write(matrix: &Matrix, rng: &mut Rng, model: &mut Model, count: u64) {
             }
             _ => {
                 let bytes = value(rng);
-                matrix.put(&key, &bytes, &options).expect("put");
+                let _outcome = matrix.put(&key, &bytes, &options).expect("put");
                 model.insert(key, bytes);
             }
         }
@@ -121,7 +121,7 @@ fn story(seed: u64, kind: Kind, shape: Shape) {
         check(&matrix, &model, &named);
         if rng.below(2) == 0 {
             for key in std::mem::take(&mut model).keys() {
-                matrix.delete(key, &options(&mut rng)).expect("delete");
+                let _outcome = matrix.delete(key, &options(&mut rng)).expect("delete");
             }
         }
     }
@@ -145,7 +145,7 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    matrix.put(key, value, &WriteOptions::default()).expect("put");
+    let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
 }
 
 const KEYS: u64 = 2000;
@@ -191,7 +191,7 @@ fn beside_writers_that_never_pause_a_difference_is_told_and_none_is_invented() {
         }
         // One of them forgets a key, beside the matrix.
         let device = shelf.engine(Position { group: 0, device: 0 });
-        device.delete(&key(0), &WriteOptions::default()).expect("delete");
+        let _outcome = device.delete(&key(0), &WriteOptions::default()).expect("delete");
         for report in beside_writers(&matrix, 3) {
             let [damage] = report.damages.as_slice() else { panic!("{kind:?}: {report:?}") };
             let is_named = damage.what.contains("differ in 1 keys, as in \"key-00000\"");

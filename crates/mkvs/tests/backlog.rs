@@ -29,7 +29,7 @@ fn acknowledged(lens: &[usize], total: u64) -> u64 {
     let put = |number: u64| {
         let len = lens[(number as usize).min(lens.len() - 1)];
         let (key, options) = (number.to_le_bytes(), WriteOptions::default());
-        matrix.put(&key, &value[..len], &options).expect("put");
+        let _outcome = matrix.put(&key, &value[..len], &options).expect("put");
         made.fetch_add(1, Ordering::SeqCst);
     };
     let mut before = 0;

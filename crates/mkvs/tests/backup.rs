@@ -11,7 +11,7 @@ fn key(thread: u64, number: u64) -> Vec<u8> {
 }
 
 fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    matrix.put(key, value, &WriteOptions::default()).expect("put");
+    let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
 }
 
 fn opened(shelf: &Shelf) -> Matrix {
@@ -55,7 +55,8 @@ fn an_older_copy_of_a_device_is_not_believed() {
             let matrix = opened(&shelf);
             (0..200).for_each(|number| put(&matrix, &key(0, number), b"new"));
             for number in (0..200).step_by(7) {
-                matrix.delete(&key(0, number), &WriteOptions::default()).expect("delete");
+                let _outcome =
+                    matrix.delete(&key(0, number), &WriteOptions::default()).expect("delete");
             }
             if drops {
                 // Leaves and pages are written anew, without what nobody needs any more.
@@ -140,7 +141,8 @@ fn a_copy_of_a_running_device_is_not_believed_after_a_close() {
         std::fs::copy(&place, &copy).expect("copy");
         (0..200).for_each(|number| put(&matrix, &key(0, number), b"new"));
         for number in (0..200).step_by(7) {
-            matrix.delete(&key(0, number), &WriteOptions::default()).expect("delete");
+            let _outcome =
+                matrix.delete(&key(0, number), &WriteOptions::default()).expect("delete");
         }
         matrix.close().expect("close");
         drop(matrix);

@@ -29,7 +29,7 @@ fn pair(ack: Ack, prototype: Prototype, read_path: ReadPath) -> Pair {
 }
 
 fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    matrix.put(key, value, &WriteOptions::default()).expect("put");
+    let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
 }
 
 fn get(matrix: &Matrix, key: &[u8]) -> Vec<u8> {

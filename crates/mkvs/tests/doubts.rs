@@ -25,7 +25,7 @@ fn opened(shelf: &Shelf) -> Matrix {
 }
 
 fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    matrix.put(key, value, &WriteOptions::default()).expect("put");
+    let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
 }
 
 fn get(matrix: &Matrix, key: &[u8]) -> Option<Vec<u8>> {

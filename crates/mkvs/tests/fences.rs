@@ -154,7 +154,7 @@ impl Subject for Beside {
                     if calls == 0 {
                         // It has no room: as any other.
                         let put = || store.put(&key, &bytes, &options).expect("put");
-                        run.acknowledged(op, put);
+                        let _outcome = run.acknowledged(op, put);
                     }
                 }
                 Brief::Else(outcome) => panic!("{op:?}: {outcome:?}"),
@@ -261,7 +261,7 @@ impl Subject for Pair {
             if !is_made {
                 // There is no page yet.
                 for store in [&one, &other] {
-                    store.put(b"key", &value.to_le_bytes(), &options).expect("put");
+                    let _outcome = store.put(b"key", &value.to_le_bytes(), &options).expect("put");
                 }
             } else if value > 2 {
                 assert_eq!(cost.fences, 1, "{cost:?}");

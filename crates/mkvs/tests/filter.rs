@@ -212,7 +212,8 @@ fn writers_do_not_wait_for_a_filter_that_grows() {
     };
     hold(true);
     for key in 0..keys {
-        matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default()).expect("put");
+        let _outcome =
+            matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default()).expect("put");
     }
     while gates.iter().all(|gate| gate.held_looks.load(Ordering::SeqCst) == 0) {
         std::thread::yield_now();
@@ -294,7 +295,7 @@ fn what_a_refused_batch_had_deleted_is_not_denied() {
     let gone = keys.iter().find(|key| key.len() == 8).expect("a key").clone();
     let others = (8192_u64..).map(|it| it.to_le_bytes());
     let is_other = |key: &[u8; 8]| {
-        matrix.put(key, b"value", &WriteOptions::default()).expect("put");
+        let _outcome = matrix.put(key, b"value", &WriteOptions::default()).expect("put");
         anchor.get(key).expect("get").is_none()
     };
     let other = others.clone().find(is_other).expect("a key");
@@ -347,7 +348,7 @@ fn what_was_acknowledged_is_not_denied_whatever_a_device_has_answered() {
             keys.clone().zip([None, Some(&gate.spoils_puts), None, Some(&gate.puts_early)])
         {
             how.iter().for_each(|how| how.store(1, Ordering::SeqCst));
-            put(key).expect("put");
+            let _outcome = put(key).expect("put");
             assert!(how.is_none_or(|how| how.load(Ordering::SeqCst) == 0), "it was asked");
         }
         matrix.sync().expect("sync");
@@ -374,12 +375,12 @@ fn what_was_taken_back_is_not_counted() {
     let [follower, anchor] = [0, 1].map(|device| Position { group: 0, device });
     let [other, gate] = [follower, anchor].map(|at| shelf.gate(at));
     let put = |key: u64| matrix.put(&key.to_le_bytes(), b"value", &WriteOptions::default());
-    put(0).expect("put");
+    let _outcome = put(0).expect("put");
     matrix.sync().expect("sync");
     std::thread::scope(|scope| {
         let putting = scope.spawn(|| {
             // The next one is expected to be new, too.
-            put(1).expect("put");
+            let _outcome = put(1).expect("put");
             gate.holds_puts.store(true, Ordering::SeqCst);
             put(2)
         });

@@ -111,7 +111,7 @@ fn what_does_not_fit_is_refused_and_nothing_is_lost() {
                 // What is deleted makes room for others.
                 let gone: Vec<Vec<u8>> = known.keys().step_by(3).cloned().collect();
                 for key in gone {
-                    matrix.delete(&key, &WriteOptions::default()).expect("delete");
+                    let _outcome = matrix.delete(&key, &WriteOptions::default()).expect("delete");
                     known.remove(&key);
                 }
                 let len = known.len();
@@ -162,7 +162,7 @@ fn a_power_cut_after_one_that_follows_was_left_out_loses_nothing() {
         let shape = Shape { groups: 1, ack: Ack::First, ..Shape::default() };
         let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
         let put = |number| matrix.put(&key(number), &value(1), &WriteOptions::default());
-        put(0).expect("put");
+        let _outcome = put(0).expect("put");
         fails(&shelf.gate(left_out));
         std::thread::scope(|scope| {
             scope.spawn(|| drop(put(1)));
@@ -197,7 +197,7 @@ fn a_power_cut_before_a_successor_has_everything_finds_the_old_primary_named() {
     let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
     shelf.gate(follower).is_lagging.store(true, Ordering::SeqCst);
     let put = |number| matrix.put(&key(number), &value(1), &WriteOptions::default());
-    put(0).expect("put");
+    let _outcome = put(0).expect("put");
     shelf.pull(primary);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| put(1));
@@ -261,13 +261,16 @@ fn who_is_full_stays_a_member_however_often_it_refuses() {
             assert!(is_kept(&matrix, None), "{kind:?}, {smaller}: {standings:?}");
             check(&matrix, &known);
             for (serial, key) in known.keys().enumerate() {
-                matrix.delete(key, &options).unwrap_or_else(|error| panic!("{serial}: {error}"));
+                let _outcome = matrix
+                    .delete(key, &options)
+                    .unwrap_or_else(|error| panic!("{serial}: {error}"));
             }
             assert!(is_kept(&matrix, None), "{kind:?}, {smaller}: {standings:?}");
             drop(matrix);
             let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
             assert!(is_kept(&matrix, None) && matrix.is_empty().expect("len"));
-            matrix.put(b"again", &vec![1; len], &options).expect("there is space again");
+            let _outcome =
+                matrix.put(b"again", &vec![1; len], &options).expect("there is space again");
         }
     }
 }
@@ -282,10 +285,11 @@ fn a_write_that_was_taken_back_is_not_taken_for_an_older_one() {
         let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
         // So many tombstones that there is something to let go of.
         for number in 0..1100 {
-            matrix.put(&key(number), b"value", &WriteOptions::default()).expect("put");
-            matrix.delete(&key(number), &WriteOptions::default()).expect("delete");
+            let _outcome =
+                matrix.put(&key(number), b"value", &WriteOptions::default()).expect("put");
+            let _outcome = matrix.delete(&key(number), &WriteOptions::default()).expect("delete");
         }
-        matrix.put(b"key", b"old", &WriteOptions::default()).expect("put");
+        let _outcome = matrix.put(b"key", b"old", &WriteOptions::default()).expect("put");
         let sequence = Some(matrix.advance_sequence().expect("sequence"));
         let options = WriteOptions { sequence, ..WriteOptions::default() };
         let place = Position { group: 0, device: full };

@@ -50,7 +50,7 @@ fn a_group_is_added_after_a_try_that_failed() {
     let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
     let key = |number: u32| format!("key {number}").into_bytes();
     for number in 0..300 {
-        matrix.put(&key(number), b"value", &WriteOptions::default()).expect("put");
+        let _outcome = matrix.put(&key(number), b"value", &WriteOptions::default()).expect("put");
     }
     let rack = Failing { shelf: &shelf, fails: AtomicBool::new(true), failing: OTHER };
     matrix.add_group(&rack, &CopyOptions::default(), &|_| {}).expect_err("a group has no device");
@@ -84,24 +84,24 @@ fn a_device_that_was_half_made_is_brought_level_like_others() {
             Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open")
         });
         for name in [b"kept", b"gone", b"late"] {
-            matrix.put(name, b"value", &options).expect("put");
+            let _outcome = matrix.put(name, b"value", &options).expect("put");
         }
         let new = Position { group: 0, device: 1 };
         shelf.pull(new);
-        matrix.delete(b"gone", &options).expect("delete");
+        let _outcome = matrix.delete(b"gone", &options).expect("delete");
         let rack = Failing { shelf: &shelf, fails: AtomicBool::new(true), failing: new };
         let fill = CopyOptions { is_fresh: true, ..CopyOptions::default() };
         matrix.replace(&rack, new, &fill, &|_| {}).expect_err("it fails");
         drop(matrix);
         matrix = open();
         matrix.replace(&shelf, new, &CopyOptions::default(), &|_| {}).expect("replace");
-        matrix.put(b"more", b"value", &options).expect("put");
+        let _outcome = matrix.put(b"more", b"value", &options).expect("put");
         drop(matrix);
         // The power went when a delete had come to the new one, and another to its peer.
         let clock: TimeSource = Arc::new(coreplane_engine::UnixMillis::now);
         for (device, name) in [(1, b"late"), (0, b"more")] {
             let engine = shelf.open(Position { group: 0, device }, &clock).expect("open");
-            engine.delete(name, &options).expect("delete");
+            let _outcome = engine.delete(name, &options).expect("delete");
         }
         for reopened in 0..2 {
             matrix = open();

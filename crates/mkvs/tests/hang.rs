@@ -34,7 +34,7 @@ fn key(number: u64) -> Vec<u8> {
 
 fn put_all(matrix: &Matrix, value: &[u8]) {
     for number in 0..KEYS {
-        matrix.put(&key(number), value, &WriteOptions::default()).expect("put");
+        let _outcome = matrix.put(&key(number), value, &WriteOptions::default()).expect("put");
     }
 }
 

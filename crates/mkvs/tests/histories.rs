@@ -288,7 +288,7 @@ impl History<'_> {
         add(&self.tally.pulls, 1);
         for number in 0.. {
             let key = format!("another {number}");
-            matrix.put(key.as_bytes(), b"", &WriteOptions::default()).expect("put");
+            let _outcome = matrix.put(key.as_bytes(), b"", &WriteOptions::default()).expect("put");
             // Its processor may have no time for a while, and the pools are small.
             std::thread::sleep(Duration::from_micros(20));
             if !matrix.member_states().contains(&(position, MemberState::Current)) {

@@ -103,7 +103,7 @@ fn written_on(shelf: &Shelf, places: &[Position], part: Part, number: u64) {
         WriteOptions { sequence: newest.max().map(|newest| newest + 1), ..WriteOptions::default() };
     let value = [part.value(number), b"!".to_vec()].concat();
     for device in devices {
-        device.put(&part.key(number), &value, &options).expect("put");
+        let _outcome = device.put(&part.key(number), &value, &options).expect("put");
     }
 }
 

@@ -126,7 +126,7 @@ fn what_was_deleted_stays_deleted_though_an_intent_is_still_there() {
         for key in [&one, &other] {
             assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"new"[..]));
         }
-        matrix.delete(&other, &WriteOptions::default()).expect("delete");
+        let _outcome = matrix.delete(&other, &WriteOptions::default()).expect("delete");
         // The mark is raised, and leaves are written anew without what nobody needs any more.
         (0..1 << 20).for_each(|_| assert!(matrix.advance_sequence().is_ok()));
         (0..20_000).for_each(|number| put(&matrix, &key(1, number % 500), b"more"));

@@ -28,7 +28,7 @@ fn key(number: u64) -> [u8; 8] {
 
 fn put(matrix: &Matrix, keys: Range<u64>) {
     for number in keys {
-        matrix.put(&key(number), b"value", &WriteOptions::default()).expect("put");
+        let _outcome = matrix.put(&key(number), b"value", &WriteOptions::default()).expect("put");
     }
 }
 
@@ -51,7 +51,7 @@ fn closed(kind: Kind) -> Shelf {
     let matrix = Matrix::create(&shelf, Shape::default(), &options()).expect("create");
     put(&matrix, 0..KEYS);
     for number in 0..DELETED {
-        matrix.delete(&key(number), &WriteOptions::default()).expect("delete");
+        let _outcome = matrix.delete(&key(number), &WriteOptions::default()).expect("delete");
     }
     matrix.close().expect("close");
     shelf
@@ -122,7 +122,7 @@ fn what_was_kept_and_is_damaged_is_not_taken() {
             let name = b"\0coreplane matrix\0filter/000000";
             if let Some(mut bytes) = device.get(name).expect("get") {
                 bytes.fill(0);
-                device.put(name, &bytes, &WriteOptions::default()).expect("put");
+                let _outcome = device.put(name, &bytes, &WriteOptions::default()).expect("put");
                 damaged += 1;
             }
             device.close().expect("close");
@@ -159,7 +159,7 @@ fn what_was_kept_is_not_taken_if_a_number_of_its_head_is_wrong() {
                 let ends: Vec<usize> = digits.filter(is_last).collect();
                 numbers = ends.len();
                 head[ends[number] - 1] ^= 1;
-                device.put(name, &head, &WriteOptions::default()).expect("put");
+                let _outcome = device.put(name, &head, &WriteOptions::default()).expect("put");
                 damaged += 1;
             }
             device.close().expect("close");
@@ -188,7 +188,7 @@ fn after_a_kill_keys_are_listed_beside_readers_and_writers() {
         let denied = || matrix.stats().figure("filter_denied").expect("a figure");
         // Each key has one write: of those that were there, and of new ones.
         for number in KEYS / 2..KEYS {
-            matrix.delete(&key(number), &WriteOptions::default()).expect("delete");
+            let _outcome = matrix.delete(&key(number), &WriteOptions::default()).expect("delete");
         }
         put(&matrix, KEYS + 1..2 * KEYS);
         for number in (DELETED..KEYS / 2).chain(KEYS..2 * KEYS) {

@@ -114,7 +114,7 @@ fn what_is_left_out_of_a_fill_is_an_error_and_not_absent() {
         matrix.scrub(&|_| {}).expect("scrub");
         check(&matrix, &[]);
         assert_eq!(scan(&matrix).expect("scan"), KEYS as usize);
-        matrix.delete(&key(HURT[0]), &WriteOptions::default()).expect("delete");
+        let _outcome = matrix.delete(&key(HURT[0]), &WriteOptions::default()).expect("delete");
         shelf.pull(at(0, 1 - second));
         assert_eq!(matrix.get(&key(HURT[0])).expect("get"), None);
         assert_eq!(matrix.get(&key(HURT[1])).expect("get"), Some(value(HURT[1])));
@@ -160,7 +160,7 @@ fn what_has_no_name_any_more_is_left_out_as_well() {
         let shape = Shape { groups: 1, devices: 3, ..Shape::default() };
         let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
         (0..KEYS).for_each(|it| put(&matrix, &long(it), b"an older value"));
-        matrix.delete(&long(1), &WriteOptions::default()).expect("delete");
+        let _outcome = matrix.delete(&long(1), &WriteOptions::default()).expect("delete");
         shelf.pull(at(0, 2));
         (0..KEYS).filter(|it| *it != 1).for_each(|it| put(&matrix, &long(it), &value(it)));
         shelf.put_back(at(0, 2));

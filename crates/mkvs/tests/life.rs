@@ -34,7 +34,7 @@ fn standing(matrix: &Matrix, position: Position) -> MemberState {
 }
 
 fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    matrix.put(key, value, &WriteOptions::default()).expect("put");
+    let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
 }
 
 /// What each writer knows of each of its keys: the last serial that was acknowledged.
@@ -66,7 +66,7 @@ impl Load {
             let number = serial * 7919 % KEYS;
             let key = key(thread, number);
             if is_delete(serial) {
-                matrix.delete(&key, &WriteOptions::default()).expect("delete");
+                let _outcome = matrix.delete(&key, &WriteOptions::default()).expect("delete");
             } else {
                 put(matrix, &key, &serial.to_le_bytes());
             }
@@ -193,9 +193,9 @@ fn replaced_under_load(kind: Kind, ack: Ack) {
     shelf.pull(at(0, 0));
     load.check(&matrix);
     // A write more, after which those that are left are known to be level at first, too.
-    matrix.delete(b"nothing", &WriteOptions::default()).expect("delete");
+    let _outcome = matrix.delete(b"nothing", &WriteOptions::default()).expect("delete");
     put(&matrix, b"more", b"");
-    matrix.delete(b"more", &WriteOptions::default()).expect("delete");
+    let _outcome = matrix.delete(b"more", &WriteOptions::default()).expect("delete");
     drop(matrix);
     let matrix = opened(&shelf);
     assert_eq!(standing(&matrix, at(0, 0)), MemberState::Absent);
@@ -248,14 +248,14 @@ fn nothing_is_resurrected_by_a_device_that_was_away() {
         put(&matrix, name, b"old");
     }
     shelf.pull(at(0, 1));
-    matrix.delete(b"gone", &WriteOptions::default()).expect("delete");
+    let _outcome = matrix.delete(b"gone", &WriteOptions::default()).expect("delete");
     put(&matrix, b"over", b"new");
     drop(matrix);
     // Somebody writes to the device behind everybody's back, with sequences of its own.
     let clock: coreplane_mkvs::TimeSource = std::sync::Arc::new(UnixMillis::now);
     let engine = coreplane_mkvs::Rack::open(&shelf, at(0, 1), &clock).expect("open");
     for name in [b"kept", b"gone", b"only"] {
-        engine.put(name, b"stray", &WriteOptions::default()).expect("put");
+        let _outcome = engine.put(name, b"stray", &WriteOptions::default()).expect("put");
     }
     drop(engine);
     let matrix = opened(&shelf);

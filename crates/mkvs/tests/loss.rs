@@ -288,7 +288,7 @@ fn members_that_differ_are_told() {
     let mut keys = Vec::new();
     device.iterate(0, 1000, &mut |entry| keys.push(entry.key.to_vec())).expect("iterate");
     let victim = keys.iter().find(|key| key.starts_with(b"thread")).expect("a key of group 1");
-    device.put(victim, b"tampered", &WriteOptions::default()).expect("put");
+    let _outcome = device.put(victim, b"tampered", &WriteOptions::default()).expect("put");
     device.close().expect("close");
     drop(device);
     let matrix = opened(&shelf).expect("open");
@@ -310,7 +310,7 @@ fn a_write_with_an_old_sequence_is_brought_level() {
     drop(matrix);
     let matrix = opened(&shelf).expect("open");
     let given = |sequence| WriteOptions { sequence: Some(sequence), ..WriteOptions::default() };
-    matrix.put(b"old", b"first", &given(7)).expect("put");
+    let _outcome = matrix.put(b"old", b"first", &given(7)).expect("put");
     for sequence in [1 << 61, u64::MAX] {
         let refused = matrix.put(b"old", b"value", &given(sequence));
         assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
@@ -319,8 +319,8 @@ fn a_write_with_an_old_sequence_is_brought_level() {
     // The power went when the next one had come to one device.
     let clock: coreplane_mkvs::TimeSource = std::sync::Arc::new(coreplane_engine::UnixMillis::now);
     let device = coreplane_mkvs::Rack::open(&shelf, at(0, 1), &clock).expect("open");
-    device.put(b"old", b"second", &given(8)).expect("put");
-    device.put(b"older", b"alone", &given(9)).expect("put");
+    let _outcome = device.put(b"old", b"second", &given(8)).expect("put");
+    let _outcome = device.put(b"older", b"alone", &given(9)).expect("put");
     drop(device);
     let matrix = opened(&shelf).expect("open");
     assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
@@ -394,7 +394,7 @@ fn a_full_device_is_not_left_out() {
             }
         }
         shelf.pull(at(0, 1));
-        matrix.delete(&key(0, 0), &WriteOptions::default()).expect("delete");
+        let _outcome = matrix.delete(&key(0, 0), &WriteOptions::default()).expect("delete");
         for _ in 0..3 {
             (0..50).for_each(|number| drop(matrix.get(&key(0, number)).expect("get")));
         }

@@ -108,6 +108,6 @@ fn what_a_scrub_has_healed_is_not_denied() {
         let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
         assert_eq!((scrubbed.repaired.len(), scrubbed.lost.len()), (HURT.len(), 0));
         check(&matrix, kind);
-        matrix.put(b"one more", b"value", &WriteOptions::default()).expect("put");
+        let _outcome = matrix.put(b"one more", b"value", &WriteOptions::default()).expect("put");
     }
 }

@@ -33,7 +33,7 @@ fn what_was_deleted_is_not_there_again_on_some() {
             put(&matrix, format!("{around} {number:040}").as_bytes(), b"value");
         }
         for key in [b"deleted".to_vec(), key(9, 77)] {
-            matrix.delete(&key, &WriteOptions::default()).expect("delete");
+            let _outcome = matrix.delete(&key, &WriteOptions::default()).expect("delete");
         }
         put(&matrix, b"there", b"newer");
         // The mark is raised: all have it, so that it may be forgotten.
@@ -56,7 +56,7 @@ fn what_was_deleted_is_not_there_again_on_some() {
                 let outcome = matrix.put(b"deleted", b"given", &given).expect("put");
                 let is_newer = matches!(outcome, Outcome::NotNewer(..));
                 assert!(is_newer, "{kind:?}, {fresh}: {outcome:?}");
-                matrix.put(b"there", b"given", &given).expect("put");
+                let _outcome = matrix.put(b"there", b"given", &given).expect("put");
                 let outcome = matrix.put(b"never", b"given", &given).expect("put");
                 assert_eq!(outcome.written().is_some(), number == 0, "{outcome:?}");
             }

@@ -58,8 +58,9 @@ fn who_follows_and_panics_is_left_out() {
                 batch.put(&key(one), &one.to_le_bytes()).put(&key(other), &other.to_le_bytes());
                 matrix.apply(&batch, &options).expect("apply");
             } else {
-                matrix.put(&key(one), &one.to_le_bytes(), &options).expect("put");
-                matrix.put(&key(other), &other.to_le_bytes(), &options).expect("put");
+                let _outcome = matrix.put(&key(one), &one.to_le_bytes(), &options).expect("put");
+                let _outcome =
+                    matrix.put(&key(other), &other.to_le_bytes(), &options).expect("put");
             }
         }
         // It waits for all that is on its way.
@@ -81,7 +82,8 @@ fn who_panics_over_a_panic_is_left_out_too() {
     panics(&shelf, 0, 1);
     panics(&shelf, 1, 1);
     for number in 0..200_u64 {
-        matrix.put(&key(number), &number.to_le_bytes(), &WriteOptions::default()).expect("put");
+        let _outcome =
+            matrix.put(&key(number), &number.to_le_bytes(), &WriteOptions::default()).expect("put");
     }
     matrix.sync().expect("sync");
     assert_eq!((is_current(&matrix, 0), is_current(&matrix, 1)), (false, true));
@@ -94,7 +96,8 @@ fn a_read_that_panics_is_answered_by_a_peer() {
     let shelf = Shelf::new(Kind::Bptree, 16 << 20);
     let matrix = created(&shelf, Ack::All, ReadPath::Rings);
     for number in 0..200_u64 {
-        matrix.put(&key(number), &number.to_le_bytes(), &WriteOptions::default()).expect("put");
+        let _outcome =
+            matrix.put(&key(number), &number.to_le_bytes(), &WriteOptions::default()).expect("put");
     }
     check(&matrix, 200);
     for device in [0, 1] {
@@ -117,7 +120,7 @@ fn a_decision_that_panics_changes_nothing_and_holds_nobody_up() {
         let shelf = Shelf::new(Kind::Bptree, 16 << 20);
         let matrix = created(&shelf, ack, ReadPath::default());
         let options = WriteOptions::default();
-        matrix.put(&key(0), b"old", &options).expect("put");
+        let _outcome = matrix.put(&key(0), b"old", &options).expect("put");
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let decide = &mut |_: Option<Record<'_>>| panic!("a bug in the caller");
             matrix.modify(&key(0), &options, decide).map(|_| ())
@@ -125,7 +128,7 @@ fn a_decision_that_panics_changes_nothing_and_holds_nobody_up() {
         let what = panicked.expect_err("it is the caller's");
         assert_eq!(what.downcast_ref(), Some(&"a bug in the caller"));
         assert_eq!(matrix.get(&key(0)).expect("get").as_deref(), Some(&b"old"[..]));
-        matrix.put(&key(0), b"new", &options).expect("put");
+        let _outcome = matrix.put(&key(0), b"new", &options).expect("put");
         assert_eq!(matrix.get(&key(0)).expect("get").as_deref(), Some(&b"new"[..]));
         assert!(is_current(&matrix, 0) && is_current(&matrix, 1));
         matrix.close().expect("close");
@@ -143,7 +146,7 @@ fn who_is_written_to_and_panics_is_left_out() {
         let matrix = created(&shelf, ack, ReadPath::default());
         let options = WriteOptions::default();
         (0..100_u64).for_each(|it| {
-            matrix.put(&key(it), &it.to_le_bytes(), &options).expect("put");
+            let _outcome = matrix.put(&key(it), &it.to_le_bytes(), &options).expect("put");
         });
         shelf.gate(at(0, device)).write_panics.store(1, Ordering::SeqCst);
         let number = 100_u64;
@@ -152,7 +155,8 @@ fn who_is_written_to_and_panics_is_left_out() {
             batch.put(&key(number), &number.to_le_bytes());
             matrix.apply(&batch, &options).expect("its peer has it");
         } else {
-            matrix.put(&key(number), &number.to_le_bytes(), &options).expect("its peer has it");
+            let _outcome =
+                matrix.put(&key(number), &number.to_le_bytes(), &options).expect("its peer has it");
         }
         assert_eq!((is_current(&matrix, device), is_current(&matrix, 1 - device)), (false, true));
         check(&matrix, 101);

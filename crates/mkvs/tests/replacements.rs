@@ -56,7 +56,8 @@ fn replaced_often(kind: Kind, ack: Ack, times: u32) {
     let shape = Shape { groups: 1, devices: 2, ack, ..Shape::default() };
     let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
     let put = |number: u64, serial: u64| {
-        matrix.put(&key(number), &serial.to_le_bytes(), &WriteOptions::default()).expect("put");
+        let _outcome =
+            matrix.put(&key(number), &serial.to_le_bytes(), &WriteOptions::default()).expect("put");
     };
     (0..KEYS).for_each(|number| put(number, 0));
     let (is_over, written) = (AtomicBool::new(false), AtomicU64::new(0));

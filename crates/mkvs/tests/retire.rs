@@ -25,7 +25,7 @@ fn standing(matrix: &Matrix, device: u8) -> MemberState {
 
 fn put(matrix: &Matrix, number: u64, serial: u64) {
     let key = number.to_le_bytes();
-    matrix.put(&key, &serial.to_le_bytes(), &WriteOptions::default()).expect("put");
+    let _outcome = matrix.put(&key, &serial.to_le_bytes(), &WriteOptions::default()).expect("put");
 }
 
 fn serial(matrix: &Matrix, number: u64) -> u64 {

@@ -17,7 +17,7 @@ fn created(shelf: &Shelf) -> Matrix {
 }
 
 fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    matrix.put(key, value, &WriteOptions::default()).expect("put");
+    let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -256,7 +256,7 @@ fn what_is_made_of_a_damaged_record_is_made_of_its_peers() {
             let decide = &mut |record: Option<coreplane_engine::Record<'_>>| {
                 make(&record.expect("it is there").value.to_cow())
             };
-            matrix.modify(b"key", &WriteOptions::default(), decide).expect("modify");
+            let _outcome = matrix.modify(b"key", &WriteOptions::default(), decide).expect("modify");
             let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
             assert_eq!((scrubbed.repaired.len(), scrubbed.lost.len()), (0, 0), "all have it anew");
             // Past the matrix, which would ask a peer.

@@ -27,7 +27,7 @@ fn a_filter_grows_although_there_are_batches_alone() {
         let shelf = Shelf::new(Kind::Bptree, 4 << 20);
         let matrix = created(&shelf);
         for _ in 0..singles {
-            matrix.put(b"single", b"value", &WriteOptions::default()).expect("put");
+            let _outcome = matrix.put(b"single", b"value", &WriteOptions::default()).expect("put");
         }
         (0..8192).step_by(4).for_each(|from| apply(&matrix, from..from + 4));
         let growths = || matrix.stats().figure("filter_growths").expect("a figure");
@@ -61,7 +61,7 @@ fn the_mark_is_raised_although_there_are_batches_alone() {
         (0..500).step_by(4).for_each(|from| apply(&matrix, from..from + 4));
         let next = matrix.advance_sequence().expect("sequence").next_multiple_of(1 << 20);
         let options = WriteOptions { sequence: Some(next - before), ..Default::default() };
-        matrix.put(b"single", b"value", &options).expect("put");
+        let _outcome = matrix.put(b"single", b"value", &options).expect("put");
         (500..600).step_by(4).for_each(|from| apply(&matrix, from..from + 4));
         drop(matrix);
         let compared = compared(&shelf);

@@ -151,7 +151,7 @@ impl Store {
                 // Expired ones too, which `erase` would not find.
                 let completion = Completion::Early;
                 let options = WriteOptions { completion, ..WriteOptions::default() };
-                self.write(&key, &options, &mut |_, _, _| Ok(Plan::Delete))?;
+                let _outcome = self.write(&key, &options, &mut |_, _, _| Ok(Plan::Delete))?;
             }
             position = next;
         }

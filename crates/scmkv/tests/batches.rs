@@ -27,7 +27,7 @@ fn a_batch_for_which_there_is_no_space_is_refused() {
         let home = Home::in_memory();
         let store = home.create(New::tiny(48));
         for number in 0..100_u32 {
-            store.put(&number.to_le_bytes(), &[7; 470], &write()).expect("put");
+            let _outcome = store.put(&number.to_le_bytes(), &[7; 470], &write()).expect("put");
         }
         let mut batch = Batch::new();
         for number in 0..400_u32 {
@@ -47,7 +47,7 @@ fn a_refused_batch_leaves_a_store_that_takes_writes() {
             let home = Home::in_memory();
             let store = home.create(New::tiny(48));
             for number in 0..filler {
-                store.put(&fill_key(number), &[7; 470], &write()).expect("put");
+                let _outcome = store.put(&fill_key(number), &[7; 470], &write()).expect("put");
             }
             let mut batch = Batch::new();
             for number in 0..190_u32 {
@@ -110,7 +110,7 @@ fn batches_of_two_threads_do_not_take_the_same_pages() {
             }
         });
         for thread in 0..3_u8 {
-            store.put(&[thread, 0], &[1; 400], &write()).expect("put");
+            let _outcome = store.put(&[thread, 0], &[1; 400], &write()).expect("put");
         }
     });
 }

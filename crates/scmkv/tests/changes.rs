@@ -15,7 +15,7 @@ fn a_delete_that_is_forgotten_while_others_are_shown_is_told_as_gone() {
     let write = home::write();
     store.hold_tombstones(0).expect("hold");
     for number in 0..KEYS {
-        store.put(&number.to_be_bytes(), &[1; 100], &write).expect("put");
+        let _outcome = store.put(&number.to_be_bytes(), &[1; 100], &write).expect("put");
     }
     let (mut order, mut cursor) = (Vec::new(), 0);
     loop {
@@ -27,10 +27,10 @@ fn a_delete_that_is_forgotten_while_others_are_shown_is_told_as_gone() {
     }
     let last = order.pop().expect("a key");
     let line = store.advance_sequence().expect("a sequence");
-    store.delete(&last, &write).expect("delete");
+    let _outcome = store.delete(&last, &write).expect("delete");
     // No page has an older record of it any more.
     let churn = |round: usize| {
-        store.put(&order[round % order.len()], &[2; 100], &write).expect("put");
+        let _outcome = store.put(&order[round % order.len()], &[2; 100], &write).expect("put");
         store.clean().expect("clean")
     };
     for round in 0..2 * order.len() {

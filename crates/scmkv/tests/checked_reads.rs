@@ -23,8 +23,8 @@ fn store(placement: Placement) -> Home {
     let store = home.create(New::of_size(64 << 20).placed(placement));
     let expires_at = Some(UnixMillis(u64::MAX >> 8));
     let lasting = WriteOptions { expires_at, ..write() };
-    store.put(KEY, b"worth one million", &lasting).expect("put");
-    store.put(LARGE, &large_value(), &write()).expect("put");
+    let _outcome = store.put(KEY, b"worth one million", &lasting).expect("put");
+    let _outcome = store.put(LARGE, &large_value(), &write()).expect("put");
     store.close().expect("close");
     home
 }
@@ -77,7 +77,7 @@ fn a_checked_read_shows_no_damaged_value() {
         damaged(read, "multi_get");
         damaged(store.iterate(0, 100, &mut |_| {}), "iterate");
         // A put needs not know what it replaces, and is the remedy.
-        store.put(KEY, b"again", &write()).expect("put");
+        let _outcome = store.put(KEY, b"again", &write()).expect("put");
         assert_eq!(store.get(KEY).expect("get").as_deref(), Some(&b"again"[..]));
     });
 }
@@ -112,7 +112,7 @@ fn a_put_of_a_damaged_key_ends_the_damage() {
     for (do_write, value) in writes {
         each(|home, placement| {
             let store = open(home, false);
-            store.put(b"another", b"value", &write()).expect("put");
+            let _outcome = store.put(b"another", b"value", &write()).expect("put");
             // While it is open: the index is what it was.
             flip_live(home, KEY, 3);
             assert!(store.get(KEY).is_err() && store.iterate(0, 100, &mut |_| {}).is_err());

@@ -98,7 +98,7 @@ fn stat(store: &Scmkv, name: &str) -> u64 {
 fn put_all(store: &Scmkv, records: u64, version: u64) {
     for number in 0..records {
         let put = store.put(&key(number), &value(number, version), &WriteOptions::default());
-        put.expect("put");
+        let _outcome = put.expect("put");
     }
 }
 
@@ -252,7 +252,7 @@ fn writers_and_checkpoints_go_on_side_by_side() {
                                 &value(number, next),
                                 &WriteOptions::default(),
                             );
-                            put.expect("put");
+                            let _outcome = put.expect("put");
                             versions[number as usize].store(next, Ordering::Relaxed);
                         }
                     })

@@ -51,7 +51,7 @@ impl Subject for Closing {
         let space = run.space().clone();
         let store = Scmkv::simulated_create(space, Geometry::TINY, self.placement, options(false))
             .expect("create");
-        store.put(b"first", b"v", &strict()).expect("put");
+        let _outcome = store.put(b"first", b"v", &strict()).expect("put");
         let closed = Mutex::new(None);
         let bytes = || run.sim().crash(Eviction::Everything).bytes().to_vec();
         let (store, closed) = (&store, &closed);

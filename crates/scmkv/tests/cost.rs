@@ -26,17 +26,17 @@ impl Subject for Costs {
             .expect("create");
         let write = WriteOptions::default();
         // The first write opens the log's page, and the second notes that there is something in it.
-        store.put(b"warm", b"up", &write).expect("put");
-        store.put(b"warm", b"up", &write).expect("put");
+        let _outcome = store.put(b"warm", b"up", &write).expect("put");
+        let _outcome = store.put(b"warm", b"up", &write).expect("put");
         let note = |what, operate: &mut dyn FnMut()| {
             let ((), cost) = run.cost_of(operate);
             self.seen.lock().expect("lock").push((what, cost));
         };
         note("put", &mut || {
-            store.put(b"0123456789abcdef", &VALUE, &write).expect("put");
+            let _outcome = store.put(b"0123456789abcdef", &VALUE, &write).expect("put");
         });
         note("put", &mut || {
-            store.put(b"0123456789abcdef", &VALUE, &write).expect("put");
+            let _outcome = store.put(b"0123456789abcdef", &VALUE, &write).expect("put");
         });
         note("get", &mut || assert!(store.get(b"0123456789abcdef").expect("get").is_some()));
         note("get", &mut || assert!(store.get(b"absent").expect("get").is_none()));
@@ -48,7 +48,7 @@ impl Subject for Costs {
             store.apply(&batch, &write).expect("apply");
         });
         note("delete", &mut || {
-            store.delete(b"0123456789abcdef", &write).expect("delete");
+            let _outcome = store.delete(b"0123456789abcdef", &write).expect("delete");
         });
         let early = WriteOptions { completion: Completion::Early, ..write };
         note("group", &mut || {
@@ -64,7 +64,7 @@ impl Subject for Costs {
         assert!(store.get(&[15; 16]).expect("get").is_some());
         // And what the group has left.
         note("put", &mut || {
-            store.put(b"0123456789abcdef", &VALUE, &write).expect("put");
+            let _outcome = store.put(b"0123456789abcdef", &VALUE, &write).expect("put");
         });
     }
 

@@ -212,7 +212,7 @@ fn the_pages_that_are_filled_next_are_ready_for_syncs_and_no_others() {
     let put_all = |round: u64| {
         for number in 0..300_u64 {
             let key = (round % 2 * 1000 + number).to_le_bytes();
-            disk.store.put(&key, &value, &WriteOptions::default()).expect("put");
+            let _outcome = disk.store.put(&key, &value, &WriteOptions::default()).expect("put");
         }
     };
     put_all(0);

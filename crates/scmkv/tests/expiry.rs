@@ -34,12 +34,12 @@ fn a_clock_that_was_ahead_for_a_moment_ends_no_later_record_at_its_birth() {
     let home = Home::in_memory();
     let clock = ManualClock::starting_at(UnixMillis(START));
     let store = home.create(small(&clock));
-    store.put(b"short", b"v", &expiring(START + 1000)).expect("put");
+    let _outcome = store.put(b"short", b"v", &expiring(START + 1000)).expect("put");
     clock.set(UnixMillis(START + HOUR));
     assert!(store.get(b"short").expect("get").is_none());
     clock.set(UnixMillis(START + 2000));
     let session = store.now().0 + 600_000;
-    store.put(b"session", b"v", &expiring(session)).expect("put");
+    let _outcome = store.put(b"session", b"v", &expiring(session)).expect("put");
     assert!(store.get(b"session").expect("get").is_some());
     assert!(store.get(b"short").expect("get").is_none());
 }
@@ -48,8 +48,8 @@ fn a_clock_that_was_ahead_for_a_moment_ends_no_later_record_at_its_birth() {
 fn stays_gone(home: &Home) {
     let clock = ManualClock::starting_at(UnixMillis(START));
     let store = home.create(small(&clock));
-    store.put(b"told", b"v", &expiring(START + HOUR)).expect("put");
-    store.put(b"not told", b"v", &expiring(START + HOUR + 1)).expect("put");
+    let _outcome = store.put(b"told", b"v", &expiring(START + HOUR)).expect("put");
+    let _outcome = store.put(b"not told", b"v", &expiring(START + HOUR + 1)).expect("put");
     clock.set(UnixMillis(START + 2 * HOUR));
     let found = store.get_with(b"told", Visibility::Early, &mut |_| {}).expect("get");
     assert!(!found.hit);
@@ -62,7 +62,7 @@ fn stays_gone(home: &Home) {
     assert_eq!(store.now(), UnixMillis(START + HOUR));
     // A relative expiry that is computed from the engine's clock lasts.
     let at = store.now().0 + 1000;
-    store.put(b"new", b"v", &expiring(at)).expect("put");
+    let _outcome = store.put(b"new", b"v", &expiring(at)).expect("put");
     assert!(store.get(b"new").expect("get").is_some());
 }
 
@@ -85,7 +85,7 @@ fn an_expiry_on_a_file_is_answered_when_it_is_durable_and_looked_at_without_a_wa
     for number in 0..RECORDS {
         let options =
             WriteOptions { completion: Completion::Early, ..expiring(START + number + 1) };
-        store.put(&number.to_le_bytes(), b"v", &options).expect("put");
+        let _outcome = store.put(&number.to_le_bytes(), b"v", &options).expect("put");
     }
     store.sync().expect("sync");
     assert!(store.visible_ticket().is_durable());
@@ -112,7 +112,7 @@ fn an_expiry_that_was_told_becomes_durable_though_nobody_waits() {
     let home = Home::on_disk();
     let clock = ManualClock::starting_at(UnixMillis(START));
     let store = home.create(small(&clock));
-    store.put(b"a", b"1", &expiring(START + HOUR)).expect("put");
+    let _outcome = store.put(b"a", b"1", &expiring(START + HOUR)).expect("put");
     store.sync().expect("sync");
     let (told, syncs) = mpsc::channel();
     store.on_durable(Arc::new(move || {
@@ -154,7 +154,7 @@ fn what_has_expired_is_counted_no_more_although_nobody_reads_or_cleans() {
                 1 => expiring(START + 3 * HOUR),
                 _ => WriteOptions::default(),
             };
-            store.put(&number.to_le_bytes(), b"value", &write).expect("put");
+            let _outcome = store.put(&number.to_le_bytes(), b"value", &write).expect("put");
         }
         let before = store.stats().live_bytes;
         clock.set(UnixMillis(START + HOUR));
@@ -163,11 +163,12 @@ fn what_has_expired_is_counted_no_more_although_nobody_reads_or_cleans() {
         assert!(store.stats().live_bytes <= before, "a tombstone is no longer than its record");
         // Each way of writing an expiry is noticed, once the sweep has nothing to do any more.
         let soon = UnixMillis(START + HOUR + 1);
-        store.put(b"put", b"v", &expiring(soon.0)).expect("put");
-        store.put(b"put", &vec![7; 1 << 20], &expiring(soon.0)).expect("put");
-        store.insert(b"insert", b"v", &expiring(soon.0)).expect("insert");
+        let _outcome = store.put(b"put", b"v", &expiring(soon.0)).expect("put");
+        let _outcome = store.put(b"put", &vec![7; 1 << 20], &expiring(soon.0)).expect("put");
+        let _outcome = store.insert(b"insert", b"v", &expiring(soon.0)).expect("insert");
         let expire = &mut |_: Option<Record<'_>>| Mutation::Expire(Some(soon));
-        store.modify(&2_u64.to_le_bytes(), &WriteOptions::default(), expire).expect("modify");
+        let _outcome =
+            store.modify(&2_u64.to_le_bytes(), &WriteOptions::default(), expire).expect("modify");
         let mut batch = Batch::new();
         let (key, value) = (b"batch".to_vec(), b"v".to_vec());
         batch.push(Change::Put { key, value, expires_at: Some(soon) });
@@ -196,11 +197,11 @@ fn what_was_swept_is_gone_for_good_and_nothing_else_has_changed() {
         let clock = ManualClock::starting_at(UnixMillis(START));
         let store = home.create(large(placement, options(&clock)));
         // An older version is in the log, and must not come back.
-        store.put(b"key", b"old", &WriteOptions::default()).expect("put");
+        let _outcome = store.put(b"key", b"old", &WriteOptions::default()).expect("put");
         let given = |sequence| WriteOptions { sequence: Some(sequence), ..expiring(START + 10) };
         let sequence = store.advance_sequence().expect("advance_sequence") + 7;
-        store.put(b"key", b"new", &given(sequence)).expect("put");
-        store.put(b"other", b"v", &expiring(START + HOUR)).expect("put");
+        let _outcome = store.put(b"key", b"new", &given(sequence)).expect("put");
+        let _outcome = store.put(b"other", b"v", &expiring(START + HOUR)).expect("put");
         assert_eq!(store.sweep_expired().expect("sweep"), 0);
         clock.set(UnixMillis(START + 10));
         assert_eq!(store.sweep_expired().expect("sweep"), 1);
@@ -243,11 +244,12 @@ fn a_record_that_is_rewritten_beside_the_sweep_survives() {
                 break;
             }
             let key = (turn % 64).to_le_bytes();
-            store.put(&key, b"expired", &expiring(START - 1)).expect("put");
+            let _outcome = store.put(&key, b"expired", &expiring(START - 1)).expect("put");
             if turn % 1000 == 0 {
                 std::thread::yield_now();
             }
-            store.put(&key, &turn.to_le_bytes(), &WriteOptions::default()).expect("put");
+            let _outcome =
+                store.put(&key, &turn.to_le_bytes(), &WriteOptions::default()).expect("put");
             let found = store.get(&key).expect("get");
             assert_eq!(found.as_deref(), Some(&turn.to_le_bytes()[..]), "turn {turn}");
         }
@@ -266,7 +268,7 @@ fn what_was_swept_on_a_file_is_durable_with_the_next_sync() {
     let clock = ManualClock::starting_at(UnixMillis(START));
     let store = home.create(small(&clock));
     for number in 0..40_u64 {
-        store.put(&number.to_le_bytes(), b"v", &expiring(START + 10)).expect("put");
+        let _outcome = store.put(&number.to_le_bytes(), b"v", &expiring(START + 10)).expect("put");
     }
     store.sync().expect("sync");
     clock.set(UnixMillis(START + 10));

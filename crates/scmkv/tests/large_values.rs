@@ -23,9 +23,9 @@ fn fragments_outlive_a_cleaner_that_comes_before_their_owner() {
         });
         let mut lost = None;
         for round in 0..1000_usize {
-            store.put(b"small", &[1; 40], &write()).expect("put");
-            store.put(b"small", &[2; 40], &write()).expect("put");
-            store.put(b"big", &big(round, 30_000), &write()).expect("put");
+            let _outcome = store.put(b"small", &[1; 40], &write()).expect("put");
+            let _outcome = store.put(b"small", &[2; 40], &write()).expect("put");
+            let _outcome = store.put(b"big", &big(round, 30_000), &write()).expect("put");
             let got = store.get(b"big");
             if got.as_ref().ok() != Some(&Some(big(round, 30_000))) {
                 lost = Some((round, got.map(|value| value.map(|value| value.len()))));
@@ -65,7 +65,7 @@ fn no_update_of_a_large_value_is_lost() {
     const ROUNDS: u64 = 4000;
     let home = Home::in_memory();
     let store = home.create(New::tiny(256));
-    store.put(b"counter", &[0; 1000], &write()).expect("put");
+    let _outcome = store.put(b"counter", &[0; 1000], &write()).expect("put");
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| (0..ROUNDS).for_each(|_| count(&store)));
@@ -86,7 +86,7 @@ fn count(store: &Scmkv) {
         value[..8].copy_from_slice(&next.to_le_bytes());
         Mutation::Put { value, expires_at: None }
     });
-    next.expect("modify");
+    let _outcome = next.expect("modify");
 }
 
 /// The decision on a value that is in the log already stands unless someone came between.
@@ -94,7 +94,7 @@ fn count(store: &Scmkv) {
 fn a_lone_writer_decides_once() {
     let home = Home::in_memory();
     let store = home.create(New::tiny(64));
-    store.put(b"k", b"small", &write()).expect("put");
+    let _outcome = store.put(b"k", b"small", &write()).expect("put");
     for len in [100, 3000] {
         let mut calls = 0;
         let outcome = store.modify(b"k", &write(), &mut |_| {
@@ -113,7 +113,7 @@ fn a_large_write_that_finds_no_space_leaves_none_behind() {
         let home = Home::in_memory();
         let store = home.create(New::tiny(64));
         for number in 0..5_u8 {
-            store.put(&[b'b', number], &big(1, 40_000), &write()).expect("put");
+            let _outcome = store.put(&[b'b', number], &big(1, 40_000), &write()).expect("put");
         }
         for _ in 0..20 {
             let put = store.put(b"too-large", &big(1, 44_000), &write()).map(drop);
@@ -138,11 +138,11 @@ fn fragments_of_a_write_that_was_refused_are_given_back() {
             scope.spawn(move || {
                 for round in goes {
                     let () = round;
-                    store.put(b"k", b"theirs", &write()).expect("put");
+                    let _outcome = store.put(b"k", b"theirs", &write()).expect("put");
                 }
             });
             for _ in 0..2000_u32 {
-                store.delete(b"k", &write()).expect("delete");
+                let _outcome = store.delete(b"k", &write()).expect("delete");
                 let outcome = store.modify(b"k", &write(), &mut |record| match record {
                     Some(_) => Mutation::Keep,
                     None => {
@@ -150,7 +150,7 @@ fn fragments_of_a_write_that_was_refused_are_given_back() {
                         Mutation::Put { value: big(1, 20_000), expires_at: None }
                     }
                 });
-                outcome.expect("modify");
+                let _outcome = outcome.expect("modify");
             }
         });
     });
@@ -187,10 +187,10 @@ fn a_store_full_of_large_values_says_so_and_keeps_them() {
 fn a_large_value_on_a_file_waits_for_no_sync_of_its_own() {
     let home = Home::on_disk();
     let store = home.create(New::of_size(64 << 20).placed(Placement::Dram));
-    store.put(b"warm", b"v", &write()).expect("put");
+    let _outcome = store.put(b"warm", b"v", &write()).expect("put");
     let fences = |value: &[u8]| {
         let before = store.stats().fences;
-        store.put(b"k", value, &early()).expect("put");
+        let _outcome = store.put(b"k", value, &early()).expect("put");
         store.stats().fences - before
     };
     let small = fences(b"small");

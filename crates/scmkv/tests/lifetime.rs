@@ -28,7 +28,7 @@ fn a_creation_that_fails_leaves_nothing_behind() {
 #[test]
 fn a_creation_that_finds_a_pool_leaves_it_alone() {
     let home = Home::in_memory();
-    home.create(New::tiny(PAGES)).put(b"k", b"v", &write()).expect("put");
+    let _outcome = home.create(New::tiny(PAGES)).put(b"k", b"v", &write()).expect("put");
     home.try_create(New::tiny(PAGES)).expect_err("there is one already");
     assert!(home.open(options(false)).get(b"k").expect("get").is_some());
 }
@@ -39,9 +39,9 @@ fn moved_to_a_disk(is_closed: bool) {
     let write = write();
     let store = memory.create(New::tiny(PAGES));
     for number in 0..300 {
-        store.put(&key(number), &[1; 20], &write).expect("put");
+        let _outcome = store.put(&key(number), &[1; 20], &write).expect("put");
     }
-    store.delete(&key(7), &write).expect("delete");
+    let _outcome = store.delete(&key(7), &write).expect("delete");
     if is_closed {
         store.close().expect("close");
     }
@@ -52,7 +52,7 @@ fn moved_to_a_disk(is_closed: bool) {
     assert_eq!(store.placement(), Placement::Dram, "slots may become durable before records");
     assert_eq!(store.len().expect("len"), 299);
     for number in 0..300 {
-        store.put(&key(number), &[2; 20], &write).expect("put");
+        let _outcome = store.put(&key(number), &[2; 20], &write).expect("put");
     }
     assert_eq!(store.verify(&mut |_| {}).expect("verify").damages, []);
     drop(store);
@@ -128,7 +128,7 @@ fn one_damaged_record_does_not_keep_the_others_from_being_counted() {
     let home = Home::in_memory();
     let store = home.create(New::tiny(PAGES));
     for number in 100..400 {
-        store.put(&key(number), &[1; 20], &write()).expect("put");
+        let _outcome = store.put(&key(number), &[1; 20], &write()).expect("put");
     }
     drop(store);
     // In a page that was full at the crash, which no recovery reads.
@@ -147,7 +147,7 @@ fn the_window_of_a_relaxed_write_ends_by_itself() {
     let store = home.create(New::tiny(PAGES).with(options(true)));
     let relaxed = WriteOptions { durability: Some(Durability::RELAXED), ..write() };
     for round in 0..20_u32 {
-        store.put(&key(round), b"v", &relaxed).expect("put");
+        let _outcome = store.put(&key(round), b"v", &relaxed).expect("put");
         let fences = store.stats().fences;
         let began = Instant::now();
         // One fence may have come between the put and the count.
@@ -155,7 +155,7 @@ fn the_window_of_a_relaxed_write_ends_by_itself() {
             std::thread::yield_now();
         }
     }
-    store.put(b"last", b"v", &relaxed).expect("put");
+    let _outcome = store.put(b"last", b"v", &relaxed).expect("put");
     let before = store.stats();
     // Nothing is left to be flushed once the windows have ended, and nobody asked for that.
     let began = Instant::now();
@@ -174,7 +174,7 @@ fn the_scrub_finds_what_nobody_reads() {
     let home = Home::in_memory();
     let store = home.create(New::tiny(24).with(options(true)));
     for number in 0..40 {
-        store.put(&key(number), &[0xa5; 200], &write()).expect("put");
+        let _outcome = store.put(&key(number), &[0xa5; 200], &write()).expect("put");
     }
     let count = |name: &str| store.stats().figure(name).unwrap_or(0);
     let wait_for = |what: &str, is_there: &dyn Fn() -> bool| {
@@ -200,7 +200,7 @@ fn a_store_that_is_opened_for_each_write_is_not_full_of_empty_pages() {
     drop(home.create(New::of_size(32 << 20).with(options(false))));
     for number in 0..60 {
         let store = home.open(options(false));
-        store.put(&key(number), b"value", &write()).expect("put");
+        let _outcome = store.put(&key(number), b"value", &write()).expect("put");
         if number % 3 == 0 {
             // Killed.
             continue;

@@ -136,11 +136,11 @@ impl Biography {
         match self.draw.next(24) {
             0..=8 => {
                 let value = self.value();
-                store.put(&key(number), &value, &write).expect("put");
+                let _outcome = store.put(&key(number), &value, &write).expect("put");
                 self.note(number, Some(value), None);
             }
             9..=10 => {
-                store.delete(&key(number), &write).expect("delete");
+                let _outcome = store.delete(&key(number), &write).expect("delete");
                 self.note(number, None, None);
             }
             11..=12 => self.write_batch(store, 2 + self.draw.0 % 4, None),
@@ -151,7 +151,7 @@ impl Biography {
                 let at = store.now().0 + 1 + self.draw.next(5000);
                 let value = self.value();
                 let expiring = WriteOptions { expires_at: Some(UnixMillis(at)), ..write };
-                store.put(&key(number), &value, &expiring).expect("put");
+                let _outcome = store.put(&key(number), &value, &expiring).expect("put");
                 self.note(number, Some(value), Some(at));
             }
             17 => self.move_clock(),

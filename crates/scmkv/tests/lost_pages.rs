@@ -28,7 +28,7 @@ fn verify_names_what_is_lost_and_goes_on() {
         let store = store.expect("create");
         for number in 0..60_000_u32 {
             let key = number.to_le_bytes();
-            store.put(&key, &value(number), &WriteOptions::default()).expect("put");
+            let _outcome = store.put(&key, &value(number), &WriteOptions::default()).expect("put");
         }
         let sound = store.verify(&mut |_| {}).expect("verify");
         assert!(sound.is_sound() && sound.records == 60_000, "{sound:?}");
@@ -100,14 +100,14 @@ fn an_open_page_that_is_wholly_lost_is_told() {
         for loss in LOSSES {
             let home = Home::in_memory();
             let store = home.create(New::tiny(32).placed(placement));
-            store.put(b"overwritten", b"the old value", &write()).expect("put");
+            let _outcome = store.put(b"overwritten", b"the old value", &write()).expect("put");
             // So much that the page is full, and the next one is begun.
             for number in 0..80_u32 {
-                store.put(&number.to_le_bytes(), &[1; 40], &write()).expect("put");
+                let _outcome = store.put(&number.to_le_bytes(), &[1; 40], &write()).expect("put");
             }
-            store.put(b"overwritten", b"the new value", &write()).expect("put");
-            store.put(b"last", b"value", &write()).expect("put");
-            store.put(b"very last", b"value", &write()).expect("put");
+            let _outcome = store.put(b"overwritten", b"the new value", &write()).expect("put");
+            let _outcome = store.put(b"last", b"value", &write()).expect("put");
+            let _outcome = store.put(b"very last", b"value", &write()).expect("put");
             drop(store);
             let page = lose_open_page(&home.path(), loss);
             assert!(page > 1);
@@ -156,7 +156,7 @@ fn an_older_record_that_is_near_by_chance_does_not_stand_in() {
     for page in 0..5_u32 {
         for number in 0..PAGE as u32 / 64 {
             let key = if number == 0 { u32::MAX } else { page * 1000 + number };
-            store.put(&key.to_le_bytes(), &[page as u8; 40], &write()).expect("put");
+            let _outcome = store.put(&key.to_le_bytes(), &[page as u8; 40], &write()).expect("put");
             if page == 4 && number == 3 {
                 break;
             }
@@ -186,7 +186,7 @@ fn churn(store: &Scmkv) {
     for round in 0..12_u32 {
         for number in 0..60_u32 {
             let value = [round as u8; 60];
-            store.put(&number.to_be_bytes(), &value, &write()).expect("put");
+            let _outcome = store.put(&number.to_be_bytes(), &value, &write()).expect("put");
         }
         for _ in 0..10 {
             store.clean().expect("clean");
@@ -201,7 +201,7 @@ fn what_a_slot_points_at_is_never_taken_for_absent() {
     for loss in LOSSES {
         let home = Home::in_memory();
         let store = home.create(New::tiny(24).placed(Placement::Pool));
-        store.put(b"lost", b"value", &write()).expect("put");
+        let _outcome = store.put(b"lost", b"value", &write()).expect("put");
         drop(store);
         lose_open_page(&home.path(), loss);
         for _ in 0..3 {
@@ -234,7 +234,7 @@ fn the_lost_end_of_an_open_page_is_never_taken_for_absent() {
         let home = Home::in_memory();
         let store = home.create(New::tiny(24).placed(Placement::Pool));
         for number in 0..10_u8 {
-            store.put(&[b'k', number], &[number; 40], &write()).expect("put");
+            let _outcome = store.put(&[b'k', number], &[number; 40], &write()).expect("put");
         }
         drop(store);
         change(&home.path(), |bytes| {
@@ -246,7 +246,7 @@ fn the_lost_end_of_an_open_page_is_never_taken_for_absent() {
             let store = home.open(options(false));
             // What is left of the page is of no use any more: the cleaner would like to have it.
             for number in 0..7_u8 {
-                store.put(&[b'k', number], &[number; 41], &write()).expect("put");
+                let _outcome = store.put(&[b'k', number], &[number; 41], &write()).expect("put");
             }
             churn(&store);
             for number in 0..10_u8 {
@@ -270,7 +270,7 @@ fn the_lost_end_of_an_open_page_is_never_taken_for_absent() {
 fn a_page_that_nothing_points_into_is_free_again() {
     let home = Home::in_memory();
     let store = home.create(New::tiny(24).placed(Placement::Pool));
-    store.put(b"key", b"value", &write()).expect("put");
+    let _outcome = store.put(b"key", b"value", &write()).expect("put");
     drop(store);
     lose_open_page(&home.path(), Loss::Zeroes);
     // As if the crash had come before the slot was stored.

@@ -33,15 +33,16 @@ fn read_beside_the_cleaner(read: impl Fn(&Scmkv, &[&[u8]]) + Sync) {
     let write = home::write();
     let keys: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
     for key in keys {
-        store.put(key, &value(0, 3000), &write).expect("put");
+        let _outcome = store.put(key, &value(0, 3000), &write).expect("put");
     }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let _ending = Ending(&done);
             for round in 0..2500 {
-                store.put(b"small", &[round as u8; 100], &write).expect("put");
-                store.put(keys[round % 4], &value(round, 3000), &write).expect("put");
+                let _outcome = store.put(b"small", &[round as u8; 100], &write).expect("put");
+                let _outcome =
+                    store.put(keys[round % 4], &value(round, 3000), &write).expect("put");
                 store.clean().expect("clean");
                 if done.load(Ordering::Relaxed) {
                     break;

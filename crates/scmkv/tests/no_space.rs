@@ -16,9 +16,9 @@ fn a_page_in_which_nothing_was_written_is_not_lost() {
     let mut free = Vec::new();
     for is_closed in [true, false].repeat(5) {
         let store = home.open(options(false));
-        store.delete(b"missing", &write()).expect("delete");
-        store.insert(b"there", b"v", &write()).expect("insert");
-        store.delete(b"there", &write()).expect("delete");
+        let _outcome = store.delete(b"missing", &write()).expect("delete");
+        let _outcome = store.insert(b"there", b"v", &write()).expect("insert");
+        let _outcome = store.delete(b"there", &write()).expect("delete");
         if is_closed {
             store.close().expect("close");
         }
@@ -57,10 +57,10 @@ fn a_put_into_a_full_group_gets_the_page_that_it_cleans() {
         let home = Home::in_memory();
         let store = home.create(New::tiny(40));
         for number in 0..700 {
-            store.put(&fill_key(number), b"", &write()).expect("put");
+            let _outcome = store.put(&fill_key(number), b"", &write()).expect("put");
             // What is free is never more than the least.
             for _ in 0..3 {
-                store.put(b"hot", &[0; 400], &write()).expect("put");
+                let _outcome = store.put(b"hot", &[0; 400], &write()).expect("put");
             }
         }
         let splits = store.stats().figure("index_splits");
@@ -77,7 +77,7 @@ fn a_full_store_can_be_emptied_at_once() {
         fill(&store, 0, fill(&store, 60, 0));
         store.clear().expect("clear");
         assert_eq!(store.len().expect("len"), 0);
-        store.put(b"k", b"v", &write()).expect("put");
+        let _outcome = store.put(b"k", b"v", &write()).expect("put");
     });
 }
 
@@ -139,7 +139,7 @@ fn idle_logs_do_not_keep_all_tombstones() {
             let (store, stopped) = (store.clone(), stopped.clone());
             let (ready, is_ready) = mpsc::channel();
             std::thread::spawn(move || {
-                store.put(&[b'i', number], b"idle", &write()).expect("put");
+                let _outcome = store.put(&[b'i', number], b"idle", &write()).expect("put");
                 ready.send(()).expect("send");
                 drop(stopped.lock().map(|stopped| stopped.recv()));
             });
@@ -165,10 +165,10 @@ fn a_slow_reader_delays_writers_and_fails_none() {
         let home = Home::in_memory();
         let store = home.create(New::tiny(64));
         for number in 0..all {
-            store.put(&fill_key(number), &[7; 60], &write()).expect("put");
+            let _outcome = store.put(&fill_key(number), &[7; 60], &write()).expect("put");
         }
         for number in 0..all / 4 {
-            store.put(&fill_key(number), &[8; 60], &write()).expect("overwrite");
+            let _outcome = store.put(&fill_key(number), &[8; 60], &write()).expect("overwrite");
         }
         let (pinned, is_pinned) = mpsc::channel();
         let reader = std::thread::spawn(move || {
@@ -220,6 +220,6 @@ fn a_pool_does_not_grow_beyond_what_the_index_can_name() {
     let store = home.create(New::tiny(64));
     let grown = store.grow(5 << 40);
     assert!(matches!(grown, Err(Error::Unusable(_))), "{grown:?}");
-    store.put(b"k", b"v", &write()).expect("put");
+    let _outcome = store.put(b"k", b"v", &write()).expect("put");
     assert_eq!(store.stats().pool_bytes, 64 * PAGE);
 }

@@ -24,7 +24,7 @@ fn a_batch_in_two_pages_outlives_the_cleaning_of_either_and_a_kill() {
         }
         store.apply(&batch, &write()).expect("apply");
         for number in overwritten {
-            store.put(&[b'k', number], &[number; 200], &write()).expect("put");
+            let _outcome = store.put(&[b'k', number], &[number; 200], &write()).expect("put");
         }
         for _ in 0..3 {
             store.clean().expect("clean");
@@ -54,7 +54,7 @@ fn what_was_told_to_have_expired_does_not_come_back_by_a_power_cut() {
         let store = store.expect("create");
         let expires_at = Some(UnixMillis(START + 1000));
         let expiring = WriteOptions { expires_at, ..write() };
-        store.put(b"key", b"value", &expiring).expect("put");
+        let _outcome = store.put(b"key", b"value", &expiring).expect("put");
         clock.set(UnixMillis(START + 2000));
         assert!(store.get(b"key").expect("get").is_none());
         let image = sim.crash(Eviction::Nothing);
@@ -76,7 +76,7 @@ fn what_nobody_has_flushed_is_durable_after_a_close() {
         let store = Scmkv::simulated_create(space, Geometry::TINY, placement, unflushed());
         let store = store.expect("create");
         for number in 0..100_u8 {
-            store.put(&[b'k', number], &[number; 100], &write()).expect("put");
+            let _outcome = store.put(&[b'k', number], &[number; 100], &write()).expect("put");
         }
         store.close().expect("close");
         let sim = sim.crash(Eviction::Nothing).reopen().expect("reopen");
@@ -99,7 +99,7 @@ fn what_was_written_in_the_last_life_is_what_is_there() {
         let mut store = store.expect("create");
         for life in 0..4_u8 {
             for number in 0..RECORDS {
-                store.put(&[b'k', number], &[life; 200], &write()).expect("put");
+                let _outcome = store.put(&[b'k', number], &[life; 200], &write()).expect("put");
             }
             let image = sim.crash(Eviction::Nothing);
             drop(store);

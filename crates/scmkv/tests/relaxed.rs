@@ -13,11 +13,11 @@ use tiny::{created, ends, recovered, simulated};
 fn what_a_relaxed_write_replaced_stays_until_it_is_durable() {
     let sim = simulated(64);
     let store = created(&sim, relaxed());
-    store.put(b"k", b"strict", &strict()).expect("put");
+    let _outcome = store.put(b"k", b"strict", &strict()).expect("put");
     for number in 0..30_u32 {
-        store.put(&number.to_le_bytes(), &[1; 200], &strict()).expect("put");
+        let _outcome = store.put(&number.to_le_bytes(), &[1; 200], &strict()).expect("put");
     }
-    store.put(b"k", b"relaxed", &write()).expect("put");
+    let _outcome = store.put(b"k", b"relaxed", &write()).expect("put");
     let mut cleaned = 0;
     while store.clean().expect("clean") {
         cleaned += 1;
@@ -31,15 +31,15 @@ fn what_a_relaxed_write_replaced_stays_until_it_is_durable() {
 fn a_relaxed_write_does_not_undo_the_delete_before_it() {
     let sim = simulated(64);
     let store = created(&sim, relaxed());
-    store.put(b"k", b"deleted", &strict()).expect("put");
+    let _outcome = store.put(b"k", b"deleted", &strict()).expect("put");
     for number in 0..20_u32 {
-        store.put(&number.to_le_bytes(), &[1; 200], &strict()).expect("put");
+        let _outcome = store.put(&number.to_le_bytes(), &[1; 200], &strict()).expect("put");
     }
-    store.delete(b"k", &strict()).expect("delete");
+    let _outcome = store.delete(b"k", &strict()).expect("delete");
     for number in 0..40_u32 {
-        store.put(b"churn", &[number as u8; 200], &strict()).expect("put");
+        let _outcome = store.put(b"churn", &[number as u8; 200], &strict()).expect("put");
     }
-    store.put(b"k", b"relaxed", &write()).expect("put");
+    let _outcome = store.put(b"k", b"relaxed", &write()).expect("put");
     let mut cleaned = 0;
     while store.clean().expect("clean") {
         cleaned += 1;
@@ -81,8 +81,10 @@ fn a_sync_covers_relaxed_writes_before_a_record_that_was_taken_back() {
     let sim = simulated(64);
     let store = created(&sim, relaxed());
     for number in 0..200_u32 {
-        store.put(format!("relaxed-{number}").as_bytes(), &[1; 20], &write()).expect("put");
-        store.put(format!("strict-{number}").as_bytes(), &[2; 20], &strict()).expect("put");
+        let _outcome =
+            store.put(format!("relaxed-{number}").as_bytes(), &[1; 20], &write()).expect("put");
+        let _outcome =
+            store.put(format!("strict-{number}").as_bytes(), &[2; 20], &strict()).expect("put");
     }
     store.sync().expect("sync");
     let splits = store.stats().figure("index_splits");

@@ -273,12 +273,12 @@ fn nothing_older_comes_back() {
         for is_closed in [false, true] {
             let home = Home::in_memory();
             let store = home.create(New::tiny(32).placed(placement));
-            store.put(b"written twice", b"the first value", &write()).expect("put");
-            store.put(b"deleted", b"a deleted value", &write()).expect("put");
-            store.put(b"written twice", b"the second value", &write()).expect("put");
-            store.delete(b"deleted", &write()).expect("delete");
+            let _outcome = store.put(b"written twice", b"the first value", &write()).expect("put");
+            let _outcome = store.put(b"deleted", b"a deleted value", &write()).expect("put");
+            let _outcome = store.put(b"written twice", b"the second value", &write()).expect("put");
+            let _outcome = store.delete(b"deleted", &write()).expect("delete");
             for number in 0..200_u32 {
-                store.put(&number.to_le_bytes(), &[5; 40], &write()).expect("put");
+                let _outcome = store.put(&number.to_le_bytes(), &[5; 40], &write()).expect("put");
             }
             if is_closed {
                 store.close().expect("close");
@@ -324,8 +324,8 @@ fn a_batch_outlives_its_commit_record() {
             batch.put(&[b'b', number], &[number; 30]);
         }
         store.apply(&batch, &write()).expect("apply");
-        store.put(b"what follows", b"the batch", &write()).expect("put");
-        store.put(b"what follows", b"that", &write()).expect("put");
+        let _outcome = store.put(b"what follows", b"the batch", &write()).expect("put");
+        let _outcome = store.put(b"what follows", b"that", &write()).expect("put");
         drop(store);
         let commit = place_of(&home.path(), b"what followsthe batch") - 20 - 40;
         change(&home.path(), |bytes| bytes[commit + 24] ^= 0x10);
@@ -361,6 +361,6 @@ fn a_full_pool_is_repaired_too() {
         assert_eq!(store.len().expect("len"), u64::from(count) - 1);
         // The tombstone has taken a page of the reserve.
         store.grow(28 * PAGE).expect("grow");
-        store.put(&key, b"again", &write()).expect("put");
+        let _outcome = store.put(&key, b"again", &write()).expect("put");
     }
 }

@@ -72,7 +72,9 @@ fn try_out(path: &Path, pool: &Pool, bytes: &[u8], ranges: &[Range<usize>]) -> R
     }
     for number in 0..20 {
         let key = wreck::key(number * 7);
-        store.put(&key, b"afterwards", &home::write()).map_err(|error| format!("put: {error}"))?;
+        let _outcome = store
+            .put(&key, b"afterwards", &home::write())
+            .map_err(|error| format!("put: {error}"))?;
         assert_eq!(store.get(&key).expect("get").as_deref(), Some(&b"afterwards"[..]));
     }
     store.close().map_err(|error| format!("close: {error}"))?;

@@ -45,7 +45,7 @@ fn index_pages(bytes: &[u8]) -> Vec<usize> {
 
 fn put_many(store: &Scmkv, count: u32) {
     for number in 0..count {
-        store.put(&number.to_le_bytes(), &[5; 40], &write()).expect("put");
+        let _outcome = store.put(&number.to_le_bytes(), &[5; 40], &write()).expect("put");
     }
 }
 
@@ -56,10 +56,10 @@ fn a_slot_that_was_left_behind_takes_no_later_record_with_it() {
     for damage in [1, 24] {
         let home = Home::in_memory();
         let store = home.create(New::tiny(32));
-        store.put(b"key", b"the first value", &write()).expect("put");
+        let _outcome = store.put(b"key", b"the first value", &write()).expect("put");
         put_many(&store, 100);
         let before = home.bytes();
-        store.put(b"key", b"the second value", &write()).expect("put");
+        let _outcome = store.put(b"key", b"the second value", &write()).expect("put");
         let mut bytes = home.bytes();
         drop(store);
         // The last slot never left the cache.
@@ -83,7 +83,7 @@ fn what_was_never_committed_replaces_nothing() {
     let home = Home::in_memory();
     let store = home.create(New::tiny(32).placed(Placement::Dram));
     for value in [b"the first value", b"the right value"] {
-        store.put(b"key", value, &write()).expect("put");
+        let _outcome = store.put(b"key", value, &write()).expect("put");
     }
     let mut batch = Batch::new();
     batch.put(b"key", b"never committed").put(b"another", b"never committed 2");
@@ -154,8 +154,8 @@ fn a_batch_in_two_pages_outlives_its_commit_record() {
                 let home = Home::in_memory();
                 let store = home.create(New::tiny(32).placed(placement));
                 let (keys, places) = batch_in_two_pages(&store, &home);
-                store.put(b"what follows", b"the batch", &write()).expect("put");
-                store.put(b"what follows", b"that", &write()).expect("put");
+                let _outcome = store.put(b"what follows", b"the batch", &write()).expect("put");
+                let _outcome = store.put(b"what follows", b"that", &write()).expect("put");
                 if is_closed {
                     store.close().expect("close");
                 }
@@ -184,8 +184,8 @@ fn slots_that_have_vanished_are_missed() {
         let home = Home::in_memory();
         let store = home.create(New::tiny(32));
         put_many(&store, 100);
-        store.put(b"deleted", b"value", &write()).expect("put");
-        store.delete(b"deleted", &write()).expect("delete");
+        let _outcome = store.put(b"deleted", b"value", &write()).expect("put");
+        let _outcome = store.delete(b"deleted", &write()).expect("delete");
         store.close().expect("close");
         drop(store);
         let mut bytes = home.bytes();
@@ -218,8 +218,8 @@ fn a_long_record_is_told_by_its_first_bytes() {
     let geometry = Geometry { page_size: 1 << 16, groups: 8, buckets: 16, depth: 0 };
     let new = New { size: 32 << 16, geometry, ..New::tiny(32).placed(Placement::Dram) };
     let store = home.create(new);
-    store.put(b"a long record", b"the first value", &write()).expect("put");
-    store.put(b"a long record", &[7; 5000], &write()).expect("put");
+    let _outcome = store.put(b"a long record", b"the first value", &write()).expect("put");
+    let _outcome = store.put(b"a long record", &[7; 5000], &write()).expect("put");
     put_many(&store, 3);
     let mut bytes = home.bytes();
     drop(store);

@@ -21,7 +21,7 @@ fn a_batch_outlives_the_cleaning_of_one_of_its_pages() {
     }
     store.apply(&batch, &write()).expect("apply");
     for number in 0..20_u8 {
-        store.put(&[b'k', number], &[9; 200], &write()).expect("put");
+        let _outcome = store.put(&[b'k', number], &[9; 200], &write()).expect("put");
     }
     for _ in 0..3 {
         store.clean().expect("clean");
@@ -38,7 +38,7 @@ fn a_batch_outlives_the_cleaning_of_one_of_its_pages() {
 fn a_crash_while_the_pool_grows() {
     let home = Home::in_memory();
     let store = home.create(New::tiny(32));
-    store.put(b"k", b"v", &write()).expect("put");
+    let _outcome = store.put(b"k", b"v", &write()).expect("put");
     store.close().expect("close");
     drop(store);
     // As far as `grow` is when its crash comes after the new size is durable.
@@ -56,10 +56,10 @@ fn noflush_store_with_a_strict_override_does_not_panic() {
     let store = home.create(New::tiny(64).with(options));
     for number in 0..2000_u32 {
         let key = (number % 20).to_le_bytes();
-        store.put(&key, &[1; 100], &write()).expect("put");
-        store.put(&key, &[1; 100], &write()).expect("put");
+        let _outcome = store.put(&key, &[1; 100], &write()).expect("put");
+        let _outcome = store.put(&key, &[1; 100], &write()).expect("put");
         if number % 40 == 39 {
-            store.put(&key, &[1; 100], &strict()).expect("put");
+            let _outcome = store.put(&key, &[1; 100], &strict()).expect("put");
         }
     }
 }
@@ -69,7 +69,7 @@ fn a_drawn_sequence_is_above_all_writes_before_it() {
     let home = Home::in_memory();
     let store = home.create(New::tiny(64));
     let given = WriteOptions { sequence: Some(1 << 60), ..write() };
-    store.put(b"given", b"v", &given).expect("put");
+    let _outcome = store.put(b"given", b"v", &given).expect("put");
     let written = store.put(b"other", b"v", &write()).expect("put").written().expect("written");
     let drawn = store.advance_sequence().expect("advance");
     assert!(written.sequence <= drawn, "{:#x} was before {drawn:#x}", written.sequence);
@@ -101,7 +101,7 @@ fn a_slot_of_another_thread_is_durable_after_a_clean_close() {
         scope.spawn(|| store.put(b"theirs", b"v", &write()).map(drop)).join().expect("join")
     })
     .expect("put");
-    store.put(b"mine", b"v", &write()).expect("put");
+    let _outcome = store.put(b"mine", b"v", &write()).expect("put");
     store.sync().expect("sync");
     store.close().expect("close");
     let (_sim, store) = recovered(&sim.crash(Eviction::Nothing));
@@ -121,18 +121,20 @@ fn no_key_has_two_slots_after_a_crash() {
                 let (ready, is_ready) = mpsc::channel::<()>();
                 let store = &store;
                 let other = scope.spawn(move || {
-                    store.put(b"warm", b"v", &write()).expect("put");
+                    let _outcome = store.put(b"warm", b"v", &write()).expect("put");
                     ready.send(()).expect("send");
                     goes.recv().expect("recv");
-                    store.put(format!("y{variant}").as_bytes(), b"v", &write()).expect("put");
+                    let _outcome =
+                        store.put(format!("y{variant}").as_bytes(), b"v", &write()).expect("put");
                 });
                 is_ready.recv().expect("recv");
                 for number in 0..fill {
                     let key = format!("f{number}-{variant}");
-                    store.put(key.as_bytes(), b"v", &write()).expect("put");
+                    let _outcome = store.put(key.as_bytes(), b"v", &write()).expect("put");
                 }
                 // Its slot is unfenced by this thread for ever.
-                store.put(format!("x{variant}").as_bytes(), b"v", &write()).expect("put");
+                let _outcome =
+                    store.put(format!("x{variant}").as_bytes(), b"v", &write()).expect("put");
                 go.send(()).expect("send");
                 other.join().expect("join");
             });
@@ -143,7 +145,7 @@ fn no_key_has_two_slots_after_a_crash() {
                     twice.push((fill, variant, len));
                     // What comes of it: the key is deleted, and comes back.
                     let key = format!("y{variant}");
-                    store.delete(key.as_bytes(), &write()).expect("delete");
+                    let _outcome = store.delete(key.as_bytes(), &write()).expect("delete");
                     let mut shown = false;
                     store
                         .iterate(0, 1000, &mut |entry| shown |= entry.key == key.as_bytes())
@@ -161,7 +163,7 @@ fn a_flipped_bit_in_an_open_page_is_not_taken_for_the_end_of_the_log() {
     let home = Home::in_memory();
     let store = home.create(New::tiny(32).placed(Placement::Dram));
     for number in 0..5_u8 {
-        store.put(&[number; 16], &[0xa0 + number; 40], &write()).expect("put");
+        let _outcome = store.put(&[number; 16], &[0xa0 + number; 40], &write()).expect("put");
     }
     drop(store);
     let mut bytes = home.bytes();
@@ -185,7 +187,7 @@ fn a_flipped_bit_in_an_open_page_is_not_taken_for_the_end_of_the_log() {
 fn a_write_after_the_close_changes_no_byte_of_the_pool() {
     let home = Home::in_memory();
     let store = home.create(New::tiny(64));
-    store.put(b"k", b"v", &write()).expect("put");
+    let _outcome = store.put(b"k", b"v", &write()).expect("put");
     store.close().expect("close");
     let closed = home.bytes();
     let lax = [relaxed().durability, Durability::NoFlush];

@@ -219,19 +219,19 @@ fn a_slot_in_use_before_that_looks_like_one_never_used_hides_nothing() {
     // Enough in one group's reach that buckets are passed, and some gone for good.
     for number in 0..900_u32 {
         let key = format!("key-{number:03}").into_bytes();
-        store.put(&key, b"v", &write).expect("put");
+        let _outcome = store.put(&key, b"v", &write).expect("put");
         expected.insert(key, Some(b"v".to_vec()));
     }
     for number in (0..900_u32).step_by(3) {
         let key = format!("key-{number:03}").into_bytes();
-        store.delete(&key, &write).expect("delete");
+        let _outcome = store.delete(&key, &write).expect("delete");
         expected.insert(key, None);
     }
     for _ in 0..3 {
         clean(&store);
         for number in (1..900_u32).step_by(3) {
             let key = format!("key-{number:03}").into_bytes();
-            store.put(&key, b"w", &write).expect("put");
+            let _outcome = store.put(&key, b"w", &write).expect("put");
             expected.insert(key, Some(b"w".to_vec()));
         }
     }

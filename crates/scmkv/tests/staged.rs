@@ -22,7 +22,7 @@ fn put_early(store: &Scmkv, key: &[u8], value: &[u8]) -> Ticket {
 }
 
 fn put(store: &Scmkv, number: u32) {
-    store.put(&key(number), b"x", &write()).expect("put");
+    let _outcome = store.put(&key(number), b"x", &write()).expect("put");
 }
 
 fn is_durable(store: &Scmkv, ticket: Ticket) -> bool {
@@ -85,7 +85,7 @@ fn nobody_waits_for_a_writer_who_has_gone_away() {
     let others: [Deed; 6] = [
         ("put", |store| (0..20).for_each(|number| put(store, number))),
         ("delete", |store| {
-            store.delete(&key(3), &write()).expect("delete");
+            let _outcome = store.delete(&key(3), &write()).expect("delete");
         }),
         ("batch", |store| {
             let mut batch = Batch::new();
@@ -214,7 +214,7 @@ fn play(store: &Scmkv, thread: u32, rounds: u32) -> BTreeMap<[u8; 4], u32> {
                 known.remove(&key);
             }
             7 => {
-                store.put(&key, &round.to_le_bytes(), &write()).expect("put");
+                let _outcome = store.put(&key, &round.to_le_bytes(), &write()).expect("put");
                 known.insert(key, round);
             }
             8 => {

@@ -19,7 +19,7 @@ fn shelf_after(last: impl FnOnce(&Bptree, &ManualClock, &mut Map)) -> Shelf {
     for number in (0..KEYS).map(|at| at * 37 % KEYS) {
         let brief = WriteOptions { expires_at: Some(UnixMillis(2000)), ..WriteOptions::default() };
         let options = if number == 50 { brief } else { WriteOptions::default() };
-        store.put(&key(number), &[number as u8; 90], &options).expect("put");
+        let _outcome = store.put(&key(number), &[number as u8; 90], &options).expect("put");
         map.insert(key(number), (number != 50).then(|| vec![number as u8; 90]));
     }
     last(&store, &clock, &mut map);
@@ -47,7 +47,7 @@ fn a_bit_that_flips_in_a_farewell_costs_nothing() {
     };
     let merge = |store: &Bptree, _: &ManualClock, map: &mut Map| {
         for number in (0..KEYS).take_while(|_| merges(store) == 0) {
-            store.delete(&key(number), &WriteOptions::default()).expect("delete");
+            let _outcome = store.delete(&key(number), &WriteOptions::default()).expect("delete");
             map.insert(key(number), None);
         }
         assert_eq!(merges(store), 1);

@@ -95,7 +95,7 @@ fn a_clear_that_fails_leaves_the_store_as_it_was() {
     let store = Bptree::create(&path, 256 << 10, PAGE as u32, MediaChoice::Auto, &options);
     let store = store.expect("create");
     let write = WriteOptions::default();
-    store.put(b"key", b"value", &write).expect("put");
+    let _outcome = store.put(b"key", b"value", &write).expect("put");
     let (file, pool) = (beneath(&path), std::fs::read(&path).expect("read"));
     let flip = |bit: u8| {
         for page in (1..pool.len() / PAGE).filter(|page| tail(&pool, *page).is_some()) {
@@ -109,7 +109,7 @@ fn a_clear_that_fails_leaves_the_store_as_it_was() {
         assert!(is_damage(&failed), "{failed}");
     }
     flip(0);
-    store.put(b"key", b"other", &write).expect("put");
+    let _outcome = store.put(b"key", b"other", &write).expect("put");
     assert_eq!(store.get(b"key").expect("get"), Some(b"other".to_vec()));
     store.clear().expect("clear");
     assert!(store.get(b"key").expect("get").is_none());

@@ -172,7 +172,8 @@ fn a_long_key_that_is_damaged_costs_itself_and_is_put_again() {
             if map[&hurt].is_some() {
                 for value in 0..3 {
                     for other in shelf.map.keys().filter(|key| **key != hurt) {
-                        store.put(other, &[value; 120], &WriteOptions::default()).expect("put");
+                        let _outcome =
+                            store.put(other, &[value; 120], &WriteOptions::default()).expect("put");
                         map.insert(other.clone(), Some(vec![value; 120]));
                     }
                 }

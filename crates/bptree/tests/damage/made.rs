@@ -19,8 +19,8 @@ fn hurt(len: usize, options: &Options) -> (tempfile::TempDir, Bptree) {
     let path = directory.path().join("pool");
     let store = Bptree::create(&path, 1 << 20, PAGE as u32, MediaChoice::Auto, options);
     let store = store.expect("create");
-    store.put(&key(1), &value(len), &WriteOptions::default()).expect("put");
-    store.put(&key(2), b"another", &WriteOptions::default()).expect("put");
+    let _outcome = store.put(&key(1), &value(len), &WriteOptions::default()).expect("put");
+    let _outcome = store.put(&key(2), b"another", &WriteOptions::default()).expect("put");
     let bytes = std::fs::read(&path).expect("read");
     let value = &value(len)[..100];
     let mut found = bytes.windows(value.len()).enumerate().filter(|(_, it)| *it == value);
@@ -66,7 +66,7 @@ fn who_does_not_ask_what_the_value_was_ends_the_damage() {
     ];
     for (write, len) in writes.into_iter().flat_map(|it| [(it, 100), (it, LARGE)]) {
         let (_directory, store) = hurt(len, &options());
-        write(&store).expect("write");
+        let _outcome = write(&store).expect("write");
         store.check(&key(1)).expect("it is sound, or gone");
     }
 }

@@ -107,7 +107,8 @@ fn shelf_on(media: MediaChoice, closes: bool) -> Shelf {
     store.apply(&batch, &WriteOptions::default()).expect("apply");
     // Behind the batch in some of its leaves, not in all.
     for number in [4, 31, 4] {
-        store.put(&key(number), b"behind it", &WriteOptions::default()).expect("put");
+        let _outcome =
+            store.put(&key(number), b"behind it", &WriteOptions::default()).expect("put");
         map.insert(key(number), Some(b"behind it".to_vec()));
     }
     if closes {
@@ -260,7 +261,8 @@ fn what_is_known_of_damage_outlives_writes_crashes_and_closes() {
                 assert!(hurt.is_empty() || !report.is_sound(), "{flip:?}: {report:?}");
                 for number in (0..KEYS).filter(|it| (it + step).is_multiple_of(5)) {
                     let value = vec![step as u8; 70];
-                    store.put(&key(number), &value, &WriteOptions::default()).expect("put");
+                    let _outcome =
+                        store.put(&key(number), &value, &WriteOptions::default()).expect("put");
                     map.insert(key(number), Some(value));
                 }
                 assert_eq!(wrong(&store, &map), Vec::<Vec<u8>>::new(), "{flip:?}, {step}");
@@ -302,12 +304,12 @@ fn a_write_that_asks_what_was_there_is_refused_and_one_that_does_not_ends_the_do
     assert!(store.multi_get(&[&keys[0]], Default::default(), &mut |_, _| {}).is_err());
     assert!(store.iterate(0, usize::MAX, &mut |_| {}).is_err());
     assert!(store.check(&keys[0]).is_err());
-    store.put(&keys[0], b"new", &options).expect("put");
+    let _outcome = store.put(&keys[0], b"new", &options).expect("put");
     let mut batch = Batch::new();
     batch.put(&keys[1], &[7; 9000]).delete(&keys[2]);
     store.apply(&batch, &options).expect("apply");
     let given = WriteOptions { sequence: Some(1 << 40), ..options };
-    store.delete(&keys[3], &given).expect("delete");
+    let _outcome = store.delete(&keys[3], &given).expect("delete");
     assert_eq!(store.get(&keys[0]).expect("get").as_deref(), Some(&b"new"[..]));
     assert_eq!(store.get(&keys[1]).expect("get").as_deref(), Some(&[7; 9000][..]));
     assert_eq!(store.get(&keys[2]).expect("get"), None);
@@ -323,7 +325,7 @@ fn who_has_it_all_puts_it_and_settles_the_doubt() {
     };
     assert!(keys.iter().all(|key| doubts.iter().any(|doubt| is_in(doubt, key))));
     for (key, value) in keys.iter().filter_map(|key| Some((key, shelf.map[key].as_ref()?))) {
-        store.put(key, value, &WriteOptions::default()).expect("put");
+        let _outcome = store.put(key, value, &WriteOptions::default()).expect("put");
     }
     doubts.iter().for_each(|doubt| store.settle(doubt).expect("settle"));
     assert_eq!(store.lost_ranges().expect("doubts"), []);
@@ -346,7 +348,7 @@ fn a_store_with_a_damaged_leaf_can_be_emptied() {
     for page in (1..shelf.pool.len() / PAGE).filter(is_leaf) {
         let store = shelf.open(&[(page * PAGE + 20, 1)]).expect("open");
         store.clear().expect("clear");
-        store.put(&key(5), b"new", &WriteOptions::default()).expect("put");
+        let _outcome = store.put(&key(5), b"new", &WriteOptions::default()).expect("put");
         let is_right = |store: &Bptree| {
             let get = |number| store.get(&key(number)).expect("get");
             store.len().expect("len") == 1

@@ -21,7 +21,7 @@ fn created(path: &Path, check_reads: bool) -> Bptree {
 }
 
 fn put(store: &Bptree, key: &[u8], value: &[u8]) {
-    store.put(key, value, &WriteOptions::default()).expect("put");
+    let _outcome = store.put(key, value, &WriteOptions::default()).expect("put");
 }
 
 /// Damages the rest of a key in a running store: its number, so that it is above or below all others; or,
@@ -87,7 +87,7 @@ fn a_scan_leaves_out_no_key_beside_one_that_is_damaged() {
         store.hold_tombstones(0).expect("hold");
         (0..ALIKE).for_each(|number| put(&store, &alike(number), b"value"));
         if is_deleted {
-            store.delete(&alike(hurt), &WriteOptions::default()).expect("delete");
+            let _outcome = store.delete(&alike(hurt), &WriteOptions::default()).expect("delete");
         }
         // An order that is kept.
         assert!(scanned(&store, (b"", None), false).is_some());

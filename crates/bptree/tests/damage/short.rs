@@ -16,7 +16,7 @@ fn hurt(options: &Options) -> (tempfile::TempDir, Bptree) {
     let store = Bptree::create(&path, 1 << 20, PAGE as u32, MediaChoice::Auto, options);
     let store = store.expect("create");
     for number in 0..KEYS {
-        store.put(&key(number), b"value", &WriteOptions::default()).expect("put");
+        let _outcome = store.put(&key(number), b"value", &WriteOptions::default()).expect("put");
     }
     let bytes = std::fs::read(&path).expect("read");
     let wanted = key(HURT);
@@ -75,7 +75,7 @@ fn a_short_key_that_is_damaged_is_told_of_and_put_again() {
             assert_eq!(keys, all());
             let insert = store.insert(&key(HURT), b"new", &WriteOptions::default());
             assert!(insert.as_ref().is_err_and(is_damage), "{insert:?}");
-            write(&store).expect("write");
+            let _outcome = write(&store).expect("write");
             let mut keys = listed(&store).expect("it is sound");
             keys.sort();
             let is_left = |it: &Vec<u8>| is_put || *it != key(HURT);
@@ -128,7 +128,7 @@ fn store_with(key: &[u8], flip: (usize, u8), options: &Options) -> (tempfile::Te
     let path = directory.path().join("pool");
     let store = Bptree::create(&path, 256 << 10, PAGE as u32, MediaChoice::Auto, options);
     let store = store.expect("create");
-    store.put(key, b"value", &WriteOptions::default()).expect("put");
+    let _outcome = store.put(key, b"value", &WriteOptions::default()).expect("put");
     let bytes = std::fs::read(&path).expect("read");
     let file = std::fs::File::options().write(true).open(&path).expect("open");
     let beginning = &key[..key.len().min(100)];
@@ -166,7 +166,7 @@ fn a_bit_that_flips_in_the_beginning_of_a_long_key_is_told_and_it_is_put_again()
         let (_directory, store) = store_with(&key, (bit / 8, 1 << (bit % 8)), &options);
         let answer = store.get(&key);
         assert!(answer.as_ref().is_err_and(is_damage), "{bit}: {answer:?}");
-        store.put(&key, b"new", &WriteOptions::default()).expect("put");
+        let _outcome = store.put(&key, b"new", &WriteOptions::default()).expect("put");
         assert_eq!(store.get(&key).expect("get").as_deref(), Some(&b"new"[..]));
         assert_eq!((store.len().expect("len"), listed(&store).expect("sound").len()), (1, 1));
         assert!(store.verify(&mut |_| {}).expect("verify").is_sound());

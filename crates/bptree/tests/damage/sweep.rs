@@ -19,7 +19,7 @@ fn a_damaged_leaf_keeps_no_other_from_being_swept() {
         let store = store.expect("create");
         let brief = WriteOptions { expires_at: Some(UnixMillis(2000)), ..WriteOptions::default() };
         for number in 0..KEYS {
-            store.put(&key(number), &[7; 90], &brief).expect("put");
+            let _outcome = store.put(&key(number), &[7; 90], &brief).expect("put");
         }
         let pool = std::fs::read(&path).expect("read");
         let file = std::fs::File::options().write(true).open(&path).expect("open");

@@ -60,7 +60,7 @@ fn load_lines(
             Failure::new(failure::REFUSED, message)
         })?;
         let options = WriteOptions { expires_at: record.expires_at, ..WriteOptions::default() };
-        engine.put(&record.key, &record.value, &options)?;
+        let _outcome = engine.put(&record.key, &record.value, &options)?;
         loaded += 1;
     }
     Ok(loaded)

@@ -16,15 +16,15 @@ pub(super) fn len_counts_records(factory: Factory<'_>) {
         assert_eq!(engine.len().unwrap(), number + 1, "len after {} keys", number + 1);
     }
     assert!(!engine.is_empty().unwrap());
-    engine.insert(&key(0), b"3", &WAIT).unwrap();
-    engine.delete(b"absent", &WAIT).unwrap();
+    let _outcome = engine.insert(&key(0), b"3", &WAIT).unwrap();
+    let _outcome = engine.delete(b"absent", &WAIT).unwrap();
     assert_eq!(engine.len().unwrap(), count, "a refused write changed len");
     written(engine.delete(&key(0), &WAIT).unwrap());
     assert_eq!(engine.len().unwrap(), count - 1);
     engine.apply(Batch::new().put(b"x", b"").put(b"y", b"").delete(&key(1)), &WAIT).unwrap();
     assert_eq!(engine.len().unwrap(), count, "len after a batch");
     // An expired one counts until it is removed.
-    engine.put(b"expired", b"", &until(PAST)).unwrap();
+    let _outcome = engine.put(b"expired", b"", &until(PAST)).unwrap();
     let len = engine.len().unwrap();
     assert!(len == count || len == count + 1, "{len} records, {count} of them live");
     put(engine, b"expired", b"");

@@ -120,7 +120,7 @@ pub(super) fn modify_does_as_told(factory: Factory<'_>) {
     assert!(gone.replaced && gone.sequence > second.sequence);
     assert_eq!(value(engine, b"a"), None, "modify did not delete");
     let long = vec![b'x'; engine.limits().value_len_max.min(fixture.scale.bytes / 8)];
-    modify(engine, b"a", &WAIT, &place(&long));
+    let _outcome = modify(engine, b"a", &WAIT, &place(&long));
     assert!(value(engine, b"a").as_ref() == Some(&long), "a long value by modify");
 }
 
@@ -134,12 +134,12 @@ pub(super) fn modify_expiry(factory: Factory<'_>) {
     assert!(second.replaced && second.sequence > first.sequence, "an expiry set is a write");
     assert_eq!(expires(b"a"), Some((b"1".to_vec(), Some(FAR))));
     let mutation = Mutation::Put { value: b"2".to_vec(), expires_at: None };
-    modify(engine, b"a", &until(FAR), &mutation);
+    let _outcome = modify(engine, b"a", &until(FAR), &mutation);
     assert_eq!(expires(b"a"), Some((b"2".to_vec(), None)), "a mutation has its own expiry");
     let mutation = Mutation::Put { value: b"3".to_vec(), expires_at: Some(FAR) };
-    modify(engine, b"a", &WAIT, &mutation);
+    let _outcome = modify(engine, b"a", &WAIT, &mutation);
     assert_eq!(expires(b"a"), Some((b"3".to_vec(), Some(FAR))));
-    modify(engine, b"a", &WAIT, &Mutation::Expire(None));
+    let _outcome = modify(engine, b"a", &WAIT, &Mutation::Expire(None));
     assert_eq!(expires(b"a"), Some((b"3".to_vec(), None)), "an expiry is taken off");
     let (outcome, _) = modify(engine, b"a", &WAIT, &Mutation::Expire(Some(PAST)));
     assert!(written(outcome).replaced);

@@ -25,7 +25,7 @@ pub(super) fn iterates_over_everything(factory: Factory<'_>) {
         }
     }
     for number in (0..count).step_by(2) {
-        engine.delete(&key(number), &WAIT).unwrap();
+        let _outcome = engine.delete(&key(number), &WAIT).unwrap();
     }
     let shown: BTreeSet<_> = all(engine, 7).into_keys().collect();
     let expected: BTreeSet<_> = (1..count).step_by(2).map(key).collect();
@@ -85,7 +85,7 @@ pub(super) fn what_stays_is_shown_beside_changes(factory: Factory<'_>) {
                     next += 1;
                 }
                 if round > 0 && next - first > stays / 2 {
-                    engine.delete(&key(first), &WAIT).unwrap();
+                    let _outcome = engine.delete(&key(first), &WAIT).unwrap();
                     first += 1;
                 }
                 put(engine, &key(rng.below(stays)), b"stays too");
@@ -95,7 +95,7 @@ pub(super) fn what_stays_is_shown_beside_changes(factory: Factory<'_>) {
             assert!(shown.contains(&key(number)), "record {number} stayed and was not shown");
         }
         for number in first..next {
-            engine.delete(&key(number), &WAIT).unwrap();
+            let _outcome = engine.delete(&key(number), &WAIT).unwrap();
         }
     }
 }
@@ -108,7 +108,7 @@ fn come_and_go(engine: &dyn Engine, start: usize, room: usize, stop: &AtomicBool
             put(engine, &key(number), b"comes");
         }
         for number in start + (round % 2)..start + room {
-            engine.delete(&key(number), &WAIT).unwrap();
+            let _outcome = engine.delete(&key(number), &WAIT).unwrap();
         }
         round += 1;
     }

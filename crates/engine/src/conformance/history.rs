@@ -381,7 +381,7 @@ pub(super) fn concurrent_histories_are_linearizable(factory: Factory<'_>) {
             );
         }
         for number in 0..KEYS {
-            engine.delete(&key(number), &WAIT).unwrap();
+            let _outcome = engine.delete(&key(number), &WAIT).unwrap();
         }
         engine.sync().unwrap();
     }

@@ -19,7 +19,7 @@ fn fill(fixture: &Fixture, seed: u64, options: &WriteOptions) -> Oracle {
         let bytes = rng.bytes(len);
         match rng.below(8) {
             0 | 1 => {
-                engine.delete(&key, options).unwrap();
+                let _outcome = engine.delete(&key, options).unwrap();
                 oracle.remove(&key);
             }
             2 => {
@@ -75,7 +75,7 @@ fn keeps_all(factory: Factory<'_>, how: Restart, options: &WriteOptions) {
         assert!(report.is_sound(), "after a restart ({how:?}): {:?}", report.damages);
         assert!(engine.advance_sequence().unwrap() >= highest, "the line is below a write");
         for key in before.keys() {
-            engine.delete(key, options).unwrap();
+            let _outcome = engine.delete(key, options).unwrap();
         }
         assert!(engine.is_empty().unwrap());
     }

@@ -208,7 +208,7 @@ impl Engine for Broken {
         let outcome = self.model.put(key, value, &options);
         self.writing.fetch_sub(1, Ordering::SeqCst);
         if outcome.is_err() && self.is(Fault::FullDropsOne) {
-            self.model.delete(b"key-00003", &WriteOptions::default())?;
+            let _outcome = self.model.delete(b"key-00003", &WriteOptions::default())?;
         }
         let outcome = outcome?;
         match outcome {
@@ -401,7 +401,7 @@ impl Engine for Broken {
         if let Some(kept) = kept
             && self.is(Fault::ClearLeavesOne)
         {
-            self.model.put(b"key-00000", &kept, &WriteOptions::default())?;
+            let _outcome = self.model.put(b"key-00000", &kept, &WriteOptions::default())?;
         }
         Ok(())
     }

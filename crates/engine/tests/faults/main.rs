@@ -155,11 +155,11 @@ fn damage(fault: Fault, how: Restart, model: ModelEngine, clock: &ManualClock) -
     let wait = WriteOptions::default();
     match (fault, how) {
         (Fault::CloseLoses, Restart::Clean) => {
-            model.delete(b"large", &wait).unwrap();
+            let _outcome = model.delete(b"large", &wait).unwrap();
             model
         }
         (Fault::PowerCutTearsBatch, Restart::PowerCut) => {
-            model.delete(b"key-00502", &wait).unwrap();
+            let _outcome = model.delete(b"key-00502", &wait).unwrap();
             model
         }
         // One record, whether or not it was made durable in time.
@@ -167,7 +167,7 @@ fn damage(fault: Fault, how: Restart, model: ModelEngine, clock: &ManualClock) -
             let mut first = None;
             model.iterate(0, 1, &mut |entry| first = Some(entry.key.to_vec())).unwrap();
             if let Some(key) = first {
-                model.delete(&key, &wait).unwrap();
+                let _outcome = model.delete(&key, &wait).unwrap();
             }
             model
         }
@@ -177,7 +177,8 @@ fn damage(fault: Fault, how: Restart, model: ModelEngine, clock: &ManualClock) -
                 .iterate(0, usize::MAX, &mut |entry| {
                     if let Some(record) = entry.record {
                         let options = WriteOptions { expires_at: record.expires_at, ..wait };
-                        fresh.put(entry.key, &record.value.to_cow(), &options).unwrap();
+                        let _outcome =
+                            fresh.put(entry.key, &record.value.to_cow(), &options).unwrap();
                     }
                 })
                 .unwrap();

@@ -174,7 +174,7 @@ impl Intent {
     /// As the engine.
     pub(crate) fn drop(engine: &dyn Engine, number: u32) -> Result<()> {
         // Without its go it would be taken back.
-        engine.delete(&key(number), &durable())?;
+        let _outcome = engine.delete(&key(number), &durable())?;
         engine.delete(&go_key(number), &durable()).map(|_| ())
     }
 

@@ -136,7 +136,7 @@ fn write(group: &Group, engine: &dyn Engine, epoch: u64) -> Result<()> {
     for number in 0..chunks {
         image.read(number * chunk_len as u64, chunk_len, &mut bytes);
         sum.update(&bytes);
-        engine.put(&chunk_key(number), &bytes, &early)?;
+        let _outcome = engine.put(&chunk_key(number), &bytes, &early)?;
     }
     engine.sync()?;
     (head.is_sealed, head.checksum) = (true, sum.digest());

@@ -28,7 +28,7 @@ pub(crate) fn refused(shelf: &Shelf, words: &str) {
 }
 
 pub(crate) fn put(matrix: &Matrix, key: &[u8], value: &[u8]) {
-    matrix.put(key, value, &WriteOptions::default()).expect("put");
+    let _outcome = matrix.put(key, value, &WriteOptions::default()).expect("put");
 }
 
 pub(crate) fn standing(matrix: &Matrix, position: Position) -> MemberState {

@@ -44,7 +44,7 @@ fn extra(number: u16) -> Vec<u8> {
 
 pub(crate) fn write_extras(matrix: &Matrix) -> Result<()> {
     for number in 0..EXTRAS {
-        matrix.put(&extra(number), b"extra", &WriteOptions::default())?;
+        let _outcome = matrix.put(&extra(number), b"extra", &WriteOptions::default())?;
     }
     Ok(())
 }

@@ -145,7 +145,7 @@ impl Store {
             let keys = vec![(key.clone(), Fate::Lost)];
             repair.add(tell, Finding { page, offset, len, what, keys });
             let write = WriteOptions::default();
-            self.write(&key, &write, &mut |_, _, _| Ok(WritePlan::Delete))?;
+            let _outcome = self.write(&key, &write, &mut |_, _, _| Ok(WritePlan::Delete))?;
         }
         Ok(())
     }

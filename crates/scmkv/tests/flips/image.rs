@@ -62,7 +62,7 @@ fn fill(store: &Scmkv) -> Expected {
     let key = |number: usize| format!("key-{number:03}").into_bytes();
     let mut put = |expected: &mut Expected, number: usize, len: usize, options: &WriteOptions| {
         serial += 1;
-        store.put(&key(number), &value(serial, len), options).expect("put");
+        let _outcome = store.put(&key(number), &value(serial, len), options).expect("put");
         expected.insert(key(number), Some(value(serial, len)));
     };
     for number in 0..110 {
@@ -85,7 +85,7 @@ fn fill(store: &Scmkv) -> Expected {
         put(&mut expected, number, 24, &write);
     }
     for number in (1..110).step_by(7) {
-        store.delete(&key(number), &write).expect("delete");
+        let _outcome = store.delete(&key(number), &write).expect("delete");
         expected.insert(key(number), None);
     }
     for first in [40, 50] {

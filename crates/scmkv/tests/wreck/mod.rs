@@ -91,7 +91,7 @@ impl Story {
             _ => None,
         };
         let write = WriteOptions { expires_at, ..home::write() };
-        store.put(&key, &value, &write).expect("put");
+        let _outcome = store.put(&key, &value, &write).expect("put");
         let is_over = expires_at.is_some_and(|at| at.0 < NOW);
         if is_over {
             self.note(key.clone(), Some(value));
@@ -103,7 +103,7 @@ impl Story {
 
     fn delete(&mut self, store: &Scmkv) {
         let key = key(self.draw.below(self.keys));
-        store.delete(&key, &home::write()).expect("delete");
+        let _outcome = store.delete(&key, &home::write()).expect("delete");
         self.note(key, None);
     }
 
