@@ -1,11 +1,13 @@
-//! `cargo xtask test`, which a newcomer types and which continuous integration runs. What takes
-//! longer than a coffee break is in `nightly`.
+//! `cargo xtask test`, which a newcomer types and which continuous integration runs, in two stages: what is
+//! quickly said, which is `check` and the unit tests, and the rest. What takes longer than a coffee break is in
+//! `nightly`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::install::{apt_install, have, quiet};
-use crate::sanitize::{self, Extent, Sanitizer};
+use crate::mutants::{self, Extent};
+use crate::sanitize::{self, Sanitizer};
 use crate::tally::Tally;
 use crate::{Outcome, cargo, check, nightly, vm};
 
@@ -21,17 +23,54 @@ pub(crate) fn test(root: &Path, arguments: &[String]) -> Outcome<()> {
     if !quick {
         check::run(root, &mut tally);
     }
-    workspace(root, &clients, None, &mut tally)?;
+    unit_tests(root, &clients, &mut tally)?;
+    if tally.has_failures() {
+        tally.leave_out("the second stage", "the first has failed");
+        return tally.close();
+    }
+    integration_tests(root, &clients, &mut tally)?;
     tally.leave_out("the peers' tests", "they build foreign engines: nightly");
     if quick {
-        tally.leave_out("check, sanitizers and the VM", "--quick");
+        tally.leave_out("check, mutants, sanitizers and the VM", "--quick");
     } else {
-        sanitize::run(root, Sanitizer::Thread, &Extent::Kernels, &mut tally)?;
+        mutants::run(root, &Extent::Handful, &mut tally)?;
+        sanitize::run(root, Sanitizer::Thread, &sanitize::Extent::Kernels, &mut tally)?;
         machine(root, &mut tally);
-        let left = "the address sanitizer, fuzzing, mutants, full scale";
+        let left = "the address sanitizer, fuzzing, most mutants, full scale";
         tally.leave_out(left, "nightly");
     }
     tally.close()
+}
+
+/// The first stage: what is tested beside the code.
+fn unit_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outcome<()> {
+    tally.stage("first stage: unit tests");
+    let mut command = tests(root, clients);
+    command.args(["--lib", "--bins"]).args(["--features", mutants::FEATURE]);
+    tally.cargo_test("unit tests", &mut command)
+}
+
+/// The second: stories, conformance, real clients, and the examples in the documentation. With the feature that makes
+/// mistakes possible, of which none is made here, so that the mutants' handful has its programs by then.
+fn integration_tests(root: &Path, clients: &Clients, tally: &mut Tally) -> Outcome<()> {
+    tally.stage("second stage: integration tests");
+    let mut command = tests(root, clients);
+    command.args(["--test", "*"]).args(["--features", mutants::FEATURE]);
+    tally.cargo_test("integration tests", &mut command)?;
+    let mut command = tests(root, clients);
+    tally.cargo_test("examples in the documentation", command.arg("--doc"))
+}
+
+/// Tests of every crate but the peers'.
+fn tests(root: &Path, clients: &Clients) -> Command {
+    let mut command = Command::new(cargo());
+    command
+        .args(["test", "--no-fail-fast"])
+        .args(mutants::PACKAGES)
+        .envs(clients.python.as_ref().map(|path| ("PYTHONPATH", path)))
+        .env("COREPLANE_CLIENTS_LEFT_OUT", clients.left_out.join(","))
+        .current_dir(root);
+    command
 }
 
 /// The tests of every crate, end-to-end tests among them.
@@ -42,15 +81,8 @@ pub(crate) fn workspace(
     tally: &mut Tally,
 ) -> Outcome<()> {
     tally.stage("tests of the workspace");
-    let mut command = Command::new(cargo());
-    command
-        .args(["test", "--workspace", "--no-fail-fast"])
-        .args(["--exclude", "coreplane-bench-peers"])
-        .args(["--exclude", "coreplane-bench-peers-bindings"])
-        .envs(scale.map(|scale| (nightly::SCALE, scale)))
-        .envs(clients.python.as_ref().map(|path| ("PYTHONPATH", path)))
-        .env("COREPLANE_CLIENTS_LEFT_OUT", clients.left_out.join(","))
-        .current_dir(root);
+    let mut command = tests(root, clients);
+    command.envs(scale.map(|scale| (nightly::SCALE, scale)));
     tally.cargo_test("tests of the workspace", &mut command)
 }
 

@@ -105,6 +105,11 @@ impl Tally {
         Ok(())
     }
 
+    /// True if anything has failed so far.
+    pub(crate) fn has_failures(&self) -> bool {
+        self.failed > 0
+    }
+
     /// Prints the closing lines; an error if anything failed.
     pub(crate) fn close(&self) -> Outcome<()> {
         let seconds = self.started.elapsed().as_secs();

@@ -13,8 +13,8 @@
 //!
 //! # Rooms
 //!
-//! From the bottom to the top: a room names nothing but itself and rooms above it in this table, and `cargo xtask tidy`
-//! sees to that.
+//! From the bottom to the top: a room names nothing but itself and rooms that stand earlier in this table, and
+//! `cargo xtask tidy` sees to that.
 //!
 //! | room | what it is |
 //! |---|---|

@@ -8,7 +8,16 @@ use super::catalogue::Suite;
 use crate::{Outcome, cargo};
 
 /// Turns the mistakes on; nothing else may ask for it (`tidy`).
-const FEATURE: &str = "coreplane-pmem/mutants";
+pub(crate) const FEATURE: &str = "coreplane-pmem/mutants";
+
+/// All packages but the peers, which build foreign engines.
+pub(crate) const PACKAGES: [&str; 5] = [
+    "--workspace",
+    "--exclude",
+    "coreplane-bench-peers",
+    "--exclude",
+    "coreplane-bench-peers-bindings",
+];
 
 /// A test program, and the directory that it is to run in.
 #[derive(Debug)]
@@ -37,19 +46,37 @@ impl Programs {
         Ok(programs)
     }
 
+    /// Builds all tests of the workspace: nothing is left to do where they were built with the feature.
+    pub(super) fn of_workspace(root: &Path, suites: &[Suite]) -> Outcome<Self> {
+        let mut programs = Self(BTreeMap::new());
+        for targets in [["--lib", "--bins"], ["--test", "*"]] {
+            let mut command = Command::new(cargo());
+            command.arg("test").args(PACKAGES).args(targets);
+            programs.add(root, &mut command, "the workspace")?;
+        }
+        suites.iter().try_for_each(|suite| programs.of(suite).map(drop))?;
+        Ok(programs)
+    }
+
     fn build_of(&mut self, root: &Path, package: &str, tests: BTreeSet<&str>) -> Outcome<()> {
         let mut command = Command::new(cargo());
-        command.args(["test", "--no-run", "--message-format", "json-render-diagnostics"]);
-        command.args(["--features", FEATURE, "-p", package]).current_dir(root);
+        command.args(["test", "-p", package]);
         for test in tests {
             match test {
                 Suite::UNIT => command.arg("--lib"),
                 name => command.args(["--test", name]),
             };
         }
+        self.add(root, &mut command, package)
+    }
+
+    /// Adds what a call of `cargo test` builds.
+    fn add(&mut self, root: &Path, command: &mut Command, what: &str) -> Outcome<()> {
+        command.args(["--no-run", "--message-format", "json-render-diagnostics"]);
+        command.args(["--features", FEATURE]).current_dir(root);
         let output = command.stderr(Stdio::inherit()).output()?;
         if !output.status.success() {
-            return Err(format!("the tests of {package} do not build: {}", output.status).into());
+            return Err(format!("the tests of {what} do not build: {}", output.status).into());
         }
         let text = String::from_utf8_lossy(&output.stdout);
         let built = text.lines().filter_map(|line| serde_json::from_str(line).ok());

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use crate::Outcome;
 use crate::tally::Tally;
 use build::Programs;
+pub(crate) use build::{FEATURE, PACKAGES};
 use catalogue::{Mutant, Suite};
 use run::{Ended, Ran};
 
@@ -82,7 +83,11 @@ pub(crate) fn run(root: &Path, extent: &Extent, tally: &mut Tally) -> Outcome<()
     let mut suites: Vec<Suite> = chosen.iter().map(|mutant| mutant.suite).collect();
     suites.sort_unstable();
     suites.dedup();
-    let programs = Programs::build(root, &suites)?;
+    let programs = match extent {
+        // Behind the tests of the workspace, which have built them all.
+        Extent::Handful => Programs::of_workspace(root, &suites)?,
+        _ => Programs::build(root, &suites)?,
+    };
     let started = Instant::now();
     let sound = side_by_side(&suites, |suite| {
         let ran = run::run(&programs, suite, None, BASELINE_MAX);

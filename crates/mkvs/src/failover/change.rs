@@ -354,11 +354,11 @@ impl Shared {
     /// Which devices are current members, and which are not.
     pub(crate) fn member_states(&self) -> Vec<(Position, MemberState)> {
         let record = self.membership.now();
-        let standing = |position: Position| {
+        let state = |position: Position| {
             let member = record.member(position);
-            (position, member.map_or(MemberState::Absent, |member| member.standing))
+            (position, member.map_or(MemberState::Absent, |member| member.state))
         };
-        record.positions().map(standing).collect()
+        record.positions().map(state).collect()
     }
 }
 

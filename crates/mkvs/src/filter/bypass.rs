@@ -1,7 +1,7 @@
 //! Whether a group's filter is worth asking before a read.
 //!
 //! A look at the filter costs a cache line that is seldom near, about a quarter of a read; it saves the
-//! whole read of a key that is not there. So a thread asks while more than one in [`WORTH_ONE_IN`] of its
+//! whole read of a key that is not there. So a thread asks while at least one in [`WORTH_ONE_IN`] of its
 //! last reads found nothing. What it is told is the same: a device is asked instead.
 
 use std::cell::Cell;

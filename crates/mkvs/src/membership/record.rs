@@ -45,7 +45,7 @@ pub enum MemberState {
 pub(crate) struct Member {
     /// Who it is: drawn at random when it became one.
     pub(crate) identity: String,
-    pub(crate) standing: MemberState,
+    pub(crate) state: MemberState,
 }
 
 /// What every version of a record has.
@@ -119,10 +119,8 @@ fn key() -> Vec<u8> {
 impl MembershipRecord {
     /// Of a device of a new matrix.
     pub(crate) fn new(matrix: String, ack: Ack, identities: &[Vec<String>]) -> Self {
-        let member = |identity: &String| Member {
-            identity: identity.clone(),
-            standing: MemberState::Current,
-        };
+        let member =
+            |identity: &String| Member { identity: identity.clone(), state: MemberState::Current };
         let members: Vec<Vec<Member>> =
             identities.iter().map(|group| group.iter().map(member).collect()).collect();
         let groups = members.len() as u16;
@@ -178,11 +176,11 @@ impl MembershipRecord {
 
     /// True if a device at `position` may have no record yet: it is about to get one.
     pub(crate) fn awaits(&self, position: Position) -> bool {
-        self.member(position).is_some_and(|member| member.standing == MemberState::Joining)
+        self.member(position).is_some_and(|member| member.state == MemberState::Joining)
     }
 
     pub(crate) fn is_current(&self, position: Position) -> bool {
-        self.member(position).is_some_and(|member| member.standing == MemberState::Current)
+        self.member(position).is_some_and(|member| member.state == MemberState::Current)
     }
 
     /// Reads of more keys fail from now on.
@@ -202,13 +200,13 @@ impl MembershipRecord {
 
     /// True if a device is not a current member.
     pub(crate) fn is_degraded(&self) -> bool {
-        self.members.iter().flatten().any(|member| member.standing != MemberState::Current)
+        self.members.iter().flatten().any(|member| member.state != MemberState::Current)
     }
 
     /// The current members of a group.
     pub(crate) fn current_of(&self, group: u16) -> Devices {
         let members = self.members.get(usize::from(group)).into_iter().flatten();
-        let current = members.enumerate().filter(|(_, it)| it.standing == MemberState::Current);
+        let current = members.enumerate().filter(|(_, it)| it.state == MemberState::Current);
         current.fold(0, |set, (device, _)| set | 1 << device)
     }
 
@@ -234,11 +232,11 @@ impl MembershipRecord {
         self.stand(position, MemberState::Absent);
     }
 
-    /// A device has another standing from now on.
-    pub(crate) fn stand(&mut self, position: Position, standing: MemberState) {
+    /// A device has another state from now on.
+    pub(crate) fn stand(&mut self, position: Position, state: MemberState) {
         let group = self.members.get_mut(usize::from(position.group));
         if let Some(member) = group.and_then(|it| it.get_mut(usize::from(position.device))) {
-            member.standing = standing;
+            member.state = state;
         }
     }
 
@@ -333,7 +331,7 @@ impl MembershipRecord {
         groups.any(|(group, members)| {
             let group = group as u16;
             (0..).zip(members).all(|(device, member)| {
-                member.standing != MemberState::Current || present(Position { group, device })
+                member.state != MemberState::Current || present(Position { group, device })
             })
         })
     }

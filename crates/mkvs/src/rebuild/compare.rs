@@ -107,10 +107,10 @@ impl Look<'_> {
                 if !differs[bucket_of(hash, differs.len())] {
                     return;
                 }
-                let standing = KeyOnMembers { members: 0, mark, is_alike: true };
-                let standing = known.entry(key.to_vec()).or_insert(standing);
-                standing.members += 1;
-                standing.is_alike &= standing.mark == mark;
+                let state = KeyOnMembers { members: 0, mark, is_alike: true };
+                let state = known.entry(key.to_vec()).or_insert(state);
+                state.members += 1;
+                state.is_alike &= state.mark == mark;
             })?;
         }
         let is_suspect = |it: &KeyOnMembers| !it.is_alike || it.members != members.len();

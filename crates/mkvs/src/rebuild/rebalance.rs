@@ -108,7 +108,7 @@ impl Shared {
             let mut record = self.membership.lock();
             let before = record.clone();
             let devices = record.members.first().map_or(0, Vec::len);
-            let member = |_| Member { identity: drawn(), standing: MemberState::Joining };
+            let member = |_| Member { identity: drawn(), state: MemberState::Joining };
             record.planned = Some((0..devices).map(member).collect());
             self.commit(&mut record, &before)?;
             record.clone()
@@ -469,7 +469,7 @@ impl Shared {
 /// A group that was planned is one: its share of the slots is to move to it.
 fn found(record: &mut MembershipRecord) {
     let Some(mut planned) = record.planned.take() else { return };
-    planned.iter_mut().for_each(|member| member.standing = MemberState::Current);
+    planned.iter_mut().for_each(|member| member.state = MemberState::Current);
     let group = record.members.len() as u16;
     record.primaries.push(planned.len().saturating_sub(1) as u8);
     record.members.push(planned);

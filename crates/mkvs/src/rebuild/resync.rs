@@ -148,9 +148,9 @@ impl Shared {
             self.returning(rack, group, place, &member)?
         };
         let identity = if found.is_some() { member.identity } else { drawn() };
-        let standing = MemberState::Joining;
+        let state = MemberState::Joining;
         self.check_place(place)?;
-        let record = self.write_standing(place, &Member { identity, standing })?;
+        let record = self.write_standing(place, &Member { identity, state })?;
         let checked = match found {
             Some(checked) => checked,
             None => {
@@ -200,7 +200,7 @@ impl Shared {
         place: Position,
         member: &Member,
     ) -> Result<Option<Guarded>> {
-        let is_joining = member.standing == MemberState::Joining;
+        let is_joining = member.state == MemberState::Joining;
         // One that was dropped while the matrix was open is open still.
         let there = group.device(place.device).ok().filter(|device| !device.has_gone());
         let checked = match there {
@@ -269,7 +269,7 @@ impl Shared {
         }
     }
 
-    /// A device has another standing: durably so on all members, when it returns.
+    /// A device has another state: durably so on all members, when it returns.
     fn write_standing(&self, place: Position, member: &Member) -> Result<MembershipRecord> {
         let mut record = self.membership.lock();
         let before = record.clone();

@@ -92,10 +92,10 @@ impl Shared {
         sum.more.push(("filter_load_percent", (100.0 * fullest) as u64));
         sum.dram_bytes += self.in_flight.dram_bytes();
         self.counters.add_to(&mut sum);
-        for (position, standing) in self.member_states() {
+        for (position, state) in self.member_states() {
             let mut told = devices.remove(&position).unwrap_or_default();
             told.name = position.to_string();
-            told.figures.insert(0, ("current", u64::from(standing == MemberState::Current)));
+            told.figures.insert(0, ("current", u64::from(state == MemberState::Current)));
             sum.devices.push(told);
         }
         for (of_one, of_all) in SUMS {

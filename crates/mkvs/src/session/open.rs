@@ -2,8 +2,8 @@
 //!
 //! Opening reads the membership records of all devices that are there, whatever their order, decides who is
 //! current ([`resolve`](crate::session::resolve)), makes the batches that were under way, brings the members of
-//! each group level ([`reconcile`](crate::session::reconcile)), fills the filters and the devices that are older
-//! copies of themselves, and only then lets anybody in.
+//! each group level ([`reconcile`](crate::session::reconcile)), fills small filters (large ones are filled in
+//! the background) and the devices that are older copies of themselves, and only then lets anybody in.
 
 use super::{intents, reconcile};
 use crate::device::Device;
@@ -144,7 +144,7 @@ impl Matrix {
                 occupied.insert(place, position);
                 continue;
             }
-            match record.member(place).map(|member| member.standing) {
+            match record.member(place).map(|member| member.state) {
                 // One that was about to be made when the matrix went down is made anew.
                 Some(MemberState::Joining) => {}
                 // What is left of one that nobody counts on.

@@ -154,7 +154,7 @@ fn is_outdated(
 ) -> bool {
     let own = &device.record;
     let was_current = own.is_current(position);
-    let is_its = match record.member(position).map(|it| it.standing) {
+    let is_its = match record.member(position).map(|it| it.state) {
         Some(MemberState::Current) => true,
         Some(MemberState::Joining) => was_current,
         Some(MemberState::Absent) | None => false,
@@ -257,7 +257,7 @@ fn check_identities(found: &BTreeMap<Position, Found>, record: &MembershipRecord
 fn banish(record: &mut MembershipRecord, position: Position) {
     let group = record.members.get_mut(usize::from(position.group));
     if let Some(member) = group.and_then(|it| it.get_mut(usize::from(position.device))) {
-        *member = Member { identity: drawn(), standing: MemberState::Absent };
+        *member = Member { identity: drawn(), state: MemberState::Absent };
     }
 }
 
@@ -270,7 +270,7 @@ fn promote(
 ) -> Result<Loss> {
     // One that was being filled has a part of everything, of which nobody knows which.
     let is_whole = |at: &Position| {
-        record.member(*at).is_some_and(|member| member.standing == MemberState::Absent)
+        record.member(*at).is_some_and(|member| member.state == MemberState::Absent)
     };
     let stale = found.iter().filter(|(at, _)| at.group == group && is_whole(at));
     let newest = stale.max_by_key(|(_, device)| (device.record.epoch, device.record.watermark));

@@ -12,8 +12,8 @@ pub enum Prototype {
     #[default]
     #[serde(rename = "mkvs")]
     Mkvs,
-    /// Groups without competition: one device of a group serves all of its reads, the first of
-    /// those that have the newest of the key.
+    /// Groups without competition: one device of a group serves all of its reads: the primary, as
+    /// long as it is there.
     #[serde(rename = "mkvs-gekv")]
     Gekv,
     /// One device, of which no filter is asked whether it has a key.

@@ -30,7 +30,7 @@ fn a_record_that_nobody_wrote_is_damage() {
         MembershipRecord::read(&engine)
     };
     assert!(matches!(of(&|_| {}), Ok(Some(_))));
-    let member = Member { identity: "more".to_owned(), standing: MemberState::Current };
+    let member = Member { identity: "more".to_owned(), state: MemberState::Current };
     let nine = || vec![member.clone(); 9];
     let changes: [&dyn Fn(&mut MembershipRecord); 9] = [
         &|record| record.members[1] = nine(),
@@ -61,7 +61,7 @@ fn a_group_that_is_all_there_proves_the_record() {
     assert!(!latest(&two_by_two, &[(0, 1), (1, 0)]), "neither group is whole");
     assert!(!latest(&record(1, 2), &[(0, 0)]));
     let mut degraded = record(1, 2);
-    degraded.members[0][0].standing = MemberState::Absent;
+    degraded.members[0][0].state = MemberState::Absent;
     assert!(latest(&degraded, &[(0, 0)]), "who is missing is no member any more");
 }
 
