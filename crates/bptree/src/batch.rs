@@ -79,6 +79,8 @@ enum Applied {
 #[derive(Default)]
 struct Gone<'g> {
     expired: Vec<View<'g>>,
+    /// Records of which nobody knows any more whose they are.
+    lost: Vec<View<'g>>,
     /// Fields of keys of which nothing is left; of short ones too.
     dropped: Vec<&'g [u8]>,
     /// Steps that delete what is forgotten at once, in their order.
@@ -228,7 +230,7 @@ impl Store {
         let done: Vec<(usize, Standing<'_>)> = done.copied().collect();
         written.replaced = done.iter().any(|(_, standing)| standing.live);
         let len = self.count_steps(steps, &done);
-        self.count_out(&gone.expired, &[]);
+        self.count_out(&gone.expired, &gone.lost);
         let (dead, sparse) = self.publish_shares(shares, steps, (generation, self.level(options)));
         // From here on the batch counts, whatever comes of the pages that it frees: what is not given back is
         // found by the next recovery.
@@ -342,17 +344,23 @@ impl Store {
             self.ask_for_records(&share.locked);
             let contents = self.records_of(guard, &share.locked)?;
             let Contents { kept, expired, dropped, hurt, .. } = contents;
-            let is_short = |it: &Standing<'_>| it.old.is_some_and(|old| !self.is_long(old.key()));
-            let replaced = share.steps.iter().filter(|(_, it)| it.is_hurt && is_short(it)).count();
+            // What its key is by now says nothing of whose it is: its place does.
+            let is_written_over = |view: &View<'_>| {
+                let olds = share.steps.iter().filter_map(|(_, it)| it.old.filter(|_| it.is_hurt));
+                olds.into_iter().any(|old| old.offset == view.offset)
+            };
+            let (mut left, _counted_with_its_step): (Vec<_>, Vec<_>) =
+                hurt.into_iter().partition(|view| !is_written_over(view));
             // Of those that are left nobody will know the keys.
-            let is_lost = share.locked.leaf.doubt() > 0 || hurt > replaced;
+            let is_lost = share.locked.leaf.doubt() > 0 || !left.is_empty();
+            gone.lost.append(&mut left);
             let is_kept = |field: &[u8]| {
                 let is_of =
                     |it: &Standing<'_>| it.is_hurt && it.old.is_some_and(|it| it.key() == field);
-                if is_hurt && share.steps.iter().any(|(_, it)| is_of(it)) {
-                    return false;
-                }
                 if self.is_long(field) {
+                    if is_hurt && share.steps.iter().any(|(_, it)| is_of(it)) {
+                        return false;
+                    }
                     return !share.steps.iter().any(|it| steps[it.0].field() == Some(field));
                 }
                 share.steps.binary_search_by_key(&field, |it| steps[it.0].key).is_err()

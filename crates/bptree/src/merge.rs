@@ -45,7 +45,7 @@ impl Store {
         self.ask_for_records(&right);
         let contents = self.records_of(&guard, &left)?;
         let others = self.records_of(&guard, &right)?;
-        if contents.hurt + others.hurt > 0 {
+        if !contents.hurt.is_empty() || !others.hurt.is_empty() {
             return Ok(());
         }
         let Contents { mut kept, mut expired, mut dropped, .. } = contents;

@@ -53,8 +53,9 @@ pub(crate) struct Contents<'g> {
     /// Of those the ones that are kept no more.
     settled: Vec<View<'g>>,
     pub(crate) cuts: Cuts,
-    /// Short keys that are not those that were written: of which keys their records are nobody can tell.
-    pub(crate) hurt: usize,
+    /// Records with short keys that are not those that were written: nobody can tell whose they are. They are in
+    /// none of the others, and the leaf's heirs are in doubt unless they are written over.
+    pub(crate) hurt: Vec<View<'g>>,
 }
 
 impl Contents<'_> {
@@ -66,7 +67,7 @@ impl Contents<'_> {
             doubtful: Vec::new(),
             settled: Vec::new(),
             cuts: Cuts::default(),
-            hurt: 0,
+            hurt: Vec::new(),
         }
     }
 }
@@ -113,7 +114,7 @@ impl Store {
         let is_lost = locked.leaf.doubt() > 0;
         let head = Head { is_lost, ..self.head_of(guard, locked.page)? };
         let contents = self.records_of(guard, &locked)?;
-        if contents.hurt > 0 {
+        if !contents.hurt.is_empty() {
             // In a leaf that is written anew they would be other keys, and soundly so.
             return self.rewrite_damaged(guard, locked, (key, len, reserve)).map(drop);
         }
@@ -135,6 +136,8 @@ impl Store {
         let mut contents = self.records_of(guard, &locked)?;
         contents.kept.retain(|item| !item.header.doubtful);
         contents.settled = std::mem::take(&mut contents.doubtful);
+        // Whose they were has been put anew, or is not there.
+        contents.settled.append(&mut contents.hurt);
         let fields = contents.settled.iter().map(View::key);
         contents.dropped.extend(fields.filter(|field| self.is_long(field)));
         self.rewrite_as(guard, locked, (key, 0, 0), (head, contents))
@@ -188,10 +191,24 @@ impl Store {
         guard: &'g Guard,
         locked: &Locked<'_>,
     ) -> Result<Contents<'g>> {
+        let is_in_doubt = locked.leaf.doubt() > 0;
+        let contents = self.records_if(guard, locked, is_in_doubt)?;
+        if is_in_doubt || contents.hurt.is_empty() {
+            return Ok(contents);
+        }
+        self.records_if(guard, locked, true)
+    }
+
+    /// The same of a leaf whose heirs will be in doubt, or not.
+    fn records_if<'g>(
+        &'g self,
+        guard: &'g Guard,
+        locked: &Locked<'_>,
+        is_in_doubt: bool,
+    ) -> Result<Contents<'g>> {
         let mut contents = Contents::new();
         let page = locked.page;
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
-        let is_in_doubt = locked.leaf.doubt() > 0;
         let mut used = locked.leaf.used();
         while used != 0 {
             let place = used.trailing_zeros() as usize;
@@ -200,9 +217,11 @@ impl Store {
             let Some(view) = View::of(&bytes, within) else {
                 return Err(self.no_record(page, within));
             };
-            let is_hurt = self.is_hurt_inline(view.key(), locked.leaf.tag(place));
-            contents.hurt += usize::from(is_hurt);
-            self.take_over(locked, view, is_in_doubt, &mut contents)?;
+            if self.is_hurt_inline(view.key(), locked.leaf.tag(place)) {
+                contents.hurt.push(view);
+            } else {
+                self.take_over(locked, view, is_in_doubt, &mut contents)?;
+            }
         }
         contents.cuts = self.sort_items(guard, &mut contents.kept)?;
         Ok(contents)

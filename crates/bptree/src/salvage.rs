@@ -67,12 +67,12 @@ impl Store {
         let lost_bytes = i64::from(locked.leaf.live()) - i64::from(live);
         // Of a tombstone no byte lives. Of several that are lost nobody knows how many were.
         let lost = if lost_bytes > 0 { salvage.lost as i64 } else { 0 };
-        self.counters.add_all([(Count::Records, -lost), (Count::LiveBytes, -lost_bytes)]);
         let page = locked.page;
         let head = Head { is_lost, ..beginning.head };
         let rewritten = self.rewrite_as(guard, locked, room, (head, contents));
         // What was written counts, whatever came of the rest.
         if !matches!(rewritten, Err(coreplane_engine::Error::NoSpace { .. })) {
+            self.counters.add_all([(Count::Records, -lost), (Count::LiveBytes, -lost_bytes)]);
             beginning.edges.into_iter().filter_map(|edge| edge.rest).for_each(|rest| rest.own());
         }
         rewritten?;

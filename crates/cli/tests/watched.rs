@@ -85,7 +85,7 @@ const OF_DEVICES: [(&str, &str); 23] = [
     ("counter", "hedge_cancelled_total"),
     ("counter", "hedges_total"),
     ("gauge", "ring_read_mean_seconds"),
-    ("gauge", "patience_seconds"),
+    ("gauge", "hedge_delay_seconds"),
     ("gauge", "unsteady"),
     ("gauge", "records"),
     ("gauge", "live_bytes"),

@@ -11,6 +11,11 @@ const HURT: u32 = 17;
 
 /// A store in which a key has a wrong bit.
 fn hurt(options: &Options) -> (tempfile::TempDir, Bptree) {
+    hurt_at(2, options)
+}
+
+/// The same, of the byte at a place of the key.
+fn hurt_at(byte: usize, options: &Options) -> (tempfile::TempDir, Bptree) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let path = directory.path().join("pool");
     let store = Bptree::create(&path, 1 << 20, PAGE as u32, MediaChoice::Auto, options);
@@ -22,7 +27,7 @@ fn hurt(options: &Options) -> (tempfile::TempDir, Bptree) {
     let wanted = key(HURT);
     let file = std::fs::File::options().write(true).open(&path).expect("open");
     for (at, _) in bytes.windows(wanted.len()).enumerate().filter(|(_, it)| *it == wanted) {
-        file.write_at(&[wanted[2] ^ 4], at as u64 + 2).expect("write");
+        file.write_at(&[wanted[byte] ^ 4], (at + byte) as u64).expect("write");
     }
     (directory, store)
 }
@@ -119,6 +124,51 @@ fn a_short_key_that_is_damaged_is_told_of_when_its_leaf_is_written_anew() {
         others().for_each(|it| assert!(store.get(&key(it)).expect(what).is_some()));
         put(&store, &key(HURT));
         assert!(store.get(&key(HURT)).expect(what).is_some());
+    }
+}
+
+/// The key reads as that of its neighbour by now, which is sound and stays what it is, whatever the leaf's heirs are
+/// made for.
+#[test]
+fn a_sound_key_stays_where_a_damaged_one_reads_like_it() {
+    // '7' with another bit is '3'.
+    let (twin, others) = (13, || (0..KEYS).filter(|it| *it != HURT && *it != 13));
+    let batch_of = |store: &Bptree, keys: &[u32], len: usize| {
+        let mut batch = Batch::new();
+        for number in keys {
+            batch.put(&key(*number), &vec![1; len]);
+        }
+        store.apply(&batch, &WriteOptions::default()).map(drop).expect("batch");
+    };
+    type Rewrite<'a> = &'a dyn Fn(&Bptree);
+    let beside: Rewrite<'_> = &|store| {
+        (0..30).for_each(|_| batch_of(store, &others().collect::<Vec<_>>(), 100));
+    };
+    let over: Rewrite<'_> = &|store| batch_of(store, &[HURT], 2000);
+    let sequence = |store: &Bptree| Some(store.advance_sequence().expect("sequence") + 1);
+    let deleted: Rewrite<'_> = &|store| {
+        let options = WriteOptions { sequence: sequence(store), ..Default::default() };
+        assert!(matches!(store.delete(&key(HURT), &options), Ok(Outcome::Written(_))));
+    };
+    let puts: Rewrite<'_> = &|store| {
+        for number in others().cycle().take(200) {
+            let _outcome =
+                store.put(&key(number), &[1; 100], &WriteOptions::default()).expect("put");
+        }
+    };
+    let all = [("a batch", beside, true), ("a batch over it", over, false), ("puts", puts, true)];
+    for (what, rewrite, is_lost) in all.into_iter().chain([("a delete", deleted, false)]) {
+        let (_directory, store) = hurt_at(8, &Options::default());
+        assert_eq!(store.get(&key(twin)).expect(what).as_deref(), Some(&b"value"[..]), "{what}");
+        rewrite(&store);
+        assert_eq!(store.get(&key(twin)).expect(what).as_deref(), Some(&b"value"[..]), "{what}");
+        let found = store.get(&key(HURT));
+        assert_eq!(found.as_ref().is_err_and(is_damage), is_lost, "{what}: {found:?}");
+        let _outcome = store.put(&key(HURT), b"anew", &WriteOptions::default()).expect("put");
+        assert_eq!(store.get(&key(HURT)).expect(what).as_deref(), Some(&b"anew"[..]), "{what}");
+        assert_eq!(store.get(&key(twin)).expect(what).as_deref(), Some(&b"value"[..]), "{what}");
+        others().for_each(|it| assert!(store.get(&key(it)).expect(what).is_some(), "{what}"));
+        assert_eq!(store.len().expect("len"), u64::from(KEYS), "{what}");
     }
 }
 
