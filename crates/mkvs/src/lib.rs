@@ -31,8 +31,8 @@
 //! | `session` | open, recovery after a crash, close |
 //!
 //! Where to begin: the put is `matrix/put.rs` and then `group/fast_put.rs`, or where that does not apply
-//! `Group::write` (`group/mod.rs`); the get is `matrix/mod.rs` and `group/read.rs`; who has the newest is
-//! `membership/mod.rs`.
+//! `Group::write` (`group/mod.rs`); the get is `matrix/mod.rs` and `group/read.rs`; who has the newest
+//! of a key is `in_flight/mod.rs`, and who of a group `membership/mod.rs`.
 //!
 //! # Departures from the paper
 //!

@@ -6,6 +6,7 @@ use coreplane_engine::{Engine, Record, Visibility, WriteOptions};
 use coreplane_mkvs::{Matrix, Options, Position, ReadPath, Shape};
 use shelf::sample::{at, put};
 use shelf::{Kind, Shelf};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::Ordering;
@@ -33,37 +34,28 @@ fn file(shelf: &Shelf, place: Position) -> File {
     File::options().read(true).write(true).open(shelf.path(place)).expect("open")
 }
 
-/// Where the slot of a key is in the pool: the only word that points at its record.
-fn slot_of(shelf: &Shelf, place: Position, key: &[u8]) -> u64 {
+/// Where the slots of keys are in the pool, by their numbers: the only words that point at their records.
+fn slots_of(shelf: &Shelf, place: Position) -> BTreeMap<u64, u64> {
     let bytes = std::fs::read(shelf.path(place)).expect("read");
-    let mut records = bytes.windows(key.len()).enumerate().filter(|(_, it)| *it == key);
-    let record = records.next().expect("the record").0 - HEADER;
-    assert!(records.next().is_none() && record.is_multiple_of(8), "{record:#x}");
-    let points_there =
-        |slot: u64| slot >> 41 != 0 && (slot & ((1 << 39) - 1)) << 3 == record as u64;
+    let keys = bytes.windows(8).enumerate().filter(|(_, it)| it.starts_with(b"key-"));
+    let number = |key: &[u8]| std::str::from_utf8(&key[4..]).ok()?.parse::<u64>().ok();
+    let records: BTreeMap<u64, u64> =
+        keys.filter_map(|(at, key)| Some(((at - HEADER) as u64, number(key)?))).collect();
     let words = bytes.chunks_exact(8).map(word).enumerate();
-    let slots: Vec<_> = words.filter(|(_, slot)| points_there(*slot)).map(|(at, _)| at).collect();
-    assert_eq!(slots.len(), 1, "{slots:x?}");
-    8 * slots[0] as u64
+    let mut slots = BTreeMap::new();
+    for (at, slot) in words.filter(|(_, slot)| slot >> 41 != 0) {
+        if let Some(number) = records.get(&((slot & ((1 << 39) - 1)) << 3)) {
+            assert_eq!(slots.insert(*number, 8 * at as u64), None, "two slots of {number}");
+        }
+    }
+    slots
 }
 
-fn word_at(file: &File, at: u64) -> u64 {
+/// Flips a bit of the word at `at`.
+fn flip(file: &File, at: u64, bit: u32) {
     let mut bytes = [0; 8];
     file.read_exact_at(&mut bytes, at).expect("read");
-    word(&bytes)
-}
-
-/// Flips a bit of a slot.
-fn flip(file: &File, at: u64, bit: u32) {
-    let flipped = word_at(file, at) ^ 1 << bit;
-    file.write_all_at(&flipped.to_le_bytes(), at).expect("write");
-}
-
-/// Flips it back, unless the device has found it, which looks at its slots in the background.
-fn flip_back(file: &File, at: u64, (bit, before): (u32, u64)) {
-    if word_at(file, at) == before ^ 1 << bit {
-        file.write_all_at(&before.to_le_bytes(), at).expect("write");
-    }
+    file.write_all_at(&(word(&bytes) ^ 1 << bit).to_le_bytes(), at).expect("write");
 }
 
 /// One group of two devices, the first 300 keys in it.
@@ -76,42 +68,47 @@ fn created(read_path: ReadPath) -> (Shelf, Matrix) {
     (shelf, matrix)
 }
 
-/// What each device holds of a key is flipped, each bit of its slot in turn: whichever device is asked first,
-/// the record is found.
+/// Each device has a slot with a wrong bit, of a key of its own, each bit in turn: whichever device is asked
+/// first, the record is found. The scrub mends them all.
 fn is_found_beside_flips(read_path: ReadPath, reads: u64) {
     let (shelf, matrix) = created(read_path);
     let deleted = key(299);
     let _outcome = matrix.delete(&deleted, &WriteOptions::default()).expect("delete");
-    // Of another key on each device: whichever is asked first, it lacks one of them.
-    let hurt = [(0, 7), (1, 8)].map(|(device, number)| {
-        let slot = slot_of(&shelf, at(0, device), &key(number));
-        let file = file(&shelf, at(0, device));
-        let before = word_at(&file, slot);
-        (file, slot, number, before)
-    });
+    let slots = [0, 1].map(|device| slots_of(&shelf, at(0, device)));
     for bit in 0..64 {
-        hurt.iter().for_each(|(file, slot, ..)| flip(file, *slot, bit));
+        // Nobody flips it back, for the device may have mended it, which looks at its slots in the background.
+        let hurt = [(0_u8, 2 * bit), (1, 2 * bit + 1)];
+        for (device, number) in hurt {
+            let slot = slots[usize::from(device)][&u64::from(number)];
+            flip(&file(&shelf, at(0, device)), slot, bit);
+        }
         for read in 0..reads {
-            for (_, _, number, _) in &hurt {
-                let found = matrix.get(&key(*number)).expect("get");
-                assert_eq!(found, Some(value(*number)), "bit {bit}, read {read}");
+            for (_, number) in hurt.map(|(device, number)| (device, u64::from(number))) {
+                let found = matrix.get(&key(number)).expect("get");
+                assert_eq!(found, Some(value(number)), "bit {bit}, read {read}");
             }
         }
-        for (_, _, number, _) in &hurt {
+        for (_, number) in hurt.map(|(device, number)| (device, u64::from(number))) {
             let mut found = None;
             let visit = &mut |_, record: Option<Record<'_>>| {
                 found = record.map(|record| record.value.to_vec());
             };
-            let keys: &[&[u8]] = &[&key(*number)];
+            let keys: &[&[u8]] = &[&key(number)];
             let _horizon = matrix.multi_get(keys, Visibility::Durable, visit).expect("multi_get");
-            assert_eq!(found, Some(value(*number)), "bit {bit}");
+            assert_eq!(found, Some(value(number)), "bit {bit}");
         }
         assert_eq!(matrix.get(&deleted).expect("get"), None);
-        for (file, slot, _, before) in &hurt {
-            flip_back(file, *slot, (bit, *before));
-        }
     }
     assert!(matrix.stats().figure("damaged_reads").is_some_and(|reads| reads > 0));
+    let scrubbed = matrix.scrub(&|_| {}).expect("scrub");
+    assert!(scrubbed.lost.is_empty() && scrubbed.unreadable.is_empty(), "{scrubbed:?}");
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound(), "all are mended");
+    for number in 0..299 {
+        for device in 0..2 {
+            let found = shelf.engine(at(0, device)).get(&key(number)).expect("get");
+            assert_eq!(found, Some(value(number)), "device {device}");
+        }
+    }
 }
 
 #[test]

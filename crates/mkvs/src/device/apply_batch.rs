@@ -1,13 +1,13 @@
 //! The writes that a device's processor takes out of its ring at once.
 //!
 //! To follow costs a device as much as to be waited for: an engine's put is mostly lookups, and the wait of
-//! its fence. Several that lie in the ring are a *lot*: the lines of each are asked for while the one before
+//! its fence. Several that lie in the ring are an *apply batch*: the lines of each are asked for while the one before
 //! is made, and all share a fence, as far as the engine has writes that nobody waits for
 //! ([`Completion::Early`](coreplane_engine::Completion::Early)). Only behind it the processor is past
 //! them.
 //!
 //! ```text
-//!   ring ─▶ lot ─▶ make a, make b, … ─▶ make all durable ─▶ tell, come to its end
+//!   ring ─▶ batch ─▶ make a, make b, … ─▶ make all durable ─▶ tell, come to its end
 //! ```
 
 use super::{Device, Rings};
@@ -22,7 +22,7 @@ pub(super) const APPLY_MAX: usize = 16;
 /// Writes that were taken out of a ring.
 #[derive(Debug, Default)]
 pub(super) struct ApplyBatch {
-    /// The first of these, whose buffers are used again for the next lot.
+    /// The first of these, whose buffers are used again for the next batch.
     taken: [One; APPLY_MAX],
     len: usize,
     /// What those wait for that were made.
@@ -89,13 +89,13 @@ impl One {
 
 impl Device {
     /// Makes an apply batch, answers the reads that come meanwhile, and says how far it is.
-    pub(super) fn apply_lot(
+    pub(super) fn apply_batch(
         &self,
         (group, rings): (&impl Host, &Rings),
-        lot: &mut ApplyBatch,
+        batch: &mut ApplyBatch,
         scratch: &mut Scratch,
     ) {
-        if let [one] = lot.all() {
+        if let [one] = batch.all() {
             let is_told = one.taken.is_told;
             if let Some(decision) = one.decision()
                 && !self.in_call(|| group.catch_up(self, &decision, is_told))
@@ -103,31 +103,31 @@ impl Device {
                 self.track.stop(one.end);
             }
         } else {
-            self.pace.puts.of_each(lot.len as u32, || {
-                self.make_several((group, rings), lot, scratch);
+            self.pace.puts.of_each(batch.len as u32, || {
+                self.make_several((group, rings), batch, scratch);
             });
         }
-        self.track.come_to(lot.end());
-        lot.len = 0;
+        self.track.come_to(batch.end());
+        batch.len = 0;
     }
 
     /// The same of more than one, which share what they wait for.
     fn make_several(
         &self,
         (group, rings): (&impl Host, &Rings),
-        lot: &mut ApplyBatch,
+        batch: &mut ApplyBatch,
         scratch: &mut Scratch,
     ) {
-        lot.horizon.clear();
-        for at in 0..lot.len {
+        batch.horizon.clear();
+        for at in 0..batch.len {
             self.answer(rings, scratch);
-            let (before, behind) = lot.taken[..lot.len].split_at_mut(at + 1);
+            let (before, behind) = batch.taken[..batch.len].split_at_mut(at + 1);
             let (one, next) = (&mut before[at], behind.first().and_then(One::decision));
             if let Some(next) = &next {
                 self.engine.prefetch(next.decided.key);
             }
             if let Some(decision) = one.decision() {
-                let horizon = &mut lot.horizon;
+                let horizon = &mut batch.horizon;
                 one.is_made = self.in_call(|| group.catch_up_early(self, &decision, horizon));
                 if !one.is_made {
                     self.track.stop(one.end);
@@ -138,13 +138,13 @@ impl Device {
                 self.engine.prefetch_to_write(next.decided.key, len);
             }
         }
-        let made = || lot.made().map(|(_, decision)| decision);
-        if !self.in_call(|| group.make_durable(self, made(), &lot.horizon)) {
-            lot.made().for_each(|(one, _)| self.track.stop(one.end));
+        let made = || batch.made().map(|(_, decision)| decision);
+        if !self.in_call(|| group.make_durable(self, made(), &batch.horizon)) {
+            batch.made().for_each(|(one, _)| self.track.stop(one.end));
             return;
         }
         let tells_of_each = self.has_stopped();
-        for (_, decision) in lot.made().filter(|(one, _)| tells_of_each || one.taken.is_told) {
+        for (_, decision) in batch.made().filter(|(one, _)| tells_of_each || one.taken.is_told) {
             group.tell(self, decision.options.sequence, decision.hash);
         }
     }

@@ -24,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A device's engine, whose answers are guarded while its medium is there.
+/// A device's engine, whose answers are believed while its medium is there.
 #[derive(Clone)]
 pub(crate) struct Guarded {
     pub(crate) engine: Arc<dyn Engine>,

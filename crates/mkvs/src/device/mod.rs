@@ -6,7 +6,7 @@
 //! to the device, and is started when there is something for it to do for the first time.
 //!
 //! ```text
-//!   reads       what callers wait for: hedged reads (`race`) and single calls (`remote_call`): first of all
+//!   reads       what callers wait for: hedged reads (`group/hedge`) and single calls (`remote_call`): first of all
 //!   decisions   writes of one key that another device has decided (`ring`)
 //!   jobs        the same of batches, and of what is too long for that ring
 //! ```
@@ -14,7 +14,7 @@
 //! What the rings carry of writes is the outcome: to put or to delete, with its sequence. So it may
 //! come late, twice or behind a newer one, and the engine keeps what is newest.
 //!
-//! A device that was replaced or retired goes (`leaving`): its processor ends, and its rings and its engine
+//! A device that was replaced or retired goes (`release`): its processor ends, and its rings and its engine
 //! are freed once no caller is in them. Its shell stays, of a few KiB, so that a caller who has found it
 //! before need not be waited for.
 
@@ -68,7 +68,7 @@ const MOMENTS: u32 = 300;
 /// Looks at empty rings after a read before the thread rests.
 const SPINS: u32 = 100;
 
-/// Lots of writes, or batches, between two looks at whether the group is still there.
+/// Apply batches, or batches, between two looks at whether the group is still there.
 const AT_A_TIME: usize = 64 / APPLY_MAX;
 
 /// What was decided, for a device that has not got it yet.

@@ -13,17 +13,17 @@ impl Device {
     /// The processor. If it panics, elsewhere than in the engine, its device counts as one that has
     /// failed.
     pub(super) fn run<H: Host>(&self, group: &Weak<H>) {
-        let mut lot = ApplyBatch::default();
-        if catch_unwind(AssertUnwindSafe(|| self.serve(group, &mut lot))).is_err() {
+        let mut batch = ApplyBatch::default();
+        if catch_unwind(AssertUnwindSafe(|| self.serve(group, &mut batch))).is_err() {
             if let Some(group) = group.upgrade()
                 && group.leave_out(self).is_err()
             {
                 // It has what it has. Of the rest nobody is to think that it will come.
                 let guard = pin_in();
                 loop {
-                    lot.decisions().for_each(|decision| group.give_up_write(self, &decision));
+                    batch.decisions().for_each(|decision| group.give_up_write(self, &decision));
                     let rings = self.rings(&guard);
-                    if !rings.is_some_and(|it| lot.take(&it.decisions, &mut |_| {})) {
+                    if !rings.is_some_and(|it| batch.take(&it.decisions, &mut |_| {})) {
                         break;
                     }
                 }
@@ -32,13 +32,13 @@ impl Device {
         }
     }
 
-    fn serve<H: Host>(&self, group: &Weak<H>, lot: &mut ApplyBatch) {
+    fn serve<H: Host>(&self, group: &Weak<H>, batch: &mut ApplyBatch) {
         let mut scratch = Scratch::default();
         // Looks until it naps, and rests until it sleeps.
         let (mut spins, mut rests) = (0, 0);
         loop {
             let (answered, made) = (self.answered(), self.made());
-            if self.work(group, lot, &mut scratch) {
+            if self.work(group, batch, &mut scratch) {
                 // For reads it need not look by itself.
                 rests = if self.made() == made { NAPS.min(rests) } else { 0 };
                 spins = if self.answered() == answered { 0 } else { SPINS };
@@ -82,16 +82,21 @@ impl Device {
     }
 
     /// Does some of what there is to do, reads before each write; false if there was nothing.
-    fn work<H: Host>(&self, group: &Weak<H>, lot: &mut ApplyBatch, scratch: &mut Scratch) -> bool {
+    fn work<H: Host>(
+        &self,
+        group: &Weak<H>,
+        batch: &mut ApplyBatch,
+        scratch: &mut Scratch,
+    ) -> bool {
         let guard = pin_in();
         let Some(rings) = self.rings(&guard).filter(|rings| !rings.is_idle()) else {
             return false;
         };
         let Some(group) = group.upgrade() else {
             // Nobody is there for whom it could matter.
-            while lot.take(&rings.decisions, &mut |_| {}) {
-                self.track.stop(lot.begin());
-                self.track.come_to(lot.end());
+            while batch.take(&rings.decisions, &mut |_| {}) {
+                self.track.stop(batch.begin());
+                self.track.come_to(batch.end());
             }
             while let Some(job) = rings.jobs.pop() {
                 self.backlog.remove(bytes_of(&job.batch));
@@ -102,8 +107,8 @@ impl Device {
         };
         for _ in 0..AT_A_TIME {
             self.answer(rings, scratch);
-            if lot.take(&rings.decisions, &mut |key| self.engine.prefetch(key)) {
-                self.apply_lot((&*group, rings), lot, scratch);
+            if batch.take(&rings.decisions, &mut |key| self.engine.prefetch(key)) {
+                self.apply_batch((&*group, rings), batch, scratch);
             } else if let Some(job) = rings.jobs.pop() {
                 self.in_call(|| group.catch_up_all(self, &job));
                 self.backlog.remove(bytes_of(&job.batch));

@@ -50,10 +50,10 @@ impl Device {
     }
 
     /// Ends the processor; it is given up if that takes too long.
-    fn stop_within(&self, hedge_delay: Duration) {
+    fn stop_within(&self, time: Duration) {
         self.is_closed.store(true, Ordering::SeqCst);
         self.wake();
-        let (until, mut backoff) = (Instant::now() + hedge_delay, Backoff::new());
+        let (until, mut backoff) = (Instant::now() + time, Backoff::new());
         let is_ended = || spin::lock(&self.processor).as_ref().is_none_or(JoinHandle::is_finished);
         while !is_ended() && !self.is_given_up() {
             if Instant::now() >= until {

@@ -71,7 +71,7 @@ impl Shared {
     }
 
     /// After an error for want of space: devices let go of their tombstones, if they are many, or
-    /// what has failed `is_vital`; true if they have. For whoever has nobody's turn.
+    /// what has failed `is_vital`; true if they have. For whoever has no key lock.
     pub(crate) fn make_space(&self, error: &Error, is_vital: bool) -> bool {
         let kept = self.in_flight.tombstones();
         error.remedy() == Remedy::FreeSpace

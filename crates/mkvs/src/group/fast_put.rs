@@ -9,7 +9,7 @@
 //! third device and those after it are given the write there.
 //!
 //! ```text
-//!   turn ─▶ place in the ring ─▶ entry ─▶ the engine ─▶ the place is published ─▶ made ─▶ turn ends
+//!   key lock ─▶ place in the ring ─▶ entry ─▶ the engine ─▶ the place is published ─▶ made ─▶ turn ends
 //! ```
 //!
 //! Whatever else comes up is left to [`Group::write`], which begins anew.
@@ -103,7 +103,7 @@ impl Group {
         }
     }
 
-    /// Puts a value whatever was there, for whoever has the key lock of the key: its sequence, and whether a
+    /// Puts a value whatever was there, for whoever has its key lock: its sequence, and whether a
     /// live record was replaced. None if nothing was made.
     #[inline(always)]
     pub(crate) fn put_fast(

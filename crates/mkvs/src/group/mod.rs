@@ -5,7 +5,7 @@
 //! order. [`in_flight`](crate::in_flight) says which devices have it meanwhile, and where to read.
 //!
 //! ```text
-//!   turn ─▶ entry ─▶ decide on the first ─▶ copies that the write waits for ─▶ acknowledge
+//!   key lock ─▶ entry ─▶ decide on the first ─▶ copies that the write waits for ─▶ acknowledge
 //!                                           the others: through their rings, afterwards
 //! ```
 //!

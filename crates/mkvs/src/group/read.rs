@@ -222,7 +222,7 @@ impl Group {
         }
     }
 
-    /// The primary, for whoever has nobody's turn and goes through many keys: of every key it has what
+    /// The primary, for whoever has no key lock and goes through many keys: of every key it has what
     /// a reader is shown, and no more.
     ///
     /// # Errors
@@ -327,7 +327,7 @@ impl Group {
     }
 
     /// Asks the primary, and goes on without it if it has failed: then whoever is it now is asked the
-    /// same again, from the beginning. For whoever has nobody's turn.
+    /// same again, from the beginning. For whoever has no key lock.
     ///
     /// # Errors
     /// As `ask`, and if the group has no member left.

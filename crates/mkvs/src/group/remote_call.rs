@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Looks at an remote_call before its caller sleeps.
+/// Looks at a remote call before its caller sleeps.
 const SPINS: u32 = 50;
 
 /// How long a caller sleeps before it looks whether anybody is left to make it.

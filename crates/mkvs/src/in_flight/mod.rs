@@ -38,7 +38,7 @@
 //! after all have the write: until the next who looks at the stripe.
 //!
 //! A write that waits for the asked device alone is on its way before that has it, and is told of by one store
-//! in its stripe ([`plain`]): who locks the entries next notes it there, before anybody looks at them.
+//! in its stripe ([`fast`]): who locks the entries next notes it there, before anybody looks at them.
 //!
 //! Two keys with one hash are taken for one here, which costs a moment and nothing else.
 

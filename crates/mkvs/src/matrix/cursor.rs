@@ -144,7 +144,7 @@ impl Shared {
     }
 
     /// Goes through what a group has, on its primary, or where that is damaged or in doubt, on the next
-    /// that is not, from the beginning. For whoever has nobody's turn, and takes nothing for sure that is
+    /// that is not, from the beginning. For whoever has no key lock, and takes nothing for sure that is
     /// written meanwhile.
     ///
     /// # Errors

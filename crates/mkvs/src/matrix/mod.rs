@@ -266,7 +266,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// A key was written, or found to have been: nothing is lost_ranges about it by itself.
+    /// A key was written, or found to have been: it is no lost range by itself.
     #[cold]
     pub(crate) fn forget_lost_key(&self, group: u16, key: &[u8]) {
         if self.lost_ranges.forget_key(group, key) {

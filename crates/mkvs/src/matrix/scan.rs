@@ -7,7 +7,7 @@
 //! - What a batch over several groups has written, or deleted, may be taken back: a stretch that was
 //!   read while there is one waits for it, and is read again if anything was taken back meanwhile.
 //! - Where reads go through the rings, stretches do: while the primary is late, another member may answer
-//!   that has the same ([`race::stretch`](crate::group::hedge::stretch)).
+//!   that has the same ([`hedge::stretch`](crate::group::hedge::stretch)).
 //! - A device that fails is gone without, and the stretch is read on another. One that has damaged
 //!   records only is gone around: while nobody writes every member has the same.
 

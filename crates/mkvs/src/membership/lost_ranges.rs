@@ -137,7 +137,7 @@ impl LostRanges {
         self.is_any.store(!ranges.is_empty(), Ordering::Release);
     }
 
-    /// One key is lost_ranges up to another sequence.
+    /// One key is lost up to another sequence.
     pub(crate) fn renew(&self, it: &LostRange) {
         let mut ranges = self.ranges.write();
         ranges.retain(|other| other.key() != it.key());
@@ -153,7 +153,7 @@ impl LostRanges {
         ranges.len() < before
     }
 
-    /// The keys that are lost_ranges by themselves, and their groups.
+    /// The keys that are lost ranges by themselves, and their groups.
     pub(crate) fn keys(&self) -> Vec<(u16, Vec<u8>)> {
         let ranges = self.ranges.read();
         ranges.iter().filter_map(LostRange::key).map(|(group, key)| (group, key.to_vec())).collect()

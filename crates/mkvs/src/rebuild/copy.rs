@@ -186,7 +186,7 @@ impl Shared {
                 &items,
                 pace,
                 &mut |item| match self.check_listed((&device, from), item) {
-                    // What it has shown when it fails is not guarded: the next primary has all of it.
+                    // What it has shown when it fails is not believed: the next primary has all of it.
                     _ if failed.is_some() => Ok(()),
                     Ok(true) => give(item),
                     Ok(false) => {

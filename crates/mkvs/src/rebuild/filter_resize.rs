@@ -2,7 +2,7 @@
 //!
 //! Who writes looks now and then how full the filter of its key's group is, and asks for more room at
 //! seven eighths of what it is made for: that is a flag and a wake-up. The thread goes through the keys
-//! of the group; insertions and removals go on meanwhile ([`bloom`](crate::filter)), and nobody waits
+//! of the group; insertions and removals go on meanwhile ([`filter`](crate::filter)), and nobody waits
 //! for it.
 //!
 //! How full a filter is by then: where `i` keys are inserted in the time in which `l` are listed, 7/8 x

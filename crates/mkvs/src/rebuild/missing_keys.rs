@@ -54,16 +54,16 @@ impl Shared {
     pub(crate) fn give_lacking(
         &self,
         group: &Arc<Group>,
-        anchor: &Device,
+        primary: &Device,
         pace: &mut Pace,
         give: &mut dyn FnMut(&Item) -> Result<()>,
     ) -> Result<usize> {
         let mut lacking = Vec::new();
-        let members = group.members() & !(1 << anchor.number);
+        let members = group.members() & !(1 << primary.number);
         for device in group.of(members) {
             device.drain();
             let listed = list_of(&*device.engine, &mut |entry| {
-                let is_there = || matches!(anchor.engine.check(entry.key), Ok(true));
+                let is_there = || matches!(primary.engine.check(entry.key), Ok(true));
                 if entry.record.is_some() && !is_reserved(entry.key) && !is_there() {
                     lacking.push(Item { key: entry.key.to_vec(), put: None, sequence: 0 });
                 }
@@ -177,7 +177,7 @@ impl Shared {
         target: impl Fn(&[u8]) -> Option<usize>,
     ) -> Result<()> {
         let has = |to: usize| Ok::<bool, Error>(self.seen_in(&self.groups[to], key)?.is_some());
-        // Mostly it has, and nobody's turn is needed to see that.
+        // Mostly it has, and no key lock is needed to see that.
         let Some(to) = target(key) else { return Ok(()) };
         if has(to)? {
             return Ok(());

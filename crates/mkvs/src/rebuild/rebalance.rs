@@ -305,7 +305,7 @@ impl Shared {
     pub(crate) fn seen_in(&self, group: &Group, key: &[u8]) -> Result<Seen> {
         let mut seen = None;
         group.ask_primary(|device| {
-            // What one has shown that failed is not guarded.
+            // What one has shown that failed is not believed.
             seen = None;
             device.engine.get_with(key, Visibility::Durable, &mut |record| {
                 seen = Some((record.sequence, record.value.to_vec(), record.expires_at));

@@ -10,7 +10,7 @@
 //! and not written again.
 //!
 //! A device that was away may have what nobody ever acknowledged, and may lack what was deleted so
-//! long ago that nobody has a tombstone of it. So it is not guarded in anything: each of its keys is
+//! long ago that nobody has a tombstone of it. So it is not believed in anything: each of its keys is
 //! held against its peers, within the key's lock, and where it is the newer one, the record of the
 //! peers is written anew.
 
@@ -150,7 +150,7 @@ impl Shared {
         let identity = if found.is_some() { member.identity } else { drawn() };
         let state = MemberState::Joining;
         self.check_place(place)?;
-        let record = self.write_standing(place, &Member { identity, state })?;
+        let record = self.write_state(place, &Member { identity, state })?;
         let checked = match found {
             Some(checked) => checked,
             None => {
@@ -270,7 +270,7 @@ impl Shared {
     }
 
     /// A device has another state: durably so on all members, when it returns.
-    fn write_standing(&self, place: Position, member: &Member) -> Result<MembershipRecord> {
+    fn write_state(&self, place: Position, member: &Member) -> Result<MembershipRecord> {
         let mut record = self.membership.lock();
         let before = record.clone();
         let members = record.members.get_mut(usize::from(place.group));
@@ -344,7 +344,7 @@ impl Shared {
             for (key, sequence) in keys {
                 self.check_going_on()?;
                 self.check_joining(group, device)?;
-                // Mostly they have the same, and nobody's turn is needed to see that.
+                // Mostly they have the same, and no key lock is needed to see that.
                 let held = match self.item_of(group, &key) {
                     Ok(Some(item)) if item.sequence == sequence => Ok(()),
                     Ok(_) => self.hold_key_against_peers(group, device, &key),
@@ -388,7 +388,7 @@ impl Shared {
     pub(crate) fn item_of(&self, group: &Group, key: &[u8]) -> Result<Option<Item>> {
         let mut item = None;
         group.ask_primary(|device| {
-            // What one has shown that failed is not guarded.
+            // What one has shown that failed is not believed.
             item = None;
             device.engine.get_with(key, Visibility::Durable, &mut |record| {
                 let put = Some((record.value.to_vec(), record.expires_at));

@@ -55,7 +55,7 @@ impl Matrix {
     }
 
     /// The epoch of the membership: it is raised with every change of who is current; and with every
-    /// opening but one that only looks, so that what a close has left behind is guarded once.
+    /// opening but one that only looks, so that what a close has left behind is believed once.
     pub fn epoch(&self) -> u64 {
         self.shared.membership.now().epoch
     }

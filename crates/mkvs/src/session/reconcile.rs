@@ -282,7 +282,7 @@ impl<'f> Members<'f> {
     }
 }
 
-/// What may be lost is: of keys that are lost_ranges by themselves all members have from here on what one has
+/// What may be lost is: of keys that are lost ranges by themselves all members have from here on what one has
 /// that is whole, and what was lost up to a sequence is not missed again.
 ///
 /// # Errors

@@ -13,7 +13,7 @@
 //!    met ([`Quorum`](super::quorum::Quorum)).
 //!
 //! If something may be lost the matrix is refused, unless that is accepted. Then the missing devices must not be
-//! guarded any more: they may have gone on without those that are here, or been written to since. So their places
+//! believed any more: they may have gone on without those that are here, or been written to since. So their places
 //! get new identities and the matrix an epoch that no other line of it reaches: a device that comes back is "replaced
 //! by another", whichever has the higher epoch, and only a fresh one can take its place.
 
@@ -253,7 +253,7 @@ fn check_identities(found: &BTreeMap<Position, Found>, record: &MembershipRecord
     Ok(())
 }
 
-/// Whoever comes back there is not guarded.
+/// Whoever comes back there is not believed.
 fn banish(record: &mut MembershipRecord, position: Position) {
     let group = record.members.get_mut(usize::from(position.group));
     if let Some(member) = group.and_then(|it| it.get_mut(usize::from(position.device))) {

@@ -2,7 +2,7 @@
 //!
 //! # Expected
 //!
-//! The *hedge_delay* with a device is the time after which a read is late: four times as long as half of
+//! The *hedge delay* with a device is the time after which a read is late: four times as long as half of
 //! all reads take. The median is a running estimate: what is above raises it by a share, what is below
 //! lowers it by the same. So stalls, however long, are not remembered as what is to be expected, nor
 //! is a moment in which all was late.
@@ -22,11 +22,11 @@ use coreplane_engine::Latency;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The bounds of the hedge_delay: below the first, waking another device costs more than it can save.
+/// The bounds of the hedge delay: below the first, waking another device costs more than it can save.
 const PATIENCE_MIN: u64 = 50_000;
 const PATIENCE_MAX: u64 = 10_000_000;
 
-/// The hedge_delay in medians.
+/// The hedge delay in medians.
 const MEDIANS: u64 = 4;
 
 /// One in so many reads may go to another device since it is late here, beside the first ones.

@@ -1,7 +1,7 @@
 //! Competition: a read that several devices are asked for, of which the first answer counts.
 //!
 //! ```text
-//!   caller ─▶ ring of one device ─ ─ ─ hedge_delay ─ ─ ─▶ ring of another, if the first is late
+//!   caller ─▶ ring of one device ─ ─ ─ hedge delay ─ ─ ─▶ ring of another, if the first is late
 //!      ▲                                                   │
 //!      └──── answer ◀── first ────────────────────────────┘      the loser's is dropped; if it has
 //!                                                                 not begun it does not begin
@@ -9,7 +9,7 @@
 //!
 //! The paper sends every read to all devices of a group, which costs each of them all reads. Here
 //! the second is asked when the first has taken four times as long as half of its reads do
-//! ([`pace`](crate::stats::hedge_delay)): few reads are made twice, and those that meet a stall are among them.
+//! ([`hedge_delay`](crate::stats::hedge_delay)): few reads are made twice, and those that meet a stall are among them.
 //!
 //! What is asked for is a key ([`lookup`]) or a stretch of a scan ([`stretch`]). Each device sees by
 //! itself, when it begins and when it has found something, whether it may say so: so it does not
