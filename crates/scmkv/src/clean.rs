@@ -42,6 +42,9 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
 
+#[cfg(test)]
+mod tests;
+
 /// The cleaner's own state; whoever holds its mutex cleans.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
@@ -263,10 +266,8 @@ impl Store {
         cleaner: &mut Cleaner,
         moving: &mut Moving<'_>,
     ) -> Result<()> {
-        match moving.unfenced.take() {
-            Some(first) => cleaner.log.commit(self, first, Order::Strict),
-            None => Ok(()),
-        }
+        let Some(first) = moving.unfenced.take() else { return Ok(()) };
+        cleaner.log.commit(self, first, Order::Strict)
     }
 
     /// Room for a copy of `len` bytes.
@@ -391,8 +392,7 @@ impl Store {
                 || mutant!("scmkv.clean.overwrite_racing_slot")
                     && self.record(guard, slot)?.key() == view.key())
         };
-        let probe = held.probe(place, &mut { is_old })?;
-        let Probe::Found { at, slot } = probe else {
+        let Probe::Found { at, slot } = held.probe(place, &mut { is_old })? else {
             // The writer that won flushes the slot with its next record, perhaps never.
             if let Some((at, _)) = self.slot_of(guard, &held, &view)? {
                 held.flush(at);

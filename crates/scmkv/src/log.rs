@@ -378,11 +378,12 @@ impl Log {
                 if let Some(start) = self.unflushed.take() {
                     writer.flush_from(start);
                 }
-                if mutant!("scmkv.log.publish_before_note") {
-                    writer.publish_early();
-                }
                 // Before anybody can see it.
-                self.early = store.note_early(writer.page(), writer.tail());
+                self.early = if mutant!("scmkv.log.note") {
+                    store.space.sync_generation()
+                } else {
+                    store.note_early(writer.page(), writer.tail())
+                };
                 writer.publish_early();
             }
             Order::Relaxed { window_bytes, window } => {

@@ -8,7 +8,7 @@ use coreplane_engine::{Batch, Durability, Engine, UnixMillis, WriteOptions};
 use coreplane_pmem::media::sim::Eviction;
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use home::{Home, New, options, write};
-use tiny::simulated;
+use tiny::{created, recovered, simulated};
 
 /// A batch in two pages, of which the cleaner empties one: its commit record makes those in the other
 /// count, wherever that is by then.
@@ -26,17 +26,54 @@ fn a_batch_in_two_pages_outlives_the_cleaning_of_either_and_a_kill() {
         for number in overwritten {
             let _outcome = store.put(&[b'k', number], &[number; 200], &write()).expect("put");
         }
-        for _ in 0..3 {
+        // What the medium has of it after each page that is cleaned: nobody has closed it.
+        let killed = [(); 3].map(|()| {
             store.clean().expect("clean");
-        }
-        // What the medium has of it now: nobody has closed it.
-        let killed = home.bytes();
+            home.bytes()
+        });
         drop(store);
-        home.put_bytes(&killed);
-        let store = home.open(options(false));
-        let is_lost = |number: &u8| store.get(&[b'k', *number]).expect("get").is_none();
-        let lost: Vec<u8> = (0..RECORDS).filter(is_lost).collect();
-        assert!(lost.is_empty(), "{lost:?}");
+        for (cleaned, killed) in (1..).zip(killed) {
+            home.put_bytes(&killed);
+            let store = home.open(options(false));
+            let is_lost = |number: &u8| store.get(&[b'k', *number]).expect("get").is_none();
+            let lost: Vec<u8> = (0..RECORDS).filter(is_lost).collect();
+            assert!(lost.is_empty(), "after {cleaned} pages: {lost:?}");
+        }
+    }
+}
+
+/// A page that was cleaned is free only behind the slots that point at the copies: behind those too with
+/// which the cleaner's page is so full that nothing is written behind them.
+#[test]
+fn no_page_is_free_before_the_slots_that_have_left_it() {
+    const KEYS: u8 = 20;
+    let value = |number: u8, len: usize| vec![number; len];
+    // Two pages of ten records; of each the cleaner copies five, and both fives are in one page.
+    for more in (0..=128).step_by(8) {
+        let len = |number: u8| if number == KEYS - 2 { 378 + more } else { 378 };
+        let sim = simulated(64);
+        let store = created(&sim, options(false));
+        let put = |number: u8| {
+            store.put(&[b'k', number], &value(number, len(number)), &write()).expect("put");
+        };
+        (0..KEYS).for_each(put);
+        (0..KEYS).filter(|number| number % 2 == 1).for_each(put);
+        let mut images = Vec::new();
+        for _ in 0..2 {
+            assert!(store.clean().expect("clean"));
+            // The last that it does is to free the page.
+            let end = sim.events();
+            let cuts = (1..8).flat_map(|back| (0..4).map(move |seed| (end - back, seed)));
+            images.extend(cuts.map(|(at, seed)| sim.crash_at(at, Eviction::Seeded(seed))));
+        }
+        drop(store);
+        for image in images {
+            let (_sim, store) = recovered(&image);
+            for number in 0..KEYS {
+                let found = store.get(&[b'k', number]).expect("get");
+                assert_eq!(found, Some(value(number, len(number))), "{number}, {more} more");
+            }
+        }
     }
 }
 
@@ -100,6 +137,15 @@ fn what_was_written_in_the_last_life_is_what_is_there() {
         for life in 0..4_u8 {
             for number in 0..RECORDS {
                 let _outcome = store.put(&[b'k', number], &[life; 200], &write()).expect("put");
+            }
+            // The open page has records of one key alone: a recovery reads nothing of the versions of others.
+            for _ in 0..RECORDS {
+                store.put(b"last", &[life; 200], &write()).expect("put");
+            }
+            // After this one it reads all pages, and makes the index anew: the greatest version counts.
+            if life % 2 == 1 {
+                let relaxed = WriteOptions { durability: Some(Durability::RELAXED), ..write() };
+                store.put(b"last", &[life; 200], &relaxed).expect("put");
             }
             let image = sim.crash(Eviction::Nothing);
             drop(store);

@@ -1,0 +1,67 @@
+//! The cleaner beside a writer, step by step.
+
+use super::{Cleaner, Moving};
+use crate::geometry::Geometry;
+use crate::index::Verdict;
+use crate::open::{Options, Placement, create_options};
+use crate::put::Plan;
+use crate::store::Store;
+use coreplane_engine::WriteOptions;
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::media::sim::{Sim, SimOptions};
+use coreplane_pmem::{MediaChoice, Pool, spin};
+use coreplane_record::View;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+const KEY: &[u8] = b"key";
+
+fn put(store: &Store, value: &[u8]) {
+    let plan = |_: &Store, _: &Guard, _: Option<&View<'_>>| {
+        Ok(Plan::Put { value: Cow::Borrowed(value), expires_at: None })
+    };
+    store.write(KEY, &WriteOptions::default(), &mut { plan }).expect("put");
+}
+
+fn newest<'g>(store: &'g Store, guard: &'g Guard) -> View<'g> {
+    let slot = store.index.find(store.place(KEY), &mut |_| Verdict::Mine).expect("find");
+    store.record(guard, slot.expect("the key")).expect("a record")
+}
+
+/// Copies the record of the key, lets `beside` run, and publishes the copy.
+fn moved(store: &Store, cleaner: &mut Cleaner, beside: impl FnOnce()) {
+    let guard = epoch::pin();
+    let mut moving = Moving {
+        oldest_other: 0,
+        unfenced: None,
+        copies: Vec::new(),
+        fragments: Vec::new(),
+        commits: Vec::new(),
+    };
+    let view = newest(store, &guard);
+    store.clean_record(cleaner, &guard, &view, &mut moving).expect("a copy");
+    store.commit_copies(cleaner, &mut moving).expect("a durable copy");
+    beside();
+    let copy = moving.copies.pop().expect("it lives");
+    store.publish_copy(&guard, &copy).expect("publish");
+}
+
+#[test]
+fn a_write_between_copy_and_publication_wins() {
+    for placement in [Placement::Pool, Placement::Dram] {
+        let sim = Sim::new(&SimOptions::default()).expect("memory");
+        let space = Arc::clone(sim.space());
+        let create = create_options(space.len(), Geometry::TINY, MediaChoice::Auto);
+        let pool = Pool::simulated_create(space, &create).expect("a pool");
+        let options = Options { background: false, ..Options::default() };
+        let store = Store::format(pool, placement, &options).expect("a store");
+        let mut cleaner = spin::lock(&store.cleaner);
+        put(&store, b"first");
+        let first = newest(&store, &epoch::pin()).offset;
+        moved(&store, &mut cleaner, || ());
+        assert_ne!(newest(&store, &epoch::pin()).offset, first, "{placement:?}: it was not moved");
+        assert_eq!(newest(&store, &epoch::pin()).value(), b"first");
+        moved(&store, &mut cleaner, || put(&store, b"second"));
+        assert_eq!(newest(&store, &epoch::pin()).value(), b"second", "{placement:?}");
+    }
+}
