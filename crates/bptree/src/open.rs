@@ -92,12 +92,13 @@ impl Store {
             sealed_births: if is_clean { old.sealed_births } else { old.births_end },
             version_base: old.version_base
                 + if mutant!("bptree.open.version_base") { 0 } else { STEP },
-            births_end: old.births_end + if mutant!("bptree.open.births") { 0 } else { STEP },
+            births_end: old.births_end + STEP,
             checkpoint: None,
             ..old
         };
         let mut store = Self::assemble(pool, root, options);
-        store.pages.allow_births(old.births_end, root.births_end);
+        let first_birth = if mutant!("bptree.open.births") { 1 } else { old.births_end };
+        store.pages.allow_births(first_birth, root.births_end);
         store.opened.births_end = old.births_end;
         store.opened.was_closed = is_clean;
         // From here on a crash finds the store unclean and no checkpoint, and versions and births go
