@@ -69,6 +69,9 @@ struct Pool {
     draw: Draw,
     clock: ManualClock,
     states: BTreeMap<u16, States>,
+    /// Keys that were not there after a cut, for one of several reasons: which of their states is the newest
+    /// nobody can tell.
+    unclear: BTreeSet<u16>,
     /// Batches that may be lost, as a whole: of each key, which of its states they have made.
     batches: Vec<Vec<(u16, usize)>>,
     serial: u64,
@@ -78,7 +81,8 @@ impl Pool {
     fn new(world: World, seed: u64) -> Self {
         let states = (0..world.keys).map(|number| (number, vec![None])).collect();
         let clock = ManualClock::starting_at(UnixMillis(START));
-        Self { world, draw: Draw(seed << 8), clock, states, batches: Vec::new(), serial: 0 }
+        let (draw, unclear) = (Draw(seed << 8), BTreeSet::new());
+        Self { world, draw, clock, states, unclear, batches: Vec::new(), serial: 0 }
     }
 
     fn key(&self, number: u16) -> Vec<u8> {
@@ -153,6 +157,9 @@ impl Pool {
             Op::Clear => store.clear().expect("clear"),
             Op::Look(number) => {
                 let found = store.get(&self.key(*number)).expect("get");
+                if self.unclear.contains(number) {
+                    return;
+                }
                 // All of it is this thread's own.
                 let newest = self.states[number].last().expect("a state");
                 let newest = newest.as_ref().filter(|it| !self.has_expired(it));
@@ -173,6 +180,13 @@ impl Pool {
     /// What an operation that has returned leaves.
     fn acknowledge(&mut self, op: &Op) {
         let now = self.clock.now().0;
+        match op {
+            Op::Write(changes) | Op::Relaxed(changes) => {
+                self.unclear.retain(|number| changes.iter().all(|it| it.0 != *number));
+            }
+            Op::Clear => self.unclear.clear(),
+            _ => {}
+        }
         match op {
             Op::Write(changes) => {
                 for (number, value) in changes {
@@ -213,9 +227,8 @@ impl Pool {
     }
 
     fn make_all_durable(&mut self) {
-        for states in self.states.values_mut() {
-            states.drain(..states.len() - 1);
-        }
+        let clear = self.states.iter_mut().filter(|it| !self.unclear.contains(it.0));
+        clear.for_each(|(_, states)| drop(states.drain(..states.len() - 1)));
         self.batches.clear();
     }
 
@@ -271,19 +284,23 @@ impl Pool {
                 _ => None,
             };
             let states = self.states.get_mut(&number).expect("a key");
-            let old = states.iter().rev().find(|it| is_it(it)).cloned();
-            match (old, new.filter(|it| is_it(it))) {
-                (Some(old), None) => *states = vec![old],
-                (None, Some(new)) => {
-                    is_made.insert(number);
-                    *states = vec![new];
-                }
-                // Nobody can tell; what expires sooner may be gone sooner.
-                (Some(old), Some(new)) => *states = vec![old, new],
-                (None, None) => {
-                    let found = found.map(|it| it.len());
-                    panic!("{what}: key {number} has {found:?} bytes, not one of {states:.300?}")
-                }
+            // What is not there was deleted, or has expired by a clock that will be set back.
+            let mut left: States = states.iter().filter(|it| is_it(it)).cloned().collect();
+            left.dedup();
+            let new = new.filter(|it| is_it(it));
+            if left.is_empty() && new.is_some() {
+                is_made.insert(number);
+            }
+            left.extend(new);
+            if left.is_empty() {
+                let found = found.map(|it| it.len());
+                panic!("{what}: key {number} has {found:?} bytes, not one of {states:.300?}")
+            }
+            *states = left;
+            if states.len() > 1 {
+                self.unclear.insert(number);
+            } else {
+                self.unclear.remove(&number);
             }
         }
         // All of it or nothing.
@@ -297,6 +314,7 @@ impl Pool {
                 let states = self.states.get_mut(&number).expect("a key");
                 assert!(states.contains(&value), "{what}: {number} was not made with {is_made:?}");
                 *states = vec![value];
+                self.unclear.remove(&number);
             }
         }
         let report = store.verify(&mut |_| {}).expect("verify");
@@ -335,7 +353,7 @@ impl Pool {
         // The power may go in recovery: then nobody has seen what it found.
         let mut first = if image.is_some() { 0 } else { sim.events() };
         let mut done: Vec<(Op, usize)> = Vec::new();
-        let mut kept = self.states.clone();
+        let mut kept = (self.states.clone(), self.unclear.clone());
         self.batches.clear();
         for _ in 0..5 + self.draw.next(60) {
             let op = if self.draw.next(80) == 0 { Op::Close } else { self.op() };
@@ -353,7 +371,7 @@ impl Pool {
                 store = Bptree::simulated_open(Arc::clone(sim.space()), &self.options())
                     .unwrap_or_else(|error| panic!("{what}, killed: {error}"));
                 self.check(&store, None, what);
-                kept = self.states.clone();
+                kept = (self.states.clone(), self.unclear.clone());
                 self.batches.clear();
                 first = if is_close { first } else { sim.events() };
             }
@@ -369,7 +387,7 @@ impl Pool {
         };
         let cut = sim.crash_at(at, eviction);
         drop(store);
-        self.states = kept;
+        (self.states, self.unclear) = kept;
         let what = format!("{what}, cut at {at} of {end}");
         (self.go_on(cut, (done, at), (life, &what)), operations)
     }
