@@ -221,3 +221,28 @@ fn a_delete_that_is_forgotten_while_changes_are_shown_is_told() {
         "{told:?}"
     );
 }
+
+/// What an earlier life has forgotten nobody knows any more: whoever asks for what is newer than the deletes
+/// is told so.
+#[test]
+fn a_delete_that_was_forgotten_before_a_kill_is_told() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let path = directory.path().join("pool");
+    let (key, wait) = (|number: u64| number.to_be_bytes(), WriteOptions::default());
+    let options = Options { background: false, ..Options::default() };
+    let store = Bptree::create(&path, 4 << 20, 4096, MediaChoice::Auto, &options).expect("create");
+    for number in 0..20 {
+        store.put(&key(number), &[1; 100], &wait).expect("put");
+    }
+    let line = store.advance_sequence().expect("a sequence");
+    store.delete(&key(7), &wait).expect("delete");
+    // Until the leaf is written anew.
+    while store.tombstone_horizon() <= line {
+        store.put(&key(8), &[2; 100], &wait).expect("put");
+    }
+    drop(store);
+    let store = Bptree::open(&path, MediaChoice::Auto, &options, &|_| {}).expect("open");
+    let mut is_shown = false;
+    let told = store.changes_since(line, &mut |entry| is_shown |= entry.key == key(7));
+    assert!(!is_shown && matches!(told, Err(Error::HistoryGone { .. })), "{told:?}");
+}

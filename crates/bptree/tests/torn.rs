@@ -234,3 +234,49 @@ fn a_page_that_cannot_be_read_is_an_error_and_is_not_written_over() {
     }
     assert!(refused > 20, "{refused} pages");
 }
+
+fn opened(sim: &Sim) -> Bptree {
+    Bptree::simulated_open(Arc::clone(sim.space()), &settings()).expect("open")
+}
+
+/// A split that the power went in has left leaves that do not count. They never will: not when the leaf is
+/// split again, and one of those that it was split into is damaged.
+#[test]
+fn leaves_that_never_counted_do_not_take_the_place_of_a_damaged_one() {
+    let sim = Sim::new(&sim_options(Model::X86, 2, None)).expect("memory");
+    let store = Bptree::simulated_create(Arc::clone(sim.space()), &settings()).expect("create");
+    let put = |store: &Bptree, number: u64, byte: u8| {
+        store.put(&key(number), &[byte; 150], &WriteOptions::default()).expect("put");
+    };
+    let (mut keys, mut split) = (0, 0..0);
+    while store.stats().figure("leaves_split") == Some(0) {
+        let begun = sim.events();
+        put(&store, keys, 1);
+        (keys, split) = (keys + 1, begun..sim.events());
+    }
+    drop(store);
+    let allowed: Allowed = (0..keys).map(|it| (key(it), vec![Some(vec![2; 150])])).collect();
+    let mut told = 0;
+    for (cut, eviction) in
+        split.flat_map(|at| [(at, Eviction::Nothing), (at, Eviction::Everything)])
+    {
+        let sim = sim.crash_at(cut, eviction).reopen().expect("memory");
+        let store = opened(&sim);
+        // By another thread: its fences are not for what recovery has flushed.
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..keys).for_each(|number| put(&store, number, 2)));
+        });
+        let mut image = sim.crash(Eviction::Nothing);
+        drop(store);
+        let what = format!("{eviction:?}, cut at {cut}");
+        assert!(!check(&image, &allowed, &what), "{what}: nothing is damaged");
+        for start in (PAGE as u64..LEN).step_by(PAGE) {
+            if image.bytes()[start as usize + 4] == 0x4c {
+                image.flip_bit(start + 20, 0);
+                told += u32::from(check(&image, &allowed, &format!("{what}, page at {start:#x}")));
+                image.flip_bit(start + 20, 0);
+            }
+        }
+    }
+    assert!(told > 50, "{told} are told");
+}

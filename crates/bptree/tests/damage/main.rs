@@ -234,6 +234,26 @@ fn a_bit_that_flips_after_a_kill_is_told_wherever_it_is() {
     }
 }
 
+/// Lengths that reach behind all that has arrived look like those of a record that the power went in; but for
+/// the one behind it, which says that it was durable.
+#[test]
+fn lengths_with_two_wrong_bits_are_told_where_a_later_record_follows() {
+    let shelf = shelf(false);
+    let follows = |range: &Range<usize>| word(&shelf.pool, range.start + 4) >> 24 & 1 == 1;
+    let mut told = 0;
+    for page in 1..shelf.pool.len() / PAGE {
+        let records = tail(&shelf.pool, page).unwrap_or_default();
+        for pair in records.windows(2).filter(|pair| follows(&pair[1])).step_by(2) {
+            // 3072 bytes more of a value.
+            let flips = [(pair[0].start + 9, 4 | 8)];
+            let store = shelf.open(&flips).unwrap_or_else(|it| panic!("{flips:?}: {it}"));
+            assert_eq!(wrong(&store, &shelf.map), Vec::<Vec<u8>>::new(), "{flips:?}");
+            told += u32::from(answers(&store, &shelf.map).values().any(Option::is_none));
+        }
+    }
+    assert!(told > 10, "{told} are told");
+}
+
 #[test]
 fn a_bit_that_flips_after_a_close_is_told_wherever_it_is() {
     let shelf = shelf(true);
