@@ -4,7 +4,9 @@ mod shelf;
 
 use coreplane_engine::{Engine, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
+use shelf::sample::{at, refused};
 use shelf::{Kind, Shelf};
+use std::sync::atomic::Ordering;
 
 fn key(thread: u64, number: u64) -> Vec<u8> {
     format!("thread-{thread} key-{number:04}").into_bytes()
@@ -161,5 +163,37 @@ fn a_copy_of_a_running_device_is_not_believed_after_a_close() {
             let found = matrix.get(&key(0, number)).expect("get");
             assert_eq!(found.as_deref(), (number % 7 != 0).then_some(&b"new"[..]), "{number}");
         }
+    }
+}
+
+/// Where writes wait for the primary alone it may have what no other has, and a copy of it from a moment before has
+/// not. That another has a write which the primary has not shows it.
+#[test]
+fn an_older_copy_of_a_primary_that_is_waited_for_alone_is_refused() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let (follower, primary) = (at(0, 0), at(0, 1));
+        let shelf = Shelf::new(kind, 16 << 20);
+        let shape = Shape { groups: 1, devices: 2, ack: Ack::First, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        put(&matrix, &key(0, 0), b"value");
+        let copy = std::fs::read(shelf.path(primary)).expect("copy");
+        put(&matrix, &key(0, 1), b"value");
+        matrix.sync().expect("both have it");
+        let lags = |lags| shelf.gate(follower).is_lagging.store(lags, Ordering::SeqCst);
+        lags(true);
+        put(&matrix, &key(0, 2), b"value");
+        shelf.cut_power();
+        lags(false);
+        drop(matrix);
+        shelf.restore_power();
+        let newest = std::fs::read(shelf.path(primary)).expect("read");
+        std::fs::write(shelf.path(primary), copy).expect("put it back");
+        refused(&shelf, "it is an older copy of itself");
+        std::fs::write(shelf.path(primary), newest).expect("bring it back");
+        let matrix = opened(&shelf);
+        (0..3).for_each(|number| {
+            let found = matrix.get(&key(0, number)).expect("get");
+            assert_eq!(found.as_deref(), Some(&b"value"[..]), "{kind:?}: {number}");
+        });
     }
 }

@@ -180,6 +180,22 @@ fn a_power_cut_after_one_that_follows_was_left_out_loses_nothing() {
     }
 }
 
+/// At its end the device of this gate lags no more, whatever has failed by then.
+struct Lags<'g>(&'g Gate);
+
+impl<'g> Lags<'g> {
+    fn begin(gate: &'g Gate) -> Self {
+        gate.is_lagging.store(true, Ordering::SeqCst);
+        Self(gate)
+    }
+}
+
+impl Drop for Lags<'_> {
+    fn drop(&mut self) {
+        self.0.is_lagging.store(false, Ordering::SeqCst);
+    }
+}
+
 /// The primary fails, and the power goes before its successor has made what was on its way: the record still names
 /// the old one. Without it the matrix is refused, with a copy of it from before too; and when it is put back all
 /// is there.
@@ -195,11 +211,14 @@ fn a_power_cut_before_a_successor_has_everything_finds_the_old_primary_named() {
     let (place, copy) = (shelf.path(primary), shelf.path(primary).with_extension("copy"));
     std::fs::copy(&place, &copy).expect("copy");
     let matrix = Matrix::open(&shelf, &Options::default(), &|_| {}).expect("open");
-    shelf.gate(follower).is_lagging.store(true, Ordering::SeqCst);
+    let gate = shelf.gate(follower);
+    let lags = Lags::begin(&gate);
     let put = |number| matrix.put(&key(number), &value(1), &WriteOptions::default());
     let _outcome = put(0).expect("put");
     shelf.pull(primary);
     std::thread::scope(|scope| {
+        // Else whoever waits for it would be waited for.
+        let lags = lags;
         let waits = scope.spawn(|| put(1));
         // It is not answered: the successor lacks what was acknowledged.
         for _ in 0..100 {
@@ -208,7 +227,7 @@ fn a_power_cut_before_a_successor_has_everything_finds_the_old_primary_named() {
         }
         assert_eq!(standing(&matrix, primary), MemberState::Current);
         shelf.cut_power();
-        shelf.gate(follower).is_lagging.store(false, Ordering::SeqCst);
+        drop(lags);
         assert!(waits.join().expect("no panic").is_err());
     });
     drop(matrix);

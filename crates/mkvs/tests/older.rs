@@ -75,3 +75,39 @@ fn what_was_deleted_is_not_there_again_on_some() {
         }
     }
 }
+
+/// A new device, and a group that is added, is given the tombstones that its peers have: it refuses what is older.
+#[test]
+fn who_is_filled_knows_what_was_deleted() {
+    for (kind, fresh) in
+        [Kind::Bptree, Kind::Scmkv].into_iter().flat_map(|kind| [0, 1].map(|fresh| (kind, fresh)))
+    {
+        let shelf = Shelf::new(kind, 16 << 20);
+        let shape = Shape { groups: 1, ack: Ack::All, ..Shape::default() };
+        let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+        // Some of them move to the group that is added.
+        let all = || (0..40).map(|number| key(0, number));
+        all().for_each(|key| put(&matrix, &key, b"old"));
+        let sequence = matrix.advance_sequence().expect("sequence");
+        let older = WriteOptions { sequence: Some(sequence), ..WriteOptions::default() };
+        for key in all() {
+            matrix.delete(&key, &WriteOptions::default()).expect("delete");
+        }
+        shelf.pull(at(0, fresh));
+        put(&matrix, b"more", b"value");
+        let options = CopyOptions { is_fresh: true, ..CopyOptions::default() };
+        matrix.replace(&shelf, at(0, fresh), &options, &|_| {}).expect("replace");
+        let check = |numbers: std::ops::Range<u64>| {
+            for number in numbers {
+                let outcome = matrix.put(&key(0, number), b"given", &older).expect("put");
+                let is_refused = matches!(outcome, Outcome::NotNewer(..));
+                assert!(is_refused, "{kind:?}, {fresh}, {number}: {outcome:?}");
+            }
+            assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+            assert_eq!(matrix.len().expect("len"), 1);
+        };
+        check(0..20);
+        matrix.add_group(&shelf, &CopyOptions::default(), &|_| {}).expect("add a group");
+        check(20..40);
+    }
+}

@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Progress};
+use coreplane_engine::{Engine, Entry, Progress, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Shape};
 use shelf::sample::{at, put, standing};
 use shelf::{Kind, Shelf};
@@ -102,4 +102,43 @@ fn what_lies_in_a_queue_is_made_before_its_device_is_read() {
         });
         assert_eq!(standing(&matrix, place), MemberState::Current);
     }
+}
+
+/// A write is made on the primary, where a reader has seen it, and on no other when the primary fails. Whoever goes
+/// through the keys of the successor sees it, too.
+#[test]
+fn what_was_seen_on_a_primary_is_in_a_scan_of_its_successor() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = &created(&shelf, 2, Ack::First);
+    put(matrix, KEY, b"old");
+    matrix.sync().expect("both have it");
+    let primary = shelf.gate(at(0, 1));
+    primary.holds_answers.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let update = move || matrix.update(KEY, b"new", &WriteOptions::default());
+        let writer = scope.spawn(update);
+        wait_until(|| primary.holds_an_answer.load(Ordering::SeqCst));
+        let seen = matrix.get(KEY).expect("get");
+        shelf.pull(at(0, 1));
+        // The primary gets each of these, until it has failed.
+        let successor = || standing(matrix, at(0, 1)) == MemberState::Absent;
+        (0_u64..).take_while(|_| !successor()).for_each(|it| put(matrix, &it.to_le_bytes(), b""));
+        let scan = move || {
+            let mut found = None;
+            let visit = &mut |entry: Entry<'_>| {
+                found = entry.record.filter(|_| entry.key == KEY).map(|it| it.value.to_vec());
+                found.is_none()
+            };
+            let ordered = matrix.ordered().expect("trees have an order");
+            ordered.scan(KEY, None, false, 1, visit).map(|()| found)
+        };
+        let reader = scope.spawn(scan);
+        // One that does not wait for the writer is done within that.
+        let since = Instant::now();
+        wait_until(|| reader.is_finished() || since.elapsed() > Duration::from_millis(100));
+        primary.holds_answers.store(false, Ordering::SeqCst);
+        assert!(writer.join().expect("a writer").expect("update").written().is_some());
+        assert_eq!(seen.as_deref(), Some(&b"new"[..]));
+        assert_eq!(reader.join().expect("a reader").expect("scan"), seen);
+    });
 }

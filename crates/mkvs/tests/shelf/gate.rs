@@ -78,6 +78,9 @@ pub(crate) struct Gate {
     /// Gets that have come so far, and those that are held now.
     pub(crate) gets: AtomicU64,
     pub(crate) held_gets: AtomicU64,
+    /// Of puts and writes with a condition one is made, and waits before it is answered.
+    pub(crate) holds_answers: AtomicBool,
+    pub(crate) holds_an_answer: AtomicBool,
     /// Puts that are held now.
     pub(crate) held_puts: AtomicU64,
     /// The same of those who go through all keys.
@@ -174,11 +177,17 @@ impl Gate {
 /// A call that was let in: it does not return while the device stalls.
 pub(crate) struct Let<'a> {
     gate: &'a Gate,
+    is_write: bool,
     _turn: Option<MutexGuard<'a, ()>>,
 }
 
 impl Drop for Let<'_> {
     fn drop(&mut self) {
+        let Gate { holds_answers, holds_an_answer, .. } = self.gate;
+        if self.is_write && is(holds_answers) && !holds_an_answer.swap(true, Ordering::SeqCst) {
+            wait_while(|| is(holds_answers));
+            holds_an_answer.store(false, Ordering::SeqCst);
+        }
         wait_while(|| is(&self.gate.is_stalled));
     }
 }
@@ -216,7 +225,8 @@ impl Interceptor for Gate {
         if self.refuses(call) {
             return Err(Error::NoSpace { needed: 1, reclaimable: 0 });
         }
-        Ok(Let { gate: self, _turn: turn })
+        let is_write = matches!(call, Call::Put(_) | Call::Change(_));
+        Ok(Let { gate: self, is_write, _turn: turn })
     }
 
     fn make_put(&self, engine: &dyn Engine, put: impl FnOnce(&dyn Engine) -> Brief) -> Brief {

@@ -1,5 +1,6 @@
 //! A group of two devices with processors of their own.
 
 mod apply_batch;
+mod followers;
 mod pair;
 mod submit;

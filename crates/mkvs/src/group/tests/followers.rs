@@ -1,0 +1,62 @@
+//! A write that is made on the primary and not yet in the rings of the others when members leave.
+
+use super::pair::pair;
+use crate::device::decision::Decided;
+use crate::device::ring::Decision;
+use crate::filter::hash_of;
+use crate::in_flight::{Entry, InFlight};
+use coreplane_bptree::Bptree;
+use coreplane_engine::interceptor::{Call, Intercepted, Interceptor};
+use coreplane_engine::{Engine, Result, WriteOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The device's own processor waits.
+#[derive(Default)]
+struct Lags(AtomicBool);
+
+impl Interceptor for Lags {
+    type Held<'a> = ();
+
+    fn begin(&self, _call: Call<'_>) -> Result<()> {
+        let is_processor =
+            || std::thread::current().name().is_some_and(|name| name.starts_with("coreplane-d"));
+        while self.0.load(Ordering::SeqCst) && is_processor() {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+/// The primary has left, and its successor has made what was in its ring by then. What comes into the ring behind that
+/// is not answered before the successor has it.
+#[test]
+fn a_write_is_on_the_successor_of_a_primary_that_left_meanwhile() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let engine = |number: u8| -> Arc<dyn Engine> {
+        let (path, options) = (directory.path().join(number.to_string()), Default::default());
+        let media = coreplane_pmem::MediaChoice::Auto;
+        Arc::new(Bptree::create(&path, 1 << 20, 8192, media, &options).expect("create"))
+    };
+    let (successor, around) = (engine(0), Arc::new(Lags::default()));
+    let lags = Intercepted { engine: Arc::clone(&successor), around: Arc::clone(&around) };
+    let in_flight = Arc::new(InFlight::new());
+    let group = pair([Arc::new(lags), engine(1)], &in_flight, Box::new(|_, _| Ok(())));
+    let options = WriteOptions { sequence: Some(1), ..WriteOptions::default() };
+    let (key, put) = (b"key", Some((b"value".as_slice(), None)));
+    let decision =
+        Decision { hash: hash_of(key), decided: Decided { key, put }, options: &options };
+    let (order, then) = (group.order(decision.hash).expect("members"), group.states.now());
+    in_flight.begin(Entry::new(decision.hash, 1, order.asked(), false));
+    let primary = group.device(order.asked()).expect("it is there");
+    decision.decided.make(&*primary.engine, &options).expect("made on the primary");
+    group.states.begin_change();
+    group.set_members(0b01, 0, |_| true);
+    around.0.store(true, Ordering::SeqCst);
+    let is_made = group.hand_to_followers(&order, &decision, (0b10, then)).is_ok();
+    let found = successor.get(key).expect("get");
+    around.0.store(false, Ordering::SeqCst);
+    group.devices().for_each(|device| device.stop());
+    assert!(is_made);
+    assert_eq!(found.as_deref(), Some(b"value".as_slice()));
+}

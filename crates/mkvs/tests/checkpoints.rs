@@ -1,0 +1,79 @@
+//! Checkpoints: the watermark that they write down, and the tombstones that devices let go of below it. A matrix that
+//! was cut off is brought level by both.
+
+mod shelf;
+
+use coreplane_engine::{Engine, WriteOptions};
+use coreplane_mkvs::{Ack, Matrix, Options, Shape};
+use shelf::sample::{at, key, opened, put};
+use shelf::{Kind, Shelf};
+use std::sync::atomic::Ordering;
+
+const KEY: &[u8] = b"key";
+
+/// The primary has deleted a key, and the power goes before that comes to another. If the primary had forgotten the
+/// delete by then, the other would give it the key again.
+#[test]
+fn tombstones_above_the_watermark_are_kept() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = Shape { groups: 1, ack: Ack::First, ..Shape::default() };
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    (0..20).for_each(|number| put(&matrix, &key(0, number), b"old"));
+    put(&matrix, KEY, b"old");
+    matrix.sync().expect("both have it");
+    // The caller needs none.
+    matrix.hold_tombstones(u64::MAX).expect("hold");
+    let lags = |lags| shelf.gate(at(0, 0)).is_lagging.store(lags, Ordering::SeqCst);
+    lags(true);
+    matrix.delete(KEY, &WriteOptions::default()).expect("delete");
+    // Its leaf is written anew, and then without what nobody needs.
+    (0..1000).for_each(|number| put(&matrix, &key(0, number % 20), b"new"));
+    shelf.cut_power();
+    lags(false);
+    drop(matrix);
+    shelf.restore_power();
+    let matrix = opened(&shelf).expect("open");
+    assert_eq!(matrix.get(KEY).expect("get"), None);
+    assert_eq!(matrix.len().expect("len"), 20);
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// The power goes while a checkpoint is written down, and one device is a copy of itself from before it in the same
+/// epoch. What the copy lacks is below the watermark of the other's record, and above that of its own.
+#[test]
+fn the_least_watermark_of_all_members_counts() {
+    for copied in [at(0, 0), at(0, 1)] {
+        for writes in 0.. {
+            let shelf = Shelf::new(Kind::Bptree, 1 << 20);
+            let shape = Shape { groups: 1, ack: Ack::All, ..Shape::default() };
+            // In one thread, so that records are written in their order.
+            let options = Options { answers_within: None, threads: 1, ..Options::default() };
+            let matrix = Matrix::create(&shelf, shape, &options).expect("create");
+            put(&matrix, KEY, b"old");
+            let copy = std::fs::read(shelf.path(copied)).expect("copy");
+            put(&matrix, KEY, b"new");
+            let power = shelf.power();
+            power.writes_left.store(writes, Ordering::SeqCst);
+            // So far up that a checkpoint is due.
+            let sequence = Some(matrix.advance_sequence().expect("sequence") + (1 << 20));
+            let given = WriteOptions { sequence, ..WriteOptions::default() };
+            let _cut_off = matrix.put(b"other", b"value", &given).is_err();
+            let is_over = !shelf.is_dead();
+            shelf.cut_power();
+            drop(matrix);
+            shelf.restore_power();
+            std::fs::write(shelf.path(copied), copy).expect("put it back");
+            let matrix = opened(&shelf).expect("the other has all");
+            for device in [0, 1] {
+                let found = shelf.engine(at(0, device)).get(KEY).expect("get");
+                let what = format!("{copied} is a copy, after {writes} writes: device {device}");
+                assert_eq!(found.as_deref(), Some(&b"new"[..]), "{what}");
+            }
+            assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+            if is_over {
+                assert!(writes > 5, "the put, and a record that is written twice");
+                break;
+            }
+        }
+    }
+}

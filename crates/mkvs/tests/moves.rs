@@ -1,0 +1,133 @@
+//! What is written while slots move to a group that is added, at each point of that.
+
+mod shelf;
+
+use coreplane_engine::{Batch, Engine, Progress, WriteOptions};
+use coreplane_mkvs::filter::hash_of;
+use coreplane_mkvs::slots::{deal, slot_of};
+use coreplane_mkvs::{Ack, CopyOptions, Matrix, Options, Shape};
+use shelf::sample::{at, put};
+use shelf::{Kind, Shelf};
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+fn created(shelf: &Shelf) -> Matrix {
+    let shape = Shape { groups: 1, devices: 2, ack: Ack::All, ..Shape::default() };
+    Matrix::create(shelf, shape, &Options::default()).expect("create")
+}
+
+fn slot(key: &[u8]) -> usize {
+    slot_of(hash_of(key))
+}
+
+/// Keys that a second group takes from the first.
+fn moving() -> impl Iterator<Item = Vec<u8>> {
+    let owners = deal(2);
+    let keys = (0_u64..).map(|number| format!("key-{number:04}").into_bytes());
+    keys.filter(move |key| owners[slot(key)] == 1)
+}
+
+fn wait_until(what: impl Fn() -> bool) {
+    while !what() {
+        std::thread::yield_now();
+    }
+}
+
+/// What was there before is given to the new group, record by record.
+#[test]
+fn a_group_that_is_added_is_given_what_it_takes() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = created(&shelf);
+    let keys: Vec<Vec<u8>> = moving().take(50).collect();
+    keys.iter().for_each(|key| put(&matrix, key, b"value"));
+    matrix.delete(&keys[0], &WriteOptions::default()).expect("delete");
+    let copied = matrix.add_group(&shelf, &CopyOptions::default(), &|_| {}).expect("add a group");
+    // A tombstone, too.
+    assert_eq!(copied.records, 50);
+    for device in [0, 1] {
+        let engine = shelf.engine(at(1, device));
+        let found = keys[1..].iter().filter(|key| engine.get(key).expect("get").is_some());
+        assert_eq!((found.count(), engine.get(&keys[0]).expect("get")), (49, None));
+    }
+    assert!(matrix.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// All has been copied and held against its owner, and no slot has changed hands: from there on nobody looks again
+/// at what is written.
+#[test]
+fn what_is_written_before_slots_change_hands_is_in_the_new_group() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = created(&shelf);
+    let keys: Vec<Vec<u8>> = moving().take(50).collect();
+    keys[..40].iter().for_each(|key| put(&matrix, key, b"old"));
+    let (options, has_written) = (WriteOptions::default(), Cell::new(false));
+    let write = |progress: Progress| {
+        if progress.stage == "moving slots" && !has_written.replace(true) {
+            keys[..10].iter().for_each(|key| put(&matrix, key, b"new"));
+            for key in &keys[10..20] {
+                assert!(matrix.delete(key, &options).expect("delete").written().is_some());
+            }
+            let mut batch = Batch::new();
+            for key in keys[20..25].iter().chain(&keys[40..]) {
+                batch.put(key, b"new");
+            }
+            for key in &keys[25..30] {
+                batch.delete(key);
+            }
+            matrix.apply(&batch, &options).expect("apply");
+        }
+    };
+    matrix.add_group(&shelf, &CopyOptions::default(), &write).expect("add a group");
+    assert!(has_written.get());
+    for (number, key) in keys.iter().enumerate() {
+        let expected = match number {
+            10..20 | 25..30 => None,
+            30..40 => Some(&b"old"[..]),
+            _ => Some(&b"new"[..]),
+        };
+        for device in [0, 1] {
+            let found = shelf.engine(at(1, device)).get(key).expect("get");
+            assert_eq!(found.as_deref(), expected, "{number} on device {device}");
+        }
+        assert_eq!(matrix.get(key).expect("get").as_deref(), expected, "{number}");
+    }
+}
+
+/// A write of a key whose slot moves is on its owner, where readers see it, and not yet in the new group: the slot
+/// does not change hands before it is.
+#[test]
+fn slots_change_hands_when_writes_that_have_begun_have_ended() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let matrix = &created(&shelf);
+    // Slots move in their order: not with the first, before which whoever looks at the new group waits for
+    // writers in any case.
+    let key = &moving().take(200).max_by_key(|key| slot(key)).expect("a key");
+    put(matrix, key, b"old");
+    let primary = &shelf.gate(at(0, 1));
+    let has_begun = Cell::new(false);
+    std::thread::scope(|scope| {
+        let begin = |progress: Progress| {
+            if progress.stage == "moving slots" && progress.done > 0 && !has_begun.replace(true) {
+                primary.holds_answers.store(true, Ordering::SeqCst);
+                scope.spawn(|| put(matrix, key, b"new"));
+                wait_until(|| primary.holds_an_answer.load(Ordering::SeqCst));
+                scope.spawn(|| {
+                    let before = matrix.get(key).expect("get");
+                    // If they do not wait for it they are done within that.
+                    let since = Instant::now();
+                    let is_over = || since.elapsed() > Duration::from_millis(200);
+                    wait_until(|| matrix.slots().1 == 0 || is_over());
+                    let after = matrix.get(key).expect("get");
+                    primary.holds_answers.store(false, Ordering::SeqCst);
+                    let seen = [before, after].map(|it| String::from_utf8(it.expect("a value")));
+                    assert_eq!(seen, [Ok("new".to_owned()), Ok("new".to_owned())]);
+                });
+            }
+        };
+        matrix.add_group(&shelf, &CopyOptions::default(), &begin).expect("add a group");
+    });
+    assert!(has_begun.get());
+    assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"new"[..]));
+    assert_eq!(matrix.slots().1, 0);
+}
