@@ -1,16 +1,22 @@
 //! What is written while slots move to a group that is added, at each point of that.
 
+mod scale;
 mod shelf;
+mod story;
 
-use coreplane_engine::{Batch, Engine, Progress, WriteOptions};
+use coreplane_engine::{Batch, Durability, Engine, Error, Progress, WriteOptions};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, Options, Shape};
+use coreplane_pmem::Space;
+use coreplane_pmem::media::sim::{History, Run, SimOptions, Subject, explore};
 use shelf::sample::{at, put};
 use shelf::{Kind, Shelf};
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use story::SimRack;
 
 fn created(shelf: &Shelf) -> Matrix {
     let shape = Shape { groups: 1, devices: 2, ack: Ack::All, ..Shape::default() };
@@ -130,4 +136,97 @@ fn slots_change_hands_when_writes_that_have_begun_have_ended() {
     assert!(has_begun.get());
     assert_eq!(matrix.get(key).expect("get").as_deref(), Some(&b"new"[..]));
     assert_eq!(matrix.slots().1, 0);
+}
+
+/// What was written and synced where writes return before they are durable, and so do those to a group that is added.
+struct DurableLater(Kind);
+
+impl DurableLater {
+    const SHAPE: Shape =
+        Shape { groups: 1, devices: 1, ack: Ack::All, prototype: coreplane_mkvs::Prototype::Mkvs };
+
+    fn rack(&self, spaces: &[Arc<Space>]) -> SimRack {
+        let mut rack = SimRack::new(self.0, Self::SHAPE, spaces, &[]);
+        rack.durability = Durability::RELAXED;
+        rack
+    }
+
+    fn options() -> Options {
+        // The simulator knows one thread.
+        let options = Options { threads: 1, answers_within: None, ..Options::default() };
+        Options { durability: Durability::RELAXED, ..options }
+    }
+
+    /// Keys of the slots that move first: the record of that is the first that comes behind them.
+    fn keys() -> impl Iterator<Item = Vec<u8>> {
+        let mut keys: Vec<Vec<u8>> = moving().take(200).collect();
+        keys.sort_by_key(|key| slot(key));
+        keys.into_iter().take(3)
+    }
+}
+
+impl Subject for DurableLater {
+    type Op = ();
+    type Store = Option<Matrix>;
+    type Contents = usize;
+
+    fn work(&self, run: &Run<'_, ()>) {
+        let rack = self.rack(run.spaces());
+        let matrix = Matrix::create(&rack, Self::SHAPE, &Self::options()).expect("create");
+        Self::keys().for_each(|key| put(&matrix, &key, b"value"));
+        run.acknowledged((), || matrix.sync().expect("sync"));
+        let fail = |progress: Progress| {
+            if progress.stage == "moving slots" && progress.done > 0 {
+                rack.gate(at(1, 0)).is_out.store(true, Ordering::SeqCst);
+            }
+        };
+        // What comes behind the first slots is the same again.
+        let cut_short = matrix.add_group(&rack, &CopyOptions::default(), &fail);
+        assert!(cut_short.is_err() && matrix.slots().0[1] > 0);
+    }
+
+    fn recover(&self, _: &Arc<Space>) -> Result<Self::Store, String> {
+        Err("there are several".to_owned())
+    }
+
+    fn recover_all(&self, spaces: &[Arc<Space>]) -> Result<Self::Store, String> {
+        match Matrix::open(&self.rack(spaces), &Self::options(), &|_| {}) {
+            Ok(matrix) => Ok(Some(matrix)),
+            // Not yet made.
+            Err(Error::Unusable(_)) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn contents(&self, matrix: &Self::Store) -> Result<usize, String> {
+        let Some(matrix) = matrix else { return Ok(0) };
+        let values = Self::keys().map(|key| matrix.get(&key)).collect::<Result<Vec<_>, _>>();
+        Ok(values.map_err(|error| error.to_string())?.into_iter().flatten().count())
+    }
+
+    fn check(&self, found: &usize, history: &History<'_, ()>) -> Result<(), String> {
+        let is_right = history.acknowledged().next().is_none() || *found == Self::keys().count();
+        if is_right { Ok(()) } else { Err(format!("of what was synced {found} keys are there")) }
+    }
+}
+
+/// A power cut anywhere: what a new group was given is durable before the slots are its own.
+#[test]
+fn what_was_synced_is_there_while_slots_move() {
+    for kind in [Kind::Bptree, Kind::Scmkv] {
+        let options = SimOptions {
+            spaces: 3,
+            len: 256 << 10,
+            max_len: 256 << 10,
+            images_per_cut: 2,
+            recovery_cut_in: 0,
+            early_reads: false,
+            shrink: false,
+            ..SimOptions::default()
+        };
+        let report = explore(&options, &DurableLater(kind));
+        let violations: Vec<_> = report.violations.iter().map(ToString::to_string).collect();
+        assert!(violations.is_empty(), "{kind:?}: {}", violations.join("\n"));
+        assert!(report.images > 100, "{report}");
+    }
 }

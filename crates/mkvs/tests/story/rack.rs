@@ -5,7 +5,7 @@ use crate::shelf::Kind;
 use crate::shelf::gate::Gate;
 use coreplane_bptree::Bptree;
 use coreplane_engine::interceptor::Intercepted;
-use coreplane_engine::{Engine, Error, Result};
+use coreplane_engine::{Durability, Engine, Error, Result};
 use coreplane_mkvs::{Ack, Position, Rack, Shape, TimeSource};
 use coreplane_pmem::{Claim, Durable, Space};
 use coreplane_scmkv::{Geometry, Placement, Scmkv};
@@ -23,6 +23,8 @@ const USED: u64 = 4088;
 pub(crate) struct SimRack {
     kind: Kind,
     shape: Shape,
+    /// Of writes that name none.
+    pub(crate) durability: Durability,
     spaces: Vec<Arc<Space>>,
     missing: Vec<Position>,
     gates: Vec<Arc<Gate>>,
@@ -51,7 +53,8 @@ impl SimRack {
         let (spaces, missing) = (spaces.to_vec(), missing.to_vec());
         let (is_prompt, clock) = (AtomicBool::new(false), Arc::new(AtomicU64::new(NOW.0)));
         let (opened, waiting) = (Mutex::default(), AtomicU64::new(0));
-        Self { kind, shape, spaces, missing, gates, opened, is_prompt, waiting, clock }
+        let durability = Durability::default();
+        Self { kind, shape, durability, spaces, missing, gates, opened, is_prompt, waiting, clock }
     }
 
     fn word(&self, offset: u64) -> u64 {
@@ -134,19 +137,19 @@ impl SimRack {
         self.let_go();
     }
 
+    fn of_bptree(&self, time: &TimeSource) -> coreplane_bptree::Options {
+        let (time, durability) = (Some(Arc::clone(time)), self.durability);
+        coreplane_bptree::Options { time, durability, background: false, ..Default::default() }
+    }
+
+    fn of_scmkv(&self, time: &TimeSource) -> coreplane_scmkv::Options {
+        let (time, durability) = (Some(Arc::clone(time)), self.durability);
+        coreplane_scmkv::Options { time, durability, background: false, ..Default::default() }
+    }
+
     fn gated(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
         Arc::new(Intercepted { engine, around: Arc::clone(&self.gates[self.number(place)]) })
     }
-}
-
-fn of_bptree(time: &TimeSource) -> coreplane_bptree::Options {
-    let time = Some(Arc::clone(time));
-    coreplane_bptree::Options { time, background: false, ..Default::default() }
-}
-
-fn of_scmkv(time: &TimeSource) -> coreplane_scmkv::Options {
-    let time = Some(Arc::clone(time));
-    coreplane_scmkv::Options { time, background: false, ..Default::default() }
 }
 
 impl Rack for SimRack {
@@ -166,10 +169,10 @@ impl Rack for SimRack {
         self.write_word(USED, number);
         self.write_word(Self::entry(place), number);
         let engine: Arc<dyn Engine> = match self.kind {
-            Kind::Bptree => Arc::new(Bptree::simulated_create(space, &of_bptree(time))?),
+            Kind::Bptree => Arc::new(Bptree::simulated_create(space, &self.of_bptree(time))?),
             Kind::Scmkv => {
                 let (geometry, placement) = (Geometry::TINY, Placement::Pool);
-                Arc::new(Scmkv::simulated_create(space, geometry, placement, of_scmkv(time))?)
+                Arc::new(Scmkv::simulated_create(space, geometry, placement, self.of_scmkv(time))?)
             }
         };
         Ok(self.gated(place, engine))
@@ -184,8 +187,8 @@ impl Rack for SimRack {
         let space = found.ok_or_else(|| Error::Unusable(format!("there is no {place}")))?;
         let space = Arc::clone(space);
         let engine: Arc<dyn Engine> = match self.kind {
-            Kind::Bptree => Arc::new(Bptree::simulated_open(space, &of_bptree(time))?),
-            Kind::Scmkv => Arc::new(Scmkv::simulated_open(space, of_scmkv(time))?),
+            Kind::Bptree => Arc::new(Bptree::simulated_open(space, &self.of_bptree(time))?),
+            Kind::Scmkv => Arc::new(Scmkv::simulated_open(space, self.of_scmkv(time))?),
         };
         self.opened.lock().insert(number, Arc::clone(&engine));
         Ok(self.gated(place, engine))

@@ -3,7 +3,6 @@
 use super::{Mutant, Suite};
 
 const PACKAGE: &str = "coreplane-mkvs";
-const ADDED_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["a_group_is_added"]);
 const DOUBTS: Suite = Suite::of(PACKAGE, "doubts", &["nothing_is_shown"]);
 const CHECKPOINTS: Suite = Suite::of(PACKAGE, "checkpoints", &[]);
 const FULL: Suite = Suite::of(PACKAGE, "full", &[]);
@@ -36,8 +35,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     Mutant::new("mkvs.move.write_ahead", "a write to a moving slot reaches the old owner", MOVES),
     Mutant::new("mkvs.move.turns", "slots change hands under their writers", MOVES),
-    Mutant::new("mkvs.move.sync", "slots move before their keys are durable", ADDED_CUTS)
-        .survives(),
+    Mutant::new("mkvs.move.sync", "slots move before their keys are durable", MOVES),
     Mutant::new("mkvs.checkpoint.tombstones", "all tombstones are let go", CHECKPOINTS),
     Mutant::new("mkvs.checkpoint.undrained", "the watermark is above what is in rings", CUTS),
     Mutant::new("mkvs.change.undrained", "a successor lacks what was on its way", SUCCESSION)
