@@ -16,7 +16,6 @@ const COPIED_PRIMARY: Suite = Suite::of(PACKAGE, "backup", &["an_older_copy_of_a
 const SUCCESSION: Suite = Suite::of(PACKAGE, "full", &["before_a_successor"]);
 const FOLLOWERS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["group::tests::followers"]);
 const QUORUM: Suite = Suite::of(PACKAGE, Suite::UNIT, &["quorum::tests"]);
-const CUTS: Suite = Suite::of(PACKAGE, "crashes", &[]);
 const READS: Suite = Suite::of(PACKAGE, "competition", &["a_slow_read"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -37,7 +36,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mkvs.move.turns", "slots change hands under their writers", MOVES),
     Mutant::new("mkvs.move.sync", "slots move before their keys are durable", MOVES),
     Mutant::new("mkvs.checkpoint.tombstones", "all tombstones are let go", CHECKPOINTS),
-    Mutant::new("mkvs.checkpoint.undrained", "the watermark is above what is in rings", CUTS),
+    Mutant::new(
+        "mkvs.checkpoint.undrained",
+        "the watermark is above what is in rings",
+        CHECKPOINTS,
+    ),
     Mutant::new("mkvs.change.undrained", "a successor lacks what was on its way", SUCCESSION)
         .quick(),
     Mutant::new("mkvs.change.uncommitted", "a record is never committed", COPIES),
