@@ -11,6 +11,8 @@
 //! Reads of several keys want more than that: they look again if a batch has been published since
 //! they began ([`Isolation`](coreplane_pmem::isolation::Isolation)), and lock the leaves themselves if that goes on.
 
+mod heirs;
+
 use crate::counters::Count;
 use crate::durable::Level;
 use crate::image::{Image, Item, Source, live_len};
@@ -20,7 +22,6 @@ use crate::lock::Locked;
 use crate::look::Standing;
 use crate::pages::{Patience, RESERVE};
 use crate::pieces::Pieces;
-use crate::rewrite::Contents;
 use crate::ring::{self, NewPart, Place};
 use crate::store::{STEP, Store};
 use coreplane_engine::{Batch, Change, Error, Result, Ticket, WriteOptions, Written};
@@ -340,50 +341,8 @@ impl Store {
             if share.is_idle() || fits && !is_hurt {
                 continue;
             }
-            let mut items = Vec::new();
-            self.ask_for_records(&share.locked);
-            let contents = self.records_of(guard, &share.locked)?;
-            let Contents { kept, expired, dropped, hurt, .. } = contents;
-            // What its key is by now says nothing of whose it is: its place does.
-            let is_written_over = |view: &View<'_>| {
-                let olds = share.steps.iter().filter_map(|(_, it)| it.old.filter(|_| it.is_hurt));
-                olds.into_iter().any(|old| old.offset == view.offset)
-            };
-            let (mut left, _counted_with_its_step): (Vec<_>, Vec<_>) =
-                hurt.into_iter().partition(|view| !is_written_over(view));
-            // Of those that are left nobody will know the keys.
-            let is_lost = share.locked.leaf.doubt() > 0 || !left.is_empty();
-            gone.lost.append(&mut left);
-            let is_kept = |field: &[u8]| {
-                let is_of =
-                    |it: &Standing<'_>| it.is_hurt && it.old.is_some_and(|it| it.key() == field);
-                if self.is_long(field) {
-                    if is_hurt && share.steps.iter().any(|(_, it)| is_of(it)) {
-                        return false;
-                    }
-                    return !share.steps.iter().any(|it| steps[it.0].field() == Some(field));
-                }
-                share.steps.binary_search_by_key(&field, |it| steps[it.0].key).is_err()
-            };
-            items.extend(kept.into_iter().filter(|item| is_kept(item.key)));
-            // Those that are written over are counted with what is written.
-            gone.expired.extend(expired.into_iter().filter(|view| is_kept(view.key())));
-            gone.dropped.extend(dropped.into_iter().filter(|field| is_kept(field)));
-            for (at, standing) in &share.steps {
-                let item = steps[*at].item(version);
-                let header = Header { batched: false, ..item.header };
-                let sequence = header.sequence.unwrap_or(version);
-                if standing.is_hurt {
-                    gone.dropped.extend(standing.old.map(|old| old.key()));
-                }
-                if header.kind == Kind::Put || is_lost || self.holds_tombstone(sequence) {
-                    items.push(Item { header, ..item });
-                    continue;
-                }
-                gone.unwritten.push(*at);
-                let old = standing.old.filter(|_| !standing.is_hurt);
-                gone.dropped.extend(old.map(|old| old.key()));
-            }
+            let (mut items, is_lost) =
+                self.items_of_heirs(guard, share, (steps, version), &mut gone)?;
             let cuts = self.sort_items(guard, &mut items)?;
             let lens = self.stretches(&items);
             let lens = self.cut(share.locked.page, (&items, cuts), lens)?;

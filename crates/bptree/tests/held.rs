@@ -232,13 +232,13 @@ fn a_delete_that_was_forgotten_before_a_kill_is_told() {
     let options = Options { background: false, ..Options::default() };
     let store = Bptree::create(&path, 4 << 20, 4096, MediaChoice::Auto, &options).expect("create");
     for number in 0..20 {
-        store.put(&key(number), &[1; 100], &wait).expect("put");
+        let _outcome = store.put(&key(number), &[1; 100], &wait).expect("put");
     }
     let line = store.advance_sequence().expect("a sequence");
-    store.delete(&key(7), &wait).expect("delete");
+    let _outcome = store.delete(&key(7), &wait).expect("delete");
     // Until the leaf is written anew.
     while store.tombstone_horizon() <= line {
-        store.put(&key(8), &[2; 100], &wait).expect("put");
+        let _outcome = store.put(&key(8), &[2; 100], &wait).expect("put");
     }
     drop(store);
     let store = Bptree::open(&path, MediaChoice::Auto, &options, &|_| {}).expect("open");

@@ -246,7 +246,8 @@ fn leaves_that_never_counted_do_not_take_the_place_of_a_damaged_one() {
     let sim = Sim::new(&sim_options(Model::X86, 2, None)).expect("memory");
     let store = Bptree::simulated_create(Arc::clone(sim.space()), &settings()).expect("create");
     let put = |store: &Bptree, number: u64, byte: u8| {
-        store.put(&key(number), &[byte; 150], &WriteOptions::default()).expect("put");
+        let _outcome =
+            store.put(&key(number), &[byte; 150], &WriteOptions::default()).expect("put");
     };
     let (mut keys, mut split) = (0, 0..0);
     while store.stats().figure("leaves_split") == Some(0) {

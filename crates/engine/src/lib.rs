@@ -395,7 +395,7 @@ pub trait Engine: Send + Sync {
 
     /// Reads what a recovery would read of all that is in memory, and mends what can be mended from the store
     /// itself, beside everybody: what it would not find as it is, it writes anew. What could not be saved is
-    /// damaged from then on ([`Engine::check`]) or in doubt ([`Engine::doubts`]), until it is written again; what
+    /// damaged from then on ([`Engine::check`]) or in doubt ([`Engine::lost_ranges`]), until it is written again; what
     /// a write has left damaged behind itself is gone. Durable when it returns.
     ///
     /// # Errors
@@ -438,7 +438,7 @@ pub trait Engine: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Everything that there is in a range which [`Engine::doubts`] has shown has been put again: what
+    /// Everything that there is in a range which [`Engine::lost_ranges`] has shown has been put again: what
     /// was not, nor has been written since, is not there. Durable when it returns.
     ///
     /// # Errors

@@ -49,7 +49,6 @@ impl Outcome {
     }
 
     /// The same, resting on this ticket.
-    #[must_use]
     #[inline]
     pub fn resting_on(self, ticket: Ticket) -> Self {
         match self {

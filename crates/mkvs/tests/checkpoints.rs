@@ -26,7 +26,7 @@ fn tombstones_above_the_watermark_are_kept() {
     matrix.hold_tombstones(u64::MAX).expect("hold");
     let lags = |lags| shelf.gate(at(0, 0)).is_lagging.store(lags, Ordering::SeqCst);
     lags(true);
-    matrix.delete(KEY, &WriteOptions::default()).expect("delete");
+    let _outcome = matrix.delete(KEY, &WriteOptions::default()).expect("delete");
     // Its leaf is written anew, and then without what nobody needs.
     (0..1000).for_each(|number| put(&matrix, &key(0, number % 20), b"new"));
     shelf.cut_power();

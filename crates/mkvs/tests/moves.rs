@@ -47,7 +47,7 @@ fn a_group_that_is_added_is_given_what_it_takes() {
     let matrix = created(&shelf);
     let keys: Vec<Vec<u8>> = moving().take(50).collect();
     keys.iter().for_each(|key| put(&matrix, key, b"value"));
-    matrix.delete(&keys[0], &WriteOptions::default()).expect("delete");
+    let _outcome = matrix.delete(&keys[0], &WriteOptions::default()).expect("delete");
     let copied = matrix.add_group(&shelf, &CopyOptions::default(), &|_| {}).expect("add a group");
     // A tombstone, too.
     assert_eq!(copied.records, 50);

@@ -91,7 +91,7 @@ fn who_is_filled_knows_what_was_deleted() {
         let sequence = matrix.advance_sequence().expect("sequence");
         let older = WriteOptions { sequence: Some(sequence), ..WriteOptions::default() };
         for key in all() {
-            matrix.delete(&key, &WriteOptions::default()).expect("delete");
+            let _outcome = matrix.delete(&key, &WriteOptions::default()).expect("delete");
         }
         shelf.pull(at(0, fresh));
         put(&matrix, b"more", b"value");

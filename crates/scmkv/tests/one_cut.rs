@@ -54,7 +54,8 @@ fn no_page_is_free_before_the_slots_that_have_left_it() {
         let sim = simulated(64);
         let store = created(&sim, options(false));
         let put = |number: u8| {
-            store.put(&[b'k', number], &value(number, len(number)), &write()).expect("put");
+            let _outcome =
+                store.put(&[b'k', number], &value(number, len(number)), &write()).expect("put");
         };
         (0..KEYS).for_each(put);
         (0..KEYS).filter(|number| number % 2 == 1).for_each(put);
@@ -140,12 +141,12 @@ fn what_was_written_in_the_last_life_is_what_is_there() {
             }
             // The open page has records of one key alone: a recovery reads nothing of the versions of others.
             for _ in 0..RECORDS {
-                store.put(b"last", &[life; 200], &write()).expect("put");
+                let _outcome = store.put(b"last", &[life; 200], &write()).expect("put");
             }
             // After this one it reads all pages, and makes the index anew: the greatest version counts.
             if life % 2 == 1 {
                 let relaxed = WriteOptions { durability: Some(Durability::RELAXED), ..write() };
-                store.put(b"last", &[life; 200], &relaxed).expect("put");
+                let _outcome = store.put(b"last", &[life; 200], &relaxed).expect("put");
             }
             let image = sim.crash(Eviction::Nothing);
             drop(store);

@@ -96,14 +96,14 @@
 //! without a word of racing insertions is where [`Change`] comes from; that a filter must grow, and
 //! be made again when the counters have lost count, is not in the paper.
 
+mod bloom;
 pub(crate) mod bypass;
 mod counters;
-mod filter;
 mod kernel;
 mod marks;
 mod resize_thread;
 
-pub use filter::{Change, Filter, FilterError, Insertion, Rebuild, hash_of};
+pub use bloom::{Change, Filter, FilterError, Insertion, Rebuild, hash_of};
 pub use kernel::KEYS_PER_LINE;
 pub(crate) use resize_thread::ResizeThread;
 

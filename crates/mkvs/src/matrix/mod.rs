@@ -54,7 +54,7 @@ thread_local! {
     static SHOWN: RefCell<RecordCopy> = RefCell::default();
 }
 
-/// An open matrix. Dropping it without [`Engine::close`] is a crash of its devices: nothing that was
+/// An open matrix. Dropping it without [`Engine::close`](coreplane_engine::Engine::close) is a crash of its devices: nothing that was
 /// acknowledged is lost.
 pub struct Matrix {
     pub(crate) shared: Arc<Shared>,

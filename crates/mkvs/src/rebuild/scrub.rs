@@ -10,7 +10,7 @@
 //! behind that a crash would bring to light.
 //!
 //! Where a device has lost records and does not know of which keys, it says whose they may have been
-//! ([`Engine::doubts`]). Its peers have those keys: each that is not the same is written to it again, and
+//! ([`Engine::lost_ranges`]). Its peers have those keys: each that is not the same is written to it again, and
 //! when a peer has been gone through as far as the end, the doubt is settled. What still is doubtful then
 //! was deleted.
 //!

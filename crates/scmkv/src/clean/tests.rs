@@ -20,7 +20,7 @@ fn put(store: &Store, value: &[u8]) {
     let plan = |_: &Store, _: &Guard, _: Option<&View<'_>>| {
         Ok(Plan::Put { value: Cow::Borrowed(value), expires_at: None })
     };
-    store.write(KEY, &WriteOptions::default(), &mut { plan }).expect("put");
+    let _outcome = store.write(KEY, &WriteOptions::default(), &mut { plan }).expect("put");
 }
 
 fn newest<'g>(store: &'g Store, guard: &'g Guard) -> View<'g> {
