@@ -73,10 +73,7 @@ pub(crate) fn command(root: &Path, arguments: &[String]) -> Outcome<()> {
 /// Makes the mistakes; one that survives is a failure.
 pub(crate) fn run(root: &Path, extent: &Extent, tally: &mut Tally) -> Outcome<()> {
     tally.stage("mutants");
-    let chosen = catalogue::all().filter(|mutant| extent.has(mutant));
-    let is_made = |it: &&Mutant| !it.survives || matches!(extent, Extent::Named(_));
-    let (chosen, surviving): (Vec<&Mutant>, Vec<&Mutant>) = chosen.partition(is_made);
-    surviving.iter().for_each(|it| tally.leave_out(it.name, "no test notices it yet"));
+    let chosen: Vec<&Mutant> = catalogue::all().filter(|mutant| extent.has(mutant)).collect();
     if chosen.is_empty() {
         return Err(format!("no mutant has such a name\n{USAGE}").into());
     }

@@ -49,21 +49,15 @@ pub(crate) struct Mutant {
     pub(super) hangs: bool,
     /// One of the handful.
     pub(super) is_quick: bool,
-    /// Nothing notices it yet: it is made if it is named, and told as left out else.
-    pub(super) survives: bool,
 }
 
 impl Mutant {
     const fn new(name: &'static str, what: &'static str, suite: Suite) -> Self {
-        Self { name, what, suite, hangs: false, is_quick: false, survives: false }
+        Self { name, what, suite, hangs: false, is_quick: false }
     }
 
     const fn hangs(self) -> Self {
         Self { hangs: true, ..self }
-    }
-
-    const fn survives(self) -> Self {
-        Self { survives: true, ..self }
     }
 
     const fn quick(self) -> Self {
