@@ -402,5 +402,8 @@ fn what_was_taken_back_is_not_counted() {
         assert!(matches!(refused, Err(Error::NoSpace { .. })), "{refused:?}");
     });
     assert_eq!(matrix.get(&2_u64.to_le_bytes()).expect("get"), None);
-    assert_eq!(figure_of_group(&matrix, "filter_keys"), 1);
+    // The delete may have come when the device that is left was full.
+    let is_there = |key: &u64| matrix.get(&key.to_le_bytes()).expect("get").is_some();
+    let there = (0..3).filter(is_there).count() as u64;
+    assert_eq!(figure_of_group(&matrix, "filter_keys"), there);
 }
