@@ -179,6 +179,8 @@ fn command(root: &Path, sanitizer: Sanitizer) -> Command {
         .arg(root.join("target/sanitizer").join(sanitizer.name()))
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", sanitizer.flags())
+        // What is suppressed is named in full, which line tables alone do not have.
+        .env("CARGO_PROFILE_DEV_DEBUG", "full")
         .env("TSAN_OPTIONS", format!("history_size=7:suppressions={}", suppressions.display()))
         .current_dir(root);
     command

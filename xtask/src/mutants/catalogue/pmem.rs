@@ -7,7 +7,7 @@ const PACKAGE: &str = "coreplane-pmem";
 const POOL_CUTS: Suite = Suite::of(PACKAGE, "sim_pool", &["a_pool_survives_every_cut"]);
 const POOL_FLIPS: Suite = Suite::of(PACKAGE, "pool", &["flip", "older_root", "damaged"]);
 const WRITERS: Suite = Suite::of(PACKAGE, "bounds", &[]);
-const RETIRED: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::retiring"]);
+const RETIRED: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::retirement"]);
 /// An engine above it, cut everywhere.
 const RECORD_CUTS: Suite = Suite::of("coreplane-scmkv", "crashes", &["with_the_index_in_the_pool"]);
 const SYNCS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::sync", "space::rounds"]);
