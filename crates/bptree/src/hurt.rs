@@ -8,6 +8,10 @@
 //! reads are [checked](coreplane_record::Options::check_reads). Else it is not known to them; the scrub and
 //! `verify`, which hold every record against its checksum, tell of it.
 //!
+//! A leaf that is written anew has no record of a damaged short key: its tag would be made of the damaged bytes, and
+//! be that of another key. The leaves in its place are in [doubt](crate::doubt) of all keys that they have not, until
+//! a peer has settled that; in a store by itself such reads fail from then on.
+//!
 //! Of a long key a leaf still has the prefix, the length and the checksum. That is enough to know it
 //! again when somebody asks for it: a read is told that it is damaged, and a write that does not ask what
 //! was there takes its place, with a rest of its own. For that the leaf is written anew without the old

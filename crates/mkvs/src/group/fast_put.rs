@@ -56,7 +56,7 @@ impl Group {
         self.members().count_ones() > 1 && !self.writes_by_rings()
     }
 
-    /// A key is about to be put plainly: what will be looked at is asked for.
+    /// A key is about to be put the fast way: what will be looked at is asked for.
     #[inline]
     pub(crate) fn prefetch_fast(&self, hash: u64, key: &[u8]) {
         self.prefetch(key);

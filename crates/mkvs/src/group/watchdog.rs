@@ -6,7 +6,7 @@
 //! call does when it returns after all does not count, as of any device that was left out.
 //!
 //! Nobody watches those who call a device in their own threads: they cannot be taken out of it. They
-//! keep the key locks of their keys, too. One that puts plainly ([`fast_put`](super::fast_put)) has a place in the
+//! keep the key locks of their keys, too. One that makes a fast put ([`fast_put`](super::fast_put)) has a place in the
 //! ring of the first that follows, which goes no further meanwhile: no later write of the group comes to
 //! that one, whatever its key, and who waits for its ring to be empty, as a sync does, waits as well. The membership record is
 //! written to each device by a thread of its own, with the same time to answer

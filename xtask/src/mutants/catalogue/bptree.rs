@@ -15,6 +15,7 @@ const TORN: Suite = Suite::of(PACKAGE, "torn", &["flips_after_a_power_cut"]);
 const NEVER_COUNTED: Suite = Suite::of(PACKAGE, "torn", &["leaves_that_never_counted"]);
 const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
 const DAMAGE: Suite = Suite::of(PACKAGE, "damage", &[]);
+const DAMAGED_KEYS: Suite = Suite::of(PACKAGE, "damage", &["short::"]);
 const LENGTHS: Suite = Suite::of(PACKAGE, "damage", &["lengths_with_two_wrong_bits"]);
 const HELD: Suite = Suite::of(PACKAGE, "held", &[]);
 const CONFORMANCE: Suite = Suite::of(PACKAGE, "conformance", &[]);
@@ -63,6 +64,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     Mutant::new("bptree.recover.remains", "what is behind the records stays", LIVES),
     Mutant::new("bptree.recover.flush", "what a kill has left in caches stays there", KILLED),
+    Mutant::new("bptree.rewrite.hurt", "a damaged key is absent from a leaf's heir", DAMAGED_KEYS)
+        .quick(),
+    Mutant::new("bptree.batch.hurt", "a damaged key is absent behind a batch", DAMAGED_KEYS),
     Mutant::new("bptree.get.checksum", "reads look at no checksum", DAMAGE),
     Mutant::new("bptree.head.checksum", "a leaf's head is believed", DAMAGE),
     Mutant::new("bptree.clear.births", "a clear forgets what it has cleared", CLEAR_CUTS),
