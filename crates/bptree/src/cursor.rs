@@ -163,10 +163,10 @@ impl Store {
                 continue;
             }
             let guard = epoch::pin();
-            let Leaf { head, records, in_doubt, hurt, .. } = self.leaf_of(&guard, &from)?;
-            let mut hurt = hurt.into_iter().filter(|it| it.sequence > sequence);
-            doubt = doubt.or(in_doubt).or_else(|| hurt.next().map(|it| it.error));
-            for (key, whole) in records.iter().filter(|it| it.1.view.sequence() > sequence) {
+            let (leaf, _) = self.leaf_since(&guard, &from, Some(sequence))?;
+            let Leaf { head, records, in_doubt, hurt, .. } = leaf;
+            doubt = doubt.or(in_doubt).or_else(|| hurt.into_iter().next().map(|it| it.error));
+            for (key, whole) in &records {
                 let view = &whole.view;
                 let live = view.header.kind == Kind::Put && !self.is_expired(view)?;
                 let entry = whole.entry(key);

@@ -254,13 +254,23 @@ impl Store {
         guard: &'g Guard,
         key: &[u8],
     ) -> Result<(Leaf<'g>, u32)> {
+        self.leaf_since(guard, key, None)
+    }
+
+    /// The same; with a sequence only what is newer.
+    pub(crate) fn leaf_since<'g>(
+        &'g self,
+        guard: &'g Guard,
+        key: &[u8],
+        since: Option<u64>,
+    ) -> Result<(Leaf<'g>, u32)> {
         loop {
             let descent = self.inner.descend(key);
             let Some((leaf, version)) = self.arrive(&descent) else {
                 self.wake_to_read(descent.leaf)?;
                 continue;
             };
-            let seen = self.read_leaf(guard, descent.leaf, leaf);
+            let seen = self.read_leaf(guard, descent.leaf, leaf, since);
             if leaf.is_at(version) {
                 return Ok((seen?, descent.leaf));
             }
@@ -273,6 +283,7 @@ impl Store {
         guard: &'g Guard,
         page: u32,
         leaf: &Directory,
+        since: Option<u64>,
     ) -> Result<Leaf<'g>> {
         let mut head = self.head_of(guard, page)?;
         let bounds = std::iter::once(&mut head.least).chain(&mut head.bound);
@@ -286,6 +297,9 @@ impl Store {
             let view = self.record_at(guard, page, leaf, place)?;
             let is_record = view.header.kind == Kind::Put;
             let (offset, sequence) = (view.offset, view.sequence());
+            if since.is_some_and(|since| sequence <= since) {
+                continue;
+            }
             let mut hurts = |error, known: Option<&[u8]>, is_whole| {
                 let known = known.map(Into::into);
                 hurt.push(DamagedField { error, known, is_whole, offset, sequence, is_record });

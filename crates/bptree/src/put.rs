@@ -348,9 +348,9 @@ impl Store {
         let (page, leaf, birth) = (locked.page, locked.leaf, locked.held.birth());
         let (mut place, mut replaced, mut large) = (vacancy, Replaced::default(), None);
         let mut damage = None;
-        let mut record = |writer: &mut PageWriter| {
+        let mut record = |writer: &mut PageWriter, due: &mut Due| {
             let from = self.flush_from(page, writer.next_offset());
-            let appended = self.write_record(writer, (birth, due), &header, key, value)?;
+            let appended = self.write_record(writer, (birth, *due), &header, key, value)?;
             let standing = match self.look_for(&guard, page, leaf, (key, tag, 1)) {
                 Ok(standing) => standing,
                 Err(error) => {
@@ -361,19 +361,20 @@ impl Store {
             };
             replaced = self.replaced(&standing);
             place = standing.place.unwrap_or(vacancy);
-            let Some(old) = standing.old.filter(|old| old.header.large) else {
-                return Some((appended, due));
-            };
-            if due != Due::Now {
-                writer.flush_from(from);
+            if let Some(old) = standing.old.filter(|old| old.header.large) {
+                if *due != Due::Now {
+                    writer.flush_from(from);
+                }
+                *due = Due::Now;
+                large = Some(old);
             }
-            large = Some(old);
-            Some((appended, Due::Now))
+            Some(appended)
         };
         let appended = match beside {
-            None => self.append_to((page, leaf), record).map(Some),
+            None => self.append_to((page, leaf), due, record).map(Some),
             Some(beside) => {
-                let record = &mut |writer: &mut PageWriter| record(writer).map(|it| it.0);
+                let mut due = due;
+                let record = &mut |writer: &mut PageWriter| record(writer, &mut due);
                 self.append_beside((page, leaf), record, beside)
             }
         };
@@ -409,9 +410,8 @@ impl Store {
         let gives_back = header.large || standing.old.is_some_and(|old| old.header.large);
         let is_lax = !gives_back && !self.is_long(key);
         let due = if is_lax { self.due(options) } else { Due::Now };
-        let appended = self.append_to((locked.page, leaf), |writer| {
-            let appended = self.write_record(writer, (birth, due), &header, key, value)?;
-            Some((appended, due))
+        let appended = self.append_to((locked.page, leaf), due, |writer, due| {
+            self.write_record(writer, (birth, *due), &header, key, value)
         })?;
         let item = Item { header, key, value, source: Source::Caller };
         let replaced = self.replaced(standing);
@@ -422,8 +422,7 @@ impl Store {
         Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })
     }
 
-    /// Writes a record behind the others of a page, and flushes it if it is due now; where in the
-    /// page, and its length.
+    /// Writes a record behind the others of a page, and flushes it if it is due now; where in the page.
     fn write_record(
         &self,
         writer: &mut PageWriter,
@@ -431,7 +430,7 @@ impl Store {
         header: &Header,
         key: &[u8],
         value: &[u8],
-    ) -> Option<(u32, u32)> {
+    ) -> Option<u32> {
         let offset = writer.next_offset();
         let encoded = self.encode(birth, offset, header, key, value);
         let parts = [encoded.bytes(), key, value];
@@ -445,8 +444,7 @@ impl Store {
                 writer.flush_from(from);
             }
         }
-        let within = offset - self.space.start_of(writer.page());
-        Some((within as u32, (writer.next_offset() - offset) as u32))
+        Some((offset - self.space.start_of(writer.page())) as u32)
     }
 
     /// Lets readers find a record that was appended.
@@ -457,7 +455,7 @@ impl Store {
         item: &Item<'_>,
         options: &WriteOptions,
         replaced: Replaced,
-        (place, tag, (offset, _)): (usize, u8, (u32, u32)),
+        (place, tag, offset): (usize, u8, u32),
     ) -> Written {
         let generation = self.cover();
         // Under the lock: who has shut all leaves finds counted what is there.

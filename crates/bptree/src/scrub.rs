@@ -15,18 +15,22 @@ use crate::pages::Patience;
 use crate::store::Store;
 use crate::verify::damage_of;
 use coreplane_engine::{
-    Error, Progress, Result, SCRUB_BYTES, SCRUB_PACE, Scrub, ScrubReport, VerifyReport,
+    Error, Progress, Result, SCRUB_BYTES, SCRUB_PACE, Scrub, ScrubReport, VerifyReport, scrub_rest,
 };
 use coreplane_pmem::epoch::{self, Guard};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 impl Store {
     /// Looks at one leaf after the other until the store is closed.
     pub(crate) fn scrub_on(&self) {
         let mut scrub = Scrub::default();
         let each_time = (SCRUB_BYTES / self.space.page_size()).max(1);
+        let mut rest = SCRUB_PACE;
         loop {
-            std::thread::park_timeout(SCRUB_PACE);
+            // Woken early only when the store is closed.
+            std::thread::park_timeout(rest);
+            let begun_at = Instant::now();
             for _ in 0..each_time {
                 if self.closed.load(Ordering::Acquire) {
                     return;
@@ -35,6 +39,7 @@ impl Store {
                     break;
                 }
             }
+            rest = scrub_rest(begun_at.elapsed());
         }
     }
 
@@ -105,7 +110,7 @@ impl Store {
             return self.scrub_asleep(&guard, page);
         };
         let mut report = VerifyReport::default();
-        let read = self.read_leaf(&guard, page, leaf);
+        let read = self.read_leaf(&guard, page, leaf, None);
         let birth = leaf.birth();
         for (_, whole) in read.iter().flat_map(|leaf| &leaf.records) {
             self.verify_record(&guard, &whole.view, birth, &mut report);

@@ -274,28 +274,28 @@ impl Store {
         (self.space.page_size() as usize).saturating_sub(tail as usize + FAREWELL)
     }
 
-    /// Has `write` append to the page of a locked leaf, flush it if it is due now, and say when it
-    /// is: published when it returns, and durable if it was due where a fence is an instruction.
-    /// Where it is a sync, [`Store::cover`] says which.
+    /// Has `write` append to the page of a locked leaf, and flush it if it is due now, as it may say itself:
+    /// published when it returns, and durable if it was due where a fence is an instruction. Where it is a
+    /// sync, [`Store::cover`] says which. It returns where the record is, in a register: a load of what was
+    /// stored in other pieces would wait until the medium has all.
     ///
     /// # Errors
     /// If the medium fails: no reader is led to it then.
-    pub(crate) fn append_to<R>(
+    #[inline(always)]
+    pub(crate) fn append_to(
         &self,
         (page, leaf): (u32, &Directory),
-        write: impl FnOnce(&mut PageWriter) -> Option<(R, Due)>,
-    ) -> Result<R> {
+        mut due: Due,
+        write: impl FnOnce(&mut PageWriter, &mut Due) -> Option<u32>,
+    ) -> Result<u32> {
         let mut desk = self.desk();
         let mut writer = self.writer_of(&mut desk, page)?;
         let start = writer.next_offset();
-        let written = match write(&mut writer) {
-            Some((written, Due::Later(together, window))) => {
-                let (writer, terms) = ((writer, start), (together, window));
-                return self.publish_unflushed(&mut desk, leaf, writer, terms).map(|()| written);
-            }
-            Some((written, Due::Now)) => Ok(written),
-            None => Err(self.not_a_leaf(page)),
-        };
+        let written = write(&mut writer, &mut due).ok_or_else(|| self.not_a_leaf(page));
+        if let (Ok(written), Due::Later(together, window)) = (&written, due) {
+            let (writer, terms) = ((writer, start), (together, window));
+            return self.publish_unflushed(&mut desk, leaf, writer, terms).map(|()| *written);
+        }
         let is_fenced = self.early.is_none() && !mutant!("bptree.put.fence");
         let fenced = if is_fenced { self.fence() } else { Ok(()) };
         let is_made = written.is_ok() && fenced.is_ok();
@@ -318,12 +318,12 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::append_to`].
-    pub(crate) fn append_beside<R>(
+    pub(crate) fn append_beside(
         &self,
         (page, leaf): (u32, &Directory),
-        write: &mut dyn FnMut(&mut PageWriter) -> Option<R>,
+        write: &mut dyn FnMut(&mut PageWriter) -> Option<u32>,
         beside: Beside<'_>,
-    ) -> Result<Option<R>> {
+    ) -> Result<Option<u32>> {
         let mut desk = self.desk();
         let mut writer = self.writer_of(&mut desk, page)?;
         let start = writer.next_offset();

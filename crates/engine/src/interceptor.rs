@@ -62,7 +62,8 @@ pub trait Interceptor: Send + Sync {
         put(engine)
     }
 
-    /// True if the engine may be told what is about to come; nothing else is asked before.
+    /// True if the engine may be told what is about to come; nothing else is asked before, for a hint has
+    /// no answer, and does not panic.
     fn lets_look_ahead(&self) -> bool {
         true
     }
@@ -112,12 +113,8 @@ impl<A: Interceptor, S: Seat> Intercepted<A, S> {
 
     fn look_ahead(&self, look: impl FnOnce(&dyn Engine)) {
         if self.around.lets_look_ahead() {
-            let make = |engine: &dyn Engine| {
-                look(engine);
-                Ok(())
-            };
             // Whoever makes the call itself is told what is wrong.
-            let _hint = self.engine.with(|engine| self.around.make(engine, make));
+            let _hint = self.engine.with(look);
         }
     }
 }
@@ -138,6 +135,10 @@ impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
 
     fn prefetch_to_write(&self, key: &[u8], len: usize) {
         self.look_ahead(|engine| engine.prefetch_to_write(key, len));
+    }
+
+    fn prefetch_replaced(&self, key: &[u8]) {
+        self.look_ahead(|engine| engine.prefetch_replaced(key));
     }
 
     fn get_with(

@@ -50,7 +50,7 @@ pub use ordered::{Ordered, end_of_prefix};
 pub use outcome::{Beside, Brief, Outcome, Written};
 pub use pool_file::Backing;
 pub use record::{Record, TimeSource, UnixMillis, Value};
-pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed};
+pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed, scrub_rest};
 pub use snapshots::{Snapshot, Snapshots};
 pub use stats::{
     Damage, DamagedKey, DeviceStats, GroupStats, KeyRange, Latency, Progress, ScrubReport, Stats,
@@ -155,12 +155,18 @@ pub trait Engine: Send + Sync {
     fn limits(&self) -> Limits;
 
     /// The caller is about to read or to write `key`: what is looked at first may be asked for while
-    /// the caller does something else. A hint; nothing changes, nothing is waited for.
+    /// the caller does something else. A hint; nothing changes, no lock is waited for. It does not panic,
+    /// whatever bytes the medium reads as, or none.
     fn prefetch(&self, _key: &[u8]) {}
 
-    /// The same, of a write with a value of `len` bytes, a little after [`Engine::prefetch`]: when what that
-    /// has asked for has come.
+    /// The same, of a write with a value of `len` bytes, a little after [`Engine::prefetch`]: the lock, and
+    /// where the record will be.
     fn prefetch_to_write(&self, _key: &[u8], _len: usize) {}
+
+    /// The same, of the record that the write replaces, when what [`Engine::prefetch`] has asked for has come:
+    /// it may be loaded. For a caller who has several engines look side by side; one alone waits here for what
+    /// the write would wait for.
+    fn prefetch_replaced(&self, _key: &[u8]) {}
 
     /// Shows the record of `key` to `visit`; false if there is none. With
     /// [`Visibility::Durable`] the record is durable before `visit` sees it; with

@@ -4,15 +4,26 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How often [`SCRUB_BYTES`] are looked at: a store of 100 GB takes some hours, at a few thousandths of
-/// a core.
+/// How often [`SCRUB_BYTES`] are looked at, at most.
 pub const SCRUB_PACE: Duration = Duration::from_millis(100);
+
+/// A scrub rests so many times as long as a look took: with a hundredth of a core a writer that shares the
+/// core with it does not notice it, and neither does one beside the scrubs of several devices.
+const SCRUB_REST: u32 = 100;
+
+/// And at most so long: a medium that stalls now and then is looked at nevertheless.
+const SCRUB_REST_MAX: Duration = Duration::from_mins(1);
 
 /// Bytes of pages that are looked at each time, or one page if that is longer.
 pub const SCRUB_BYTES: u32 = 1 << 20;
 
 /// Pages that one step passes over at most, so that in a store with few it is not long either.
 const PASSED_MAX: usize = 1024;
+
+/// How long a scrub rests after it has looked at [`SCRUB_BYTES`] for so long.
+pub fn scrub_rest(look: Duration) -> Duration {
+    look.saturating_mul(SCRUB_REST).clamp(SCRUB_PACE, SCRUB_REST_MAX)
+}
 
 /// Where a scrub is, and what it has found.
 #[derive(Debug, Default)]
@@ -56,6 +67,13 @@ impl Scrub {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_takes_a_hundredth_of_a_core_at_most() {
+        let rests = [0, 1, 20].map(|it| scrub_rest(Duration::from_millis(it)).as_millis());
+        assert_eq!(rests, [100, 100, 2000]);
+        assert_eq!(scrub_rest(Duration::from_hours(1)), SCRUB_REST_MAX);
+    }
 
     #[test]
     fn it_goes_round_and_tells_each_damage_once() {

@@ -177,22 +177,31 @@ impl Store {
         (write, header, value): (&Write<'_>, &Header, &[u8]),
         beside: Beside<'_>,
     ) -> Result<Option<bool>> {
-        let mut recorded = Ok(None);
+        // Filled in where it is, and looked at there: a copy of what was stored in other pieces would wait
+        // for the stores behind the medium's.
+        let (mut recorded, mut failure, mut flushed_at) = (None, Ok(()), None);
         let goes_on = beside(&mut || {
-            recorded = self
-                .record_ahead(log, held, guard, write, header, value)
-                .map(|it| it.map(|(appended, standing)| (appended, standing, log.flush(self))));
-            matches!(recorded, Ok(Some(_)))
+            match self.record_ahead(log, held, guard, write, header, value) {
+                Ok(made) => recorded = made,
+                Err(error) => failure = Err(error),
+            }
+            if recorded.is_some() {
+                flushed_at = Some(log.flush(self));
+            }
+            recorded.is_some()
         });
-        let Some((appended, standing, mark)) = recorded? else { return Ok(None) };
+        failure?;
+        let (Some((appended, standing)), Some(mark)) = (&recorded, flushed_at) else {
+            return Ok(None);
+        };
         if !goes_on {
-            log.take_back(self, appended)?;
+            log.take_back(self, *appended)?;
             return Ok(None);
         }
         log.commit_since(self, mark)?;
         // Its locked instructions wait for the fence, as those of the publication do.
         self.account(held, standing.slot, standing.old.as_ref(), header);
-        self.publish_slot(log, held, write, standing.at, (header, value.len()), appended)?;
+        self.publish_slot(log, held, write, standing.at, (header, value.len()), *appended)?;
         Ok(Some(standing.live))
     }
 }

@@ -8,7 +8,7 @@ use crate::log::Log;
 use crate::scrub::Round;
 use crate::store::Store;
 use crate::sweep_expired::Sweep;
-use coreplane_engine::{Error, Result, SCRUB_PACE};
+use coreplane_engine::{Error, Result, SCRUB_PACE, scrub_rest};
 use coreplane_record::Kind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -122,7 +122,7 @@ fn sweep_expired(store: &Store) {
 fn clean(store: &Store) {
     let mut failures = u32::from(store.take_census().is_err());
     let mut pause = failures;
-    let mut scrub = Round::default();
+    let (mut scrub, mut scrub_at) = (Round::default(), Instant::now());
     while !store.closed.load(Ordering::Acquire) {
         let is_woken = {
             let mut woken = store.wake.0.lock();
@@ -131,8 +131,10 @@ fn clean(store: &Store) {
             }
             std::mem::take(&mut *woken)
         };
-        if !is_woken {
+        let begun_at = Instant::now();
+        if !is_woken && begun_at >= scrub_at {
             let scrubbed = store.scrub_next(&mut scrub);
+            scrub_at = begun_at + scrub_rest(begun_at.elapsed());
             store.counters.add(Count::BackgroundFailures, i64::from(scrubbed.is_err()));
         }
         if pause > 0 {

@@ -1,6 +1,5 @@
 //! The engine's face.
 
-use crate::counters::Count;
 use crate::geometry::Geometry;
 use crate::open::{self, Options, Placement};
 use crate::put::Plan;
@@ -231,6 +230,10 @@ impl Engine for Scmkv {
         self.store.prefetch_to_write(key);
     }
 
+    fn prefetch_replaced(&self, key: &[u8]) {
+        self.store.prefetch_replaced(key);
+    }
+
     fn get_with(
         &self,
         key: &[u8],
@@ -428,44 +431,7 @@ impl Engine for Scmkv {
     }
 
     fn stats(&self) -> Stats {
-        let store = &self.store;
-        // Lest a caller miss in the counters what it has written itself. What cannot be committed
-        // was not written.
-        let _counted = store.see_all_staged().is_ok();
-        let count = |count| store.counters.get(count).max(0) as u64;
-        let (flushes, fences) = store.space.flushes_and_fences();
-        let mut stats = Stats::default();
-        stats.hits = count(Count::Hits);
-        stats.misses = count(Count::Misses);
-        stats.puts = count(Count::Puts);
-        stats.deletes = count(Count::Deletes);
-        stats.batches = count(Count::Batches);
-        stats.user_bytes_written = count(Count::UserBytes);
-        stats.log_bytes_written = count(Count::LogBytes);
-        stats.cleaner_bytes_copied = count(Count::CleanerBytes);
-        stats.cleaner_pages_freed = count(Count::CleanerPages);
-        stats.flushes = flushes;
-        stats.fences = fences;
-        stats.records = count(Count::Records);
-        stats.pool_bytes = store.pool_bytes();
-        stats.free_bytes = u64::from(store.pages.free_len()) * u64::from(store.space.page_size());
-        stats.live_bytes = store.live_bytes();
-        stats.dram_bytes =
-            store.index.dram_bytes() + store.pages.dram_bytes() + store.space.dram_bytes();
-        stats.expired = count(Count::Expired);
-        stats.more = vec![
-            ("index_splits", count(Count::Splits)),
-            ("records_are_counted", u64::from(store.census_done.load(Ordering::Acquire))),
-            ("background_failures", count(Count::BackgroundFailures)),
-            ("scrubbed_pages", count(Count::ScrubbedPages)),
-            ("damaged_pages", count(Count::DamagedPages)),
-            ("repaired_slots", count(Count::RepairedSlots)),
-        ];
-        if !store.index.in_pool() {
-            let log_bytes = store.counters.get(Count::LogBytes);
-            stats.more.extend(store.checkpoints.stats(log_bytes));
-        }
-        stats
+        self.store.stats()
     }
 
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {

@@ -44,6 +44,16 @@ impl Store {
         self.index.prefetch_lock(self.place(key));
     }
 
+    /// Asks for what the slot of `key` points at: the line of the index is here by now.
+    pub(crate) fn prefetch_replaced(&self, key: &[u8]) {
+        let mut ask = |slot: Slot| {
+            self.space.prefetch(slot.offset());
+            Verdict::Mine
+        };
+        // Whoever writes it is told what is wrong.
+        let _hint = self.index.find(self.place(key), &mut ask);
+    }
+
     /// The live record of `key`, without any lock.
     #[inline]
     pub(crate) fn find<'g>(

@@ -1,9 +1,10 @@
 //! The scrub: reads what is at rest, so that damage is found while another copy may still exist.
 //!
 //! A read looks at checksums only where it is asked to ([`Options::check_reads`](crate::Options)),
-//! and a record that nobody reads or cleans would be looked at by nobody. So in the background one full page after the other is held against its records'
-//! checksums, a page a tick: a store of 100 GB takes some hours at a cost of a few thousandths of
-//! a core. What is found is counted (`damaged_pages` among the statistics), named by `verify`, and
+//! and a record that nobody reads or cleans would be looked at by nobody. So in the background one full page
+//! after the other is held against its records' checksums, at the cost of a hundredth of a core at most
+//! ([`scrub_rest`](coreplane_engine::scrub_rest)): a store of 100 GB takes half a day in memory, and some days
+//! on a disk. What is found is counted (`damaged_pages` among the statistics), named by `verify`, and
 //! kept from the cleaner, so that it stays as it is for whoever repairs it. A page that the medium
 //! has lost is found the same way, and without the signal that a load from it would be.
 //!

@@ -396,10 +396,18 @@ impl Space {
     /// time.
     #[inline]
     fn before_load(&self, offset: u64, len: u64, touch: impl Fn()) {
+        if matches!(self.behaviour, Behaviour::Traced(_) | Behaviour::Emulated(Some(_))) {
+            self.before_slow_load(offset, len, &touch);
+        }
+    }
+
+    // Out of the way of what inlines a load.
+    #[cold]
+    fn before_slow_load(&self, offset: u64, len: u64, touch: &dyn Fn()) {
         match &self.behaviour {
             Behaviour::Traced(trace) => trace.load(offset, len, true),
             Behaviour::Emulated(Some(model)) => {
-                model.read(offset, len, &touch);
+                model.read(offset, len, touch);
             }
             _ => {}
         }
