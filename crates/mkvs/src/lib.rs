@@ -25,13 +25,14 @@
 //! | `device` | one device: its rings, its processor, its fault guard |
 //! | `membership` | the membership record: who belongs to a group, who is primary, what is lost |
 //! | `group` | one group: a write to several devices, a read from one, hedges |
-//! | `matrix` | keys over groups: puts, batches, scans, iterations |
+//! | `keyspace` | the keys over all groups: who owns each, and all that reads: gets, scans, iterations |
 //! | `failover` | another membership is in force: a member leaves or joins; the stable watermark |
 //! | `rebuild` | copies brought up to date: resync, rebalance, scrub, filters |
+//! | `matrix` | keys over groups: puts and batches |
 //! | `session` | open, recovery after a crash, close |
 //!
 //! Where to begin: the put is `matrix/put.rs` and then `group/fast_put.rs`, or where that does not apply
-//! `Group::write` (`group/mod.rs`); the get is `matrix/mod.rs` and `group/read.rs`; who has the newest
+//! `Group::write` (`group/mod.rs`); the get is `keyspace/read.rs` and `group/read.rs`; who has the newest
 //! of a key is `in_flight/mod.rs`, and who of a group `membership/mod.rs`.
 //!
 //! # Departures from the paper
@@ -45,6 +46,7 @@ mod failover;
 pub mod filter;
 mod group;
 mod in_flight;
+mod keyspace;
 mod matrix;
 mod membership;
 mod rebuild;
@@ -53,9 +55,8 @@ mod shape;
 mod stats;
 
 pub use coreplane_engine::TimeSource;
+pub use failover::departure::Departure;
 pub use matrix::Matrix;
-pub use matrix::departure::Departure;
-pub use matrix::options::Options;
 pub use membership::loss::Loss;
 pub use membership::rack::Rack;
 pub use membership::record::{MemberState, is_device};
@@ -63,6 +64,7 @@ pub use rebuild::copy::{Copied, CopyOptions};
 pub use rebuild::indeterminate::DamageSummary;
 pub use rebuild::scrub::Scrubbed;
 pub use session::open::Shape;
+pub use session::options::Options;
 pub use shape::NAME;
 pub use shape::position::{Ack, DEVICES_MAX, GROUPS_MAX, Position, is_reserved as is_own_key};
 pub use shape::prototype::{Prototype, ReadPath, WritePath};

@@ -136,6 +136,7 @@ impl Device {
             if let Some(next) = &next {
                 let len = next.decided.put.map_or(0, |(value, _)| value.len());
                 self.engine.prefetch_to_write(next.decided.key, len);
+                self.engine.prefetch_replaced(next.decided.key);
             }
         }
         let made = || batch.made().map(|(_, decision)| decision);

@@ -90,6 +90,7 @@ impl Interceptor for FaultGuard {
         Ok(())
     }
 
+    #[inline]
     fn lets_look_ahead(&self) -> bool {
         !self.is_given_up()
     }

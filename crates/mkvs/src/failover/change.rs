@@ -23,14 +23,15 @@
 
 use crate::device::decision::is_failure;
 use crate::device::{Device, Drained};
+use crate::failover::Failover;
 use crate::group::Group;
-use crate::matrix::Shared;
 use crate::membership::lost_ranges::{LostRange, just};
 use crate::membership::record::{MemberState, MembershipRecord};
 use crate::shape::position::Position;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::{ShortLived, mutant};
+use parking_lot::MutexGuard;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -79,12 +80,7 @@ impl Drop for Leaving<'_> {
     }
 }
 
-impl Shared {
-    /// Nobody waits any more for who has left.
-    pub(crate) fn settle_group(&self, group: &Group) {
-        self.in_flight.settle(group.followers(), |hash| self.is_of(group.number, hash));
-    }
-
+impl Failover {
     /// A device is a member no more: durably so on all that can be reached, when it returns. Nothing
     /// is to be done if another is in its place by now.
     ///
@@ -95,7 +91,7 @@ impl Shared {
         loop {
             let is_primary = self.membership.now().primary_of(position.group) == position.device;
             let demoted = self.try_demote(position, device);
-            let group = self.groups.get(usize::from(position.group));
+            let group = self.keyspace.groups.get(usize::from(position.group));
             let mut others = group.into_iter().flat_map(|group| group.of(group.members()));
             let fails = |it: &&Arc<Device>| it.number != position.device && it.is_failing();
             // The primary has what the other cannot make: that one is left with what it has, which its processor
@@ -109,7 +105,8 @@ impl Shared {
 
     fn try_demote(&self, position: Position, device: &Device) -> Result<()> {
         let mut record = self.membership.lock();
-        let Some(group) = self.groups.iter().find(|group| group.number == position.group) else {
+        let Some(group) = self.keyspace.groups.iter().find(|group| group.number == position.group)
+        else {
             return Err(Error::Unusable(format!("there is no device {position}")));
         };
         if !group.is_there(device) {
@@ -119,7 +116,7 @@ impl Shared {
         if group.followers() & bit != 0 && group.members() & bit == 0 {
             // Nobody counts on it yet.
             group.states.leave(position.device);
-            self.settle_group(group);
+            self.keyspace.settle_group(group);
             return Ok(());
         }
         if group.members() & bit == 0 {
@@ -143,7 +140,22 @@ impl Shared {
         self.commit_with(record, before, vec![], Joiner::default())
     }
 
-    /// The same, without the members that have `gone`, and with a `joiner`.
+    /// The record is changed, likewise; held by the caller for as long as what it has returned is.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub(crate) fn change(
+        &self,
+        change: impl FnOnce(&mut MembershipRecord),
+    ) -> Result<MutexGuard<'_, MembershipRecord>> {
+        let mut record = self.membership.lock();
+        let before = record.clone();
+        change(&mut record);
+        self.commit(&mut record, &before)?;
+        Ok(record)
+    }
+
+    /// As [`Self::commit`], without the members that have `gone`, and with a `joiner`.
     pub(crate) fn commit_with(
         &self,
         record: &mut MembershipRecord,
@@ -180,7 +192,7 @@ impl Shared {
                 let what = format!("{last} has failed, the last current device of its group");
                 return Err(Error::Unusable(what));
             }
-            gone.iter().for_each(|at| leaving.begin(&self.groups[usize::from(at.group)]));
+            gone.iter().for_each(|at| leaving.begin(&self.keyspace.groups[usize::from(at.group)]));
             let groups = if mutant!("mkvs.change.undrained") { &[] } else { &leaving.groups[..] };
             let failing = self.drain(groups, record)?;
             if !failing.is_empty() {
@@ -204,7 +216,7 @@ impl Shared {
                 gone.push(position);
             }
         }
-        self.lost_ranges.add(&lost);
+        self.keyspace.lost_ranges.add(&lost);
         for at in &gone {
             self.note_departure(*at, self.device_at(*at).map(|device| &**device));
         }
@@ -212,7 +224,7 @@ impl Shared {
             let (left, primary) =
                 (record.current_of(group.number), record.primary_of(group.number));
             let left = left & group.members();
-            group.set_members(left, primary, |hash| self.is_of(group.number, hash));
+            group.set_members(left, primary, |hash| self.keyspace.is_of(group.number, hash));
         }
         // Who is told of it finds it so.
         self.membership.publish(record);
@@ -274,15 +286,15 @@ impl Shared {
             if stays & 1 << record.primary_of(number) != 0 {
                 continue;
             }
-            let sure = self.in_flight.sure_of(number, stays, |_| true);
+            let sure = self.keyspace.in_flight.sure_of(number, stays, |_| true);
             let Some(successor) = (if sure == 0 { stays } else { sure }).checked_ilog2() else {
                 continue;
             };
             record.name_primary(number, successor as u8);
             let mut lost = Vec::new();
             if sure == 0 {
-                let newest = self.sequence.load(Ordering::Acquire);
-                for (_, doubt, sure) in self.in_flight.indeterminate() {
+                let newest = self.keyspace.sequence.load(Ordering::Acquire);
+                for (_, doubt, sure) in self.keyspace.in_flight.indeterminate() {
                     // What was neither made nor taken back was never acknowledged.
                     if doubt.group == number && sure & 1 << successor == 0 && doubt.torn.is_none() {
                         let mut range = LostRange::new(number, just(&doubt.key));
@@ -298,12 +310,7 @@ impl Shared {
     }
 
     fn device_at(&self, Position { group, device }: Position) -> Option<&Arc<Device>> {
-        self.groups.get(usize::from(group))?.device(device).ok()
-    }
-
-    /// True if the keys of this hash are a group's.
-    pub(crate) fn is_of(&self, group: u16, hash: u64) -> bool {
-        self.owners.of(hash).owner() == usize::from(group)
+        self.keyspace.groups.get(usize::from(group))?.device(device).ok()
     }
 
     /// Writes the record with the next epoch to all current members, and again as committed; those that it
@@ -333,7 +340,7 @@ impl Shared {
         joiner: Joiner<'_>,
     ) -> Vec<(Position, Error)> {
         let mut devices = Vec::new();
-        for group in self.groups.iter().chain(joiner.group) {
+        for group in self.keyspace.groups.iter().chain(joiner.group) {
             for device in group.of(record.current_of(group.number)) {
                 let at = Position { group: group.number, device: device.number };
                 let is_primary = record.primary_of(group.number) == device.number;
@@ -341,7 +348,8 @@ impl Shared {
             }
         }
         devices.sort_by_key(|(is_primary, ..)| *is_primary);
-        let within = self.groups.iter().next().and_then(|group| group.rules.answers_within);
+        let within =
+            self.keyspace.groups.iter().next().and_then(|group| group.rules.answers_within);
         let Some(within) = within else {
             let write = |(_, at, device): &(bool, Position, Arc<Device>)| {
                 record.at(*at).write(&*device.engine).err().map(|error| (*at, error))

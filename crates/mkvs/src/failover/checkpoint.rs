@@ -6,63 +6,32 @@
 //! watermark down, and then lets go of the tombstones below: so a device that has let go of one finds every other
 //! that was here then with a watermark above it, or knows it for an older copy of itself.
 
-use crate::filter::hash_of;
-use crate::matrix::Shared;
+use crate::failover::Failover;
+use crate::keyspace::intent::{Intent, Lost};
 use crate::membership::record::MembershipRecord;
-use coreplane_engine::{Batch, Error, Remedy, Result};
+use coreplane_engine::{Error, Remedy, Result};
 use coreplane_pmem::mutant;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Sequences below this are taken.
 const SEQUENCE_MAX: u64 = 1 << 61;
 
-/// Sequences after which somebody looks how full a filter is.
-const FILTERS: u64 = 1 << 10;
-
 /// Sequences between checkpoints.
-pub(crate) const CHECKPOINT: u64 = 1 << 20;
+pub(super) const CHECKPOINT: u64 = 1 << 20;
 
 /// True for the first that comes to a stretch of sequences: a write may draw several, so that nobody may
 /// see its first.
 #[inline]
-fn is_next(last: &AtomicU64, stretch: u64) -> bool {
+pub(crate) fn is_next(last: &AtomicU64, stretch: u64) -> bool {
     stretch > last.load(Ordering::Relaxed) && last.fetch_max(stretch, Ordering::Relaxed) < stretch
 }
 
 /// Tombstones that devices keep before one without space is relieved of them.
 const FULL: u64 = 1 << 10;
 
-impl Shared {
-    /// Looks after what grows with writes, now and then: the filter of the key's group, and the
-    /// watermark.
+impl Failover {
     #[inline]
-    pub(crate) fn look_after(&self, hash: u64, sequence: u64) {
-        let group = self.group_of(hash);
-        if is_next(&group.looked_at, sequence / FILTERS) {
-            self.look_after_filter(group);
-        }
-        self.look_after_watermark(sequence);
-    }
-
-    /// The same after a batch, of whose sequences only some are seen here.
-    pub(crate) fn look_after_all(&self, batch: &Batch, sequence: u64) {
-        let mut keys: BTreeMap<u16, u64> = BTreeMap::new();
-        for change in batch.changes() {
-            *keys.entry(self.group_of(hash_of(change.key())).number).or_default() += 1;
-        }
-        for (number, keys) in keys {
-            let group = &self.groups[usize::from(number)];
-            let before = group.batched.fetch_add(keys, Ordering::Relaxed);
-            if before / FILTERS != (before + keys) / FILTERS {
-                self.look_after_filter(group);
-            }
-        }
-        self.look_after_watermark(sequence);
-    }
-
-    #[inline]
-    fn look_after_watermark(&self, sequence: u64) {
+    pub(crate) fn look_after_watermark(&self, sequence: u64) {
         let is_due = is_next(&self.marked_at, sequence / CHECKPOINT);
         if is_due && self.marking.try_lock().is_some() {
             // Without it, more is compared after a crash.
@@ -73,7 +42,7 @@ impl Shared {
     /// After an error for want of space: devices let go of their tombstones, if they are many, or
     /// what has failed `is_vital`; true if they have. For whoever has no key lock.
     pub(crate) fn make_space(&self, error: &Error, is_vital: bool) -> bool {
-        let kept = self.in_flight.tombstones();
+        let kept = self.keyspace.in_flight.tombstones();
         error.remedy() == Remedy::FreeSpace
             && kept >= if is_vital { 1 } else { FULL }
             && self.checkpoint(false).unwrap_or(false)
@@ -85,22 +54,23 @@ impl Shared {
         // One at a time: one that began later would raise it over what another waits for.
         let _marking = self.marking.lock();
         self.drop_old_intents();
-        let (newest, kept) = (self.sequence.load(Ordering::Acquire), self.in_flight.tombstones());
+        let (newest, kept) =
+            (self.keyspace.sequence.load(Ordering::Acquire), self.keyspace.in_flight.tombstones());
         let epoch = self.membership.now().epoch;
         // Who is given an older one from here on lowers it first.
         self.watermark.fetch_max(newest, Ordering::AcqRel);
         // Whoever had drawn a sequence by then has made its entry when the key locks have gone round.
-        self.in_flight.wait_for_key_locks();
-        let members = || self.groups.iter().flat_map(|group| group.of(group.members()));
+        self.keyspace.in_flight.wait_for_key_locks();
+        let members = || self.keyspace.groups.iter().flat_map(|group| group.of(group.members()));
         if !is_patient && members().any(|device| device.is_behind()) {
             return Ok(false);
         }
         if !mutant!("mkvs.checkpoint.undrained") {
             members().for_each(|device| device.drain());
         }
-        if self.relaxed.is_behind() {
+        if self.keyspace.relaxed.is_behind() {
             // What is not durable on a member may be missing there after a crash.
-            self.sync()?;
+            self.keyspace.sync()?;
         }
         let mut record = self.membership.lock();
         if record.epoch != epoch {
@@ -108,7 +78,7 @@ impl Shared {
             return Ok(false);
         }
         // Below what not everybody may have, which is compared when the matrix is opened.
-        let doubts = self.in_flight.indeterminate();
+        let doubts = self.keyspace.in_flight.indeterminate();
         let doubt = doubts.iter().map(|(_, doubt, _)| doubt.sequence).min();
         let unsure = doubt.into_iter().chain(self.intents.least()).min();
         let sure = unsure.map_or(newest, |unsure| newest.min(unsure.saturating_sub(1)));
@@ -119,7 +89,7 @@ impl Shared {
         drop(record);
         // All records first: where a device has let tombstones go, every record that is found says so.
         self.let_tombstones_go(&held)?;
-        self.in_flight.let_tombstones_go(kept);
+        self.keyspace.in_flight.let_tombstones_go(kept);
         Ok(true)
     }
 
@@ -128,7 +98,7 @@ impl Shared {
         let needed =
             if mutant!("mkvs.checkpoint.tombstones") { u64::MAX } else { record.watermark };
         let held = record.held.min(needed);
-        for group in self.groups.iter() {
+        for group in self.keyspace.groups.iter() {
             for device in group.of(group.members()) {
                 device.engine.hold_tombstones(held)?;
             }
@@ -164,12 +134,7 @@ impl Shared {
     /// Keeps tombstones for the caller, after a restart too, and those that the matrix needs itself.
     pub(crate) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
         let _marking = self.marking.lock();
-        let mut record = self.membership.lock();
-        let before = record.clone();
-        record.held = sequence;
-        self.commit(&mut record, &before)?;
-        let held = record.clone();
-        drop(record);
+        let held = self.change(|record| record.held = sequence)?.clone();
         self.let_tombstones_go(&held)
     }
 
@@ -183,7 +148,30 @@ impl Shared {
             record.is_relaxed = true;
             self.commit(&mut record, &before)?;
         }
-        self.relaxed.note();
+        self.keyspace.relaxed.note();
         Ok(())
+    }
+
+    /// Deletes those of some lost intents whose batches are over; all, if they are taken back by now.
+    pub(crate) fn drop_lost(&self, lost: &[Lost], are_taken_back: bool) {
+        for lost in lost.iter().filter(|lost| lost.is_over || are_taken_back) {
+            if self.is_dropped(lost) {
+                self.intents.find(lost.number);
+            }
+        }
+    }
+
+    /// Deletes intents whose batches are over, if nobody else does.
+    fn drop_old_intents(&self) {
+        if let Some(_alone) = self.intents.seeing_to.try_lock() {
+            self.drop_lost(&self.intents.lost(), false);
+        }
+    }
+
+    fn is_dropped(&self, Lost { number, group, .. }: &Lost) -> bool {
+        let (number, group) = (*number, &self.keyspace.groups[usize::from(*group)]);
+        group.of(group.followers()).all(|device| {
+            Intent::drop(&*device.engine, number).is_ok() || group.drop_member(device).is_ok()
+        })
     }
 }

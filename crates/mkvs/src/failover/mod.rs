@@ -1,4 +1,94 @@
 //! Changes of the membership while the matrix is open, and how far the stable watermark is raised.
 
+pub(crate) mod assembly;
 pub(crate) mod change;
 pub(crate) mod checkpoint;
+pub(crate) mod departure;
+
+use crate::keyspace::Keyspace;
+use crate::keyspace::intent::Intents;
+use crate::membership::Membership;
+use crate::membership::loss::Loss;
+use crate::membership::lost_ranges::{LostRange, just};
+use crate::membership::record::MembershipRecord;
+use crate::shape::position::Position;
+use checkpoint::CHECKPOINT;
+use coreplane_engine::Result;
+use departure::Departure;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Who belongs to an open matrix, and up to where all of them have all.
+pub(crate) struct Failover {
+    pub(crate) keyspace: Arc<Keyspace>,
+    pub(crate) membership: Membership,
+    pub(crate) intents: Intents,
+    /// The stable watermark of the record, or what it is just being raised to.
+    pub(crate) watermark: AtomicU64,
+    /// Held by whoever raises it.
+    marking: Mutex<()>,
+    /// The stretch of sequences in which it was last raised for its length.
+    marked_at: AtomicU64,
+    /// Places whose devices could not be opened, and why.
+    pub(crate) damaged: Mutex<Vec<(Position, String)>>,
+    /// Devices that went since it was opened.
+    pub(crate) departures: Mutex<Vec<Departure>>,
+    /// What may have been lost when it was opened.
+    pub(crate) losses: Mutex<Vec<Loss>>,
+}
+
+impl Failover {
+    pub(crate) fn new(keyspace: Arc<Keyspace>, record: MembershipRecord) -> Self {
+        let newest = keyspace.sequence.load(Ordering::Relaxed);
+        Self {
+            keyspace,
+            intents: Intents::new(),
+            watermark: AtomicU64::new(record.watermark),
+            membership: Membership::new(record),
+            marking: Mutex::new(()),
+            marked_at: AtomicU64::new(newest / CHECKPOINT),
+            damaged: Mutex::default(),
+            departures: Mutex::default(),
+            losses: Mutex::default(),
+        }
+    }
+
+    /// A key was written, or found to have been: it is no lost range by itself.
+    #[cold]
+    pub(crate) fn forget_lost_key(&self, group: u16, key: &[u8]) {
+        if self.keyspace.lost_ranges.forget_key(group, key) {
+            // Durably with the next record; until then it is found to be so again.
+            self.membership.lock().lost_ranges.retain(|it| it.key() != Some((group, key)));
+        }
+    }
+
+    /// The record of a key is about to be written anew with a later sequence. If nobody knows that what it
+    /// has by now is what was written last, reads fail up to that sequence: durably so, when it returns.
+    ///
+    /// # Errors
+    /// If the record cannot be written, or is full.
+    pub(crate) fn keep_lost_range(
+        &self,
+        (group, key): (u16, &[u8]),
+        known: u64,
+        sequence: u64,
+    ) -> Result<()> {
+        if self.keyspace.lost_ranges.since(group, key).is_none_or(|since| known > since) {
+            return Ok(());
+        }
+        let mut it = LostRange::new(group, just(key));
+        it.end(sequence);
+        let mut record = self.membership.lock();
+        let before = record.clone();
+        record.lost_ranges.retain(|other| other.key() != it.key());
+        let taken = record.take_lost_ranges(std::slice::from_ref(&it));
+        if taken.is_err() {
+            record.clone_from(&before);
+        }
+        taken?;
+        self.commit(&mut record, &before)?;
+        self.keyspace.lost_ranges.renew(&it);
+        Ok(())
+    }
+}

@@ -24,7 +24,7 @@ use crate::membership::states::Moment;
 use crate::shape::order::{Order, numbers};
 use crate::shape::position::Devices;
 use coreplane_engine::{Completion, Error, WriteOptions};
-use coreplane_pmem::epoch::pin_in;
+use coreplane_pmem::epoch::{Calls, Guard};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -59,12 +59,18 @@ impl Group {
     /// A key is about to be put the fast way: what will be looked at is asked for.
     #[inline]
     pub(crate) fn prefetch_fast(&self, hash: u64, key: &[u8]) {
-        self.prefetch(key);
-        let now = self.states.now();
-        let awaited = self.awaited(hash, now.members(), now.primary());
-        numbers(now.members() & !awaited).filter_map(|at| self.at(at)).for_each(|it| it.prepare());
+        // Looked at first, and cheap to ask for.
         self.in_flight.prefetch(hash);
         self.prefetch_filter(hash);
+        let now = self.states.now();
+        let awaited = self.awaited(hash, now.members(), now.primary());
+        for device in numbers(now.members()).filter_map(|number| self.at(number)) {
+            if awaited & 1 << device.number != 0 {
+                device.engine.prefetch(key);
+            } else {
+                device.prepare();
+            }
+        }
     }
 
     /// The devices that a put of a key waits for.
@@ -78,6 +84,11 @@ impl Group {
                 order.awaited().iter().fold(0, |set, number| set | 1 << number)
             }
         }
+    }
+
+    #[inline(always)]
+    fn each_of(&self, devices: Devices, each: impl FnMut(&Arc<Device>)) {
+        numbers(devices).filter_map(|number| self.at(number)).for_each(each);
     }
 
     /// True if a key that is about to be put seems not to be there.
@@ -111,6 +122,7 @@ impl Group {
         hash: u64,
         (key, value): (&[u8], &[u8]),
         options: &WriteOptions,
+        guard: &Guard<Calls>,
     ) -> Option<(u64, bool)> {
         let now = self.states.now();
         let members = now.members();
@@ -124,17 +136,16 @@ impl Group {
             // Locks are taken from the greatest number down, the primary's first.
             return None;
         }
+        self.each_of(awaited, |device| device.engine.prefetch_to_write(key, value.len()));
         let mut others = numbers(members & !awaited).filter_map(|number| self.at(number));
         let first = others.next();
-        let waited_for = numbers(awaited).filter_map(|number| self.at(number));
-        waited_for.for_each(|device| device.engine.prefetch_to_write(key, value.len()));
-        let (guard, sequence) = (pin_in(), self.draw(None));
+        let sequence = self.draw(None);
         let options =
             WriteOptions { sequence: Some(sequence), completion: Completion::Wait, ..*options };
         let decided = Decided { key, put: Some((value, options.expires_at)) };
         let decision = Decision { hash, decided, options: &options };
         let place =
-            first.map(|it| it.reserve(self, &decision, &guard).ok_or(())).transpose().ok()?;
+            first.map(|it| it.reserve(self, &decision, guard).ok_or(())).transpose().ok()?;
         let way = first.zip(place.as_ref()).map(|(first, place)| first.way_to(place.end()));
         let entry = Entry::fast((hash, sequence), (asked, awaited), members);
         let number = self.in_flight.begin_fast(entry, way)?;
@@ -142,6 +153,10 @@ impl Group {
         // Counted first, as in any change of the group.
         let mut change = self.seems_new(hash).then(|| self.filter.change());
         let counted = change.as_ref().map(|change| change.insert(hash));
+        if awaited != 1 << asked && !PUTS_NEW.get() {
+            // By now what was asked for is here, and leads to what will be replaced on each device.
+            self.each_of(awaited, |device| device.engine.prefetch_replaced(key));
+        }
         let mut copies = Copies::default();
         let (is_made, replaced) = match awaited == 1 << asked {
             true => put_alone(device, &decision, &mut copies),

@@ -23,6 +23,7 @@ mod fast_put;
 mod fence;
 mod followers;
 pub(crate) mod hedge;
+pub(crate) mod item;
 pub(crate) mod list;
 mod read;
 mod remote_call;
@@ -45,6 +46,7 @@ use crate::shape::prototype::{Paths, Prototype};
 use crate::stats::counters::Asked;
 use coreplane_engine::{Completion, Error, Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::spin::Backoff;
+use crossbeam_utils::CachePadded;
 use rollback::taken_back;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -85,7 +87,7 @@ pub(crate) struct Group {
     pub(crate) looked_at: AtomicU64,
     pub(crate) batched: AtomicU64,
     pub(crate) in_flight: Arc<InFlight>,
-    pub(crate) sequence: Arc<AtomicU64>,
+    pub(crate) sequence: Arc<CachePadded<AtomicU64>>,
     pub(crate) rules: Rules,
     pub(crate) watch: Watch,
     demote: Demote,
@@ -109,7 +111,7 @@ pub(crate) struct Parts {
     pub(crate) primary: u8,
     pub(crate) filter: Filter,
     pub(crate) in_flight: Arc<InFlight>,
-    pub(crate) sequence: Arc<AtomicU64>,
+    pub(crate) sequence: Arc<CachePadded<AtomicU64>>,
     pub(crate) rules: Rules,
     pub(crate) demote: Demote,
     pub(crate) renew: Renew,

@@ -19,14 +19,16 @@ impl InFlight {
     /// Waits for the key lock to write the keys of a stripe.
     #[inline]
     pub(crate) fn lock_key(&self, stripe: usize) -> KeyLock<'_> {
+        self.try_lock_key(stripe).unwrap_or_else(|| self.stripes[stripe].wait_for_turn())
+    }
+
+    /// Takes the key lock of a stripe unless somebody has it, or waits for it for long.
+    #[inline]
+    pub(crate) fn try_lock_key(&self, stripe: usize) -> Option<KeyLock<'_>> {
         let stripe = &self.stripes[stripe];
         // Missed once it does no harm.
-        if stripe.overdue.load(Ordering::Relaxed) == 0
-            && let Some(turn) = stripe.sequencer.try_lock()
-        {
-            return turn;
-        }
-        stripe.wait_for_turn()
+        let is_overdue = stripe.overdue.load(Ordering::Relaxed) > 0;
+        if is_overdue { None } else { stripe.sequencer.try_lock() }
     }
 }
 

@@ -4,7 +4,7 @@
 //! of each device's engine, which makes all of it or none, and readers go to one device until all
 //! that the write waits for have it.
 //!
-//! Over several groups it is first written down as a whole ([`intent`](crate::matrix::intent)); then made in
+//! Over several groups it is first written down as a whole ([`intent`](crate::keyspace::intent)); then made in
 //! each; then the intent is deleted. Meanwhile readers of its keys wait, so that nobody sees a part.
 
 use crate::device::decision::Decided;
@@ -13,9 +13,9 @@ use crate::filter::hash_of;
 use crate::group::rollback::taken_back;
 use crate::group::{Group, NotMade};
 use crate::in_flight::Old;
-use crate::in_flight::{Entry, InFlight, KeyLock, Torn};
-use crate::matrix::Shared;
-use crate::matrix::intent::{Intent, Lost, Step as Planned};
+use crate::in_flight::{Entry, KeyLock, Torn};
+use crate::keyspace::intent::{Intent, Lost, Step as Planned};
+use crate::matrix::Writes;
 use crate::membership::states::Moment;
 use crate::shape::order::Order;
 use crate::shape::position::Devices;
@@ -65,21 +65,21 @@ impl Share<'_> {
     }
 }
 
-impl Shared {
+impl Writes {
     /// Makes all changes of a batch or none; durable when it returns.
     ///
     /// # Errors
     /// As a write of each, and [`Error::BatchTooLarge`].
     pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
-        self.check_writable()?;
+        self.keyspace.check_writable()?;
         self.check_batch(batch)?;
-        if self.relaxed.is_first(options) {
-            self.note_relaxed()?;
+        if self.keyspace.relaxed.is_first(options) {
+            self.failover.note_relaxed()?;
         }
         let mut applied = self.apply_in_turn(batch, options);
         // Without the key locks, for which it waits.
         if let Err(error) = &applied
-            && self.make_space(error, options.is_vital)
+            && self.failover.make_space(error, options.is_vital)
         {
             applied = self.apply_in_turn(batch, options);
         }
@@ -94,17 +94,18 @@ impl Shared {
         changes.extend(batch.changes().iter().map(|change| (change.key(), change)));
         let _turns = self.turns_to_write(&changes);
         let given = options.sequence;
-        self.make_way_for(given)?;
+        self.failover.make_way_for(given)?;
         // Before anything is looked at, as the filters want it.
-        let counting: Vec<_> = self.groups.iter().map(|group| group.filter.change()).collect();
-        self.check_writable()?;
+        let counting: Vec<_> =
+            self.keyspace.groups.iter().map(|group| group.filter.change()).collect();
+        self.keyspace.check_writable()?;
         loop {
             // Within the key locks, so that it is above all that was written to these keys; anew each
             // time, since what was taken back is newer than what was tried.
-            let sequence = self.groups[0].draw(given);
+            let sequence = self.keyspace.groups[0].draw(given);
             let options = WriteOptions {
                 sequence: Some(sequence),
-                durability: self.relaxed.raised(options),
+                durability: self.keyspace.relaxed.raised(options),
                 completion: Completion::Wait,
                 expires_at: None,
                 ..*options
@@ -130,18 +131,18 @@ impl Shared {
                 return Err(if is_made { taken_back(given, error) } else { error });
             }
             let Some(device) = device else { return Err(error) };
-            self.groups[usize::from(group)].go_on_without(&device, error)?;
+            self.keyspace.groups[usize::from(group)].go_on_without(&device, error)?;
         }
     }
 
     /// A batch was made: what it has written is in the groups that its slots move to as well, and counted.
     fn note_made(&self, shares: &[Share<'_>], sequence: u64) {
         self.write_shares_ahead(shares, sequence);
-        self.counters.add(Count::Batches, 1);
+        self.keyspace.counters.add(Count::Batches, 1);
         for step in shares.iter().flat_map(|share| &share.steps) {
             let is_put = matches!(step.change, Change::Put { .. });
-            self.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
-            self.in_flight.keep_tombstones(u64::from(!is_put));
+            self.keyspace.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
+            self.keyspace.in_flight.keep_tombstones(u64::from(!is_put));
         }
     }
 
@@ -149,8 +150,8 @@ impl Shared {
     fn turns_to_write(&self, changes: &BTreeMap<&[u8], &Change>) -> Vec<KeyLock<'_>> {
         let mut backoff = Backoff::new();
         loop {
-            let turns = self.lock_keys(changes.keys().map(|key| hash_of(key)));
-            if !changes.keys().any(|key| self.owners.of(hash_of(key)).is_frozen()) {
+            let turns = self.keyspace.lock_keys(changes.keys().map(|key| hash_of(key)));
+            if !changes.keys().any(|key| self.keyspace.owners.of(hash_of(key)).is_frozen()) {
                 return turns;
             }
             drop(turns);
@@ -161,20 +162,20 @@ impl Shared {
     /// Writes what is in slots that move to the groups that they move to.
     fn write_shares_ahead(&self, shares: &[Share<'_>], sequence: u64) {
         for step in shares.iter().flat_map(|share| &share.steps) {
-            if let Some(to) = self.owners.of(step.hash).to() {
-                self.write_ahead(to, step.hash, &Decided::of(step.change), sequence);
+            if let Some(to) = self.keyspace.owners.of(step.hash).to() {
+                self.keyspace.write_ahead(to, step.hash, &Decided::of(step.change), sequence);
             }
         }
     }
 
     fn check_batch(&self, batch: &Batch) -> Result<()> {
-        let (len, max) = (batch.len(), self.limits.batch_len_max);
+        let (len, max) = (batch.len(), self.keyspace.limits.batch_len_max);
         if len > max {
             return Err(Error::BatchTooLarge { len, max });
         }
         for change in batch.changes() {
-            self.check_key(change.key())?;
-            let max = self.limits.value_len_max;
+            self.keyspace.check_key(change.key())?;
+            let max = self.keyspace.limits.value_len_max;
             if let Change::Put { value, .. } = change
                 && value.len() > max
             {
@@ -182,14 +183,6 @@ impl Shared {
             }
         }
         Ok(())
-    }
-
-    /// The key locks of all these keys, in the order in which everybody takes them.
-    pub(crate) fn lock_keys(&self, hashes: impl Iterator<Item = u64>) -> Vec<KeyLock<'_>> {
-        let mut stripes: Vec<usize> = hashes.map(InFlight::stripe_of).collect();
-        stripes.sort_unstable();
-        stripes.dedup();
-        stripes.into_iter().map(|stripe| self.in_flight.lock_key(stripe)).collect()
     }
 
     /// What is to be done in each group, in sight of what is there. What is deleted and not there
@@ -204,13 +197,13 @@ impl Shared {
             let hash = hash_of(key);
             let (mut old, mut newest) = (None, None);
             // It may be written anew, with a checksum of its own.
-            self.find_sound(hash, key, &mut |record: Record<'_>| {
+            self.keyspace.find_sound(hash, key, &mut |record: Record<'_>| {
                 old = Some((record.value.to_vec(), record.expires_at));
                 newest = Some(record.sequence);
             })?;
             let is_idle = match given {
                 Some(given) if newest.is_none() => {
-                    self.is_outdated(self.group_of(hash), key, given)?
+                    self.keyspace.is_outdated(self.keyspace.group_of(hash), key, given)?
                 }
                 Some(given) => newest >= Some(given),
                 None => old.is_none() && matches!(change, Change::Delete { .. }),
@@ -219,14 +212,14 @@ impl Shared {
                 continue;
             }
             let step = Step { change, hash, old };
-            by_group.entry(self.group_of(hash).number).or_default().push(step);
+            by_group.entry(self.keyspace.group_of(hash).number).or_default().push(step);
         }
         let share = |(number, steps): (u16, Vec<Step<'b>>)| {
             let mut batch = Batch::new();
             for step in &steps {
                 batch.push(step.change.clone());
             }
-            let group = &self.groups[usize::from(number)];
+            let group = &self.keyspace.groups[usize::from(number)];
             Share { group, steps, batch: Arc::new(batch), order: None, made: 0, then: None }
         };
         Ok(by_group.into_iter().map(share).collect())
@@ -242,16 +235,16 @@ impl Shared {
         let sequence = options.sequence.unwrap_or_default();
         let is_held = shares.len() > 1;
         shares.iter_mut().try_for_each(Share::choose_devices)?;
-        let _holding = is_held.then(|| self.in_flight.hold());
+        let _holding = is_held.then(|| self.keyspace.in_flight.hold());
         for share in shares.iter() {
             let asked = share.order.as_ref().map_or(0, Order::asked);
             for step in &share.steps {
-                self.in_flight.begin(Entry::new(step.hash, sequence, asked, is_held));
+                self.keyspace.in_flight.begin(Entry::new(step.hash, sequence, asked, is_held));
             }
         }
-        let _publishing = self.isolation.begin();
+        let _publishing = self.keyspace.isolation.begin();
         // Drawn now, within the key locks: whatever is written to these keys later is newer.
-        let undone = self.groups[0].draw(None);
+        let undone = self.keyspace.groups[0].draw(None);
         let intent = is_held.then(|| self.write_intent(shares, (sequence, undone))).transpose();
         let (intent, failed) = match intent {
             Ok(intent) => {
@@ -283,12 +276,12 @@ impl Shared {
         if let Some(number) = intent.filter(|_| taken_back.is_err()) {
             // The scrub takes it back, or whoever opens the matrix.
             let group = shares[0].group.number;
-            self.intents.lose(Lost { number, group, least, is_over: false });
+            self.failover.intents.lose(Lost { number, group, least, is_over: false });
         } else if let Some(number) = intent {
             is_dropped = self.drop_intent(&shares[0], number, least);
         }
         if failed.is_some() {
-            self.in_flight.count_taken_back();
+            self.keyspace.in_flight.count_taken_back();
             let is_torn = taken_back.is_err();
             for share in shares.iter() {
                 let (made, asked) = (share.made, share.order.as_ref().map_or(0, Order::asked));
@@ -329,8 +322,8 @@ impl Shared {
     /// It is seen.
     fn release(&self, share: &Share<'_>, sequence: u64) {
         for step in &share.steps {
-            self.in_flight.let_go(step.hash);
-            self.in_flight.done(step.hash, sequence, share.made, share.group.followers());
+            self.keyspace.in_flight.let_go(step.hash);
+            self.keyspace.in_flight.done(step.hash, sequence, share.made, share.group.followers());
         }
     }
 
@@ -368,7 +361,7 @@ impl Shared {
                 })
             })?;
             for step in &share.steps {
-                self.give_anew_after_refusal(step.hash, step.change.key());
+                self.keyspace.give_anew_after_refusal(step.hash, step.change.key());
             }
         }
         Ok(())
@@ -381,7 +374,7 @@ impl Shared {
         (made, undone): (u64, u64),
     ) -> std::result::Result<u32, Failed> {
         let group = shares[0].group;
-        let number = self.intents.take().map_err(|error| (group.number, None, error))?;
+        let number = self.failover.intents.take().map_err(|error| (group.number, None, error))?;
         let steps = shares.iter().flat_map(|share| &share.steps);
         let plan = |step: &Step<'_>| Planned { change: step.change.clone(), old: step.old.clone() };
         let intent = Intent { made, undone, steps: steps.map(plan).collect() };
@@ -402,9 +395,14 @@ impl Shared {
                 });
                 let (at, least) = (group.number, made.min(undone));
                 match dropped {
-                    Ok(()) => self.intents.give_back(number),
+                    Ok(()) => self.failover.intents.give_back(number),
                     Err(_) => {
-                        self.intents.lose(Lost { number, group: at, least, is_over: false });
+                        self.failover.intents.lose(Lost {
+                            number,
+                            group: at,
+                            least,
+                            is_over: false,
+                        });
                     }
                 }
                 return Err((group.number, Some(Arc::clone(device)), error));
@@ -433,10 +431,10 @@ impl Shared {
             }
         }
         match is_dropped {
-            Ok(()) => self.intents.give_back(number),
+            Ok(()) => self.failover.intents.give_back(number),
             Err(_) => {
                 let group = share.group.number;
-                self.intents.lose(Lost { number, group, least, is_over: true });
+                self.failover.intents.lose(Lost { number, group, least, is_over: true });
             }
         }
         is_dropped

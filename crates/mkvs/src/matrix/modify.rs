@@ -1,6 +1,6 @@
 //! Writes that the caller decides in sight of the record.
 
-use super::Shared;
+use super::Writes;
 use crate::device::decision::{Decided, Write};
 use coreplane_engine::{Engine, Mutation, Outcome, Record, Result, UnixMillis, WriteOptions};
 use std::any::Any;
@@ -41,7 +41,7 @@ impl Write for Modified<'_, '_> {
     }
 }
 
-impl Shared {
+impl Writes {
     pub(crate) fn modify(
         &self,
         key: &[u8],

@@ -2,13 +2,14 @@
 
 use crate::filter::hash_of;
 use crate::in_flight::InFlight;
-use crate::matrix::Shared;
+use crate::matrix::Writes;
 use crate::matrix::condition::If;
 use crate::stats::counters::Count;
 use coreplane_engine::{Outcome, Result, Ticket, WriteOptions, Written};
+use coreplane_pmem::epoch::pin_in;
 use std::sync::atomic::Ordering;
 
-impl Shared {
+impl Writes {
     /// Puts a value, whatever was there.
     ///
     /// # Errors
@@ -28,29 +29,42 @@ impl Shared {
     // Inlined, so that nothing of it goes through memory behind the fence.
     #[inline(always)]
     fn put_fast(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Option<(u64, bool)> {
-        let is_usual = !self.relaxed.is_asked(options) && !self.relaxed.is_first(options);
+        let keyspace = &*self.keyspace;
+        let is_usual = !keyspace.relaxed.is_asked(options) && !keyspace.relaxed.is_first(options);
         if options.sequence.is_some() || !is_usual {
             return None;
         }
         let hash = hash_of(key);
-        let group = self.group_of(hash);
-        if !group.puts_fast() || self.check_key(key).is_err() {
+        let group = keyspace.group_of(hash);
+        if !group.puts_fast() || keyspace.check_key(key).is_err() {
             return None;
         }
+        // Once for all that is called, but not while it waits for long: a device that leaves waits for it.
+        let mut guard = pin_in();
         group.prefetch_fast(hash, key);
-        let turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
+        let stripe = InFlight::stripe_of(hash);
+        let turn = match keyspace.in_flight.try_lock_key(stripe) {
+            Some(turn) => turn,
+            None => {
+                drop(guard);
+                let turn = keyspace.in_flight.lock_key(stripe);
+                guard = pin_in();
+                turn
+            }
+        };
         // Whoever closes goes round the key locks: what is made in one that comes after is not made.
-        let route = self.owners.of(hash);
-        if self.closed.load(Ordering::Acquire) || route.is_frozen() || route.to().is_some() {
+        let route = keyspace.owners.of(hash);
+        if keyspace.closed.load(Ordering::Acquire) || route.is_frozen() || route.to().is_some() {
             return None;
         }
-        let group = &self.groups[route.owner()];
-        let (sequence, replaced) = group.put_fast(hash, (key, value), options)?;
-        if self.lost_ranges.is_any() {
-            self.forget_lost_key(route.owner() as u16, key);
+        let group = &keyspace.groups[route.owner()];
+        let (sequence, replaced) = group.put_fast(hash, (key, value), options, &guard)?;
+        drop(guard);
+        if keyspace.lost_ranges.is_any() {
+            self.failover.forget_lost_key(route.owner() as u16, key);
         }
         drop(turn);
-        self.counters.add(Count::Puts, 1);
+        keyspace.counters.add(Count::Puts, 1);
         self.look_after(hash, sequence);
         Some((sequence, replaced))
     }

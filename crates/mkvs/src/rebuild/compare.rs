@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::in_flight::InFlight;
-use crate::matrix::Shared;
+use crate::keyspace::Keyspace;
 use crate::shape::position::is_reserved;
 use coreplane_engine::{Engine, Record, Result, UnixMillis, Visibility};
 use std::collections::HashMap;
@@ -46,7 +46,7 @@ struct KeyOnMembers {
 
 /// Goes through the keys of a group on one of its members.
 struct Look<'a> {
-    shared: &'a Shared,
+    keyspace: &'a Keyspace,
     group: &'a Group,
     lasting: UnixMillis,
 }
@@ -60,7 +60,7 @@ impl Look<'_> {
                 let Some(record) = entry.record.filter(|it| self.lasts(it)) else { return };
                 let hash = hash_of(entry.key);
                 // What is on its way to another group, or has left, is not on every member.
-                if !is_reserved(entry.key) && self.shared.is_of(self.group.number, hash) {
+                if !is_reserved(entry.key) && self.keyspace.is_of(self.group.number, hash) {
                     show(entry.key, hash, mark_of(&record));
                 }
             })?;
@@ -124,8 +124,8 @@ impl Look<'_> {
     /// made what it was given.
     fn differing(&self, key: &[u8]) -> Result<Option<String>> {
         let hash = hash_of(key);
-        let _turn = self.shared.in_flight.lock_key(InFlight::stripe_of(hash));
-        if !self.shared.is_of(self.group.number, hash) {
+        let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
+        if !self.keyspace.is_of(self.group.number, hash) {
             return Ok(None);
         }
         let mut found = Vec::new();
@@ -156,32 +156,30 @@ fn bucket_of(hash: u64, count: usize) -> usize {
     (hash >> 40) as usize & (count - 1)
 }
 
-impl Shared {
-    /// How the members of a group differ, if they do, whoever writes meanwhile.
-    ///
-    /// # Errors
-    /// As the devices.
-    pub(crate) fn difference(&self, group: &Group) -> Result<Option<String>> {
-        let members: Vec<Arc<Device>> = group.of(group.members()).map(Arc::clone).collect();
-        if members.len() < 2 {
-            return Ok(None);
-        }
-        let lasting = UnixMillis(self.clock.now().0 + HOUR_MS);
-        let look = Look { shared: self, group, lasting };
-        let Some(buckets) = look.buckets(&members)? else { return Ok(None) };
-        let (mut count, mut first) = (0_u64, None);
-        for key in look.suspects(&members, &buckets)? {
-            if let Some(how) = look.differing(&key)? {
-                count += 1;
-                first.get_or_insert((key, how));
-            }
-        }
-        Ok(first.map(|(key, how)| {
-            let shown = key[..key.len().min(SHOWN)].escape_ascii();
-            format!(
-                "members of group {} differ in {count} keys, as in \"{shown}\": {how}",
-                group.number
-            )
-        }))
+/// How the members of a group differ, if they do, whoever writes meanwhile.
+///
+/// # Errors
+/// As the devices.
+pub(crate) fn difference(keyspace: &Keyspace, group: &Group) -> Result<Option<String>> {
+    let members: Vec<Arc<Device>> = group.of(group.members()).map(Arc::clone).collect();
+    if members.len() < 2 {
+        return Ok(None);
     }
+    let lasting = UnixMillis(keyspace.clock.now().0 + HOUR_MS);
+    let look = Look { keyspace, group, lasting };
+    let Some(buckets) = look.buckets(&members)? else { return Ok(None) };
+    let (mut count, mut first) = (0_u64, None);
+    for key in look.suspects(&members, &buckets)? {
+        if let Some(how) = look.differing(&key)? {
+            count += 1;
+            first.get_or_insert((key, how));
+        }
+    }
+    Ok(first.map(|(key, how)| {
+        let shown = key[..key.len().min(SHOWN)].escape_ascii();
+        format!(
+            "members of group {} differ in {count} keys, as in \"{shown}\": {how}",
+            group.number
+        )
+    }))
 }

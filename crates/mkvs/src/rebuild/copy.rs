@@ -7,13 +7,12 @@
 use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::group::Group;
-use crate::matrix::Shared;
+use crate::group::item::Item;
 use crate::membership::lost_ranges::just;
+use crate::rebuild::Rebuild;
 use crate::rebuild::scrub::Scrubbed;
 use crate::shape::position::is_reserved;
-use coreplane_engine::{
-    DamagedKey, Engine, Error, KeyRange, Outcome, Result, UnixMillis, WriteOptions,
-};
+use coreplane_engine::{DamagedKey, Engine, Error, KeyRange, Result};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,13 +44,6 @@ pub struct Copied {
     /// fail from then on, whichever device is asked, until they are written again, or the loss is accepted when
     /// the matrix is opened. Of a long key whose rest is damaged this is what it begins with.
     pub lost: Vec<Vec<u8>>,
-}
-
-/// A record, or a tombstone.
-pub(crate) struct Item {
-    pub(crate) key: Vec<u8>,
-    pub(crate) put: Option<(Vec<u8>, Option<UnixMillis>)>,
-    pub(crate) sequence: u64,
 }
 
 /// Keeps count, and to a speed.
@@ -137,7 +129,7 @@ fn hurt_of(engine: &dyn Engine, error: Error) -> Result<Vec<DamagedKey>> {
     Ok(hurt)
 }
 
-impl Shared {
+impl Rebuild {
     /// Shows everything that a group has to `give`: records first, then tombstones. An iteration holds
     /// nothing against its checksum, so that each record is: what is damaged must not reach anybody as
     /// sound, with a checksum of its own. What no device has sound is not given, and named by the
@@ -224,7 +216,7 @@ impl Shared {
     fn tombstones_of(&self, group: &Group) -> Result<Vec<Item>> {
         let mut gone = Vec::new();
         // Of one that can show all of them.
-        self.read_through(group, &mut |device| {
+        self.keyspace.read_through(group, &mut |device| {
             let engine = &device.engine;
             loop {
                 gone.clear();
@@ -288,7 +280,7 @@ impl Shared {
             }
             return Ok(());
         }
-        match self.item_of(group, key)? {
+        match group.item_of(key)? {
             Some(item) => give(&item),
             // It was deleted meanwhile, and whoever is filled was told.
             None => Ok(()),
@@ -301,7 +293,7 @@ impl Shared {
         if self.interrupted.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        self.check_writable()
+        self.keyspace.check_writable()
     }
 
     pub(crate) fn give_each(
@@ -325,20 +317,5 @@ impl Shared {
             pace.keep();
         }
         Ok(())
-    }
-}
-
-impl Item {
-    /// Makes it on an engine, unless that has something newer.
-    pub(crate) fn give_to(&self, engine: &dyn Engine) -> Result<Outcome> {
-        let sequence = Some(self.sequence);
-        let options = WriteOptions { sequence, ..WriteOptions::default() };
-        match &self.put {
-            Some((value, expires_at)) => {
-                let options = WriteOptions { expires_at: *expires_at, ..options };
-                engine.put(&self.key, value, &options)
-            }
-            None => engine.delete(&self.key, &options),
-        }
     }
 }

@@ -16,9 +16,9 @@
 use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::filter::CAPACITY_MIN;
-use crate::filter::{FilterError, Rebuild, hash_of};
+use crate::filter::{FilterError, Rebuild, ResizeThread, hash_of};
 use crate::group::Group;
-use crate::matrix::Shared;
+use crate::keyspace::Keyspace;
 use crate::rebuild::scrub::show_sure;
 use crate::shape::position::is_reserved;
 use crate::stats::counters::Count;
@@ -63,19 +63,45 @@ fn least_room(device: &Device) -> u64 {
     (bytes / BYTES_A_KEY).clamp(CAPACITY_MIN, AT_FIRST_MAX)
 }
 
-fn run(matrix: &Weak<Shared>) {
-    while let Some(shared) = matrix.upgrade().filter(|it| !it.closed.load(Ordering::SeqCst)) {
-        if shared.filter_resize.take_request() {
-            shared.resize_filters();
+/// The filters of an open matrix: filled, made anew with more room, and kept at a close.
+pub(crate) struct Filters {
+    /// Itself, for the thread.
+    weak: Weak<Self>,
+    pub(super) keyspace: Arc<Keyspace>,
+    thread: ResizeThread,
+    /// Filters of so many keys are kept at a close.
+    pub(super) keeps_from: u64,
+}
+
+fn run(filters: &Weak<Filters>) {
+    while let Some(filters) =
+        filters.upgrade().filter(|it| !it.keyspace.closed.load(Ordering::SeqCst))
+    {
+        if filters.thread.take_request() {
+            filters.resize_filters();
         } else {
             // It must not keep the matrix.
-            drop(shared);
+            drop(filters);
             std::thread::park();
         }
     }
 }
 
-impl Shared {
+impl Filters {
+    pub(crate) fn new(keyspace: &Arc<Keyspace>, keeps_from: u64) -> Arc<Self> {
+        Arc::new_cyclic(|weak| Self {
+            weak: weak.clone(),
+            keyspace: Arc::clone(keyspace),
+            thread: ResizeThread::default(),
+            keeps_from,
+        })
+    }
+
+    /// Ends the thread. The matrix is closed by now.
+    pub(crate) fn stop(&self) {
+        self.thread.stop();
+    }
+
     /// Has the filter of a group grow if it is about to be full; does not wait for it.
     pub(crate) fn look_after_filter(&self, group: &Group) {
         if group.filter.load() > FULL || group.is_to_be_listed.load(Ordering::Relaxed) {
@@ -84,22 +110,22 @@ impl Shared {
     }
 
     fn ask_for_resize(&self) {
-        let matrix = self.weak.clone();
-        self.filter_resize.ask(|| self.closed.load(Ordering::SeqCst), move || run(&matrix));
+        let filters = self.weak.clone();
+        self.thread.ask(|| self.keyspace.closed.load(Ordering::SeqCst), move || run(&filters));
     }
 
     /// Makes all filters that nobody has filled yet, and anew those that are about to be full, until none is.
     fn resize_filters(&self) {
         let is_new = |group: &Group| group.is_to_be_listed.load(Ordering::Acquire);
         let is_due = |group: &&Arc<Group>| is_new(group) || group.filter.load() > FULL;
-        while let Some(group) = self.groups.iter().find(is_due) {
+        while let Some(group) = self.keyspace.groups.iter().find(is_due) {
             let is_growth = !is_new(group);
             if !self.fill_filter(group).unwrap_or(false) {
                 // Until somebody asks again.
                 return;
             }
             group.is_to_be_listed.store(false, Ordering::Release);
-            self.counters.add(Count::Growths, i64::from(is_growth));
+            self.keyspace.counters.add(Count::Growths, i64::from(is_growth));
         }
     }
 
@@ -132,7 +158,7 @@ impl Shared {
     /// As the engine, if there is no memory, and if the matrix is closed meanwhile.
     pub(crate) fn fill_filter(&self, group: &Group) -> Result<bool> {
         // Another thread may be at it.
-        let _alone = self.filter_resize.alone();
+        let _alone = self.thread.alone();
         let (keys, room) = group.ask(|device| Ok((device.engine.len()?, least_room(device))))?;
         self.fill_up_to(group, (2 * keys).max(room), None).map(|filled| filled == Filling::Done)
     }
@@ -141,14 +167,14 @@ impl Shared {
     fn fill_up_to(&self, group: &Group, capacity: u64, most: Option<u64>) -> Result<Filling> {
         for _ in 0..TRIES {
             let rebuild = group.filter.rebuild(capacity).map_err(unusable)?;
-            let taken_back = self.in_flight.taken_back();
+            let taken_back = self.keyspace.in_flight.taken_back();
             let Some(is_listed) = self.list_all(group, &rebuild, most)? else {
                 return Ok(Filling::TooMany);
             };
             // What was deleted when it was listed, and taken back since, is there and was not listed; what
             // may be taken back yet is waited for.
-            self.in_flight.wait_for_key_locks();
-            if self.in_flight.taken_back() != taken_back {
+            self.keyspace.in_flight.wait_for_key_locks();
+            if self.keyspace.in_flight.taken_back() != taken_back {
                 continue;
             }
             // What denies too much is not asked, and what is asked does not deny too much.
@@ -178,7 +204,10 @@ impl Shared {
             }
         };
         let is_enough = || counted.get() > most;
-        match self.read_through(group, &mut |device| self.list(device, &mut add, &is_enough)) {
+        match self
+            .keyspace
+            .read_through(group, &mut |device| self.list(device, &mut add, &is_enough))
+        {
             Err(error) if is_damage(&error) => {}
             read => return read.map(|()| (!is_enough()).then_some(true)),
         }
@@ -202,7 +231,7 @@ impl Shared {
     ) -> Result<()> {
         let mut cursor = 0;
         loop {
-            self.check_writable()?;
+            self.keyspace.check_writable()?;
             cursor = device.engine.iterate(cursor, AT_A_TIME, show)?;
             if cursor == 0 || is_enough() {
                 return Ok(());

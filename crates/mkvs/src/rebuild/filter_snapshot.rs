@@ -12,8 +12,7 @@
 
 use crate::device::Device;
 use crate::group::Group;
-use crate::matrix::Shared;
-use crate::matrix::options::Options;
+use crate::rebuild::filter_resize::Filters;
 use crate::shape::position::RESERVED;
 use coreplane_engine::{Completion, Durability, Engine, Error, Result, WriteOptions};
 use serde::{Deserialize, Serialize};
@@ -167,13 +166,13 @@ fn read(group: &Group, engine: &dyn Engine, epoch: u64) -> Result<bool> {
     Ok(true)
 }
 
-impl Shared {
+impl Filters {
     /// Leaves the filters behind, of what is closed now. If one cannot be, keys are read.
     pub(crate) fn keep_filters(&self, epoch: u64) {
         let worth = |group: &&std::sync::Arc<Group>| group.filter.len() >= self.keeps_from;
         // Of one that lacks keys nothing is kept: what it says is not asked.
         let is_listed = |group: &&std::sync::Arc<Group>| group.is_listed.load(Ordering::Acquire);
-        for group in self.groups.iter().filter(worth).filter(is_listed) {
+        for group in self.keyspace.groups.iter().filter(worth).filter(is_listed) {
             let Ok(device) = group.primary() else { continue };
             if write(group, &*device.engine, epoch).is_err() {
                 // No space, perhaps.
@@ -186,18 +185,22 @@ impl Shared {
     ///
     /// # Errors
     /// As the engines, and if there is no memory.
-    pub(crate) fn make_filters(&self, kept_at: Option<u64>, options: &Options) -> Result<()> {
-        let groups: Vec<_> = self.groups.iter().collect();
-        let made = side_by_side(&groups, options.threads(), |group| {
+    pub(crate) fn make_filters(
+        &self,
+        kept_at: Option<u64>,
+        (threads, lists_at_open): (usize, u64),
+    ) -> Result<()> {
+        let groups: Vec<_> = self.keyspace.groups.iter().collect();
+        let made = side_by_side(&groups, threads, |group| {
             let mut members = group.of(group.members());
             let is_kept = kept_at.is_some_and(|epoch| {
                 let read = |device: &std::sync::Arc<Device>| read(group, &*device.engine, epoch);
                 members.any(|device| matches!(read(device), Ok(true)))
             });
-            if is_kept { Ok(()) } else { self.fill_now_or_later(group, options.lists_at_open) }
+            if is_kept { Ok(()) } else { self.fill_now_or_later(group, lists_at_open) }
         });
         made.into_iter().collect::<Result<Vec<()>>>()?;
-        let mut members = self.groups.iter().flat_map(|group| group.of(group.members()));
+        let mut members = self.keyspace.groups.iter().flat_map(|group| group.of(group.members()));
         members.try_for_each(|device| drop_all(&*device.engine))
     }
 }

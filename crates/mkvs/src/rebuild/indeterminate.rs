@@ -5,9 +5,8 @@ use crate::device::decision::{Decided, is_damage};
 use crate::group::Group;
 use crate::group::rollback::sound_of;
 use crate::in_flight::{Entry, InFlight, Indeterminate};
-use crate::matrix::Matrix;
-use crate::matrix::Shared;
-use crate::matrix::intent::{Intent, Lost};
+use crate::keyspace::intent::{Intent, Lost};
+use crate::rebuild::Rebuild;
 use crate::shape::order::numbers;
 use crate::shape::position::Devices;
 use crate::shape::position::Position;
@@ -26,80 +25,38 @@ pub struct DamageSummary {
     pub ranges: usize,
 }
 
-impl Matrix {
-    /// The keys that are in doubt, and the ranges; no devices.
-    pub fn indeterminate_keys(&self) -> DamageSummary {
-        let Shared { in_flight, lost_ranges, .. } = &*self.shared;
-        let (keys, ranges) = (in_flight.indeterminate().len(), lost_ranges.ranges().len());
-        DamageSummary { devices: Vec::new(), keys, ranges }
-    }
-
-    /// The current devices that have lost records, and of how many ranges of keys. Looks at all of them.
-    pub fn devices_with_lost_ranges(&self) -> Vec<(Position, usize)> {
-        let mut devices = Vec::new();
-        for group in self.shared.groups.iter() {
-            for device in group.of(group.members()) {
-                let doubts = device.engine.lost_ranges().map_or(0, |doubts| doubts.len());
-                if doubts > 0 {
-                    let place = Position { group: group.number, device: device.number };
-                    devices.push((place, doubts));
-                }
-            }
-        }
-        devices
-    }
-}
-
-impl Shared {
+impl Rebuild {
     /// Makes up for all doubts, as far as the devices that are there can; the keys that are left.
     ///
     /// # Errors
     /// If the matrix is closed.
     pub(crate) fn clear_doubts(&self) -> Result<Vec<Vec<u8>>> {
-        self.check_writable()?;
-        let _alone = self.intents.seeing_to.lock();
-        let lost = self.intents.lost();
+        self.keyspace.check_writable()?;
+        let _alone = self.failover.intents.seeing_to.lock();
+        let lost = self.failover.intents.lost();
         // Whoever opens the matrix from here on takes them back as well.
         if lost.iter().all(|intent| intent.is_over || self.is_refused(intent)) {
-            for (hash, doubt, _) in self.in_flight.indeterminate() {
+            for (hash, doubt, _) in self.keyspace.in_flight.indeterminate() {
                 // What cannot be made up for now stays in doubt.
                 let _cleared = self.clear_doubt(hash, &doubt.key).is_ok();
             }
         }
-        let left: Vec<Vec<u8>> =
-            self.in_flight.indeterminate().into_iter().map(|(_, doubt, _)| doubt.key).collect();
-        self.drop_lost(&lost, left.is_empty());
+        let left: Vec<Vec<u8>> = self
+            .keyspace
+            .in_flight
+            .indeterminate()
+            .into_iter()
+            .map(|(_, doubt, _)| doubt.key)
+            .collect();
+        self.failover.drop_lost(&lost, left.is_empty());
         Ok(left)
-    }
-
-    /// Deletes those of some lost intents whose batches are over; all, if they are taken back by now.
-    fn drop_lost(&self, lost: &[Lost], are_taken_back: bool) {
-        for lost in lost.iter().filter(|lost| lost.is_over || are_taken_back) {
-            if self.is_dropped(lost) {
-                self.intents.find(lost.number);
-            }
-        }
-    }
-
-    /// Deletes intents whose batches are over, if nobody else does.
-    pub(crate) fn drop_old_intents(&self) {
-        if let Some(_alone) = self.intents.seeing_to.try_lock() {
-            self.drop_lost(&self.intents.lost(), false);
-        }
     }
 
     /// True if it is durable on all members of its group that a batch is not to be made.
     fn is_refused(&self, Lost { number, group, .. }: &Lost) -> bool {
-        let (number, group) = (*number, &self.groups[usize::from(*group)]);
+        let (number, group) = (*number, &self.keyspace.groups[usize::from(*group)]);
         group.of(group.followers()).all(|device| {
             Intent::refuse(&*device.engine, number).is_ok() || group.drop_member(device).is_ok()
-        })
-    }
-
-    fn is_dropped(&self, Lost { number, group, .. }: &Lost) -> bool {
-        let (number, group) = (*number, &self.groups[usize::from(*group)]);
-        group.of(group.followers()).all(|device| {
-            Intent::drop(&*device.engine, number).is_ok() || group.drop_member(device).is_ok()
         })
     }
 
@@ -108,13 +65,13 @@ impl Shared {
     /// # Errors
     /// If a device that is needed for it fails.
     fn clear_doubt(&self, hash: u64, key: &[u8]) -> Result<()> {
-        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
-        self.check_writable()?;
-        let doubts = self.in_flight.indeterminate();
+        let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
+        self.keyspace.check_writable()?;
+        let doubts = self.keyspace.in_flight.indeterminate();
         let Some((_, doubt, sure)) = doubts.into_iter().find(|(it, ..)| *it == hash) else {
             return Ok(());
         };
-        let group = &self.groups[usize::from(doubt.group)];
+        let group = &self.keyspace.groups[usize::from(doubt.group)];
         group.of(group.followers()).for_each(|device| device.drain());
         let Indeterminate { torn, .. } = doubt;
         let Some(mut torn) = torn else { return self.give_newest(group, (hash, key), sure) };
@@ -123,7 +80,7 @@ impl Shared {
             return self.give_newest(group, (hash, key), torn.made);
         }
         group.take_back(&mut torn, key)?;
-        self.in_flight.count_taken_back();
+        self.keyspace.in_flight.count_taken_back();
         self.make_known(group, hash);
         Ok(())
     }
@@ -166,7 +123,7 @@ impl Shared {
     fn make_known(&self, group: &Group, hash: u64) {
         let (sequence, all) = (group.draw(None), group.followers());
         let asked = numbers(all).next().unwrap_or_default();
-        self.in_flight.begin(Entry::new(hash, sequence, asked, false));
-        self.in_flight.done(hash, sequence, all, all);
+        self.keyspace.in_flight.begin(Entry::new(hash, sequence, asked, false));
+        self.keyspace.in_flight.done(hash, sequence, all, all);
     }
 }

@@ -5,10 +5,11 @@ use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::filter::hash_of;
 use crate::group::Group;
+use crate::group::item::Item;
 use crate::in_flight::InFlight;
-use crate::matrix::Shared;
 use crate::membership::lost_ranges::just;
-use crate::rebuild::copy::{AT_A_TIME, Item, Pace, items_of};
+use crate::rebuild::Rebuild;
+use crate::rebuild::copy::{AT_A_TIME, Pace, items_of};
 use crate::rebuild::scrub::Scrubbed;
 use crate::shape::position::is_reserved;
 use crate::shape::slots::SLOTS;
@@ -26,7 +27,7 @@ fn list_of(engine: &dyn Engine, show: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
     }
 }
 
-impl Shared {
+impl Rebuild {
     /// Holds what a device lists, from this cursor on, against its checksum; false if it lists a key that it
     /// does not find. One that was deleted meanwhile is no matter.
     pub(crate) fn check_listed(&self, (device, from): (&Device, u64), item: &Item) -> Result<bool> {
@@ -36,7 +37,7 @@ impl Shared {
     /// True if a device lists a key, from this cursor on, that it does not find: it is another by now than
     /// the one that was written.
     fn is_strange(&self, device: &Device, from: u64, key: &[u8]) -> Result<bool> {
-        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
+        let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
         device.drain();
         if device.engine.check(key)? {
             return Ok(false);
@@ -134,10 +135,10 @@ impl Shared {
     pub(crate) fn hold_moving(&self, group: &Arc<Group>) -> Result<()> {
         let number = usize::from(group.number);
         let target = |key: &[u8]| {
-            let route = self.owners.of(hash_of(key));
+            let route = self.keyspace.owners.of(hash_of(key));
             route.to().filter(|_| route.owner() == number && !is_reserved(key))
         };
-        let mut routes = (0..SLOTS).map(|slot| self.owners.of_slot(slot));
+        let mut routes = (0..SLOTS).map(|slot| self.keyspace.owners.of_slot(slot));
         if !routes.any(|route| route.to().is_some() && route.owner() == number) {
             return Ok(());
         }
@@ -176,7 +177,7 @@ impl Shared {
         key: &[u8],
         target: impl Fn(&[u8]) -> Option<usize>,
     ) -> Result<()> {
-        let has = |to: usize| Ok::<bool, Error>(self.seen_in(&self.groups[to], key)?.is_some());
+        let has = |to: usize| Ok::<bool, Error>(self.keyspace.groups[to].seen(key)?.is_some());
         // Mostly it has, and no key lock is needed to see that.
         let Some(to) = target(key) else { return Ok(()) };
         if has(to)? {
@@ -184,13 +185,17 @@ impl Shared {
         }
         self.scrub_key(group, key, &mut Scrubbed::default())?;
         let hash = hash_of(key);
-        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
+        let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
         self.check_going_on()?;
-        match (target(key), self.item_of(group, key)?) {
+        match (target(key), group.item_of(key)?) {
             (Some(to), Some(item)) if !has(to)? => {
                 // It may know of a delete that the owner has forgotten.
-                let has = self.give_in(&self.groups[to], hash, &item)?;
-                if has { Ok(()) } else { self.give_anew(self.owners.of(hash), key) }
+                let has = self.keyspace.groups[to].give(hash, &item)?;
+                if has {
+                    Ok(())
+                } else {
+                    self.keyspace.give_anew(self.keyspace.owners.of(hash), key)
+                }
             }
             _ => Ok(()),
         }

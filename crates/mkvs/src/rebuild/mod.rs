@@ -17,3 +17,38 @@ pub(crate) mod missing_keys;
 pub(crate) mod rebalance;
 pub(crate) mod resync;
 pub(crate) mod scrub;
+
+use crate::failover::Failover;
+use crate::keyspace::Keyspace;
+use crate::shape::position::Position;
+use filter_resize::Filters;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// What brings the copies of an open matrix up to date.
+pub(crate) struct Rebuild {
+    keyspace: Arc<Keyspace>,
+    failover: Arc<Failover>,
+    filters: Arc<Filters>,
+    /// Held by whoever fills a device or a group: one at a time.
+    filling: Mutex<()>,
+    /// Nothing is filled any more.
+    pub(crate) interrupted: AtomicBool,
+    /// Where there are devices, and which: the places that files say, and where they belong.
+    pub(crate) occupied: Mutex<BTreeMap<Position, Position>>,
+}
+
+impl Rebuild {
+    pub(crate) fn new(failover: &Arc<Failover>, filters: &Arc<Filters>) -> Self {
+        Self {
+            keyspace: Arc::clone(&failover.keyspace),
+            failover: Arc::clone(failover),
+            filters: Arc::clone(filters),
+            filling: Mutex::default(),
+            interrupted: AtomicBool::new(false),
+            occupied: Mutex::default(),
+        }
+    }
+}

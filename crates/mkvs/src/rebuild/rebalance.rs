@@ -9,32 +9,30 @@
 //! ```
 //!
 //! Cut off anywhere, opening finds slots that have moved and slots that have not, each whole with its
-//! owner, and [`Matrix::finish_moves`] goes on: gives everything again (what is there is not written
-//! twice), and holds what the new group has against the old one.
+//! owner, and [`Matrix::finish_moves`](crate::Matrix::finish_moves) goes on: gives everything again
+//! (what is there is not written twice), and holds what the new group has against the old one.
 //!
 //! A new group that cannot take what is written (it is full, say) loses the slot before it has got
 //! it: the owner is the old group, which has everything.
 
 use crate::device::Device;
-use crate::device::decision::{Decided, is_failure};
 use crate::device::fault_guard::guarded;
+use crate::failover::assembly::assemble_group;
 use crate::failover::change::Joiner;
 use crate::filter::hash_of;
 use crate::group::Group;
+use crate::group::item::Item;
 use crate::in_flight::InFlight;
-use crate::matrix::Matrix;
-use crate::matrix::Shared;
-use crate::matrix::assembly::assemble_group;
 use crate::membership::lost_ranges::key_of;
 use crate::membership::rack::{Rack, drawn};
 use crate::membership::record::{Member, MemberState, MembershipRecord};
-use crate::rebuild::copy::{Copied, CopyOptions, Item, Pace};
-use crate::shape::owners::Route;
+use crate::rebuild::Rebuild;
+use crate::rebuild::copy::{Copied, CopyOptions, Pace};
 use crate::shape::position::GROUPS_MAX;
 use crate::shape::position::Position;
 use crate::shape::position::is_reserved;
 use crate::shape::slots::{SLOTS, share_of, slot_of};
-use coreplane_engine::{Error, KeyRange, Progress, Record, Result, UnixMillis, Visibility};
+use coreplane_engine::{Error, KeyRange, Progress, Record, Result, Visibility};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,97 +43,76 @@ const AT_A_TIME: usize = 256;
 /// Slots that change hands at a time: their writers wait for a change of the record.
 const SLOTS_AT_A_TIME: usize = 16;
 
-/// A record as it is read: its sequence, its value and its expiry.
-type Seen = Option<(u64, Vec<u8>, Option<UnixMillis>)>;
-
-impl Matrix {
-    /// Adds a group of as many new devices as the others have, and moves its share of the keys to it.
-    /// Returns when all have moved; reads and writes go on meanwhile.
+impl Rebuild {
+    /// Adds a group of new devices, and moves its share of the keys to it.
     ///
     /// # Errors
-    /// [`Error::Unusable`] if there are too many groups, or something is being filled; as the
-    /// devices. What has not moved then moves when [`Matrix::finish_moves`] is called.
-    pub fn add_group(
+    /// As [`Matrix::add_group`](crate::Matrix::add_group).
+    pub(crate) fn add_group(
         &self,
         rack: &dyn Rack,
         options: &CopyOptions,
         progress: &dyn Fn(Progress),
     ) -> Result<Copied> {
-        let shared = &*self.shared;
-        let _alone = shared.fill_alone()?;
-        shared.run_moves(options, progress)?;
-        shared.make_group(rack)?;
-        shared.run_moves(options, progress)
+        let _alone = self.fill_alone()?;
+        self.run_moves(options, progress)?;
+        self.make_group(rack)?;
+        self.run_moves(options, progress)
     }
 
     /// Goes on with moves that were cut off; does nothing if there are none.
     ///
     /// # Errors
-    /// As [`Matrix::add_group`].
-    pub fn finish_moves(
+    /// As [`Self::add_group`].
+    pub(crate) fn finish_moves(
         &self,
         options: &CopyOptions,
         progress: &dyn Fn(Progress),
     ) -> Result<Copied> {
-        let _alone = self.shared.fill_alone()?;
-        self.shared.run_moves(options, progress)
+        let _alone = self.fill_alone()?;
+        self.run_moves(options, progress)
     }
 
-    /// True if slots are moving, or were when something cut that off.
-    pub fn is_moving(&self) -> bool {
-        self.shared.has_guests.load(Ordering::Acquire)
-    }
-
-    /// How many slots each group owns, and how many are still to move.
-    pub fn slots(&self) -> (Vec<usize>, usize) {
-        let record = self.shared.membership.now();
-        let mut owned = vec![0; record.members.len()];
-        for owner in &record.owners {
-            owned[usize::from(*owner)] += 1;
-        }
-        (owned, record.moving.len())
-    }
-}
-
-impl Shared {
     /// Makes the devices of a new group, and the group; its share of the slots is to move from then on.
     fn make_group(&self, rack: &dyn Rack) -> Result<()> {
-        let number = self.groups.len() as u16;
+        let number = self.keyspace.groups.len() as u16;
         if number == GROUPS_MAX {
             return Err(Error::Unusable(format!("a matrix has at most {GROUPS_MAX} groups")));
         }
-        let planned = {
-            let mut record = self.membership.lock();
-            let before = record.clone();
+        let plan = |record: &mut MembershipRecord| {
             let devices = record.members.first().map_or(0, Vec::len);
             let member = |_| Member { identity: drawn(), state: MemberState::Joining };
             record.planned = Some((0..devices).map(member).collect());
-            self.commit(&mut record, &before)?;
-            record.clone()
         };
+        let planned = self.failover.change(plan)?.clone();
         let mut devices = Vec::new();
         for at in 0..planned.planned.as_ref().map_or(0, Vec::len) {
             let place = Position { group: number, device: at as u8 };
             self.check_place(place)?;
             rack.remove(place)?;
-            let checked = guarded(rack.create(place, &self.clock.source())?)?;
+            let checked = guarded(rack.create(place, &self.keyspace.clock.source())?)?;
             let engine = &*checked.engine;
             engine.hold_tombstones(0)?;
-            self.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
+            self.keyspace.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
             planned.at(place).write(engine)?;
             devices.push(Arc::new(Device::new(place.device, checked)));
         }
-        let parts = (Arc::clone(&self.in_flight), Arc::clone(&self.sequence), self.groups[0].rules);
+        let parts = (
+            Arc::clone(&self.keyspace.in_flight),
+            Arc::clone(&self.keyspace.sequence),
+            self.keyspace.groups[0].rules,
+        );
         let primary = devices.len().saturating_sub(1) as u8;
-        let group = assemble_group(&self.weak, number, (devices, primary), parts)?;
+        let group =
+            assemble_group(&Arc::downgrade(&self.failover), number, (devices, primary), parts)?;
         // All of them have a record by now: it is a group as soon as one of all devices says so.
-        let mut record = self.membership.lock();
+        let mut record = self.failover.membership.lock();
         let before = record.clone();
         found(&mut record);
         let joiner = Joiner { group: Some(&group), ..Joiner::default() };
-        self.commit_with(&mut record, &before, vec![], joiner)?;
-        self.has_guests.store(true, Ordering::Release);
-        if !self.groups.push(group) {
+        self.failover.commit_with(&mut record, &before, vec![], joiner)?;
+        self.keyspace.has_guests.store(true, Ordering::Release);
+        if !self.keyspace.groups.push(group) {
             return Err(Error::Unusable("a group was added at the same time".to_owned()));
         }
         Ok(())
@@ -144,25 +121,25 @@ impl Shared {
     /// Moves what is to move, and removes what has.
     fn run_moves(&self, options: &CopyOptions, progress: &dyn Fn(Progress)) -> Result<Copied> {
         let mut pace = Pace::new(options);
-        if !self.has_guests.load(Ordering::Acquire) {
+        if !self.keyspace.has_guests.load(Ordering::Acquire) {
             return Ok(pace.filled());
         }
         let moving: Vec<(usize, u16)> = {
-            let record = self.membership.now();
+            let record = self.failover.membership.now();
             record.moving.iter().map(|(slot, to)| (usize::from(*slot), *to)).collect()
         };
         for (slot, to) in &moving {
-            self.owners.begin(*slot, *to);
+            self.keyspace.owners.begin(*slot, *to);
         }
         // Whoever writes from here on writes to both; what was written before is found.
-        self.in_flight.wait_for_key_locks();
-        for group in self.groups.iter().filter(|_| !mutant!("mkvs.move.not_copied")) {
+        self.keyspace.in_flight.wait_for_key_locks();
+        for group in self.keyspace.groups.iter().filter(|_| !mutant!("mkvs.move.not_copied")) {
             self.give_moving(group, &mut pace, progress)?;
         }
-        for group in self.groups.iter() {
+        for group in self.keyspace.groups.iter() {
             self.hold_guests(group)?;
         }
-        for group in self.groups.iter() {
+        for group in self.keyspace.groups.iter() {
             self.hold_moving(group)?;
         }
         let total = moving.len() as u64;
@@ -171,17 +148,12 @@ impl Shared {
             self.hand_over(slots)?;
         }
         progress(Progress { stage: "moving slots", done: total, total });
-        for group in self.groups.iter() {
+        for group in self.keyspace.groups.iter() {
             self.remove_guests(group)?;
-            self.look_after_filter(group);
+            self.filters.look_after_filter(group);
         }
-        {
-            let mut record = self.membership.lock();
-            let before = record.clone();
-            record.has_guests = false;
-            self.commit(&mut record, &before)?;
-        }
-        self.has_guests.store(false, Ordering::Release);
+        drop(self.failover.change(|record| record.has_guests = false)?);
+        self.keyspace.has_guests.store(false, Ordering::Release);
         Ok(pace.filled())
     }
 
@@ -193,7 +165,7 @@ impl Shared {
         progress: &dyn Fn(Progress),
     ) -> Result<()> {
         let number = usize::from(group.number);
-        let mut routes = (0..SLOTS).map(|slot| self.owners.of_slot(slot));
+        let mut routes = (0..SLOTS).map(|slot| self.keyspace.owners.of_slot(slot));
         if !routes.any(|route| route.to().is_some() && route.owner() == number) {
             return Ok(());
         }
@@ -202,20 +174,20 @@ impl Shared {
             done += 1;
             if done % 1024 == 0 {
                 progress(Progress { stage: "copying", done: done.min(total), total });
-                self.groups.iter().for_each(|group| self.look_after_filter(group));
+                self.keyspace.groups.iter().for_each(|group| self.filters.look_after_filter(group));
             }
             let hash = hash_of(&item.key);
-            let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
+            let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
             self.check_going_on()?;
-            let route = self.owners.of(hash);
+            let route = self.keyspace.owners.of(hash);
             match route.to() {
                 Some(to) if route.owner() == number => {
-                    let has = self.give_in(&self.groups[to], hash, item)?;
+                    let has = self.keyspace.groups[to].give(hash, item)?;
                     // It has something newer, which may be what is left of an earlier try.
                     if has == item.put.is_some() {
                         Ok(())
                     } else {
-                        self.give_anew(route, &item.key)
+                        self.keyspace.give_anew(route, &item.key)
                     }
                 }
                 _ => Ok(()),
@@ -224,7 +196,7 @@ impl Shared {
         // If its slot moved nobody would know any more that it was ever there.
         let moves = |lost: &&KeyRange| {
             key_of(lost).is_none_or(|key| {
-                let route = self.owners.of(hash_of(key));
+                let route = self.keyspace.owners.of(hash_of(key));
                 route.to().is_some() && route.owner() == number
             })
         };
@@ -236,82 +208,6 @@ impl Shared {
             ))),
             None => Ok(()),
         }
-    }
-
-    /// A write of a key in a slot that moves, made by its owner, is made in the group that it moves
-    /// to as well. The caller has the key lock. If that cannot be, the slot stays where it is.
-    pub(crate) fn write_ahead(&self, to: usize, hash: u64, decided: &Decided<'_>, sequence: u64) {
-        let put = decided.put.map(|(value, at)| (value.to_vec(), at));
-        let item = Item { key: decided.key.to_vec(), put, sequence };
-        if mutant!("mkvs.move.write_ahead") {
-            return;
-        }
-        if self.give_in(&self.groups[to], hash, &item).is_err() {
-            let slot = slot_of(hash);
-            self.owners.settle(slot, self.owners.of_slot(slot).owner() as u16);
-        }
-    }
-
-    /// A write of a key in a slot that moves was refused: what its owner has is made anew in the group
-    /// that it moves to, which may have been given what was refused. The caller has the key lock.
-    pub(crate) fn give_anew_after_refusal(&self, hash: u64, key: &[u8]) {
-        let route = self.owners.of(hash);
-        if route.to().is_some() && self.give_anew(route, key).is_err() {
-            self.owners.settle(slot_of(hash), route.owner() as u16);
-        }
-    }
-
-    /// What the owner of a key has is made anew in both groups, newer than all that either has.
-    pub(crate) fn give_anew(&self, route: Route, key: &[u8]) -> Result<()> {
-        let owner = &self.groups[route.owner()];
-        let (of_owner, sequence) = (self.item_of(owner, key)?, owner.draw(None));
-        if let Some(item) = &of_owner {
-            owner.renew(key, item.sequence, sequence)?;
-        }
-        let item = Item { key: key.to_vec(), put: of_owner.and_then(|item| item.put), sequence };
-        let hash = hash_of(key);
-        self.give_in(owner, hash, &item)?;
-        match route.to() {
-            Some(to) => self.give_in(&self.groups[to], hash, &item).map(|_| ()),
-            None => Ok(()),
-        }
-    }
-
-    /// Makes a record on all devices of a group, and counts it in its filter; true if the group has
-    /// one of the key then. The caller has the key lock.
-    pub(crate) fn give_in(&self, group: &Group, hash: u64, item: &Item) -> Result<bool> {
-        let change = group.filter.change();
-        let had = self.seen_in(group, &item.key)?.is_some();
-        let inserted = change.insert(hash);
-        let given = group.of(group.followers()).try_for_each(|device| {
-            match item.give_to(&*device.engine) {
-                Err(error) if is_failure(&error) => group.go_on_without(device, error),
-                other => other.map(|_| ()),
-            }
-        });
-        let has = given.and_then(|()| Ok(self.seen_in(group, &item.key)?.is_some()));
-        // Where that cannot be told it is counted: that is "perhaps".
-        let is_new = *has.as_ref().unwrap_or(&true) && !had;
-        if !is_new {
-            inserted.undo();
-        }
-        if had && matches!(has, Ok(false)) {
-            change.remove(hash);
-        }
-        has
-    }
-
-    /// What a group has of a key.
-    pub(crate) fn seen_in(&self, group: &Group, key: &[u8]) -> Result<Seen> {
-        let mut seen = None;
-        group.ask_primary(|device| {
-            // What one has shown that failed is not believed.
-            seen = None;
-            device.engine.get_with(key, Visibility::Durable, &mut |record| {
-                seen = Some((record.sequence, record.value.to_vec(), record.expires_at));
-            })
-        })?;
-        Ok(seen)
     }
 
     /// Shows every key that a device has of slots that are not its group's; of one that fails, those that
@@ -326,8 +222,8 @@ impl Shared {
         loop {
             let mut guests = Vec::new();
             let listed = device.engine.iterate(cursor, AT_A_TIME, &mut |entry| {
-                let is_own =
-                    self.owners.of(hash_of(entry.key)).owner() == usize::from(group.number);
+                let is_own = self.keyspace.owners.of(hash_of(entry.key)).owner()
+                    == usize::from(group.number);
                 if !is_own && !is_reserved(entry.key) {
                     guests.push((entry.key.to_vec(), entry.sequence));
                 }
@@ -352,13 +248,13 @@ impl Shared {
     fn hold_guests(&self, group: &Arc<Group>) -> Result<()> {
         for device in group.of(group.followers()) {
             self.each_guest(group, device, &mut |key, sequence| {
-                let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
+                let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
                 self.check_going_on()?;
-                let route = self.owners.of(hash_of(key));
+                let route = self.keyspace.owners.of(hash_of(key));
                 if route.to() != Some(usize::from(group.number)) {
                     return Ok(());
                 }
-                let seen = self.seen_in(&self.groups[route.owner()], key)?;
+                let seen = self.keyspace.groups[route.owner()].seen(key)?;
                 if seen.is_some_and(|(known, ..)| known == sequence) {
                     return Ok(());
                 }
@@ -368,9 +264,9 @@ impl Shared {
                 if let Err(error) = device.engine.get_with(key, Visibility::Durable, visit) {
                     return group.go_on_without(device, error);
                 }
-                let seen = self.seen_in(&self.groups[route.owner()], key)?;
+                let seen = self.keyspace.groups[route.owner()].seen(key)?;
                 let is_same = has == seen.map(|(known, ..)| known);
-                if is_same { Ok(()) } else { self.give_anew(route, key) }
+                if is_same { Ok(()) } else { self.keyspace.give_anew(route, key) }
             })?;
         }
         Ok(())
@@ -379,23 +275,23 @@ impl Shared {
     /// Slots change hands: durably so, when it returns.
     fn hand_over(&self, slots: &[(usize, u16)]) -> Result<()> {
         // Whoever goes through many keys has ended first, and only then writers are held up.
-        let _moves = self.moves.write();
-        slots.iter().for_each(|(slot, _)| self.owners.freeze(*slot));
+        let _moves = self.keyspace.moves.write();
+        slots.iter().for_each(|(slot, _)| self.keyspace.owners.freeze(*slot));
         // From here on nobody writes to them, and what was written is everywhere.
         if !mutant!("mkvs.move.turns") {
-            self.in_flight.wait_for_key_locks();
+            self.keyspace.in_flight.wait_for_key_locks();
         }
-        self.groups.iter().for_each(|group| {
+        self.keyspace.groups.iter().for_each(|group| {
             group.of(group.followers()).for_each(|device| device.drain());
             // What is noted of where to read a key is of the group that it leaves.
-            self.settle_group(group);
+            self.keyspace.settle_group(group);
         });
         let is_synced = if mutant!("mkvs.move.sync") { Ok(()) } else { self.sync_targets(slots) };
         let written = is_synced.and_then(|()| self.write_owners(slots));
         for (slot, to) in slots {
             match written {
-                Ok(()) => self.owners.settle(*slot, *to),
-                Err(_) => self.owners.thaw(*slot),
+                Ok(()) => self.keyspace.owners.settle(*slot, *to),
+                Err(_) => self.keyspace.owners.thaw(*slot),
             }
         }
         written
@@ -403,7 +299,7 @@ impl Shared {
 
     /// What was given to the groups that slots move to is durable when it returns.
     fn sync_targets(&self, slots: &[(usize, u16)]) -> Result<()> {
-        for (number, group) in (0_u16..).zip(self.groups.iter()) {
+        for (number, group) in (0_u16..).zip(self.keyspace.groups.iter()) {
             if slots.iter().any(|(_, to)| *to == number) {
                 group.of(group.followers()).try_for_each(|device| {
                     let synced = device.engine.sync();
@@ -415,23 +311,28 @@ impl Shared {
     }
 
     fn write_owners(&self, slots: &[(usize, u16)]) -> Result<()> {
-        let is_lost =
-            |(slot, to): &&(usize, u16)| self.owners.of_slot(*slot).to() != Some(usize::from(*to));
+        let is_lost = |(slot, to): &&(usize, u16)| {
+            self.keyspace.owners.of_slot(*slot).to() != Some(usize::from(*to))
+        };
         if let Some((slot, to)) = slots.iter().find(is_lost) {
             let what = format!("group {to} could not take what was written to slot {slot}");
             return Err(Error::Unusable(what));
         }
         let moves = |hash: u64| slots.iter().any(|(slot, _)| *slot == slot_of(hash));
-        if self.lost_ranges.is_any() || self.in_flight.indeterminate().iter().any(|it| moves(it.0))
+        if self.keyspace.lost_ranges.is_any()
+            || self.keyspace.in_flight.indeterminate().iter().any(|it| moves(it.0))
         {
             let what =
                 "of keys that are to move it is in doubt what was written last: scrub it first";
             return Err(Error::Unusable(what.to_owned()));
         }
-        let of_groups =
-            self.groups.iter().map(|group| Ok(group.settled()?.engine.tombstone_horizon()));
+        let of_groups = self
+            .keyspace
+            .groups
+            .iter()
+            .map(|group| Ok(group.settled()?.engine.tombstone_horizon()));
         let horizon = of_groups.collect::<Result<Vec<u64>>>()?.into_iter().max().unwrap_or(0);
-        let mut record = self.membership.lock();
+        let mut record = self.failover.membership.lock();
         self.check_going_on()?;
         let before = record.clone();
         for (slot, to) in slots {
@@ -440,8 +341,8 @@ impl Shared {
         }
         // The new owner was not given the tombstones that the old one had forgotten.
         record.horizon = record.horizon.max(horizon);
-        self.commit(&mut record, &before)?;
-        self.horizon.fetch_max(record.horizon, Ordering::AcqRel);
+        self.failover.commit(&mut record, &before)?;
+        self.keyspace.horizon.fetch_max(record.horizon, Ordering::AcqRel);
         Ok(())
     }
 
@@ -450,16 +351,16 @@ impl Shared {
         for device in group.of(group.followers()) {
             self.each_guest(group, device, &mut |key, _| {
                 let hash = hash_of(key);
-                let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
+                let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
                 self.check_going_on()?;
-                let route = self.owners.of(hash);
+                let route = self.keyspace.owners.of(hash);
                 let is_wanted =
                     [Some(route.owner()), route.to()].contains(&Some(group.number.into()));
                 if is_wanted {
                     return Ok(());
                 }
                 let item = Item { key: key.to_vec(), put: None, sequence: group.draw(None) };
-                self.give_in(group, hash, &item).map(|_| ())
+                group.give(hash, &item).map(|_| ())
             })?;
         }
         Ok(())

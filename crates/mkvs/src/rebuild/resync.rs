@@ -20,14 +20,14 @@ use crate::device::fault_guard::{Guarded, guarded};
 use crate::failover::change::Joiner;
 use crate::filter::hash_of;
 use crate::group::Group;
+use crate::group::item::Item;
 use crate::in_flight::InFlight;
-use crate::matrix::Matrix;
-use crate::matrix::Shared;
-use crate::matrix::intent::Intent;
+use crate::keyspace::intent::Intent;
 use crate::membership::lost_ranges::{LostRange, just, key_of};
 use crate::membership::rack::{Found, Rack, drawn};
 use crate::membership::record::{Member, MemberState, MembershipRecord};
-use crate::rebuild::copy::{Copied, CopyOptions, Item, Pace};
+use crate::rebuild::Rebuild;
+use crate::rebuild::copy::{Copied, CopyOptions, Pace};
 use crate::rebuild::filter_snapshot;
 use crate::rebuild::scrub::Scrubbed;
 use crate::shape::position::Position;
@@ -40,30 +40,25 @@ use std::sync::atomic::Ordering;
 /// Keys of a device that are held against its peers at a time.
 const AT_A_TIME: usize = 256;
 
-impl Matrix {
-    /// Fills the device at `place` from its peers and makes it a current member: the one that was
-    /// there, brought up to date, or a new one if there is none. Returns when it is durable that it
-    /// is one; reads and writes go on meanwhile. Called again after a failure or a restart it goes on.
+impl Rebuild {
+    /// Fills the device at `place` from its peers, and makes it a current member.
     ///
     /// # Errors
-    /// [`Error::Unusable`] if the place is not one of the matrix, its device is current, the device
-    /// there is foreign or another is being filled; as the devices.
-    pub fn replace(
+    /// As [`Matrix::replace`](crate::Matrix::replace).
+    pub(crate) fn replace(
         &self,
         rack: &dyn Rack,
         place: Position,
         options: &CopyOptions,
         progress: &dyn Fn(Progress),
     ) -> Result<Copied> {
-        let shared = &*self.shared;
-        let _alone = shared.fill_alone()?;
-        let group = shared.groups.get(usize::from(place.group)).ok_or_else(|| no_such(place))?;
-        let checked = shared.announce(rack, group, place, options)?;
-        shared.fill_member(group, place, checked, options, progress)
+        let _alone = self.fill_alone()?;
+        let group = self.keyspace.groups.get(usize::from(place.group));
+        let group = group.ok_or_else(|| no_such(place))?;
+        let checked = self.announce(rack, group, place, options)?;
+        self.fill_member(group, place, checked, options, progress)
     }
-}
 
-impl Shared {
     /// An older copy of a member is given what it has missed while nobody else is in yet, and is a member then. If
     /// that cannot be it stays as it is, and is tried again when the matrix is opened next.
     pub(crate) fn fill_outdated(
@@ -72,10 +67,10 @@ impl Shared {
         device: Found,
         progress: &(dyn Fn(Progress) + Sync),
     ) {
-        let Some(group) = self.groups.get(usize::from(place.group)) else { return };
+        let Some(group) = self.keyspace.groups.get(usize::from(place.group)) else { return };
         let checked = Guarded { engine: device.engine, fault_guard: device.fault_guard };
         let filled = self.fill_member(group, place, checked, &CopyOptions::default(), progress);
-        self.damaged.lock().extend(filled.err().map(|error| (place, error.to_string())));
+        self.failover.damaged.lock().extend(filled.err().map(|error| (place, error.to_string())));
     }
 
     /// Fills a device from the members of its group, which makes it one of them.
@@ -88,17 +83,17 @@ impl Shared {
         progress: &dyn Fn(Progress),
     ) -> Result<Copied> {
         let engine = &*checked.engine;
-        self.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
-        self.clock.raise(engine.now());
+        self.keyspace.sequence.fetch_max(engine.advance_sequence()?, Ordering::AcqRel);
+        self.keyspace.clock.raise(engine.now());
         engine.hold_tombstones(0)?;
         Intent::drop_all(engine)?;
         filter_snapshot::drop_all(engine)?;
-        self.damaged.lock().retain(|(damaged, _)| *damaged != place);
+        self.failover.damaged.lock().retain(|(damaged, _)| *damaged != place);
         let device = Arc::new(Device::new(place.device, checked));
         let before = group.device(place.device).ok().cloned();
         {
             // Whoever finds out from here on that the one before it has failed comes too late.
-            let _record = self.membership.lock();
+            let _record = self.failover.membership.lock();
             group.place(Arc::clone(&device));
             group.states.join(place.device);
         }
@@ -111,7 +106,7 @@ impl Shared {
         });
         if joined.is_err() {
             group.states.leave(place.device);
-            self.settle_group(group);
+            self.keyspace.settle_group(group);
         }
         joined
     }
@@ -121,10 +116,10 @@ fn no_such(place: Position) -> Error {
     Error::Unusable(format!("there is no place {place} in this matrix"))
 }
 
-impl Shared {
+impl Rebuild {
     /// The right to fill something.
     pub(crate) fn fill_alone(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
-        self.check_writable()?;
+        self.keyspace.check_writable()?;
         let busy = || Error::Unusable("another device or group is being filled".to_owned());
         self.filling.try_lock().ok_or_else(busy)
     }
@@ -137,7 +132,7 @@ impl Shared {
         place: Position,
         options: &CopyOptions,
     ) -> Result<Guarded> {
-        let known = self.membership.now().member(place).cloned();
+        let known = self.failover.membership.now().member(place).cloned();
         let member = known.ok_or_else(|| no_such(place))?;
         self.make_way(rack, group, place, options)?;
         let found = if options.is_fresh {
@@ -157,7 +152,7 @@ impl Shared {
                 // What it has takes space, perhaps where the new one is to be.
                 group.device(place.device).iter().for_each(|device| device.leave(None));
                 rack.remove(place)?;
-                guarded(rack.create(place, &self.clock.source())?)?
+                guarded(rack.create(place, &self.keyspace.clock.source())?)?
             }
         };
         record.at(place).write(&*checked.engine)?;
@@ -189,7 +184,7 @@ impl Shared {
                 "{place} is a current device, and was removed from its place: a fresh device can take it"
             )));
         }
-        self.demote(place, group.device(place.device)?)
+        self.failover.demote(place, group.device(place.device)?)
     }
 
     /// The device that was at a place before, if it is there.
@@ -225,7 +220,7 @@ impl Shared {
                 device.checked()
             }
             None if !rack.present()?.contains(&place) => return Ok(None),
-            None => match rack.open(place, &self.clock.source()).and_then(guarded) {
+            None => match rack.open(place, &self.keyspace.clock.source()).and_then(guarded) {
                 // It was about to be made.
                 Err(Error::Unusable(_) | Error::NotAPool(_)) if is_joining => return Ok(None),
                 Err(error) if is_damage(&error) || matches!(error, Error::NotAPool(_)) => {
@@ -237,7 +232,7 @@ impl Shared {
             },
         };
         let engine = &*checked.engine;
-        let matrix = self.membership.now().matrix.clone();
+        let matrix = self.failover.membership.now().matrix.clone();
         match MembershipRecord::read(engine)? {
             // It was made, and the record did not come to it.
             None if is_joining && engine.is_empty()? => Ok(Some(checked)),
@@ -271,12 +266,12 @@ impl Shared {
 
     /// A device has another state: durably so on all members, when it returns.
     fn write_state(&self, place: Position, member: &Member) -> Result<MembershipRecord> {
-        let mut record = self.membership.lock();
+        let mut record = self.failover.membership.lock();
         let before = record.clone();
         let members = record.members.get_mut(usize::from(place.group));
         let it = members.and_then(|members| members.get_mut(usize::from(place.device)));
         *it.ok_or_else(|| no_such(place))? = member.clone();
-        self.commit(&mut record, &before)?;
+        self.failover.commit(&mut record, &before)?;
         Ok(record.clone())
     }
 
@@ -290,13 +285,13 @@ impl Shared {
         progress: &dyn Fn(Progress),
     ) -> Result<(Pace, u64)> {
         // Whoever writes from here on knows of it; what was written before is found.
-        self.in_flight.wait_for_key_locks();
-        let since = self.sequence.load(Ordering::Acquire);
+        self.keyspace.in_flight.wait_for_key_locks();
+        let since = self.keyspace.sequence.load(Ordering::Acquire);
         let total = group.ask(|device| device.engine.len())?;
         let mut pace = Pace::new(options);
         let mut done = 0;
         self.give_all(group, &mut pace, &mut |item| {
-            self.check_joining(group, device)?;
+            check_joining(group, device)?;
             done += 1;
             if done % 1024 == 0 {
                 progress(Progress { stage: "filling", done: done.min(total), total });
@@ -312,16 +307,6 @@ impl Shared {
         self.compare_with_peers((group, device), &mut pace, progress)?;
         progress(Progress { stage: "filling", done: pace.records(), total: pace.records() });
         Ok((pace, since))
-    }
-
-    /// # Errors
-    /// If the device has failed meanwhile.
-    fn check_joining(&self, group: &Group, device: &Device) -> Result<()> {
-        if group.followers() & 1 << device.number == 0 {
-            let what = format!("g{}d{} failed while it was filled", group.number, device.number);
-            return Err(Error::Unusable(what));
-        }
-        Ok(())
     }
 
     /// Every key of a device that its peers do not have is removed, and what is newer on it than
@@ -343,9 +328,9 @@ impl Shared {
             done += keys.len() as u64;
             for (key, sequence) in keys {
                 self.check_going_on()?;
-                self.check_joining(group, device)?;
+                check_joining(group, device)?;
                 // Mostly they have the same, and no key lock is needed to see that.
-                let held = match self.item_of(group, &key) {
+                let held = match group.item_of(&key) {
                     Ok(Some(item)) if item.sequence == sequence => Ok(()),
                     Ok(_) => self.hold_key_against_peers(group, device, &key),
                     Err(error) => Err(error),
@@ -381,24 +366,6 @@ impl Shared {
         Ok(())
     }
 
-    /// What the members of a group have of a key.
-    ///
-    /// # Errors
-    /// As the devices; if it is damaged, for it is to be made elsewhere.
-    pub(crate) fn item_of(&self, group: &Group, key: &[u8]) -> Result<Option<Item>> {
-        let mut item = None;
-        group.ask_primary(|device| {
-            // What one has shown that failed is not believed.
-            item = None;
-            device.engine.get_with(key, Visibility::Durable, &mut |record| {
-                let put = Some((record.value.to_vec(), record.expires_at));
-                item = Some(Item { key: key.to_vec(), put, sequence: record.sequence });
-            })?;
-            device.engine.check(key)
-        })?;
-        Ok(item)
-    }
-
     /// Within the key lock of a key all have the same of it. If this device has not, what its peers have
     /// is written anew, to all.
     fn hold_key_against_peers(
@@ -407,10 +374,10 @@ impl Shared {
         device: &Device,
         key: &[u8],
     ) -> Result<()> {
-        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
+        let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
         self.check_going_on()?;
         device.drain();
-        let of_peers = self.item_of(group, key)?;
+        let of_peers = group.item_of(key)?;
         let mut has = None;
         device.engine.get_with(key, Visibility::Durable, &mut |it| has = Some(it.sequence))?;
         if has == of_peers.as_ref().map(|item| item.sequence) {
@@ -435,62 +402,71 @@ impl Shared {
         Ok(())
     }
 
-    /// Keys that nobody could give to a device, and that it has not been given since: it is not to say of them
-    /// that they are not there.
-    ///
-    /// # Errors
-    /// As the device.
-    fn left_out(
-        &self,
-        group: &Group,
-        device: &Device,
-        (lost, since): (&[KeyRange], u64),
-    ) -> Result<Vec<LostRange>> {
-        let mut left_out = Vec::new();
-        for it in lost {
-            let mut known = 0;
-            if let Some(key) = key_of(it) {
-                device.engine.get_with(key, Visibility::Durable, &mut |it| known = it.sequence)?;
-            }
-            if known <= since {
-                left_out.push(LostRange::new(group.number, it.clone()));
-            }
-        }
-        left_out.iter_mut().for_each(|it| it.end(since));
-        Ok(left_out)
-    }
-
     /// A device that has been filled is a member: durably so, when it returns.
     fn admit(&self, group: &Arc<Group>, device: &Device, lost: (&[KeyRange], u64)) -> Result<()> {
         group.states.propose(device.number);
         // Whoever writes from here on waits for it; what others have written is in its ring.
         if !mutant!("mkvs.admit.undrained") {
-            self.in_flight.wait_for_key_locks();
+            self.keyspace.in_flight.wait_for_key_locks();
             device.drain();
         }
         device.engine.sync()?;
         let place = Position { group: group.number, device: device.number };
         let horizon = group.settled()?.engine.tombstone_horizon();
-        let mut record = self.membership.lock();
+        let mut record = self.failover.membership.lock();
         // From here to the end nobody can leave.
-        self.check_writable()?;
-        self.check_joining(group, device)?;
+        self.keyspace.check_writable()?;
+        check_joining(group, device)?;
         let before = record.clone();
         // Before the record says that it is current: what fails leaves that as it was.
-        let left_out = self.left_out(group, device, lost)?;
+        let left_out = left_out(group, device, lost)?;
         record.take_lost_ranges(&left_out)?;
         record.stand(place, MemberState::Current);
         // It was not given the tombstones that its peers had forgotten.
         record.horizon = record.horizon.max(horizon);
         let joiner = Joiner { device: Some(place), ..Joiner::default() };
-        self.commit_with(&mut record, &before, vec![], joiner)?;
-        self.lost_ranges.add(&left_out);
-        self.horizon.fetch_max(record.horizon, Ordering::AcqRel);
-        let of_group = |hash: u64| self.is_of(group.number, hash);
-        self.forget_departure(place);
-        self.in_flight.filled(device.number, of_group);
+        self.failover.commit_with(&mut record, &before, vec![], joiner)?;
+        self.keyspace.lost_ranges.add(&left_out);
+        self.keyspace.horizon.fetch_max(record.horizon, Ordering::AcqRel);
+        let of_group = |hash: u64| self.keyspace.is_of(group.number, hash);
+        self.failover.forget_departure(place);
+        self.keyspace.in_flight.filled(device.number, of_group);
         let primary = record.primary_of(group.number);
         group.set_members(group.members() | 1 << device.number, primary, of_group);
         Ok(())
     }
+}
+
+/// # Errors
+/// If the device has failed meanwhile.
+fn check_joining(group: &Group, device: &Device) -> Result<()> {
+    if group.followers() & 1 << device.number == 0 {
+        let what = format!("g{}d{} failed while it was filled", group.number, device.number);
+        return Err(Error::Unusable(what));
+    }
+    Ok(())
+}
+
+/// Keys that nobody could give to a device, and that it has not been given since: it is not to say of them
+/// that they are not there.
+///
+/// # Errors
+/// As the device.
+fn left_out(
+    group: &Group,
+    device: &Device,
+    (lost, since): (&[KeyRange], u64),
+) -> Result<Vec<LostRange>> {
+    let mut left_out = Vec::new();
+    for it in lost {
+        let mut known = 0;
+        if let Some(key) = key_of(it) {
+            device.engine.get_with(key, Visibility::Durable, &mut |it| known = it.sequence)?;
+        }
+        if known <= since {
+            left_out.push(LostRange::new(group.number, it.clone()));
+        }
+    }
+    left_out.iter_mut().for_each(|it| it.end(since));
+    Ok(left_out)
 }

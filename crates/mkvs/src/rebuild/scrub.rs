@@ -14,17 +14,16 @@
 //! when a peer has been gone through as far as the end, the doubt is settled. What still is doubtful then
 //! was deleted.
 //!
-//! A read that meets damage goes to a peer as well ([`Shared::find`]); it heals nothing.
+//! A read that meets damage goes to a peer as well ([`read`](crate::keyspace::read)); it heals nothing.
 
 use crate::device::Device;
 use crate::device::decision::{is_damage, is_failure};
 use crate::filter::hash_of;
 use crate::group::Group;
+use crate::group::item::Item;
 use crate::in_flight::InFlight;
-use crate::matrix::Matrix;
-use crate::matrix::Shared;
 use crate::membership::record::MemberState;
-use crate::rebuild::copy::Item;
+use crate::rebuild::Rebuild;
 use crate::shape::position::Position;
 use crate::shape::position::is_reserved;
 use coreplane_engine::{
@@ -71,64 +70,53 @@ enum Health {
     Damaged,
 }
 
-impl Matrix {
-    /// Reads every record of every current device against its checksums, and writes what is damaged
-    /// anew from a peer, while everybody goes on. Durable when it returns.
+impl Rebuild {
+    /// Goes through all records of the groups, or of the group of one device.
     ///
     /// # Errors
-    /// As the devices, but for damage, which is in the answer.
-    pub fn scrub(&self, progress: &dyn Fn(Progress)) -> Result<Scrubbed> {
-        self.scrub_of(None, progress)
-    }
-
-    /// As [`Matrix::scrub`], of one device: of all records that it has or should have, which its peers
-    /// name; so its group alone is gone through.
-    ///
-    /// # Errors
-    /// As [`Matrix::scrub`]; [`Error::Unusable`] if there is no such device, or it is not current.
-    pub fn scrub_of(
+    /// As the devices, but for damage; [`Error::Unusable`] if there is no such device, or it is not current.
+    pub(crate) fn scrub_of(
         &self,
         device: Option<Position>,
         progress: &dyn Fn(Progress),
     ) -> Result<Scrubbed> {
-        let shared = &*self.shared;
         if let Some(place) = device {
-            shared.check_current(place)?;
+            self.check_current(place)?;
         }
         let is_asked = |group: &Group| device.is_none_or(|place| place.group == group.number);
-        let indeterminate = shared.clear_doubts()?;
-        for (group, key) in shared.lost_ranges.keys() {
+        let indeterminate = self.clear_doubts()?;
+        for (group, key) in self.keyspace.lost_ranges.keys() {
             // What was written since is found.
-            if shared.find_known(&key) {
-                shared.forget_lost_key(group, &key);
+            if self.find_known(&key) {
+                self.failover.forget_lost_key(group, &key);
             }
         }
-        let lost_ranges = shared.lost_ranges.ranges();
+        let lost_ranges = self.keyspace.lost_ranges.ranges();
         let mut scrubbed = Scrubbed { indeterminate, lost_ranges, ..Scrubbed::default() };
-        for group in shared.groups.iter().filter(|group| is_asked(group)) {
+        for group in self.keyspace.groups.iter().filter(|group| is_asked(group)) {
             let before = scrubbed.findings();
-            let left = shared.scrub_pages(group, &mut scrubbed, progress)?;
+            let left = scrub_pages(group, &mut scrubbed, progress)?;
             let mut doubts = Vec::new();
             for device in group.of(group.members()) {
-                doubts.push((Arc::clone(device), shared.doubts_of(group, device)?));
+                doubts.push((Arc::clone(device), doubts_of(group, device)?));
             }
             let mut records = None;
             for (device, doubts) in &doubts {
                 let of_device =
-                    shared.scrub_keys_of(group, (device, doubts), &mut scrubbed, progress)?;
+                    self.scrub_keys_of(group, (device, doubts), &mut scrubbed, progress)?;
                 records = records.or(of_device);
             }
             scrubbed.records += records.unwrap_or(0);
-            shared.settle_all(group, &doubts, &mut scrubbed)?;
+            settle_all(group, &doubts, &mut scrubbed)?;
             let is_doubtful = || doubts.iter().any(|(_, doubts)| !doubts.is_empty());
             if !left.is_empty() || scrubbed.findings() > before || is_doubtful() {
                 // What was written anew has left behind what was damaged.
-                let left = shared.scrub_pages(group, &mut scrubbed, progress)?;
+                let left = scrub_pages(group, &mut scrubbed, progress)?;
                 scrubbed.unreadable.extend(left);
             }
             if !group.is_listed.load(Ordering::Acquire) {
                 // Perhaps it can be now.
-                shared.fill_filter(group)?;
+                self.filters.fill_filter(group)?;
             }
         }
         Ok(scrubbed)
@@ -142,91 +130,24 @@ impl Scrubbed {
     }
 }
 
-impl Shared {
-    /// Has each member of a group read what its recovery would read, and write anew what is damaged: what
-    /// is damaged still, and where. A member that fails is left out.
-    fn scrub_pages(
-        &self,
-        group: &Arc<Group>,
-        scrubbed: &mut Scrubbed,
-        progress: &dyn Fn(Progress),
-    ) -> Result<Vec<(Position, String)>> {
-        let mut left = Vec::new();
-        for device in group.of(group.members()) {
-            let place = Position { group: group.number, device: device.number };
-            match device.engine.scrub(&mut |it| progress(it)) {
-                Ok(report) => {
-                    scrubbed.rewritten.extend((0..report.rewritten).map(|_| place));
-                    let what = |it: Damage| format!("at {}: {}", it.offset, it.what);
-                    left.extend(report.damages.into_iter().map(|it| (place, what(it))));
-                }
-                Err(error) => group.go_on_without(device, error)?,
-            }
-        }
-        Ok(left)
-    }
-
+impl Rebuild {
     /// True if a key has a record that may be shown.
     fn find_known(&self, key: &[u8]) -> bool {
         let hash = hash_of(key);
-        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
-        self.find(hash, key, &mut |_| {}).is_ok_and(|found| found.hit)
+        let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash));
+        self.keyspace.find(hash, key, &mut |_| {}).is_ok_and(|found| found.hit)
     }
 
     /// # Errors
     /// If there is no such device, or it is not a current member.
     fn check_current(&self, place: Position) -> Result<()> {
-        let states = self.member_states();
+        let states = self.failover.member_states();
         let what = match states.iter().find(|(position, _)| *position == place) {
             Some((_, MemberState::Current)) => return Ok(()),
             Some(_) => format!("{place} is not current: replace fills it"),
             None => format!("there is no place {place} in this matrix"),
         };
         Err(Error::Unusable(what))
-    }
-
-    /// What a device is in doubt of. One that fails is left out.
-    fn doubts_of(&self, group: &Arc<Group>, device: &Device) -> Result<Vec<KeyRange>> {
-        match device.engine.lost_ranges() {
-            Err(error) => group.go_on_without(device, error).map(|()| Vec::new()),
-            doubts => doubts,
-        }
-    }
-
-    /// Settles what members are in doubt of, as far as a peer is sure of it and was gone through as a
-    /// whole.
-    fn settle_all(
-        &self,
-        group: &Arc<Group>,
-        doubts: &[(Arc<Device>, Vec<KeyRange>)],
-        scrubbed: &mut Scrubbed,
-    ) -> Result<()> {
-        let place = |device: &Device| Position { group: group.number, device: device.number };
-        for (device, of) in doubts {
-            let is_sure = |doubt: &KeyRange| {
-                let mut peers = doubts.iter().filter(|(peer, _)| peer.number != device.number);
-                peers.any(|(peer, theirs)| {
-                    let is_read = scrubbed.unreadable.iter().all(|(it, _)| *it != place(peer));
-                    is_read
-                        && group.is_member(peer)
-                        && !theirs.iter().any(|other| overlap(other, doubt))
-                })
-            };
-            let is_lost = |doubt: &KeyRange| scrubbed.lost.iter().any(|key| is_within(doubt, key));
-            let settled: Vec<&KeyRange> =
-                of.iter().filter(|it| is_sure(it) && !is_lost(it)).collect();
-            for doubt in settled {
-                if !group.is_member(device) {
-                    break;
-                }
-                device.drain();
-                match device.engine.settle(doubt) {
-                    Ok(()) => scrubbed.settled.push(place(device)),
-                    Err(error) => group.go_on_without(device, error)?,
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Looks at every key that one device has, on all members, but for those that it is in doubt of,
@@ -252,7 +173,7 @@ impl Shared {
             let is_more = keys_of.next(&mut keys);
             keys.retain(|key: &Vec<u8>| !is_reserved(key));
             for key in &keys {
-                self.check_writable()?;
+                self.keyspace.check_writable()?;
                 self.scrub_key(group, key, scrubbed)?;
             }
             done += keys.len() as u64;
@@ -284,14 +205,14 @@ impl Shared {
         let is_alike = |healths: &[(u8, Health)]| {
             healths.iter().all(|(_, health)| *health != Health::Damaged && *health == healths[0].1)
         };
-        if is_alike(&self.healths(group, key)?) {
+        if is_alike(&healths(group, key)?) {
             return Ok(());
         }
-        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
+        let _turn = self.keyspace.in_flight.lock_key(InFlight::stripe_of(hash_of(key)));
         // Whoever closes goes round the key locks: what is made in one that comes after is made by some.
-        self.check_writable()?;
+        self.keyspace.check_writable()?;
         group.of(group.followers()).for_each(|device| device.drain());
-        let healths = self.healths(group, key)?;
+        let healths = healths(group, key)?;
         if is_alike(&healths) {
             return Ok(());
         }
@@ -317,7 +238,7 @@ impl Shared {
             }
             read => drop(read?),
         }
-        if self.lost_ranges.since(group.number, key).is_some_and(|since| known <= since) {
+        if self.keyspace.lost_ranges.since(group.number, key).is_some_and(|since| known <= since) {
             // What is written anew would be taken for what was written last.
             if !scrubbed.lost.iter().any(|lost| lost == key) {
                 scrubbed.lost.push(key.to_vec());
@@ -348,24 +269,88 @@ impl Shared {
         scrubbed.repaired.extend(healed.map(|(number, _)| place(*number)));
         Ok(())
     }
+}
 
-    /// What each member says of a key. Of an empty group nothing.
-    fn healths(&self, group: &Group, key: &[u8]) -> Result<Vec<(u8, Health)>> {
-        let health = |engine: &dyn Engine| match engine.check(key) {
-            Ok(true) => Ok(Health::Whole),
-            Ok(false) => Ok(Health::Absent),
-            Err(error) if is_damage(&error) => Ok(Health::Damaged),
-            Err(error) => Err(error),
+/// Has each member of a group read what its recovery would read, and write anew what is damaged: what
+/// is damaged still, and where. A member that fails is left out.
+fn scrub_pages(
+    group: &Arc<Group>,
+    scrubbed: &mut Scrubbed,
+    progress: &dyn Fn(Progress),
+) -> Result<Vec<(Position, String)>> {
+    let mut left = Vec::new();
+    for device in group.of(group.members()) {
+        let place = Position { group: group.number, device: device.number };
+        match device.engine.scrub(&mut |it| progress(it)) {
+            Ok(report) => {
+                scrubbed.rewritten.extend((0..report.rewritten).map(|_| place));
+                let what = |it: Damage| format!("at {}: {}", it.offset, it.what);
+                left.extend(report.damages.into_iter().map(|it| (place, what(it))));
+            }
+            Err(error) => group.go_on_without(device, error)?,
+        }
+    }
+    Ok(left)
+}
+
+/// What a device is in doubt of. One that fails is left out.
+fn doubts_of(group: &Arc<Group>, device: &Device) -> Result<Vec<KeyRange>> {
+    match device.engine.lost_ranges() {
+        Err(error) => group.go_on_without(device, error).map(|()| Vec::new()),
+        doubts => doubts,
+    }
+}
+
+/// Settles what members are in doubt of, as far as a peer is sure of it and was gone through as a
+/// whole.
+fn settle_all(
+    group: &Arc<Group>,
+    doubts: &[(Arc<Device>, Vec<KeyRange>)],
+    scrubbed: &mut Scrubbed,
+) -> Result<()> {
+    let place = |device: &Device| Position { group: group.number, device: device.number };
+    for (device, of) in doubts {
+        let is_sure = |doubt: &KeyRange| {
+            let mut peers = doubts.iter().filter(|(peer, _)| peer.number != device.number);
+            peers.any(|(peer, theirs)| {
+                let is_read = scrubbed.unreadable.iter().all(|(it, _)| *it != place(peer));
+                is_read
+                    && group.is_member(peer)
+                    && !theirs.iter().any(|other| overlap(other, doubt))
+            })
         };
-        let mut healths = Vec::new();
-        for device in group.of(group.members()) {
-            match health(&*device.engine) {
-                Ok(health) => healths.push((device.number, health)),
+        let is_lost = |doubt: &KeyRange| scrubbed.lost.iter().any(|key| is_within(doubt, key));
+        let settled: Vec<&KeyRange> = of.iter().filter(|it| is_sure(it) && !is_lost(it)).collect();
+        for doubt in settled {
+            if !group.is_member(device) {
+                break;
+            }
+            device.drain();
+            match device.engine.settle(doubt) {
+                Ok(()) => scrubbed.settled.push(place(device)),
                 Err(error) => group.go_on_without(device, error)?,
             }
         }
-        Ok(healths)
     }
+    Ok(())
+}
+
+/// What each member says of a key. Of an empty group nothing.
+fn healths(group: &Group, key: &[u8]) -> Result<Vec<(u8, Health)>> {
+    let health = |engine: &dyn Engine| match engine.check(key) {
+        Ok(true) => Ok(Health::Whole),
+        Ok(false) => Ok(Health::Absent),
+        Err(error) if is_damage(&error) => Ok(Health::Damaged),
+        Err(error) => Err(error),
+    };
+    let mut healths = Vec::new();
+    for device in group.of(group.members()) {
+        match health(&*device.engine) {
+            Ok(health) => healths.push((device.number, health)),
+            Err(error) => group.go_on_without(device, error)?,
+        }
+    }
+    Ok(healths)
 }
 
 pub(crate) fn is_within(doubt: &KeyRange, key: &[u8]) -> bool {

@@ -9,8 +9,8 @@
 //! that is emptied at once loses its record with the rest, until it is written anew. So there is
 //! always another one that has it: where a device is alone, its records go one by one.
 
-use crate::matrix::Shared;
-use crate::matrix::intent::Intent;
+use crate::keyspace::intent::Intent;
+use crate::matrix::Matrix;
 use crate::membership::rack::Found;
 use crate::membership::record::MembershipRecord;
 use crate::rebuild::filter_snapshot;
@@ -104,73 +104,72 @@ pub(crate) fn owner_of(
     Ok(if lacks(&place) { Some(place) } else { first.filter(|_| more.is_none()) })
 }
 
-impl Shared {
+impl Matrix {
     /// Removes every record, durably when it returns. Writes that run beside it come before or after
     /// it, and so do reads.
     ///
     /// # Errors
     /// [`Unusable`](coreplane_engine::Error::Unusable) while a device or a group is being filled; as
     /// the devices. If it was begun and cannot be ended no more is written, and opening ends it.
-    pub(crate) fn clear(&self) -> Result<()> {
+    pub(super) fn remove_all(&self) -> Result<()> {
         // What is given to whoever is filled would be there again.
-        let _alone = self.fill_alone()?;
+        let _alone = self.rebuild.fill_alone()?;
         {
             // Whoever goes through many keys has ended.
-            let _still = self.moves.write();
-            let _turns = self.in_flight.all_turns();
-            self.check_writable()?;
+            let _still = self.keyspace.moves.write();
+            let _turns = self.keyspace.in_flight.all_turns();
+            self.keyspace.check_writable()?;
             self.begin_clear()?;
-            let _publishing = self.isolation.begin();
-            self.is_empty.store(true, Ordering::SeqCst);
+            let _publishing = self.keyspace.isolation.begin();
+            self.keyspace.is_empty.store(true, Ordering::SeqCst);
             if let Err(error) = self.empty_devices() {
                 // What was written from here on would be lost when that is gone on with.
-                self.closed.store(true, Ordering::SeqCst);
+                self.keyspace.closed.store(true, Ordering::SeqCst);
                 return Err(error);
             }
-            self.in_flight.forget();
-            self.lost_ranges.forget();
-            self.is_empty.store(false, Ordering::SeqCst);
+            self.keyspace.in_flight.forget();
+            self.keyspace.lost_ranges.forget();
+            self.keyspace.is_empty.store(false, Ordering::SeqCst);
         }
-        for group in self.groups.iter() {
+        for group in self.keyspace.groups.iter() {
             // Without it, it says "perhaps" of what was there.
-            let _filled = self.fill_filter(group).is_ok();
+            let _filled = self.filters.fill_filter(group).is_ok();
         }
         Ok(())
     }
 
     /// From here on it will be empty, whatever happens.
     fn begin_clear(&self) -> Result<()> {
-        let members = || self.groups.iter().flat_map(|group| group.of(group.followers()));
+        let members = || self.keyspace.groups.iter().flat_map(|group| group.of(group.followers()));
         members().for_each(|device| device.drain());
-        let now = self.groups[0].draw(None);
-        let mut record = self.membership.lock();
-        let before = record.clone();
+        let now = self.keyspace.groups[0].draw(None);
         // What was written up to now is on no device, nor is the tombstone of it.
-        (record.is_clearing, record.watermark) = (true, record.watermark.max(now));
-        record.lost_ranges.clear();
-        record.horizon = record.horizon.max(now);
-        self.commit(&mut record, &before)?;
-        self.watermark.fetch_max(record.watermark, Ordering::AcqRel);
-        self.horizon.fetch_max(record.horizon, Ordering::AcqRel);
+        let record = self.failover.change(|record| {
+            (record.is_clearing, record.watermark) = (true, record.watermark.max(now));
+            record.lost_ranges.clear();
+            record.horizon = record.horizon.max(now);
+        })?;
+        self.failover.watermark.fetch_max(record.watermark, Ordering::AcqRel);
+        self.keyspace.horizon.fetch_max(record.horizon, Ordering::AcqRel);
         Ok(())
     }
 
     fn empty_devices(&self) -> Result<()> {
-        let is_alone = self.groups.len() == 1 && self.groups[0].members().count_ones() == 1;
-        for group in self.groups.iter() {
+        let is_alone =
+            self.keyspace.groups.len() == 1 && self.keyspace.groups[0].members().count_ones() == 1;
+        for group in self.keyspace.groups.iter() {
             for device in group.of(group.members()).map(Arc::clone).collect::<Vec<_>>() {
                 let position = Position { group: group.number, device: device.number };
-                let record = self.membership.now().at(position);
+                let record = self.failover.membership.now().at(position);
                 if let Err(error) = empty(&*device.engine, &record, is_alone) {
                     group.go_on_without(&device, error)?;
                 } else {
-                    self.sequence.fetch_max(device.engine.advance_sequence()?, Ordering::AcqRel);
+                    self.keyspace
+                        .sequence
+                        .fetch_max(device.engine.advance_sequence()?, Ordering::AcqRel);
                 }
             }
         }
-        let mut record = self.membership.lock();
-        let before = record.clone();
-        record.is_clearing = false;
-        self.commit(&mut record, &before)
+        self.failover.change(|record| record.is_clearing = false).map(drop)
     }
 }

@@ -1,36 +1,32 @@
 //! The close of a matrix, which leaves nothing to compare when it is opened again.
 
-use crate::matrix::Shared;
+use crate::matrix::Matrix;
 use coreplane_engine::{Error, Result};
 use std::sync::atomic::Ordering;
 
-impl Shared {
+impl Matrix {
     /// Leaves a clean matrix behind. Writes fail from now on.
-    pub(crate) fn close(&self) -> Result<()> {
+    pub(super) fn leave_clean(&self) -> Result<()> {
         let failed = || {
             let what =
                 "the matrix was not closed in good order: it is brought level when it is opened";
             Error::Unusable(what.to_owned())
         };
-        if self.closed.swap(true, Ordering::SeqCst) {
+        if self.keyspace.closed.swap(true, Ordering::SeqCst) {
             let is_clean = self.is_clean.load(Ordering::Acquire);
             return if is_clean { Ok(()) } else { Err(failed()) };
         }
-        self.in_flight.wait_for_key_locks();
-        while !self.checkpoint(true)? {}
-        let is_clean = self.in_flight.indeterminate().is_empty() && self.intents.lost().is_empty();
+        self.keyspace.in_flight.wait_for_key_locks();
+        while !self.failover.checkpoint(true)? {}
+        let is_clean = self.keyspace.in_flight.indeterminate().is_empty()
+            && self.failover.intents.lost().is_empty();
         if is_clean {
             // Counts if nothing changes any more.
-            self.keep_filters(self.membership.now().epoch + 1);
+            self.filters.keep_filters(self.failover.membership.now().epoch + 1);
         }
-        {
-            let mut record = self.membership.lock();
-            let before = record.clone();
-            record.is_clean = is_clean;
-            self.commit(&mut record, &before)?;
-        }
+        drop(self.failover.change(|record| record.is_clean = is_clean)?);
         self.stop();
-        for group in self.groups.iter() {
+        for group in self.keyspace.groups.iter() {
             // Nobody waits for one that hangs.
             for device in group.devices().filter(|device| !device.is_given_up()) {
                 let closed = device.engine.close();
@@ -49,10 +45,14 @@ impl Shared {
 
     /// Ends the processors, and the matrix's own thread.
     pub(crate) fn stop(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-        self.filter_resize.stop();
-        self.groups.iter().flat_map(|group| group.devices()).for_each(|device| device.stop());
+        self.keyspace.closed.store(true, Ordering::SeqCst);
+        self.filters.stop();
+        self.keyspace
+            .groups
+            .iter()
+            .flat_map(|group| group.devices())
+            .for_each(|device| device.stop());
         // Last: who waits for one that hangs is let go by it.
-        self.groups.iter().for_each(|group| group.watch.stop());
+        self.keyspace.groups.iter().for_each(|group| group.watch.stop());
     }
 }

@@ -1,9 +1,9 @@
 //! What a matrix tells of its devices.
 
 use crate::device::Device;
+use crate::failover::departure::Departure;
 use crate::group::Group;
 use crate::matrix::Matrix;
-use crate::matrix::Shared;
 use crate::membership::record::MemberState;
 use crate::shape::position::{Ack, Position};
 use crate::shape::prototype::Prototype;
@@ -26,13 +26,13 @@ const SUMS: [(&str, &str); 8] = [
 impl Matrix {
     /// Which of the paper's prototypes it is.
     pub fn prototype(&self) -> Prototype {
-        self.shared.membership.now().prototype
+        self.failover.membership.now().prototype
     }
 
     /// Has each current device count its records and their bytes, which some engines do in the background else
     /// after an open. What cannot be counted is not: whoever reads it is told.
     pub fn count_on_devices(&self) {
-        for group in self.shared.groups.iter() {
+        for group in self.keyspace.groups.iter() {
             for device in group.of(group.members()) {
                 let _counted = device.engine.len().is_ok();
             }
@@ -41,7 +41,7 @@ impl Matrix {
 
     /// The engine of each device that is there.
     pub fn engines(&self) -> Vec<(Position, &'static str)> {
-        let groups = self.shared.groups.iter();
+        let groups = self.keyspace.groups.iter();
         let engine = |group: &Group, device: &Device| {
             let position = Position { group: group.number, device: device.number };
             (position, device.engine.name())
@@ -51,24 +51,30 @@ impl Matrix {
 
     /// How many copies a write waits for.
     pub fn ack(&self) -> Ack {
-        self.shared.membership.now().ack
+        self.failover.membership.now().ack
     }
 
     /// The epoch of the membership: it is raised with every change of who is current; and with every
     /// opening but one that only looks, so that what a close has left behind is believed once.
     pub fn epoch(&self) -> u64 {
-        self.shared.membership.now().epoch
+        self.failover.membership.now().epoch
+    }
+
+    /// The devices that went since the matrix was opened and have not come back, in the order in
+    /// which they went.
+    pub fn departures(&self) -> Vec<Departure> {
+        self.failover.departures.lock().clone()
     }
 }
 
-impl Shared {
+impl Matrix {
     /// The counters of all devices, and of the records the sum over the groups: as far as devices have
     /// counted them, those that are on their way to another group in both. Of the filters how full the
     /// fullest is.
-    pub(crate) fn stats(&self) -> Stats {
+    pub(super) fn figures(&self) -> Stats {
         let (mut sum, mut fullest) = (Stats::default(), 0.0_f64);
-        let (mut devices, lost) = (BTreeMap::new(), self.intents.lost());
-        for group in self.groups.iter() {
+        let (mut devices, lost) = (BTreeMap::new(), self.failover.intents.lost());
+        for group in self.keyspace.groups.iter() {
             let now = group.states.now();
             let (members, mut records) = (now.members(), 0);
             for device in group.devices() {
@@ -90,9 +96,9 @@ impl Shared {
             add_group(group, &mut sum);
         }
         sum.more.push(("filter_load_percent", (100.0 * fullest) as u64));
-        sum.dram_bytes += self.in_flight.dram_bytes();
-        self.counters.add_to(&mut sum);
-        for (position, state) in self.member_states() {
+        sum.dram_bytes += self.keyspace.in_flight.dram_bytes();
+        self.keyspace.counters.add_to(&mut sum);
+        for (position, state) in self.failover.member_states() {
             let mut told = devices.remove(&position).unwrap_or_default();
             told.name = position.to_string();
             told.figures.insert(0, ("current", u64::from(state == MemberState::Current)));

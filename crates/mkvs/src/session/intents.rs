@@ -3,12 +3,13 @@
 use super::reconcile::{no_space, primaries_first};
 use crate::device::decision::Decided;
 use crate::filter::hash_of;
-use crate::matrix::intent::{Intent, Step};
+use crate::keyspace::intent::{Intent, Step};
 use crate::membership::rack::Found;
 use crate::membership::record::MembershipRecord;
 use crate::shape::position::Position;
 use crate::shape::slots::slot_of;
-use coreplane_engine::{Remedy, Result, WriteOptions};
+use coreplane_engine::{Durability, Remedy, Result, WriteOptions};
+use coreplane_pmem::mutant;
 use std::collections::BTreeMap;
 
 /// Finishes the batches that were under way in several groups: makes them, or takes them back. Who has no
@@ -82,8 +83,12 @@ fn make_intent(
     is_made: bool,
 ) -> Result<Vec<Position>> {
     let sequence = Some(if is_made { intent.made } else { intent.undone });
+    // Durable before the intent goes, whatever durability writes have: else a power cut would leave a part.
+    let is_strict = !mutant!("mkvs.intents.relaxed");
+    let durability = is_strict.then_some(Durability::Strict);
     // What is taken back takes the place of what had been there.
-    let options = WriteOptions { sequence, is_vital: !is_made, ..WriteOptions::default() };
+    let options =
+        WriteOptions { sequence, durability, is_vital: !is_made, ..WriteOptions::default() };
     let mut full = Vec::new();
     for (position, device) in primaries_first(found, record) {
         let is_own =

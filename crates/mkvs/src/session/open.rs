@@ -5,26 +5,26 @@
 //! each group level ([`reconcile`](crate::session::reconcile)), fills small filters (large ones are filled in
 //! the background) and the devices that are older copies of themselves, and only then lets anybody in.
 
+use super::options::Options;
 use super::{intents, reconcile};
 use crate::device::Device;
 use crate::device::decision::{is_damage, is_dead};
 use crate::device::fault_guard::{Guarded, guarded};
-use crate::failover::checkpoint::CHECKPOINT;
-use crate::filter::ResizeThread;
+use crate::failover::Failover;
+use crate::failover::assembly::assemble_group;
 use crate::group::list::{Groups, limits};
 use crate::group::{Group, Rules};
 use crate::in_flight::InFlight;
-use crate::matrix::Matrix;
-use crate::matrix::Shared;
-use crate::matrix::assembly::assemble_group;
-use crate::matrix::intent::{Intent, Intents};
-use crate::matrix::options::Options;
-use crate::matrix::relaxed::{Relaxed, is_unordered};
-use crate::membership::Membership;
+use crate::keyspace::Keyspace;
+use crate::keyspace::intent::Intent;
+use crate::keyspace::relaxed::{Relaxed, is_unordered};
+use crate::matrix::{Matrix, Writes};
 use crate::membership::loss::Loss;
 use crate::membership::lost_ranges::LostRanges;
 use crate::membership::rack::{Found, Rack, drawn};
 use crate::membership::record::{MemberState, MembershipRecord};
+use crate::rebuild::Rebuild;
+use crate::rebuild::filter_resize::Filters;
 use crate::rebuild::filter_snapshot::side_by_side;
 use crate::session::clear;
 use crate::session::resolve::{Resolved, by_position, newest, resolve};
@@ -38,6 +38,7 @@ use crate::stats::counters::Counters;
 use coreplane_engine::{Cursors, Error, Progress, Result};
 use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::mutant;
+use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -73,7 +74,7 @@ const TOMBSTONES: u64 = 1 << 20;
 impl Matrix {
     /// Which devices are current members, and which are not.
     pub fn member_states(&self) -> Vec<(Position, MemberState)> {
-        self.shared.member_states()
+        self.failover.member_states()
     }
 
     /// Makes a matrix of new devices and opens it.
@@ -169,15 +170,15 @@ impl Matrix {
         let is_as_kept = resolved.losses.is_empty() && !options.accept_loss && !is_one_behind;
         let kept_at = kept_at.filter(|_| is_as_kept);
         clear::finish(&mut resolved.members, &mut resolved.record)?;
-        bring_level(&mut resolved, options.accept_loss, progress)?;
+        bring_level(&mut resolved, options, progress)?;
         let Resolved { record, members, outdated, losses, .. } = resolved;
         let matrix = Self::assemble(members, record, (clock, options, kept_at))?;
-        *matrix.shared.damaged.lock() = damaged;
-        *matrix.shared.losses.lock() = losses;
-        *matrix.shared.occupied.lock() = occupied;
+        *matrix.failover.damaged.lock() = damaged;
+        *matrix.failover.losses.lock() = losses;
+        *matrix.rebuild.occupied.lock() = occupied;
         if !options.looks_only {
             for (position, device) in outdated {
-                matrix.shared.fill_outdated(position, device, progress);
+                matrix.rebuild.fill_outdated(position, device, progress);
             }
         }
         Ok(matrix)
@@ -186,13 +187,13 @@ impl Matrix {
     /// The places whose devices are left out, and why: they could not be opened, since they are damaged,
     /// or have failed since. They count as absent.
     pub fn damaged(&self) -> Vec<(Position, String)> {
-        self.shared.damaged.lock().clone()
+        self.failover.damaged.lock().clone()
     }
 
     /// What may have been lost, which was accepted when the matrix was opened; nothing if all was
     /// proven to be here.
     pub fn losses(&self) -> Vec<Loss> {
-        self.shared.losses.lock().clone()
+        self.failover.losses.lock().clone()
     }
 
     fn assemble(
@@ -202,68 +203,74 @@ impl Matrix {
     ) -> Result<Self> {
         let is_clean = record.is_clean;
         let (newest, record) = begun(&found, record, is_unordered(options.durability))?;
-        let (in_flight, sequence) = (Arc::new(InFlight::new()), Arc::new(AtomicU64::new(newest)));
+        let (in_flight, sequence) =
+            (Arc::new(InFlight::new()), Arc::new(CachePadded::new(AtomicU64::new(newest))));
         // How many there are on devices that crashed nobody knows.
         in_flight.keep_tombstones(if is_clean { 0 } else { TOMBSTONES });
-        let owners = Arc::new(Owners::new(&record.owners));
-        let has_guests = record.has_guests || !record.moving.is_empty();
-        let (watermark, horizon) = (record.watermark, record.horizon);
-        let lost_ranges = LostRanges::new(record.lost_ranges.clone());
         let rules = rules_of(&record, options);
-        let primaries = record.primaries.clone();
-        let shared = Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
+        let mut failure = None;
+        let failover = Arc::new_cyclic(|weak| {
             let groups = by_group(found).into_iter().map(|(number, devices)| {
-                let (in_flight, sequence) = (Arc::clone(&in_flight), Arc::clone(&sequence));
-                let devices = (devices, primaries[usize::from(number)]);
-                assemble_group(weak, number, devices, (in_flight, sequence, rules))
+                let parts = (Arc::clone(&in_flight), Arc::clone(&sequence), rules);
+                let primary = record.primaries[usize::from(number)];
+                assemble_group(weak, number, (devices, primary), parts)
             });
-            let groups: Result<Vec<Arc<Group>>> = groups.collect();
-            let (groups, failure) = match groups {
-                Ok(groups) => (groups, None),
-                Err(error) => (Vec::new(), Some(error)),
-            };
-            Shared {
-                weak: weak.clone(),
-                limits: limits(&groups),
-                groups: Groups::new(groups),
-                owners,
-                moves: RwLock::new(()),
-                has_guests: AtomicBool::new(has_guests),
-                filling: Mutex::new(()),
-                in_flight: Arc::clone(&in_flight),
-                sequence: Arc::clone(&sequence),
-                is_empty: AtomicBool::new(false),
-                keeps_from: options.keeps_filters_from,
-                relaxed: Relaxed::new(options.durability),
-                isolation: Isolation::default(),
-                cursors: Mutex::new(Cursors::default()),
-                intents: Intents::new(),
-                membership: Membership::new(record),
-                watermark: AtomicU64::new(watermark),
-                marking: Mutex::new(()),
-                marked_at: AtomicU64::new(sequence.load(Ordering::Relaxed) / CHECKPOINT),
-                clock,
-                closed: AtomicBool::new(options.looks_only),
-                is_clean: AtomicBool::new(options.looks_only),
-                interrupted: AtomicBool::new(false),
-                occupied: Mutex::default(),
-                horizon: AtomicU64::new(horizon),
-                lost_ranges,
-                counters: Counters::default(),
-                filter_resize: ResizeThread::default(),
-                failure: Mutex::new(failure),
-                damaged: Mutex::default(),
-                departures: Mutex::default(),
-                losses: Mutex::default(),
-            }
+            let groups = groups.collect::<Result<_>>().unwrap_or_else(|error| {
+                failure = Some(error);
+                Vec::new()
+            });
+            let keyspace = keyspace_of(groups, &record, (in_flight, sequence), (clock, options));
+            Failover::new(Arc::new(keyspace), record)
         });
-        if let Some(error) = shared.failure.lock().take() {
+        if let Some(error) = failure {
             return Err(error);
         }
+        let keyspace = Arc::clone(&failover.keyspace);
+        let filters = Filters::new(&keyspace, options.keeps_filters_from);
         if !options.looks_only {
-            shared.make_filters(kept_at, options)?;
+            let made = filters.make_filters(kept_at, (options.threads(), options.lists_at_open));
+            if let Err(error) = made {
+                // Nobody is left who would end its thread, which holds the devices.
+                keyspace.closed.store(true, Ordering::SeqCst);
+                filters.stop();
+                return Err(error);
+            }
         }
-        Ok(Self { shared })
+        Ok(Self {
+            writes: Writes::new(&keyspace, &failover, &filters),
+            rebuild: Rebuild::new(&failover, &filters),
+            keyspace,
+            failover,
+            filters,
+            is_clean: AtomicBool::new(options.looks_only),
+        })
+    }
+}
+
+/// The keys over these groups, by a record.
+fn keyspace_of(
+    groups: Vec<Arc<Group>>,
+    record: &MembershipRecord,
+    (in_flight, sequence): (Arc<InFlight>, Arc<CachePadded<AtomicU64>>),
+    (clock, options): (Arc<Clock>, &Options),
+) -> Keyspace {
+    Keyspace {
+        limits: limits(&groups),
+        groups: Groups::new(groups),
+        owners: Arc::new(Owners::new(&record.owners)),
+        moves: RwLock::new(()),
+        has_guests: AtomicBool::new(record.has_guests || !record.moving.is_empty()),
+        in_flight,
+        sequence,
+        is_empty: AtomicBool::new(false),
+        relaxed: Relaxed::new(options.durability),
+        isolation: Isolation::default(),
+        cursors: Mutex::new(Cursors::default()),
+        clock,
+        closed: AtomicBool::new(options.looks_only),
+        horizon: AtomicU64::new(record.horizon),
+        lost_ranges: LostRanges::new(record.lost_ranges.clone()),
+        counters: Counters::default(),
     }
 }
 
@@ -282,23 +289,32 @@ fn rules_of(record: &MembershipRecord, options: &Options) -> Rules {
 /// Brings the members of all groups level, unless the matrix was closed.
 fn bring_level(
     resolved: &mut Resolved,
-    accept_loss: bool,
+    options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<()> {
+    let (accept_loss, threads) = (options.accept_loss, options.threads());
     let Resolved { record, before, members, .. } = resolved;
     let mut lost = 0;
     if !record.is_clean {
         if !accept_loss {
-            reconcile::check_primaries(members, before)?;
+            reconcile::check_primaries(members, before, threads)?;
         }
         intents::finish_intents(members, record)?;
-        for group in 0..record.members.len() as u16 {
+        let quorum_of = |group| {
             let quorum = before.quorum_of(group);
-            let quorum = if accept_loss || before.is_clean { quorum.any() } else { quorum };
-            lost = lost.max(reconcile::reconcile(members, record, (group, quorum), progress)?);
-        }
+            (group, if accept_loss || before.is_clean { quorum.any() } else { quorum })
+        };
+        let groups: Vec<_> = (0..record.members.len() as u16).map(quorum_of).collect();
+        lost = reconcile::reconcile(members, record, (&groups, threads), progress)?;
     }
-    if accept_loss { reconcile::accept(members, record, lost) } else { Ok(()) }
+    if accept_loss {
+        reconcile::accept(members, record, lost)?;
+    }
+    if (record.is_clean && !accept_loss) || mutant!("mkvs.reconcile.sync") {
+        return Ok(());
+    }
+    // Whatever durability writes have: what was given is durable before anything says that all have it.
+    members.values().try_for_each(|device| device.engine.sync())
 }
 
 /// The devices of each group.

@@ -9,13 +9,15 @@
 //! ([`Quorum`]) what they have counts, and the damaged one is given it. If not, nobody knows what was written last,
 //! and the key becomes a *lost range*: reads of it fail until it is written again, or the loss is accepted.
 
+use super::difference::{Missing, difference_since};
 use super::unsure::Unsure;
 use crate::device::decision::{Decided, is_damage, is_failure};
 use crate::membership::lost_ranges::{LostRange, just};
 use crate::membership::quorum::Quorum;
 use crate::membership::rack::Found;
 use crate::membership::record::MembershipRecord;
-use crate::rebuild::scrub::{is_within, show_sure};
+use crate::rebuild::filter_snapshot::side_by_side;
+use crate::rebuild::scrub::is_within;
 use crate::shape::position::Devices;
 use crate::shape::position::is_reserved;
 use crate::shape::position::{Ack, Position};
@@ -24,6 +26,7 @@ use coreplane_engine::{
     WriteOptions,
 };
 use coreplane_pmem::mutant;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -44,42 +47,51 @@ pub(super) fn primaries_first<'f>(
 pub(crate) fn check_primaries(
     found: &BTreeMap<Position, Found>,
     before: &MembershipRecord,
+    threads: usize,
 ) -> Result<()> {
     let is_ordered = before.ack == Ack::First && !before.is_relaxed;
     if !is_ordered || before.is_clean || mutant!("mkvs.reconcile.primary_ahead") {
         return Ok(());
     }
-    for group in 0..before.members.len() as u16 {
-        let at = Position { group, device: before.primary_of(group) };
-        let members = Members::of(found, before, group);
-        let (Some(primary), true) = (found.get(&at), members.all.len() > 1) else { continue };
-        let since = members.watermark(before);
-        let mut known = HashMap::new();
-        let mut note = |entry: Entry<'_>| {
-            known.insert(entry.key.to_vec(), entry.sequence);
-        };
-        if primary.engine.changes_since(since, &mut note).is_err() {
-            // It has lost something, and that may be why.
-            continue;
-        }
-        for (other, device) in members.all.iter().filter(|(it, _)| **it != at) {
-            let mut ahead = None;
-            let mut compare = |entry: Entry<'_>| {
-                let is_known = known.get(entry.key).is_some_and(|it| *it >= entry.sequence);
-                let is_sound = || !primary.engine.check(entry.key).is_err_and(|it| is_damage(&it));
-                if !is_known && ahead.is_none() && !is_reserved(entry.key) && is_sound() {
-                    ahead = Some(entry.sequence);
-                }
-            };
-            // What else it cannot show is of no matter here.
-            let _shown = device.engine.changes_since(since, &mut compare).is_ok();
-            if let Some(sequence) = ahead {
-                return Err(Error::Unusable(format!(
-                    "{at}, the primary of its group, lacks a write (sequence {sequence}) that {other} has got \
-                     from it: it is an older copy of itself, and what was acknowledged since and is on none of \
-                     the others would be lost (bring the newest one back, or accept loss to open it)"
-                )));
+    let groups: Vec<u16> = (0..before.members.len() as u16).collect();
+    let checked = side_by_side(&groups, threads, |group| check_primary(found, before, *group));
+    checked.into_iter().collect()
+}
+
+fn check_primary(
+    found: &BTreeMap<Position, Found>,
+    before: &MembershipRecord,
+    group: u16,
+) -> Result<()> {
+    let at = Position { group, device: before.primary_of(group) };
+    let members = Members::of(found, before, group);
+    let (Some(primary), true) = (found.get(&at), members.all.len() > 1) else { return Ok(()) };
+    let since = members.watermark(before);
+    let mut known = HashMap::new();
+    let mut note = |entry: Entry<'_>| {
+        known.insert(entry.key.to_vec(), entry.sequence);
+    };
+    if primary.engine.changes_since(since, &mut note).is_err() {
+        // It has lost something, and that may be why.
+        return Ok(());
+    }
+    for (other, device) in members.all.iter().filter(|(it, _)| **it != at) {
+        let mut ahead = None;
+        let mut compare = |entry: Entry<'_>| {
+            let is_known = known.get(entry.key).is_some_and(|it| *it >= entry.sequence);
+            let is_sound = || !primary.engine.check(entry.key).is_err_and(|it| is_damage(&it));
+            if !is_known && ahead.is_none() && !is_reserved(entry.key) && is_sound() {
+                ahead = Some(entry.sequence);
             }
+        };
+        // What else it cannot show is of no matter here.
+        let _shown = device.engine.changes_since(since, &mut compare).is_ok();
+        if let Some(sequence) = ahead {
+            return Err(Error::Unusable(format!(
+                "{at}, the primary of its group, lacks a write (sequence {sequence}) that {other} has got \
+                 from it: it is an older copy of itself, and what was acknowledged since and is on none of \
+                 the others would be lost (bring the newest one back, or accept loss to open it)"
+            )));
         }
     }
     Ok(())
@@ -127,31 +139,57 @@ struct Lost {
     greatest: u64,
 }
 
-/// Brings the members of a group level: gives each what another has that is newer. Who has no space
+/// Brings the members of each group level: gives each what another has that is newer. Who has no space
 /// for it is left out. What nobody can show is noted in the record, as far as the others do not suffice by the
-/// `quorum`; the greatest sequence of what some member cannot show.
+/// group's quorum; the greatest sequence of what some member cannot show.
+///
+/// Most of the time goes to reading what each member has. So groups are reconciled side by side, and where there are
+/// more `threads` than groups their members are read so, too.
 ///
 /// # Errors
 /// As the engines.
 pub(crate) fn reconcile(
     found: &mut BTreeMap<Position, Found>,
     record: &mut MembershipRecord,
-    (group, quorum): (u16, Quorum),
+    (groups, threads): (&[(u16, Quorum)], usize),
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<u64> {
-    let mut lost = Lost::default();
-    for position in reconcile_members(found, (record, group, quorum), &mut lost, progress)? {
-        leave_out(position, found, record)?;
-    }
-    let Lost { doubts, hurt, greatest } = lost;
-    record.lost_ranges.extend(doubts.into_iter().map(|doubt| LostRange::new(group, doubt)));
-    for DamagedKey { within, sequence } in hurt {
-        // It may have been hurt when the matrix was opened before.
-        if !record.lost_ranges.iter().any(|it| it.covers(group, &within, sequence)) {
-            record.lost_ranges.push(LostRange::new(group, within));
+    let (all, before, of_members) = (&*found, &*record, threads / groups.len().max(1));
+    let of_groups = Mutex::new(BTreeMap::new());
+    let reconciled = side_by_side(groups, threads, |(group, quorum)| {
+        let mut lost = Lost::default();
+        let of_group = (before, *group, *quorum);
+        let of_all = |progress: Progress| of_all_groups(&mut of_groups.lock(), *group, progress);
+        let told = |of_one| progress(of_all(of_one));
+        let full = reconcile_members(all, of_group, (&mut lost, of_members), &told)?;
+        Ok((full, lost))
+    });
+    let mut greatest_lost = 0;
+    for ((group, _), reconciled) in groups.iter().zip(reconciled) {
+        let (full, Lost { doubts, hurt, greatest }) = reconciled?;
+        greatest_lost = greatest_lost.max(greatest);
+        full.into_iter().try_for_each(|position| leave_out(position, found, record))?;
+        record.lost_ranges.extend(doubts.into_iter().map(|doubt| LostRange::new(*group, doubt)));
+        for DamagedKey { within, sequence } in hurt {
+            // It may have been hurt when the matrix was opened before.
+            if !record.lost_ranges.iter().any(|it| it.covers(*group, &within, sequence)) {
+                record.lost_ranges.push(LostRange::new(*group, within));
+            }
         }
     }
-    Ok(greatest)
+    Ok(greatest_lost)
+}
+
+/// The progress of all groups in a stage, when one has come so far in it.
+fn of_all_groups(
+    of_groups: &mut BTreeMap<(&'static str, u16), (u64, u64)>,
+    group: u16,
+    Progress { stage, done, total }: Progress,
+) -> Progress {
+    of_groups.insert((stage, group), (done, total));
+    let of_stage = of_groups.range((stage, 0)..=(stage, u16::MAX)).map(|(_, it)| *it);
+    let (done, total) = of_stage.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+    Progress { stage, done, total }
 }
 
 /// The members of a group, while they are brought level, the primary first.
@@ -303,11 +341,7 @@ pub(crate) fn accept(
             leave_out(position, found, record)?;
         }
     }
-    if lost > record.watermark {
-        // All members are level, and durably so.
-        found.values().try_for_each(|device| device.engine.sync())?;
-        record.watermark = lost;
-    }
+    record.watermark = record.watermark.max(lost);
     Ok(())
 }
 
@@ -325,7 +359,7 @@ fn change_of(engine: &dyn Engine, key: &[u8]) -> Result<Change> {
 fn reconcile_members(
     found: &BTreeMap<Position, Found>,
     (record, group, quorum): (&MembershipRecord, u16, Quorum),
-    lost: &mut Lost,
+    (lost, threads): (&mut Lost, usize),
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Position>> {
     let mut members = Members::of(found, record, group);
@@ -333,12 +367,12 @@ fn reconcile_members(
         return Ok(members.full);
     }
     let (mut since, mut unsure) = (Some(members.watermark(record)), Unsure::default());
-    let newest = match newest_since(&members.all, since, &mut unsure) {
+    let missing = match difference_since(&members.all, since, (threads, progress), &mut unsure) {
         // A write whose sequence was given was older than what tombstones are kept for: then all that
         // there is is held against each other. Who lacks a key without a tombstone never had it.
         Err(Error::HistoryGone { .. }) => {
             since = None;
-            newest_since(&members.all, since, &mut unsure)?
+            difference_since(&members.all, since, (threads, progress), &mut unsure)?
         }
         other => other?,
     };
@@ -354,12 +388,9 @@ fn reconcile_members(
     let all = members.set();
     let is_sure = |range: &KeyRange| quorum.suffices(all & !unsure.overlapping(range));
     lost.doubts = doubts.into_iter().filter(|doubt| !is_sure(doubt)).collect();
-    let (total, mut proven) = (newest.len() as u64, Vec::new());
-    for (done, (key, (sequence, has))) in (0..).zip(newest) {
+    let (total, mut proven) = (missing.len() as u64, Vec::new());
+    for (done, Missing { key, sequence, has }) in (0..).zip(missing) {
         progress(Progress { stage: "reconciling members", done, total });
-        if has & all == all {
-            continue;
-        }
         if let Some(source) = members.sound(has, &key)? {
             let change = change_of(&*source.engine, &key)?;
             let had = members.give(all & !has, &change, sequence)?;
@@ -391,54 +422,4 @@ fn reconcile_members(
 /// The keys of a device that it cannot show and that are newer than a watermark, if there is one.
 fn damaged_keys_since(engine: &dyn Engine, since: Option<u64>) -> Result<Vec<DamagedKey>> {
     engine.damaged_keys_since(since.unwrap_or(engine.tombstone_horizon()))
-}
-
-/// Of each key the newest sequence, and who has it.
-type Newest = HashMap<Vec<u8>, (u64, Devices)>;
-
-/// Of each key that is newer than `since` on one of the devices; without it of all keys.
-fn newest_since(
-    members: &[(&Position, &Found)],
-    since: Option<u64>,
-    unsure: &mut Unsure,
-) -> Result<Newest> {
-    let mut newest = Newest::new();
-    unsure.ranges.clear();
-    for (position, device) in members {
-        let bit = 1 << position.device;
-        let mut note = |entry: Entry<'_>| {
-            if is_reserved(entry.key) {
-                return;
-            }
-            let known = newest.entry(entry.key.to_vec()).or_insert((entry.sequence, 0));
-            if entry.sequence > known.0 {
-                *known = (entry.sequence, bit);
-            } else if entry.sequence == known.0 {
-                known.1 |= bit;
-            }
-        };
-        let engine = &device.engine;
-        let from = since.unwrap_or(engine.tombstone_horizon());
-        let (mut doubts, mut is_hurt) = (Vec::new(), false);
-        if let Err(error) = engine.changes_since(from, &mut note) {
-            // It has shown all that is sure: of the rest it is given what others have, as if it lacked it.
-            if !is_damage(&error) {
-                return Err(error);
-            }
-            (doubts, is_hurt) =
-                (engine.lost_ranges()?, !engine.damaged_keys_since(from)?.is_empty());
-            if doubts.is_empty() && !is_hurt {
-                return Err(error);
-            }
-        }
-        if since.is_none() {
-            match show_sure(&**engine, &doubts, &mut note) {
-                // It has shown the others.
-                Err(error) if is_damage(&error) && is_hurt && doubts.is_empty() => {}
-                shown => shown?,
-            }
-        }
-        doubts.into_iter().for_each(|doubt| unsure.add(position.device, doubt));
-    }
-    Ok(newest)
 }

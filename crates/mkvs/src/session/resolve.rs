@@ -17,7 +17,7 @@
 //! get new identities and the matrix an epoch that no other line of it reaches: a device that comes back is "replaced
 //! by another", whichever has the higher epoch, and only a fresh one can take its place.
 
-use crate::matrix::intent::Intent;
+use crate::keyspace::intent::Intent;
 use crate::membership::loss::{Loss, names};
 use crate::membership::rack::{Found, drawn};
 use crate::membership::record::{Member, MemberState, MembershipRecord};

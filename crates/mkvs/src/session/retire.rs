@@ -16,9 +16,8 @@ impl Matrix {
     /// [`Error::Unusable`] if the place is not one of the matrix, its device is not current or the last
     /// current one of its group, or something is being filled; if it cannot be made durable.
     pub fn retire(&self, place: Position) -> Result<()> {
-        let shared = &*self.shared;
-        let _alone = shared.fill_alone()?;
-        let group = shared.groups.get(usize::from(place.group));
+        let _alone = self.rebuild.fill_alone()?;
+        let group = self.keyspace.groups.get(usize::from(place.group));
         let group = group.ok_or_else(|| no_device(place))?;
         let device = Arc::clone(group.device(place.device).map_err(|_| no_device(place))?);
         let members = group.members();
@@ -39,7 +38,7 @@ impl Matrix {
 
     /// The files of the devices as they are now. Nothing is read of them.
     pub fn backings(&self) -> Vec<(Position, Backing)> {
-        let groups = self.shared.groups.iter();
+        let groups = self.keyspace.groups.iter();
         let of = groups.flat_map(|group| group.devices().map(move |device| (group.number, device)));
         let there = of.filter(|(_, device)| !device.has_gone());
         there

@@ -8,6 +8,7 @@ use crate::group::Group;
 use crate::in_flight::InFlight;
 use coreplane_engine::interceptor::{Call, Intercepted, Interceptor};
 use coreplane_engine::{Engine, Error, Result, WriteOptions};
+use coreplane_pmem::epoch::pin_in;
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -70,7 +71,7 @@ fn held(directory: &tempfile::TempDir, demote: Demote) -> (Arc<Group>, Arc<InFli
     gates.holds_care.store(true, Ordering::SeqCst);
     for key in 0..=KEYS {
         let options = WriteOptions::default();
-        assert!(group.put_fast(hash_of(&[key]), (&[key], b"value"), &options).is_some());
+        assert!(group.put_fast(hash_of(&[key]), (&[key], b"value"), &options, &pin_in()).is_some());
         // The first is taken out of the ring before the others come into it.
         wait_until(|| gates.puts.load(Ordering::SeqCst) == 1);
     }

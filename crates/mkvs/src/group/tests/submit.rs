@@ -7,6 +7,7 @@ use crate::in_flight::InFlight;
 use coreplane_bptree::Bptree;
 use coreplane_engine::interceptor::{Call, Intercepted, Interceptor};
 use coreplane_engine::{Engine, Error, Result, WriteOptions};
+use coreplane_pmem::epoch::pin_in;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -45,7 +46,7 @@ fn a_processor_that_sleeps_is_woken_for_a_place_that_is_dropped() {
     let group = group(&directory, &around);
     let follower = group.device(0).expect("it is there");
     let (options, begun) = (WriteOptions::default(), Instant::now());
-    let put = |key: &[u8]| group.put_fast(hash_of(key), (key, b"value"), &options);
+    let put = |key: &[u8]| group.put_fast(hash_of(key), (key, b"value"), &options, &pin_in());
     for round in 0..20_u64 {
         let [made, refused] = [2 * round, 2 * round + 1].map(u64::to_le_bytes);
         assert!(put(&made).is_some());

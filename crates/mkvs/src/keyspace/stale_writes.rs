@@ -4,9 +4,9 @@
 //! peers could forget. So one member may know that a key was deleted later, and refuse a put as not newer, and
 //! another may make it: the key would be there again on some. Before such a put they tell each other.
 
+use super::Keyspace;
 use crate::device::decision::{Decided, is_failure};
 use crate::group::Group;
-use crate::matrix::Shared;
 use coreplane_engine::{Engine, Outcome, Result, Visibility, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ fn mark(engine: &dyn Engine, key: &[u8], sequence: u64) -> Result<Option<u64>> {
     }
 }
 
-impl Shared {
+impl Keyspace {
     /// A key is about to be put with a sequence that was given: if one device knows of a delete that is not
     /// older, all do afterwards. True if so, and nothing is to be put. The caller has the key lock.
     ///

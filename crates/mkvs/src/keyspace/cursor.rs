@@ -1,12 +1,13 @@
 //! Going through all records: group after group, each on a device that has all of it.
 
+use super::Keyspace;
+use super::intent::own_records;
 use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::device::stretch::Stretch;
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::in_flight::InFlight;
-use crate::matrix::Shared;
 use crate::stats::counters::Count;
 use coreplane_engine::{Entry, Error, Record, Result, Value};
 use coreplane_pmem::spin;
@@ -23,7 +24,7 @@ pub(crate) struct Place {
     inner: u64,
 }
 
-impl Shared {
+impl Keyspace {
     pub(crate) fn iterate(
         &self,
         cursor: u64,
@@ -196,7 +197,7 @@ impl Shared {
                     return self.count_shown(group.number, &*device.engine);
                 }
                 group.look_on(device, |engine| {
-                    let own = crate::matrix::intent::own_records(engine)?;
+                    let own = own_records(engine)?;
                     Ok(engine.len()?.saturating_sub(own))
                 })
             })?;

@@ -4,7 +4,7 @@
 //! gets a ticket of the matrix, a number that counts up; and what is synced is all members, which
 //! makes everything durable that had a number before.
 
-use crate::matrix::Shared;
+use super::Keyspace;
 use coreplane_engine::{Durability, Horizon, Outcome, Result, Ticket, WriteOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -60,7 +60,7 @@ impl Relaxed {
     }
 }
 
-impl Shared {
+impl Keyspace {
     /// What is said of a write that has come to all that it waits for, and to the rings of the others.
     /// The caller has the key's lock.
     #[inline]

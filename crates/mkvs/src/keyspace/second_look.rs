@@ -21,13 +21,13 @@
 //! for the keys of every other one, gives it to the first; the read changes nothing. Writes that depend on
 //! what is there, and iterations, ask one device alone.
 
+use super::Keyspace;
 use crate::group::Group;
-use crate::matrix::Shared;
 use crate::stats::counters::Count;
 use coreplane_engine::{Found, Record, Result};
 use std::sync::Arc;
 
-impl Shared {
+impl Keyspace {
     /// Finds a key on a device that has the newest of it, and, if it is not there, on another.
     ///
     /// # Errors

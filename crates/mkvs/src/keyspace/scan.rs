@@ -11,12 +11,12 @@
 //! - A device that fails is gone without, and the stretch is read on another. One that has damaged
 //!   records only is gone around: while nobody writes every member has the same.
 
+use super::Keyspace;
 use crate::device::Device;
 use crate::device::decision::is_damage;
 use crate::device::stretch::{Bounds, Stretch};
 use crate::group::Group;
 use crate::group::hedge::stretch;
-use crate::matrix::Shared;
 use crate::stats::counters::Count;
 use coreplane_engine::{Entry, Error, Ordered, Result};
 use coreplane_pmem::mutant;
@@ -34,7 +34,7 @@ const AT_A_TIME: usize = 64;
 
 /// What a group still has for a scan.
 struct Stream<'a> {
-    shared: &'a Shared,
+    keyspace: &'a Keyspace,
     group: usize,
     stretch: Stretch,
     /// The next one of the stretch.
@@ -59,7 +59,7 @@ impl Stream<'_> {
                 (Some(from), true) => (start, Some(from.as_slice()), reverse),
             };
             self.at = 0;
-            self.shared.fetch(self.group, bounds, count, &mut self.stretch)?;
+            self.keyspace.fetch(self.group, bounds, count, &mut self.stretch)?;
             self.is_over = self.stretch.seen < count;
             let from = self.from.get_or_insert_default();
             std::mem::swap(from, &mut self.stretch.last);
@@ -79,7 +79,7 @@ impl Stream<'_> {
     }
 }
 
-impl Shared {
+impl Keyspace {
     /// Reads on the primary of a group `into` something, until nothing was read that is taken back. If
     /// that meets damage, or is in doubt of a key that it `is_about`, it reads on another.
     ///
@@ -231,7 +231,7 @@ impl Shared {
     }
 }
 
-impl Ordered for Shared {
+impl Ordered for Keyspace {
     fn scan(
         &self,
         start: &[u8],
@@ -246,7 +246,7 @@ impl Ordered for Shared {
         let count = limit.div_ceil(groups).saturating_add(8).min(AT_A_TIME);
         let stream = |group| {
             let (stretch, from) = (Stretch::default(), None);
-            Stream { shared: self, group, stretch, at: 0, from, is_over: false }
+            Stream { keyspace: self, group, stretch, at: 0, from, is_over: false }
         };
         let mut streams: Vec<Stream<'_>> = (0..groups).map(stream).collect();
         for _ in 0..limit {

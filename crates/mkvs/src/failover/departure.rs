@@ -1,8 +1,7 @@
 //! Devices that went while the matrix was open: when, and why.
 
 use crate::device::Device;
-use crate::matrix::Matrix;
-use crate::matrix::Shared;
+use crate::failover::Failover;
 use crate::shape::position::Position;
 use coreplane_engine::UnixMillis;
 
@@ -17,22 +16,14 @@ pub struct Departure {
     pub why: String,
 }
 
-impl Matrix {
-    /// The devices that went since the matrix was opened and have not come back, in the order in
-    /// which they went.
-    pub fn departures(&self) -> Vec<Departure> {
-        self.shared.departures.lock().clone()
-    }
-}
-
-impl Shared {
+impl Failover {
     /// A device is a member no more.
     pub(crate) fn note_departure(&self, position: Position, device: Option<&Device>) {
         let why = device.and_then(Device::why);
         let why = why.unwrap_or("it cannot have what the others have").to_owned();
         let mut departures = self.departures.lock();
         departures.retain(|known| known.device != position);
-        departures.push(Departure { device: position, at: self.clock.now(), why });
+        departures.push(Departure { device: position, at: self.keyspace.clock.now(), why });
     }
 
     /// A device is a member again, or another in its place.

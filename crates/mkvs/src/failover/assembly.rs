@@ -1,29 +1,30 @@
 //! A group put together, which tells the matrix of failed devices.
 
-use super::Shared;
+use super::Failover;
 use crate::device::Device;
 use crate::filter::{CAPACITY_MIN, Filter};
 use crate::group::{Demote, Group, Parts, Renew, Rules};
 use crate::in_flight::InFlight;
 use coreplane_engine::{Error, Result};
+use crossbeam_utils::CachePadded;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 /// Puts a group together, none of whose keys its filter knows yet.
 pub(crate) fn assemble_group(
-    shared: &Weak<Shared>,
+    failover: &Weak<Failover>,
     number: u16,
     (devices, primary): (Vec<Arc<Device>>, u8),
-    (in_flight, sequence, rules): (Arc<InFlight>, Arc<AtomicU64>, Rules),
+    (in_flight, sequence, rules): (Arc<InFlight>, Arc<CachePadded<AtomicU64>>, Rules),
 ) -> Result<Arc<Group>> {
     let members = devices.iter().fold(0, |set, device| set | 1 << device.number);
-    let (shared, of_renew) = (shared.clone(), shared.clone());
-    let demote: Demote = Box::new(move |position, device| match shared.upgrade() {
-        Some(shared) => shared.demote(position, device),
+    let (failover, of_renew) = (failover.clone(), failover.clone());
+    let demote: Demote = Box::new(move |position, device| match failover.upgrade() {
+        Some(failover) => failover.demote(position, device),
         None => Err(Error::Closed),
     });
     let renew: Renew = Box::new(move |whose, known, sequence| match of_renew.upgrade() {
-        Some(shared) => shared.keep_lost_range(whose, known, sequence),
+        Some(failover) => failover.keep_lost_range(whose, known, sequence),
         None => Err(Error::Closed),
     });
     let filter = Filter::with_capacity(CAPACITY_MIN);

@@ -1,0 +1,102 @@
+//! The keys of a matrix, spread over its groups: who owns each slot, what is on its way, and all that
+//! reads; and what a slot that moves is given.
+//!
+//! Nothing here changes who belongs to a group: a group whose device fails tells the
+//! [`failover`](crate::failover) above by itself.
+
+mod cursor;
+pub(crate) mod intent;
+pub(crate) mod read;
+pub(crate) mod relaxed;
+mod scan;
+mod second_look;
+mod stale_writes;
+mod write_ahead;
+
+use crate::group::Group;
+use crate::group::list::Groups;
+use crate::in_flight::{InFlight, KeyLock};
+use crate::membership::lost_ranges::LostRanges;
+use crate::shape::owners::Owners;
+use crate::shape::position::is_reserved;
+use crate::stats::clock::Clock;
+use crate::stats::counters::Counters;
+use coreplane_engine::{Cursors, Error, Limits, Result};
+use coreplane_pmem::isolation::Isolation;
+use crossbeam_utils::CachePadded;
+use cursor::Place;
+use parking_lot::{Mutex, RwLock};
+use relaxed::Relaxed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The keys over the groups of an open matrix.
+pub(crate) struct Keyspace {
+    pub(crate) groups: Groups,
+    /// The group that owns each slot.
+    pub(crate) owners: Arc<Owners>,
+    /// Held by whoever goes through many keys, so that no slot changes hands meanwhile.
+    pub(crate) moves: RwLock<()>,
+    /// Groups may have records of slots that are not theirs: on the way here, or not yet removed.
+    pub(crate) has_guests: AtomicBool,
+    pub(crate) in_flight: Arc<InFlight>,
+    pub(crate) sequence: Arc<CachePadded<AtomicU64>>,
+    /// It is being emptied: nothing is there.
+    pub(crate) is_empty: AtomicBool,
+    pub(crate) relaxed: Relaxed,
+    pub(crate) isolation: Isolation,
+    pub(crate) cursors: Mutex<Cursors<Place>>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) closed: AtomicBool,
+    /// Tombstones up to here are not on all devices.
+    pub(crate) horizon: AtomicU64,
+    /// Keys of which acknowledged writes may be lost.
+    pub(crate) lost_ranges: LostRanges,
+    pub(crate) limits: Limits,
+    pub(crate) counters: Counters,
+}
+
+impl Keyspace {
+    pub(crate) fn group_of(&self, hash: u64) -> &Arc<Group> {
+        &self.groups[self.owners.of(hash).owner()]
+    }
+
+    /// # Errors
+    /// If the key is one of the matrix's own, or the matrix is closed.
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<()> {
+        if is_reserved(key) {
+            let operation = "a key that begins with the matrix's own name";
+            return Err(Error::Unsupported { engine: crate::shape::NAME, operation });
+        }
+        let max = self.limits.key_len_max;
+        if key.len() > max {
+            return Err(Error::KeyTooLong { len: key.len(), max });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    /// True if the keys of this hash are a group's.
+    pub(crate) fn is_of(&self, group: u16, hash: u64) -> bool {
+        self.owners.of(hash).owner() == usize::from(group)
+    }
+
+    /// Nobody waits any more for who has left.
+    pub(crate) fn settle_group(&self, group: &Group) {
+        self.in_flight.settle(group.followers(), |hash| self.is_of(group.number, hash));
+    }
+
+    /// The key locks of all these keys, in the order in which everybody takes them.
+    pub(crate) fn lock_keys(&self, hashes: impl Iterator<Item = u64>) -> Vec<KeyLock<'_>> {
+        let mut stripes: Vec<usize> = hashes.map(InFlight::stripe_of).collect();
+        stripes.sort_unstable();
+        stripes.dedup();
+        stripes.into_iter().map(|stripe| self.in_flight.lock_key(stripe)).collect()
+    }
+}

@@ -1,0 +1,276 @@
+//! Reads of single keys, and of several at one moment.
+
+use super::Keyspace;
+use crate::device::Device;
+use crate::device::decision::is_damage;
+use crate::device::record_copy::RecordCopy;
+use crate::filter::bypass;
+use crate::filter::hash_of;
+use crate::group::Group;
+use crate::in_flight::{InFlight, Seen};
+use crate::membership::lost_ranges;
+use crate::shape::position::Devices;
+use crate::shape::position::is_reserved;
+use crate::stats::counters::{Count, Said};
+use crate::stats::latency;
+use coreplane_engine::{Found, Record, Result, Ticket, UnixMillis, Value};
+use coreplane_pmem::spin::Backoff;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Looks for a key, each at one whose writes began meanwhile, before the key lock to write it is taken.
+const READS: u32 = 8;
+
+/// Keys of which the lines are asked for before the first is read.
+const LANE: usize = 16;
+
+/// Looks at several keys before their key locks are taken.
+const TRIES: usize = 8;
+
+thread_local! {
+    /// What the device shows that is being read.
+    static SHOWN: RefCell<RecordCopy> = RefCell::default();
+}
+
+/// A record that was copied.
+pub(crate) struct Answer {
+    value: Vec<u8>,
+    sequence: u64,
+    expires_at: Option<UnixMillis>,
+}
+
+impl Answer {
+    pub(crate) fn record(&self) -> Record<'_> {
+        Record {
+            value: Value::Whole(&self.value),
+            sequence: self.sequence,
+            expires_at: self.expires_at,
+            ticket: Ticket::DURABLE,
+        }
+    }
+}
+
+impl Keyspace {
+    pub(crate) fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<Found> {
+        let hash = hash_of(key);
+        let (found, said, owner) = loop {
+            let owner = self.owners.of(hash).owner();
+            let mut said = if bypass::is_worth_it() { Said::Perhaps } else { Said::Nothing };
+            if is_reserved(key)
+                || self.is_empty.load(Ordering::Acquire)
+                || said == Said::Perhaps
+                    && self.groups[owner].denies(hash)
+                    && self.lost_ranges.since(owner as u16, key).is_none()
+            {
+                said = Said::No;
+            }
+            let found = if said == Said::No {
+                Found { hit: false, ticket: Ticket::DURABLE }
+            } else {
+                self.find_in(&self.groups[owner], (hash, key), visit)?
+            };
+            // What was found there was there while it was asked for. But a group that the key has
+            // moved away from does not say where it is.
+            if found.hit || self.owners.of(hash).owner() == owner {
+                break (found, said, owner);
+            }
+        };
+        bypass::note(found.hit);
+        self.groups[owner].asked.note(found.hit, said);
+        Ok(found)
+    }
+
+    /// As [`Self::get_with`], copied.
+    pub(crate) fn answer(&self, key: &[u8]) -> Result<Option<Answer>> {
+        let mut answer = None;
+        self.get_with(key, &mut |record| {
+            let (value, sequence) = (record.value.to_vec(), record.sequence);
+            answer = Some(Answer { value, sequence, expires_at: record.expires_at });
+        })?;
+        Ok(answer)
+    }
+
+    /// Reads a key, of which the caller has the key lock, on a device that has the newest of it. What is
+    /// shown is durable, here and elsewhere.
+    pub(crate) fn find(
+        &self,
+        hash: u64,
+        key: &[u8],
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        self.find_in(self.group_of(hash), (hash, key), visit)
+    }
+
+    /// As [`Self::find`], of a device where it is not damaged.
+    ///
+    /// # Errors
+    /// If it is wherever it is.
+    pub(crate) fn find_sound(
+        &self,
+        hash: u64,
+        key: &[u8],
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        let group = self.group_of(hash);
+        let (mut damaged, mut kept) = (0, RecordCopy::default());
+        self.find_as((group, key), visit, |visit| {
+            loop {
+                let (device, seen) = group.reader(hash, damaged)?;
+                let mut keep = |record: Record<'_>| kept.keep(&record);
+                let here = (&**group, &**device);
+                let Some(found) =
+                    self.read_here(here, (hash, key), seen, &mut damaged, &mut keep)?
+                else {
+                    continue;
+                };
+                match device.engine.check(key) {
+                    Err(error) if is_damage(&error) => {
+                        damaged |= 1 << device.number;
+                        if group.members() & !damaged == 0 {
+                            return Err(error);
+                        }
+                        continue;
+                    }
+                    Err(error) => group.go_on_without(device, error)?,
+                    Ok(_) => {
+                        if found.hit {
+                            visit(kept.record());
+                        }
+                        return Ok(found);
+                    }
+                }
+            }
+        })
+    }
+
+    fn find_in(
+        &self,
+        group: &Arc<Group>,
+        (hash, key): (u64, &[u8]),
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        self.find_as((group, key), visit, |visit| self.find_newest(group, (hash, key), visit))
+    }
+
+    /// Finds a key, unless what was written last of it may be lost.
+    #[inline]
+    fn find_as(
+        &self,
+        (group, key): (&Arc<Group>, &[u8]),
+        visit: &mut dyn FnMut(Record<'_>),
+        find: impl FnOnce(&mut dyn FnMut(Record<'_>)) -> Result<Found>,
+    ) -> Result<Found> {
+        let Some(since) = self.lost_ranges.since(group.number, key) else {
+            return find(visit);
+        };
+        let mut is_known = false;
+        find(&mut |record| {
+            is_known = record.sequence > since;
+            if is_known {
+                visit(record);
+            }
+        })
+        .and_then(|found| if is_known { Ok(found) } else { Err(lost_ranges::lost()) })
+    }
+
+    /// What one device says that has the newest of a key, and its number.
+    pub(crate) fn find_on_one(
+        &self,
+        group: &Arc<Group>,
+        (hash, key): (u64, &[u8]),
+        damaged: &mut Devices,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<(Found, u8)> {
+        let mut tries = 0;
+        while tries < READS {
+            let (device, seen) = group.reader(hash, *damaged)?;
+            let before = (*damaged, group.members());
+            let read = if tries < READS / 4 && *damaged == 0 && group.reads_by_rings(device) {
+                group.compete((hash, key), visit)?
+            } else {
+                let read = self.read_here((group, device), (hash, key), seen, damaged, visit)?;
+                read.map(|found| (found, device.number))
+            };
+            if let Some(found) = read {
+                return Ok(found);
+            }
+            // One that is damaged, or has failed, is no write, and there may be as many of those.
+            tries += u32::from((*damaged, group.members()) == before);
+        }
+        // Writers of the stripe come one after the other: no more of them for now. Whoever has the
+        // turn does not come here, for then nobody writes.
+        let _turn = self.in_flight.lock_key(InFlight::stripe_of(hash));
+        loop {
+            let (device, seen) = group.reader(hash, *damaged)?;
+            let read = self.read_here((group, device), (hash, key), seen, damaged, visit)?;
+            if let Some(found) = read {
+                return Ok((found, device.number));
+            }
+        }
+    }
+
+    /// Reads a key in this thread; none if it is to be decided anew whom to ask.
+    #[inline]
+    pub(crate) fn read_here(
+        &self,
+        (group, device): (&Group, &Device),
+        (hash, key): (u64, &[u8]),
+        seen: Seen,
+        damaged: &mut Devices,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Option<Found>> {
+        let timer = latency::timer();
+        // What a device shows whose medium goes meanwhile is none of what it has: it is shown on when
+        // the device has answered.
+        let mut shown = SHOWN.take();
+        let read = group.read_on(device, (hash, key), seen, &mut |record| shown.keep(&record));
+        if let Some(begun_at) = timer {
+            device.pace.note_here(begun_at.elapsed(), group.is_watching());
+        }
+        if let Ok(Some(Found { hit: true, .. })) = read {
+            visit(shown.record());
+        }
+        if shown.is_small() {
+            SHOWN.set(shown);
+        }
+        match read {
+            Ok(found) => Ok(found),
+            // One record, of which a peer has another copy; the scrub heals it.
+            Err(error) if is_damage(&error) => {
+                self.counters.add(Count::DamagedReads, 1);
+                *damaged |= 1 << device.number;
+                let is_last = group.members() & !*damaged == 0;
+                if is_last { Err(error) } else { Ok(None) }
+            }
+            Err(error) => group.go_on_without(device, error).map(|()| None),
+        }
+    }
+
+    /// The records of keys, as they were at one moment as far as batches go.
+    pub(crate) fn answers(&self, keys: &[&[u8]]) -> Result<Vec<Option<Answer>>> {
+        let read = || {
+            let lanes = keys.chunks(LANE).map(|lane| self.lane_of(lane));
+            lanes.collect::<Result<Vec<_>>>().map(|lanes| lanes.into_iter().flatten().collect())
+        };
+        let mut backoff = Backoff::new();
+        for _ in 0..TRIES {
+            let Some(quiet) = self.isolation.quiet() else {
+                backoff.wait();
+                continue;
+            };
+            let answers: Result<Vec<Option<Answer>>> = read();
+            if self.isolation.is_quiet_since(quiet) {
+                return answers;
+            }
+        }
+        let _turns = self.lock_keys(keys.iter().map(|key| hash_of(key)));
+        read()
+    }
+
+    /// Of a few keys: the engines go ahead for all, and are asked then.
+    fn lane_of(&self, keys: &[&[u8]]) -> Result<Vec<Option<Answer>>> {
+        keys.iter().for_each(|key| self.group_of(hash_of(key)).prefetch_to_read(key));
+        keys.iter().map(|key| self.answer(key)).collect()
+    }
+}

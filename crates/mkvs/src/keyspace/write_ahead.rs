@@ -1,0 +1,51 @@
+//! Keys of slots that move: what is written to the owner is written to the group that the slot moves to as well.
+
+use super::Keyspace;
+use crate::device::decision::Decided;
+use crate::filter::hash_of;
+use crate::group::item::Item;
+use crate::shape::owners::Route;
+use crate::shape::slots::slot_of;
+use coreplane_engine::Result;
+use coreplane_pmem::mutant;
+
+impl Keyspace {
+    /// A write of a key in a slot that moves, made by its owner, is made in the group that it moves
+    /// to as well. The caller has the key lock. If that cannot be, the slot stays where it is.
+    pub(crate) fn write_ahead(&self, to: usize, hash: u64, decided: &Decided<'_>, sequence: u64) {
+        let put = decided.put.map(|(value, at)| (value.to_vec(), at));
+        let item = Item { key: decided.key.to_vec(), put, sequence };
+        if mutant!("mkvs.move.write_ahead") {
+            return;
+        }
+        if self.groups[to].give(hash, &item).is_err() {
+            let slot = slot_of(hash);
+            self.owners.settle(slot, self.owners.of_slot(slot).owner() as u16);
+        }
+    }
+
+    /// A write of a key in a slot that moves was refused: what its owner has is made anew in the group
+    /// that it moves to, which may have been given what was refused. The caller has the key lock.
+    pub(crate) fn give_anew_after_refusal(&self, hash: u64, key: &[u8]) {
+        let route = self.owners.of(hash);
+        if route.to().is_some() && self.give_anew(route, key).is_err() {
+            self.owners.settle(slot_of(hash), route.owner() as u16);
+        }
+    }
+
+    /// What the owner of a key has is made anew in both groups, newer than all that either has.
+    pub(crate) fn give_anew(&self, route: Route, key: &[u8]) -> Result<()> {
+        let owner = &self.groups[route.owner()];
+        let (of_owner, sequence) = (owner.item_of(key)?, owner.draw(None));
+        if let Some(item) = &of_owner {
+            owner.renew(key, item.sequence, sequence)?;
+        }
+        let item = Item { key: key.to_vec(), put: of_owner.and_then(|item| item.put), sequence };
+        let hash = hash_of(key);
+        owner.give(hash, &item)?;
+        match route.to() {
+            Some(to) => self.groups[to].give(hash, &item).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+}
