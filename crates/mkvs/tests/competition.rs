@@ -7,7 +7,7 @@ use coreplane_mkvs::{
     Ack, Matrix, MemberState, Options, Position, Prototype, ReadPath, Shape, WritePath,
 };
 use shelf::gate::Gate;
-use shelf::{Kind, Shelf};
+use shelf::{Kind, Shelf, wait_until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -38,12 +38,6 @@ fn get(matrix: &Matrix, key: &[u8]) -> Vec<u8> {
 
 fn set(flag: &AtomicBool, value: bool) {
     flag.store(value, Ordering::SeqCst);
-}
-
-fn wait_until(what: impl Fn() -> bool) {
-    while !what() {
-        std::thread::yield_now();
-    }
 }
 
 fn count(counter: &AtomicU64) -> u64 {

@@ -60,6 +60,9 @@ fn costs(kind: Kind, (devices, ack): (u8, Ack), non_temporal: bool) -> Vec<Cost>
         let put = || matrix.put(&key.to_le_bytes(), &VALUE, &WriteOptions::default());
         let (outcome, cost) = sim.cost_of(put);
         assert!(outcome.expect("put").written().is_some());
+        // A device that follows opens a page of its own accord, or in the caller of a later put that waits
+        // for it: the same in each run, if it has made this one by then.
+        matrix.sync().expect("sync");
         cost
     };
     // The first open pages, and note that there is something in them.

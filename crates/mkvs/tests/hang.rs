@@ -6,7 +6,7 @@ use coreplane_engine::{Engine, WriteOptions};
 use coreplane_mkvs::{
     Ack, CopyOptions, Matrix, MemberState, Options, Position, Prototype, ReadPath, Shape,
 };
-use shelf::{Kind, Shelf};
+use shelf::{Kind, Shelf, wait_until};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -41,12 +41,6 @@ fn put_all(matrix: &Matrix, value: &[u8]) {
 fn check_all(matrix: &Matrix, value: &[u8]) {
     for number in 0..KEYS {
         assert_eq!(matrix.get(&key(number)).expect("get").as_deref(), Some(value), "{number}");
-    }
-}
-
-fn wait_until(what: impl Fn() -> bool) {
-    while !what() {
-        std::thread::yield_now();
     }
 }
 
@@ -143,6 +137,8 @@ fn who_asks_how_it_is_is_told_while_a_device_hangs() {
             }
         };
         scope.spawn(|| matrix.put(b"key", b"value", &WriteOptions::default()).expect("put"));
+        // First, for a write that comes while members change waits until they have.
+        wait_until(|| gate.held_puts.load(Ordering::SeqCst) == 1);
         scope.spawn(|| matrix.retire(at(2)).expect("retire"));
         wait_until(|| gate.held_puts.load(Ordering::SeqCst) == 2);
         let (says, told) = std::sync::mpsc::channel();

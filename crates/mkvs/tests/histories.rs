@@ -142,7 +142,7 @@ impl History<'_> {
             if dice.throw(3) > 0 {
                 match matrix.scrub(&|_| {}) {
                     Ok(scrubbed) => assert_eq!(scrubbed.lost.len(), 0, "seed {}", self.seed),
-                    Err(error) => self.assert_is_cut("scrub", &error),
+                    Err(error) => self.assert_is_cut(matrix, "scrub", &error),
                 }
                 add(&self.tally.scrubs, 1);
             } else {
@@ -170,12 +170,14 @@ impl History<'_> {
             }
             // A device is being filled.
             Err(Error::Unusable(why)) if why.starts_with("another device or group") => {}
-            Err(error) => self.assert_is_cut("a group cannot be added", &error),
+            Err(error) => self.assert_is_cut(matrix, "a group cannot be added", &error),
         }
     }
 
-    fn assert_is_cut(&self, what: &str, error: &Error) {
-        assert!(self.shelf.is_dead(), "seed {}: {what}: {error}", self.seed);
+    fn assert_is_cut(&self, matrix: &Matrix, what: &str, error: &Error) {
+        // Who left before, and why.
+        let left = || (matrix.damaged(), self.deeds.lock().expect("lock").clone());
+        assert!(self.shelf.is_dead(), "seed {}: {what}: {error} {:?}", self.seed, left());
     }
 
     fn has_pulled(&self) -> bool {
@@ -231,7 +233,7 @@ impl History<'_> {
             let (made, error) = client.call(matrix);
             events.extend(made);
             if let Some(error) = error {
-                self.assert_is_cut("a call failed", &error);
+                self.assert_is_cut(matrix, "a call failed", &error);
                 break;
             }
         }

@@ -11,7 +11,7 @@ use coreplane_mkvs::{Ack, CopyOptions, Matrix, Options, Shape};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Run, SimOptions, Subject, explore};
 use shelf::sample::{at, put};
-use shelf::{Kind, Shelf};
+use shelf::{Kind, Shelf, wait_until};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,12 +32,6 @@ fn moving() -> impl Iterator<Item = Vec<u8>> {
     let owners = deal(2);
     let keys = (0_u64..).map(|number| format!("key-{number:04}").into_bytes());
     keys.filter(move |key| owners[slot(key)] == 1)
-}
-
-fn wait_until(what: impl Fn() -> bool) {
-    while !what() {
-        std::thread::yield_now();
-    }
 }
 
 /// What was there before is given to the new group, record by record.

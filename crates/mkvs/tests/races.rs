@@ -5,7 +5,7 @@ mod shelf;
 use coreplane_engine::{Engine, Entry, Progress, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Shape};
 use shelf::sample::{at, put, standing};
-use shelf::{Kind, Shelf};
+use shelf::{Kind, Shelf, wait_until};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,6 @@ const KEY: &[u8] = b"key";
 fn created(shelf: &Shelf, devices: u8, ack: Ack) -> Matrix {
     let shape = Shape { groups: 1, devices, ack, ..Shape::default() };
     Matrix::create(shelf, shape, &Options::default()).expect("create")
-}
-
-fn wait_until(what: impl Fn() -> bool) {
-    while !what() {
-        std::thread::yield_now();
-    }
 }
 
 /// What is on the primary may be read there at any time: so all that a write waits for have it first.

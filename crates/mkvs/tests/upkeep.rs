@@ -45,7 +45,7 @@ fn a_filter_grows_although_there_are_batches_alone() {
 fn compared(shelf: &Shelf) -> u64 {
     let most = AtomicU64::new(0);
     let note = |progress: Progress| {
-        if progress.stage == "reconciling members" {
+        if progress.stage == "comparing members" {
             most.fetch_max(progress.total, Ordering::SeqCst);
         }
     };

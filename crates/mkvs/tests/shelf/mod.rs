@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 /// Which engine the devices have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +42,19 @@ pub(crate) struct Shelf {
     power: Mutex<Arc<Power>>,
     /// Whoever fills filters in the background waits.
     pub(crate) holds_filters: Arc<AtomicBool>,
+}
+
+/// Waits for something that comes soon. If it never does the program ends: threads that hang would keep a test
+/// that fails from ending.
+pub(crate) fn wait_until(is_so: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        if since.elapsed() > Duration::from_mins(2) {
+            eprintln!("it never comes: {}", std::backtrace::Backtrace::force_capture());
+            std::process::abort();
+        }
+        std::thread::yield_now();
+    }
 }
 
 impl Shelf {

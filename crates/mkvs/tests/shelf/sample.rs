@@ -5,7 +5,7 @@ use coreplane_engine::{Engine, Error, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
 
 /// A place.
-pub(crate) fn at(group: u16, device: u8) -> Position {
+pub(crate) const fn at(group: u16, device: u8) -> Position {
     Position { group, device }
 }
 

@@ -16,6 +16,7 @@ const COPIED_PRIMARY: Suite = Suite::of(PACKAGE, "backup", &["an_older_copy_of_a
 const SUCCESSION: Suite = Suite::of(PACKAGE, "full", &["before_a_successor"]);
 const FOLLOWERS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["group::tests::followers"]);
 const QUORUM: Suite = Suite::of(PACKAGE, Suite::UNIT, &["quorum::tests"]);
+const RECONCILIATION: Suite = Suite::of(PACKAGE, "reconciliation", &[]);
 const READS: Suite = Suite::of(PACKAGE, "competition", &["a_slow_read"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -53,5 +54,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
         COPIED_PRIMARY,
     ),
     Mutant::new("mkvs.reconcile.greatest_watermark", "the greatest watermark counts", CHECKPOINTS),
+    Mutant::new(
+        "mkvs.reconcile.older_has",
+        "who has an older write has the newest",
+        RECONCILIATION,
+    ),
+    Mutant::new(
+        "mkvs.reconcile.sync",
+        "what was given at an opening is not durable",
+        RECONCILIATION,
+    ),
+    Mutant::new(
+        "mkvs.intents.relaxed",
+        "an intent goes before its batch is durable",
+        RECONCILIATION,
+    ),
     Mutant::new("mkvs.open.clean", "a matrix in use says that it was closed", MEMBERSHIP),
 ];
