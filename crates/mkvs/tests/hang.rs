@@ -158,3 +158,26 @@ fn who_asks_how_it_is_is_told_while_a_device_hangs() {
     assert!(is_absent(&matrix, 2) && !is_absent(&matrix, 0));
     check_all(&matrix, b"value");
 }
+
+/// A current one whose processor hangs is taken out as well.
+#[test]
+fn one_that_hangs_is_retired() {
+    let shelf = Shelf::new(Kind::Bptree, 16 << 20);
+    let shape = shape(Ack::First, Prototype::default());
+    let matrix = Matrix::create(&shelf, shape, &Options::default()).expect("create");
+    let gate = shelf.gate(at(0));
+    let lets_go = LetsGo(&gate.holds_puts);
+    gate.holds_puts.store(true, Ordering::SeqCst);
+    let _outcome = matrix.put(&key(1), b"one", &WriteOptions::default()).expect("put");
+    wait_until(|| gate.held_puts.load(Ordering::SeqCst) > 0);
+    let engine = shelf.weak_engine(at(0));
+    matrix.retire(at(0)).expect("retire");
+    assert!(is_absent(&matrix, 0));
+    assert_eq!(matrix.get(&key(1)).expect("get").as_deref(), Some(&b"one"[..]));
+    let fresh = CopyOptions { is_fresh: true, ..CopyOptions::default() };
+    matrix.replace(&shelf, at(0), &fresh, &|_| {}).expect("replace");
+    assert!(engine.upgrade().is_some(), "a call is in it");
+    drop(lets_go);
+    wait_until(|| engine.upgrade().is_none());
+    matrix.close().expect("close");
+}
