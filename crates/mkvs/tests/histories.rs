@@ -105,16 +105,27 @@ impl History<'_> {
     /// True if the group of a device has another one, and nobody is at work whom that one has failed.
     fn may_be_pulled(&self, matrix: &Matrix, position: Position) -> bool {
         let mut pulled = self.pulled.lock().expect("lock");
-        let last = pulled.insert(position.group, position);
-        if last.is_some_and(|last| last != position) {
+        let last = pulled.get(&position.group).copied();
+        if let Some(last) = last.filter(|last| *last != position) {
             drop(self.at_work.write());
             // What lies in rings is made; who cannot make it is a member no more.
             assert!(matrix.sync().is_ok() || self.shelf.is_dead(), "seed {}: sync", self.seed);
+            let has_failed = &self.shelf.gate(last).has_failed_processor;
+            let is_current = matrix.member_states().contains(&(last, MemberState::Current));
+            if has_failed.load(Ordering::SeqCst) && is_current {
+                // A read that another device has answered meanwhile may be about to leave it out.
+                return false;
+            }
         }
         let standings = matrix.member_states();
         let is_current = |at: Position| standings.contains(&(at, MemberState::Current));
         let mut others = standings.iter().map(|(at, _)| *at).filter(|it| *it != position);
-        is_current(position) && others.any(|it| it.group == position.group && is_current(it))
+        let may =
+            is_current(position) && others.any(|it| it.group == position.group && is_current(it));
+        if may {
+            pulled.insert(position.group, position);
+        }
+        may
     }
 
     fn put_back(&self, matrix: &Matrix, position: Position, is_fresh: bool) {

@@ -4,7 +4,7 @@
 use coreplane_engine::interceptor::{Call, Interceptor};
 use coreplane_engine::{Batch, Brief, Change, Engine, Error, Outcome, Result, Ticket, Written};
 use coreplane_pmem::spin::{self, Backoff};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -73,6 +73,10 @@ pub(crate) struct Gate {
     pub(crate) write_panics: AtomicU64,
     /// So many deletes fail, as if the device had for a moment.
     pub(crate) fails_deletes: AtomicU64,
+    /// A call of its processor has failed, since the device is out.
+    pub(crate) has_failed_processor: AtomicBool,
+    /// Held while a call looks whether it is out.
+    outage: RwLock<()>,
     /// Calls for many keys that have come so far.
     pub(crate) looks: AtomicU64,
     /// Gets that have come so far, and those that are held now.
@@ -155,6 +159,22 @@ impl Gate {
         held.fetch_sub(1, Ordering::SeqCst);
     }
 
+    /// True if no call is answered.
+    fn is_refused(&self) -> bool {
+        let _outage = self.outage.read();
+        let is_refused = is(&self.is_out) || is(&self.power.is_dead);
+        if is_refused && is_processor() {
+            self.has_failed_processor.store(true, Ordering::SeqCst);
+        }
+        is_refused
+    }
+
+    /// It answers again: whom it has refused is known.
+    pub(crate) fn put_back(&self) {
+        let _outage = self.outage.write();
+        self.is_out.store(false, Ordering::SeqCst);
+    }
+
     /// True if a call has no space.
     fn refuses(&self, call: Call<'_>) -> bool {
         let takes_space = match call {
@@ -211,7 +231,7 @@ impl Interceptor for Gate {
         assert!(!self.panics(call), "a bug in the engine");
         let turn = self.turn.as_ref().map(spin::lock);
         self.power.count(call);
-        if is(&self.is_out) || is(&self.power.is_dead) {
+        if self.is_refused() {
             let source = std::io::Error::other("the device was pulled out");
             return Err(Error::Io { context: "a device".to_owned(), source });
         }

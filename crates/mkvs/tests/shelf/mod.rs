@@ -120,7 +120,7 @@ impl Shelf {
 
     /// The device answers again, with what it has.
     pub(crate) fn put_back(&self, place: Position) {
-        self.gate(place).is_out.store(false, Ordering::SeqCst);
+        self.gate(place).put_back();
     }
 
     /// From now on every call of every device fails that has been opened so far.
