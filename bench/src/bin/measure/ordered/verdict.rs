@@ -1,8 +1,8 @@
 //! The goals of the ordered engine, and whether they are met.
 
 use super::{COLUMNS, Class, THREADS, what};
-use crate::measure::Rounds;
-use crate::measure::table::{Table, figure, judged};
+use crate::Rounds;
+use crate::table::{Table, figure, judged};
 
 /// Times the best peer, in what writes.
 const WRITES: f64 = 3.0;

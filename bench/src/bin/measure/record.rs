@@ -28,7 +28,7 @@ impl Record {
         fs::create_dir_all(&directory)?;
         let raw = File::create(directory.join("raw.jsonl"))?;
         let command: Vec<String> = std::env::args().skip(1).collect();
-        let mut page = format!("# {title}\n\n    cargo xtask {}\n\n", command.join(" "));
+        let mut page = format!("# {title}\n\n    cargo xtask measure {}\n\n", command.join(" "));
         if quick {
             page +=
                 "**A quick run: it shows that the command works. Its figures mean nothing.**\n\n";

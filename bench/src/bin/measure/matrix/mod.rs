@@ -22,7 +22,6 @@ use super::record::Record;
 use super::server_process::{MEMCACHED, REDIS, ServerProcess, free_port};
 use super::{Binaries, Rounds};
 use crate::Outcome;
-use crate::install::{apt_install, have};
 
 /// Ours, and theirs.
 const PROTOTYPES: [&str; 3] = ["mkvs", "mkvs-gekv", "mkvs-ekv"];
@@ -107,11 +106,6 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         size: Size::parse(&flags.get("size", size(), size())?)?,
         large_size: Size::parse(&flags.get("large-size", size(), size())?)?,
     };
-    for program in ["redis-server", "memcached"] {
-        if !have(program) {
-            apt_install(&[program])?;
-        }
-    }
     let binaries = Binaries::prepare(root, !flags.has("no-build"), true)?;
     let prototypes = Prototypes::known_to(&binaries)?;
     let bench = Bench { binaries, mount: Mount::make(root, &flags)?, counts, prototypes };

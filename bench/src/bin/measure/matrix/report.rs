@@ -2,9 +2,9 @@
 
 use super::paper::{self, A, B, FIGURES, LOAD, SYSTEMS, TIMES};
 use super::{Counts, PROTOTYPES, RIVALS, Way, what, whose};
-use crate::measure::Rounds;
-use crate::measure::record::Record;
-use crate::measure::table::{Table, figure};
+use crate::Rounds;
+use crate::record::Record;
+use crate::table::{Table, figure};
 
 /// What the paper says of a cell.
 #[derive(Debug, Clone, Copy)]

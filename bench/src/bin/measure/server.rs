@@ -14,7 +14,6 @@ use super::server_process::{REDIS, ServerProcess, free_port};
 use super::table::{Table, figure};
 use super::{Binaries, Rounds, child};
 use crate::Outcome;
-use crate::install::{apt_install, have};
 
 /// Servers, and whether they write to the disk.
 const SERVERS: [(&str, bool); 5] = [
@@ -30,12 +29,6 @@ const PIPELINES: [u64; 2] = [1, 16];
 /// `cargo xtask measure server …`.
 pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     let flags = Flags::parse(arguments, &["requests", "keyspace", "disk"])?;
-    for (program, package) in [("redis-server", "redis-server"), ("redis-benchmark", "redis-tools")]
-    {
-        if !have(program) {
-            apt_install(&[package])?;
-        }
-    }
     let binaries = Binaries::prepare(root, !flags.has("no-build"), false)?;
     let default = root.join("target/measure").to_string_lossy().into_owned();
     let disk: String = flags.get("disk", default.clone(), default)?;

@@ -13,6 +13,9 @@
 //!
 //! Every child runs under `timeout`; a contender that fails is reported as failed, and the others
 //! go on. What is mounted is unmounted at the end, and after a broken run by the next one.
+//!
+//! `cargo xtask measure` installs the servers and libraries that are measured beside, and builds this.
+#![allow(clippy::print_stdout, reason = "a command for people: what it prints is its result")]
 
 mod chart;
 mod child;
@@ -35,13 +38,14 @@ mod server_process;
 mod table;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
-use crate::install::{apt_install, quiet};
-use crate::{Outcome, cargo};
 use rounds::Rounds;
 
-pub(crate) const USAGE: &str = "\
+/// An answer or a reason, for people.
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+const USAGE: &str = "\
 cargo xtask measure competition|cost|engines|figures|filter|matrix|ordered|restart|resync|server [OPTION…]
 
   engines   floors, both placements of the index, and peers: put, get, mget, YCSB A, B, C, F,
@@ -84,8 +88,23 @@ cargo xtask measure competition|cost|engines|figures|filter|matrix|ordered|resta
             --no-build             take the release binaries as they are
 ";
 
-/// `cargo xtask measure …`.
-pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&root(), &arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("measure: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace's directory.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_owned)
+}
+
+fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     let Some((what, rest)) = arguments.split_first() else {
         return Err(format!("measure what?\n{USAGE}").into());
     };
@@ -123,24 +142,17 @@ impl Binaries {
             peers: release.join("coreplane-bench-peers"),
         };
         if build {
-            let mut command = Command::new(cargo());
+            let mut command = Command::new("cargo");
             command.args(["build", "--release", "-p", "coreplane-cli"]).current_dir(root);
             if wanted {
-                apt_install(&missing_libraries())?;
                 command.args(["-p", "coreplane-bench-peers"]);
             }
             println!("building the release binaries");
-            quiet(&mut command)?;
+            let status = command.status()?;
+            if !status.success() {
+                return Err(format!("the release binaries do not build: {status}").into());
+            }
         }
         Ok(binaries)
     }
-}
-
-/// The packages of the C and C++ peers that are not there.
-fn missing_libraries() -> Vec<&'static str> {
-    [("rocksdb/c.h", "librocksdb-dev"), ("leveldb/c.h", "libleveldb-dev")]
-        .into_iter()
-        .filter(|(header, _)| !Path::new("/usr/include").join(header).exists())
-        .map(|(_, package)| package)
-        .collect()
 }

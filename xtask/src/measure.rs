@@ -1,0 +1,51 @@
+//! `cargo xtask measure`: installs what is measured beside, builds the measurements, which are a program of `bench`,
+//! and runs one.
+
+use crate::install::{apt_install, have};
+use crate::{Outcome, cargo};
+use std::path::Path;
+use std::process::Command;
+
+/// Servers and clients of other people's, by the measurements that run them.
+const PROGRAMS: [(&str, &str, &[&str]); 3] = [
+    ("redis-server", "redis-server", &["matrix", "server"]),
+    ("redis-benchmark", "redis-tools", &["server"]),
+    ("memcached", "memcached", &["matrix"]),
+];
+
+/// Libraries of the C and C++ peers, by a header of theirs.
+const LIBRARIES: [(&str, &str); 2] =
+    [("rocksdb/c.h", "librocksdb-dev"), ("leveldb/c.h", "libleveldb-dev")];
+
+/// Measurements with peers that are linked.
+const WITH_PEERS: [&str; 4] = ["engines", "figures", "matrix", "ordered"];
+
+/// `cargo xtask measure …`.
+pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
+    let what = arguments.first().map_or("", String::as_str);
+    let builds = !arguments.iter().any(|argument| argument == "--no-build");
+    apt_install(&absent_packages(what, builds))?;
+    let mut command = Command::new(cargo());
+    command.args([
+        "run",
+        "--quiet",
+        "--release",
+        "-p",
+        "coreplane-bench",
+        "--bin",
+        "measure",
+        "--",
+    ]);
+    let status = command.args(arguments).current_dir(root).status()?;
+    if status.success() { Ok(()) } else { Err(format!("measure {what}: {status}").into()) }
+}
+
+/// The packages of what is measured beside, and of what its build needs, that are not here.
+fn absent_packages(what: &str, builds: bool) -> Vec<&'static str> {
+    let is_run = |(program, _, by): &&(&str, _, &[&str])| by.contains(&what) && !have(program);
+    let programs = PROGRAMS.iter().filter(is_run).map(|(_, package, _)| *package);
+    let is_linked = builds && WITH_PEERS.contains(&what);
+    let is_absent =
+        |(header, _): &&(&str, _)| is_linked && !Path::new("/usr/include").join(header).exists();
+    programs.chain(LIBRARIES.iter().filter(is_absent).map(|(_, package)| *package)).collect()
+}
