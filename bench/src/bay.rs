@@ -3,8 +3,8 @@
 
 use crate::stall::{Pauses, Stalling, Weather};
 use coreplane_bptree::Bptree;
-use coreplane_engine::interceptor::Intercepted;
-use coreplane_engine::{Engine, Error, Result};
+use coreplane_engine::{Error, Result, StorageEngine};
+use coreplane_mkvs::interceptor::Intercepted;
 use coreplane_mkvs::{Position, Rack, TimeSource};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Placement, Scmkv};
@@ -72,9 +72,9 @@ impl Rack for Bay {
         Ok(pulls.keys().copied().collect())
     }
 
-    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
         let (path, media, time) = (self.path(place), MediaChoice::Auto, Some(Arc::clone(time)));
-        let engine: Arc<dyn Engine> = match self.engine {
+        let engine: Arc<dyn StorageEngine> = match self.engine {
             DeviceEngine::Bptree => {
                 let options = coreplane_bptree::Options { time, ..Default::default() };
                 let page_size = coreplane_bptree::PAGE_SIZE;
@@ -93,7 +93,7 @@ impl Rack for Bay {
         Ok(Arc::new(Intercepted { engine, around }))
     }
 
-    fn open(&self, place: Position, _: &TimeSource) -> Result<Arc<dyn Engine>> {
+    fn open(&self, place: Position, _: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
         Err(Error::Unusable(format!("{place} is not opened again")))
     }
 

@@ -17,7 +17,7 @@ use crate::choice::Draws;
 use crate::record::{check_value, write_key, write_value};
 use crate::report::Tally;
 use crate::{Error, Plan, Result};
-use coreplane_engine::{Engine, Visibility, WriteOptions};
+use coreplane_engine::{Engine, Repairable, Visibility, WriteOptions};
 use coreplane_mkvs::{Ack, Copied, CopyOptions, Matrix, Options, Position, Shape};
 use serde::Serialize;
 use std::path::Path;

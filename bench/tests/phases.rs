@@ -4,8 +4,8 @@ use coreplane_bench::{
     Costs, Distribution, EngineTarget, Error, Floor, FloorIndex, Plan, Result, Session, Step,
     Target, Workload, run,
 };
+use coreplane_conformance::model::ModelEngine;
 use coreplane_engine::Engine;
-use coreplane_engine::model::ModelEngine;
 use coreplane_pmem::MediaChoice;
 
 const ALL: [Workload; 9] = [

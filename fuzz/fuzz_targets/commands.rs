@@ -2,7 +2,7 @@
 //! must be, and nobody else notices.
 #![no_main]
 
-use coreplane_engine::model::ModelEngine;
+use coreplane_conformance::model::ModelEngine;
 use coreplane_server::{Config, Server};
 use libfuzzer_sys::fuzz_target;
 use std::io::{Read, Write};

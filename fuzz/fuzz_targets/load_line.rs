@@ -12,7 +12,7 @@ mod failure {
 mod json;
 
 use coreplane::{Engine, Entry, WriteOptions};
-use coreplane_engine::model::ModelEngine;
+use coreplane_conformance::model::ModelEngine;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -35,7 +35,7 @@ const KERNELS: [(&str, &[&str]); 5] = [
 /// Everything that a sanitizer looks at in a full run.
 const PACKAGES: [&str; 6] = [
     "coreplane-bptree",
-    "coreplane-engine",
+    "coreplane-conformance",
     "coreplane-mkvs",
     "coreplane-pmem",
     "coreplane-scmkv",

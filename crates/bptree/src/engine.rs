@@ -6,9 +6,10 @@ use crate::open::{self, KIND, Options};
 use crate::put::{Plan, RestsOn};
 use crate::store::Store;
 use coreplane_engine::{
-    Backing, Batch, Beside, Brief, DamagedKey, DurableListener, Engine, Entry, Error, Expected,
-    Found, Horizon, KeyRange, Limits, Mutation, Ordered, Outcome, Progress, Record, Result,
-    ScrubReport, Stats, Ticket, UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
+    Backing, Batch, Beside, Brief, DamagedKey, Deferred, DurableListener, Engine, Entry, Error,
+    Expected, Found, Horizon, KeyRange, Limits, Mutation, Ordered, Outcome, Progress, Record,
+    Repairable, Replicated, Result, ScrubReport, Stats, Ticket, UnixMillis, VerifyReport,
+    Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
 use coreplane_record::{backing_of, lost, outlive};
@@ -171,10 +172,6 @@ impl Engine for Bptree {
         self.store.prefetch(key);
     }
 
-    fn prefetch_to_write(&self, key: &[u8], len: usize) {
-        self.store.prefetch_to_write(key, len);
-    }
-
     fn get_with(
         &self,
         key: &[u8],
@@ -195,16 +192,6 @@ impl Engine for Bptree {
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         self.store.put(key, value, options)
-    }
-
-    fn put_briefly(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        options: &WriteOptions,
-        beside: Option<Beside<'_>>,
-    ) -> Brief {
-        self.store.put_briefly(key, value, options, beside)
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
@@ -304,22 +291,6 @@ impl Engine for Bptree {
         self.store.iterate(cursor, count, visit)
     }
 
-    fn advance_sequence(&self) -> Result<u64> {
-        self.store.raise_version_base(0)
-    }
-
-    fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
-        self.store.changes_since(sequence, visit)
-    }
-
-    fn hold_tombstones(&self, sequence: u64) -> Result<()> {
-        self.store.hold_tombstones(sequence)
-    }
-
-    fn tombstone_horizon(&self) -> u64 {
-        self.store.forgotten_tombstones.load(Ordering::Acquire)
-    }
-
     fn len(&self) -> Result<u64> {
         Ok(self.store.len())
     }
@@ -328,40 +299,16 @@ impl Engine for Bptree {
         self.store.clear()
     }
 
-    fn clears_at_once(&self) -> bool {
-        true
-    }
-
     fn sweep_expired(&self) -> Result<u64> {
         self.store.sweep_expired()
-    }
-
-    fn commit(&self, horizon: &Horizon) -> Result<bool> {
-        self.store.commit(horizon)
-    }
-
-    fn visible_ticket(&self) -> Ticket {
-        self.store.visible_ticket()
     }
 
     fn now(&self) -> UnixMillis {
         self.store.now()
     }
 
-    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
-        self.store.is_durable(horizon)
-    }
-
-    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
-        self.store.wait_durable(horizon)
-    }
-
     fn sync(&self) -> Result<()> {
         self.store.end_round()
-    }
-
-    fn on_durable(&self, listener: DurableListener) {
-        self.store.space.on_synced(listener);
     }
 
     fn stats(&self) -> Stats {
@@ -399,6 +346,76 @@ impl Engine for Bptree {
         stats
     }
 
+    fn close(&self) -> Result<()> {
+        let closed = self.store.close();
+        self.stop_background();
+        closed
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        Some(self)
+    }
+}
+
+impl Deferred for Bptree {
+    fn commit(&self, horizon: &Horizon) -> Result<bool> {
+        self.store.commit(horizon)
+    }
+
+    fn visible_ticket(&self) -> Ticket {
+        self.store.visible_ticket()
+    }
+
+    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+        self.store.is_durable(horizon)
+    }
+
+    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        self.store.wait_durable(horizon)
+    }
+
+    fn on_durable(&self, listener: DurableListener) {
+        self.store.space.on_synced(listener);
+    }
+}
+
+impl Replicated for Bptree {
+    fn prefetch_to_write(&self, key: &[u8], len: usize) {
+        self.store.prefetch_to_write(key, len);
+    }
+
+    fn put_briefly(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Brief {
+        self.store.put_briefly(key, value, options, beside)
+    }
+
+    fn advance_sequence(&self) -> Result<u64> {
+        self.store.raise_version_base(0)
+    }
+
+    fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
+        self.store.changes_since(sequence, visit)
+    }
+
+    fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        self.store.hold_tombstones(sequence)
+    }
+
+    fn tombstone_horizon(&self) -> u64 {
+        self.store.forgotten_tombstones.load(Ordering::Acquire)
+    }
+
+    fn clears_at_once(&self) -> bool {
+        true
+    }
+}
+
+impl Repairable for Bptree {
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.store.verify(progress)
     }
@@ -429,16 +446,6 @@ impl Engine for Bptree {
 
     fn backing(&self) -> Backing {
         backing_of(&self.store.pool)
-    }
-
-    fn close(&self) -> Result<()> {
-        let closed = self.store.close();
-        self.stop_background();
-        closed
-    }
-
-    fn ordered(&self) -> Option<&dyn Ordered> {
-        Some(self)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What has changed since a sequence: of a tree in which most leaves have nothing newer, too.
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Engine, WriteOptions};
+use coreplane_engine::{Engine, Repairable, Replicated, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::collections::BTreeMap;
 

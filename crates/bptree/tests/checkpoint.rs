@@ -5,7 +5,7 @@
 mod story;
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Engine, Error, Ordered, WriteOptions};
+use coreplane_engine::{Batch, Engine, Error, Ordered, Repairable, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use coreplane_pmem::media::sim::{Fault, Model, SimOptions, explore};
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 //! The conformance suite, on every medium.
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::conformance::{Fixture, Reopen, Restart, Scale};
-use coreplane_engine::model::ManualClock;
-use coreplane_engine::{Engine, UnixMillis};
+use coreplane_conformance::model::ManualClock;
+use coreplane_conformance::{Fixture, Reopen, Restart, Scale};
+use coreplane_engine::{StorageEngine, UnixMillis};
 use coreplane_pmem::MediaChoice;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ fn options(clock: &ManualClock) -> Options {
 
 /// Closes (or, for a kill, just drops) the store and opens its pool again.
 fn reopen(path: PathBuf, media: MediaChoice, clock: ManualClock) -> Reopen {
-    Box::new(move |engine: Arc<dyn Engine>, how| {
+    Box::new(move |engine: Arc<dyn StorageEngine>, how| {
         match how {
             Restart::Clean => engine.close().expect("close"),
             Restart::Kill => {}
@@ -23,7 +23,7 @@ fn reopen(path: PathBuf, media: MediaChoice, clock: ManualClock) -> Reopen {
         }
         drop(engine);
         let opened = Bptree::open(&path, media.clone(), &options(&clock), &|_| {});
-        Some(Arc::new(opened.expect("open")) as Arc<dyn Engine>)
+        Some(Arc::new(opened.expect("open")) as Arc<dyn StorageEngine>)
     })
 }
 
@@ -55,7 +55,7 @@ mod in_memory {
     fn fresh() -> Fixture {
         fixture(in_memory(), 64 << 20, 8192, MediaChoice::Auto, Scale::USUAL)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 /// Leaves of the smallest kind, and a pool that can be filled.
@@ -65,7 +65,7 @@ mod tiny {
     fn fresh() -> Fixture {
         fixture(in_memory(), 1 << 20, 4096, MediaChoice::Auto, Scale::TINY).filled_by(1 << 20)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 /// On a disk every fence is a sync.
@@ -76,5 +76,5 @@ mod on_disk {
         let directory = tempfile::tempdir().expect("a directory");
         fixture(directory, 64 << 20, 8192, MediaChoice::Auto, Scale::SYNCED)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }

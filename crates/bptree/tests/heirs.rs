@@ -3,7 +3,7 @@
 mod persist;
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Engine, WriteOptions};
+use coreplane_engine::{Batch, Engine, Repairable, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use persist::persist;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

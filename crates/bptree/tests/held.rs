@@ -1,7 +1,7 @@
 //! Power cuts while it changes which tombstones are kept: whoever follows the changes misses no delete.
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Engine, Error, WriteOptions};
+use coreplane_engine::{Engine, Error, Replicated, WriteOptions};
 use coreplane_pmem::media::sim::{History, Run, SimOptions, Standing, Subject, explore};
 use coreplane_pmem::{MediaChoice, Space};
 use std::collections::BTreeMap;

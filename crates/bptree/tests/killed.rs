@@ -2,7 +2,7 @@
 //! it shows of that, and what it is asked to keep, is durable.
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Durability, Engine, Outcome, WriteOptions};
+use coreplane_engine::{Batch, Durability, Engine, Outcome, Repairable, WriteOptions};
 use coreplane_pmem::media::sim::{Eviction, Sim, SimOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;

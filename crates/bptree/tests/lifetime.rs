@@ -1,8 +1,8 @@
 //! What becomes of a store over time: expired records, and a pool that grows.
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::model::ManualClock;
-use coreplane_engine::{Batch, Durability, Engine, Error, UnixMillis, WriteOptions};
+use coreplane_conformance::model::ManualClock;
+use coreplane_engine::{Batch, Durability, Engine, Error, Repairable, UnixMillis, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::path::Path;
 use std::time::Duration;

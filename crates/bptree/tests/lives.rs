@@ -9,8 +9,10 @@
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::model::ManualClock;
-use coreplane_engine::{Batch, Change, Durability, Engine, Error, UnixMillis, WriteOptions};
+use coreplane_conformance::model::ManualClock;
+use coreplane_engine::{
+    Batch, Change, Durability, Engine, Error, Repairable, UnixMillis, WriteOptions,
+};
 use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! Keys of all lengths up to the longest, and such as begin alike, against a model.
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::model::ManualClock;
+use coreplane_conformance::model::ManualClock;
 use coreplane_engine::{
-    Batch, Engine, Error, Expected, KEY_LEN_MAX, Ordered, Outcome, UnixMillis, WriteOptions,
+    Batch, Engine, Error, Expected, KEY_LEN_MAX, Ordered, Outcome, Repairable, Replicated,
+    UnixMillis, WriteOptions,
 };
 use coreplane_pmem::{MediaChoice, epoch};
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@
 mod persist;
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Engine, Ordered, UnixMillis, WriteOptions};
+use coreplane_engine::{Batch, Engine, Ordered, Repairable, UnixMillis, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use persist::persist;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! not arrived as a whole is left away without a word.
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Completion, Engine, Error, Horizon, Ticket, WriteOptions};
+use coreplane_engine::{Batch, Completion, Deferred, Engine, Error, Horizon, Ticket, WriteOptions};
 use coreplane_pmem::media::sim::{Eviction, Fault, Image, Model, Sim, SimOptions};
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -4,9 +4,10 @@
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::model::ManualClock;
+use coreplane_conformance::model::ManualClock;
 use coreplane_engine::{
-    Batch, Change as InBatch, Engine, Error, Outcome, UnixMillis, WriteOptions,
+    Batch, Change as InBatch, Engine, Error, Outcome, Repairable, Replicated, UnixMillis,
+    WriteOptions,
 };
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{

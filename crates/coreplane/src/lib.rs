@@ -2,7 +2,7 @@
 //!
 //! A store is an [`Engine`] over a pool, and a pool is a file on some medium. Which engine, which
 //! medium, where the index lies and when a write is durable are five words in a [`StoreConfig`];
-//! what comes back is a [`Store`]: an `Arc<dyn Engine>`, and the facts about what it rests on.
+//! what comes back is a [`Store`]: an `Arc<dyn StorageEngine>`, and the facts about what it rests on.
 //!
 //! ```no_run
 //! use coreplane::{Engine, StoreConfig, WriteOptions};
@@ -32,9 +32,9 @@ mod store;
 pub use admin_job::{Doing, Done, Failed, MatrixFacts, MatrixStatus, MatrixStore, Work};
 pub use config::{EngineChoice, SIZE_DEFAULT, StoreConfig};
 pub use coreplane_engine::{
-    Batch, Completion, Durability, Engine, Entry, Error, Expected, KeyRange, Mutation, Outcome,
-    Progress, Record, Remedy, Result, Stats, UnixMillis, Value, VerifyReport, Visibility,
-    WriteOptions,
+    Batch, Completion, Deferred, Durability, Engine, Entry, Error, Expected, KeyRange, Mutation,
+    Outcome, Progress, Record, Remedy, Repairable, Replicated, Result, Stats, StorageEngine,
+    UnixMillis, Value, VerifyReport, Visibility, WriteOptions,
 };
 pub use coreplane_mkvs::{
     Ack, Copied, CopyOptions, DamageSummary, Departure, Loss, MemberState, Position, Prototype,

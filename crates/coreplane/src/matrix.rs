@@ -3,7 +3,7 @@
 use crate::config::{EngineChoice, StoreConfig};
 use crate::store::{bptree_options, check_pages, index_of, pool_engine, scmkv_options};
 use coreplane_bptree::Bptree;
-use coreplane_engine::{Engine, Error, Result};
+use coreplane_engine::{Error, Result, StorageEngine};
 use coreplane_mkvs::{DEVICES_MAX, GROUPS_MAX, Position, Rack, TimeSource};
 use coreplane_pmem::Medium;
 use coreplane_scmkv::{Placement, Scmkv};
@@ -135,12 +135,12 @@ impl Rack for Directory<'_> {
         })
     }
 
-    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
         let (path, config) = (self.home(place), self.config);
         let (size, media, time) = (config.size, config.media.clone(), Some(Arc::clone(time)));
         // Its peers have what it has.
         let outlives_medium = true;
-        let engine: Arc<dyn Engine> = match config.engine.unwrap_or(EngineChoice::Bptree) {
+        let engine: Arc<dyn StorageEngine> = match config.engine.unwrap_or(EngineChoice::Bptree) {
             EngineChoice::Scmkv => {
                 check_pages(config)?;
                 let options =
@@ -166,7 +166,7 @@ impl Rack for Directory<'_> {
         Ok(engine)
     }
 
-    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
         let (path, config) = (self.path(place), self.config);
         let (media, time) = (config.media.clone(), Some(Arc::clone(time)));
         let outlives_medium = true;

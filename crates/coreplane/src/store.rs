@@ -4,8 +4,7 @@ use crate::admin_job::MatrixStore;
 use crate::config::{EngineChoice, StoreConfig};
 use crate::matrix::{self, Directory, MatrixShape};
 use coreplane_bptree::Bptree;
-use coreplane_engine::model::ModelEngine;
-use coreplane_engine::{Durability, Engine, Error, Result, Stats};
+use coreplane_engine::{Durability, Engine, Error, Result, Stats, StorageEngine};
 use coreplane_mkvs::{Matrix, Options, Prototype, Shape};
 use coreplane_pmem::{Medium, Pool};
 use coreplane_scmkv::{Placement, Repair, Scmkv, Tell};
@@ -14,7 +13,7 @@ use std::sync::Arc;
 
 /// An open store: the engine, and the facts about what it rests on.
 pub struct Store {
-    engine: Arc<dyn Engine>,
+    engine: Arc<dyn StorageEngine>,
     pooled: Option<Pooled>,
     matrix: Option<Arc<MatrixStore>>,
     medium: Medium,
@@ -69,7 +68,7 @@ impl Store {
                 let made = Bptree::create(path, size, page_size, media, &bptree_options(config))?;
                 Pooled::Bptree(Arc::new(made))
             }
-            EngineChoice::Model => return Ok(Self::model(config)),
+            EngineChoice::Model => return Self::model(config),
         };
         Ok(Self::pooled(config, pooled))
     }
@@ -99,7 +98,7 @@ impl Store {
                 let found = Bptree::open(path, media, &bptree_options(config), &|_| {})?;
                 Pooled::Bptree(Arc::new(found))
             }
-            EngineChoice::Model => return Ok(Self::model(config)),
+            EngineChoice::Model => return Self::model(config),
         };
         Ok(Self::pooled(config, pooled))
     }
@@ -175,12 +174,12 @@ impl Store {
                 let operation = "repairing a pool: what is damaged is only told";
                 Err(Error::Unsupported { engine: coreplane_bptree::KIND, operation })
             }
-            EngineChoice::Model => Ok((Self::model(config), Repair::default())),
+            EngineChoice::Model => Ok((Self::model(config)?, Repair::default())),
         }
     }
 
     fn pooled(config: &StoreConfig, pooled: Pooled) -> Self {
-        let (engine, medium, index): (Arc<dyn Engine>, _, _) = match &pooled {
+        let (engine, medium, index): (Arc<dyn StorageEngine>, _, _) = match &pooled {
             Pooled::Scmkv(engine) => {
                 (engine.clone(), engine.medium(), index_of(engine.placement()))
             }
@@ -190,20 +189,26 @@ impl Store {
         Self { engine, medium, index, pooled: Some(pooled), matrix: None, durability, is_copy }
     }
 
-    fn model(config: &StoreConfig) -> Self {
-        Self {
-            engine: Arc::new(ModelEngine::new()),
+    #[cfg(not(feature = "model"))]
+    fn model(_config: &StoreConfig) -> Result<Self> {
+        Err(Error::Unusable("the model is in builds for tests alone: scmkv or bptree".to_owned()))
+    }
+
+    #[cfg(feature = "model")]
+    fn model(config: &StoreConfig) -> Result<Self> {
+        Ok(Self {
+            engine: Arc::new(coreplane_conformance::model::ModelEngine::new()),
             pooled: None,
             matrix: None,
             medium: dram(),
             index: index_of(Placement::Dram),
             durability: config.durability,
             is_copy: false,
-        }
+        })
     }
 
     /// The engine.
-    pub fn engine(&self) -> &Arc<dyn Engine> {
+    pub fn engine(&self) -> &Arc<dyn StorageEngine> {
         &self.engine
     }
 

@@ -46,7 +46,7 @@ pub enum Completion {
     #[default]
     Wait,
     /// Visible at once; the caller withholds whatever depends on it until the ticket is durable.
-    /// That is no later than the caller's `Engine::commit`; under `Group` the engine sees to it
+    /// That is no later than the caller's `Deferred::commit`; under `Group` the engine sees to it
     /// within `max_delay` even if nobody ever asks.
     Early,
 }

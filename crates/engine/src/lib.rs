@@ -1,9 +1,19 @@
 //! The contract between whoever stores records and whoever asks for them.
 //!
-//! An [`Engine`] maps keys to [`Record`]s. It is object-safe, so that a server, a matrix of
-//! devices or a benchmark holds a `dyn Engine` and never learns which one it is. The crate also
-//! holds the errors, sorted by what the caller must do ([`Remedy`]), the reference
-//! [`model`] and the [`conformance`] suite which every engine runs on every medium.
+//! An [`Engine`] maps keys to [`Record`]s: reads, writes, batches, iteration. Beside it stand traits for those who
+//! ask for more:
+//!
+//! | trait | what it adds | asked by |
+//! |---|---|---|
+//! | [`Ordered`], [`Snapshots`] | keys in their order; a state that stays (some engines) | `SCAN` by range, backups |
+//! | [`Deferred`] | tickets: durability that is waited for later | an event loop |
+//! | [`Replicated`] | sequences, changes since one, tombstones | a matrix of devices |
+//! | [`Repairable`] | verify, scrub, damaged keys, a medium that goes | administration, a matrix |
+//! | [`StorageEngine`] | all of it | a store |
+//!
+//! All are object-safe, so that a server, a matrix of devices or a benchmark never learns which engine it holds. The
+//! crate also holds the errors, sorted by what the caller must do ([`Remedy`]). What every engine must do on every
+//! medium is code: the suite of `coreplane-conformance`, with its reference model.
 //!
 //! # Durability and visibility
 //!
@@ -16,40 +26,43 @@
 //! | `Relaxed` | visible, return; durable within the window | the same |
 //!
 //! A caller that writes `Early`, or reads with [`Visibility::Early`], takes over the duty that
-//! nothing leaves the process before [`Engine::is_durable`] holds for every ticket it was given,
-//! for which it calls [`Engine::commit`]. That is how an event loop shares one fence or one sync among all commands that arrived
-//! together and never blocks on it.
+//! nothing leaves the process before [`Deferred::is_durable`] holds for every ticket it was given,
+//! for which it calls [`Deferred::commit`]. That is how an event loop shares one fence or one sync among all
+//! commands that arrived together and never blocks on it.
 //!
 //! # Sequences
 //!
 //! Every write has a 64-bit sequence, greater than that of every earlier write of the same key
 //! (whichever thread wrote it, deletes and restarts included). Two keys' sequences are ordered
-//! only across [`Engine::advance_sequence`]. A matrix supplies its own by
+//! only across [`Replicated::advance_sequence`]. A matrix supplies its own by
 //! [`WriteOptions::sequence`], with which "put if newer" and "delete if newer" decide.
 
 mod batch;
-pub mod conformance;
 mod cursors;
+mod deferred;
 mod durability;
 mod error;
-pub mod interceptor;
-pub mod model;
 mod ordered;
 mod outcome;
 mod pool_file;
 mod record;
+mod repairable;
+mod replicated;
 mod scrub;
 mod snapshots;
 mod stats;
 
 pub use batch::{Batch, Change};
 pub use cursors::Cursors;
+pub use deferred::Deferred;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
 pub use ordered::{Ordered, end_of_prefix};
 pub use outcome::{Beside, Brief, Outcome, Written};
 pub use pool_file::Backing;
 pub use record::{Record, TimeSource, UnixMillis, Value};
+pub use repairable::Repairable;
+pub use replicated::Replicated;
 pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed, scrub_rest};
 pub use snapshots::{Snapshot, Snapshots};
 pub use stats::{
@@ -124,7 +137,7 @@ pub struct Limits {
     pub batch_len_max: usize,
 }
 
-/// A record met by [`Engine::iterate`] or [`Engine::changes_since`].
+/// A record met by [`Engine::iterate`] or [`Replicated::changes_since`].
 #[derive(Debug)]
 pub struct Entry<'a> {
     /// The key.
@@ -158,15 +171,6 @@ pub trait Engine: Send + Sync {
     /// the caller does something else. A hint; nothing changes, no lock is waited for. It does not panic,
     /// whatever bytes the medium reads as, or none.
     fn prefetch(&self, _key: &[u8]) {}
-
-    /// The same, of a write with a value of `len` bytes, a little after [`Engine::prefetch`]: the lock, and
-    /// where the record will be.
-    fn prefetch_to_write(&self, _key: &[u8], _len: usize) {}
-
-    /// The same, of the record that the write replaces, when what [`Engine::prefetch`] has asked for has come:
-    /// it may be loaded. For a caller who has several engines look side by side; one alone waits here for what
-    /// the write would wait for.
-    fn prefetch_replaced(&self, _key: &[u8]) {}
 
     /// Shows the record of `key` to `visit`; false if there is none. With
     /// [`Visibility::Durable`] the record is durable before `visit` sees it; with
@@ -211,21 +215,6 @@ pub trait Engine: Send + Sync {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::ReadOnly`].
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome>;
-
-    /// As [`Engine::put`], with the sequence given, and told in two words what came of it. With `beside`
-    /// only if it takes no more than an append and a fence that is an instruction.
-    fn put_briefly(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        options: &WriteOptions,
-        beside: Option<Beside<'_>>,
-    ) -> Brief {
-        match beside {
-            None => Brief::of(self.put(key, value, options)),
-            Some(_) => Brief::Declined,
-        }
-    }
 
     /// Writes only if `key` is absent, else [`Outcome::Exists`].
     ///
@@ -288,30 +277,6 @@ pub trait Engine: Send + Sync {
     /// As the trait's.
     fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64>;
 
-    /// Draws a sequence: that of no write that has returned is greater, that of each later write is.
-    ///
-    /// # Errors
-    /// As the trait's.
-    fn advance_sequence(&self) -> Result<u64>;
-
-    /// Shows every record and tombstone whose sequence is greater than `sequence`, in any order, perhaps
-    /// some older ones too. Complete only from [`Engine::tombstone_horizon`] on.
-    ///
-    /// # Errors
-    /// [`Error::HistoryGone`] if `sequence` is below the tombstone horizon: before anything was shown, or
-    /// afterwards, if tombstones were dropped meanwhile. Then all others have been shown.
-    fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()>;
-
-    /// Keep every tombstone with a sequence above `sequence`, until called again, restarts
-    /// included. It starts at `u64::MAX`: none is kept for the caller's sake.
-    ///
-    /// # Errors
-    /// As the trait's.
-    fn hold_tombstones(&self, sequence: u64) -> Result<()>;
-
-    /// The sequence above which no tombstone has been dropped yet.
-    fn tombstone_horizon(&self) -> u64;
-
     /// The number of live records; an expired one counts until it is removed.
     ///
     /// # Errors
@@ -333,11 +298,6 @@ pub trait Engine: Send + Sync {
     /// As [`Engine::put`].
     fn clear(&self) -> Result<()>;
 
-    /// True if a crash during [`Engine::clear`] leaves all records or none.
-    fn clears_at_once(&self) -> bool {
-        false
-    }
-
     /// Removes every record that has expired by now, so that it is counted no more; how many it
     /// was. Readers see no difference, and what stays of a record has its sequence. Engines do
     /// it by themselves too, sooner or later.
@@ -346,22 +306,6 @@ pub trait Engine: Send + Sync {
     /// As [`Engine::put`].
     fn sweep_expired(&self) -> Result<u64>;
 
-    /// Starts to make all of `horizon` durable and says whether it already is. On media whose
-    /// fence is an instruction it makes the one fence of all early writes of the horizon's logs
-    /// here and returns true; on `file` it asks for a sync.
-    ///
-    /// # Errors
-    /// [`Error::SyncFailed`] if it never will be.
-    fn commit(&self, horizon: &Horizon) -> Result<bool>;
-
-    /// The ticket of everything that is visible now: once it is durable, so is all that any
-    /// earlier read may have rested on. For answers that rest on more than the records shown: an
-    /// iteration's (absences too), a count. [`Ticket::DURABLE`] where nothing is visible before
-    /// it is durable.
-    fn visible_ticket(&self) -> Ticket {
-        Ticket::DURABLE
-    }
-
     /// The time that expiries are held against: the clock's, but never less than any expiry that
     /// a reader was told has passed, whatever became of the clock since. Relative expiries are
     /// computed from it, lest a record be gone when it is written.
@@ -369,106 +313,14 @@ pub trait Engine: Send + Sync {
         UnixMillis::now()
     }
 
-    /// True if all of `horizon` is durable. Never blocks.
-    ///
-    /// # Errors
-    /// [`Error::SyncFailed`] if it never will be.
-    fn is_durable(&self, horizon: &Horizon) -> Result<bool>;
-
-    /// Blocks until all of `horizon` is durable.
-    ///
-    /// # Errors
-    /// [`Error::SyncFailed`] if it never will be.
-    fn wait_durable(&self, horizon: &Horizon) -> Result<()>;
-
     /// Makes everything durable that was written before the call.
     ///
     /// # Errors
     /// [`Error::SyncFailed`].
     fn sync(&self) -> Result<()>;
 
-    /// Registers one more listener, called (from any thread) whenever more became durable in the background.
-    fn on_durable(&self, listener: DurableListener);
-
     /// The counters.
     fn stats(&self) -> Stats;
-
-    /// Reads everything and checks it against every checksum and invariant.
-    ///
-    /// # Errors
-    /// Only if it could not go on; damage that it found is in the report.
-    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport>;
-
-    /// Reads what a recovery would read of all that is in memory, and mends what can be mended from the store
-    /// itself, beside everybody: what it would not find as it is, it writes anew. What could not be saved is
-    /// damaged from then on ([`Engine::check`]) or in doubt ([`Engine::lost_ranges`]), until it is written again; what
-    /// a write has left damaged behind itself is gone. Durable when it returns.
-    ///
-    /// # Errors
-    /// Only if it could not go on; damage that is left is in the report.
-    fn scrub(&self, _progress: &mut dyn FnMut(Progress)) -> Result<ScrubReport> {
-        Ok(ScrubReport::default())
-    }
-
-    /// Holds the record of `key`, all of it, against its checksums, whatever the store was opened
-    /// with; false if there is none.
-    ///
-    /// # Errors
-    /// [`Error::ChecksumMismatch`] or [`Error::Corrupt`] if it is damaged.
-    fn check(&self, key: &[u8]) -> Result<bool> {
-        self.get_with(key, Visibility::Early, &mut |_| {}).map(|found| found.hit)
-    }
-
-    /// True if a key that is not found is not there, and no flipped bit that nothing tells can be the reason.
-    fn proves_absence(&self) -> bool {
-        true
-    }
-
-    /// Ranges of keys of which records were lost, nobody knows which. Reads of these keys fail, but of
-    /// those that were written since.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if it cannot even be told.
-    fn lost_ranges(&self) -> Result<Vec<KeyRange>> {
-        Ok(Vec::new())
-    }
-
-    /// The keys that [`Engine::changes_since`] cannot show since they are damaged, or their records. A put
-    /// or a delete of one with a greater sequence takes its place; with one that is not greater it says
-    /// [`Outcome::NotNewer`].
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if it cannot even be told.
-    fn damaged_keys_since(&self, sequence: u64) -> Result<Vec<DamagedKey>> {
-        let _none = sequence;
-        Ok(Vec::new())
-    }
-
-    /// Everything that there is in a range which [`Engine::lost_ranges`] has shown has been put again: what
-    /// was not, nor has been written since, is not there. Durable when it returns.
-    ///
-    /// # Errors
-    /// As [`Engine::put`].
-    fn settle(&self, doubt: &KeyRange) -> Result<()> {
-        let _is_none = doubt;
-        Ok(())
-    }
-
-    /// Of a store that was opened to outlive its medium: fails once that has gone while it was in use.
-    /// Then nothing that any call has answered or shown since may be believed: not a value, nor that
-    /// there is none, nor that it was written. So whoever has opened a store so asks after each call, and
-    /// before its answer is used. Any other store does not survive its medium, and never fails here.
-    ///
-    /// # Errors
-    /// [`Error::Io`], for ever after.
-    fn check_medium(&self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Its file as it is now: whoever asks reads nothing of the store.
-    fn backing(&self) -> Backing {
-        Backing::Whole
-    }
 
     /// Stops background work and leaves a clean store behind, from which the next open is
     /// immediate. Writes after it fail with [`Error::Closed`].
@@ -487,6 +339,11 @@ pub trait Engine: Send + Sync {
         None
     }
 }
+
+/// All of it: what a store is held as that may be served, be a device of a matrix, and be mended.
+pub trait StorageEngine: Deferred + Replicated + Repairable {}
+
+impl<T: Deferred + Replicated + Repairable> StorageEngine for T {}
 
 /// What a read found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,7 +27,7 @@ pub enum Outcome {
 pub struct Written {
     /// Its sequence.
     pub sequence: u64,
-    /// Durable when [`Engine::is_durable`] says so of it; [`Ticket::DURABLE`] after
+    /// Durable when [`Deferred::is_durable`](crate::Deferred::is_durable) says so of it; [`Ticket::DURABLE`] after
     /// [`Completion::Wait`].
     pub ticket: Ticket,
     /// True if a live record was replaced or deleted.
@@ -70,7 +70,7 @@ impl Outcome {
     }
 }
 
-/// What goes on beside a put ([`Engine::put_briefly`]): the same put on
+/// What goes on beside a put ([`Replicated::put_briefly`](crate::Replicated::put_briefly)): the same put on
 /// another engine, so that both share a fence.
 ///
 /// ```text
@@ -87,7 +87,7 @@ impl Outcome {
 /// locks of both engines, both records, one fence.
 pub type Beside<'a> = &'a mut dyn FnMut(&mut dyn FnMut() -> bool) -> bool;
 
-/// What came of a put to which the sequence was given ([`Engine::put_briefly`]).
+/// What came of a put to which the sequence was given ([`Replicated::put_briefly`](crate::Replicated::put_briefly)).
 ///
 /// It is returned in registers. What is returned in memory is stored word by word and copied by several
 /// words at a time, and such a load waits until everything stored before it has left the processor: here

@@ -3,7 +3,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Error, Visibility, WriteOptions};
+use coreplane_engine::{Engine, Error, Repairable, Visibility, WriteOptions};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, CopyOptions, Loss, Matrix, MemberState, Options};

@@ -4,7 +4,9 @@
 mod scale;
 mod shelf;
 
-use coreplane_engine::{Batch, Completion, Durability, Engine, VerifyReport, WriteOptions};
+use coreplane_engine::{
+    Batch, Completion, Durability, Engine, Repairable, VerifyReport, WriteOptions,
+};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape};
 use scale::scaled;
 use shelf::{Kind, Shelf};

@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, WriteOptions};
+use coreplane_engine::{Engine, Repairable, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicU64, Ordering};

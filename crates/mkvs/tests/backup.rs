@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, WriteOptions};
+use coreplane_engine::{Engine, Repairable, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
 use shelf::sample::{at, refused};
 use shelf::{Kind, Shelf};

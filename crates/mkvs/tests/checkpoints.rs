@@ -3,7 +3,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, WriteOptions};
+use coreplane_engine::{Engine, Repairable, Replicated, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Shape};
 use shelf::sample::{at, key, opened, put};
 use shelf::{Kind, Shelf};

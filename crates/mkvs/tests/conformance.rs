@@ -3,9 +3,9 @@
 mod scale;
 mod shelf;
 
-use coreplane_engine::conformance::{Fixture, Reopen, Restart, Scale};
-use coreplane_engine::model::ManualClock;
-use coreplane_engine::{Engine, UnixMillis};
+use coreplane_conformance::model::ManualClock;
+use coreplane_conformance::{Fixture, Reopen, Restart, Scale};
+use coreplane_engine::{StorageEngine, UnixMillis};
 use coreplane_mkvs::{Ack, Matrix, Options, Prototype, ReadPath, Shape, WritePath};
 use scale::scaled;
 use shelf::{Kind, Shelf};
@@ -20,7 +20,7 @@ fn options(clock: &ManualClock, read_path: ReadPath) -> Options {
 
 /// Closes (or, for a kill, just drops) the matrix and opens its devices again.
 fn reopen(shelf: Arc<Shelf>, clock: ManualClock, read_path: ReadPath) -> Reopen {
-    Box::new(move |engine: Arc<dyn Engine>, how| {
+    Box::new(move |engine: Arc<dyn StorageEngine>, how| {
         match how {
             Restart::Clean => engine.close().expect("close"),
             Restart::Kill => {}
@@ -29,7 +29,7 @@ fn reopen(shelf: Arc<Shelf>, clock: ManualClock, read_path: ReadPath) -> Reopen 
         }
         drop(engine);
         let opened = Matrix::open(&*shelf, &options(&clock, read_path), &|_| {}).expect("open");
-        Some(Arc::new(opened) as Arc<dyn Engine>)
+        Some(Arc::new(opened) as Arc<dyn StorageEngine>)
     })
 }
 
@@ -59,7 +59,7 @@ mod two_by_two_of_bptree {
         let shape = Shape::default();
         fixture(Kind::Bptree, shape, 64 << 20, Scale::USUAL)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 mod two_by_two_of_scmkv {
@@ -69,7 +69,7 @@ mod two_by_two_of_scmkv {
         let shape = Shape::default();
         fixture(Kind::Scmkv, shape, 128 << 20, Scale::USUAL)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 mod three_by_two_that_waits_for_the_first {
@@ -79,7 +79,7 @@ mod three_by_two_that_waits_for_the_first {
         let shape = Shape { groups: 3, ack: Ack::First, ..Shape::default() };
         fixture(Kind::Bptree, shape, 64 << 20, Scale::USUAL)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 mod three_by_two_of_scmkv {
@@ -89,7 +89,7 @@ mod three_by_two_of_scmkv {
         let shape = Shape { groups: 3, ..Shape::default() };
         fixture(Kind::Scmkv, shape, 64 << 20, Scale::SYNCED)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 /// Every fence is a sync: at full scale of a disk.
@@ -100,7 +100,7 @@ mod two_by_two_on_files {
         let shelf = Shelf::on_files(Kind::Bptree, 64 << 20, scaled(false, true));
         on_shelf(shelf, Shape::default(), Scale::SYNCED, ReadPath::Auto)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 /// Devices of different engines, in each group one of either.
@@ -110,7 +110,7 @@ mod two_by_two_of_both {
     fn fresh() -> Fixture {
         on_shelf(Shelf::mixed(64 << 20), Shape::default(), Scale::SYNCED, ReadPath::Auto)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 mod one_by_three_that_waits_for_most {
@@ -120,7 +120,7 @@ mod one_by_three_that_waits_for_most {
         let shape = Shape { groups: 1, devices: 3, ack: Ack::Majority, ..Shape::default() };
         fixture(Kind::Bptree, shape, 64 << 20, Scale::USUAL)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 mod tiny {
@@ -130,7 +130,7 @@ mod tiny {
         let shape = Shape::default();
         fixture(Kind::Bptree, shape, 1 << 20, Scale::TINY).filled_by(2 << 20)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 mod two_by_two_that_competes {
@@ -140,7 +140,7 @@ mod two_by_two_that_competes {
         let shape = Shape { ack: Ack::First, ..Shape::default() };
         by_path(Kind::Bptree, shape, 16 << 20, Scale::TINY, ReadPath::Rings)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 mod two_by_two_without_competition {
@@ -150,7 +150,7 @@ mod two_by_two_without_competition {
         let shape = Shape { prototype: Prototype::Gekv, ..Shape::default() };
         fixture(Kind::Bptree, shape, 16 << 20, Scale::TINY)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 mod one_device {
@@ -160,5 +160,5 @@ mod one_device {
         let shape = Shape { prototype: Prototype::Ekv, ..Shape::default() };
         fixture(Kind::Bptree, shape, 16 << 20, Scale::TINY)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }

@@ -3,7 +3,9 @@
 
 mod shelf;
 
-use coreplane_engine::{Batch, Engine, Entry, Error, Expected, Outcome, WriteOptions};
+use coreplane_engine::{
+    Batch, Engine, Entry, Error, Expected, Outcome, Repairable, Replicated, WriteOptions,
+};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};

@@ -5,7 +5,7 @@ mod shelf;
 mod story;
 
 use coreplane_bptree::Bptree;
-use coreplane_engine::{Brief, Engine, Error, WriteOptions};
+use coreplane_engine::{Brief, Engine, Error, StorageEngine, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Shape};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{
@@ -33,7 +33,7 @@ fn machine(spaces: usize, non_temporal: bool) -> SimOptions {
     SimOptions { spaces, len, max_len: len, page_size: 4096, non_temporal, ..SimOptions::default() }
 }
 
-fn engine(kind: Kind, space: &Arc<Space>) -> Arc<dyn Engine> {
+fn engine(kind: Kind, space: &Arc<Space>) -> Arc<dyn StorageEngine> {
     let space = Arc::clone(space);
     match kind {
         Kind::Bptree => {
@@ -124,7 +124,7 @@ impl Beside {
 
 impl Subject for Beside {
     type Op = Put;
-    type Store = Option<Arc<dyn Engine>>;
+    type Store = Option<Arc<dyn StorageEngine>>;
     type Contents = Option<Values>;
 
     fn work(&self, run: &Run<'_, Put>) {
@@ -168,14 +168,16 @@ impl Subject for Beside {
 
     fn recover(&self, space: &Arc<Space>) -> Result<Self::Store, String> {
         let space = Arc::clone(space);
-        let opened: Result<Arc<dyn Engine>, Error> = match self.kind {
+        let opened: Result<Arc<dyn StorageEngine>, Error> = match self.kind {
             Kind::Bptree => {
                 let options = coreplane_bptree::Options { background: false, ..Default::default() };
-                Bptree::simulated_open(space, &options).map(|it| Arc::new(it) as Arc<dyn Engine>)
+                Bptree::simulated_open(space, &options)
+                    .map(|it| Arc::new(it) as Arc<dyn StorageEngine>)
             }
             Kind::Scmkv => {
                 let options = coreplane_scmkv::Options { background: false, ..Default::default() };
-                Scmkv::simulated_open(space, options).map(|it| Arc::new(it) as Arc<dyn Engine>)
+                Scmkv::simulated_open(space, options)
+                    .map(|it| Arc::new(it) as Arc<dyn StorageEngine>)
             }
         };
         match opened {
@@ -243,14 +245,14 @@ struct Pair(Kind);
 
 impl Subject for Pair {
     type Op = u64;
-    type Store = Vec<Option<Arc<dyn Engine>>>;
+    type Store = Vec<Option<Arc<dyn StorageEngine>>>;
     type Contents = Vec<u64>;
 
     fn work(&self, run: &Run<'_, u64>) {
         let [one, other] = [0, 1].map(|at| engine(self.0, &run.spaces()[at]));
         for value in 1..12_u64 {
             let options = WriteOptions { sequence: Some(FIRST + value), ..WriteOptions::default() };
-            let put = |store: &Arc<dyn Engine>, beside: coreplane_engine::Beside<'_>| {
+            let put = |store: &Arc<dyn StorageEngine>, beside: coreplane_engine::Beside<'_>| {
                 let brief = store.put_briefly(b"key", &value.to_le_bytes(), &options, Some(beside));
                 matches!(brief, Brief::New | Brief::Replaced)
             };
@@ -283,7 +285,7 @@ impl Subject for Pair {
     }
 
     fn contents(&self, stores: &Self::Store) -> Result<Vec<u64>, String> {
-        let value = |store: &Option<Arc<dyn Engine>>| {
+        let value = |store: &Option<Arc<dyn StorageEngine>>| {
             let Some(store) = store else { return Ok(0) };
             let found = store.get(b"key").map_err(|error| error.to_string())?;
             let word = found.as_ref().and_then(|it| it.first_chunk());

@@ -4,7 +4,7 @@
 mod scale;
 mod shelf;
 
-use coreplane_engine::{Batch, Engine, Error, WriteOptions};
+use coreplane_engine::{Batch, Engine, Error, Repairable, Replicated, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Shape};
 use scale::scaled;
 use shelf::gate::Gate;

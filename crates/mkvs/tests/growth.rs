@@ -3,7 +3,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Result, WriteOptions};
+use coreplane_engine::{Engine, Repairable, Result, StorageEngine, WriteOptions};
 use coreplane_mkvs::{
     CopyOptions, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource,
 };
@@ -26,7 +26,7 @@ impl Rack for Failing<'_> {
         self.shelf.present()
     }
 
-    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
         let made = self.shelf.create(place, time);
         if self.fails.load(Ordering::SeqCst) {
             self.shelf.pull(self.failing);
@@ -34,7 +34,7 @@ impl Rack for Failing<'_> {
         made
     }
 
-    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
         self.shelf.open(place, time)
     }
 

@@ -22,8 +22,8 @@
 mod shelf;
 mod tally;
 
-use coreplane_engine::conformance::history::{Call, Client, Event, Sequences, is_linearizable};
-use coreplane_engine::{Engine, Error, WriteOptions};
+use coreplane_conformance::history::{Call, Client, Event, Sequences, is_linearizable};
+use coreplane_engine::{Engine, Error, Repairable, WriteOptions};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, share_of, slot_of};
 use coreplane_mkvs::{

@@ -4,7 +4,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Error, UnixMillis, WriteOptions};
+use coreplane_engine::{Engine, Error, Repairable, UnixMillis, WriteOptions};
 use coreplane_mkvs::{
     Ack, CopyOptions, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource,
 };

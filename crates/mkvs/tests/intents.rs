@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Batch, Engine, Error, WriteOptions};
+use coreplane_engine::{Batch, Engine, Error, Repairable, Replicated, StorageEngine, WriteOptions};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource};
@@ -25,11 +25,11 @@ impl Rack for Full<'_> {
         self.0.present()
     }
 
-    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>, Error> {
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>, Error> {
         self.0.create(place, time)
     }
 
-    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>, Error> {
+    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>, Error> {
         let engine = self.0.open(place, time)?;
         let is_full = self.1.contains(&place);
         self.0.gate(place).is_full_to_the_last.store(is_full, Ordering::SeqCst);

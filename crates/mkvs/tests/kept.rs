@@ -3,7 +3,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, UnixMillis, WriteOptions};
+use coreplane_engine::{Engine, Repairable, UnixMillis, WriteOptions};
 use coreplane_mkvs::{CopyOptions, Matrix, Options, Position, Rack, Shape, TimeSource};
 use shelf::{Kind, Shelf};
 use std::ops::Range;

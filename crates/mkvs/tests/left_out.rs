@@ -3,7 +3,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Entry, Error, WriteOptions};
+use coreplane_engine::{Engine, Entry, Error, Repairable, WriteOptions};
 use coreplane_mkvs::{Ack, Copied, CopyOptions, Matrix, MemberState, Options, Shape};
 use shelf::sample::{at, opened, put, standing};
 use shelf::{Kind, Shelf};

@@ -3,7 +3,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Error, Expected, Outcome, UnixMillis, WriteOptions};
+use coreplane_engine::{Engine, Error, Expected, Outcome, Repairable, UnixMillis, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Shape};
 use shelf::{Kind, Shelf};
 use std::collections::BTreeMap;

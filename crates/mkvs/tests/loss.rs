@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Entry, Error, WriteOptions};
+use coreplane_engine::{Engine, Entry, Error, Repairable, Replicated, StorageEngine, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, MemberState, Options, Position, Rack, Shape, TimeSource};
 use shelf::sample::{
     at, key, opened, put, put_back, refused, standing, take_out, two_by_two, two_by_two_of,
@@ -185,11 +185,11 @@ impl Rack for Dying<'_> {
         self.0.present()
     }
 
-    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>, Error> {
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>, Error> {
         self.0.create(place, time)
     }
 
-    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>, Error> {
+    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>, Error> {
         if place == self.1 {
             let source = std::io::Error::from_raw_os_error(libc::EIO);
             return Err(Error::Io { context: "read".to_owned(), source });

@@ -8,7 +8,7 @@
 mod scale;
 mod shelf;
 
-use coreplane_engine::{Engine, Error, WriteOptions};
+use coreplane_engine::{Engine, Error, Repairable, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Options, Position, Shape};
 use scale::scaled;
 use shelf::sample::at;

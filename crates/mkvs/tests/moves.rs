@@ -4,7 +4,7 @@ mod scale;
 mod shelf;
 mod story;
 
-use coreplane_engine::{Batch, Durability, Engine, Error, Progress, WriteOptions};
+use coreplane_engine::{Batch, Durability, Engine, Error, Progress, Repairable, WriteOptions};
 use coreplane_mkvs::filter::hash_of;
 use coreplane_mkvs::slots::{deal, slot_of};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, Options, Shape};

@@ -3,7 +3,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Batch, Engine, Outcome, WriteOptions};
+use coreplane_engine::{Batch, Engine, Outcome, Repairable, Replicated, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, Options, Shape};
 use shelf::sample::{at, key, put};
 use shelf::{Kind, Shelf};

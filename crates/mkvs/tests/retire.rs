@@ -3,7 +3,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Backing, Engine, WriteOptions};
+use coreplane_engine::{Backing, Engine, Repairable, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Shape};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

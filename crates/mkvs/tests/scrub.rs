@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Entry, Error, Mutation, UnixMillis, WriteOptions};
+use coreplane_engine::{Engine, Entry, Error, Mutation, Repairable, UnixMillis, WriteOptions};
 use coreplane_mkvs::{CopyOptions, Matrix, MemberState, Options, Position, Shape};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::Ordering;

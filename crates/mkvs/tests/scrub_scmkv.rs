@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, WriteOptions};
+use coreplane_engine::{Engine, Repairable, WriteOptions};
 use coreplane_mkvs::{Matrix, Options, Shape};
 use shelf::sample::{at, put};
 use shelf::{Kind, Shelf};

@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Engine, Record, Visibility, WriteOptions};
+use coreplane_engine::{Engine, Record, Repairable, Visibility, WriteOptions};
 use coreplane_mkvs::{Matrix, Options, Position, ReadPath, Shape};
 use shelf::sample::{at, put};
 use shelf::{Kind, Shelf};

@@ -2,7 +2,7 @@
 
 mod shelf;
 
-use coreplane_engine::{Batch, Engine, Progress, WriteOptions};
+use coreplane_engine::{Batch, Engine, Progress, Replicated, WriteOptions};
 use coreplane_mkvs::{Matrix, Options, Shape};
 use shelf::{Kind, Shelf};
 use std::sync::atomic::{AtomicU64, Ordering};

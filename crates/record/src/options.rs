@@ -23,7 +23,7 @@ pub struct Options {
     pub time: Option<TimeSource>,
     /// Whether the process goes on when the medium goes from under the pool: a file that is cut short,
     /// a page that is poisoned. Else that ends it, with a line that says where. Whoever asks for this
-    /// has to ask [`coreplane_engine::Engine::check_medium`] after each call, before its answer is used.
+    /// has to ask [`coreplane_engine::Repairable::check_medium`] after each call, before its answer is used.
     pub outlives_medium: bool,
 }
 

@@ -6,9 +6,10 @@ use crate::put::Plan;
 use crate::store::Store;
 use crate::{KIND, background};
 use coreplane_engine::{
-    Backing, Batch, Beside, Brief, Change, DurableListener, Engine, Entry, Error, Expected, Found,
-    Horizon, Limits, Mutation, Outcome, Progress, Record, Result, ScrubReport, Stats, Ticket,
-    UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
+    Backing, Batch, Beside, Brief, Change, Deferred, DurableListener, Engine, Entry, Error,
+    Expected, Found, Horizon, Limits, Mutation, Outcome, Progress, Record, Repairable, Replicated,
+    Result, ScrubReport, Stats, Ticket, UnixMillis, VerifyReport, Visibility, WriteOptions,
+    Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space, spin};
 use coreplane_record::{backing_of, lost, outlive};
@@ -226,14 +227,6 @@ impl Engine for Scmkv {
         self.store.prefetch(key);
     }
 
-    fn prefetch_to_write(&self, key: &[u8], _len: usize) {
-        self.store.prefetch_to_write(key);
-    }
-
-    fn prefetch_replaced(&self, key: &[u8]) {
-        self.store.prefetch_replaced(key);
-    }
-
     fn get_with(
         &self,
         key: &[u8],
@@ -254,16 +247,6 @@ impl Engine for Scmkv {
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         self.store.put(key, value, options)
-    }
-
-    fn put_briefly(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        options: &WriteOptions,
-        beside: Option<Beside<'_>>,
-    ) -> Brief {
-        self.store.put_briefly(key, value, options, beside)
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
@@ -373,6 +356,79 @@ impl Engine for Scmkv {
         self.store.iterate(cursor, count, visit)
     }
 
+    fn len(&self) -> Result<u64> {
+        self.store.len()
+    }
+
+    fn clear(&self) -> Result<()> {
+        self.store.clear()
+    }
+
+    fn sweep_expired(&self) -> Result<u64> {
+        self.store.check_writable()?;
+        self.store.sweep_all()
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.store.clock.now()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.store.sync()
+    }
+
+    fn stats(&self) -> Stats {
+        self.store.stats()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.store.close()?;
+        self.stop_background();
+        Ok(())
+    }
+}
+
+impl Deferred for Scmkv {
+    fn commit(&self, horizon: &Horizon) -> Result<bool> {
+        self.store.commit(horizon)
+    }
+
+    fn visible_ticket(&self) -> Ticket {
+        self.store.visible_ticket()
+    }
+
+    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+        self.store.is_durable(horizon)
+    }
+
+    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        self.store.wait_durable(horizon)
+    }
+
+    fn on_durable(&self, listener: DurableListener) {
+        self.store.space.on_synced(listener);
+    }
+}
+
+impl Replicated for Scmkv {
+    fn prefetch_to_write(&self, key: &[u8], _len: usize) {
+        self.store.prefetch_to_write(key);
+    }
+
+    fn prefetch_replaced(&self, key: &[u8]) {
+        self.store.prefetch_replaced(key);
+    }
+
+    fn put_briefly(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Brief {
+        self.store.put_briefly(key, value, options, beside)
+    }
+
     fn advance_sequence(&self) -> Result<u64> {
         self.store.advance_sequence()
     }
@@ -388,52 +444,9 @@ impl Engine for Scmkv {
     fn tombstone_horizon(&self) -> u64 {
         self.store.dropped_tombstones.load(Ordering::Acquire)
     }
+}
 
-    fn len(&self) -> Result<u64> {
-        self.store.len()
-    }
-
-    fn clear(&self) -> Result<()> {
-        self.store.clear()
-    }
-
-    fn sweep_expired(&self) -> Result<u64> {
-        self.store.check_writable()?;
-        self.store.sweep_all()
-    }
-
-    fn commit(&self, horizon: &Horizon) -> Result<bool> {
-        self.store.commit(horizon)
-    }
-
-    fn visible_ticket(&self) -> Ticket {
-        self.store.visible_ticket()
-    }
-
-    fn now(&self) -> UnixMillis {
-        self.store.clock.now()
-    }
-
-    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
-        self.store.is_durable(horizon)
-    }
-
-    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
-        self.store.wait_durable(horizon)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.store.sync()
-    }
-
-    fn on_durable(&self, listener: DurableListener) {
-        self.store.space.on_synced(listener);
-    }
-
-    fn stats(&self) -> Stats {
-        self.store.stats()
-    }
-
+impl Repairable for Scmkv {
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.store.verify(progress)
     }
@@ -456,11 +469,5 @@ impl Engine for Scmkv {
 
     fn backing(&self) -> Backing {
         backing_of(&self.store.pool)
-    }
-
-    fn close(&self) -> Result<()> {
-        self.store.close()?;
-        self.stop_background();
-        Ok(())
     }
 }

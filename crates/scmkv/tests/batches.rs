@@ -3,7 +3,7 @@
 mod home;
 mod tiny;
 
-use coreplane_engine::{Batch, Engine, Error};
+use coreplane_engine::{Batch, Engine, Error, Repairable};
 use home::{Home, New, write};
 use tiny::{ends, fill_key};
 

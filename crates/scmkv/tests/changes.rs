@@ -2,7 +2,7 @@
 
 mod home;
 
-use coreplane_engine::{Engine, Error};
+use coreplane_engine::{Engine, Error, Replicated};
 use home::{Home, New};
 
 /// Forgotten while others are shown, and before the turn of its group came.

@@ -8,7 +8,7 @@ mod scale;
 mod story;
 
 use checkpoint_story::{Story, sim_options};
-use coreplane_engine::{Engine, Error, WriteOptions};
+use coreplane_engine::{Engine, Error, Repairable, WriteOptions};
 use coreplane_pmem::media::sim::{Fault, Model, Report, SimOptions, explore};
 use coreplane_scmkv::{Geometry, Placement, Scmkv};
 use home::{Home, New, options};

@@ -3,7 +3,7 @@
 mod home;
 mod scale;
 
-use coreplane_engine::{Batch, Durability, Engine, Error, Result, WriteOptions};
+use coreplane_engine::{Batch, Durability, Engine, Error, Replicated, Result, WriteOptions};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{Eviction, History, Model, Run, SimOptions, Subject, explore};
 use coreplane_scmkv::{Geometry, Placement, Scmkv};

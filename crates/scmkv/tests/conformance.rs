@@ -2,9 +2,9 @@
 
 mod home;
 
-use coreplane_engine::conformance::{Fixture, Reopen, Restart, Scale};
-use coreplane_engine::model::ManualClock;
-use coreplane_engine::{Engine, UnixMillis};
+use coreplane_conformance::model::ManualClock;
+use coreplane_conformance::{Fixture, Reopen, Restart, Scale};
+use coreplane_engine::{StorageEngine, UnixMillis};
 use coreplane_scmkv::{Options, Placement};
 use home::{Home, New};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn options(clock: &ManualClock) -> Options {
 
 /// Closes (or, for a kill, just drops) the store and opens its pool again.
 fn reopen(home: Arc<Home>, clock: ManualClock) -> Reopen {
-    Box::new(move |engine: Arc<dyn Engine>, how| {
+    Box::new(move |engine: Arc<dyn StorageEngine>, how| {
         match how {
             Restart::Clean => engine.close().expect("close"),
             Restart::Kill => {}
@@ -23,7 +23,7 @@ fn reopen(home: Arc<Home>, clock: ManualClock) -> Reopen {
             Restart::PowerCut => return None,
         }
         drop(engine);
-        Some(Arc::new(home.open(options(&clock))) as Arc<dyn Engine>)
+        Some(Arc::new(home.open(options(&clock))) as Arc<dyn StorageEngine>)
     })
 }
 
@@ -43,7 +43,7 @@ mod emulated_index_in_pool {
         let new = New::of_size(128 << 20).placed(Placement::Pool);
         fixture(Home::in_memory(), new, Scale::USUAL)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 mod emulated_index_in_dram {
@@ -52,7 +52,7 @@ mod emulated_index_in_dram {
         let new = New::of_size(128 << 20).placed(Placement::Dram);
         fixture(Home::in_memory(), new, Scale::USUAL)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 mod tiny_pages {
@@ -60,7 +60,7 @@ mod tiny_pages {
     fn fresh() -> Fixture {
         fixture(Home::in_memory(), New::tiny(128), Scale::TINY)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }
 
 mod file {
@@ -68,5 +68,5 @@ mod file {
     fn fresh() -> Fixture {
         fixture(Home::on_disk(), New::of_size(64 << 20), Scale::SYNCED)
     }
-    coreplane_engine::conformance_suite!(fresh);
+    coreplane_conformance::conformance_suite!(fresh);
 }

@@ -1,6 +1,6 @@
 //! What an operation costs, counted by the simulated medium.
 
-use coreplane_engine::{Batch, Completion, Engine, Horizon, WriteOptions};
+use coreplane_engine::{Batch, Completion, Deferred, Engine, Horizon, WriteOptions};
 use coreplane_pmem::media::sim::{Cost, History, Run, SimOptions, Subject, explore};
 use coreplane_pmem::{LINE, Space};
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};

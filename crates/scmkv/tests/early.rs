@@ -2,7 +2,9 @@
 
 mod home;
 
-use coreplane_engine::{Batch, Durability, Engine, Horizon, Ticket, Visibility, WriteOptions};
+use coreplane_engine::{
+    Batch, Deferred, Durability, Engine, Horizon, Replicated, Ticket, Visibility, WriteOptions,
+};
 use coreplane_scmkv::{Placement, Scmkv};
 use home::{Home, New, early};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

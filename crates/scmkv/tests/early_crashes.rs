@@ -15,7 +15,8 @@ mod scale;
 mod story;
 
 use coreplane_engine::{
-    Completion, Durability, Engine, Horizon, Record, Result, Ticket, Visibility, WriteOptions,
+    Completion, Deferred, Durability, Engine, Horizon, Record, Result, Ticket, Visibility,
+    WriteOptions,
 };
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{

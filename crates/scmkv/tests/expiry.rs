@@ -2,10 +2,10 @@
 
 mod home;
 
-use coreplane_engine::model::ManualClock;
+use coreplane_conformance::model::ManualClock;
 use coreplane_engine::{
-    Batch, Change, Completion, Engine, Horizon, Mutation, Outcome, Record, UnixMillis, Visibility,
-    WriteOptions,
+    Batch, Change, Completion, Deferred, Engine, Horizon, Mutation, Outcome, Record, Repairable,
+    Replicated, UnixMillis, Visibility, WriteOptions,
 };
 use coreplane_scmkv::{Options, Placement, Scmkv};
 use home::{Home, New};

@@ -24,7 +24,7 @@ mod home;
 mod image;
 mod scale;
 
-use coreplane_engine::{Engine, Error, WriteOptions};
+use coreplane_engine::{Engine, Error, Repairable, WriteOptions};
 use coreplane_scmkv::Scmkv;
 use home::Home;
 use image::{Area, Expected, Image, images, options, value};

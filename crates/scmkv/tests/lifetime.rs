@@ -3,7 +3,7 @@
 mod home;
 mod tiny;
 
-use coreplane_engine::{Durability, Engine, Error, WriteOptions};
+use coreplane_engine::{Durability, Engine, Error, Repairable, WriteOptions};
 use coreplane_pmem::media::sim::Eviction;
 use coreplane_scmkv::{Options, Placement};
 use home::{Home, New, options, write};

@@ -15,8 +15,8 @@
 mod scale;
 mod story;
 
-use coreplane_engine::model::ManualClock;
-use coreplane_engine::{Batch, Engine, UnixMillis, WriteOptions};
+use coreplane_conformance::model::ManualClock;
+use coreplane_engine::{Batch, Engine, Repairable, UnixMillis, WriteOptions};
 use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use scale::scaled;

@@ -3,7 +3,7 @@
 
 mod home;
 
-use coreplane_engine::{Engine, Error, WriteOptions};
+use coreplane_engine::{Engine, Error, Repairable, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Fate, Options, Placement, Scmkv};
 use home::{Home, New, PAGE, options, write};

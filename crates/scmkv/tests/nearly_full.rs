@@ -13,7 +13,7 @@
 mod home;
 mod scale;
 
-use coreplane_engine::{Engine, Error, Stats};
+use coreplane_engine::{Engine, Error, Repairable, Stats};
 use coreplane_scmkv::{Placement, Scmkv};
 use home::{Home, New, write};
 use scale::scaled;

@@ -3,7 +3,7 @@
 mod home;
 mod tiny;
 
-use coreplane_engine::model::ManualClock;
+use coreplane_conformance::model::ManualClock;
 use coreplane_engine::{Batch, Durability, Engine, UnixMillis, WriteOptions};
 use coreplane_pmem::media::sim::Eviction;
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};

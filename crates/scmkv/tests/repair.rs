@@ -6,7 +6,7 @@ mod home;
 mod image;
 mod tiny;
 
-use coreplane_engine::{Batch, Engine};
+use coreplane_engine::{Batch, Engine, Repairable};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Fate, Finding, Placement, Scmkv};
 use home::{Home, New, PAGE, write};

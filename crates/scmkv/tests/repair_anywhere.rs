@@ -7,7 +7,7 @@ mod home;
 mod scale;
 mod wreck;
 
-use coreplane_engine::Engine;
+use coreplane_engine::{Engine, Repairable};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Fate, Finding, Scmkv};
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,7 +3,7 @@
 
 mod home;
 
-use coreplane_engine::{Batch, Engine};
+use coreplane_engine::{Batch, Engine, Repairable};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Fate, Finding, Geometry, Placement, Scmkv};
 use home::{Home, New, PAGE, options, write};

@@ -5,7 +5,7 @@ mod home;
 #[path = "flips/image.rs"]
 mod image;
 
-use coreplane_engine::Engine;
+use coreplane_engine::{Engine, Repairable};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Model, Run, SimOptions, Subject, explore};
 use coreplane_scmkv::Scmkv;

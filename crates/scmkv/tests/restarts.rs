@@ -3,7 +3,7 @@
 mod home;
 mod tiny;
 
-use coreplane_engine::{Batch, Durability, Engine, Error, WriteOptions};
+use coreplane_engine::{Batch, Durability, Engine, Error, Replicated, WriteOptions};
 use coreplane_pmem::media::sim::Eviction;
 use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
 use coreplane_scmkv::{Options, Placement};

@@ -13,7 +13,7 @@ mod home;
 #[path = "flips/image.rs"]
 mod image;
 
-use coreplane_engine::{Engine, Error, WriteOptions};
+use coreplane_engine::{Engine, Error, Repairable, WriteOptions};
 use coreplane_scmkv::Scmkv;
 use home::Home;
 use image::{Area, Expected, Image, images, options};

@@ -3,7 +3,8 @@
 mod home;
 
 use coreplane_engine::{
-    Batch, Durability, Engine, Horizon, Record, Ticket, Visibility, WriteOptions,
+    Batch, Deferred, Durability, Engine, Horizon, Record, Repairable, Ticket, Visibility,
+    WriteOptions,
 };
 use coreplane_scmkv::{Placement, Scmkv};
 use home::{Home, New, early, options, write};

@@ -3,7 +3,7 @@
 
 mod home;
 
-use coreplane_engine::{Batch, Engine, Error};
+use coreplane_engine::{Batch, Engine, Error, Repairable};
 use coreplane_scmkv::{Options, Placement, Scmkv};
 use home::{Home, New, early};
 use std::collections::BTreeMap;

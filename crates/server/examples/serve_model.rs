@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p coreplane-server --example serve_model -- [PORT [THREADS]]`
 
-use coreplane_engine::model::ModelEngine;
+use coreplane_conformance::model::ModelEngine;
 use coreplane_server::{Config, Server};
 use std::sync::Arc;
 

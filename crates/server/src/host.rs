@@ -7,7 +7,7 @@ use crate::counters::{LoopCounters, Totals};
 use crate::isolation::Isolation;
 use crate::settings::Settings;
 use crate::watch::WatchedAbsences;
-use coreplane_engine::{Engine, UnixMillis};
+use coreplane_engine::{Deferred, UnixMillis};
 use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,7 +76,7 @@ pub(crate) struct Rate {
 pub(crate) struct Host {
     pub config: Config,
     pub settings: Settings,
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn Deferred>,
     pub clients: Clients,
     pub isolation: Isolation,
     pub watched: WatchedAbsences,
@@ -101,7 +101,7 @@ impl Host {
     /// Shares `engine` among loops at `ports`, which listen at `addresses`.
     pub(crate) fn new(
         config: Config,
-        engine: Arc<dyn Engine>,
+        engine: Arc<dyn Deferred>,
         ports: Vec<Port>,
         addresses: Vec<SocketAddr>,
     ) -> Arc<Self> {

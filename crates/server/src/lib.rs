@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  clients ──► listener ──► event loop 0 ─┐
-//!                       └─► event loop 1 ─┼─► dyn Engine ──► medium
+//!                       └─► event loop 1 ─┼─► dyn Deferred ──► medium
 //!                              …          ┘
 //! ```
 //!

@@ -8,7 +8,7 @@ use crate::host::{Host, Port};
 use crate::listener::Listeners;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
-use coreplane_engine::{Durability, Engine};
+use coreplane_engine::{Deferred, Durability};
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
 use std::io;
@@ -78,7 +78,7 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::Listen`], [`Error::NowhereToListen`], [`Error::NoFlush`], [`Error::Io`].
-    pub fn bind(config: Config, engine: Arc<dyn Engine>) -> Result<Self> {
+    pub fn bind(config: Config, engine: Arc<dyn Deferred>) -> Result<Self> {
         if config.durability == Durability::NoFlush {
             return Err(Error::NoFlush);
         }

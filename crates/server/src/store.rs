@@ -10,7 +10,7 @@
 
 use crate::watch::WatchedAbsences;
 use coreplane_engine::{
-    Batch, Change, Completion, Engine, Entry, Error, Horizon, Mutation, Outcome, Record, Result,
+    Batch, Change, Completion, Deferred, Entry, Error, Horizon, Mutation, Outcome, Record, Result,
     Ticket, UnixMillis, Value, Visibility, WriteOptions,
 };
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ pub(crate) struct Overlay {
 
 /// How commands reach the engine.
 pub(crate) struct Store<'a> {
-    engine: &'a dyn Engine,
+    engine: &'a dyn Deferred,
     watched: &'a WatchedAbsences,
     horizon: &'a mut Horizon,
     overlay: Option<Overlay>,
@@ -48,7 +48,7 @@ pub(crate) struct Store<'a> {
 impl<'a> Store<'a> {
     /// Straight to `engine`; what answers rest on is added to `horizon` if they have to wait.
     pub(crate) fn new(
-        engine: &'a dyn Engine,
+        engine: &'a dyn Deferred,
         watched: &'a WatchedAbsences,
         horizon: &'a mut Horizon,
         withholds: bool,

@@ -2,7 +2,7 @@
 
 mod wire;
 
-use coreplane_engine::model::ModelEngine;
+use coreplane_conformance::model::ModelEngine;
 use coreplane_engine::{Durability, Engine};
 use coreplane_server::{Config, Error, Server};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 mod wire;
 
-use coreplane_engine::model::ModelEngine;
+use coreplane_conformance::model::ModelEngine;
 use coreplane_server::{Config, OutputLimit};
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,7 +171,8 @@ fn keys_and_values_over_the_limits_of_the_engine_are_errors() {
 
 #[test]
 fn many_keys_are_deleted_whatever_a_batch_may_hold() {
-    let limits = coreplane_engine::Limits { batch_len_max: 10, ..coreplane_engine::model::LIMITS };
+    let limits =
+        coreplane_engine::Limits { batch_len_max: 10, ..coreplane_conformance::model::LIMITS };
     let engine = ModelEngine::new().bounded_by(limits);
     let server = Running::start(config(), Arc::new(engine));
     let mut wire = server.connect();

@@ -2,7 +2,7 @@
 
 mod wire;
 
-use coreplane_engine::model::ModelEngine;
+use coreplane_conformance::model::ModelEngine;
 use std::sync::Arc;
 use wire::{Running, Wire, config, shown};
 

@@ -2,8 +2,8 @@
 
 use super::{KEYS, Map, PAGE, Shelf, answers, differing, is_full, key, options, tail, word};
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::model::ManualClock;
-use coreplane_engine::{Batch, Engine, UnixMillis, WriteOptions};
+use coreplane_conformance::model::ManualClock;
+use coreplane_engine::{Batch, Engine, Repairable, UnixMillis, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::ops::Range;
 

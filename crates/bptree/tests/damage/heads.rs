@@ -2,7 +2,7 @@
 
 use super::{KEYS, PAGE, is_damage, is_full, key, shelf, tail, word};
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Engine, KeyRange, Ordered, Result, WriteOptions};
+use coreplane_engine::{Batch, Engine, KeyRange, Ordered, Repairable, Result, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

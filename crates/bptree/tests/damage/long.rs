@@ -4,7 +4,7 @@ use super::{
     KEYS, Map, PAGE, Shelf, answers, differing, is_damage, is_full, opened, places, wrong,
 };
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Engine, Ordered, WriteOptions};
+use coreplane_engine::{Engine, Ordered, Repairable, WriteOptions};
 use coreplane_pmem::MediaChoice;
 
 /// Keys that begin alike for longer than a record has of them: so bounds have rests, too.

@@ -3,7 +3,9 @@
 use crate::{PAGE, is_damage, key, options};
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::WriteOptions;
-use coreplane_engine::{Engine, Error, Expected, Mutation, Outcome, Record, UnixMillis};
+use coreplane_engine::{
+    Engine, Error, Expected, Mutation, Outcome, Record, Repairable, UnixMillis,
+};
 use coreplane_pmem::MediaChoice;
 use std::os::unix::fs::FileExt as _;
 

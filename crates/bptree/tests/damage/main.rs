@@ -12,7 +12,7 @@ mod sweep;
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{
-    Batch, Durability, Engine, Error, Expected, KeyRange, Ordered, WriteOptions,
+    Batch, Durability, Engine, Error, Expected, KeyRange, Ordered, Repairable, WriteOptions,
 };
 use coreplane_pmem::MediaChoice;
 use std::collections::BTreeMap;

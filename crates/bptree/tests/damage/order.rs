@@ -3,7 +3,7 @@
 
 use super::{PAGE, is_damage, options};
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Engine, Entry, Ordered, WriteOptions};
+use coreplane_engine::{Engine, Entry, Ordered, Replicated, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;

@@ -3,7 +3,7 @@
 
 use crate::{KEYS, Map, PAGE, key, options, wrong};
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Engine, WriteOptions};
+use coreplane_engine::{Batch, Engine, Repairable, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};

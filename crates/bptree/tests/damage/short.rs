@@ -2,7 +2,9 @@
 
 use crate::{PAGE, is_damage, key};
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Engine, Entry, Error, Outcome, WriteOptions};
+use coreplane_engine::{
+    Batch, Engine, Entry, Error, Outcome, Repairable, Replicated, WriteOptions,
+};
 use coreplane_pmem::MediaChoice;
 use std::os::unix::fs::FileExt as _;
 

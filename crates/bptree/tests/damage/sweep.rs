@@ -2,7 +2,7 @@
 
 use crate::{KEYS, PAGE, is_damage, key, options};
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::model::ManualClock;
+use coreplane_conformance::model::ManualClock;
 use coreplane_engine::{Engine, UnixMillis, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::os::unix::fs::FileExt as _;

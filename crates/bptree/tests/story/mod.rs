@@ -2,7 +2,8 @@
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_engine::{
-    Batch, Completion, Durability, Engine, Error, Horizon, Ordered, Outcome, Ticket, WriteOptions,
+    Batch, Completion, Deferred, Durability, Engine, Error, Horizon, Ordered, Outcome, Repairable,
+    Ticket, WriteOptions,
 };
 use coreplane_pmem::media::sim::{History, Run, Sim, SimOptions, Standing, Subject, explore};
 use coreplane_pmem::{Space, epoch};

@@ -3,7 +3,8 @@
 use crate::arguments::{Del, Get, Put};
 use crate::failure::{self, Failure, Outcome};
 use crate::json;
-use coreplane::{Engine, Entry, UnixMillis, Visibility, WriteOptions};
+use coreplane::{Entry, UnixMillis, Visibility, WriteOptions};
+use coreplane_engine::StorageEngine;
 use serde_json::json;
 use std::io::{self, Read, Write};
 
@@ -93,7 +94,7 @@ pub(crate) fn del(del: &Del) -> Outcome {
 
 /// Shows every live record to `visit`, until it says false. One may be shown twice.
 pub(crate) fn each_record(
-    engine: &dyn Engine,
+    engine: &dyn StorageEngine,
     visit: &mut dyn FnMut(&Entry<'_>) -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
     const AT_ONCE: usize = 256;

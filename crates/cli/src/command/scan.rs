@@ -5,8 +5,8 @@ use crate::ask::{Answer, Asked};
 use crate::command::records::each_record;
 use crate::failure::{Failure, Outcome, REFUSED};
 use crate::json;
-use coreplane::{Engine, Entry, Record, UnixMillis, Value};
-use coreplane_engine::{Ordered, Ticket, end_of_prefix};
+use coreplane::{Entry, Record, UnixMillis, Value};
+use coreplane_engine::{Ordered, StorageEngine, Ticket, end_of_prefix};
 use std::io::{self, BufWriter, Write};
 
 /// Records that a server is asked for at a time.
@@ -55,7 +55,11 @@ fn in_order(scan: &Scan, ordered: &dyn Ordered, out: &mut dyn Write) -> Result<(
     shown
 }
 
-fn in_any_order(scan: &Scan, engine: &dyn Engine, out: &mut dyn Write) -> Result<(), Failure> {
+fn in_any_order(
+    scan: &Scan,
+    engine: &dyn StorageEngine,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
     if scan.start.is_some() || scan.end.is_some() || scan.reverse {
         let message = format!(
             "--start, --end and --reverse need keys in order, which engine {} has not; bptree has",

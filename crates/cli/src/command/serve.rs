@@ -67,7 +67,7 @@ fn listen_and_serve(
         administration: store.matrix().map(administered),
         ..Config::default()
     };
-    let server = Server::bind(config, Arc::clone(store.engine()))?;
+    let server = Server::bind(config, store.engine().clone())?;
     let line = start_up_line(serve, store, &server);
     let signals_end = signals.handle();
     let handle = server.handle();

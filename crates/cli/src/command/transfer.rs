@@ -6,7 +6,8 @@ use crate::failure::{self, Failure, Outcome};
 use crate::json;
 use crate::pool;
 use crate::progress::Bar;
-use coreplane::{Engine, WriteOptions};
+use coreplane::WriteOptions;
+use coreplane_engine::StorageEngine;
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -45,7 +46,7 @@ pub(crate) fn load(load: &Load) -> Outcome {
 /// Writes the record of every line; what was written before a line that fails stays.
 fn load_lines(
     input: Box<dyn BufRead>,
-    engine: &dyn Engine,
+    engine: &dyn StorageEngine,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, Failure> {
     let mut loaded = 0;

@@ -5,12 +5,14 @@
 //! with a sequence.
 
 use coreplane_engine::{
-    Brief, Change, Engine, Error, Outcome, Remedy, Result, UnixMillis, Visibility, WriteOptions,
+    Brief, Change, Error, Outcome, Remedy, Result, StorageEngine, UnixMillis, Visibility,
+    WriteOptions,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Makes a write on the device that decides, in any thread.
-pub(crate) type RemoteCall = Box<dyn FnOnce(&dyn Engine, &WriteOptions) -> Result<Outcome> + Send>;
+pub(crate) type RemoteCall =
+    Box<dyn FnOnce(&dyn StorageEngine, &WriteOptions) -> Result<Outcome> + Send>;
 
 /// A write of one key: decided on one device, made on the others.
 pub(crate) trait Write {
@@ -18,7 +20,7 @@ pub(crate) trait Write {
     ///
     /// # Errors
     /// As the engine.
-    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome>;
+    fn decide(&mut self, engine: &dyn StorageEngine, options: &WriteOptions) -> Result<Outcome>;
 
     /// The same for another thread, with copies of what the caller has given; none if the caller's
     /// own code decides.
@@ -64,7 +66,7 @@ impl Decided<'_> {
     ///
     /// # Errors
     /// As the engine.
-    pub(crate) fn make(&self, engine: &dyn Engine, options: &WriteOptions) -> Result<()> {
+    pub(crate) fn make(&self, engine: &dyn StorageEngine, options: &WriteOptions) -> Result<()> {
         // Written, or not newer than what is there: both will do.
         match self.put {
             Some((value, expires_at)) => {
@@ -83,7 +85,11 @@ impl Decided<'_> {
     ///
     /// # Errors
     /// As the engine.
-    pub(crate) fn make_told(&self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome> {
+    pub(crate) fn make_told(
+        &self,
+        engine: &dyn StorageEngine,
+        options: &WriteOptions,
+    ) -> Result<Outcome> {
         match self.put {
             Some((value, expires_at)) => {
                 engine.put(self.key, value, &WriteOptions { expires_at, ..*options })
@@ -99,7 +105,7 @@ impl Decided<'_> {
     /// As the engine.
     pub(crate) fn restore(
         &self,
-        engine: &dyn Engine,
+        engine: &dyn StorageEngine,
         options: &WriteOptions,
         is_spared: bool,
     ) -> Result<()> {
@@ -112,7 +118,7 @@ impl Decided<'_> {
     /// As the engine.
     pub(crate) fn restore_told(
         &self,
-        engine: &dyn Engine,
+        engine: &dyn StorageEngine,
         options: &WriteOptions,
         is_spared: bool,
     ) -> Result<Option<Outcome>> {

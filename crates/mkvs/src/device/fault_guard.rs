@@ -16,8 +16,8 @@
 //! mapping and the file, is dropped when the last call that had found it has returned. Who comes later is
 //! told that it has gone.
 
-use coreplane_engine::interceptor::{Call, Intercepted, Interceptor, Seat};
-use coreplane_engine::{Brief, Engine, Error, Result};
+use crate::device::interceptor::{Call, Intercepted, Interceptor, Seat};
+use coreplane_engine::{Brief, Error, Result, StorageEngine};
 use coreplane_pmem::epoch::{Calls, Published, pin_in};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A device's engine, whose answers are believed while its medium is there.
 #[derive(Clone)]
 pub(crate) struct Guarded {
-    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) engine: Arc<dyn StorageEngine>,
     /// What is around it.
     pub(crate) fault_guard: Arc<FaultGuard>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Guarded {
 /// Looks at the mark around every call.
 pub(crate) struct FaultGuard {
     /// None once the device has gone.
-    engine: Published<Option<Arc<dyn Engine>>, Calls>,
+    engine: Published<Option<Arc<dyn StorageEngine>>, Calls>,
     is_given_up: AtomicBool,
 }
 
@@ -70,7 +70,7 @@ impl FaultGuard {
     }
 
     #[inline]
-    fn check(&self, engine: &dyn Engine) -> Result<()> {
+    fn check(&self, engine: &dyn StorageEngine) -> Result<()> {
         if self.is_given_up() {
             return Err(not_there("a device that does not answer"));
         }
@@ -97,8 +97,8 @@ impl Interceptor for FaultGuard {
 
     fn make<T>(
         &self,
-        engine: &dyn Engine,
-        make: impl FnOnce(&dyn Engine) -> Result<T>,
+        engine: &dyn StorageEngine,
+        make: impl FnOnce(&dyn StorageEngine) -> Result<T>,
     ) -> Result<T> {
         self.check(engine)?;
         // A panic over zeroes has left something half done, in the memory of an engine that is given up;
@@ -109,7 +109,11 @@ impl Interceptor for FaultGuard {
     }
 
     #[inline]
-    fn make_put(&self, engine: &dyn Engine, put: impl FnOnce(&dyn Engine) -> Brief) -> Brief {
+    fn make_put(
+        &self,
+        engine: &dyn StorageEngine,
+        put: impl FnOnce(&dyn StorageEngine) -> Brief,
+    ) -> Brief {
         if let Err(error) = self.check(engine) {
             return Brief::of(Err(error));
         }
@@ -129,7 +133,7 @@ struct Berth(Arc<FaultGuard>);
 
 impl Seat for Berth {
     #[inline]
-    fn with<T>(&self, call: impl FnOnce(&dyn Engine) -> T) -> Result<T> {
+    fn with<T>(&self, call: impl FnOnce(&dyn StorageEngine) -> T) -> Result<T> {
         let guard = pin_in();
         match self.0.engine.get(&guard) {
             Some(engine) => Ok(call(&**engine)),
@@ -142,7 +146,7 @@ impl Seat for Berth {
 ///
 /// # Errors
 /// If it has gone already, so that nobody knows what was opened.
-pub(crate) fn guarded(engine: Arc<dyn Engine>) -> Result<Guarded> {
+pub(crate) fn guarded(engine: Arc<dyn StorageEngine>) -> Result<Guarded> {
     engine.check_medium()?;
     let (engine, is_given_up) = (Published::new(Some(engine)), AtomicBool::new(false));
     let fault_guard = Arc::new(FaultGuard { engine, is_given_up });

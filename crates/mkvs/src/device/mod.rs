@@ -25,6 +25,7 @@ mod drain;
 pub(crate) mod fault_guard;
 mod host;
 mod idle;
+pub mod interceptor;
 mod processor;
 pub(crate) mod record_copy;
 mod release;
@@ -41,7 +42,7 @@ use crate::in_flight::track::{OnTheWay, Track, Way};
 use crate::stats::hedge_delay::Pace;
 use apply_batch::APPLY_MAX;
 use backlog::{Backlog, bytes_of};
-use coreplane_engine::{Batch, Change, Engine, Error, Outcome, Result, WriteOptions};
+use coreplane_engine::{Batch, Change, Error, Outcome, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::epoch::{Calls, Guard, Published, pin_in};
 use coreplane_pmem::spin::{self, Backoff};
 use crossbeam_queue::ArrayQueue;
@@ -98,7 +99,7 @@ pub(crate) struct Scratch {
 pub(crate) struct Device {
     /// Its number in the group.
     pub(crate) number: u8,
-    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) engine: Arc<dyn StorageEngine>,
     /// What is around it.
     fault_guard: Arc<FaultGuard>,
     /// Of lookups, and of stretches of scans.
@@ -158,7 +159,11 @@ impl std::fmt::Debug for Device {
 ///
 /// # Errors
 /// As the engine.
-pub(crate) fn make(engine: &dyn Engine, batch: &Batch, options: &WriteOptions) -> Result<()> {
+pub(crate) fn make(
+    engine: &dyn StorageEngine,
+    batch: &Batch,
+    options: &WriteOptions,
+) -> Result<()> {
     match batch.changes() {
         [Change::Put { key, value, expires_at }] => {
             let options = WriteOptions { expires_at: *expires_at, ..*options };

@@ -1,6 +1,6 @@
 //! Records of a group, one after the other, as a device has shown them.
 
-use coreplane_engine::{Engine, Entry, Error, Record, Result, Ticket, UnixMillis, Value};
+use coreplane_engine::{Entry, Error, Record, Result, StorageEngine, Ticket, UnixMillis, Value};
 use std::ops::Range;
 
 /// Bounds of a scan and its direction.
@@ -53,7 +53,7 @@ impl Stretch {
     /// As the engine, and if that has no order.
     pub(crate) fn fetch(
         &mut self,
-        engine: &dyn Engine,
+        engine: &dyn StorageEngine,
         (start, end, reverse): Bounds<'_>,
         count: usize,
         is_shown: impl Fn(&[u8]) -> bool,

@@ -2,7 +2,7 @@
 
 use super::Group;
 use crate::device::decision::is_failure;
-use coreplane_engine::{Engine, Outcome, Result, UnixMillis, Visibility, WriteOptions};
+use coreplane_engine::{Outcome, Result, StorageEngine, UnixMillis, Visibility, WriteOptions};
 
 /// A record, or a tombstone.
 pub(crate) struct Item {
@@ -16,7 +16,7 @@ type Seen = Option<(u64, Vec<u8>, Option<UnixMillis>)>;
 
 impl Item {
     /// Makes it on an engine, unless that has something newer.
-    pub(crate) fn give_to(&self, engine: &dyn Engine) -> Result<Outcome> {
+    pub(crate) fn give_to(&self, engine: &dyn StorageEngine) -> Result<Outcome> {
         let sequence = Some(self.sequence);
         let options = WriteOptions { sequence, ..WriteOptions::default() };
         match &self.put {

@@ -9,7 +9,7 @@ use crate::device::decision::{Decided, Write, caught};
 use crate::device::{Asked, Device};
 use crate::group::Group;
 use crate::shape::prototype::{ReadPath, WritePath};
-use coreplane_engine::{Engine, Error, Outcome, Result, WriteOptions};
+use coreplane_engine::{Error, Outcome, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::spin;
 use parking_lot::Mutex;
 use std::io;
@@ -24,7 +24,7 @@ const SPINS: u32 = 50;
 /// How long a caller sleeps before it looks whether anybody is left to make it.
 const LOOK: Duration = Duration::from_millis(50);
 
-type Call<T> = Box<dyn FnOnce(&dyn Engine) -> Result<T> + Send>;
+type Call<T> = Box<dyn FnOnce(&dyn StorageEngine) -> Result<T> + Send>;
 
 /// A call, and what came of it.
 struct RemoteCall<T> {
@@ -74,7 +74,7 @@ impl Group {
     pub(crate) fn look_on<T: Send + 'static>(
         self: &Arc<Self>,
         device: &Arc<Device>,
-        call: impl FnOnce(&dyn Engine) -> Result<T> + Send + 'static,
+        call: impl FnOnce(&dyn StorageEngine) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         match self.rules.paths.reads {
             ReadPath::Rings => self.send(device, call),
@@ -89,7 +89,7 @@ impl Group {
     pub(crate) fn call<T: Send + 'static>(
         self: &Arc<Self>,
         device: &Arc<Device>,
-        call: impl FnOnce(&dyn Engine) -> Result<T> + Send + 'static,
+        call: impl FnOnce(&dyn StorageEngine) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         if self.writes_by_rings() {
             return self.send(device, call);
@@ -101,7 +101,7 @@ impl Group {
     fn send<T: Send + 'static>(
         self: &Arc<Self>,
         device: &Arc<Device>,
-        call: impl FnOnce(&dyn Engine) -> Result<T> + Send + 'static,
+        call: impl FnOnce(&dyn StorageEngine) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let remote_call = Arc::new(RemoteCall {
             call: Mutex::new(Some(Box::new(call))),

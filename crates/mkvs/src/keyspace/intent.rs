@@ -18,7 +18,7 @@
 use crate::in_flight::Old;
 use crate::shape::position::RESERVED;
 use coreplane_engine::{
-    Batch, Change, Durability, Engine, Error, Result, UnixMillis, WriteOptions,
+    Batch, Change, Durability, Error, Result, StorageEngine, UnixMillis, WriteOptions,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -148,7 +148,7 @@ impl Intent {
     ///
     /// # Errors
     /// As the engine.
-    pub(crate) fn write(&self, engine: &dyn Engine, number: u32) -> Result<()> {
+    pub(crate) fn write(&self, engine: &dyn StorageEngine, number: u32) -> Result<()> {
         let mut batch = Batch::new();
         batch.push(Change::Put { key: key(number), value: self.encode(), expires_at: None });
         batch.push(Change::Put { key: go_key(number), value: vec![], expires_at: None });
@@ -159,7 +159,7 @@ impl Intent {
     ///
     /// # Errors
     /// As the engine.
-    pub(crate) fn refuse(engine: &dyn Engine, number: u32) -> Result<()> {
+    pub(crate) fn refuse(engine: &dyn StorageEngine, number: u32) -> Result<()> {
         // As a batch: where a leaf has no room for it, that is written anew together with it. If it were
         // before, a power cut between the two would leave the room that the batch had lacked, and the
         // next recovery would make what this one refuses.
@@ -172,7 +172,7 @@ impl Intent {
     ///
     /// # Errors
     /// As the engine.
-    pub(crate) fn drop(engine: &dyn Engine, number: u32) -> Result<()> {
+    pub(crate) fn drop(engine: &dyn StorageEngine, number: u32) -> Result<()> {
         // Without its go it would be taken back.
         let _outcome = engine.delete(&key(number), &durable())?;
         engine.delete(&go_key(number), &durable()).map(|_| ())
@@ -182,7 +182,7 @@ impl Intent {
     ///
     /// # Errors
     /// As the engine, and if one makes no sense.
-    pub(crate) fn all_on(engine: &dyn Engine) -> Result<Vec<Open>> {
+    pub(crate) fn all_on(engine: &dyn StorageEngine) -> Result<Vec<Open>> {
         let mut all = Vec::new();
         for number in 0..INTENTS {
             if let Some(bytes) = engine.get(&key(number))? {
@@ -199,7 +199,7 @@ impl Intent {
     ///
     /// # Errors
     /// As the engine.
-    pub(crate) fn drop_all(engine: &dyn Engine) -> Result<()> {
+    pub(crate) fn drop_all(engine: &dyn StorageEngine) -> Result<()> {
         (0..INTENTS).try_for_each(|number| {
             let is_there =
                 engine.get(&key(number))?.is_some() || engine.get(&go_key(number))?.is_some();
@@ -211,7 +211,7 @@ impl Intent {
     ///
     /// # Errors
     /// As the engine.
-    pub(crate) fn records_on(engine: &dyn Engine) -> Result<u64> {
+    pub(crate) fn records_on(engine: &dyn StorageEngine) -> Result<u64> {
         let mut records = 0;
         for number in 0..INTENTS {
             records += u64::from(engine.get(&key(number))?.is_some());
@@ -301,7 +301,7 @@ fn decode_put(from: &mut &[u8]) -> Option<Old> {
 ///
 /// # Errors
 /// As the engine.
-pub(crate) fn own_records(engine: &dyn Engine) -> Result<u64> {
+pub(crate) fn own_records(engine: &dyn StorageEngine) -> Result<u64> {
     let record = u64::from(engine.get(&[RESERVED, b"membership"].concat())?.is_some());
     Ok(record + Intent::records_on(engine)?)
 }

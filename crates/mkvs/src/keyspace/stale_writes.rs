@@ -7,12 +7,12 @@
 use super::Keyspace;
 use crate::device::decision::{Decided, is_failure};
 use crate::group::Group;
-use coreplane_engine::{Engine, Outcome, Result, Visibility, WriteOptions};
+use coreplane_engine::{Outcome, Result, StorageEngine, Visibility, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Deletes a key that is not there, with a sequence. That of what is newer, if something is.
-fn mark(engine: &dyn Engine, key: &[u8], sequence: u64) -> Result<Option<u64>> {
+fn mark(engine: &dyn StorageEngine, key: &[u8], sequence: u64) -> Result<Option<u64>> {
     let sequence = Some(sequence);
     let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
     match (Decided { key, put: None }).make_told(engine, &options)? {
@@ -29,7 +29,7 @@ impl Keyspace {
     /// As the devices.
     pub(crate) fn is_outdated(&self, group: &Arc<Group>, key: &[u8], given: u64) -> Result<bool> {
         let devices = || group.of(group.followers());
-        let may_forget = |engine: &dyn Engine| engine.tombstone_horizon() >= given;
+        let may_forget = |engine: &dyn StorageEngine| engine.tombstone_horizon() >= given;
         let is_old = self.horizon.load(Ordering::Acquire) >= given
             || devices().any(|device| may_forget(&*device.engine));
         let Some(below) = given.checked_sub(1).filter(|_| is_old) else { return Ok(false) };

@@ -3,7 +3,7 @@
 
 use crate::device::decision::{Decided, RemoteCall, Write};
 use coreplane_engine::{
-    Engine, Expected, Mutation, Outcome, Record, Result, UnixMillis, WriteOptions,
+    Expected, Mutation, Outcome, Record, Result, StorageEngine, UnixMillis, WriteOptions,
 };
 use std::borrow::Cow;
 
@@ -62,7 +62,7 @@ impl<'a> Given<'a> {
 }
 
 impl Write for Given<'_> {
-    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome> {
+    fn decide(&mut self, engine: &dyn StorageEngine, options: &WriteOptions) -> Result<Outcome> {
         let (key, value) = (&*self.key, &*self.value);
         let expected = match &self.condition {
             If::Any => return engine.put(key, value, options),
@@ -113,7 +113,7 @@ impl<'a> Erased<'a> {
 }
 
 impl Write for Erased<'_> {
-    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome> {
+    fn decide(&mut self, engine: &dyn StorageEngine, options: &WriteOptions) -> Result<Outcome> {
         if self.is_sure {
             return engine.delete(&self.key, options);
         }

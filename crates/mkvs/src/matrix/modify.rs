@@ -2,7 +2,9 @@
 
 use super::Writes;
 use crate::device::decision::{Decided, Write};
-use coreplane_engine::{Engine, Mutation, Outcome, Record, Result, UnixMillis, WriteOptions};
+use coreplane_engine::{
+    Mutation, Outcome, Record, Result, StorageEngine, UnixMillis, WriteOptions,
+};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -17,7 +19,7 @@ struct Modified<'a, 'd> {
 }
 
 impl Write for Modified<'_, '_> {
-    fn decide(&mut self, engine: &dyn Engine, options: &WriteOptions) -> Result<Outcome> {
+    fn decide(&mut self, engine: &dyn StorageEngine, options: &WriteOptions) -> Result<Outcome> {
         let (decide, value, panic) = (&mut self.decide, &mut self.value, &mut self.panic);
         engine.modify(self.key, options, &mut |record| {
             let old = record.as_ref().map(|record| record.value);

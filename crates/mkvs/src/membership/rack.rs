@@ -3,7 +3,7 @@
 use super::record::MembershipRecord;
 use crate::device::fault_guard::FaultGuard;
 use crate::shape::position::Position;
-use coreplane_engine::{Engine, Result, TimeSource};
+use coreplane_engine::{Result, StorageEngine, TimeSource};
 use std::sync::Arc;
 
 /// Where devices are put: makes and opens the engine of each.
@@ -18,13 +18,13 @@ pub trait Rack: Send + Sync {
     ///
     /// # Errors
     /// As the engine's creation.
-    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>>;
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>>;
 
     /// Opens the engine of the device at `place`.
     ///
     /// # Errors
     /// As the engine's opening.
-    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>>;
+    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>>;
 
     /// Removes what is at `place`, if anything: what was to become a device there and did not.
     ///
@@ -35,7 +35,7 @@ pub trait Rack: Send + Sync {
 
 /// A device that was found.
 pub(crate) struct Found {
-    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) engine: Arc<dyn StorageEngine>,
     /// What is around it.
     pub(crate) fault_guard: Arc<FaultGuard>,
     pub(crate) record: MembershipRecord,

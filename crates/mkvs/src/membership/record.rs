@@ -15,7 +15,7 @@ use crate::shape::position::DEVICES_MAX;
 use crate::shape::position::Devices;
 use crate::shape::position::GROUPS_MAX;
 use crate::shape::position::{Ack, Position, RESERVED};
-use coreplane_engine::{Engine, Error, Result, WriteOptions};
+use coreplane_engine::{Error, Result, StorageEngine, WriteOptions};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -107,7 +107,7 @@ pub(crate) struct MembershipRecord {
 }
 
 /// True if the engine is that of a device of a matrix, which is not to be written to by itself.
-pub fn is_device(engine: &dyn Engine) -> bool {
+pub fn is_device(engine: &dyn StorageEngine) -> bool {
     matches!(MembershipRecord::read(engine), Ok(Some(_)))
 }
 
@@ -252,7 +252,7 @@ impl MembershipRecord {
     ///
     /// # Errors
     /// As the engine.
-    pub(crate) fn write(&self, engine: &dyn Engine) -> Result<()> {
+    pub(crate) fn write(&self, engine: &dyn StorageEngine) -> Result<()> {
         let text = serde_json::to_vec(self).map_err(|error| Error::Unusable(error.to_string()))?;
         let options = WriteOptions {
             durability: Some(coreplane_engine::Durability::Strict),
@@ -268,7 +268,7 @@ impl MembershipRecord {
     /// # Errors
     /// As the engine, [`Error::Corrupt`] if it is not one that was ever written, and
     /// [`Error::Unusable`] if it is of another version.
-    pub(crate) fn read(engine: &dyn Engine) -> Result<Option<Self>> {
+    pub(crate) fn read(engine: &dyn StorageEngine) -> Result<Option<Self>> {
         if !engine.check(&key())? {
             return Ok(None);
         }

@@ -12,7 +12,7 @@ use crate::group::Group;
 use crate::in_flight::InFlight;
 use crate::keyspace::Keyspace;
 use crate::shape::position::is_reserved;
-use coreplane_engine::{Engine, Record, Result, UnixMillis, Visibility};
+use coreplane_engine::{Record, Result, StorageEngine, UnixMillis, Visibility};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -53,7 +53,11 @@ struct Look<'a> {
 
 impl Look<'_> {
     /// Shows each record that lasts, by its key, the key's hash, and its mark.
-    fn each(&self, engine: &dyn Engine, mut show: impl FnMut(&[u8], u64, u64)) -> Result<()> {
+    fn each(
+        &self,
+        engine: &dyn StorageEngine,
+        mut show: impl FnMut(&[u8], u64, u64),
+    ) -> Result<()> {
         let mut cursor = 0;
         loop {
             cursor = engine.iterate(cursor, AT_A_TIME, &mut |entry| {

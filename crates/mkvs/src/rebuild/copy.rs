@@ -12,7 +12,7 @@ use crate::membership::lost_ranges::just;
 use crate::rebuild::Rebuild;
 use crate::rebuild::scrub::Scrubbed;
 use crate::shape::position::is_reserved;
-use coreplane_engine::{DamagedKey, Engine, Error, KeyRange, Result};
+use coreplane_engine::{DamagedKey, Error, KeyRange, Result, StorageEngine};
 use coreplane_pmem::mutant;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -121,7 +121,7 @@ impl Pace {
 ///
 /// # Errors
 /// The error, if it has not.
-fn hurt_of(engine: &dyn Engine, error: Error) -> Result<Vec<DamagedKey>> {
+fn hurt_of(engine: &dyn StorageEngine, error: Error) -> Result<Vec<DamagedKey>> {
     let hurt = engine.damaged_keys_since(0)?;
     if hurt.is_empty() || !engine.lost_ranges()?.is_empty() {
         return Err(error);

@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::group::Group;
 use crate::rebuild::filter_resize::Filters;
 use crate::shape::position::RESERVED;
-use coreplane_engine::{Completion, Durability, Engine, Error, Result, WriteOptions};
+use coreplane_engine::{Completion, Durability, Error, Result, StorageEngine, WriteOptions};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use xxhash_rust::xxh3::Xxh3;
@@ -69,7 +69,7 @@ impl Head {
         sum.digest()
     }
 
-    fn write(&self, engine: &dyn Engine) -> Result<()> {
+    fn write(&self, engine: &dyn StorageEngine) -> Result<()> {
         let sealed = Self { head_checksum: self.sum(), ..*self };
         let text =
             serde_json::to_vec(&sealed).map_err(|error| Error::Unusable(error.to_string()))?;
@@ -79,7 +79,7 @@ impl Head {
     }
 
     /// The head that is there, if it is one, and as it was written.
-    fn read(engine: &dyn Engine) -> Result<Option<Self>> {
+    fn read(engine: &dyn StorageEngine) -> Result<Option<Self>> {
         let text = engine.get(&head_key())?;
         let head = text.and_then(|text| serde_json::from_slice(&text).ok());
         Ok(head.filter(|head: &Self| head.version == VERSION && head.sum() == head.head_checksum))
@@ -90,7 +90,7 @@ impl Head {
 ///
 /// # Errors
 /// As the engine.
-pub(crate) fn drop_all(engine: &dyn Engine) -> Result<()> {
+pub(crate) fn drop_all(engine: &dyn StorageEngine) -> Result<()> {
     if engine.get(&head_key())?.is_none() {
         return Ok(());
     }
@@ -109,7 +109,7 @@ pub(crate) fn drop_all(engine: &dyn Engine) -> Result<()> {
 }
 
 /// Writes a filter to a device; durable when it returns.
-fn write(group: &Group, engine: &dyn Engine, epoch: u64) -> Result<()> {
+fn write(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<()> {
     let image = group.filter.image();
     let chunk_len = CHUNK.min(engine.limits().value_len_max) / 64 * 64;
     if chunk_len == 0 || engine.stats().free_bytes < FREE * image.len_bytes() {
@@ -143,7 +143,7 @@ fn write(group: &Group, engine: &dyn Engine, epoch: u64) -> Result<()> {
 }
 
 /// Makes the filter of a group of what a device has of this epoch; false if it has none.
-fn read(group: &Group, engine: &dyn Engine, epoch: u64) -> Result<bool> {
+fn read(group: &Group, engine: &dyn StorageEngine, epoch: u64) -> Result<bool> {
     let Some(head) = Head::read(engine)? else { return Ok(false) };
     if !head.is_sealed || head.epoch != epoch {
         return Ok(false);

@@ -13,11 +13,11 @@ use crate::rebuild::copy::{AT_A_TIME, Pace, items_of};
 use crate::rebuild::scrub::Scrubbed;
 use crate::shape::position::is_reserved;
 use crate::shape::slots::SLOTS;
-use coreplane_engine::{Engine, Entry, Error, Result};
+use coreplane_engine::{Entry, Error, Result, StorageEngine};
 use std::sync::Arc;
 
 /// Shows all records of a device.
-fn list_of(engine: &dyn Engine, show: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
+fn list_of(engine: &dyn StorageEngine, show: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
     let mut cursor = 0;
     loop {
         cursor = engine.iterate(cursor, AT_A_TIME, show)?;

@@ -6,11 +6,11 @@
 //! when all members have the same.
 //!
 //! Before that, and once more behind it if anything was found, each device reads what its own recovery would
-//! read ([`Engine::scrub`]), and writes anew what it would not find as it is. So what is healed leaves nothing
+//! read ([`Repairable::scrub`]), and writes anew what it would not find as it is. So what is healed leaves nothing
 //! behind that a crash would bring to light.
 //!
 //! Where a device has lost records and does not know of which keys, it says whose they may have been
-//! ([`Engine::lost_ranges`]). Its peers have those keys: each that is not the same is written to it again, and
+//! ([`Repairable::lost_ranges`]). Its peers have those keys: each that is not the same is written to it again, and
 //! when a peer has been gone through as far as the end, the doubt is settled. What still is doubtful then
 //! was deleted.
 //!
@@ -27,7 +27,7 @@ use crate::rebuild::Rebuild;
 use crate::shape::position::Position;
 use crate::shape::position::is_reserved;
 use coreplane_engine::{
-    Damage, Engine, Entry, Error, KeyRange, Progress, Record, Result, Visibility,
+    Damage, Entry, Error, KeyRange, Progress, Record, Result, StorageEngine, Visibility,
 };
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -337,7 +337,7 @@ fn settle_all(
 
 /// What each member says of a key. Of an empty group nothing.
 fn healths(group: &Group, key: &[u8]) -> Result<Vec<(u8, Health)>> {
-    let health = |engine: &dyn Engine| match engine.check(key) {
+    let health = |engine: &dyn StorageEngine| match engine.check(key) {
         Ok(true) => Ok(Health::Whole),
         Ok(false) => Ok(Health::Absent),
         Err(error) if is_damage(&error) => Ok(Health::Damaged),
@@ -366,7 +366,7 @@ fn overlap(one: &KeyRange, other: &KeyRange) -> bool {
 /// # Errors
 /// As the engine.
 pub(crate) fn show_sure(
-    engine: &dyn Engine,
+    engine: &dyn StorageEngine,
     doubts: &[KeyRange],
     show: &mut dyn FnMut(Entry<'_>),
 ) -> Result<()> {
@@ -394,7 +394,7 @@ pub(crate) fn show_sure(
 
 /// The keys of a device, some at a time.
 struct Keys<'e> {
-    engine: &'e dyn Engine,
+    engine: &'e dyn StorageEngine,
     /// Where it is in doubt, in the order of keys, what lies ahead.
     doubts: &'e [KeyRange],
     place: Place,
@@ -408,7 +408,7 @@ enum Place {
 }
 
 impl<'e> Keys<'e> {
-    fn new(engine: &'e dyn Engine, doubts: &'e [KeyRange]) -> Self {
+    fn new(engine: &'e dyn StorageEngine, doubts: &'e [KeyRange]) -> Self {
         let is_around = !doubts.is_empty() && engine.ordered().is_some();
         let place = if is_around { Place::Key(Vec::new()) } else { Place::Cursor(0) };
         Self { engine, doubts, place }

@@ -16,7 +16,7 @@ use crate::membership::record::MembershipRecord;
 use crate::rebuild::filter_snapshot;
 use crate::shape::position::Position;
 use crate::shape::position::is_reserved;
-use coreplane_engine::{Completion, Engine, Result, WriteOptions};
+use coreplane_engine::{Completion, Result, StorageEngine, WriteOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ const AT_A_TIME: usize = 1024;
 
 /// Removes everything that a device has but for its record, which is written anew; durably so when it
 /// returns.
-fn empty(engine: &dyn Engine, record: &MembershipRecord, is_alone: bool) -> Result<()> {
+fn empty(engine: &dyn StorageEngine, record: &MembershipRecord, is_alone: bool) -> Result<()> {
     if engine.clears_at_once() && !is_alone {
         engine.clear()?;
     } else {
@@ -38,7 +38,7 @@ fn empty(engine: &dyn Engine, record: &MembershipRecord, is_alone: bool) -> Resu
     engine.hold_tombstones(record.held.min(record.watermark))
 }
 
-fn empty_one_by_one(engine: &dyn Engine) -> Result<()> {
+fn empty_one_by_one(engine: &dyn StorageEngine) -> Result<()> {
     let options =
         WriteOptions { completion: Completion::Early, is_vital: true, ..WriteOptions::default() };
     let mut cursor = 0;
@@ -90,7 +90,7 @@ pub(crate) fn finish(
 /// that is sure.
 pub(crate) fn owner_of(
     place: Position,
-    engine: &dyn Engine,
+    engine: &dyn StorageEngine,
     found: &BTreeMap<Position, Found>,
     record: &MembershipRecord,
 ) -> Result<Option<Position>> {

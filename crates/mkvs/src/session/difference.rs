@@ -6,7 +6,7 @@ use crate::membership::rack::Found;
 use crate::rebuild::filter_snapshot::side_by_side;
 use crate::rebuild::scrub::show_sure;
 use crate::shape::position::{Devices, Position, is_reserved};
-use coreplane_engine::{Engine, Entry, KeyRange, Progress, Result};
+use coreplane_engine::{Entry, KeyRange, Progress, Result, StorageEngine};
 use coreplane_pmem::mutant;
 
 /// The newest of a key, which some members lack.
@@ -77,7 +77,7 @@ impl Written {
     ///
     /// # Errors
     /// As the engine.
-    fn since(engine: &dyn Engine, since: Option<u64>) -> Result<Self> {
+    fn since(engine: &dyn StorageEngine, since: Option<u64>) -> Result<Self> {
         let Self { mut keys, mut ends, mut doubts, order } = Self::default();
         let mut note = |entry: Entry<'_>| {
             if !is_reserved(entry.key) {

@@ -6,9 +6,9 @@ use crate::matrix::Matrix;
 use crate::matrix::condition::If;
 use crate::rebuild::compare::difference;
 use coreplane_engine::{
-    Batch, Damage, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits, Mutation,
-    Ordered, Outcome, Progress, Record, Result, Stats, UnixMillis, VerifyReport, Visibility,
-    WriteOptions, Written,
+    Batch, Damage, Deferred, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits,
+    Mutation, Ordered, Outcome, Progress, Record, Repairable, Replicated, Result, Stats,
+    UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
 };
 use std::sync::atomic::Ordering;
 
@@ -85,6 +85,56 @@ impl Engine for Matrix {
         self.keyspace.iterate(cursor, count, visit)
     }
 
+    fn len(&self) -> Result<u64> {
+        self.keyspace.len()
+    }
+
+    fn clear(&self) -> Result<()> {
+        self.remove_all()
+    }
+
+    fn sweep_expired(&self) -> Result<u64> {
+        self.keyspace.sweep_expired()
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.keyspace.clock.now()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.keyspace.sync()
+    }
+
+    fn stats(&self) -> Stats {
+        self.figures()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.leave_clean()
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        self.keyspace.is_ordered().then_some(&*self.keyspace as &dyn Ordered)
+    }
+}
+
+impl Deferred for Matrix {
+    fn commit(&self, horizon: &Horizon) -> Result<bool> {
+        self.keyspace.wait_durable(horizon).map(|()| true)
+    }
+
+    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+        Ok(self.keyspace.is_durable(horizon))
+    }
+
+    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        self.keyspace.wait_durable(horizon)
+    }
+
+    fn on_durable(&self, _listener: DurableListener) {}
+}
+
+impl Replicated for Matrix {
     fn advance_sequence(&self) -> Result<u64> {
         Ok(self.keyspace.groups[0].draw(None))
     }
@@ -100,55 +150,11 @@ impl Engine for Matrix {
     fn tombstone_horizon(&self) -> u64 {
         self.keyspace.tombstone_horizon()
     }
+}
 
-    fn len(&self) -> Result<u64> {
-        self.keyspace.len()
-    }
-
-    fn clear(&self) -> Result<()> {
-        self.remove_all()
-    }
-
-    fn sweep_expired(&self) -> Result<u64> {
-        self.keyspace.sweep_expired()
-    }
-
-    fn commit(&self, horizon: &Horizon) -> Result<bool> {
-        self.keyspace.wait_durable(horizon).map(|()| true)
-    }
-
-    fn now(&self) -> UnixMillis {
-        self.keyspace.clock.now()
-    }
-
-    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
-        Ok(self.keyspace.is_durable(horizon))
-    }
-
-    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
-        self.keyspace.wait_durable(horizon)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.keyspace.sync()
-    }
-
-    fn on_durable(&self, _listener: DurableListener) {}
-
-    fn stats(&self) -> Stats {
-        self.figures()
-    }
-
+impl Repairable for Matrix {
     fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.verify_members(progress)
-    }
-
-    fn close(&self) -> Result<()> {
-        self.leave_clean()
-    }
-
-    fn ordered(&self) -> Option<&dyn Ordered> {
-        self.keyspace.is_ordered().then_some(&*self.keyspace as &dyn Ordered)
     }
 }
 

@@ -22,8 +22,8 @@ use crate::shape::position::Devices;
 use crate::shape::position::is_reserved;
 use crate::shape::position::{Ack, Position};
 use coreplane_engine::{
-    Change, DamagedKey, Engine, Entry, Error, KeyRange, Outcome, Progress, Result, Visibility,
-    WriteOptions,
+    Change, DamagedKey, Entry, Error, KeyRange, Outcome, Progress, Result, StorageEngine,
+    Visibility, WriteOptions,
 };
 use coreplane_pmem::mutant;
 use parking_lot::Mutex;
@@ -310,7 +310,7 @@ impl<'f> Members<'f> {
     }
 
     /// What one of them has of a key takes the place of what others have.
-    fn give_anew(&mut self, others: Devices, source: &dyn Engine, key: &[u8]) -> Result<()> {
+    fn give_anew(&mut self, others: Devices, source: &dyn StorageEngine, key: &[u8]) -> Result<()> {
         let change = change_of(source, key)?;
         let mut newest = 0;
         for (_, device) in &self.all {
@@ -346,7 +346,7 @@ pub(crate) fn accept(
 }
 
 /// What a device has of a key.
-fn change_of(engine: &dyn Engine, key: &[u8]) -> Result<Change> {
+fn change_of(engine: &dyn StorageEngine, key: &[u8]) -> Result<Change> {
     let key = key.to_vec();
     let mut change = Change::Delete { key: key.clone() };
     engine.get_with(&key, Visibility::Durable, &mut |record| {
@@ -420,6 +420,6 @@ fn reconcile_members(
 }
 
 /// The keys of a device that it cannot show and that are newer than a watermark, if there is one.
-fn damaged_keys_since(engine: &dyn Engine, since: Option<u64>) -> Result<Vec<DamagedKey>> {
+fn damaged_keys_since(engine: &dyn StorageEngine, since: Option<u64>) -> Result<Vec<DamagedKey>> {
     engine.damaged_keys_since(since.unwrap_or(engine.tombstone_horizon()))
 }

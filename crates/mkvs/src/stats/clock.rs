@@ -44,7 +44,7 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coreplane_engine::model::ManualClock;
+    use coreplane_conformance::model::ManualClock;
 
     #[test]
     fn it_never_goes_back() {

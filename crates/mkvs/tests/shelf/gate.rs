@@ -1,8 +1,10 @@
 //! What is done to a device while it is in use: it is pulled out, stalls, falls behind, is full, or
 //! forgets what it was told.
 
-use coreplane_engine::interceptor::{Call, Interceptor};
-use coreplane_engine::{Batch, Brief, Change, Engine, Error, Outcome, Result, Ticket, Written};
+use coreplane_engine::{
+    Batch, Brief, Change, Error, Outcome, Result, StorageEngine, Ticket, Written,
+};
+use coreplane_mkvs::interceptor::{Call, Interceptor};
 use coreplane_pmem::spin::{self, Backoff};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::sync::Arc;
@@ -249,7 +251,11 @@ impl Interceptor for Gate {
         Ok(Let { gate: self, is_write, _turn: turn })
     }
 
-    fn make_put(&self, engine: &dyn Engine, put: impl FnOnce(&dyn Engine) -> Brief) -> Brief {
+    fn make_put(
+        &self,
+        engine: &dyn StorageEngine,
+        put: impl FnOnce(&dyn StorageEngine) -> Brief,
+    ) -> Brief {
         let brief = put(engine);
         if matches!(brief, Brief::Declined) {
             // Nothing was made of which it could be said.

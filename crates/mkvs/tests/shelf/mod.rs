@@ -5,8 +5,8 @@ pub(crate) mod gate;
 pub(crate) mod sample;
 
 use coreplane_bptree::Bptree;
-use coreplane_engine::interceptor::Intercepted;
-use coreplane_engine::{Engine, Error, Result};
+use coreplane_engine::{Error, Result, StorageEngine};
+use coreplane_mkvs::interceptor::Intercepted;
 use coreplane_mkvs::{Position, Rack, TimeSource};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Geometry, Placement, Scmkv};
@@ -37,7 +37,7 @@ pub(crate) struct Shelf {
     /// Of the devices that were opened.
     gates: Mutex<HashMap<Position, Arc<Gate>>>,
     /// The same devices, past their gates.
-    engines: Mutex<HashMap<Position, Weak<dyn Engine>>>,
+    engines: Mutex<HashMap<Position, Weak<dyn StorageEngine>>>,
     /// Of those that are opened from now on: set when their power is cut.
     power: Mutex<Arc<Power>>,
     /// Whoever fills filters in the background waits.
@@ -148,16 +148,16 @@ impl Shelf {
     }
 
     /// The device at `place`, which is open, for what is done to it beside the matrix.
-    pub(crate) fn engine(&self, place: Position) -> Arc<dyn Engine> {
+    pub(crate) fn engine(&self, place: Position) -> Arc<dyn StorageEngine> {
         self.engines.lock().expect("lock")[&place].upgrade().expect("it is open")
     }
 
     /// The same, which may be gone by the time it is looked for.
-    pub(crate) fn weak_engine(&self, place: Position) -> Weak<dyn Engine> {
+    pub(crate) fn weak_engine(&self, place: Position) -> Weak<dyn StorageEngine> {
         self.engines.lock().expect("lock")[&place].clone()
     }
 
-    fn with_gate(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
+    fn with_gate(&self, place: Position, engine: Arc<dyn StorageEngine>) -> Arc<dyn StorageEngine> {
         let gate = Arc::new(Gate::powered_by(self.power(), Arc::clone(&self.holds_filters)));
         self.gates.lock().expect("lock").insert(place, Arc::clone(&gate));
         self.engines.lock().expect("lock").insert(place, Arc::downgrade(&engine));
@@ -171,14 +171,14 @@ impl Rack for Shelf {
         Ok(places.filter(|place| self.path(*place).exists()).collect())
     }
 
-    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
         let path = self.path(place);
         if path.exists() {
             return Err(Error::Unusable(format!("there is a device at {place}")));
         }
         let time = Some(Arc::clone(time));
         let size = self.sizes.lock().expect("lock").get(&place).copied().unwrap_or(self.size);
-        let engine: Arc<dyn Engine> = match self.kind_at(place) {
+        let engine: Arc<dyn StorageEngine> = match self.kind_at(place) {
             Kind::Bptree => {
                 let options = coreplane_bptree::Options { time, ..Default::default() };
                 Arc::new(Bptree::create(&path, size, 8192, self.media.clone(), &options)?)
@@ -198,9 +198,9 @@ impl Rack for Shelf {
         Ok(self.with_gate(place, engine))
     }
 
-    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
         let (path, time) = (self.path(place), Some(Arc::clone(time)));
-        let engine: Arc<dyn Engine> = match self.kind_at(place) {
+        let engine: Arc<dyn StorageEngine> = match self.kind_at(place) {
             Kind::Bptree => {
                 let options = coreplane_bptree::Options { time, ..Default::default() };
                 Arc::new(Bptree::open(&path, self.media.clone(), &options, &|_| {})?)

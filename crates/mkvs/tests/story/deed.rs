@@ -2,7 +2,7 @@
 
 use super::NOW;
 use coreplane_engine::{
-    Batch, Engine, Error, Expected, Horizon, Outcome, Result, UnixMillis, WriteOptions,
+    Batch, Error, Expected, Horizon, Outcome, Result, StorageEngine, UnixMillis, WriteOptions,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -140,7 +140,7 @@ impl Op {
     /// Does it, and notes what that rests on; false if it was refused, as it had to be.
     pub(crate) fn perform(
         &self,
-        matrix: &dyn Engine,
+        matrix: &dyn StorageEngine,
         known: &mut Known,
         (options, rests): (&WriteOptions, &mut Horizon),
     ) -> Result<bool> {
@@ -161,7 +161,7 @@ impl Op {
 fn perform(
     how: &How,
     changes: &[Change],
-    matrix: &dyn Engine,
+    matrix: &dyn StorageEngine,
     (options, rests): (&WriteOptions, &mut Horizon),
 ) -> Result<bool> {
     let (number, value) = &changes[0];
@@ -211,7 +211,7 @@ fn perform(
     Ok(true)
 }
 
-fn batch(changes: &[Change], is_wrong: bool, matrix: &dyn Engine) -> Batch {
+fn batch(changes: &[Change], is_wrong: bool, matrix: &dyn StorageEngine) -> Batch {
     let mut batch = Batch::new();
     for (number, value) in changes {
         match value {

@@ -20,7 +20,7 @@ pub(crate) use survivors::{Contents, Left};
 
 use crate::scale::scaled;
 use crate::shelf::Kind;
-use coreplane_engine::{Durability, Engine, Horizon, UnixMillis, WriteOptions};
+use coreplane_engine::{Deferred, Durability, Engine, Horizon, UnixMillis, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Shape, TimeSource};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{Call, History, Run, Sim, SimOptions, Subject};

@@ -4,8 +4,8 @@ use super::{Draw, NOW};
 use crate::shelf::Kind;
 use crate::shelf::gate::Gate;
 use coreplane_bptree::Bptree;
-use coreplane_engine::interceptor::Intercepted;
-use coreplane_engine::{Durability, Engine, Error, Result};
+use coreplane_engine::{Durability, Error, Result, StorageEngine};
+use coreplane_mkvs::interceptor::Intercepted;
 use coreplane_mkvs::{Ack, Position, Rack, Shape, TimeSource};
 use coreplane_pmem::{Claim, Durable, Space};
 use coreplane_scmkv::{Geometry, Placement, Scmkv};
@@ -29,7 +29,7 @@ pub(crate) struct SimRack {
     missing: Vec<Position>,
     gates: Vec<Arc<Gate>>,
     /// What was opened, by its space: a simulated space is opened once.
-    opened: Mutex<HashMap<u64, Arc<dyn Engine>>>,
+    opened: Mutex<HashMap<u64, Arc<dyn StorageEngine>>>,
     /// No device falls behind any more.
     is_prompt: AtomicBool,
     /// So many wait until all have caught up.
@@ -147,7 +147,7 @@ impl SimRack {
         coreplane_scmkv::Options { time, durability, background: false, ..Default::default() }
     }
 
-    fn gated(&self, place: Position, engine: Arc<dyn Engine>) -> Arc<dyn Engine> {
+    fn gated(&self, place: Position, engine: Arc<dyn StorageEngine>) -> Arc<dyn StorageEngine> {
         Arc::new(Intercepted { engine, around: Arc::clone(&self.gates[self.number(place)]) })
     }
 }
@@ -162,13 +162,13 @@ impl Rack for SimRack {
         Ok(places.filter(is_there).collect())
     }
 
-    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+    fn create(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
         let number = self.word(USED) + 1;
         let spare = self.spaces.get(number as usize);
         let space = Arc::clone(spare.ok_or_else(|| Error::Unusable("no spare space".to_owned()))?);
         self.write_word(USED, number);
         self.write_word(Self::entry(place), number);
-        let engine: Arc<dyn Engine> = match self.kind {
+        let engine: Arc<dyn StorageEngine> = match self.kind {
             Kind::Bptree => Arc::new(Bptree::simulated_create(space, &self.of_bptree(time))?),
             Kind::Scmkv => {
                 let (geometry, placement) = (Geometry::TINY, Placement::Pool);
@@ -178,7 +178,7 @@ impl Rack for SimRack {
         Ok(self.gated(place, engine))
     }
 
-    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn Engine>> {
+    fn open(&self, place: Position, time: &TimeSource) -> Result<Arc<dyn StorageEngine>> {
         let number = self.word(Self::entry(place));
         if let Some(engine) = self.opened.lock().get(&number) {
             return Ok(self.gated(place, Arc::clone(engine)));
@@ -186,7 +186,7 @@ impl Rack for SimRack {
         let found = self.space(place);
         let space = found.ok_or_else(|| Error::Unusable(format!("there is no {place}")))?;
         let space = Arc::clone(space);
-        let engine: Arc<dyn Engine> = match self.kind {
+        let engine: Arc<dyn StorageEngine> = match self.kind {
             Kind::Bptree => Arc::new(Bptree::simulated_open(space, &self.of_bptree(time))?),
             Kind::Scmkv => Arc::new(Scmkv::simulated_open(space, self.of_scmkv(time))?),
         };

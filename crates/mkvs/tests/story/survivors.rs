@@ -2,7 +2,7 @@
 
 use super::deed::{Op, key};
 use super::{Aftermath, Story};
-use coreplane_engine::{Engine, Result, WriteOptions};
+use coreplane_engine::{Engine, Repairable, Result, WriteOptions};
 use coreplane_mkvs::{Ack, Matrix, Position};
 use coreplane_pmem::media::sim::{History, Standing};
 use std::collections::{BTreeMap, BTreeSet};

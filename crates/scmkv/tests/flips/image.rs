@@ -1,7 +1,7 @@
 //! The pools whose bits are flipped, what they hold, and what each of their bytes is.
 
 use crate::home::{self, Home, New};
-use coreplane_engine::model::ManualClock;
+use coreplane_conformance::model::ManualClock;
 use coreplane_engine::{Batch, Engine, UnixMillis, WriteOptions};
 use coreplane_scmkv::{Options, Placement, Scmkv};
 use std::collections::BTreeMap;

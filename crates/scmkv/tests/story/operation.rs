@@ -1,7 +1,7 @@
 //! What a story does to its store.
 
 use coreplane_engine::{
-    Batch, Completion, Engine, Horizon, Result, Ticket, UnixMillis, WriteOptions,
+    Batch, Completion, Deferred, Engine, Horizon, Result, Ticket, UnixMillis, WriteOptions,
 };
 use coreplane_pmem::media::sim::Run;
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};

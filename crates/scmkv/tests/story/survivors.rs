@@ -1,7 +1,7 @@
 //! What a power cut has left, and what it may leave.
 
 use super::operation::{Change, Op, key};
-use coreplane_engine::{Engine, Error};
+use coreplane_engine::{Engine, Error, Repairable};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Standing};
 use coreplane_scmkv::{Options, Scmkv};

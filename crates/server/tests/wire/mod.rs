@@ -4,7 +4,7 @@
 
 pub(crate) mod redis;
 
-use coreplane_engine::Engine;
+use coreplane_engine::Deferred;
 use coreplane_server::{Config, Handle, Server};
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -25,7 +25,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(config: Config, engine: Arc<dyn Engine>) -> Self {
+    pub(crate) fn start(config: Config, engine: Arc<dyn Deferred>) -> Self {
         let server = Server::bind(config, engine).expect("bind");
         let address = server.local_addr().expect("an address");
         let handle = server.handle();

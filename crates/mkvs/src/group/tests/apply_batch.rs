@@ -2,12 +2,12 @@
 
 use super::pair::pair;
 use crate::device::Device;
+use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::filter::hash_of;
 use crate::group::Demote;
 use crate::group::Group;
 use crate::in_flight::InFlight;
-use coreplane_engine::interceptor::{Call, Intercepted, Interceptor};
-use coreplane_engine::{Engine, Error, Result, WriteOptions};
+use coreplane_engine::{Error, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::epoch::pin_in;
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
 /// A pair, the second of which has made some keys, one more than an apply batch; the first of the others is
 /// made, and they wait for being made durable.
 fn held(directory: &tempfile::TempDir, demote: Demote) -> (Arc<Group>, Arc<InFlight>, Arc<Gates>) {
-    let engine = |number: u8| -> Arc<dyn Engine> {
+    let engine = |number: u8| -> Arc<dyn StorageEngine> {
         let path = directory.path().join(number.to_string());
         let (media, options) = (coreplane_pmem::MediaChoice::Auto, Options::default());
         let (geometry, index) = (Geometry::TINY, Placement::Pool);

@@ -2,12 +2,12 @@
 
 use super::pair::pair;
 use crate::device::decision::Decided;
+use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::device::ring::Decision;
 use crate::filter::hash_of;
 use crate::in_flight::{Entry, InFlight};
 use coreplane_bptree::Bptree;
-use coreplane_engine::interceptor::{Call, Intercepted, Interceptor};
-use coreplane_engine::{Engine, Result, WriteOptions};
+use coreplane_engine::{Result, StorageEngine, WriteOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,7 +33,7 @@ impl Interceptor for Lags {
 #[test]
 fn a_write_is_on_the_successor_of_a_primary_that_left_meanwhile() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
-    let engine = |number: u8| -> Arc<dyn Engine> {
+    let engine = |number: u8| -> Arc<dyn StorageEngine> {
         let (path, options) = (directory.path().join(number.to_string()), Default::default());
         let media = coreplane_pmem::MediaChoice::Auto;
         Arc::new(Bptree::create(&path, 1 << 20, 8192, media, &options).expect("create"))

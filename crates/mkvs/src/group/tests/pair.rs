@@ -7,12 +7,12 @@ use crate::group::{Demote, Group, Parts, Rules};
 use crate::in_flight::InFlight;
 use crate::shape::position::Ack;
 use crate::shape::prototype::{Paths, Prototype, ReadPath, WritePath};
-use coreplane_engine::Engine;
+use coreplane_engine::StorageEngine;
 use std::sync::Arc;
 
 /// Two devices with these engines, of which the second is waited for and the first follows.
 pub(super) fn pair(
-    engines: [Arc<dyn Engine>; 2],
+    engines: [Arc<dyn StorageEngine>; 2],
     in_flight: &Arc<InFlight>,
     demote: Demote,
 ) -> Arc<Group> {

@@ -1,12 +1,12 @@
 //! A processor that sleeps, and places in its ring that are given up.
 
 use super::pair::pair;
+use crate::device::interceptor::{Call, Intercepted, Interceptor};
 use crate::filter::hash_of;
 use crate::group::Group;
 use crate::in_flight::InFlight;
 use coreplane_bptree::Bptree;
-use coreplane_engine::interceptor::{Call, Intercepted, Interceptor};
-use coreplane_engine::{Engine, Error, Result, WriteOptions};
+use coreplane_engine::{Error, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::epoch::pin_in;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ impl Interceptor for Fills {
 
 /// Two devices, of which the second is waited for and the first follows.
 fn group(directory: &tempfile::TempDir, around: &Arc<Fills>) -> Arc<Group> {
-    let engine = |number: u8| -> Arc<dyn Engine> {
+    let engine = |number: u8| -> Arc<dyn StorageEngine> {
         let (path, options) = (directory.path().join(number.to_string()), Default::default());
         let media = coreplane_pmem::MediaChoice::Auto;
         Arc::new(Bptree::create(&path, 1 << 20, 8192, media, &options).expect("create"))

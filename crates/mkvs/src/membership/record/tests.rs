@@ -22,7 +22,7 @@ fn a_record_is_short_and_reads_as_it_was_written() {
 
 #[test]
 fn a_record_that_nobody_wrote_is_damage() {
-    let engine = coreplane_engine::model::ModelEngine::new();
+    let engine = coreplane_conformance::model::ModelEngine::new();
     let of = |change: &dyn Fn(&mut MembershipRecord)| {
         let mut record = record(2, 2);
         change(&mut record);

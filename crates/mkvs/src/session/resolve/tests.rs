@@ -1,14 +1,14 @@
 use super::*;
 use crate::device::fault_guard::{Guarded, guarded};
 use crate::shape::position::Ack;
-use coreplane_engine::Engine;
-use coreplane_engine::model::ModelEngine;
+use coreplane_conformance::model::ModelEngine;
+use coreplane_engine::StorageEngine;
 use std::sync::Arc;
 
 const HERE: Position = Position { group: 0, device: 0 };
 
 fn device(record: &MembershipRecord, at: Position) -> Found {
-    let engine: Arc<dyn Engine> = Arc::new(ModelEngine::new());
+    let engine: Arc<dyn StorageEngine> = Arc::new(ModelEngine::new());
     let Guarded { engine, fault_guard } = guarded(engine).expect("it has no medium");
     Found { engine, fault_guard, record: record.at(at) }
 }

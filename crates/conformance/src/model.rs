@@ -1,0 +1,215 @@
+//! The reference engine: a sorted map in DRAM that does what the trait says and nothing else.
+//!
+//! # What it is for
+//!
+//! The conformance suite judges every engine by this one, and whatever holds a `dyn StorageEngine` can be
+//! tested on it. So it is written for being obviously right, not for speed: one lock around one
+//! map, every call one step under that lock.
+//!
+//! # The picture
+//!
+//! ```text
+//!  cells    key -> Cell { value or tombstone, sequence, expiry, log position }   (sorted)
+//!  order    (hash of key, key)                                 the order of `iterate`
+//!  log      1 2 3 4 5 6 7
+//!                 ^     ^
+//!           durable     appended       equal, unless commits are manual
+//!  undo     (position, key, cell before)                  for what is not durable yet
+//! ```
+//!
+//! There is one log, so a ticket is a position in it, and whatever makes a position durable makes
+//! every earlier one durable. With [`ModelEngine::with_manual_commit`] writes that are completed
+//! [`Early`](coreplane_engine::Completion::Early) stay undurable until [`ModelEngine::make_durable`] (or a
+//! write that waits, `sync`, `clear`, `close`), so that a test decides when a ticket comes true.
+//! [`ModelEngine::after_power_cut`] gives the store as a power cut would leave it.
+//!
+//! # Invariants
+//!
+//! - `durable <= appended`; `undo` holds exactly the positions above `durable`.
+//! - Every key of `cells` is in `order` and the other way round, tombstones included.
+//! - The sequence of a key only grows, and `State::sequence` is at least that of every cell.
+//! - `now` never goes back: what has expired stays gone, even if the clock is set back.
+//! - A tombstone is dropped only if it is durable and not held, and `dropped` is at least its
+//!   sequence afterwards.
+
+mod clock;
+mod interface;
+mod state;
+mod views;
+
+pub use clock::{Clock, ManualClock};
+
+use coreplane_engine::{DurableListener, Error, Horizon, Limits, Result, UnixMillis};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use state::State;
+use std::sync::Arc;
+
+/// The bounds of a [`ModelEngine`], unless others are asked for.
+pub const LIMITS: Limits = Limits {
+    key_len_max: coreplane_engine::KEY_LEN_MAX,
+    value_len_max: coreplane_engine::VALUE_LEN_MAX,
+    batch_len_max: 64 << 10,
+};
+
+/// Sequences given by callers must be below this, so that there is always a next one.
+pub const SEQUENCE_END: u64 = 1 << 63;
+
+/// The reference implementation of [`Engine`](coreplane_engine::Engine), in memory. It has
+/// [`Ordered`](coreplane_engine::Ordered) access and [`Snapshots`](coreplane_engine::Snapshots).
+///
+/// Everything is durable at once, unless it was made [`with_manual_commit`](Self::with_manual_commit).
+/// `Relaxed` and `NoFlush` writes get [`Ticket::DURABLE`](coreplane_engine::Ticket::DURABLE), meaning that
+/// nothing need be waited for; with manual commit a power cut still takes them.
+pub struct ModelEngine {
+    state: Mutex<State>,
+    durable_grew: Condvar,
+    listeners: Mutex<Vec<DurableListener>>,
+    clock: Clock,
+    limits: Limits,
+}
+
+impl std::fmt::Debug for ModelEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelEngine").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl Default for ModelEngine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ModelEngine {
+    /// An empty store on the system's clock; every write is durable at once.
+    pub fn new() -> Self {
+        Self::with_clock(Arc::new(UnixMillis::now))
+    }
+
+    /// An empty store that asks `clock` for the time (a [`ManualClock`], for one).
+    pub fn with_clock(clock: Clock) -> Self {
+        Self::from_state(State::default(), clock, LIMITS)
+    }
+
+    /// An empty store on the system's clock in which `Early` writes become durable only on
+    /// [`make_durable`](Self::make_durable), or together with a write that waits, or by `sync`,
+    /// `clear` or `close`.
+    pub fn with_manual_commit() -> Self {
+        Self::new().manual_commit()
+    }
+
+    /// Switches a new store to manual commit: see [`with_manual_commit`](Self::with_manual_commit).
+    #[must_use]
+    pub fn manual_commit(self) -> Self {
+        self.state.lock().manual = true;
+        self
+    }
+
+    /// Sets the bounds of a new store.
+    #[must_use]
+    pub fn bounded_by(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Lets a new store hold at most `bytes` of keys and values of live records; a write beyond is
+    /// [`Error::NoSpace`].
+    #[must_use]
+    pub fn with_capacity(self, bytes: u64) -> Self {
+        self.state.lock().capacity = Some(bytes);
+        self
+    }
+
+    fn from_state(state: State, clock: Clock, limits: Limits) -> Self {
+        Self {
+            state: Mutex::new(state),
+            durable_grew: Condvar::new(),
+            listeners: Mutex::new(Vec::new()),
+            clock,
+            limits,
+        }
+    }
+
+    /// Makes everything durable that has been written, wakes who waits for it and calls the
+    /// listeners of [`on_durable`](coreplane_engine::Deferred::on_durable). True if anything became durable.
+    pub fn make_durable(&self) -> bool {
+        let mut state = self.state.lock();
+        let grew = state.harden();
+        drop(state);
+        self.announce(grew);
+        grew
+    }
+
+    /// True if something has been written that is not durable yet.
+    pub fn has_undurable(&self) -> bool {
+        let state = self.state.lock();
+        state.durable < state.appended
+    }
+
+    /// From now on every write and every wait for what is not durable yet fails with
+    /// [`Error::SyncFailed`], as after a failed sync of the medium.
+    pub fn break_medium(&self, reason: &str) {
+        self.state.lock().broken = Some(reason.to_owned());
+        self.announce(true);
+    }
+
+    /// The store as the next open finds it after the process was killed now: nothing is lost.
+    #[must_use]
+    pub fn after_kill(&self) -> Self {
+        let mut state = self.state.lock().clone();
+        state.reopen();
+        Self::from_state(state, Arc::clone(&self.clock), self.limits)
+    }
+
+    /// The store as the next open finds it after the power went now: what was not durable is lost.
+    #[must_use]
+    pub fn after_power_cut(&self) -> Self {
+        let mut state = self.state.lock().clone();
+        state.lose_undurable();
+        state.reopen();
+        Self::from_state(state, Arc::clone(&self.clock), self.limits)
+    }
+
+    /// The state, with the time brought up to the clock's.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        let now = (self.clock)();
+        let mut state = self.state.lock();
+        state.now = state.now.max(now);
+        state
+    }
+
+    /// Tells waiters and listeners that more is durable. Never called under the lock.
+    fn announce(&self, grew: bool) {
+        if !grew {
+            return;
+        }
+        self.durable_grew.notify_all();
+        let listeners = self.listeners.lock().clone();
+        for listener in listeners {
+            listener();
+        }
+    }
+
+    /// Waits until position `position` is durable.
+    fn wait_position(&self, state: &mut MutexGuard<'_, State>, position: u64) -> Result<()> {
+        while !state.is_durable_at(position)? {
+            self.durable_grew.wait(state);
+        }
+        Ok(())
+    }
+
+    fn check_lengths(&self, key: &[u8], value_len: usize) -> Result<()> {
+        if key.len() > self.limits.key_len_max {
+            return Err(Error::KeyTooLong { len: key.len(), max: self.limits.key_len_max });
+        }
+        if value_len > self.limits.value_len_max {
+            return Err(Error::ValueTooLong { len: value_len, max: self.limits.value_len_max });
+        }
+        Ok(())
+    }
+}
+
+/// The position up to which the log must be durable for all of `horizon` to be.
+fn position_of(horizon: &Horizon) -> u64 {
+    horizon.tickets().iter().map(|ticket| ticket.position()).max().unwrap_or(0)
+}

@@ -1,0 +1,115 @@
+//! Ordered access and snapshots, where an engine has them.
+
+use super::Factory;
+use super::probe::{EARLY, PAST, Seen, WAIT, key, put, until, written};
+use super::rng::Rng;
+use coreplane_engine::{Batch, Ordered, Snapshot};
+use std::collections::BTreeMap;
+
+/// What a scan shows.
+fn scan(
+    ordered: &dyn Ordered,
+    start: &[u8],
+    end: Option<&[u8]>,
+    reverse: bool,
+    limit: usize,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut shown = Vec::new();
+    ordered
+        .scan(start, end, reverse, limit, &mut |entry| {
+            let record = entry.record.expect("scan showed a tombstone");
+            assert_eq!(record.sequence, entry.sequence);
+            shown.push((entry.key.to_vec(), record.value.to_vec()));
+            true
+        })
+        .unwrap();
+    shown
+}
+
+pub(super) fn scans_in_order(factory: Factory<'_>) {
+    let fixture = factory();
+    let engine = &*fixture.engine;
+    let Some(ordered) = engine.ordered() else { return };
+    assert!(scan(ordered, b"", None, false, 10).is_empty());
+    let mut rng = Rng::new(fixture.scale.seed);
+    let mut expected = BTreeMap::new();
+    for number in 0..fixture.scale.keys_of(64, 200) {
+        let len = rng.below(4);
+        let key: Vec<u8> = rng.bytes(len).iter().map(|byte| byte % 7 * 40).collect();
+        put(engine, &key, &number.to_le_bytes());
+        expected.insert(key.clone(), number.to_le_bytes().to_vec());
+        if rng.one_in(4) {
+            written(engine.delete(&key, &WAIT).unwrap());
+            expected.remove(&key);
+        }
+    }
+    written(engine.put(b"expired", b"", &until(PAST)).unwrap());
+    for _ in 0..fixture.scale.operations / 4 {
+        let (len, end_len) = (rng.below(4), rng.below(4));
+        let start: Vec<u8> = rng.bytes(len).iter().map(|byte| byte % 7 * 40).collect();
+        let end: Vec<u8> = rng.bytes(end_len).iter().map(|byte| byte % 7 * 40).collect();
+        let end = (!rng.one_in(4)).then_some(end);
+        let (reverse, limit) = (rng.one_in(2), [0, 1, 5, usize::MAX][rng.below(4)]);
+        let mut due: Vec<_> = expected
+            .iter()
+            .filter(|(key, _)| **key >= start && end.as_ref().is_none_or(|end| *key < end))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        if reverse {
+            due.reverse();
+        }
+        due.truncate(limit);
+        let shown = scan(ordered, &start, end.as_deref(), reverse, limit);
+        assert_eq!(shown, due, "scan of {start:?}..{end:?}, reverse {reverse}, limit {limit}");
+    }
+    let mut calls = 0;
+    let mut stop = |_: coreplane_engine::Entry<'_>| {
+        calls += 1;
+        calls < 2
+    };
+    ordered.scan(b"", None, false, usize::MAX, &mut stop).unwrap();
+    assert_eq!(calls, expected.len().min(2), "visit said stop");
+}
+
+/// What a snapshot has of `key`.
+fn then(snapshot: &dyn Snapshot, key: &[u8]) -> Option<Vec<u8>> {
+    let mut seen = Vec::new();
+    let found = snapshot.get_with(key, &mut |record| seen.push(Seen::of(record))).unwrap();
+    assert_eq!(usize::from(found), seen.len(), "found, and how often it was shown");
+    seen.pop().map(|seen| seen.value)
+}
+
+pub(super) fn snapshots_stand_still(factory: Factory<'_>) {
+    let fixture = factory();
+    let engine = &*fixture.engine;
+    let Some(snapshots) = engine.snapshots() else { return };
+    let empty = snapshots.snapshot().unwrap();
+    for number in 0..10 {
+        put(engine, &key(number), b"first");
+    }
+    written(engine.put(&key(4), b"early", &EARLY).unwrap());
+    let first = snapshots.snapshot().unwrap();
+    engine.apply(Batch::new().put(&key(0), b"second").delete(&key(1)), &WAIT).unwrap();
+    put(engine, &key(20), b"new");
+    let second = snapshots.snapshot().unwrap();
+    engine.clear().unwrap();
+    for number in 0..fixture.scale.operations {
+        put(engine, &key(number % 10), &[3; 50]);
+    }
+    for number in 0..21 {
+        assert_eq!(then(&*empty, &key(number)), None, "a snapshot of nothing");
+    }
+    let text = |snapshot: &dyn Snapshot, number| {
+        then(snapshot, &key(number)).map(|value| String::from_utf8_lossy(&value).into_owned())
+    };
+    let views = [
+        (&first, [Some("first"), Some("first"), Some("first"), Some("early"), None]),
+        (&second, [Some("second"), None, Some("first"), Some("early"), Some("new")]),
+    ];
+    for (snapshot, expected) in views {
+        let found = [0, 1, 2, 4, 20].map(|number| text(&**snapshot, number));
+        assert_eq!(found, expected.map(|text| text.map(str::to_owned)), "a snapshot moved");
+    }
+    drop(first);
+    assert_eq!(text(&*second, 0).as_deref(), Some("second"), "after another was dropped");
+}

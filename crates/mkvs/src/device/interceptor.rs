@@ -1,0 +1,410 @@
+//! An engine with something around every call: devices that stall, fail or fall behind, for tests and
+//! measurements; and devices whose answers are held against whether they are still there.
+//!
+//! [`Intercepted`] passes every call on. Before each it asks an [`Interceptor`], which may wait, refuse, or
+//! hold something until the call has returned. So a fault is written once, and forgets no call.
+
+use coreplane_engine::{
+    Backing, Batch, Beside, Brief, DamagedKey, Deferred, DurableListener, Engine, Entry, Expected,
+    Found, Horizon, KeyRange, Limits, Mutation, Ordered, Outcome, Progress, Record, Repairable,
+    Replicated, Result, ScrubReport, Stats, StorageEngine, Ticket, UnixMillis, VerifyReport,
+    Visibility, WriteOptions, Written,
+};
+use std::sync::Arc;
+
+/// A call that is about to be made.
+#[derive(Debug, Clone, Copy)]
+pub enum Call<'a> {
+    /// Of one key.
+    Get,
+    /// Of several keys, or of all.
+    Look,
+    /// Of keys in their order.
+    Scan,
+    /// Of one key: its value takes space.
+    Put(&'a WriteOptions),
+    /// Of one key: it may put a value there as well.
+    Change(&'a WriteOptions),
+    /// Of one key or of many: it takes nothing but what a mark needs.
+    Delete,
+    /// Of a batch.
+    Apply(&'a Batch, &'a WriteOptions),
+    /// Durability, counts, checks and the close: what is neither read nor written.
+    Care,
+}
+
+/// What is around the calls of an engine.
+pub trait Interceptor: Send + Sync {
+    /// Kept until the call has returned.
+    type Held<'a>
+    where
+        Self: 'a;
+
+    /// A call comes.
+    ///
+    /// # Errors
+    /// What is answered instead.
+    fn begin(&self, call: Call<'_>) -> Result<Self::Held<'_>>;
+
+    /// Makes a call that was let in.
+    ///
+    /// # Errors
+    /// As the call, or instead of its answer.
+    fn make<T>(
+        &self,
+        engine: &dyn StorageEngine,
+        make: impl FnOnce(&dyn StorageEngine) -> Result<T>,
+    ) -> Result<T> {
+        make(engine)
+    }
+
+    /// Makes a put that was let in. Its answer goes through registers.
+    fn make_put(
+        &self,
+        engine: &dyn StorageEngine,
+        put: impl FnOnce(&dyn StorageEngine) -> Brief,
+    ) -> Brief {
+        put(engine)
+    }
+
+    /// True if the engine may be told what is about to come; nothing else is asked before, for a hint has
+    /// no answer, and does not panic.
+    fn lets_look_ahead(&self) -> bool {
+        true
+    }
+
+    /// True if a batch is said to be made, and is not.
+    fn forgets(&self, _batch: &Batch) -> bool {
+        false
+    }
+}
+
+/// Where a surrounded engine is: always there, or to be taken away while others call it.
+pub trait Seat: Send + Sync {
+    /// Calls the engine, which stays until the call has returned.
+    ///
+    /// # Errors
+    /// If it has been taken away.
+    fn with<T>(&self, call: impl FnOnce(&dyn StorageEngine) -> T) -> Result<T>;
+}
+
+/// It is always there.
+impl Seat for Arc<dyn StorageEngine> {
+    #[inline]
+    fn with<T>(&self, call: impl FnOnce(&dyn StorageEngine) -> T) -> Result<T> {
+        Ok(call(&**self))
+    }
+}
+
+/// An engine, and what is around it.
+pub struct Intercepted<A, S = Arc<dyn StorageEngine>> {
+    /// The engine.
+    pub engine: S,
+    /// What is around it.
+    pub around: Arc<A>,
+}
+
+impl<A: Interceptor, S: Seat> Intercepted<A, S> {
+    /// Makes a call of its own kind, if it is let in.
+    fn call<T>(
+        &self,
+        call: Call<'_>,
+        make: impl FnOnce(&dyn StorageEngine) -> Result<T>,
+    ) -> Result<T> {
+        let _held = self.around.begin(call)?;
+        self.engine.with(|engine| self.around.make(engine, make))?
+    }
+
+    /// What the engine says of itself; of one that was taken away what is `otherwise`.
+    fn told<T>(&self, tell: impl FnOnce(&dyn StorageEngine) -> T, otherwise: T) -> T {
+        self.engine.with(tell).unwrap_or(otherwise)
+    }
+
+    fn look_ahead(&self, look: impl FnOnce(&dyn StorageEngine)) {
+        if self.around.lets_look_ahead() {
+            // Whoever makes the call itself is told what is wrong.
+            let _hint = self.engine.with(look);
+        }
+    }
+}
+
+impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
+    fn name(&self) -> &'static str {
+        self.told(|engine| engine.name(), "none")
+    }
+
+    fn limits(&self) -> Limits {
+        let nothing = Limits { key_len_max: 0, value_len_max: 0, batch_len_max: 0 };
+        self.told(|engine| engine.limits(), nothing)
+    }
+
+    fn prefetch(&self, key: &[u8]) {
+        self.look_ahead(|engine| engine.prefetch(key));
+    }
+
+    fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        self.call(Call::Get, |engine| engine.get_with(key, visibility, visit))
+    }
+
+    fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<Horizon> {
+        self.call(Call::Look, |engine| engine.multi_get(keys, visibility, visit))
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.call(Call::Put(options), |engine| engine.put(key, value, options))
+    }
+
+    fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.call(Call::Change(options), |engine| engine.insert(key, value, options))
+    }
+
+    fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.call(Call::Change(options), |engine| engine.update(key, value, options))
+    }
+
+    fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.call(Call::Delete, |engine| engine.delete(key, options))
+    }
+
+    fn compare_and_set(
+        &self,
+        key: &[u8],
+        expected: Expected<'_>,
+        value: &[u8],
+        options: &WriteOptions,
+    ) -> Result<Outcome> {
+        let call = Call::Change(options);
+        self.call(call, |engine| engine.compare_and_set(key, expected, value, options))
+    }
+
+    fn modify(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    ) -> Result<Outcome> {
+        self.call(Call::Change(options), |engine| engine.modify(key, options, decide))
+    }
+
+    fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        if self.around.forgets(batch) {
+            return Ok(Written { sequence: 1, ticket: Ticket::DURABLE, replaced: false });
+        }
+        self.call(Call::Apply(batch, options), |engine| engine.apply(batch, options))
+    }
+
+    fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
+        self.call(Call::Look, |engine| engine.iterate(cursor, count, visit))
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.call(Call::Care, |engine| engine.len())
+    }
+
+    fn clear(&self) -> Result<()> {
+        self.call(Call::Delete, |engine| engine.clear())
+    }
+
+    fn sweep_expired(&self) -> Result<u64> {
+        self.call(Call::Delete, |engine| engine.sweep_expired())
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.told(|engine| engine.now(), UnixMillis(0))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.call(Call::Care, |engine| engine.sync())
+    }
+
+    fn stats(&self) -> Stats {
+        self.told(|engine| engine.stats(), Stats::default())
+    }
+
+    fn close(&self) -> Result<()> {
+        self.call(Call::Care, |engine| engine.close())
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        // Whoever scans one that was taken away is told so.
+        let is_ordered = self.told(|engine| engine.ordered().is_some(), true);
+        is_ordered.then_some(self as &dyn Ordered)
+    }
+}
+
+impl<A: Interceptor, S: Seat> Deferred for Intercepted<A, S> {
+    fn commit(&self, horizon: &Horizon) -> Result<bool> {
+        self.call(Call::Care, |engine| engine.commit(horizon))
+    }
+
+    fn visible_ticket(&self) -> Ticket {
+        self.told(|engine| engine.visible_ticket(), Ticket::DURABLE)
+    }
+
+    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+        self.call(Call::Care, |engine| engine.is_durable(horizon))
+    }
+
+    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        self.call(Call::Care, |engine| engine.wait_durable(horizon))
+    }
+
+    fn on_durable(&self, listener: DurableListener) {
+        self.told(|engine| engine.on_durable(listener), ());
+    }
+}
+
+impl<A: Interceptor, S: Seat> Replicated for Intercepted<A, S> {
+    fn prefetch_to_write(&self, key: &[u8], len: usize) {
+        self.look_ahead(|engine| engine.prefetch_to_write(key, len));
+    }
+
+    fn prefetch_replaced(&self, key: &[u8]) {
+        self.look_ahead(|engine| engine.prefetch_replaced(key));
+    }
+
+    fn put_briefly(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Brief {
+        match self.around.begin(Call::Put(options)) {
+            Ok(_held) => self
+                .engine
+                .with(|engine| {
+                    let put = |it: &dyn StorageEngine| it.put_briefly(key, value, options, beside);
+                    self.around.make_put(engine, put)
+                })
+                .unwrap_or_else(|error| Brief::of(Err(error))),
+            Err(error) => Brief::of(Err(error)),
+        }
+    }
+
+    fn advance_sequence(&self) -> Result<u64> {
+        self.call(Call::Care, |engine| engine.advance_sequence())
+    }
+
+    fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
+        self.call(Call::Look, |engine| engine.changes_since(sequence, visit))
+    }
+
+    fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        self.call(Call::Care, |engine| engine.hold_tombstones(sequence))
+    }
+
+    fn tombstone_horizon(&self) -> u64 {
+        self.told(|engine| engine.tombstone_horizon(), 0)
+    }
+
+    fn clears_at_once(&self) -> bool {
+        self.told(|engine| engine.clears_at_once(), true)
+    }
+}
+
+impl<A: Interceptor, S: Seat> Repairable for Intercepted<A, S> {
+    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        self.call(Call::Care, |engine| engine.verify(progress))
+    }
+
+    fn scrub(&self, progress: &mut dyn FnMut(Progress)) -> Result<ScrubReport> {
+        self.call(Call::Care, |engine| engine.scrub(progress))
+    }
+
+    fn check(&self, key: &[u8]) -> Result<bool> {
+        self.call(Call::Care, |engine| engine.check(key))
+    }
+
+    fn proves_absence(&self) -> bool {
+        self.told(|engine| engine.proves_absence(), false)
+    }
+
+    fn lost_ranges(&self) -> Result<Vec<KeyRange>> {
+        self.call(Call::Care, |engine| engine.lost_ranges())
+    }
+
+    fn damaged_keys_since(&self, sequence: u64) -> Result<Vec<DamagedKey>> {
+        self.call(Call::Care, |engine| engine.damaged_keys_since(sequence))
+    }
+
+    fn settle(&self, doubt: &KeyRange) -> Result<()> {
+        self.call(Call::Care, |engine| engine.settle(doubt))
+    }
+
+    fn check_medium(&self) -> Result<()> {
+        self.engine.with(|engine| engine.check_medium())?
+    }
+
+    fn backing(&self) -> Backing {
+        self.told(|engine| engine.backing(), Backing::Whole)
+    }
+}
+
+impl<A: Interceptor, S: Seat> Ordered for Intercepted<A, S> {
+    fn scan(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        reverse: bool,
+        limit: usize,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        self.call(Call::Scan, |engine| match engine.ordered() {
+            Some(ordered) => ordered.scan(start, end, reverse, limit, visit),
+            None => Ok(()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coreplane_conformance::model::ModelEngine;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    #[derive(Default)]
+    struct Door {
+        is_shut: AtomicBool,
+        calls: AtomicU64,
+    }
+
+    impl Interceptor for Door {
+        type Held<'a> = ();
+
+        fn begin(&self, _call: Call<'_>) -> Result<()> {
+            self.calls.fetch_add(1, Ordering::SeqCst);
+            if self.is_shut.load(Ordering::SeqCst) {
+                return Err(coreplane_engine::Error::Closed);
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_shut_door_lets_no_call_in() {
+        let around = Arc::new(Door::default());
+        let engine: Arc<dyn StorageEngine> = Arc::new(ModelEngine::new());
+        let surrounded = Intercepted { engine: Arc::clone(&engine), around: Arc::clone(&around) };
+        let options = WriteOptions::default();
+        let _outcome = surrounded.put(b"key", b"value", &options).expect("it is open");
+        assert_eq!(surrounded.get(b"key").expect("get").as_deref(), Some(&b"value"[..]));
+        around.is_shut.store(true, Ordering::SeqCst);
+        assert!(surrounded.delete(b"key", &options).is_err() && surrounded.len().is_err());
+        assert!(surrounded.apply(&Batch::new(), &options).is_err() && surrounded.clear().is_err());
+        let scanned = surrounded.ordered().map(|it| it.scan(b"", None, false, 1, &mut |_| true));
+        assert!(scanned.is_none_or(|scanned| scanned.is_err()));
+        assert_eq!(engine.len().expect("len"), 1, "nothing was changed");
+        assert!(around.calls.load(Ordering::SeqCst) >= 6);
+    }
+}
