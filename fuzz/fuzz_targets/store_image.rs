@@ -6,7 +6,7 @@
 //! value.
 #![no_main]
 
-use coreplane_engine::{Batch, Engine, WriteOptions};
+use coreplane_engine::{Batch, Engine, Repairable, WriteOptions};
 use coreplane_fuzz::{image, options, place, reseal};
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::Scmkv;

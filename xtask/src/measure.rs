@@ -26,17 +26,11 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
     let builds = !arguments.iter().any(|argument| argument == "--no-build");
     apt_install(&absent_packages(what, builds))?;
     let mut command = Command::new(cargo());
-    command.args([
-        "run",
-        "--quiet",
-        "--release",
-        "-p",
-        "coreplane-bench",
-        "--bin",
-        "measure",
-        "--",
-    ]);
-    let status = command.args(arguments).current_dir(root).status()?;
+    // In the caller's directory, which relative paths of options are of.
+    command.args(["run", "--release", "-p", "coreplane-bench", "--bin", "measure"]);
+    command.arg("--manifest-path").arg(root.join("Cargo.toml")).arg("--").args(arguments);
+    println!("building the measurements");
+    let status = command.status()?;
     if status.success() { Ok(()) } else { Err(format!("measure {what}: {status}").into()) }
 }
 

@@ -33,9 +33,10 @@ const KERNELS: [(&str, &[&str]); 5] = [
 ];
 
 /// Everything that a sanitizer looks at in a full run.
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 7] = [
     "coreplane-bptree",
     "coreplane-conformance",
+    "coreplane-engine",
     "coreplane-mkvs",
     "coreplane-pmem",
     "coreplane-scmkv",

@@ -470,7 +470,7 @@ pub(crate) struct Bench {
     /// Check a record's checksum at each read of it.
     #[arg(long)]
     pub(crate) check_reads: bool,
-    /// scmkv, bptree, or model, the reference in DRAM [default: what is in the pool, else scmkv].
+    /// scmkv or bptree [default: what is in the pool, else scmkv].
     #[arg(long)]
     pub(crate) engine: Option<EngineChoice>,
     /// Bytes of a leaf of bptree in a pool that is created, for good: a power of two from 4KiB to 512KiB.

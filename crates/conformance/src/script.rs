@@ -23,7 +23,7 @@
 //! key or value, `x*1000` a value of so many bytes.
 //!
 //! [`STORIES`] are run by the suite on every engine whose clock can be set; set
-//! `UPDATE_STORIES=1` when running `cargo test -p coreplane-engine --test stories` to record anew.
+//! `UPDATE_STORIES=1` when running `cargo test -p coreplane-conformance --test stories` to record anew.
 
 use super::probe::{self, all};
 use super::{Factory, Fixture};

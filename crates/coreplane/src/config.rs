@@ -22,7 +22,7 @@ pub enum EngineChoice {
     /// The ordered engine, a B+-tree in a pool: scans in the order of keys.
     Bptree,
     /// The reference engine: a sorted map in DRAM, which has no pool and forgets everything when
-    /// it is dropped. For tests, and to compare with.
+    /// it is dropped. For tests: in builds with the feature `model`.
     Model,
 }
 
@@ -45,7 +45,7 @@ impl EngineChoice {
     }
 }
 
-/// `scmkv`, `bptree` or `model`.
+/// `scmkv` or `bptree`; with the feature `model`, `model`.
 impl FromStr for EngineChoice {
     type Err = String;
 
@@ -53,8 +53,8 @@ impl FromStr for EngineChoice {
         match text {
             "scmkv" => Ok(Self::Scmkv),
             "bptree" => Ok(Self::Bptree),
-            "model" => Ok(Self::Model),
-            _ => Err(format!("`{text}` is none of scmkv, bptree, model")),
+            "model" if cfg!(feature = "model") => Ok(Self::Model),
+            _ => Err(format!("`{text}` is neither scmkv nor bptree")),
         }
     }
 }
@@ -288,5 +288,18 @@ impl StoreConfig {
             return self.open();
         }
         self.create()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_is_no_engine_of_a_release() {
+        assert_eq!("scmkv".parse(), Ok(EngineChoice::Scmkv));
+        assert_eq!("model".parse::<EngineChoice>().is_ok(), cfg!(feature = "model"));
+        let config = StoreConfig::new("/nowhere").engine(EngineChoice::Model);
+        assert_eq!(config.create().is_ok(), cfg!(feature = "model"));
     }
 }

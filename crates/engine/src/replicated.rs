@@ -7,12 +7,12 @@ use crate::{Beside, Brief, Engine, Entry, Result, WriteOptions};
 /// # Errors
 /// As [`Engine`].
 pub trait Replicated: Engine {
-    /// The same, of a write with a value of `len` bytes, a little after [`Engine::prefetch`]: the lock, and
-    /// where the record will be.
+    /// A hint as [`Engine::prefetch`], a little after it: the caller is about to write `key` with a value of `len`
+    /// bytes. The lock may be asked for, and where the record will be.
     fn prefetch_to_write(&self, _key: &[u8], _len: usize) {}
 
-    /// The same, of the record that the write replaces, when what [`Engine::prefetch`] has asked for has come:
-    /// it may be loaded. For a caller who has several engines look side by side; one alone waits here for what
+    /// Likewise of the record that the write replaces, when what [`Engine::prefetch`] has asked for has come: it may
+    /// be loaded. For a caller who has several engines look side by side; one alone waits here for what
     /// the write would wait for.
     fn prefetch_replaced(&self, _key: &[u8]) {}
 

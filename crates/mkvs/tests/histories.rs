@@ -11,7 +11,8 @@
 //!
 //! At every moment one device of a group at most has failed: so no call fails but for the power. One
 //! that was pulled out and put back before anybody saw it may have failed whoever is still at work;
-//! so before another of its group is pulled out, whoever is at work has ended.
+//! so before another of its group is pulled out, whoever is at work has ended, and one whose processor met the
+//! failure is a member no more.
 //!
 //! The seed says, too, which way reads take, and whether devices compete for them: where they do, and
 //! all reads go through the rings, one that a stalled device is late with is made by its peer.
@@ -123,6 +124,8 @@ impl History<'_> {
         let may =
             is_current(position) && others.any(|it| it.group == position.group && is_current(it));
         if may {
+            let is_peer = last.is_some_and(|last| last != position);
+            add(&self.tally.peer_pulls, u64::from(is_peer));
             pulled.insert(position.group, position);
         }
         may
@@ -406,8 +409,8 @@ fn judge(kind: Kind, shape: Shape) {
     let named = format!("{kind:?} {groups}x{devices} at {ack:?}");
     tally.print(&named, seeds(), violations.len());
     assert!(violations.is_empty(), "{named}: {}", violations.join("\n"));
-    let Tally { stalls, pulls, crashes, returns, groups, scrubs, wins, hedges, .. } = &tally;
-    let happened = [stalls, pulls, crashes, returns, groups, scrubs, wins, hedges];
+    let Tally { stalls, peer_pulls, crashes, returns, groups, scrubs, wins, hedges, .. } = &tally;
+    let happened = [stalls, peer_pulls, crashes, returns, groups, scrubs, wins, hedges];
     assert!(happened.iter().all(|it| it.load(Ordering::Relaxed) > 0), "{tally:?}");
 }
 

@@ -142,7 +142,8 @@ impl Binaries {
             peers: release.join("coreplane-bench-peers"),
         };
         if build {
-            let mut command = Command::new("cargo");
+            let mut command =
+                Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
             command.args(["build", "--release", "-p", "coreplane-cli"]).current_dir(root);
             if wanted {
                 command.args(["-p", "coreplane-bench-peers"]);

@@ -1,6 +1,6 @@
 //! A second look for a key that a device says is not there.
 //!
-//! Some engines cannot prove an absence ([`Repairable::proves_absence`](coreplane_engine::Engine)): where
+//! Some engines cannot prove an absence ([`proves_absence`](coreplane_engine::Repairable::proves_absence)): where
 //! the index of `scmkv` is in the pool, a bit that flips in a slot makes a key look as if it had never
 //! been written. So a miss is held against a second member of the group:
 //!

@@ -34,6 +34,8 @@ pub(crate) struct Tally {
     pub(crate) cut_off: AtomicU64,
     pub(crate) stalls: AtomicU64,
     pub(crate) pulls: AtomicU64,
+    /// Of a device whose peer was pulled out before.
+    pub(crate) peer_pulls: AtomicU64,
     pub(crate) returns: AtomicU64,
     pub(crate) groups: AtomicU64,
     pub(crate) scrubs: AtomicU64,
@@ -77,6 +79,7 @@ impl Tally {
             ("stalls", &self.stalls),
             ("kills", &self.crashes),
             ("pulled out", &self.pulls),
+            ("after a peer", &self.peer_pulls),
             ("returns", &self.returns),
             ("groups added", &self.groups),
             ("scrubs", &self.scrubs),
