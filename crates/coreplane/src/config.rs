@@ -299,7 +299,7 @@ mod tests {
     fn the_model_is_no_engine_of_a_release() {
         assert_eq!("scmkv".parse(), Ok(EngineChoice::Scmkv));
         assert_eq!("model".parse::<EngineChoice>().is_ok(), cfg!(feature = "model"));
-        let config = StoreConfig::new("/nowhere").engine(EngineChoice::Model);
+        let config = StoreConfig::at("/nowhere").engine(EngineChoice::Model);
         assert_eq!(config.create().is_ok(), cfg!(feature = "model"));
     }
 }

@@ -409,9 +409,12 @@ fn judge(kind: Kind, shape: Shape) {
     let named = format!("{kind:?} {groups}x{devices} at {ack:?}");
     tally.print(&named, seeds(), violations.len());
     assert!(violations.is_empty(), "{named}: {}", violations.join("\n"));
-    let Tally { stalls, peer_pulls, crashes, returns, groups, scrubs, wins, hedges, .. } = &tally;
-    let happened = [stalls, peer_pulls, crashes, returns, groups, scrubs, wins, hedges];
+    let Tally { stalls, pulls, crashes, returns, groups, scrubs, wins, hedges, .. } = &tally;
+    let happened = [stalls, pulls, crashes, returns, groups, scrubs, wins, hedges];
     assert!(happened.iter().all(|it| it.load(Ordering::Relaxed) > 0), "{tally:?}");
+    // Six or so in five seeds.
+    let is_long = seeds().count() >= 25;
+    assert!(!is_long || tally.peer_pulls.load(Ordering::Relaxed) > 0, "{tally:?}");
 }
 
 fn shape(groups: u16, devices: u8, ack: Ack) -> Shape {
