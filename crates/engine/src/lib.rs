@@ -39,7 +39,6 @@
 
 mod batch;
 mod cursors;
-mod deferred;
 mod durability;
 mod error;
 mod ordered;
@@ -47,14 +46,14 @@ mod outcome;
 mod pool_file;
 mod record;
 mod repairable;
-mod replicated;
+mod replica;
 mod scrub;
 mod snapshots;
 mod stats;
+mod tickets;
 
 pub use batch::{Batch, Change};
 pub use cursors::Cursors;
-pub use deferred::Deferred;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};
 pub use ordered::{Ordered, end_of_prefix};
@@ -62,13 +61,14 @@ pub use outcome::{Beside, Brief, Outcome, Written};
 pub use pool_file::Backing;
 pub use record::{Record, TimeSource, UnixMillis, Value};
 pub use repairable::Repairable;
-pub use replicated::Replicated;
+pub use replica::Replicated;
 pub use scrub::{SCRUB_BYTES, SCRUB_PACE, Scrub, Scrubbed, scrub_rest};
 pub use snapshots::{Snapshot, Snapshots};
 pub use stats::{
     Damage, DamagedKey, DeviceStats, GroupStats, KeyRange, Latency, Progress, ScrubReport, Stats,
     VerifyReport,
 };
+pub use tickets::Deferred;
 
 use std::sync::Arc;
 
