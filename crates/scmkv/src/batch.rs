@@ -389,9 +389,7 @@ impl Store {
             member.offset = appended.offset;
             first.get_or_insert(appended.offset);
             match runs.last_mut() {
-                Some(run) if run.start + u64::from(run.len) == appended.offset => {
-                    run.len += appended.len;
-                }
+                Some(run) if self.goes_on(run, appended.offset) => run.len += appended.len,
                 _ => runs.push(Run {
                     start: appended.offset,
                     len: appended.len,
@@ -415,6 +413,15 @@ impl Store {
         // A commit record is of use to recovery alone: nothing of it lives.
         log.forget_live(commit.len);
         log.commit(self, first, order)
+    }
+
+    /// True if a record at `offset` is of the same run. One that fills its page to the last byte ends there,
+    /// even where the log goes on in the page behind it: recovery reads each run with the generation of
+    /// one page.
+    fn goes_on(&self, run: &Run, offset: u64) -> bool {
+        let page = |offset| self.space.page_of(offset);
+        run.start + u64::from(run.len) == offset
+            && (page(run.start) == page(offset) || mutant!("scmkv.batch.run_over_pages"))
     }
 
     /// Opens the next of the pages that were set aside, if the open one has no room.

@@ -4,7 +4,8 @@ mod home;
 mod tiny;
 
 use coreplane_engine::{Batch, Engine, Error, Repairable};
-use home::{Home, New, write};
+use coreplane_scmkv::Placement;
+use home::{Home, New, PAGE, options, write};
 use tiny::{ends, fill_key};
 
 #[test]
@@ -130,4 +131,32 @@ fn a_batch_of_many_new_keys_splits_many_segments() {
         assert!(store.get(&number.to_le_bytes()).expect("get").is_some(), "{number}");
     }
     assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}
+
+/// Records of 128 bytes fill a page to its last one, and the log goes on in the page behind it, which was
+/// used more or less often before.
+#[test]
+fn a_batch_that_fills_its_pages_to_the_end_is_there_after_a_kill() {
+    const RECORDS: u64 = 3 * PAGE / 128;
+    let key = |number: u64| format!("{number:012}").into_bytes();
+    let home = Home::in_memory();
+    let mut store = home.create(New::tiny(32).placed(Placement::Dram));
+    for round in 0..60_u8 {
+        let mut batch = Batch::new();
+        for number in 0..RECORDS {
+            batch.put(&key(number), &[round; 96]);
+        }
+        store.apply(&batch, &write()).expect("apply");
+        // Pages are cleaned and used again, some more often than others.
+        for number in 0..u32::from(round) * 7 % 40 {
+            let _outcome = store.put(&fill_key(number), &[round; 300], &write()).expect("put");
+        }
+        store.clean().expect("clean");
+        drop(store);
+        store = home.open(options(false));
+        for number in 0..RECORDS {
+            let value = store.get(&key(number)).expect("get");
+            assert_eq!(value.as_deref(), Some(&[round; 96][..]), "{number} of round {round}");
+        }
+    }
 }

@@ -240,7 +240,7 @@ fn tell(seed: u64, placement: Placement, model: Model) -> Result<(), String> {
 }
 
 fn tell_all(first: u64, placement: Placement, model: Model) {
-    for seed in first..first + scaled(6, 200) {
+    for seed in first..first + scaled(40, 400) {
         tell(seed, placement, model).unwrap();
     }
 }
