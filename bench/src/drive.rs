@@ -204,8 +204,10 @@ impl<'a> Worker<'a> {
 
     fn single(&mut self, session: &mut dyn Session) -> Result<()> {
         let choices = std::mem::take(&mut self.choices);
+        let is_mix = self.workload.is_mix();
         for &choice in &choices {
-            let operation = self.workload.operation(self.draws.below(100));
+            let draw = if is_mix { self.draws.below(100) } else { 0 };
+            let operation = self.workload.operation(draw);
             let number = self.number(choice);
             let timed = self.begin();
             match operation {

@@ -125,7 +125,10 @@ fn bytes<'a>(value: &Value<'a>) -> Cow<'a, [u8]> {
 impl Session for EngineTarget<'_> {
     #[inline]
     fn get(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let mut show = |record: coreplane_engine::Record<'_>| visit(&bytes(&record.value));
+        let mut show = |record: coreplane_engine::Record<'_>| match record.value {
+            Value::Whole(value) => visit(value),
+            Value::Pieces(pieces) => visit(&pieces.concat()),
+        };
         Ok(self.0.get_with(key, Visibility::Durable, &mut show)?.hit)
     }
 

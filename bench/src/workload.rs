@@ -72,6 +72,11 @@ impl Workload {
         matches!(self, Self::D | Self::E)
     }
 
+    /// True if its operations are drawn.
+    pub(crate) fn is_mix(self) -> bool {
+        matches!(self, Self::A | Self::B | Self::D | Self::E | Self::F)
+    }
+
     /// The operation for a draw from 0 to 99.
     #[inline]
     pub(crate) fn operation(self, draw: u64) -> Operation {
