@@ -57,6 +57,12 @@ impl Gate {
         }
     }
 
+    /// Odd while a batch is being published.
+    #[inline]
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
     /// True if no batch was published since [`Gate::enter`] gave `before`.
     #[inline]
     pub(crate) fn is_unchanged(&self, before: u64) -> bool {

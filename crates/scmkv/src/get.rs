@@ -46,12 +46,35 @@ impl Store {
 
     /// Asks for what the slot of `key` points at: the line of the index is here by now.
     pub(crate) fn prefetch_replaced(&self, key: &[u8]) {
-        let mut ask = |slot: Slot| {
+        if let Some(slot) = self.index.likely(self.place(key)) {
             self.space.prefetch(slot.offset());
-            Verdict::Mine
-        };
-        // Whoever writes it is told what is wrong.
-        let _hint = self.index.find(self.place(key), &mut ask);
+        }
+    }
+
+    /// The live record of `key` as a reader may see it, if that takes no more than one look: the first
+    /// slot with its signature leads to it, it is durable, whole and has no expiry, and no batch is
+    /// published meanwhile. None says nothing.
+    ///
+    /// This is the get of nearly every key, and all of it is here: short enough that the processor
+    /// begins the next one while the lines of this one are on their way.
+    #[inline(always)]
+    fn find_pair<'g>(&'g self, guard: &'g Guard, key: &[u8], place: Place) -> Option<Record<'g>> {
+        if self.check_reads {
+            return None;
+        }
+        let before = self.gate.look()?;
+        let offset = self.index.likely(place)?.record_that_stays()?;
+        // Before the first line, which says how many there are, has arrived.
+        (1..AHEAD).for_each(|line| self.space.prefetch(offset + 64 * line));
+        let pair = self.reader().pair(guard, offset)?;
+        if !pair.is_of(key) || !self.gate.is_unchanged(before) {
+            return None;
+        }
+        if !self.is_covered(offset, pair.len()) {
+            return None;
+        }
+        let value = Value::Whole(pair.value);
+        Some(Record { value, sequence: pair.sequence, expires_at: None, ticket: Ticket::DURABLE })
     }
 
     /// The live record of `key`, without any lock.
@@ -64,7 +87,7 @@ impl Store {
     ) -> Result<Option<View<'g>>> {
         let mut found = None;
         let mut damage = Ok(());
-        let slot = self.index.find(place, &mut |slot: Slot| {
+        let slot = self.index.find(place, |slot: Slot| {
             if slot.is_tombstone() {
                 return Verdict::Other;
             }
@@ -120,18 +143,23 @@ impl Store {
         }
     }
 
+    /// True if all of the record at `offset` is durable.
+    #[inline(always)]
+    fn is_covered(&self, offset: u64, len: u32) -> bool {
+        self.space.fences_at_once() || self.is_below_watermark(offset, len)
+    }
+
+    #[inline(never)]
+    fn is_below_watermark(&self, offset: u64, len: u32) -> bool {
+        let page = self.space.page_of(offset);
+        let end = offset - self.space.start_of(page) + u64::from(len);
+        self.space.watermarks(page).is_some_and(|(_, durable)| end <= u64::from(durable))
+    }
+
     /// What must be durable before `view` may be shown to the outside.
     #[inline]
     pub(crate) fn ticket_of(&self, view: &View<'_>) -> Ticket {
-        if self.space.fences_at_once() {
-            return Ticket::DURABLE;
-        }
-        let page = self.space.page_of(view.offset);
-        let end = view.offset - self.space.start_of(page) + u64::from(view.len());
-        match self.space.watermarks(page) {
-            Some((_, durable)) if end <= u64::from(durable) => Ticket::DURABLE,
-            _ => self.early_ticket(),
-        }
+        if self.is_covered(view.offset, view.len()) { Ticket::DURABLE } else { self.early_ticket() }
     }
 
     /// Shows `view`, whose group is locked, to one who makes a new value of it: checked, lest a
@@ -218,11 +246,29 @@ impl Store {
         let place = self.place(key);
         self.see_staged(place)?;
         let guard = epoch::pin();
-        let Some(view) = self.gate.read(|| self.find(&guard, key, place))? else {
+        if let Some(pair) = self.find_pair(&guard, key, place) {
+            visit(pair);
+            self.counters.add(Count::Hits, 1);
+            return Ok(Found { hit: true, ticket: Ticket::DURABLE });
+        }
+        self.get_any(&guard, key, place, visibility, visit)
+    }
+
+    /// The get of what [`Store::find_pair`] has not found.
+    #[inline(never)]
+    fn get_any(
+        &self,
+        guard: &Guard,
+        key: &[u8],
+        place: Place,
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        let Some(view) = self.gate.read(|| self.find(guard, key, place))? else {
             return self.miss(visibility);
         };
         if view.header.large {
-            return self.get_large(&guard, key, visibility, visit);
+            return self.get_large(guard, key, visibility, visit);
         }
         let ticket = self.settle_ticket(self.ticket_of(&view), visibility)?;
         visit(record_of(&view, Value::Whole(view.value()), ticket));
@@ -378,11 +424,8 @@ impl Store {
         }
         let mut likely = [Slot::EMPTY; LANE];
         for (place, likely) in places.iter().zip(&mut likely).take(keys.len()) {
-            let first = self.index.find(*place, &mut |slot| {
-                (0..AHEAD).for_each(|line| self.space.prefetch(slot.offset() + 64 * line));
-                Verdict::Mine
-            })?;
-            *likely = first.unwrap_or(Slot::EMPTY);
+            *likely = self.index.likely(*place).unwrap_or(Slot::EMPTY);
+            (0..AHEAD).for_each(|line| self.space.prefetch(likely.offset() + 64 * line));
         }
         for ((place, likely), key) in places.iter().zip(likely).zip(keys) {
             // Nearly always the first slot with the signature is the key's.
@@ -426,6 +469,13 @@ fn record_of<'r>(view: &View<'_>, value: Value<'r>, ticket: Ticket) -> Record<'r
 }
 
 impl Gate {
+    /// The count to compare with afterwards, unless a batch is being published.
+    #[inline]
+    fn look(&self) -> Option<u64> {
+        let count = self.count();
+        (count & 1 == 0).then_some(count)
+    }
+
     /// Runs `look`, again if a batch was published meanwhile.
     #[inline]
     pub(crate) fn read<R>(&self, mut look: impl FnMut() -> Result<R>) -> Result<R> {

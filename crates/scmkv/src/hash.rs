@@ -36,7 +36,7 @@ impl Place {
     /// A place to begin with.
     pub(crate) const NOWHERE: Self = Self { y: 0, tag: 0, group_bits: 0 };
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(key: &[u8], seed: u64) -> Self {
         let hash = xxh3_64_with_seed(key, seed);
         Self {
@@ -52,10 +52,10 @@ impl Place {
         home_of(self.tag, buckets)
     }
 
-    /// The 23 bits that a slot must have at the top in a segment of depth `depth`.
+    /// The 23 bits that a slot must have at the top in a segment whose window starts at bit `start`.
     #[inline]
-    pub(crate) fn signature(self, depth: u32, origin: u32) -> u32 {
-        u32::from(self.tag) << WINDOW_BITS | window(self.y, window_start(depth, origin))
+    pub(crate) fn signature(self, start: u32) -> u32 {
+        u32::from(self.tag) << WINDOW_BITS | window(self.y, start)
     }
 }
 

@@ -21,7 +21,7 @@
 //! record in its runs.
 
 use crate::batch::Run;
-use crate::index::{Probe, Slot, Verdict};
+use crate::index::{Probe, Slot};
 use crate::page::{self, Element};
 use crate::reserve::Room;
 use crate::store::Store;
@@ -283,10 +283,9 @@ impl Store {
             self.index.prefetch(self.place(view.key()));
         }
         for view in &*lane {
-            self.index.find(self.place(view.key()), &mut |slot| {
+            if let Some(slot) = self.index.likely(self.place(view.key())) {
                 self.space.prefetch(slot.offset());
-                Verdict::Mine
-            })?;
+            }
         }
         lane.drain(..).try_for_each(|view| self.restore(guard, &view))
     }

@@ -110,7 +110,7 @@ impl Store {
 
     /// True if a lookup of the key of `view` finds it, or a later record of the key.
     pub(crate) fn is_indexed(&self, guard: &Guard, view: &View<'_>) -> Result<bool> {
-        let found = self.index.find(self.place(view.key()), &mut |slot| {
+        let found = self.index.find(self.place(view.key()), |slot: Slot| {
             if self.leads_to(guard, slot, view) { Verdict::Mine } else { Verdict::Other }
         })?;
         Ok(found.is_some())

@@ -275,7 +275,7 @@ impl Store {
     ///
     /// # Errors
     /// If the medium fails.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn see_staged(&self, place: Place) -> Result<()> {
         if self.staging.is_used.load(Ordering::Relaxed) && self.index.is_locked(place) {
             self.commit_all_staged()?;

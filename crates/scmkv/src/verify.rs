@@ -232,7 +232,7 @@ impl Store {
 
     /// True if a lookup of the record's key meets the slot.
     fn reaches(&self, view: &View<'_>, word: u64) -> bool {
-        let found = self.index.find(self.place(view.key()), &mut |slot| {
+        let found = self.index.find(self.place(view.key()), |slot| {
             if slot.0 == word { Verdict::Mine } else { Verdict::Other }
         });
         matches!(found, Ok(Some(_)))

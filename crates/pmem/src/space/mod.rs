@@ -83,6 +83,8 @@ pub struct Space {
     page_shift: u32,
     roles: Roles,
     behaviour: Behaviour,
+    /// True if loads go through the trace of a simulator, or take an emulated medium's time.
+    is_watched: bool,
     instruction: Instruction,
     syncer: Option<Syncer>,
     /// The file that is mapped: keeps its lock.
@@ -137,6 +139,7 @@ impl Space {
                 Instruction::None
             },
             syncer: backing.clone().filter(|_| behaviour.syncs_file()).map(Syncer::new),
+            is_watched: matches!(behaviour, Behaviour::Traced(_) | Behaviour::Emulated(Some(_))),
             behaviour,
             backing,
             preparing: OnceLock::new(),
@@ -329,7 +332,8 @@ impl Space {
 
     #[inline]
     fn is_words(&self, offset: u64) -> bool {
-        offset < self.len() && self.roles.role(self.page_of(offset)) == Role::Words
+        // All of the page's number, as in `bytes`. What has a role is mapped.
+        self.roles.is_words(offset >> self.page_shift)
     }
 
     /// The eight words of the line at `offset` (64-aligned, in a word page), each loaded
@@ -342,11 +346,12 @@ impl Space {
         self.before_load(offset, LINE as u64, || {
             std::hint::black_box(self.atomic(offset).load(Ordering::Relaxed));
         });
-        let mut words = [0; 8];
-        for (at, word) in words.iter_mut().enumerate() {
-            *word = self.atomic(offset + 8 * at as u64).load(Ordering::Acquire);
-        }
-        Some(words)
+        let line = self.mapping.at(offset);
+        Some(std::array::from_fn(|at| {
+            // SAFETY: as in `atomic`: one of the eight words of an aligned line, which is in the page
+            // as a whole.
+            unsafe { AtomicU64::from_ptr(line.add(8 * at).cast()) }.load(Ordering::Acquire)
+        }))
     }
 
     /// The atomic at `offset`. The caller has checked alignment, bounds and role.
@@ -396,7 +401,7 @@ impl Space {
     /// time.
     #[inline]
     fn before_load(&self, offset: u64, len: u64, touch: impl Fn()) {
-        if matches!(self.behaviour, Behaviour::Traced(_) | Behaviour::Emulated(Some(_))) {
+        if self.is_watched {
             self.before_slow_load(offset, len, &touch);
         }
     }

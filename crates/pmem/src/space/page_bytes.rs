@@ -34,7 +34,7 @@ impl<'g> PageBytes<'g> {
     }
 
     /// So many bytes from `within` the page on; none if not all of them are published.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, within: u32, len: usize) -> Option<&'g [u8]> {
         let from = within as usize;
         let bytes = self.bytes.get(from..from.checked_add(len)?)?;
@@ -52,11 +52,23 @@ impl Space {
     /// the page is was asked once, and stays the answer while the guard lives.
     #[inline]
     pub fn page_bytes<'g>(&'g self, guard: &'g Guard, page: u32) -> Option<PageBytes<'g>> {
-        let (mut published, is_recovered) = self.roles.readable(u64::from(page))?;
+        self.bytes_of_page(guard, u64::from(page))
+    }
+
+    /// As [`Space::page_bytes`], of the page that `offset` is in, whatever it is.
+    #[inline(always)]
+    pub fn page_at<'g>(&'g self, guard: &'g Guard, offset: u64) -> Option<PageBytes<'g>> {
+        // All of the page's number: cut short it could name another page.
+        self.bytes_of_page(guard, offset >> self.page_shift)
+    }
+
+    #[inline(always)]
+    fn bytes_of_page<'g>(&'g self, guard: &'g Guard, page: u64) -> Option<PageBytes<'g>> {
+        let (mut published, is_recovered) = self.roles.readable(page)?;
         if is_recovered {
-            published = self.recovered_bytes(page, guard)?;
+            published = self.recovered_bytes(page as u32, guard)?;
         }
-        let start = self.start_of(page);
+        let start = page << self.page_shift;
         // SAFETY: as in `bytes`: the page has a role, so that it is mapped, the bytes are below the
         // watermark that it had after the guard was pinned, and the page is neither claimed again
         // nor cut before the guard is dropped. The mapping outlives `'g` because `self` does.

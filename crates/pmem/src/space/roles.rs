@@ -95,7 +95,11 @@ impl Roles {
             return None;
         }
         let (block, page) = (page / BLOCK, page % BLOCK);
-        self.words.get(block * BLOCK + page % STRIPES * IN_LINE + page / STRIPES)
+        let at = block * BLOCK + page % STRIPES * IN_LINE + page / STRIPES;
+        debug_assert!(at < self.words.len());
+        // SAFETY: `at` is in the block of the page, and `new` has made whole blocks for all pages below
+        // `pages`, as this one is.
+        Some(unsafe { self.words.get_unchecked(at) })
     }
 
     #[inline]
@@ -110,14 +114,22 @@ impl Roles {
         Some(Role::from_word(word.load(Ordering::Acquire)))
     }
 
+    /// True if the page, any number at all, is one of words.
+    #[inline]
+    pub(super) fn is_words(&self, page: u64) -> bool {
+        let word = usize::try_from(page).ok().and_then(|page| self.word(page));
+        word.is_some_and(|word| word.load(Ordering::Acquire) == WORDS)
+    }
+
     /// How much of a log page is published, and whether a recovery has adopted it.
     #[inline]
     pub(super) fn readable(&self, page: u64) -> Option<(u32, bool)> {
         let word = self.word(usize::try_from(page).ok()?)?.load(Ordering::Acquire);
-        match Role::from_word(word) {
-            Role::Log { published, .. } => Some((published, word & RECOVERED != 0)),
-            _ => None,
+        // One comparison: all that is no log page is FREE or from RETIRED on.
+        if word.wrapping_sub(1) >= RETIRED - 1 {
+            return None;
         }
+        Some((((word & !WRITER) >> 32) as u32 - 1, word & RECOVERED != 0))
     }
 
     /// How much of a log page is published.

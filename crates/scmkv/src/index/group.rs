@@ -41,6 +41,48 @@ pub(super) enum Glance {
     Moved { at: u64, slot: Slot },
 }
 
+/// The slots of a bucket, as they were loaded.
+struct Bucket([u64; 8]);
+
+impl Bucket {
+    /// Its slots with this signature, in their order.
+    ///
+    /// All are compared before one is looked at: a loop that ends at the first would end elsewhere for
+    /// each key, and what a processor has begun behind a wrong guess it begins anew when the line has
+    /// come.
+    #[inline(always)]
+    fn matches(&self, signature: u32) -> impl Iterator<Item = (u64, Slot)> {
+        let mut bits = 0_u32;
+        for (at, word) in self.0.iter().enumerate() {
+            bits |= u32::from(Slot(*word).signature() == signature) << at;
+        }
+        std::iter::from_fn(move || {
+            while bits != 0 {
+                let at = bits.trailing_zeros() & 7;
+                bits &= bits - 1;
+                let slot = Slot(self.0[at as usize]);
+                if slot.is_used() {
+                    return Some((8 * u64::from(at), slot));
+                }
+            }
+            None
+        })
+    }
+
+    /// True if a probe ends here. Out of the way of a key that is found.
+    #[inline(never)]
+    fn has_empty(&self) -> bool {
+        self.0.iter().fold(false, |has, word| has | (*word == Slot::EMPTY.0))
+    }
+
+    /// Where in the bucket the first slot is that is free.
+    #[inline(always)]
+    fn first_free(&self) -> Option<u64> {
+        let at = self.0.iter().position(|word| !Slot(*word).is_used())?;
+        Some(8 * at as u64)
+    }
+}
+
 impl Index {
     /// The offset of the group of `place` in the segment of `leaf`.
     #[inline]
@@ -62,40 +104,58 @@ impl Index {
     }
 
     /// Probes without the lock.
-    #[inline]
+    #[inline(always)]
     pub(super) fn glance(
         &self,
         leaf: Leaf,
         place: Place,
-        verdict: &mut dyn FnMut(Slot) -> Verdict,
+        mut verdict: impl FnMut(Slot) -> Verdict,
     ) -> Result<Glance> {
-        let signature = place.signature(leaf.depth(), self.origin);
+        let signature = self.signature(leaf, place);
         let group = self.group_offset(leaf, place);
         let mask = self.shape.buckets - 1;
         let home = place.home(self.shape.buckets);
         for step in 0..self.shape.buckets {
-            let bucket = group + u64::from((home + step) & mask) * LINE as u64;
-            let words = self.line(bucket)?;
-            let mut ended = false;
-            for (at, word) in words.into_iter().enumerate() {
-                let slot = Slot(word);
-                ended |= slot == Slot::EMPTY;
-                if slot.signature() != signature || !slot.is_used() {
-                    continue;
-                }
+            let offset = group + u64::from((home + step) & mask) * LINE as u64;
+            let bucket = Bucket(self.line(offset)?);
+            for (at, slot) in bucket.matches(signature) {
                 match verdict(slot) {
                     Verdict::Mine => return Ok(Glance::Found(slot)),
                     Verdict::Other => {}
-                    Verdict::Moved => {
-                        return Ok(Glance::Moved { at: bucket + 8 * at as u64, slot });
-                    }
+                    Verdict::Moved => return Ok(Glance::Moved { at: offset + at, slot }),
                 }
             }
-            if ended {
+            if bucket.has_empty() {
                 break;
             }
         }
         Ok(Glance::Absent)
+    }
+
+    /// A slot on the path of `place` that has its signature: nearly always its key's. A guess, and none
+    /// is no promise that the key has none.
+    #[inline(always)]
+    pub(crate) fn likely(&self, place: Place) -> Option<Slot> {
+        let leaf = self.leaf(place);
+        let signature = self.signature(leaf, place);
+        let group = self.group_offset(leaf, place);
+        let mask = self.shape.buckets - 1;
+        let home = place.home(self.shape.buckets);
+        for step in 0..self.shape.buckets {
+            let offset = group + u64::from((home + step) & mask) * LINE as u64;
+            // The last that has it, chosen without a branch.
+            let fitting =
+                self.space.load_line(offset)?.into_iter().fold(Slot::EMPTY, |found, word| {
+                    if Slot(word).signature() == signature { Slot(word) } else { found }
+                });
+            if fitting.is_used() {
+                return Some(fitting);
+            }
+            if Bucket(self.space.load_line(offset)?).has_empty() {
+                return None;
+            }
+        }
+        None
     }
 
     /// Probes under the group's lock, to the first empty slot or, if `whole`, all around the
@@ -107,27 +167,21 @@ impl Index {
         whole: bool,
         verdict: &mut dyn FnMut(Slot) -> Result<bool>,
     ) -> Result<Probe> {
-        let signature = place.signature(leaf.depth(), self.origin);
+        let signature = self.signature(leaf, place);
         let group = self.group_offset(leaf, place);
         let mask = self.shape.buckets - 1;
         let home = place.home(self.shape.buckets);
         let mut vacant = None;
         for step in 0..self.shape.buckets {
-            let bucket = group + u64::from((home + step) & mask) * LINE as u64;
-            let words = self.line(bucket)?;
-            let mut ended = false;
-            for (at, word) in words.into_iter().enumerate() {
-                let (slot, at) = (Slot(word), bucket + 8 * at as u64);
-                if slot.is_used() {
-                    if slot.signature() == signature && verdict(slot)? {
-                        return Ok(Probe::Found { at, slot });
-                    }
-                } else {
-                    vacant = vacant.or(Some(at));
-                    ended |= slot == Slot::EMPTY && !whole;
+            let offset = group + u64::from((home + step) & mask) * LINE as u64;
+            let bucket = Bucket(self.line(offset)?);
+            for (at, slot) in bucket.matches(signature) {
+                if verdict(slot)? {
+                    return Ok(Probe::Found { at: offset + at, slot });
                 }
             }
-            if ended {
+            vacant = vacant.or_else(|| Some(offset + bucket.first_free()?));
+            if !whole && bucket.has_empty() {
                 break;
             }
         }

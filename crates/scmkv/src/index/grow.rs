@@ -152,7 +152,7 @@ impl Index {
             space,
             in_pool,
             shape,
-            origin: shape.depth,
+            windows: std::array::from_fn(|depth| window_start(depth as u32, shape.depth) as u8),
             directory: Directory::new(depth),
             locks: Chunked::new(locks, LOCKS_IN_CHUNK, initial),
             growth: Mutex::default(),
@@ -327,8 +327,7 @@ impl Index {
         rehash: Rehash<'_>,
     ) -> Result<()> {
         let depth = full.depth();
-        let (start, new_start) =
-            (window_start(depth, self.origin), window_start(depth + 1, self.origin));
+        let (start, new_start) = (self.window_start(depth), self.window_start(depth + 1));
         for group in 0..self.shape.groups {
             let offset = full.offset() + u64::from(group) * self.shape.group_bytes();
             for line in self.group_words(offset)? {

@@ -308,7 +308,7 @@ impl<'a> GroupLock<'a> {
     /// The signature that a slot of `place` has here.
     #[inline]
     pub(crate) fn signature(&self, place: Place) -> u32 {
-        place.signature(self.leaf.depth(), self.index.origin)
+        self.index.signature(self.leaf, place)
     }
 }
 

@@ -40,7 +40,7 @@ use crate::hash::Place;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::{Durable, Space, Word, arch};
-use directory::Directory;
+use directory::{DEPTH_MAX, Directory};
 use group::Glance;
 use grow::Growth;
 use kernel::Seen;
@@ -56,8 +56,8 @@ pub(crate) struct Index {
     /// True if it is the pool's.
     in_pool: bool,
     shape: Geometry,
-    /// Depth at creation: where the windows of hash bits begin.
-    origin: u32,
+    /// Where the window of hash bits starts in segments of each depth.
+    windows: [u8; DEPTH_MAX as usize + 2],
     directory: Directory,
     locks: Chunked<Lock>,
     growth: Mutex<Growth>,
@@ -72,6 +72,17 @@ impl Index {
     #[inline]
     pub(crate) fn leaf(&self, place: Place) -> Leaf {
         self.directory.leaf(place.y)
+    }
+
+    /// The signature that a slot of `place` has in the segment of `leaf`.
+    #[inline]
+    fn signature(&self, leaf: Leaf, place: Place) -> u32 {
+        place.signature(self.window_start(leaf.depth()))
+    }
+
+    #[inline]
+    fn window_start(&self, depth: u32) -> u32 {
+        u32::from(self.windows[depth as usize])
     }
 
     /// Asks for the line of `place` ahead of its use.
@@ -104,12 +115,12 @@ impl Index {
     pub(crate) fn find(
         &self,
         place: Place,
-        verdict: &mut dyn FnMut(Slot) -> Verdict,
+        mut verdict: impl FnMut(Slot) -> Verdict,
     ) -> Result<Option<Slot>> {
         let mut dangling = None;
         kernel::find(
             || self.leaf(place),
-            |leaf| match self.glance(leaf, place, verdict)? {
+            |leaf| match self.glance(leaf, place, &mut verdict)? {
                 Glance::Found(slot) => Ok(Seen::Found(slot)),
                 Glance::Absent => Ok(Seen::Absent),
                 // The record was moved between the loads of slot and record: the slot says where

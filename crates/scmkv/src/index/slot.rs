@@ -78,6 +78,12 @@ impl Slot {
         self.0 & EXPIRES != 0
     }
 
+    /// Where the record is in the pool, if it is one of a value without an expiry.
+    #[inline]
+    pub(crate) fn record_that_stays(self) -> Option<u64> {
+        (self.0 & (TOMBSTONE | EXPIRES) == 0).then_some(self.offset())
+    }
+
     /// Where the record is in the pool.
     #[inline]
     pub(crate) fn offset(self) -> u64 {
