@@ -16,25 +16,24 @@
 //! **Isolation.** All groups of the batch are locked while it is published, and readers, who take
 //! no lock, wait at the [`Gate`] for the moment between the first slot and the last.
 
+mod members;
+mod publication;
+
 use crate::counters::Count;
-use crate::fragments::Fragments;
 use crate::hash::Place;
-use crate::index::{GroupLock, Leaf, Slot};
+use crate::index::Leaf;
 use crate::log::{Log, Order};
-use crate::put::Standing;
 use crate::reserve::Room;
 use crate::store::Store;
-use coreplane_engine::{
-    Batch, Change, Completion, Error, Horizon, Result, Ticket, WriteOptions, Written,
-};
+use coreplane_engine::{Batch, Completion, Horizon, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch;
 use coreplane_pmem::mutant;
 use coreplane_pmem::spin::Backoff;
 use coreplane_record::{Header, Kind};
+use members::{Birth, Member, Stood, prefetch_payload};
 use parking_lot::Mutex;
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Keeps readers from seeing a batch in part: its count is odd while one is being published.
 #[derive(Debug, Default)]
@@ -77,7 +76,12 @@ impl Gate {
         }
         self.count.fetch_add(1, Ordering::AcqRel);
         let result = publish();
-        self.count.fetch_add(1, Ordering::Release);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        // The publisher's own later reads come after its slots, as those of other writes do. On x86
+        // the addition is the barrier.
+        if cfg!(not(target_arch = "x86_64")) {
+            fence(Ordering::SeqCst);
+        }
         result
     }
 }
@@ -118,40 +122,6 @@ impl Run {
     }
 }
 
-/// A change with its place, and, once it is in the log, its record.
-struct Member<'b> {
-    key: &'b [u8],
-    place: Place,
-    header: Header,
-    value: Cow<'b, [u8]>,
-    /// What a large value consists of.
-    fragments: Option<Fragments<'b>>,
-    offset: u64,
-}
-
-impl Member<'_> {
-    fn len(&self) -> usize {
-        let value = if self.header.kind == Kind::Delete { 8 } else { self.value().len() };
-        self.header.record_len(self.key, value)
-    }
-
-    fn value(&self) -> &[u8] {
-        self.fragments.as_ref().map_or(&self.value, Fragments::list)
-    }
-
-    /// True if nothing is written for it: a delete of nothing, or a change that is not newer than
-    /// what is there.
-    fn is_idle(&self, standing: &Standing<'_>) -> bool {
-        match self.header.sequence {
-            Some(given) => standing.old.as_ref().is_some_and(|old| old.sequence() >= given),
-            None => self.header.kind == Kind::Delete && !standing.live,
-        }
-    }
-}
-
-/// The groups that a batch has locked.
-type Held<'a> = BTreeMap<(u32, u32), GroupLock<'a>>;
-
 /// Segments, by their numbers, in which a batch finds a group full, and a place in each.
 type Full = BTreeMap<u32, (Leaf, Place)>;
 
@@ -161,7 +131,8 @@ impl Store {
         let order = match self.order(options)? {
             Order::Early => Order::Early,
             Order::NoFlush => Order::NoFlush,
-            Order::Strict | Order::Staged | Order::Relaxed { .. } => Order::Strict,
+            // Its records lie side by side in the caches, so that each line is flushed once.
+            Order::Strict | Order::Staged | Order::Relaxed { .. } => Order::Staged,
         };
         self.check_sequence(options.sequence)?;
         let mut log = self.my_log()?;
@@ -203,52 +174,10 @@ impl Store {
         }
     }
 
-    /// The last change of each key, its large value already in the log.
-    fn members<'b>(
-        &'b self,
-        log: &mut Log,
-        batch: &'b Batch,
-        sequence: Option<u64>,
-        order: Order,
-    ) -> Result<Vec<Member<'b>>> {
-        let mut last = HashMap::with_capacity(batch.len());
-        for (at, change) in batch.changes().iter().enumerate() {
-            self.check_key(change.key())?;
-            if let Change::Put { value, .. } = change {
-                self.check_value(value.len())?;
-            }
-            last.insert(change.key(), at);
-        }
-        let mut members = Vec::with_capacity(last.len());
-        for (at, change) in batch.changes().iter().enumerate() {
-            let key = change.key();
-            if last.get(key) != Some(&at) {
-                continue;
-            }
-            let mut header = Header { batched: true, sequence, ..Header::put(0) };
-            let mut value: &[u8] = &[];
-            let mut fragments = None;
-            match change {
-                Change::Put { value: given, expires_at, .. } => {
-                    header.expires_at = *expires_at;
-                    header.large = given.len() > self.geometry.inline_max();
-                    value = given;
-                    if header.large {
-                        fragments = Some(self.write_fragments(log, key, given, order)?);
-                    }
-                }
-                Change::Delete { .. } => header.kind = Kind::Delete,
-            }
-            let (place, value) = (self.place(key), Cow::Borrowed(value));
-            members.push(Member { key, place, header, value, fragments, offset: 0 });
-        }
-        Ok(members)
-    }
-
     /// Sees to it that the batch fits the open page, or that the pages that it needs are there
     /// and nobody else can take them.
     fn make_room_for(&self, log: &mut Log, members: &[Member<'_>]) -> Result<()> {
-        let deletes = members.iter().all(|member| member.header.kind == Kind::Delete);
+        let deletes = members.iter().all(Member::is_delete);
         let kind = if deletes { Kind::Delete } else { Kind::Put };
         let page = self.geometry.page_size as usize;
         let total = batch_len(members);
@@ -274,98 +203,28 @@ impl Store {
         order: Order,
     ) -> Result<std::result::Result<Written, Full>> {
         let guard = epoch::pin();
-        let mut held = self.lock_all(members);
-        let mut standings = Vec::with_capacity(members.len());
-        let mut taken = HashMap::new();
-        let mut full = Full::new();
-        for member in members.iter() {
-            let lock = &held[&self.group_key(member.place)];
-            match self.stand(&guard, lock, member, &mut taken)? {
-                Some(standing) => standings.push(standing),
-                None => drop(full.insert(lock.leaf().number(), (lock.leaf(), member.place))),
-            }
-        }
-        if !full.is_empty() {
-            return Ok(Err(full));
-        }
-        let birth = self.pages.next_birth();
-        let mut sequence = 0;
-        for (member, standing) in members.iter_mut().zip(&standings) {
-            let key = self.group_key(member.place);
-            let Some(lock) = held.get_mut(&key) else { continue };
-            member.header.version = self.draw_version(lock, standing, member.header.sequence)?;
-            sequence = sequence.max(member.header.sequence.unwrap_or(member.header.version));
-            if member.header.kind == Kind::Delete {
-                member.value = Cow::Owned(birth.to_le_bytes().to_vec());
-            }
-        }
-        if let Err(error) = self.append_all(log, members, &standings, order) {
+        let held = match self.stand_all(&guard, members)? {
+            Stood::Ready(held) => held,
+            Stood::Full(full) => return Ok(Err(full)),
+        };
+        let birth = self.pages.next_birth().to_le_bytes();
+        if let Err(error) = self.append_all(log, members, birth, order) {
             for member in members.iter().filter(|member| member.offset != 0) {
-                self.add_live(member.offset, -(member.len() as i64));
+                self.add_live(member.offset, -i64::from(member.len));
             }
             return Err(error);
         }
-        let replaced = standings.iter().any(|standing| standing.live);
-        self.gate.publish(|| -> Result<()> {
-            for (member, standing) in members.iter_mut().zip(&standings) {
-                self.publish_member(log, &held, member, standing)?;
-            }
-            Ok(())
-        })?;
+        self.gate.publish(|| self.publish_slots(&held, members))?;
+        for member in members.iter().filter(|member| !member.is_idle) {
+            log.note_published(self, member.at);
+        }
+        self.account_all(&guard, &held, members);
+        let sequence_of = |it: &Member<'_>| it.header.sequence.unwrap_or(it.header.version);
+        let sequence = members.iter().map(sequence_of).max().unwrap_or(0);
+        let replaced = members.iter().any(|member| member.replaces);
         // Of all that is visible: a change that was idle rests on what others wrote.
         let ticket = if order == Order::Early { self.early_ticket() } else { Ticket::DURABLE };
         Ok(Ok(Written { sequence, ticket, replaced }))
-    }
-
-    fn group_key(&self, place: Place) -> (u32, u32) {
-        (self.index.leaf(place).number(), self.index.group_of(place))
-    }
-
-    /// Locks the groups of all members, in one order for all batches.
-    fn lock_all(&self, members: &[Member<'_>]) -> Held<'_> {
-        'again: loop {
-            let places: BTreeMap<_, _> = members
-                .iter()
-                .map(|member| {
-                    let leaf = self.index.leaf(member.place);
-                    let group = self.index.group_of(member.place);
-                    ((leaf.number(), group), (leaf, member.place.y))
-                })
-                .collect();
-            let mut held = Held::new();
-            for (key, (leaf, y)) in places {
-                // Not `lock`: it would go on to another segment, out of order.
-                let Some(lock) = self.index.lock_group(leaf, y, key.1) else {
-                    drop(held);
-                    continue 'again;
-                };
-                held.insert(key, lock);
-            }
-            return held;
-        }
-    }
-
-    /// Where a member's slot is or will be; none if its group is full.
-    fn stand<'g>(
-        &'g self,
-        guard: &'g epoch::Guard,
-        lock: &GroupLock<'_>,
-        member: &Member<'_>,
-        taken: &mut HashMap<u64, ()>,
-    ) -> Result<Option<Standing<'g>>> {
-        let Some(mut standing) = self.look(guard, lock, member.key, member.place)? else {
-            return Ok(None);
-        };
-        // A member that writes nothing must not hold a slot: the next one would pass it, and a
-        // probe would end at the slot that stayed empty.
-        if standing.slot == Slot::EMPTY && !member.is_idle(&standing) {
-            match lock.vacancy(member.place, &|at| taken.contains_key(&at))? {
-                Some(at) => standing.at = at,
-                None => return Ok(None),
-            }
-            taken.insert(standing.at, ());
-        }
-        Ok(Some(standing))
     }
 
     /// Appends members and commit record, durable (or early, by `order`) when it returns.
@@ -373,25 +232,26 @@ impl Store {
         &self,
         log: &mut Log,
         members: &mut [Member<'_>],
-        standings: &[Standing<'_>],
+        birth: Birth,
         order: Order,
     ) -> Result<()> {
-        let needed = batch_len(members);
-        let whole = needed <= log.room();
+        let whole = batch_len(members) <= log.room();
         let mut runs: Vec<Run> = Vec::new();
         let mut first = None;
-        for (member, standing) in members.iter_mut().zip(standings) {
-            if member.is_idle(standing) {
+        for number in 0..members.len() {
+            prefetch_payload(members, number);
+            let member = &mut members[number];
+            if member.is_idle {
                 continue;
             }
-            if log.room() < member.len() {
+            if log.room() < member.len as usize {
                 if let Some(start) = first.take() {
                     log.commit(self, start, Order::Strict)?;
                 }
-                self.open_page_aside(log, member.len())?;
+                self.open_page_aside(log, member.len as usize)?;
             }
-            let value = member.value();
-            let appended = log.append(self, &member.header, member.key, &[value], order)?;
+            let appended =
+                log.append(self, &member.header, member.key, &[member.value(&birth)], order)?;
             member.offset = appended.offset;
             first.get_or_insert(appended.offset);
             match runs.last_mut() {
@@ -437,39 +297,6 @@ impl Store {
         }
         self.no_space(len as u64)
     }
-
-    fn publish_member(
-        &self,
-        log: &mut Log,
-        held: &Held<'_>,
-        member: &mut Member<'_>,
-        standing: &Standing<'_>,
-    ) -> Result<()> {
-        let delete = member.header.kind == Kind::Delete;
-        if member.is_idle(standing) {
-            return Ok(());
-        }
-        let Some(lock) = held.get(&self.group_key(member.place)) else {
-            return Err(Error::Corrupt { offset: standing.at, what: "a batch lost a lock".into() });
-        };
-        let signature = lock.signature(member.place);
-        let expires = member.header.expires_at.is_some();
-        lock.publish(standing.at, Slot::new(signature, member.offset, delete, expires))?;
-        log.note_published(self, standing.at);
-        self.account(lock, standing.slot, standing.old.as_ref(), &member.header);
-        let len = member.len() as u32;
-        self.leave_to_census(lock, member.offset, len);
-        if let Some(fragments) = member.fragments.take() {
-            fragments.own(lock, len);
-        }
-        if delete {
-            self.count_tombstone(lock, len);
-        }
-        let count = if delete { Count::Deletes } else { Count::Puts };
-        self.counters.add(count, 1);
-        self.counters.add(Count::UserBytes, (member.key.len() + member.value.len()) as i64);
-        Ok(())
-    }
 }
 
 /// The longest that a commit record with so many runs can be.
@@ -479,7 +306,7 @@ fn commit_len(runs: usize) -> usize {
 
 /// What a batch takes of one page, if it fits one.
 fn batch_len(members: &[Member<'_>]) -> usize {
-    members.iter().map(Member::len).sum::<usize>() + commit_len(1)
+    members.iter().map(|member| member.len as usize).sum::<usize>() + commit_len(1)
 }
 
 /// The pages of `page` bytes that a batch takes beside the `room` bytes of the open one.
@@ -492,6 +319,6 @@ fn pages_for(members: &[Member<'_>], mut room: usize, page: usize) -> u32 {
         room -= len.min(room);
         pages
     };
-    let runs = members.iter().map(|member| fit(member.len())).last().unwrap_or(0) + 1;
+    let runs = members.iter().map(|member| fit(member.len as usize)).last().unwrap_or(0) + 1;
     fit(commit_len(runs as usize))
 }

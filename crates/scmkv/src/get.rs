@@ -46,7 +46,13 @@ impl Store {
 
     /// Asks for what the slot of `key` points at: the line of the index is here by now.
     pub(crate) fn prefetch_replaced(&self, key: &[u8]) {
-        if let Some(slot) = self.index.likely(self.place(key)) {
+        self.prefetch_replaced_at(self.place(key));
+    }
+
+    /// The same, of the key at `place`.
+    #[inline]
+    pub(crate) fn prefetch_replaced_at(&self, place: Place) {
+        if let Some(slot) = self.index.likely(place) {
             self.space.prefetch(slot.offset());
         }
     }

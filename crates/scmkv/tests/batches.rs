@@ -36,6 +36,10 @@ fn a_batch_for_which_there_is_no_space_is_refused() {
         }
         let applied = store.apply(&batch, &write()).map(drop);
         assert!(matches!(applied, Err(Error::NoSpace { .. })), "{applied:?}");
+        assert_eq!(store.len().expect("len"), 100, "nothing of it was written");
+        for number in 0..400_u32 {
+            assert!(store.get(format!("{number:0100}").as_bytes()).expect("get").is_none());
+        }
     });
 }
 
@@ -114,6 +118,32 @@ fn batches_of_two_threads_do_not_take_the_same_pages() {
             let _outcome = store.put(&[thread, 0], &[1; 400], &write()).expect("put");
         }
     });
+}
+
+/// Of one key the last change counts, wherever the others of the batch lie between: also where they have
+/// the same hash and the key is new, is there, or is deleted.
+#[test]
+fn of_many_changes_of_a_few_keys_the_last_ones_count() {
+    let home = Home::in_memory();
+    let store = home.create(New::tiny(256));
+    for round in 0..20_u32 {
+        let mut batch = Batch::new();
+        for number in 0..300_u32 {
+            let key = (number % 7 + round % 3 * 5).to_le_bytes();
+            if number % 5 == round % 5 {
+                batch.delete(&key);
+            } else {
+                batch.put(&key, format!("{round} {number}").as_bytes());
+            }
+        }
+        store.apply(&batch, &write()).expect("apply");
+        for last in 293..300_u32 {
+            let key = (last % 7 + round % 3 * 5).to_le_bytes();
+            let expected = (last % 5 != round % 5).then(|| format!("{round} {last}").into_bytes());
+            assert_eq!(store.get(&key).expect("get"), expected, "round {round}, change {last}");
+        }
+    }
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
 }
 
 /// Each round of splits is one pass over the batch, however many segments are full.

@@ -81,19 +81,87 @@ impl Subject for Costs {
     }
 }
 
-fn costs(placement: Placement) -> Vec<(&'static str, Cost)> {
-    let subject = Costs { placement, seen: Mutex::default() };
-    let len = 1 << 20;
-    let options = SimOptions {
+fn sim_options(len: u64) -> SimOptions {
+    SimOptions {
         len,
         max_len: len,
         page_size: 64 << 10,
         images_per_cut: 1,
         recovery_cut_in: 0,
         ..SimOptions::default()
-    };
-    explore(&options, &subject);
+    }
+}
+
+fn costs(placement: Placement) -> Vec<(&'static str, Cost)> {
+    let subject = Costs { placement, seen: Mutex::default() };
+    explore(&sim_options(1 << 20), &subject);
     subject.seen.into_inner().expect("lock")
+}
+
+/// Costs of batches of so many records of keys that are there, which fit a page.
+struct OfBatches<'a> {
+    lens: &'a [u32],
+    seen: Mutex<Vec<(u32, Cost)>>,
+}
+
+impl Subject for OfBatches<'_> {
+    type Op = ();
+    type Store = ();
+    type Contents = ();
+
+    fn work(&self, run: &Run<'_, ()>) {
+        let options = Options { background: false, ..Options::default() };
+        let geometry = Geometry { page_size: 64 << 10, groups: 4, buckets: 4, depth: 2 };
+        let placement = Placement::Dram;
+        let store = Scmkv::simulated_create(run.space().clone(), geometry, placement, options)
+            .expect("create");
+        let write = WriteOptions::default();
+        for len in self.lens {
+            let mut batch = Batch::new();
+            for number in 0..*len {
+                batch.put(format!("{number:016}").as_bytes(), &VALUE);
+            }
+            // What it takes of a page, twice: the second time it needs neither a page nor a split.
+            store.apply(&batch, &write).expect("apply");
+            loop {
+                let pages = store.stats().free_bytes;
+                let (_written, cost) = run.cost_of(|| store.apply(&batch, &write).expect("apply"));
+                if store.stats().free_bytes == pages {
+                    break self.seen.lock().expect("lock").push((*len, cost));
+                }
+            }
+        }
+    }
+
+    fn recover(&self, _space: &Arc<Space>) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn contents(&self, (): &()) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn check(&self, (): &(), _history: &History<'_, ()>) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Whatever its length a batch that fits a page has one fence, and each line of its records is flushed
+/// once: two and an eighth a record of 16 + 100 bytes.
+#[test]
+fn a_batch_has_one_fence_and_flushes_each_line_of_its_records_once() {
+    let subject = OfBatches { lens: &[1, 10, 64, 200], seen: Mutex::default() };
+    explore(&sim_options(4 << 20), &subject);
+    let seen = subject.seen.into_inner().expect("lock");
+    assert_eq!(seen.len(), 4, "every batch was counted");
+    for (len, cost) in seen {
+        let bytes = len as usize * (20_usize + 16 + 100).next_multiple_of(8) + 20 + 16;
+        assert_eq!(cost.fences, 1, "{len} records: {cost:?}");
+        let lines = bytes.div_ceil(LINE)..=bytes.div_ceil(LINE) + 1;
+        // Without that of the table of pages which notes, once, that something is in the page.
+        let flushed = cost.flushed_lines.iter().filter(|line| **line >= 64 << 10).count();
+        assert!(lines.contains(&flushed), "{len} records: {lines:?}, {cost:?}");
+    }
 }
 
 /// Lines of a record of 16 + 100 bytes: 20 bytes of header, at any 8-byte offset.

@@ -86,12 +86,13 @@ fn what_was_never_committed_replaces_nothing() {
         let _outcome = store.put(b"key", value, &write()).expect("put");
     }
     let mut batch = Batch::new();
-    batch.put(b"key", b"never committed").put(b"another", b"never committed 2");
+    batch.put(b"key", b"never committed 1").put(b"another", b"never committed 2");
     store.apply(&batch, &write()).expect("apply");
     let mut bytes = home.bytes();
     drop(store);
     // The commit record, and all behind it, were not written yet.
-    let last = place_of(&bytes, b"never committed 2");
+    let members = [b"never committed 1", b"never committed 2"];
+    let last = members.map(|value| place_of(&bytes, value)).into_iter().max().expect("two");
     let end = (last / PAGE as usize + 1) * PAGE as usize;
     bytes[(last + 17).next_multiple_of(8)..end].fill(0);
     let right = place_of(&bytes, b"the right value");
@@ -103,7 +104,8 @@ fn what_was_never_committed_replaces_nothing() {
     assert_eq!(store.get(b"another").expect("get"), None);
 }
 
-/// A batch that goes on from one page into the next; where its members' values are, in its order.
+/// A batch that goes on from one page into the next: its keys, and where their values are, in the order
+/// in which they lie in the log.
 fn batch_in_two_pages(store: &Scmkv, home: &Home) -> (Vec<Vec<u8>>, Vec<usize>) {
     put_many(store, 30);
     let keys: Vec<Vec<u8>> = (0..12).map(|number| format!("member {number:02}").into()).collect();
@@ -114,7 +116,9 @@ fn batch_in_two_pages(store: &Scmkv, home: &Home) -> (Vec<Vec<u8>>, Vec<usize>) 
     store.apply(&batch, &write()).expect("apply");
     let bytes = home.bytes();
     let at = |key: &Vec<u8>| place_of(&bytes, &[key.as_slice(), key, &[6; 300]].concat());
-    let places: Vec<usize> = keys.iter().map(at).collect();
+    let mut members: Vec<_> = keys.into_iter().map(|key| (at(&key), key)).collect();
+    members.sort();
+    let (places, keys): (Vec<usize>, Vec<_>) = members.into_iter().unzip();
     let pages = places[11] / PAGE as usize - places[0] / PAGE as usize;
     assert_eq!(pages, 1, "{places:x?}");
     (keys, places)

@@ -21,8 +21,8 @@ const CHECKED: Suite = Suite::of(PACKAGE, "checked_reads", &[]);
 const GIVEN: Suite = Suite::of(PACKAGE, "given", &[]);
 const CONFORMANCE: Suite = Suite::of(PACKAGE, "conformance", &[]);
 const ONE_CUT: Suite = Suite::of(PACKAGE, "one_cut", &[]);
+const BATCHES: Suite = Suite::of(PACKAGE, "batches", &[]);
 const CLEANER: Suite = Suite::of(PACKAGE, Suite::UNIT, &["clean::"]);
-const BATCHES: Suite = Suite::of(PACKAGE, "batches", &["that_fills_its_pages"]);
 const CHANGES: Suite = Suite::of(PACKAGE, "changes", &[]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -40,6 +40,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("scmkv.stage.unpublished", "staged writes are never seen", STAGED).hangs(),
     Mutant::new("scmkv.batch.gate", "readers see half of a batch", CONFORMANCE),
     Mutant::new("scmkv.batch.run_over_pages", "a run of a batch goes over its page's end", BATCHES),
+    Mutant::new("scmkv.batch.last", "an earlier change of a key counts too", CONFORMANCE),
+    Mutant::new("scmkv.batch.taken", "two members of a batch take one slot", BATCHES),
     Mutant::new("scmkv.batch.no_commit_record", "a batch without its commit record", IN_DRAM),
     Mutant::new("scmkv.page.open_flush", "that a page is a log is not flushed", IN_POOL),
     Mutant::new("scmkv.page.free_flush", "that a page is free is not flushed", ALL_CUTS),

@@ -1,0 +1,89 @@
+//! A batch becomes visible, and is counted.
+//!
+//! While readers wait there is one store for each slot. All else, the counters and what has died,
+//! follows behind the gate: the groups are locked until it is done.
+
+use super::members::{AHEAD, Member};
+use crate::counters::Count;
+use crate::index::GroupLock;
+use crate::store::Store;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::epoch::Guard;
+
+impl Store {
+    /// Lets the slots of all members point at their records, which are durable. The caller keeps
+    /// readers out.
+    ///
+    /// # Errors
+    /// If the index is damaged.
+    pub(super) fn publish_slots(
+        &self,
+        held: &[GroupLock<'_>],
+        members: &[Member<'_>],
+    ) -> Result<()> {
+        for (number, member) in members.iter().enumerate() {
+            if let Some(next) = members.get(number + AHEAD) {
+                self.index.prefetch_to_write(next.place);
+            }
+            if !member.is_idle {
+                let lock = lock_of(held, member)?;
+                let slot = lock.slot_of(member.place, member.offset, &member.header);
+                lock.publish_staged(member.at, slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what was published and what has died of it.
+    pub(super) fn account_all(
+        &self,
+        guard: &Guard,
+        held: &[GroupLock<'_>],
+        members: &mut [Member<'_>],
+    ) {
+        let (mut deletes, mut puts, mut user_bytes, mut records) = (0, 0, 0, 0);
+        for member in members.iter_mut().filter(|member| !member.is_idle) {
+            let Ok(lock) = lock_of(held, member) else { continue };
+            let is_delete = member.is_delete();
+            self.leave_to_census(lock, member.offset, member.len);
+            if let Some(fragments) = member.fragments.take() {
+                fragments.own(lock, member.len);
+            }
+            if is_delete {
+                self.count_tombstone(lock, member.len);
+            }
+            deletes += i64::from(is_delete);
+            puts += i64::from(!is_delete);
+            user_bytes += member.user_len() as i64;
+            if lock.is_counted() {
+                let was_there = member.slot.is_used() && !member.slot.is_tombstone();
+                records += i64::from(!is_delete) - i64::from(was_there);
+                self.drop_replaced(guard, lock, member);
+            }
+        }
+        self.counters.add(Count::Records, records);
+        self.counters.add(Count::Deletes, deletes);
+        self.counters.add(Count::Puts, puts);
+        self.counters.add(Count::UserBytes, user_bytes);
+    }
+
+    /// What a member has replaced lives no more.
+    fn drop_replaced(&self, guard: &Guard, lock: &GroupLock<'_>, member: &Member<'_>) {
+        let Some(old) = member.old else { return };
+        if old.is_large
+            && let Ok(view) = self.record(guard, member.slot)
+        {
+            // With its fragments, which it names.
+            return self.drop_live(lock, &view);
+        }
+        self.add_live(member.slot.offset(), -i64::from(old.len));
+        if old.is_tombstone {
+            self.counters.add(Count::TombstoneBytes, -i64::from(old.len));
+        }
+    }
+}
+
+fn lock_of<'h, 'a>(held: &'h [GroupLock<'a>], member: &Member<'_>) -> Result<&'h GroupLock<'a>> {
+    held.get(member.lock as usize)
+        .ok_or_else(|| Error::Corrupt { offset: member.at, what: "a batch lost a lock".to_owned() })
+}
