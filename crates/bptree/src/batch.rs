@@ -24,7 +24,7 @@ use crate::pages::{Patience, RESERVE};
 use crate::pieces::Pieces;
 use crate::ring::{self, NewPart, Place};
 use crate::store::{STEP, Store};
-use coreplane_engine::{Batch, Change, Error, Result, Ticket, WriteOptions, Written};
+use coreplane_engine::{Batch, ChangeRef, Error, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
@@ -143,27 +143,27 @@ impl Store {
         let (sequence, reserve) = (options.sequence, if options.is_vital { 0 } else { RESERVE });
         for change in batch.changes() {
             self.check_key(change.key())?;
-            if let Change::Put { value, .. } = change {
+            if let Some(value) = change.value() {
                 self.check_value(value.len())?;
             }
         }
-        let mut changes: Vec<&Change> = batch.changes().iter().collect();
+        let mut changes: Vec<ChangeRef<'_>> = batch.changes().collect();
         // The sort leaves those of one key in their order.
         changes.sort_by_key(|change| change.key());
         let last = changes.chunk_by(|a, b| a.key() == b.key()).filter_map(<[_]>::last);
-        let step = |change: &&'b Change| {
+        let step = |change: &ChangeRef<'b>| {
             let mut header = Header { sequence, batched: true, ..Header::put(0) };
             let mut pieces = None;
-            let value: &[u8] = match change {
-                Change::Put { value, expires_at, .. } => {
-                    header.expires_at = *expires_at;
+            let value: &[u8] = match *change {
+                ChangeRef::Put { value, expires_at, .. } => {
+                    header.expires_at = expires_at;
                     if value.len() > self.inline_max() {
                         header.large = true;
                         pieces = Some(self.write_pieces(value, reserve)?);
                     }
                     value
                 }
-                Change::Delete { .. } => {
+                ChangeRef::Delete { .. } => {
                     header.kind = Kind::Delete;
                     &[]
                 }

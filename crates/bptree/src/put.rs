@@ -140,7 +140,7 @@ impl Store {
             }
             Attempt::InPlaceOf(change) => {
                 let mut batch = Batch::new();
-                batch.push(change);
+                batch.push(change.as_ref());
                 return Ok(Some(Outcome::Written(self.apply(&batch, options)?)));
             }
             Attempt::NeedRoom(len, kind) => {

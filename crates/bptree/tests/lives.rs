@@ -10,9 +10,7 @@
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_conformance::model::ManualClock;
-use coreplane_engine::{
-    Batch, Change, Durability, Engine, Error, Repairable, UnixMillis, WriteOptions,
-};
+use coreplane_engine::{Batch, Durability, Engine, Error, Repairable, UnixMillis, WriteOptions};
 use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -137,13 +135,12 @@ impl Pool {
                 let mut batch = Batch::new();
                 for (number, value) in several {
                     let key = self.key(*number);
-                    batch.push(match value {
+                    match value {
                         Some(Value { bytes, expires_at }) => {
-                            let expires_at = expires_at.map(UnixMillis);
-                            Change::Put { key, value: bytes.clone(), expires_at }
+                            batch.put_until(&key, bytes, expires_at.map(UnixMillis))
                         }
-                        None => Change::Delete { key },
-                    });
+                        None => batch.delete(&key),
+                    };
                 }
                 store.apply(&batch, &of(&None)).map(drop)
             }

@@ -319,8 +319,8 @@ fn fill(store: &Bptree, map: &mut Map, draw: &mut Draw) {
                 after.insert(key, value);
             }
         }
-        let written = match batch.changes() {
-            [coreplane_engine::Change::Put { key, value, .. }] => {
+        let written = match batch.only() {
+            Some(coreplane_engine::ChangeRef::Put { key, value, .. }) => {
                 store.put(key, value, &usual()).map(drop)
             }
             _ => store.apply(&batch, &usual()).map(drop),

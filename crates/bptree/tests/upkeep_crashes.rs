@@ -6,8 +6,7 @@
 use coreplane_bptree::{Bptree, Options};
 use coreplane_conformance::model::ManualClock;
 use coreplane_engine::{
-    Batch, Change as InBatch, Engine, Error, Outcome, Repairable, Replicated, UnixMillis,
-    WriteOptions,
+    Batch, Engine, Error, Outcome, Repairable, Replicated, UnixMillis, WriteOptions,
 };
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{
@@ -234,12 +233,10 @@ fn write(store: &Bptree, sequence: u64, changes: &[Change]) -> Result<(), Error>
             let mut batch = Batch::new();
             for (number, record) in several {
                 let key = key(*number);
-                batch.push(match record.clone() {
-                    Some((value, at)) => {
-                        InBatch::Put { key, value, expires_at: at.map(UnixMillis) }
-                    }
-                    None => InBatch::Delete { key },
-                });
+                match record {
+                    Some((value, at)) => batch.put_until(&key, value, at.map(UnixMillis)),
+                    None => batch.delete(&key),
+                };
             }
             return store.apply(&batch, &given).map(drop);
         }

@@ -152,3 +152,27 @@ fn damage_at_rest_is_answered_by_an_error_and_never_shown() -> Outcome<()> {
     assert_eq!(pool.expect(0, &["get", "key"])?, "again\n");
     Ok(())
 }
+
+/// Neither the transaction nor a part of it is written, and what is smaller still is.
+#[test]
+fn a_transaction_for_which_the_pool_has_no_space_writes_nothing() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let pool = place.pool("small.pool")?;
+    let served = pool.serve(&["--size", "64MiB"])?;
+    let mut client = served.connect()?;
+    let value = vec![7; 100_000];
+    assert_eq!(client.call(&[b"SET", b"before", b"value"])?, Reply::ok());
+    assert_eq!(client.call(&[b"MULTI"])?, Reply::ok());
+    for number in 0..1000 {
+        let key = format!("key {number}");
+        client.call(&[b"SET", key.as_bytes(), &value])?;
+    }
+    let answer = format!("{:?}", client.call(&[b"EXEC"]));
+    assert!(answer.contains("EXECABORT Transaction discarded because of: OOM"), "{answer}");
+    assert_eq!(client.call(&[b"DBSIZE"])?, Reply::Number(1));
+    assert_eq!(client.call(&[b"SET", b"after", &value])?, Reply::ok());
+    assert_eq!(client.call(&[b"GET", b"before"])?, Reply::bulk(*b"value"));
+    served.terminate()?;
+    pool.is_sound()?;
+    Ok(())
+}

@@ -1,7 +1,7 @@
 //! Several changes that happen together or not at all.
 
 use super::Factory;
-use super::probe::{FAR, WAIT, all, change, given, key, put, record, value, written};
+use super::probe::{FAR, WAIT, all, given, key, put, record, value, written};
 use coreplane_engine::{Batch, Error};
 
 pub(super) fn a_batch_is_made_whole(factory: Factory<'_>) {
@@ -19,7 +19,7 @@ pub(super) fn a_batch_is_made_whole(factory: Factory<'_>) {
     for number in 0..count {
         match number % 3 {
             0 => batch.delete(&key(number)),
-            1 => batch.push(change(&key(number), b"second", Some(FAR))),
+            1 => batch.put_until(&key(number), b"second", Some(FAR)),
             _ => batch.delete(&key(number + count)),
         };
     }
@@ -52,7 +52,7 @@ pub(super) fn the_last_change_of_a_key_wins(factory: Factory<'_>) {
     let engine = &*fixture.engine;
     let mut batch = Batch::new();
     batch.put(b"a", b"1").put(b"b", b"1").put(b"a", b"2").delete(b"b").put(b"c", b"1");
-    batch.delete(b"c").put(b"c", b"3").delete(b"d").push(change(b"a", b"3", Some(FAR)));
+    batch.delete(b"c").put(b"c", b"3").delete(b"d").put_until(b"a", b"3", Some(FAR));
     engine.apply(&batch, &WAIT).unwrap();
     let a = record(engine, b"a").unwrap();
     assert_eq!((a.value.as_slice(), a.expires_at), (&b"3"[..], Some(FAR)));

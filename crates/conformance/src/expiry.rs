@@ -1,8 +1,6 @@
 //! The time at which a record ceases to exist.
 
-use super::probe::{
-    FAR, PAST, WAIT, all, change, key, put, record, records, until, value, written,
-};
+use super::probe::{FAR, PAST, WAIT, all, key, put, record, records, until, value, written};
 use super::{Factory, Fixture};
 use crate::model::ManualClock;
 use coreplane_engine::{
@@ -109,7 +107,7 @@ pub(super) fn a_write_sets_or_drops_expiry(factory: Factory<'_>) {
     assert_eq!(expiry(b"a"), None);
     // Each change of a batch has its own; that of the options is not used.
     let mut batch = Batch::new();
-    batch.put(b"a", b"2").push(change(b"b", b"2", Some(FAR))).push(change(b"c", b"2", Some(PAST)));
+    batch.put(b"a", b"2").put_until(b"b", b"2", Some(FAR)).put_until(b"c", b"2", Some(PAST));
     engine.apply(&batch, &until(PAST)).unwrap();
     assert_eq!(expiry(b"a"), None, "the expiry of the options is not a batch's");
     assert_eq!(expiry(b"b"), Some(FAR));

@@ -1,8 +1,8 @@
 //! The questions that the properties ask, in short.
 
 use coreplane_engine::{
-    Change, Completion, Horizon, Outcome, StorageEngine, Ticket, UnixMillis, Visibility,
-    WriteOptions, Written,
+    Completion, Horizon, Outcome, StorageEngine, Ticket, UnixMillis, Visibility, WriteOptions,
+    Written,
 };
 use std::collections::BTreeMap;
 
@@ -170,9 +170,4 @@ pub(super) fn settle(engine: &dyn StorageEngine, ticket: Ticket) {
     engine.wait_durable(&horizon).unwrap();
     assert!(engine.is_durable(&horizon).unwrap(), "waited for, but not durable");
     assert!(engine.commit(&horizon).unwrap(), "durable, but commit says no");
-}
-
-/// A put that expires, as a change.
-pub(super) fn change(key: &[u8], value: &[u8], expires_at: Option<UnixMillis>) -> Change {
-    Change::Put { key: key.to_vec(), value: value.to_vec(), expires_at }
 }

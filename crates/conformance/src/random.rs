@@ -10,9 +10,7 @@ use super::oracle::{Cell, Oracle};
 use super::probe::{self, FAR, PAST, key};
 use super::rng::Rng;
 use super::{Factory, Fixture, Restart, message};
-use coreplane_engine::{
-    Batch, Change, Expected, Horizon, Mutation, Outcome, UnixMillis, WriteOptions,
-};
+use coreplane_engine::{Batch, Expected, Horizon, Mutation, Outcome, UnixMillis, WriteOptions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use steps::{Act, Compare, Given, KEYS, Step, Ttl, draw_step};
 
@@ -220,7 +218,7 @@ impl Run {
             let expires_at = self.time(*ttl);
             let value = match value {
                 Some(value) => {
-                    batch.push(Change::Put { key: key.clone(), value: value.clone(), expires_at });
+                    batch.put_until(&key, value, expires_at);
                     Some(value.clone())
                 }
                 None => {

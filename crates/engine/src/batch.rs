@@ -1,6 +1,7 @@
 //! Several changes that happen together or not at all.
 
 use crate::UnixMillis;
+use std::ops::Range;
 
 /// One change of a [`Batch`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,16 +25,88 @@ pub enum Change {
 impl Change {
     /// The key that it changes.
     pub fn key(&self) -> &[u8] {
+        self.as_ref().key()
+    }
+
+    /// The same, its bytes borrowed.
+    pub fn as_ref(&self) -> ChangeRef<'_> {
         match self {
-            Self::Put { key, .. } | Self::Delete { key } => key,
+            Self::Put { key, value, expires_at } => {
+                ChangeRef::Put { key, value, expires_at: *expires_at }
+            }
+            Self::Delete { key } => ChangeRef::Delete { key },
         }
     }
 }
 
+/// One change, its bytes where they are: in a [`Batch`], or wherever a [`Change`] has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeRef<'b> {
+    /// Write a record.
+    Put {
+        /// Its key.
+        key: &'b [u8],
+        /// Its value.
+        value: &'b [u8],
+        /// Its expiry.
+        expires_at: Option<UnixMillis>,
+    },
+    /// Delete a record, if it is there.
+    Delete {
+        /// Its key.
+        key: &'b [u8],
+    },
+}
+
+impl<'b> ChangeRef<'b> {
+    /// The key that it changes.
+    #[inline]
+    pub fn key(&self) -> &'b [u8] {
+        match self {
+            Self::Put { key, .. } | Self::Delete { key } => key,
+        }
+    }
+
+    /// Its value; none of a delete.
+    #[inline]
+    pub fn value(&self) -> Option<&'b [u8]> {
+        match self {
+            Self::Put { value, .. } => Some(value),
+            Self::Delete { .. } => None,
+        }
+    }
+
+    /// The same with bytes of its own.
+    pub fn to_change(self) -> Change {
+        let key = self.key().to_vec();
+        match self {
+            Self::Put { value, expires_at, .. } => {
+                Change::Put { key, value: value.to_vec(), expires_at }
+            }
+            Self::Delete { .. } => Change::Delete { key },
+        }
+    }
+}
+
+/// Where the bytes of a change lie in those of its batch: the key, and behind it the value.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    start: usize,
+    value: usize,
+    end: usize,
+    expires_at: Option<UnixMillis>,
+    is_put: bool,
+}
+
 /// Changes in order; of several to the same key the last wins.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+///
+/// All their bytes lie in one buffer, one change after the other: a batch is long more often than it is
+/// made of much, and an allocation for each key and value took longer than all else that is done for
+/// a small record.
+#[derive(Debug, Clone, Default)]
 pub struct Batch {
-    changes: Vec<Change>,
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
 }
 
 impl Batch {
@@ -42,34 +115,124 @@ impl Batch {
         Self::default()
     }
 
+    /// An empty batch with room for so many changes, whose keys and values have so many bytes
+    /// together.
+    pub fn with_capacity(changes: usize, bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes), entries: Vec::with_capacity(changes) }
+    }
+
     /// Adds a write.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> &mut Self {
-        self.push(Change::Put { key: key.to_vec(), value: value.to_vec(), expires_at: None })
+        self.put_until(key, value, None)
+    }
+
+    /// Adds a write of a record that expires, if a time is given.
+    #[inline]
+    pub fn put_until(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        expires_at: Option<UnixMillis>,
+    ) -> &mut Self {
+        self.add(key, value, expires_at, true)
     }
 
     /// Adds a delete.
     pub fn delete(&mut self, key: &[u8]) -> &mut Self {
-        self.push(Change::Delete { key: key.to_vec() })
+        self.add(key, &[], None, false)
     }
 
     /// Adds a change.
-    pub fn push(&mut self, change: Change) -> &mut Self {
-        self.changes.push(change);
+    pub fn push(&mut self, change: ChangeRef<'_>) -> &mut Self {
+        match change {
+            ChangeRef::Put { key, value, expires_at } => self.put_until(key, value, expires_at),
+            ChangeRef::Delete { key } => self.delete(key),
+        }
+    }
+
+    #[inline]
+    fn add(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        expires_at: Option<UnixMillis>,
+        is_put: bool,
+    ) -> &mut Self {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        let middle = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        let end = self.bytes.len();
+        self.entries.push(Entry { start, value: middle, end, expires_at, is_put });
         self
     }
 
+    fn slice(&self, range: Range<usize>) -> &[u8] {
+        self.bytes.get(range).unwrap_or_default()
+    }
+
+    fn change_of(&self, entry: &Entry) -> ChangeRef<'_> {
+        let key = self.slice(entry.start..entry.value);
+        if entry.is_put {
+            let value = self.slice(entry.value..entry.end);
+            ChangeRef::Put { key, value, expires_at: entry.expires_at }
+        } else {
+            ChangeRef::Delete { key }
+        }
+    }
+
+    /// The change number `at`, if there are so many.
+    #[inline]
+    pub fn get(&self, at: usize) -> Option<ChangeRef<'_>> {
+        self.entries.get(at).map(|entry| self.change_of(entry))
+    }
+
     /// The changes, in order.
-    pub fn changes(&self) -> &[Change] {
-        &self.changes
+    pub fn changes(&self) -> impl DoubleEndedIterator<Item = ChangeRef<'_>> + ExactSizeIterator {
+        self.entries.iter().map(|entry| self.change_of(entry))
+    }
+
+    /// The change, if it is the only one.
+    pub fn only(&self) -> Option<ChangeRef<'_>> {
+        self.get(0).filter(|_| self.len() == 1)
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.changes.len()
+        self.entries.len()
+    }
+
+    /// Bytes of all keys and values.
+    pub fn bytes_len(&self) -> usize {
+        self.bytes.len()
     }
 
     /// True if there is none.
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty()
+        self.entries.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_come_out_as_they_went_in() {
+        let (key, expires_at) = (b"ab".to_vec(), Some(UnixMillis(7)));
+        let all = [
+            Change::Put { key: key.clone(), value: b"xyz".to_vec(), expires_at },
+            Change::Delete { key },
+            Change::Put { key: Vec::new(), value: Vec::new(), expires_at: None },
+        ];
+        let mut batch = Batch::new();
+        for change in &all {
+            batch.push(change.as_ref());
+        }
+        let found: Vec<_> = batch.changes().map(ChangeRef::to_change).collect();
+        assert_eq!(found, all);
+        assert_eq!((batch.len(), batch.bytes_len(), batch.only()), (3, 7, None));
+        assert_eq!(batch.get(1), Some(ChangeRef::Delete { key: b"ab" }));
+        assert_eq!(Batch::new().delete(b"k").only(), Some(ChangeRef::Delete { key: b"k" }));
     }
 }

@@ -52,7 +52,7 @@ mod snapshots;
 mod stats;
 mod tickets;
 
-pub use batch::{Batch, Change};
+pub use batch::{Batch, Change, ChangeRef};
 pub use cursors::Cursors;
 pub use durability::{Completion, Durability, Horizon, Ticket, Visibility};
 pub use error::{Error, Remedy, Result};

@@ -6,7 +6,7 @@ use crate::put::Plan;
 use crate::store::Store;
 use crate::{KIND, background};
 use coreplane_engine::{
-    Backing, Batch, Beside, Brief, Change, Deferred, DurableListener, Engine, Entry, Error,
+    Backing, Batch, Beside, Brief, ChangeRef, Deferred, DurableListener, Engine, Entry, Error,
     Expected, Found, Horizon, Limits, Mutation, Outcome, Progress, Record, Repairable, Replicated,
     Result, ScrubReport, Stats, Ticket, UnixMillis, VerifyReport, Visibility, WriteOptions,
     Written,
@@ -345,8 +345,8 @@ impl Engine for Scmkv {
         }
         let written = self.store.apply(batch, options)?;
         for change in batch.changes() {
-            if let Change::Put { expires_at, .. } = change {
-                self.store.expiries.note(*expires_at);
+            if let ChangeRef::Put { expires_at, .. } = change {
+                self.store.expiries.note(expires_at);
             }
         }
         Ok(written)

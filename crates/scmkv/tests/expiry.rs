@@ -4,7 +4,7 @@ mod home;
 
 use coreplane_conformance::model::ManualClock;
 use coreplane_engine::{
-    Batch, Change, Completion, Deferred, Engine, Horizon, Mutation, Outcome, Record, Repairable,
+    Batch, Completion, Deferred, Engine, Horizon, Mutation, Outcome, Record, Repairable,
     Replicated, UnixMillis, Visibility, WriteOptions,
 };
 use coreplane_scmkv::{Options, Placement, Scmkv};
@@ -170,8 +170,7 @@ fn what_has_expired_is_counted_no_more_although_nobody_reads_or_cleans() {
         let _outcome =
             store.modify(&2_u64.to_le_bytes(), &WriteOptions::default(), expire).expect("modify");
         let mut batch = Batch::new();
-        let (key, value) = (b"batch".to_vec(), b"v".to_vec());
-        batch.push(Change::Put { key, value, expires_at: Some(soon) });
+        batch.put_until(b"batch", b"v", Some(soon));
         store.apply(&batch, &WriteOptions::default()).expect("apply");
         assert_eq!(store.len().expect("len"), 2003);
         clock.set(soon);

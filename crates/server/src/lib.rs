@@ -45,6 +45,7 @@ mod lifetime;
 mod listener;
 mod metrics;
 mod output;
+mod overlay;
 mod relay;
 mod resp;
 mod server;

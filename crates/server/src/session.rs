@@ -46,6 +46,24 @@ impl Queue {
         self.commands.push((self.spans.len(), index));
     }
 
+    /// Takes all of them out, and keeps their memory unless that is much.
+    pub(crate) fn emptied(mut self) -> Self {
+        const KEPT: usize = 16 << 10;
+        if self.bytes.capacity() > KEPT || self.spans.capacity() * size_of::<Span>() > KEPT {
+            return Self::default();
+        }
+        self.bytes.clear();
+        self.spans.clear();
+        self.commands.clear();
+        self.is_refused = false;
+        self
+    }
+
+    /// Bytes of all their words.
+    pub(crate) fn bytes_len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.commands.len()
@@ -82,6 +100,8 @@ pub(crate) struct Session {
     pub proto: Proto,
     pub is_authenticated: bool,
     pub queue: Option<Queue>,
+    /// For the next transaction: the memory of the last.
+    pub spare_queue: Queue,
     pub watches: Vec<Watch>,
     pub answers: Answers,
     pub is_closing: bool,
@@ -97,6 +117,7 @@ impl Session {
             proto: Proto::default(),
             is_authenticated,
             queue: None,
+            spare_queue: Queue::default(),
             watches: Vec::new(),
             answers: Answers::default(),
             is_closing: false,

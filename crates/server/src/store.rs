@@ -5,31 +5,15 @@
 //! tickets of both are gathered in the turn's horizon, for which the answers wait.
 //!
 //! Inside `EXEC` the writes go to an [`Overlay`] which later reads of the same transaction see;
-//! at the end the overlay becomes one [`Batch`], so that a crash keeps all of the transaction or
+//! at the end it is one [`Batch`], so that a crash keeps all of the transaction or
 //! nothing. `EXEC` is alone among the event loops, so what it read is still true when it writes.
 
+use crate::overlay::{Look, Overlay};
 use crate::watch::WatchedAbsences;
 use coreplane_engine::{
-    Batch, Change, Completion, Deferred, Entry, Error, Horizon, Mutation, Outcome, Record, Result,
-    Ticket, UnixMillis, Value, Visibility, WriteOptions,
+    Batch, Completion, Deferred, Entry, Error, Horizon, Mutation, Outcome, Record, Result, Ticket,
+    UnixMillis, Visibility, WriteOptions,
 };
-use std::collections::HashMap;
-
-/// A record that a transaction will write.
-#[derive(Debug)]
-struct Pending {
-    value: Vec<u8>,
-    expires_at: Option<UnixMillis>,
-}
-
-/// The changes of a transaction so far.
-#[derive(Debug, Default)]
-pub(crate) struct Overlay {
-    /// By key: a record to write, or none to delete it.
-    changes: HashMap<Vec<u8>, Option<Pending>>,
-    /// Whatever the engine holds is to be removed.
-    clears: bool,
-}
 
 /// How commands reach the engine.
 pub(crate) struct Store<'a> {
@@ -57,29 +41,29 @@ impl<'a> Store<'a> {
         Self { engine, watched, horizon, overlay: None, withholds, rests: false, now }
     }
 
-    /// Keeps changes back from now on, until [`Store::finish`].
-    pub(crate) fn begin(&mut self) {
-        self.overlay = Some(Overlay::default());
+    /// Keeps changes back from now on, until [`Store::finish`]: of so many commands, whose words have
+    /// so many bytes.
+    pub(crate) fn begin(&mut self, commands: usize, bytes: usize) {
+        self.overlay = Some(Overlay::with_capacity(commands, bytes));
     }
 
     /// Makes the changes that were kept back, all or none.
     pub(crate) fn finish(&mut self) -> Result<()> {
-        let Some(overlay) = self.overlay.take() else {
+        let Some(mut overlay) = self.overlay.take() else {
             return Ok(());
         };
-        if overlay.clears && overlay.changes.is_empty() {
+        if overlay.clears() && overlay.is_empty() {
             return self.clear();
         }
-        let mut batch = Batch::new();
-        if overlay.clears {
-            let limit = self.engine.limits().batch_len_max;
-            self.keys_to_clear(limit.saturating_sub(overlay.changes.len()), &mut batch)?;
+        let limit = self.engine.limits().batch_len_max;
+        if !overlay.clears() {
+            return self.apply(overlay.into_batch(limit));
         }
-        for (key, pending) in overlay.changes {
-            batch.push(match pending {
-                Some(Pending { value, expires_at }) => Change::Put { key, value, expires_at },
-                None => Change::Delete { key },
-            });
+        let mut batch = Batch::new();
+        let changes = overlay.last_changes();
+        self.keys_to_clear(limit.saturating_sub(changes.len()), &mut batch)?;
+        for change in changes {
+            batch.push(change);
         }
         self.apply(batch)
     }
@@ -113,7 +97,7 @@ impl<'a> Store<'a> {
 
     /// Shows the record of `key`; false if there is none.
     pub(crate) fn read(&mut self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        if let Some(overlay) = &self.overlay {
+        if let Some(overlay) = &mut self.overlay {
             match overlay.look(key, self.now) {
                 Look::Present(record) => {
                     visit(record);
@@ -162,7 +146,7 @@ impl<'a> Store<'a> {
         expires_at: Option<UnixMillis>,
     ) -> Result<()> {
         if let Some(overlay) = &mut self.overlay {
-            overlay.put(key, value.to_vec(), expires_at);
+            overlay.put(key, value, expires_at);
             return Ok(());
         }
         let outcome = self.engine.put(key, value, &Self::options(expires_at))?;
@@ -200,7 +184,7 @@ impl<'a> Store<'a> {
         if self.overlay.is_some() {
             let was_there = self.contains(key)?;
             if let Some(overlay) = &mut self.overlay {
-                overlay.changes.insert(key.to_vec(), None);
+                overlay.delete(key);
             }
             return Ok(was_there);
         }
@@ -242,11 +226,9 @@ impl<'a> Store<'a> {
             return Ok(false);
         };
         match mutation {
-            Mutation::Put { value, expires_at } => overlay.put(key, value, expires_at),
-            Mutation::Expire(expires_at) if was_there => overlay.put(key, value, expires_at),
-            Mutation::Delete if was_there => {
-                overlay.changes.insert(key.to_vec(), None);
-            }
+            Mutation::Put { value, expires_at } => overlay.put(key, &value, expires_at),
+            Mutation::Expire(expires_at) if was_there => overlay.put(key, &value, expires_at),
+            Mutation::Delete if was_there => overlay.delete(key),
             Mutation::Keep | Mutation::Delete | Mutation::Expire(_) => return Ok(false),
         }
         Ok(true)
@@ -258,16 +240,7 @@ impl<'a> Store<'a> {
             return Ok(());
         }
         if let Some(overlay) = &mut self.overlay {
-            for change in batch.changes() {
-                match change {
-                    Change::Put { key, value, expires_at } => {
-                        overlay.put(key, value.clone(), *expires_at)
-                    }
-                    Change::Delete { key } => {
-                        overlay.changes.insert(key.clone(), None);
-                    }
-                }
-            }
+            overlay.add(&batch);
             return Ok(());
         }
         let written = self.engine.apply(&batch, &Self::options(None))?;
@@ -297,15 +270,17 @@ impl<'a> Store<'a> {
     ) -> Result<u64> {
         let now = self.now;
         let mut tickets = Horizon::new();
-        let overlay = self.overlay.as_ref();
-        if let Some(overlay) = overlay.filter(|_| cursor == 0) {
-            overlay.live(now, visit);
+        if let Some(overlay) = &mut self.overlay {
+            if cursor == 0 {
+                overlay.live(now, visit);
+            }
+            if overlay.clears() {
+                return Ok(0);
+            }
         }
-        if overlay.is_some_and(|overlay| overlay.clears) {
-            return Ok(0);
-        }
+        let overlay = &mut self.overlay;
         let next = self.engine.iterate(cursor, count, &mut |entry| {
-            if overlay.is_some_and(|overlay| overlay.changes.contains_key(entry.key)) {
+            if overlay.as_mut().is_some_and(|overlay| overlay.changes(entry.key)) {
                 return;
             }
             if let Some(record) = &entry.record {
@@ -349,7 +324,7 @@ impl<'a> Store<'a> {
 
     /// The number of records.
     pub(crate) fn len(&mut self) -> Result<u64> {
-        let Some(overlay) = self.overlay.take() else {
+        let Some(mut overlay) = self.overlay.take() else {
             let len = self.engine.len()?;
             self.rest_on(self.engine.visible_ticket());
             return Ok(len);
@@ -357,11 +332,11 @@ impl<'a> Store<'a> {
         let mut added: u64 = 0;
         overlay.live(self.now, &mut |_| added += 1);
         let mut kept = 0;
-        if !overlay.clears {
+        if !overlay.clears() {
             kept = self.engine.len()?;
             self.rest_on(self.engine.visible_ticket());
-            for key in overlay.changes.keys() {
-                kept = kept.saturating_sub(u64::from(self.contains(key)?));
+            for change in overlay.last_changes() {
+                kept = kept.saturating_sub(u64::from(self.contains(change.key())?));
             }
         }
         self.overlay = Some(overlay);
@@ -371,57 +346,9 @@ impl<'a> Store<'a> {
     /// Removes every record.
     pub(crate) fn clear(&mut self) -> Result<()> {
         if let Some(overlay) = &mut self.overlay {
-            overlay.changes.clear();
-            overlay.clears = true;
+            overlay.clear();
             return Ok(());
         }
         self.engine.clear()
-    }
-}
-
-/// What an overlay knows of a key.
-enum Look<'a> {
-    Present(Record<'a>),
-    Absent,
-    Unchanged,
-}
-
-impl Overlay {
-    fn put(&mut self, key: &[u8], value: Vec<u8>, expires_at: Option<UnixMillis>) {
-        self.changes.insert(key.to_vec(), Some(Pending { value, expires_at }));
-    }
-
-    fn look(&self, key: &[u8], now: UnixMillis) -> Look<'_> {
-        match self.changes.get(key) {
-            Some(Some(pending)) if pending.is_live(now) => Look::Present(pending.record()),
-            Some(_) => Look::Absent,
-            None if self.clears => Look::Absent,
-            None => Look::Unchanged,
-        }
-    }
-
-    /// Shows the records that will be written.
-    fn live(&self, now: UnixMillis, visit: &mut dyn FnMut(Entry<'_>)) {
-        for (key, pending) in &self.changes {
-            let Some(pending) = pending.as_ref().filter(|pending| pending.is_live(now)) else {
-                continue;
-            };
-            visit(Entry { key, record: Some(pending.record()), sequence: 0 });
-        }
-    }
-}
-
-impl Pending {
-    fn is_live(&self, now: UnixMillis) -> bool {
-        self.expires_at.is_none_or(|at| at > now)
-    }
-
-    fn record(&self) -> Record<'_> {
-        Record {
-            value: Value::Whole(&self.value),
-            sequence: 0,
-            expires_at: self.expires_at,
-            ticket: Ticket::DURABLE,
-        }
     }
 }

@@ -187,3 +187,29 @@ fn many_keys_are_deleted_whatever_a_batch_may_hold() {
     assert_eq!(wire.say(&format!("DEL {}", keys.join(" "))), ":25\\r\\n");
     assert_eq!(wire.say("DBSIZE"), ":0\\r\\n");
 }
+
+/// What counts is what an `EXEC` leaves to be written: the last change of each key.
+#[test]
+fn a_transaction_of_more_keys_than_a_batch_may_hold_writes_nothing() {
+    let limits =
+        coreplane_engine::Limits { batch_len_max: 10, ..coreplane_conformance::model::LIMITS };
+    let engine = ModelEngine::new().bounded_by(limits);
+    let server = Running::start(config(), Arc::new(engine));
+    let mut wire = server.connect();
+    let mut exec = |keys: u32| {
+        assert_eq!(wire.say("MULTI"), "+OK\\r\\n");
+        for number in 0..40 {
+            assert_eq!(wire.say(&format!("SET k{} {number}", number % keys)), "+QUEUED\\r\\n");
+        }
+        let answer = wire.say("EXEC");
+        (answer, wire.say("DBSIZE"), wire.say("GET k9"))
+    };
+    let (refused, len, _) = exec(11);
+    let what =
+        "-EXECABORT Transaction discarded because of: ERR batch of 11 changes is over the limit";
+    assert!(refused.starts_with(what), "{refused}");
+    assert_eq!(len, ":0\\r\\n");
+    let (answer, len, last) = exec(10);
+    assert_eq!(answer, format!("*40\\r\\n{}", "+OK\\r\\n".repeat(40)));
+    assert_eq!((len.as_str(), last.as_str()), (":10\\r\\n", "$2\\r\\n39\\r\\n"));
+}

@@ -3,9 +3,9 @@
 use super::state::{Cell, Plan};
 use super::{ModelEngine, position_of};
 use coreplane_engine::{
-    Batch, Change, Completion, Damage, Deferred, Durability, DurableListener, Engine, Entry, Error,
-    Expected, Found, Horizon, Limits, Mutation, Ordered, Outcome, Progress, Record, Repairable,
-    Replicated, Result, Snapshots, Stats, Ticket, UnixMillis, VerifyReport, Visibility,
+    Batch, ChangeRef, Completion, Damage, Deferred, Durability, DurableListener, Engine, Entry,
+    Error, Expected, Found, Horizon, Limits, Mutation, Ordered, Outcome, Progress, Record,
+    Repairable, Replicated, Result, Snapshots, Stats, Ticket, UnixMillis, VerifyReport, Visibility,
     WriteOptions, Written,
 };
 use std::collections::BTreeMap;
@@ -224,11 +224,7 @@ impl Engine for ModelEngine {
         }
         let mut changes = BTreeMap::new();
         for change in batch.changes() {
-            let value_len = match change {
-                Change::Put { value, .. } => value.len(),
-                Change::Delete { .. } => 0,
-            };
-            self.check_lengths(change.key(), value_len)?;
+            self.check_lengths(change.key(), change.value().map_or(0, <[u8]>::len))?;
             changes.insert(change.key(), change);
         }
         let mut state = self.lock();
@@ -237,7 +233,7 @@ impl Engine for ModelEngine {
         for (key, change) in &changes {
             state.settle(key);
             less += state.bytes_of(key);
-            if let Change::Put { value, .. } = change {
+            if let Some(value) = change.value() {
                 more += key.len() + value.len();
             }
         }
@@ -246,10 +242,8 @@ impl Engine for ModelEngine {
         let mut replaced = false;
         for (key, change) in changes {
             let (value, expires_at) = match change {
-                Change::Put { value, expires_at, .. } => {
-                    (Some(Arc::from(value.as_slice())), *expires_at)
-                }
-                Change::Delete { .. } => (None, None),
+                ChangeRef::Put { value, expires_at, .. } => (Some(Arc::from(value)), expires_at),
+                ChangeRef::Delete { .. } => (None, None),
             };
             // With a given sequence a change may come too late, and a delete is always noted.
             let given = options.sequence.is_some();

@@ -3,8 +3,8 @@
 use crate::{CLAIMED, Fault};
 use coreplane_conformance::model::{ManualClock, ModelEngine};
 use coreplane_engine::{
-    Batch, Change, Completion, Deferred, DurableListener, Engine, Entry, Expected, Found, Horizon,
-    Limits, Mutation, Ordered, Outcome, Progress, Record, Repairable, Replicated, Result, Snapshot,
+    Batch, Completion, Deferred, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits,
+    Mutation, Ordered, Outcome, Progress, Record, Repairable, Replicated, Result, Snapshot,
     Snapshots, Stats, Ticket, UnixMillis, Value, VerifyReport, Visibility, WriteOptions, Written,
 };
 use std::cell::Cell;
@@ -312,7 +312,7 @@ impl Engine for Broken {
     fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         let mut options = self.options(options);
         options.expires_at = None;
-        let mut changes = batch.changes().to_vec();
+        let mut changes = batch.changes().collect::<Vec<_>>();
         match self.fault {
             Fault::BatchFirstWins => changes.reverse(),
             Fault::BatchNotAtomic | Fault::BatchPartOnError => {
@@ -331,7 +331,7 @@ impl Engine for Broken {
             _ => {}
         }
         let mut passed = Batch::new();
-        changes.into_iter().for_each(|change: Change| {
+        changes.into_iter().for_each(|change| {
             passed.push(change);
         });
         let made = self.model.apply(&passed, &options)?;

@@ -7,7 +7,7 @@
 
 use super::Device;
 use crate::device::ring::LINE_BYTES;
-use coreplane_engine::{Batch, Change};
+use coreplane_engine::Batch;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of keys and values that wait.
@@ -20,11 +20,7 @@ pub(super) struct Backlog {
 
 /// Bytes of keys and values of a batch.
 pub(super) fn bytes_of(batch: &Batch) -> u64 {
-    let len = |change: &Change| match change {
-        Change::Put { key, value, .. } => key.len() + value.len(),
-        Change::Delete { key } => key.len(),
-    };
-    batch.changes().iter().map(len).sum::<usize>() as u64
+    batch.bytes_len() as u64
 }
 
 impl Backlog {

@@ -5,7 +5,7 @@
 //! with a sequence.
 
 use coreplane_engine::{
-    Brief, Change, Error, Outcome, Remedy, Result, StorageEngine, UnixMillis, Visibility,
+    Brief, ChangeRef, Error, Outcome, Remedy, Result, StorageEngine, UnixMillis, Visibility,
     WriteOptions,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,10 +52,10 @@ pub(crate) struct Decided<'a> {
 
 impl<'a> Decided<'a> {
     /// The change of a batch.
-    pub(crate) fn of(change: &'a Change) -> Self {
+    pub(crate) fn of(change: ChangeRef<'a>) -> Self {
         let put = match change {
-            Change::Put { value, expires_at, .. } => Some((value.as_slice(), *expires_at)),
-            Change::Delete { .. } => None,
+            ChangeRef::Put { value, expires_at, .. } => Some((value, expires_at)),
+            ChangeRef::Delete { .. } => None,
         };
         Self { key: change.key(), put }
     }
@@ -132,11 +132,11 @@ impl Decided<'_> {
         self.make_told(engine, options).map(Some)
     }
 
-    pub(crate) fn to_change(self) -> Change {
-        let key = self.key.to_vec();
+    /// As a change of a batch.
+    pub(crate) fn as_change(&self) -> ChangeRef<'_> {
         match self.put {
-            Some((value, expires_at)) => Change::Put { key, value: value.to_vec(), expires_at },
-            None => Change::Delete { key },
+            Some((value, expires_at)) => ChangeRef::Put { key: self.key, value, expires_at },
+            None => ChangeRef::Delete { key: self.key },
         }
     }
 }

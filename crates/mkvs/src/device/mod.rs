@@ -42,7 +42,7 @@ use crate::in_flight::track::{OnTheWay, Track, Way};
 use crate::stats::hedge_delay::Pace;
 use apply_batch::APPLY_MAX;
 use backlog::{Backlog, bytes_of};
-use coreplane_engine::{Batch, Change, Error, Outcome, Result, StorageEngine, WriteOptions};
+use coreplane_engine::{Batch, ChangeRef, Error, Outcome, Result, StorageEngine, WriteOptions};
 use coreplane_pmem::epoch::{Calls, Guard, Published, pin_in};
 use coreplane_pmem::spin::{self, Backoff};
 use crossbeam_queue::ArrayQueue;
@@ -164,13 +164,13 @@ pub(crate) fn make(
     batch: &Batch,
     options: &WriteOptions,
 ) -> Result<()> {
-    match batch.changes() {
-        [Change::Put { key, value, expires_at }] => {
-            let options = WriteOptions { expires_at: *expires_at, ..*options };
+    match batch.only() {
+        Some(ChangeRef::Put { key, value, expires_at }) => {
+            let options = WriteOptions { expires_at, ..*options };
             engine.put(key, value, &options).map(drop_outcome)
         }
-        [Change::Delete { key }] => engine.delete(key, options).map(drop_outcome),
-        _ => engine.apply(batch, options).map(|_| ()),
+        Some(ChangeRef::Delete { key }) => engine.delete(key, options).map(drop_outcome),
+        None => engine.apply(batch, options).map(|_| ()),
     }
 }
 

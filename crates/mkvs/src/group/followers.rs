@@ -10,7 +10,7 @@ use crate::device::{Device, Job, make};
 use crate::in_flight::track::OnTheWay;
 use crate::membership::states::Moment;
 use crate::shape::order::Order;
-use coreplane_engine::{Batch, Change, Completion, Horizon, Result, WriteOptions};
+use coreplane_engine::{Batch, Completion, Horizon, Result, WriteOptions};
 use coreplane_pmem::epoch::barrier;
 use coreplane_pmem::mutant;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Group {
             }
             Room::Never => {
                 let mut batch = Batch::new();
-                batch.push(decision.decided.to_change());
+                batch.push(decision.decided.as_change());
                 let (batch, options) = (Arc::new(batch), *decision.options);
                 let hashes = vec![decision.hash];
                 self.follow_all(device, Job { batch, options, hashes });
@@ -186,7 +186,7 @@ impl Host for Group {
     fn catch_up_all(&self, device: &Device, job: &Job) {
         let Job { batch, options, hashes } = job;
         let make = || make(&*device.engine, batch, options);
-        let keys = batch.changes().iter().map(Change::key);
+        let keys = batch.changes().map(|change| change.key());
         let keys = hashes.iter().zip(keys).map(|(hash, key)| (*hash, options.sequence, key));
         if self.made_by(device, keys, make).is_some() {
             hashes.iter().for_each(|hash| self.tell(device, options.sequence, *hash));

@@ -161,8 +161,8 @@ impl Group {
         if !self.writes_by_rings() {
             return caught(|| decided.make(&*device.engine, options));
         }
-        let (change, options) = (decided.to_change(), *options);
-        self.call(device, move |engine| Decided::of(&change).make(engine, &options))
+        let (change, options) = (decided.as_change().to_change(), *options);
+        self.call(device, move |engine| Decided::of(change.as_ref()).make(engine, &options))
     }
 
     #[inline]

@@ -150,8 +150,8 @@ impl Intent {
     /// As the engine.
     pub(crate) fn write(&self, engine: &dyn StorageEngine, number: u32) -> Result<()> {
         let mut batch = Batch::new();
-        batch.push(Change::Put { key: key(number), value: self.encode(), expires_at: None });
-        batch.push(Change::Put { key: go_key(number), value: vec![], expires_at: None });
+        batch.put(&key(number), &self.encode());
+        batch.put(&go_key(number), &[]);
         engine.apply(&batch, &durable()).map(|_| ())
     }
 

@@ -21,7 +21,7 @@ use crate::shape::order::Order;
 use crate::shape::position::Devices;
 use crate::stats::counters::Count;
 use coreplane_engine::{
-    Batch, Change, Completion, Error, Record, Result, Ticket, WriteOptions, Written,
+    Batch, ChangeRef, Completion, Error, Record, Result, Ticket, WriteOptions, Written,
 };
 use coreplane_pmem::spin::Backoff;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 /// A change, and what there was before.
 struct Step<'b> {
-    change: &'b Change,
+    change: ChangeRef<'b>,
     hash: u64,
     old: Old,
 }
@@ -89,9 +89,9 @@ impl Writes {
     }
 
     fn apply_in_turn(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
-        let mut changes: BTreeMap<&[u8], &Change> = BTreeMap::new();
+        let mut changes: BTreeMap<&[u8], ChangeRef<'_>> = BTreeMap::new();
         // Of several of one key the last counts.
-        changes.extend(batch.changes().iter().map(|change| (change.key(), change)));
+        changes.extend(batch.changes().map(|change| (change.key(), change)));
         let _turns = self.turns_to_write(&changes);
         let given = options.sequence;
         self.failover.make_way_for(given)?;
@@ -140,14 +140,14 @@ impl Writes {
         self.write_shares_ahead(shares, sequence);
         self.keyspace.counters.add(Count::Batches, 1);
         for step in shares.iter().flat_map(|share| &share.steps) {
-            let is_put = matches!(step.change, Change::Put { .. });
+            let is_put = step.change.value().is_some();
             self.keyspace.counters.add(if is_put { Count::Puts } else { Count::Deletes }, 1);
             self.keyspace.in_flight.keep_tombstones(u64::from(!is_put));
         }
     }
 
     /// The key locks of all keys, none of which is in a slot that changes hands just now.
-    fn turns_to_write(&self, changes: &BTreeMap<&[u8], &Change>) -> Vec<KeyLock<'_>> {
+    fn turns_to_write(&self, changes: &BTreeMap<&[u8], ChangeRef<'_>>) -> Vec<KeyLock<'_>> {
         let mut backoff = Backoff::new();
         loop {
             let turns = self.keyspace.lock_keys(changes.keys().map(|key| hash_of(key)));
@@ -176,7 +176,7 @@ impl Writes {
         for change in batch.changes() {
             self.keyspace.check_key(change.key())?;
             let max = self.keyspace.limits.value_len_max;
-            if let Change::Put { value, .. } = change
+            if let Some(value) = change.value()
                 && value.len() > max
             {
                 return Err(Error::ValueTooLong { len: value.len(), max });
@@ -189,7 +189,7 @@ impl Writes {
     /// is left out, unless a sequence is given; then what is older than what is there.
     fn shares<'b>(
         &'b self,
-        changes: &BTreeMap<&[u8], &'b Change>,
+        changes: &BTreeMap<&[u8], ChangeRef<'b>>,
         given: Option<u64>,
     ) -> Result<Vec<Share<'b>>> {
         let mut by_group: BTreeMap<u16, Vec<Step<'b>>> = BTreeMap::new();
@@ -206,18 +206,18 @@ impl Writes {
                     self.keyspace.is_outdated(self.keyspace.group_of(hash), key, given)?
                 }
                 Some(given) => newest >= Some(given),
-                None => old.is_none() && matches!(change, Change::Delete { .. }),
+                None => old.is_none() && change.value().is_none(),
             };
             if is_idle {
                 continue;
             }
-            let step = Step { change, hash, old };
+            let step = Step { change: *change, hash, old };
             by_group.entry(self.keyspace.group_of(hash).number).or_default().push(step);
         }
         let share = |(number, steps): (u16, Vec<Step<'b>>)| {
             let mut batch = Batch::new();
             for step in &steps {
-                batch.push(step.change.clone());
+                batch.push(step.change);
             }
             let group = &self.keyspace.groups[usize::from(number)];
             Share { group, steps, batch: Arc::new(batch), order: None, made: 0, then: None }
@@ -264,8 +264,8 @@ impl Writes {
                 let change = &counting[usize::from(share.group.number)];
                 for step in &share.steps {
                     match (step.change, &step.old) {
-                        (Change::Put { .. }, None) => drop(change.insert(step.hash)),
-                        (Change::Delete { .. }, Some(_)) => change.remove(step.hash),
+                        (ChangeRef::Put { .. }, None) => drop(change.insert(step.hash)),
+                        (ChangeRef::Delete { .. }, Some(_)) => change.remove(step.hash),
                         _ => {}
                     }
                 }
@@ -376,7 +376,8 @@ impl Writes {
         let group = shares[0].group;
         let number = self.failover.intents.take().map_err(|error| (group.number, None, error))?;
         let steps = shares.iter().flat_map(|share| &share.steps);
-        let plan = |step: &Step<'_>| Planned { change: step.change.clone(), old: step.old.clone() };
+        let plan =
+            |step: &Step<'_>| Planned { change: step.change.to_change(), old: step.old.clone() };
         let intent = Intent { made, undone, steps: steps.map(plan).collect() };
         for device in share_members(&shares[0]) {
             if let Err(error) = intent.write(&*device.engine, number) {

@@ -96,7 +96,7 @@ fn make_intent(
         let mut steps = intent.steps.iter().filter(is_own);
         let made = steps.try_for_each(|Step { change, old }| {
             let before = old.as_ref().map(|(value, at)| (value.as_slice(), *at));
-            let decided = Decided::of(change);
+            let decided = Decided::of(change.as_ref());
             let put = if is_made { decided.put } else { before };
             Decided { put, ..decided }.make(&*device.engine, &options)
         });

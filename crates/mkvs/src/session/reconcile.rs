@@ -298,7 +298,7 @@ impl<'f> Members<'f> {
                 continue;
             }
             // What is not there need not be deleted: a full device has no space for more marks.
-            match Decided::of(change).restore_told(&*device.engine, &options, true) {
+            match Decided::of(change.as_ref()).restore_told(&*device.engine, &options, true) {
                 Err(error) if !is_failure(&error) => self.full.push(**position),
                 Ok(Some(Outcome::NotNewer(theirs, _))) if theirs == sequence => {
                     had.push(**position)

@@ -1,9 +1,7 @@
 //! What is done to a device while it is in use: it is pulled out, stalls, falls behind, is full, or
 //! forgets what it was told.
 
-use coreplane_engine::{
-    Batch, Brief, Change, Error, Outcome, Result, StorageEngine, Ticket, Written,
-};
+use coreplane_engine::{Batch, Brief, Error, Outcome, Result, StorageEngine, Ticket, Written};
 use coreplane_mkvs::interceptor::{Call, Interceptor};
 use coreplane_pmem::spin::{self, Backoff};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -182,8 +180,7 @@ impl Gate {
         let takes_space = match call {
             Call::Put(options) | Call::Change(options) => !options.is_vital,
             Call::Apply(batch, options) => {
-                let is_put = |change: &Change| matches!(change, Change::Put { .. });
-                !options.is_vital && batch.changes().iter().any(is_put)
+                !options.is_vital && batch.changes().any(|change| change.value().is_some())
             }
             _ => false,
         };
@@ -273,7 +270,7 @@ impl Interceptor for Gate {
     }
 
     fn forgets(&self, batch: &Batch) -> bool {
-        let is_intent = |change: &Change| change.key().starts_with(b"\0coreplane matrix\0intent");
-        is(&self.forgets_intents) && batch.changes().iter().any(is_intent)
+        let is_intent = |key: &[u8]| key.starts_with(b"\0coreplane matrix\0intent");
+        is(&self.forgets_intents) && batch.changes().any(|change| is_intent(change.key()))
     }
 }

@@ -15,7 +15,7 @@ use crate::index::{GroupLock, Slot};
 use crate::log::{Log, Order};
 use crate::put::Standing;
 use crate::store::Store;
-use coreplane_engine::{Batch, Change, Result};
+use coreplane_engine::{Batch, ChangeRef, Result};
 use coreplane_pmem::arch;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
@@ -141,11 +141,10 @@ impl Store {
         sequence: Option<u64>,
         order: Order,
     ) -> Result<Vec<Member<'b>>> {
-        let changes = batch.changes();
-        let mut ranks = Vec::with_capacity(changes.len());
-        for (at, change) in changes.iter().enumerate() {
+        let mut ranks = Vec::with_capacity(batch.len());
+        for (at, change) in batch.changes().enumerate() {
             self.check_key(change.key())?;
-            if let Change::Put { value, .. } = change {
+            if let Some(value) = change.value() {
                 self.check_value(value.len())?;
             }
             let place = self.place(change.key());
@@ -154,15 +153,14 @@ impl Store {
         ranks.sort_unstable();
         let mut members = Vec::with_capacity(ranks.len());
         for (number, rank) in ranks.iter().enumerate() {
-            if let Some(next) = ranks.get(number + AHEAD) {
-                arch::prefetch(&changes[next.at as usize]);
-            }
-            let change = &changes[rank.at as usize];
+            let Some(change) = batch.get(rank.at as usize) else { continue };
             let mut later = ranks[number + 1..]
                 .iter()
                 .take_while(|later| (later.group, later.y) == (rank.group, rank.y));
             let is_last = mutant!("scmkv.batch.last")
-                || !later.any(|later| changes[later.at as usize].key() == change.key());
+                || !later.any(|later| {
+                    batch.get(later.at as usize).is_some_and(|later| later.key() == change.key())
+                });
             if is_last {
                 members.push(self.member(log, change, rank.place(), (sequence, order))?);
             }
@@ -173,7 +171,7 @@ impl Store {
     fn member<'b>(
         &'b self,
         log: &mut Log,
-        change: &'b Change,
+        change: ChangeRef<'b>,
         place: Place,
         (sequence, order): (Option<u64>, Order),
     ) -> Result<Member<'b>> {
@@ -181,15 +179,15 @@ impl Store {
         let mut header = Header { batched: true, sequence, ..Header::put(0) };
         let (mut value, mut fragments): (&[u8], _) = (&[], None);
         match change {
-            Change::Put { value: given, expires_at, .. } => {
-                header.expires_at = *expires_at;
+            ChangeRef::Put { value: given, expires_at, .. } => {
+                header.expires_at = expires_at;
                 header.large = given.len() > self.geometry.inline_max();
                 value = given;
                 if header.large {
                     fragments = Some(Box::new(self.write_fragments(log, key, given, order)?));
                 }
             }
-            Change::Delete { .. } => header.kind = Kind::Delete,
+            ChangeRef::Delete { .. } => header.kind = Kind::Delete,
         }
         let mut member = Member {
             key,

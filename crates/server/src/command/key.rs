@@ -2,7 +2,7 @@
 
 use super::connection::check_database;
 use super::{Answer, Call, Failure, NO_SUCH_KEY, SYNTAX, is};
-use coreplane_engine::{Batch, Change};
+use coreplane_engine::Batch;
 
 /// `EXISTS key [key ...]`, `TOUCH key [key ...]`: a key named twice counts twice
 pub(super) fn exists(call: &mut Call<'_, '_>) -> Answer {
@@ -112,11 +112,7 @@ fn transfer(call: &mut Call<'_, '_>, moves: bool) -> Result<Option<Batch>, Failu
     let (from, to) = (call.word(1), call.word(2));
     let mut batch = Batch::new();
     let is_there = call.store.read(from, &mut |record| {
-        batch.push(Change::Put {
-            key: to.to_vec(),
-            value: record.value.to_vec(),
-            expires_at: record.expires_at,
-        });
+        batch.put_until(to, &record.value.to_vec(), record.expires_at);
     })?;
     if moves && from != to {
         batch.delete(from);

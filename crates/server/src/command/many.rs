@@ -1,7 +1,7 @@
 //! Several strings at once.
 
 use super::{Answer, Call};
-use coreplane_engine::{Batch, Change};
+use coreplane_engine::Batch;
 
 /// `MGET key [key ...]`
 pub(super) fn get(call: &mut Call<'_, '_>) -> Answer {
@@ -58,10 +58,11 @@ fn pairs(call: &Call<'_, '_>) -> Result<Batch, super::Failure> {
     if call.words.len().is_multiple_of(2) {
         return Err(call.wrong_arity());
     }
-    let mut batch = Batch::new();
+    let bytes = call.words.from(1).map(<[u8]>::len).sum();
+    let mut batch = Batch::with_capacity(call.words.len() / 2, bytes);
     let mut words = call.words.from(1);
     while let (Some(key), Some(value)) = (words.next(), words.next()) {
-        batch.push(Change::Put { key: key.to_vec(), value: value.to_vec(), expires_at: None });
+        batch.put(key, value);
     }
     Ok(batch)
 }

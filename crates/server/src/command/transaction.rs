@@ -10,7 +10,7 @@ use super::dispatch::fail;
 use super::table::COMMANDS;
 use super::{Answer, Call, Failure, engine_error_text};
 use crate::resp::reply::Reply;
-use crate::session::{Queue, Seen, Session, Watch};
+use crate::session::{Seen, Session, Watch};
 use crate::watch::WatchedAbsences;
 
 /// `MULTI`
@@ -18,7 +18,7 @@ pub(super) fn multi(call: &mut Call<'_, '_>) -> Answer {
     if call.session.queue.is_some() {
         return Err("ERR MULTI calls can not be nested".into());
     }
-    call.session.queue = Some(Queue::default());
+    call.session.queue = Some(std::mem::take(&mut call.session.spare_queue));
     call.session.publish();
     call.reply.ok();
     Ok(())
@@ -115,10 +115,12 @@ pub(super) fn exec(call: &mut Call<'_, '_>) -> Answer {
     }
     let start = call.reply.out.len();
     call.reply.array(queue.len());
-    call.store.begin();
+    call.store.begin(queue.len(), queue.bytes_len());
     for (index, words) in queue.commands() {
         run_queued(call, index, words);
     }
+    // Before the engine needs as much once more.
+    call.session.spare_queue = queue.emptied();
     if let Err(error) = call.store.finish() {
         let text = engine_error_text(&error);
         let failure = format!("EXECABORT Transaction discarded because of: {text}").into();

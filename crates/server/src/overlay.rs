@@ -1,0 +1,201 @@
+//! The changes of a transaction so far.
+//!
+//! They are a [`Batch`] from the beginning, in the order in which they were made, so that a command that
+//! only writes costs one copy of its key and value. Which change of a key is the last is of interest
+//! to those commands alone that read: for the first of them the changes are indexed, by the hashes
+//! of their keys, and from then on as they come. The engine finds out by itself, once for all.
+
+use coreplane_engine::{Batch, ChangeRef, Entry, Record, Ticket, UnixMillis, Value};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+/// The changes of a transaction so far.
+#[derive(Debug, Default)]
+pub(crate) struct Overlay {
+    changes: Batch,
+    index: Index,
+    /// Whatever the engine holds is to be removed.
+    clears: bool,
+}
+
+/// Which change is the last with a hash.
+#[derive(Debug, Default)]
+struct Index {
+    hasher: RandomState,
+    last: HashMap<u64, usize>,
+    /// For each change that is indexed the one before it with the same hash: of the same key, nearly
+    /// always.
+    before: Vec<Option<usize>>,
+}
+
+/// What an overlay knows of a key.
+pub(crate) enum Look<'a> {
+    Present(Record<'a>),
+    Absent,
+    Unchanged,
+}
+
+impl Overlay {
+    /// Without changes, with room for those of so many commands, whose words have so many bytes.
+    pub(crate) fn with_capacity(commands: usize, bytes: usize) -> Self {
+        Self { changes: Batch::with_capacity(commands, bytes), ..Self::default() }
+    }
+
+    /// Writes `key`.
+    #[inline]
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8], expires_at: Option<UnixMillis>) {
+        self.changes.put_until(key, value, expires_at);
+    }
+
+    /// Deletes `key`.
+    pub(crate) fn delete(&mut self, key: &[u8]) {
+        self.changes.delete(key);
+    }
+
+    /// Adds all changes of a batch.
+    pub(crate) fn add(&mut self, batch: &Batch) {
+        for change in batch.changes() {
+            self.changes.push(change);
+        }
+    }
+
+    /// Deletes everything.
+    pub(crate) fn clear(&mut self) {
+        *self = Self { clears: true, ..Self::default() };
+    }
+
+    /// True if whatever the engine holds is to be removed.
+    pub(crate) fn clears(&self) -> bool {
+        self.clears
+    }
+
+    /// True if no key was changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// Indexes the changes that are not yet.
+    fn catch_up(&mut self) {
+        let Index { hasher, last, before } = &mut self.index;
+        while let Some(change) = self.changes.get(before.len()) {
+            before.push(last.insert(hasher.hash_one(change.key()), before.len()));
+        }
+    }
+
+    /// The number of the last change of `key`; all changes are indexed.
+    fn find(&self, key: &[u8]) -> Option<usize> {
+        let Index { hasher, last, before } = &self.index;
+        if before.is_empty() {
+            return None;
+        }
+        let mut at = last.get(&hasher.hash_one(key)).copied();
+        while let Some(number) = at
+            && self.changes.get(number).is_some_and(|change| change.key() != key)
+        {
+            at = before.get(number).copied().flatten();
+        }
+        at
+    }
+
+    /// True if `key` was written or deleted.
+    pub(crate) fn changes(&mut self, key: &[u8]) -> bool {
+        self.catch_up();
+        self.find(key).is_some()
+    }
+
+    /// What is known of `key`.
+    pub(crate) fn look(&mut self, key: &[u8], now: UnixMillis) -> Look<'_> {
+        self.catch_up();
+        match self.find(key).and_then(|at| self.changes.get(at)) {
+            Some(change) => live_record(change, now).map_or(Look::Absent, Look::Present),
+            None if self.clears => Look::Absent,
+            None => Look::Unchanged,
+        }
+    }
+
+    /// The last change of each key.
+    pub(crate) fn last_changes(&mut self) -> Vec<ChangeRef<'_>> {
+        self.catch_up();
+        let changes = self.changes.changes().enumerate();
+        changes.filter(|(at, change)| self.find(change.key()) == Some(*at)).map(|it| it.1).collect()
+    }
+
+    /// Shows the records that will be written.
+    pub(crate) fn live(&mut self, now: UnixMillis, visit: &mut dyn FnMut(Entry<'_>)) {
+        for change in self.last_changes() {
+            if let Some(record) = live_record(change, now) {
+                visit(Entry { key: change.key(), record: Some(record), sequence: 0 });
+            }
+        }
+    }
+
+    /// As a batch of at most `limit` changes, if so few keys were changed.
+    pub(crate) fn into_batch(mut self, limit: usize) -> Batch {
+        if self.changes.len() <= limit {
+            return self.changes;
+        }
+        let mut batch = Batch::new();
+        for change in self.last_changes() {
+            batch.push(change);
+        }
+        batch
+    }
+}
+
+/// The record that a change makes, unless it has expired.
+fn live_record(change: ChangeRef<'_>, now: UnixMillis) -> Option<Record<'_>> {
+    match change {
+        ChangeRef::Put { value, expires_at, .. } if expires_at.is_none_or(|at| at > now) => {
+            let value = Value::Whole(value);
+            Some(Record { value, sequence: 0, expires_at, ticket: Ticket::DURABLE })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(overlay: &mut Overlay, key: &[u8]) -> Option<Option<Vec<u8>>> {
+        match overlay.look(key, UnixMillis(5)) {
+            Look::Present(record) => Some(Some(record.value.to_vec())),
+            Look::Absent => Some(None),
+            Look::Unchanged => None,
+        }
+    }
+
+    #[test]
+    fn the_last_change_of_a_key_counts() {
+        let mut overlay = Overlay::default();
+        assert_eq!(seen(&mut overlay, b"a"), None);
+        overlay.put(b"a", b"1", None);
+        overlay.put(b"b", b"1", Some(UnixMillis(5)));
+        overlay.put(b"a", b"2", Some(UnixMillis(6)));
+        assert_eq!(seen(&mut overlay, b"a"), Some(Some(b"2".to_vec())));
+        assert_eq!(seen(&mut overlay, b"b"), Some(None), "expired");
+        assert_eq!(seen(&mut overlay, b"c"), None);
+        overlay.delete(b"a");
+        overlay.put(b"c", b"3", None);
+        assert_eq!(seen(&mut overlay, b"a"), Some(None));
+        let mut live = Vec::new();
+        overlay.live(UnixMillis(5), &mut |entry| live.push(entry.key.to_vec()));
+        assert_eq!(live, [b"c"]);
+        assert_eq!(overlay.last_changes().len(), 3);
+        overlay.clear();
+        assert!(overlay.is_empty() && overlay.clears());
+        assert_eq!(seen(&mut overlay, b"c"), Some(None));
+    }
+
+    #[test]
+    fn a_batch_longer_than_the_limit_has_the_last_changes_alone() {
+        let mut overlay = Overlay::default();
+        for round in 0..10_u8 {
+            overlay.put(b"a", &[round], None);
+            overlay.put(b"b", &[round], None);
+        }
+        let batch = overlay.into_batch(10);
+        assert_eq!(batch.len(), 2);
+        assert!(batch.changes().all(|change| change.value() == Some(&[9])));
+    }
+}
