@@ -17,7 +17,7 @@ use crate::index::{Slot, Verdict};
 use crate::store::{Store, misled};
 use coreplane_engine::{Error, Found, Horizon, Record, Result, Ticket, Value, Visibility};
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_record::{Kind, View};
+use coreplane_record::{HEADER, Kind, View};
 
 /// Keys that are looked up side by side.
 const LANE: usize = 16;
@@ -54,6 +54,8 @@ impl Store {
     pub(crate) fn prefetch_replaced_at(&self, place: Place) {
         if let Some(slot) = self.index.likely(place) {
             self.space.prefetch(slot.offset());
+            // Where a short key ends, often in the next line.
+            self.space.prefetch(slot.offset() + HEADER as u64 + 16);
         }
     }
 

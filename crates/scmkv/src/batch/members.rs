@@ -244,13 +244,13 @@ impl Store {
         let (mut last, mut taken) = (None, 0);
         let mut full = Full::new();
         members.iter().take(AHEAD).for_each(|it| self.index.prefetch_to_write(it.place));
-        members.iter().take(NEAR).for_each(|it| self.prefetch_replaced_at(it.place));
+        members.iter().take(NEAR).for_each(|it| self.prefetch_to_look(it));
         for number in 0..members.len() {
             if let Some(next) = members.get(number + AHEAD) {
                 self.index.prefetch_to_write(next.place);
             }
             if let Some(next) = members.get(number + NEAR) {
-                self.prefetch_replaced_at(next.place);
+                self.prefetch_to_look(next);
             }
             let member = &mut members[number];
             let (leaf, group) = (self.index.leaf(member.place), self.index.group_of(member.place));
@@ -273,6 +273,13 @@ impl Store {
             member.lock = held.len() as u32 - 1;
         }
         Ok(Some(if full.is_empty() { Stood::Ready(held) } else { Stood::Full(full) }))
+    }
+
+    /// Asks for the key and for what its slot points at, whose keys will be compared.
+    #[inline]
+    fn prefetch_to_look(&self, member: &Member<'_>) {
+        member.key.first().into_iter().for_each(arch::prefetch);
+        self.prefetch_replaced_at(member.place);
     }
 
     /// Looks where a member's slot is or will be, and draws its version; false if its group is full.
