@@ -14,6 +14,7 @@ pub(super) fn len_counts_records(factory: Factory<'_>) {
         put(engine, &key(number as usize), b"1");
         put(engine, &key(number as usize), b"2");
         assert_eq!(engine.len().unwrap(), number + 1, "len after {} keys", number + 1);
+        assert_eq!(engine.try_len().unwrap(), Some(number + 1), "of a store that is new");
     }
     assert!(!engine.is_empty().unwrap());
     let _outcome = engine.insert(&key(0), b"3", &WAIT).unwrap();

@@ -43,6 +43,7 @@ use coreplane_engine::{DurableListener, Error, Horizon, Limits, Result, UnixMill
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use state::State;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The bounds of a [`ModelEngine`], unless others are asked for.
 pub const LIMITS: Limits = Limits {
@@ -66,6 +67,8 @@ pub struct ModelEngine {
     listeners: Mutex<Vec<DurableListener>>,
     clock: Clock,
     limits: Limits,
+    /// `try_len` says that the records are not counted yet.
+    is_counting: AtomicBool,
 }
 
 impl std::fmt::Debug for ModelEngine {
@@ -127,6 +130,7 @@ impl ModelEngine {
             listeners: Mutex::new(Vec::new()),
             clock,
             limits,
+            is_counting: AtomicBool::new(false),
         }
     }
 
@@ -138,6 +142,11 @@ impl ModelEngine {
         drop(state);
         self.announce(grew);
         grew
+    }
+
+    /// Whether the records are not counted yet, for who cannot wait: as after an open.
+    pub fn set_counting(&self, is_counting: bool) {
+        self.is_counting.store(is_counting, Ordering::Release);
     }
 
     /// True if something has been written that is not durable yet.

@@ -283,6 +283,15 @@ pub trait Engine: Send + Sync {
     /// As the trait's.
     fn len(&self) -> Result<u64>;
 
+    /// As [`Engine::len`], for who cannot wait: none if the records of a store that was opened are
+    /// not all counted yet. A call counts some of them, so that who asks again gets an answer.
+    ///
+    /// # Errors
+    /// As the trait's.
+    fn try_len(&self) -> Result<Option<u64>> {
+        self.len().map(Some)
+    }
+
     /// True if there is no record.
     ///
     /// # Errors

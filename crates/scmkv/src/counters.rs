@@ -1,5 +1,6 @@
 //! What the engine counts.
 
+use crate::index::Pass;
 use crate::store::Store;
 use coreplane_engine::Stats;
 use coreplane_pmem::stripes::Stripes;
@@ -82,7 +83,8 @@ impl Store {
         stats.expired = count(Count::Expired);
         stats.more = vec![
             ("index_splits", count(Count::Splits)),
-            ("records_are_counted", u64::from(self.census_done.load(Ordering::Acquire))),
+            ("records_are_counted", u64::from(self.index.pass() > Pass::Records)),
+            ("bytes_are_counted", u64::from(self.census_done.load(Ordering::Acquire))),
             ("background_failures", count(Count::BackgroundFailures)),
             ("scrubbed_pages", count(Count::ScrubbedPages)),
             ("damaged_pages", count(Count::DamagedPages)),

@@ -360,6 +360,10 @@ impl Engine for Scmkv {
         self.store.len()
     }
 
+    fn try_len(&self) -> Result<Option<u64>> {
+        self.store.try_len()
+    }
+
     fn clear(&self) -> Result<()> {
         self.store.clear()
     }

@@ -5,7 +5,7 @@ use crate::batch::Gate;
 use crate::checkpoint::{Checkpoints, Found, Loaded, Source};
 use crate::clean::Cleaner;
 use crate::clock::Clock;
-use crate::counters::{Count, Counters};
+use crate::counters::Counters;
 use crate::durable::Early;
 use crate::geometry::Geometry;
 use crate::index::{Index, OFFSET_MAX, VERSION_STEP};
@@ -233,6 +233,7 @@ impl Store {
             root_change: Mutex::new(()),
             unflushed: AtomicBool::new(root.has(Root::UNFLUSHED)),
             lax: AtomicBool::new(root.has(Root::LAX)),
+            counting: Mutex::default(),
             census_done: AtomicBool::new(counted),
             quarantine: Quarantine::default(),
             is_index_doubted: AtomicBool::new(false),
@@ -259,11 +260,11 @@ impl Store {
             self.flush_logs()?;
         }
         self.checkpoint_at_close()?;
+        let records = self.len()?;
         // One that is being taken for a caller ends soon, and is the last.
         drop(spin::lock(&self.checkpoints.current));
         let _changing = spin::lock(&self.root_change);
         let root = self.root();
-        let records = self.counters.get(Count::Records).max(0) as u64;
         let flags = root.flags & !Root::UNCLEAN | Root::CLEAN;
         self.set_root(Root { flags, records, ..root })
     }

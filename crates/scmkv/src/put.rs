@@ -420,7 +420,7 @@ impl Store {
         if let Some(old) = old {
             self.drop_live(held, old);
         }
-        if held.is_counted() {
+        if held.has_counted_records() {
             let before = old_slot.is_used() && !old_slot.is_tombstone();
             let after = new.kind == Kind::Put;
             match (before, after) {

@@ -217,8 +217,11 @@ impl Store {
             if let Some(hit) = hit.filter(|hit| hit.at != at) {
                 held.remove(hit.at)?;
             }
-            self.add_live(offset, i64::from(view.len()));
-            if view.header.kind == Kind::Put && hit.is_none_or(|hit| hit.slot.is_tombstone()) {
+            if held.is_counted() {
+                self.add_live(offset, i64::from(view.len()));
+            }
+            let is_new = hit.is_none_or(|hit| hit.slot.is_tombstone());
+            if view.header.kind == Kind::Put && is_new && held.has_counted_records() {
                 self.counters.add(Count::Records, 1);
             }
             self.counters.add(Count::RepairedSlots, 1);
@@ -261,7 +264,7 @@ impl Store {
                     Fit::Marks(slot) => held.publish_and_flush(found.at, slot)?,
                     Fit::None if self.was_hit(&guard, &held, group, found.slot)? => {
                         held.remove(found.at)?;
-                        if !found.slot.is_tombstone() {
+                        if !found.slot.is_tombstone() && held.has_counted_records() {
                             self.counters.add(Count::Records, -1);
                         }
                     }

@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::durable::Early;
 use crate::geometry::Geometry;
-use crate::index::{Index, Slot};
+use crate::index::{Index, Position, Slot};
 use crate::log::Log;
 use crate::page::Pages;
 use crate::quarantine::Quarantine;
@@ -62,6 +62,9 @@ pub(crate) struct Store {
     pub(crate) unflushed: AtomicBool,
     /// Set, durably, once a write was made whose loss a crash may leave to the index.
     pub(crate) lax: AtomicBool,
+    /// Up to where the groups' records are counted.
+    pub(crate) counting: Mutex<Position>,
+    /// All is counted, and all slots were seen.
     pub(crate) census_done: AtomicBool,
     pub(crate) quarantine: Quarantine,
     /// A slot or a record was met that does not fit ([`reindex`](crate::reindex)).

@@ -237,13 +237,4 @@ impl Store {
         });
         matches!(found, Ok(Some(_)))
     }
-
-    /// The records counted, once the census is done.
-    pub(crate) fn len(&self) -> Result<u64> {
-        self.see_all_staged()?;
-        if !self.census_done.load(Ordering::Acquire) {
-            self.take_census()?;
-        }
-        Ok(self.counters.get(crate::counters::Count::Records).max(0) as u64)
-    }
 }

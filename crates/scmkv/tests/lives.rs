@@ -180,7 +180,17 @@ impl Biography {
             self.read(store, number)?;
         }
         let report = store.verify(&mut |_| {}).map_err(|error| error.to_string())?;
-        report.is_sound().then_some(()).ok_or_else(|| format!("{:?}", report.damages))
+        if !report.is_sound() {
+            return Err(format!("{:?}", report.damages));
+        }
+        // Counted by slices or at once, and by writers since; held against what can be read.
+        let counted = match self.serial % 2 {
+            0 => store.try_len().map(|len| len.unwrap_or(report.records)),
+            _ => store.len(),
+        };
+        let counted = counted.map_err(|error| error.to_string())?;
+        let told = || format!("{counted} records are counted of {}", report.records);
+        (counted == report.records).then_some(()).ok_or_else(told)
     }
 
     /// The end of a life: the machine of the next.

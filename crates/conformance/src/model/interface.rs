@@ -11,6 +11,7 @@ use coreplane_engine::{
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// True if a write with these options returns only when it is durable.
 fn waits(options: &WriteOptions) -> bool {
@@ -285,6 +286,10 @@ impl Engine for ModelEngine {
 
     fn len(&self) -> Result<u64> {
         Ok(self.lock().stats.records)
+    }
+
+    fn try_len(&self) -> Result<Option<u64>> {
+        if self.is_counting.load(Ordering::Acquire) { Ok(None) } else { self.len().map(Some) }
     }
 
     fn clear(&self) -> Result<()> {

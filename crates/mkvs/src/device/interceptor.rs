@@ -211,6 +211,10 @@ impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
         self.call(Call::Care, |engine| engine.len())
     }
 
+    fn try_len(&self) -> Result<Option<u64>> {
+        self.call(Call::Care, |engine| engine.try_len())
+    }
+
     fn clear(&self) -> Result<()> {
         self.call(Call::Delete, |engine| engine.clear())
     }

@@ -205,6 +205,17 @@ impl Keyspace {
         Ok(len)
     }
 
+    /// As [`Self::len`]; none while a device that is asked has not counted its records.
+    pub(crate) fn try_len(&self) -> Result<Option<u64>> {
+        for group in self.groups.iter() {
+            let len = group.ask(|device| group.look_on(device, |engine| engine.try_len()))?;
+            if len.is_none() {
+                return Ok(None);
+            }
+        }
+        self.len().map(Some)
+    }
+
     /// The records that a group shows, one by one: while slots move it has others too.
     fn count_shown(&self, group: u16, engine: &dyn coreplane_engine::Engine) -> Result<u64> {
         let _still = self.moves.read_recursive();

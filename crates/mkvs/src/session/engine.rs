@@ -89,6 +89,10 @@ impl Engine for Matrix {
         self.keyspace.len()
     }
 
+    fn try_len(&self) -> Result<Option<u64>> {
+        self.keyspace.try_len()
+    }
+
     fn clear(&self) -> Result<()> {
         self.remove_all()
     }

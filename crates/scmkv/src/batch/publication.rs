@@ -55,9 +55,11 @@ impl Store {
             deletes += i64::from(is_delete);
             puts += i64::from(!is_delete);
             user_bytes += member.user_len() as i64;
-            if lock.is_counted() {
+            if lock.has_counted_records() {
                 let was_there = member.slot.is_used() && !member.slot.is_tombstone();
                 records += i64::from(!is_delete) - i64::from(was_there);
+            }
+            if lock.is_counted() {
                 self.drop_replaced(guard, lock, member);
             }
         }

@@ -16,6 +16,7 @@
 
 use super::directory::{DEPTH_MAX, Directory, Leaf, prefix};
 use super::lock::Lock;
+use super::pass::Passes;
 use super::{GroupLock, Index, Slot};
 use crate::geometry::{Geometry, SLOTS};
 use crate::hash::{home_of, window, window_start};
@@ -147,10 +148,11 @@ impl Index {
         let page = u64::from(shape.page_size);
         let segments = space.reserved() / page * shape.segments_per_page();
         let locks = segments.min(1 << 22) as usize * shape.groups as usize;
-        let initial = if counted { Lock::counted } else { Lock::uncounted };
+        let initial = if counted { Lock::unmarked } else { Lock::marked };
         Self {
             space,
             in_pool,
+            passes: Passes::new(counted),
             shape,
             windows: std::array::from_fn(|depth| window_start(depth as u32, shape.depth) as u8),
             directory: Directory::new(depth),

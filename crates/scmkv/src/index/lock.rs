@@ -1,10 +1,10 @@
 //! The lock of a group, which also hands out versions.
 //!
 //! ```text
-//!   63                              2      1        0
-//!   ┌────────────────────────────────┬───────────┬────────┐
-//!   │ version last given out         │ uncounted │ locked │
-//!   └────────────────────────────────┴───────────┴────────┘
+//!   63                              2    1       0
+//!   ┌────────────────────────────────┬────────┬────────┐
+//!   │ version last given out         │ marked │ locked │
+//!   └────────────────────────────────┴────────┴────────┘
 //! ```
 //!
 //! A writer holds the lock of its key's group anyway, so that the next version costs nothing and
@@ -14,12 +14,13 @@
 //!
 //! The word lives in DRAM: nothing of it survives, and a crash leaves nothing locked.
 //!
-//! *Uncounted*: after a crash the live records are counted in the background, group by group
+//! *Marked*: when a store was opened what lives is counted in the background, group by group
 //! ([`census`](crate::census)); a writer adjusts the counters only for groups that were counted.
+//! What a mark says of that depends on the [`pass`](super::pass).
 
 use super::group::Probe;
 use super::kernel::{self, LOCKED};
-use super::{Index, Leaf, Slot};
+use super::{Index, Leaf, Pass, Slot};
 use crate::hash::Place;
 use coreplane_engine::Result;
 use coreplane_pmem::LINE;
@@ -29,7 +30,7 @@ use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const UNCOUNTED: u64 = 2;
+const MARKED: u64 = 2;
 const VERSION_SHIFT: u32 = 2;
 
 /// The base is raised in steps of this.
@@ -45,12 +46,12 @@ impl Lock {
         self.0.load(Ordering::Acquire) & LOCKED != 0
     }
 
-    pub(super) fn counted() -> Self {
+    pub(super) fn unmarked() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    pub(super) fn uncounted() -> Self {
-        Self(AtomicU64::new(UNCOUNTED))
+    pub(super) fn marked() -> Self {
+        Self(AtomicU64::new(MARKED))
     }
 }
 
@@ -160,14 +161,30 @@ impl<'a> GroupLock<'a> {
         self.leaf
     }
 
-    /// True if the live records of this group are among the counted ones.
-    pub(crate) fn is_counted(&self) -> bool {
-        self.word & UNCOUNTED == 0
+    /// True if the records of this group are among the counted ones.
+    #[inline]
+    pub(crate) fn has_counted_records(&self) -> bool {
+        self.index.pass() > Pass::Records || self.word & MARKED == 0
     }
 
-    /// From now on writers adjust the counters for this group.
+    /// True if what lives of this group is counted, in bytes too.
+    #[inline]
+    pub(crate) fn is_counted(&self) -> bool {
+        match self.index.pass() {
+            Pass::Records => false,
+            Pass::Bytes => self.word & MARKED != 0,
+            Pass::Done => true,
+        }
+    }
+
+    /// From now on writers count the records of this group.
+    pub(crate) fn set_records_counted(&mut self) {
+        self.word &= !MARKED;
+    }
+
+    /// From now on writers adjust all counters for this group, whose records are counted.
     pub(crate) fn set_counted(&mut self) {
-        self.word &= !UNCOUNTED;
+        self.word |= MARKED;
     }
 
     /// The version that this group has given out last; 0 if it has given out none since the store was
@@ -181,14 +198,14 @@ impl<'a> GroupLock<'a> {
     #[inline]
     pub(crate) fn next_version(&mut self, base: u64) -> u64 {
         let version = (self.word >> VERSION_SHIFT).max(base) + 1;
-        self.word = version << VERSION_SHIFT | self.word & UNCOUNTED;
+        self.word = version << VERSION_SHIFT | self.word & MARKED;
         version
     }
 
     /// Versions given out from now on are greater than `version`.
     pub(crate) fn raise_version(&mut self, version: u64) {
         let version = (self.word >> VERSION_SHIFT).max(version);
-        self.word = version << VERSION_SHIFT | self.word & UNCOUNTED;
+        self.word = version << VERSION_SHIFT | self.word & MARKED;
     }
 
     /// Probes for the key of `place`, which is of this group. `is_mine` tells whose a slot is.

@@ -24,6 +24,7 @@ mod group;
 mod grow;
 pub(crate) mod kernel;
 mod lock;
+mod pass;
 mod slot;
 mod sweep;
 mod transfer;
@@ -32,6 +33,7 @@ pub(crate) use directory::Leaf;
 pub(crate) use group::{Probe, Verdict};
 pub(crate) use grow::SegmentHeader;
 pub(crate) use lock::{GroupLock, SuspendedLock, VERSION_STEP};
+pub(crate) use pass::Pass;
 pub(crate) use slot::{OFFSET_MAX, Slot};
 pub(crate) use sweep::{Position, SlotRef};
 
@@ -46,6 +48,7 @@ use grow::Growth;
 use kernel::Seen;
 use lock::{Lock, Waiting};
 use parking_lot::Mutex;
+use pass::Passes;
 use std::sync::Arc;
 
 /// The index of a store.
@@ -55,6 +58,8 @@ pub(crate) struct Index {
     space: Arc<Space>,
     /// True if it is the pool's.
     in_pool: bool,
+    /// What has been counted.
+    passes: Passes,
     shape: Geometry,
     /// Where the window of hash bits starts in segments of each depth.
     windows: [u8; DEPTH_MAX as usize + 2],

@@ -24,6 +24,7 @@ const ONE_CUT: Suite = Suite::of(PACKAGE, "one_cut", &[]);
 const BATCHES: Suite = Suite::of(PACKAGE, "batches", &[]);
 const CLEANER: Suite = Suite::of(PACKAGE, Suite::UNIT, &["clean::"]);
 const CHANGES: Suite = Suite::of(PACKAGE, "changes", &[]);
+const COUNT: Suite = Suite::of(PACKAGE, "count", &[]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("scmkv.log.flush", "a record is not flushed before its fence", IN_POOL).quick(),
@@ -60,6 +61,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a page counts as sealed before its slots are durable",
         IN_POOL,
     ),
+    Mutant::new("scmkv.census.again", "a group that was split is counted twice", COUNT),
+    Mutant::new("scmkv.census.uncounted", "writers leave a group alone that was counted", COUNT),
     Mutant::new("scmkv.recover.half_batch", "a batched record counts by itself", IN_DRAM).quick(),
     Mutant::new("scmkv.recover.checksum", "a recovery looks at no checksum", IN_DRAM).quick(),
     Mutant::new("scmkv.recover.older", "the last record that is read wins", IN_DRAM),
