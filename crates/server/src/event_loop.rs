@@ -311,10 +311,14 @@ impl EventLoop {
             let rest = &data[consumed..];
             match connection.parser.step(rest, bounds) {
                 Ok(Step::Command(len)) => {
-                    consumed += len;
                     let words = connection.parser.words(rest);
                     let out = connection.output.buffer();
                     connection.rests |= command::run(&mut turn, session, words, out);
+                    if session.is_postponed {
+                        connection.is_stalled = true;
+                        break;
+                    }
+                    consumed += len;
                     if session.is_closing || session.is_dropped {
                         consumed = data.len();
                         break;

@@ -107,6 +107,8 @@ pub(crate) struct Session {
     pub is_closing: bool,
     /// Drop it without an answer.
     pub is_dropped: bool,
+    /// The command that came last was not run: it will be in a later turn.
+    pub is_postponed: bool,
     pub info: Arc<ClientInfo>,
 }
 
@@ -122,6 +124,7 @@ impl Session {
             answers: Answers::default(),
             is_closing: false,
             is_dropped: false,
+            is_postponed: false,
             info,
         }
     }

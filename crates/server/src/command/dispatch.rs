@@ -1,7 +1,7 @@
 //! From the words of a command to its answer.
 
 use super::table::{
-    ALONE, ALONE_IF_MANY, AT_ONCE, COMMANDS, Command, NO_AUTH, NO_MULTI, find, number,
+    ALONE, ALONE_IF_MANY, AT_ONCE, COMMANDS, COUNTED, Command, NO_AUTH, NO_MULTI, find, number,
 };
 use super::{Answer, Call, Failure, quoted, unknown_subcommand, wrong_arity};
 use crate::counters::LoopCounters;
@@ -25,7 +25,8 @@ pub(crate) struct Turn<'a> {
 }
 
 /// Runs the command of these words; the answer is appended to `out`. True if it rests on
-/// something that is not durable yet.
+/// something that is not durable yet. One that needs the number of records is postponed until they
+/// are counted, unless it is part of a transaction: what others ask for goes on meanwhile.
 pub(crate) fn run(
     turn: &mut Turn<'_>,
     session: &mut Session,
@@ -33,6 +34,14 @@ pub(crate) fn run(
     out: &mut Vec<u8>,
 ) -> bool {
     let start = out.len();
+    let place = resolve(words, session);
+    session.is_postponed = session.queue.is_none()
+        && place.as_ref().is_ok_and(|(_, command)| command.has(COUNTED))
+        // An error is left to the command.
+        && matches!(turn.host.engine.try_len(), Ok(None));
+    if session.is_postponed {
+        return false;
+    }
     turn.counters.commands.add(1);
     let mut store = Store::new(
         &*turn.host.engine,
@@ -41,7 +50,6 @@ pub(crate) fn run(
         turn.host.config.withholds(),
         turn.now,
     );
-    let place = resolve(words, session);
     let answer = match place {
         Ok((index, command)) => {
             turn.counters.calls[index].add(1);

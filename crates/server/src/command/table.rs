@@ -63,6 +63,8 @@ pub(crate) const ALONE: u16 = 8;
 pub(crate) const ALONE_IF_MANY: u16 = 16;
 /// Writes.
 pub(crate) const WRITE: u16 = 32;
+/// Needs the number of records: its connection waits until they are counted.
+pub(crate) const COUNTED: u16 = 64;
 
 const NONE: Keys = keys(0, 0, 0);
 const ONE: Keys = keys(1, 1, 1);
@@ -143,7 +145,7 @@ const ROWS: [Command; 74] = [
     whole("command", -1, commands::all, COMMAND),
     whole("config", -2, config::part_missing, CONFIG),
     row("copy", -3, WRITE | ALONE, TWO, key::copy),
-    row("dbsize", 1, 0, NONE, keyspace::count),
+    row("dbsize", 1, COUNTED, NONE, keyspace::count),
     row("debug", -2, ALONE, NONE, server::debug),
     row("decr", 2, WRITE, ONE, counter::decrement),
     row("decrby", 3, WRITE, ONE, counter::decrement_by),

@@ -1,0 +1,62 @@
+//! `DBSIZE` while the records of a store that was opened are still being counted.
+
+mod wire;
+
+use coreplane_conformance::model::ModelEngine;
+use coreplane_server::Config;
+use std::sync::Arc;
+use wire::{Running, config, shown};
+
+/// A server with one event loop, over a store that counts.
+fn start() -> (Arc<ModelEngine>, Running) {
+    let engine = Arc::new(ModelEngine::new());
+    engine.set_counting(true);
+    let server = Running::start(Config { threads: 1, ..config() }, engine.clone());
+    (engine, server)
+}
+
+#[test]
+fn who_asks_for_the_number_waits_for_it_and_holds_up_nobody_else() {
+    let (engine, server) = start();
+    let mut asker = server.connect();
+    assert_eq!(asker.say("SET a 1"), "+OK\\r\\n");
+    asker.send(b"DBSIZE\r\nGET a\r\n");
+    // On the same event loop.
+    let mut other = server.connect();
+    for _ in 0..3 {
+        assert_eq!(other.say("SET b 2"), "+OK\\r\\n");
+        assert_eq!(other.say("GET a"), "$1\\r\\n1\\r\\n");
+    }
+    asker.send(b"GET b\r\n");
+    assert_eq!(other.say("PING"), "+PONG\\r\\n");
+    engine.set_counting(false);
+    // In their order, and what was written meanwhile is among them.
+    assert_eq!(shown(&asker.reply()), ":2\\r\\n");
+    assert_eq!(shown(&asker.reply()), "$1\\r\\n1\\r\\n");
+    assert_eq!(shown(&asker.reply()), "$1\\r\\n2\\r\\n");
+    let statistics = asker.say("INFO commandstats");
+    assert!(statistics.contains("cmdstat_dbsize:calls=1,"), "{statistics}");
+}
+
+#[test]
+fn a_transaction_gets_the_number_at_once() {
+    let (_engine, server) = start();
+    let mut wire = server.connect();
+    assert_eq!(wire.say("SET a 1"), "+OK\\r\\n");
+    assert_eq!(wire.say("MULTI"), "+OK\\r\\n");
+    assert_eq!(wire.say("DBSIZE"), "+QUEUED\\r\\n");
+    wire.send(b"EXEC\r\n");
+    assert_eq!(shown(&wire.reply()), "*1\\r\\n:1\\r\\n");
+}
+
+#[test]
+fn a_server_ends_although_somebody_waits_for_the_number() {
+    let (_engine, server) = start();
+    let mut asker = server.connect();
+    asker.send(b"DBSIZE\r\n");
+    let mut other = server.connect();
+    assert_eq!(other.say("PING"), "+PONG\\r\\n");
+    other.send(b"SHUTDOWN NOSAVE\r\n");
+    assert!(other.is_closed() && asker.is_closed());
+    server.wait().expect("a good end");
+}
