@@ -11,8 +11,8 @@
 //!    Several callers may take [slices](SLICE) of it by turns. Who only wants the number of records
 //!    waits for this pass, and who must not wait at all asks again ([`Store::try_len`]).
 //! 2. *Bytes*: what each slot points at, which takes a hundred times as long. This pass sees which
-//!    slots have lost their record ([`quarantine`](crate::quarantine)). Nothing is cleaned before it
-//!    is done.
+//!    slots have lost their record ([`quarantine`](crate::quarantine)). No more than a writer needs
+//!    at once is cleaned before it is done ([`appraisal`](crate::appraisal)).
 //!
 //! Why the number of records is not kept durably, beside each page that is sealed, with what the
 //! open pages add to it: a record does not say whether its key was there before, and where it

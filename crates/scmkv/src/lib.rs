@@ -18,7 +18,7 @@
 //! - `index`, `hash`: where a key's record is
 //! - `get`, `put`, `batch`: the operations
 //! - `fragments`: large values
-//! - `clean`, `victim`, `reserve`: giving space back, and who may take it
+//! - `clean`, `victim`, `appraisal`, `reserve`: giving space back, and who may take it
 //! - `checkpoint`: a copy of the index that is in DRAM
 //! - `recover`, `census`, `verify`: after a crash
 //! - `quarantine`: pages that may have lost something
@@ -29,6 +29,7 @@
 //! **The log is the truth.** Everything else can be made from it.
 
 mod ahead;
+mod appraisal;
 mod arena;
 mod background;
 mod batch;

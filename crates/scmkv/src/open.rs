@@ -235,6 +235,7 @@ impl Store {
             lax: AtomicBool::new(root.has(Root::LAX)),
             counting: Mutex::default(),
             census_done: AtomicBool::new(counted),
+            appraisals: Mutex::default(),
             quarantine: Quarantine::default(),
             is_index_doubted: AtomicBool::new(false),
             windows: Windows::new(),

@@ -116,7 +116,7 @@ impl Store {
         Ok(found.is_some())
     }
 
-    fn leads_to(&self, guard: &Guard, slot: Slot, view: &View<'_>) -> bool {
+    pub(crate) fn leads_to(&self, guard: &Guard, slot: Slot, view: &View<'_>) -> bool {
         if slot.offset() == view.offset {
             return has_marks_of(slot, view);
         }

@@ -190,8 +190,10 @@ impl Store {
     #[cold]
     fn clean_for_space(&self, log: &mut Log, goal: u32, needed: u64) -> Result<()> {
         self.wake();
-        // Before, every page of a store that was not closed looks dead.
-        self.take_census()?;
+        if !self.index.in_pool() {
+            // Its open has read much, and checkpoints are given up by what is counted.
+            self.take_census()?;
+        }
         if self.lax.load(Ordering::Acquire) {
             log.settle(self)?;
         }
@@ -212,7 +214,14 @@ impl Store {
                     Step::Nothing => false,
                 }
             };
-            if !goes_on && self.give_up_checkpoint()? {
+            if !goes_on && !self.census_done.load(Ordering::Acquire) {
+                // No page that was appraised promises anything.
+                self.take_census()?;
+                if self.closed.load(Ordering::Acquire) {
+                    return Err(Error::Closed);
+                }
+                effort = Effort::default();
+            } else if !goes_on && self.give_up_checkpoint()? {
                 effort = Effort::default();
             } else if !goes_on {
                 return self.no_space(needed);
@@ -231,7 +240,12 @@ impl Store {
             return Ok(Step::Wait);
         }
         let lacking = goal.saturating_sub(free + coming);
-        match self.pick_for_writer(cleaner, log, lacking)? {
+        // Before the census every page looks dead.
+        let victim = match self.census_done.load(Ordering::Acquire) {
+            true => self.pick_for_writer(cleaner, log, lacking)?,
+            false => self.pick_appraised(cleaner)?,
+        };
+        match victim {
             Some(victim) => match self.clean_page(cleaner, victim) {
                 Ok(gained) => Ok(Step::Cleaned(gained)),
                 // A delete has taken the page that was there.

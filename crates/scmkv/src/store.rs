@@ -1,5 +1,6 @@
 //! What the parts of the engine share: the pool, its pages, the index, the logs.
 
+use crate::appraisal::Appraisals;
 use crate::arena::Arena;
 use crate::batch::Gate;
 use crate::checkpoint::Checkpoints;
@@ -66,6 +67,8 @@ pub(crate) struct Store {
     pub(crate) counting: Mutex<Position>,
     /// All is counted, and all slots were seen.
     pub(crate) census_done: AtomicBool,
+    /// What was appraised before; for those who have the cleaner.
+    pub(crate) appraisals: Mutex<Appraisals>,
     pub(crate) quarantine: Quarantine,
     /// A slot or a record was met that does not fit ([`reindex`](crate::reindex)).
     pub(crate) is_index_doubted: AtomicBool,

@@ -63,7 +63,7 @@ impl Store {
         self.pool_bytes() / 32
     }
 
-    fn log_pages(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn log_pages(&self) -> impl Iterator<Item = u32> {
         (0..self.pages.len()).filter(|page| self.pages.cell(*page).kind() == Some(page::Kind::Log))
     }
 
@@ -119,7 +119,7 @@ impl Store {
     }
 
     /// What the cleaner can surely copy: with two free pages, whatever a page holds.
-    fn room_of_cleaner(&self, log: &Log) -> u64 {
+    pub(crate) fn room_of_cleaner(&self, log: &Log) -> u64 {
         let room = log.room() as u64;
         match self.pages.free_len() {
             0 => room,

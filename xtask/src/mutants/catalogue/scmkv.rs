@@ -25,6 +25,7 @@ const BATCHES: Suite = Suite::of(PACKAGE, "batches", &[]);
 const CLEANER: Suite = Suite::of(PACKAGE, Suite::UNIT, &["clean::"]);
 const CHANGES: Suite = Suite::of(PACKAGE, "changes", &[]);
 const COUNT: Suite = Suite::of(PACKAGE, "count", &[]);
+const APPRAISAL: Suite = Suite::of(PACKAGE, "appraisal", &[]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("scmkv.log.flush", "a record is not flushed before its fence", IN_POOL).quick(),
@@ -61,6 +62,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a page counts as sealed before its slots are durable",
         IN_POOL,
     ),
+    Mutant::new("scmkv.appraise.unindexed", "a page is freed with what lost its slot", APPRAISAL),
     Mutant::new("scmkv.census.again", "a group that was split is counted twice", COUNT),
     Mutant::new("scmkv.census.uncounted", "writers leave a group alone that was counted", COUNT),
     Mutant::new("scmkv.recover.half_batch", "a batched record counts by itself", IN_DRAM).quick(),
