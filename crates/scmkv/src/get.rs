@@ -75,6 +75,7 @@ impl Store {
         // Before the first line, which says how many there are, has arrived.
         (1..AHEAD).for_each(|line| self.space.prefetch(offset + 64 * line));
         let pair = self.reader().pair(guard, offset)?;
+        self.prefetch_rest(offset, pair.len());
         if !pair.is_of(key) || !self.gate.is_unchanged(before) {
             return None;
         }
@@ -137,9 +138,18 @@ impl Store {
     /// True if the record is that of `key`. All of it is asked for before its key is looked at.
     #[inline]
     fn is_of(&self, view: &View<'_>, key: &[u8]) -> bool {
-        let end = u64::from(view.len()).min(64 * AHEAD_MAX);
-        (64 * AHEAD..end).step_by(64).for_each(|at| self.space.prefetch(view.offset + at));
+        self.prefetch_rest(view.offset, view.len());
         view.key() == key
+    }
+
+    /// Asks for the lines of a record behind those that were asked for before its length was known.
+    #[inline(always)]
+    fn prefetch_rest(&self, offset: u64, len: u32) {
+        let (mut at, end) = (64 * AHEAD, u64::from(len).min(64 * AHEAD_MAX));
+        while at < end {
+            self.space.prefetch(offset + at);
+            at += 64;
+        }
     }
 
     /// True if the record has expired.
