@@ -18,7 +18,7 @@ use crate::record::{check_value, write_key, write_value};
 use crate::report::Tally;
 use crate::{Error, Plan, Result};
 use coreplane_engine::{Engine, Repairable, Visibility, WriteOptions};
-use coreplane_mkvs::{Ack, Copied, CopyOptions, Matrix, Options, Position, Shape};
+use coreplane_mkvs::{Ack, Copied, CopyOptions, Matrix, MemberState, Options, Position, Shape};
 use serde::Serialize;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -125,6 +125,9 @@ const STAGES: [&str; 7] =
 /// The device that is pulled out.
 const PLACE: Position = Position { group: 0, device: 1 };
 
+/// A device that is pulled out and meets no call for so long is in use no more.
+const NOTICED_WITHIN: Duration = Duration::from_secs(60);
+
 /// What all threads look at.
 struct Scene<'a> {
     matrix: &'a Matrix,
@@ -230,7 +233,8 @@ fn direct(scene: &Scene<'_>, bay: &Bay) -> Result<Vec<(f64, Copied)>> {
     for stage in 0..STAGES.len() {
         scene.stage.store(stage, Ordering::Relaxed);
         let begun_at = Instant::now();
-        if stage == 1 || stage == 4 {
+        let is_pulled = stage == 1 || stage == 4;
+        if is_pulled {
             bay.pull(PLACE);
         }
         let filled = match stage {
@@ -238,12 +242,20 @@ fn direct(scene: &Scene<'_>, bay: &Bay) -> Result<Vec<(f64, Copied)>> {
             5 => fill(Some(scene.refill.throttle))?,
             _ => {
                 pause();
+                // On a busy machine no call may have met it yet; none is put in its place before.
+                while is_pulled && is_current(scene.matrix) && begun_at.elapsed() < NOTICED_WITHIN {
+                    pause();
+                }
                 Copied::default()
             }
         };
         stages.push((begun_at.elapsed().as_secs_f64(), filled));
     }
     Ok(stages)
+}
+
+fn is_current(matrix: &Matrix) -> bool {
+    matrix.member_states().contains(&(PLACE, MemberState::Current))
 }
 
 fn stages_seen() -> Result<Vec<Seen>> {
