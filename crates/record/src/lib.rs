@@ -33,11 +33,13 @@
 
 mod errors;
 mod options;
+mod pair;
 mod pool_file;
 pub mod sealed;
 
 pub use errors::{lost, outlive, pool_error, sync_failed};
 pub use options::Options;
+pub use pair::Pair;
 pub use pool_file::backing_of;
 
 use coreplane_engine::{Error, Result, UnixMillis};
@@ -90,9 +92,6 @@ const FOLLOWS: u32 = 16;
 const DOUBTFUL: u32 = 32;
 const FLAGS: u32 = 0x3f;
 // media-format: end
-
-/// What is the same of all pairs, kind and flags: neither expiry nor fragments.
-const PAIR_MASK: u32 = 7 | (EXPIRES | LARGE) << 3;
 
 /// What is written before key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -328,67 +327,6 @@ impl<'a> View<'a> {
     pub fn value_word(&self, n: usize) -> Option<u64> {
         let value = self.value();
         (value.len() >= 8 * n + 8).then(|| word64(value, 8 * n))
-    }
-}
-
-/// What a reader asks for of nearly every record: of one that has its whole value and no expiry.
-#[derive(Debug, Clone, Copy)]
-pub struct Pair<'a> {
-    /// The key.
-    pub key: &'a [u8],
-    /// The value.
-    pub value: &'a [u8],
-    /// The sequence that callers see.
-    pub sequence: u64,
-    /// From the header to the end of the value.
-    bytes: &'a [u8],
-}
-
-#[allow(clippy::len_without_is_empty, reason = "there is no empty one")]
-impl<'a> Pair<'a> {
-    /// The pair at `within` a page; none if the record there is anything else, or none. Its checksum is
-    /// not looked at. Nothing but its lengths is looked at, either: to be inlined where only they are
-    /// needed, hence so little of it.
-    #[inline(always)]
-    pub fn of(page: &PageBytes<'a>, within: u32) -> Option<Self> {
-        let head = page.get(within, HEADER)?.first_chunk::<HEADER>()?;
-        let lengths = word32(head, 4);
-        // The kind and these flags, compared as one number.
-        if lengths >> KEY_BITS & PAIR_MASK != Kind::Put as u32 {
-            return None;
-        }
-        let has_sequence = lengths >> (KEY_BITS + 3) & SEQUENCE != 0;
-        let start = if has_sequence { HEADER + 8 } else { HEADER };
-        let key_end = start + (lengths & ((1 << KEY_BITS) - 1)) as usize;
-        let bytes = page.get(within, key_end + word32(head, 8) as usize)?;
-        let key = bytes.get(start..key_end)?;
-        let value = bytes.get(key_end..)?;
-        let sequence = if has_sequence { word64(bytes, HEADER) } else { word64(head, 12) };
-        Some(Self { key, value, sequence, bytes })
-    }
-
-    /// Bytes in the log, padding included.
-    #[inline]
-    pub fn len(&self) -> u32 {
-        self.bytes.len().next_multiple_of(8) as u32
-    }
-
-    /// True if its key is `key`, compared word by word: most keys are too short for a call.
-    #[inline(always)]
-    pub fn is_of(&self, key: &[u8]) -> bool {
-        if self.key.len() != key.len() || key.len() > 64 {
-            return self.key == key;
-        }
-        let (mut mine, mut theirs) = (self.key, key);
-        while let (Some((a, more_of_mine)), Some((b, more_of_theirs))) =
-            (mine.split_first_chunk::<8>(), theirs.split_first_chunk::<8>())
-        {
-            if a != b {
-                return false;
-            }
-            (mine, theirs) = (more_of_mine, more_of_theirs);
-        }
-        mine.is_empty() || mine == theirs
     }
 }
 

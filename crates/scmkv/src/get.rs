@@ -9,6 +9,8 @@
 //! - a batch that is being published: wait the moment until it is ([`Gate`]), so that nobody
 //!   sees it in part.
 
+mod pair;
+
 use crate::batch::Gate;
 use crate::counters::Count;
 use crate::fragments::fragment_offsets;
@@ -57,33 +59,6 @@ impl Store {
             // Where a short key ends, often in the next line.
             self.space.prefetch(slot.offset() + HEADER as u64 + 16);
         }
-    }
-
-    /// The live record of `key` as a reader may see it, if that takes no more than one look: the first
-    /// slot with its signature leads to it, it is durable, whole and has no expiry, and no batch is
-    /// published meanwhile. None says nothing.
-    ///
-    /// This is the get of nearly every key, and all of it is here: short enough that the processor
-    /// begins the next one while the lines of this one are on their way.
-    #[inline(always)]
-    fn find_pair<'g>(&'g self, guard: &'g Guard, key: &[u8], place: Place) -> Option<Record<'g>> {
-        if self.check_reads {
-            return None;
-        }
-        let before = self.gate.look()?;
-        let offset = self.index.likely(place)?.record_that_stays()?;
-        // Before the first line, which says how many there are, has arrived.
-        (1..AHEAD).for_each(|line| self.space.prefetch(offset + 64 * line));
-        let pair = self.reader().pair(guard, offset)?;
-        self.prefetch_rest(offset, pair.len());
-        if !pair.is_of(key) || !self.gate.is_unchanged(before) {
-            return None;
-        }
-        if !self.is_covered(offset, pair.len()) {
-            return None;
-        }
-        let value = Value::Whole(pair.value);
-        Some(Record { value, sequence: pair.sequence, expires_at: None, ticket: Ticket::DURABLE })
     }
 
     /// The live record of `key`, without any lock.
@@ -487,13 +462,6 @@ fn record_of<'r>(view: &View<'_>, value: Value<'r>, ticket: Ticket) -> Record<'r
 }
 
 impl Gate {
-    /// The count to compare with afterwards, unless a batch is being published.
-    #[inline]
-    fn look(&self) -> Option<u64> {
-        let count = self.count();
-        (count & 1 == 0).then_some(count)
-    }
-
     /// Runs `look`, again if a batch was published meanwhile.
     #[inline]
     pub(crate) fn read<R>(&self, mut look: impl FnMut() -> Result<R>) -> Result<R> {
