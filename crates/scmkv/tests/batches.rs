@@ -190,3 +190,38 @@ fn a_batch_that_fills_its_pages_to_the_end_is_there_after_a_kill() {
         }
     }
 }
+
+/// Segments are split between the looks at two changes of one key.
+#[test]
+fn two_changes_of_a_key_are_one_while_others_split_its_segment() {
+    const KEYS: u32 = 300;
+    const BATCHES: u32 = 4;
+    let own = |batch: u32, number: u32| format!("own {batch} {number}").into_bytes();
+    for _ in 0..80 {
+        let home = Home::in_memory();
+        let store = home.create(New::tiny(1000));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..4000_u32 {
+                    let _outcome = store.put(&number.to_le_bytes(), b"v", &write()).expect("put");
+                }
+            });
+            for number in 0..BATCHES {
+                let mut batch = Batch::new();
+                for value in [b"earlier".as_slice(), b"last"] {
+                    for key in 0..KEYS {
+                        batch.put(&own(number, key), value);
+                    }
+                }
+                store.apply(&batch, &write()).expect("apply");
+            }
+        });
+        for number in 0..BATCHES {
+            for key in 0..KEYS {
+                let value = store.get(&own(number, key)).expect("get");
+                assert_eq!(value.as_deref(), Some(&b"last"[..]), "{key} of batch {number}");
+            }
+        }
+        assert_eq!(store.len().expect("len"), u64::from(4000 + KEYS * BATCHES));
+    }
+}

@@ -151,6 +151,11 @@ impl Store {
             ranks.push(Rank { group: self.rank(place), y: place.y, at: at as u32 });
         }
         ranks.sort_unstable();
+        // A split meanwhile may have parted two changes of one key.
+        while ranks.iter().any(|rank| rank.group != self.rank(rank.place())) {
+            ranks.iter_mut().for_each(|rank| rank.group = self.rank(rank.place()));
+            ranks.sort_unstable();
+        }
         let mut members = Vec::with_capacity(ranks.len());
         for (number, rank) in ranks.iter().enumerate() {
             let Some(change) = batch.get(rank.at as usize) else { continue };

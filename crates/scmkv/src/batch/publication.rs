@@ -9,6 +9,7 @@ use crate::index::GroupLock;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
+use std::sync::atomic::{Ordering, fence};
 
 impl Store {
     /// Lets the slots of all members point at their records, which are durable. The caller keeps
@@ -31,6 +32,8 @@ impl Store {
                 lock.publish_staged(member.at, slot)?;
             }
         }
+        // As `GroupLock::publish`, once for all: this thread's later loads come after these stores.
+        fence(Ordering::SeqCst);
         Ok(())
     }
 
