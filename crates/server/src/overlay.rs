@@ -4,6 +4,10 @@
 //! only writes costs one copy of its key and value. Which change of a key is the last is of interest
 //! to those commands alone that read: for the first of them the changes are indexed, by the hashes
 //! of their keys, and from then on as they come. The engine finds out by itself, once for all.
+//!
+//! A command that makes a new value of the one before it may add much more than its own words: many of
+//! them on one large value would add up. When the changes have outgrown twice what the last ones had,
+//! only the last one of each key is kept.
 
 use coreplane_engine::{Batch, ChangeRef, Entry, Record, Ticket, UnixMillis, Value};
 use std::collections::HashMap;
@@ -16,7 +20,12 @@ pub(crate) struct Overlay {
     index: Index,
     /// Whatever the engine holds is to be removed.
     clears: bool,
+    /// Bytes of changes above which only the last ones are kept.
+    compact_above: usize,
 }
+
+/// Below so many bytes nothing is gained by keeping the last changes alone.
+const COMPACT_MIN: usize = 1 << 20;
 
 /// Which change is the last with a hash.
 #[derive(Debug, Default)]
@@ -38,13 +47,29 @@ pub(crate) enum Look<'a> {
 impl Overlay {
     /// Without changes, with room for those of so many commands, whose words have so many bytes.
     pub(crate) fn with_capacity(commands: usize, bytes: usize) -> Self {
-        Self { changes: Batch::with_capacity(commands, bytes), ..Self::default() }
+        let changes = Batch::with_capacity(commands, bytes);
+        Self { changes, compact_above: COMPACT_MIN.max(2 * bytes), ..Self::default() }
     }
 
     /// Writes `key`.
     #[inline]
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8], expires_at: Option<UnixMillis>) {
         self.changes.put_until(key, value, expires_at);
+        if self.changes.bytes_len() > self.compact_above {
+            self.compact();
+        }
+    }
+
+    /// Keeps the last change of each key alone.
+    #[cold]
+    fn compact(&mut self) {
+        let mut last = Batch::new();
+        for change in self.last_changes() {
+            last.push(change);
+        }
+        self.compact_above = COMPACT_MIN.max(2 * last.bytes_len());
+        self.changes = last;
+        self.index = Index::default();
     }
 
     /// Deletes `key`.
@@ -61,7 +86,8 @@ impl Overlay {
 
     /// Deletes everything.
     pub(crate) fn clear(&mut self) {
-        *self = Self { clears: true, ..Self::default() };
+        let compact_above = self.compact_above;
+        *self = Self { clears: true, compact_above, ..Self::default() };
     }
 
     /// True if whatever the engine holds is to be removed.
@@ -134,11 +160,8 @@ impl Overlay {
         if self.changes.len() <= limit {
             return self.changes;
         }
-        let mut batch = Batch::new();
-        for change in self.last_changes() {
-            batch.push(change);
-        }
-        batch
+        self.compact();
+        self.changes
     }
 }
 
@@ -185,6 +208,22 @@ mod tests {
         overlay.clear();
         assert!(overlay.is_empty() && overlay.clears());
         assert_eq!(seen(&mut overlay, b"c"), Some(None));
+    }
+
+    #[test]
+    fn new_values_of_a_large_one_do_not_add_up() {
+        let mut overlay = Overlay::with_capacity(1000, 10_000);
+        overlay.put(b"other", b"value", None);
+        let mut value = vec![7; 100_000];
+        for round in 0..1000_u32 {
+            value.extend_from_slice(&round.to_le_bytes());
+            overlay.put(b"large", &value, None);
+            let most = COMPACT_MIN.max(2 * (value.len() + 15)) + value.len() + 5;
+            assert!(overlay.changes.bytes_len() <= most, "round {round}");
+            assert_eq!(seen(&mut overlay, b"large"), Some(Some(value.clone())));
+        }
+        assert_eq!(seen(&mut overlay, b"other"), Some(Some(b"value".to_vec())));
+        assert_eq!(overlay.last_changes().len(), 2);
     }
 
     #[test]
