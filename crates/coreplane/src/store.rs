@@ -257,7 +257,7 @@ impl Store {
     /// # Errors
     /// As the engine.
     pub fn counted(&self) -> Result<(u64, Stats)> {
-        self.matrix.iter().for_each(|matrix| matrix.matrix().count_on_devices());
+        self.engine.count()?;
         Ok((self.engine.len()?, self.engine.stats()))
     }
 

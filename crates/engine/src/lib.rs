@@ -292,6 +292,15 @@ pub trait Engine: Send + Sync {
         self.len().map(Some)
     }
 
+    /// Counts what [`Engine::stats`] tells of records and of what they take, as far as that was not
+    /// done since the store was opened: it may take as long as to look at every record.
+    ///
+    /// # Errors
+    /// As the trait's.
+    fn count(&self) -> Result<()> {
+        self.len().map(drop)
+    }
+
     /// True if there is no record.
     ///
     /// # Errors

@@ -62,6 +62,15 @@ impl Store {
         self.len().map(Some)
     }
 
+    /// Counts all that is counted.
+    ///
+    /// # Errors
+    /// As [`Store::len`].
+    pub(crate) fn count(&self) -> Result<()> {
+        self.see_all_staged()?;
+        self.take_census()
+    }
+
     /// Counts the records, as far as that is not done.
     ///
     /// # Errors

@@ -364,6 +364,10 @@ impl Engine for Scmkv {
         self.store.try_len()
     }
 
+    fn count(&self) -> Result<()> {
+        self.store.count()
+    }
+
     fn clear(&self) -> Result<()> {
         self.store.clear()
     }

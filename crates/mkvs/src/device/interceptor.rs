@@ -215,6 +215,10 @@ impl<A: Interceptor, S: Seat> Engine for Intercepted<A, S> {
         self.call(Call::Care, |engine| engine.try_len())
     }
 
+    fn count(&self) -> Result<()> {
+        self.call(Call::Care, |engine| engine.count())
+    }
+
     fn clear(&self) -> Result<()> {
         self.call(Call::Delete, |engine| engine.clear())
     }

@@ -93,6 +93,11 @@ impl Engine for Matrix {
         self.keyspace.try_len()
     }
 
+    fn count(&self) -> Result<()> {
+        self.count_on_devices();
+        Ok(())
+    }
+
     fn clear(&self) -> Result<()> {
         self.remove_all()
     }

@@ -31,10 +31,10 @@ impl Matrix {
 
     /// Has each current device count its records and their bytes, which some engines do in the background else
     /// after an open. What cannot be counted is not: whoever reads it is told.
-    pub fn count_on_devices(&self) {
+    pub(super) fn count_on_devices(&self) {
         for group in self.keyspace.groups.iter() {
             for device in group.of(group.members()) {
-                let _counted = device.engine.len().is_ok();
+                let _counted = device.engine.count().is_ok();
             }
         }
     }
