@@ -55,6 +55,12 @@ impl Overlay {
     #[inline]
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8], expires_at: Option<UnixMillis>) {
         self.changes.put_until(key, value, expires_at);
+        self.bound();
+    }
+
+    /// Keeps no more than the last changes when they have outgrown them.
+    #[inline]
+    fn bound(&mut self) {
         if self.changes.bytes_len() > self.compact_above {
             self.compact();
         }
@@ -82,6 +88,7 @@ impl Overlay {
         for change in batch.changes() {
             self.changes.push(change);
         }
+        self.bound();
     }
 
     /// Deletes everything.
@@ -224,6 +231,23 @@ mod tests {
         }
         assert_eq!(seen(&mut overlay, b"other"), Some(Some(b"value".to_vec())));
         assert_eq!(overlay.last_changes().len(), 2);
+    }
+
+    #[test]
+    fn copies_of_a_large_value_do_not_add_up() {
+        let mut overlay = Overlay::with_capacity(1000, 10_000);
+        let value = vec![7; 100_000];
+        for round in 0..1000_u32 {
+            // As COPY and RENAME make them.
+            let mut batch = Batch::new();
+            batch.put(if round % 2 == 0 { b"a" } else { b"b" }, &value);
+            batch.delete(if round % 2 == 0 { b"b" } else { b"a" });
+            overlay.add(&batch);
+            let most = COMPACT_MIN.max(2 * (value.len() + 2)) + value.len() + 2;
+            assert!(overlay.changes.bytes_len() <= most, "round {round}");
+        }
+        assert_eq!(seen(&mut overlay, b"b"), Some(Some(value)));
+        assert_eq!(seen(&mut overlay, b"a"), Some(None));
     }
 
     #[test]

@@ -329,6 +329,14 @@ impl<'a> Store<'a> {
             self.rest_on(self.engine.visible_ticket());
             return Ok(len);
         };
+        // Beside the changes, since what is asked for is what the engine has.
+        let len = self.len_with(&mut overlay);
+        self.overlay = Some(overlay);
+        len
+    }
+
+    /// The number of records once the changes of a transaction are made.
+    fn len_with(&mut self, overlay: &mut Overlay) -> Result<u64> {
         let mut added: u64 = 0;
         overlay.live(self.now, &mut |_| added += 1);
         let mut kept = 0;
@@ -339,7 +347,6 @@ impl<'a> Store<'a> {
                 kept = kept.saturating_sub(u64::from(self.contains(change.key())?));
             }
         }
-        self.overlay = Some(overlay);
         Ok(kept + added)
     }
 

@@ -60,3 +60,19 @@ fn a_server_ends_although_somebody_waits_for_the_number() {
     assert!(other.is_closed() && asker.is_closed());
     server.wait().expect("a good end");
 }
+
+/// What fails is that command alone: the changes of the transaction stay together.
+#[test]
+fn a_transaction_in_which_nobody_can_count_is_made_whole_or_not_at_all() {
+    let (engine, server) = start();
+    engine.set_counting(false);
+    engine.set_miscounted(true);
+    let mut asker = server.connect();
+    for line in ["MULTI", "SET a 1", "DBSIZE", "SET b 2"] {
+        assert!(asker.say(line).starts_with('+'), "{line}");
+    }
+    let replies = asker.say("EXEC");
+    assert!(replies.starts_with("*3\\r\\n+OK\\r\\n-"), "{replies}");
+    assert!(replies.ends_with("+OK\\r\\n"), "{replies}");
+    assert_eq!(asker.say("MGET a b"), "*2\\r\\n$1\\r\\n1\\r\\n$1\\r\\n2\\r\\n");
+}
