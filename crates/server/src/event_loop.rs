@@ -22,7 +22,7 @@ use crate::command::{self, Turn};
 use crate::connection::{Connection, Input};
 use crate::host::{Host, Message, Port};
 use crate::listener::Listeners;
-use crate::resp::frame::{Bounds, ProtocolError, Step};
+use crate::resp::frame::{Bounds, ProtocolError, Step, peek_key};
 use crate::resp::reply::{Proto, Reply};
 use crate::withheld::Withheld;
 use coreplane_engine::{Horizon, UnixMillis};
@@ -311,6 +311,10 @@ impl EventLoop {
             let rest = &data[consumed..];
             match connection.parser.step(rest, bounds) {
                 Ok(Step::Command(len)) => {
+                    // While this one runs, what the next looks at first is on its way.
+                    if let Some(key) = rest.get(len..).and_then(peek_key) {
+                        host.engine.prefetch(key);
+                    }
                     let words = connection.parser.words(rest);
                     let out = connection.output.buffer();
                     connection.rests |= command::run(&mut turn, session, words, out);

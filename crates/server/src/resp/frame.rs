@@ -233,6 +233,26 @@ impl Parser {
     }
 }
 
+/// Keys up to this length are asked for ahead of their command.
+const PREFETCH_LEN_MAX: usize = 1024;
+
+/// The second word of the command at the beginning of `data`, mostly its key, if it is all there: a hint,
+/// for whoever wants to ask for it ahead of the command.
+pub(crate) fn peek_key(data: &[u8]) -> Option<&[u8]> {
+    data.strip_prefix(b"*")?;
+    let (_words, mut at) = header(data, 1)?;
+    for word in 0..2 {
+        let is_bulk = data.get(at) == Some(&b'$');
+        let (text, next) = header(data, at + 1).filter(|_| is_bulk)?;
+        let len = usize::try_from(parse_i64(text)?).ok().filter(|len| *len <= PREFETCH_LEN_MAX)?;
+        if word == 1 {
+            return data.get(next..next + len);
+        }
+        at = next + len + 2;
+    }
+    None
+}
+
 /// The text of a header line from `start` to its `\r`, and where the next thing begins. The byte
 /// after the `\r` must be there; as in Redis, nobody looks at it.
 fn header(data: &[u8], start: usize) -> Option<(&[u8], usize)> {
@@ -261,6 +281,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_key_of_the_next_command_is_seen_if_it_is_all_there() {
+        let set = b"*3\r\n$3\r\nSET\r\n$5\r\nkey:1\r\n$1\r\nv\r\n";
+        let end_of_key = set.len() - 9;
+        for len in 0..set.len() {
+            let seen = (len >= end_of_key).then_some(&b"key:1"[..]);
+            assert_eq!(super::peek_key(&set[..len]), seen, "of {len} bytes");
+        }
+        for other in [&b"*1\r\n$4\r\nPING\r\n"[..], b"GET key\r\n", b"*2\r\n$3\r\nGET\r\n$-1\r\n"] {
+            assert_eq!(super::peek_key(other), None);
+        }
+        let long = [b"*2\r\n$3\r\nGET\r\n$9223372036854775807\r\n".as_slice(), &[b'k'; 99]];
+        assert_eq!(super::peek_key(&long.concat()), None);
     }
 
     #[test]
