@@ -5,7 +5,7 @@ use crate::huge;
 use crate::spin;
 use parking_lot::Mutex;
 use std::marker::PhantomData;
-use std::ptr;
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -77,11 +77,11 @@ impl<T> Chunked<T> {
         if !made.is_null() {
             return made;
         }
-        let entries = huge::boxed(self.chunk_len(), self.initial).unwrap_or_else(|_| {
+        let chunk = huge::table(self.chunk_len(), self.initial).unwrap_or_else(|| {
             // What every other collection does without memory. The layout is only for the message.
             std::alloc::handle_alloc_error(std::alloc::Layout::new::<T>())
         });
-        let chunk = Box::into_raw(entries).cast::<T>();
+        let chunk = chunk.as_ptr();
         self.chunks[number].store(chunk, Ordering::Release);
         chunk
     }
@@ -98,10 +98,9 @@ impl<T> Drop for Chunked<T> {
     fn drop(&mut self) {
         let len = self.chunk_len();
         for chunk in &mut self.chunks {
-            let chunk = *chunk.get_mut();
-            if !chunk.is_null() {
-                // SAFETY: `make_chunk` has it from a box of so many, and nobody else frees it.
-                drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(chunk, len)) });
+            if let Some(chunk) = NonNull::new(*chunk.get_mut()) {
+                // SAFETY: `make_chunk` has made it with so many entries, and nobody else frees it.
+                unsafe { huge::free(chunk, len) };
             }
         }
     }

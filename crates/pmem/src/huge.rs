@@ -1,7 +1,9 @@
 //! Large tables in DRAM: in huge pages, where they are large enough for some. A table that is
 //! read at random misses the processor's translations as often as its caches otherwise.
 
+use std::alloc::{Layout, alloc, dealloc};
 use std::collections::TryReserveError;
+use std::ptr::NonNull;
 
 /// Bytes in a huge page.
 const HUGE: usize = 2 << 20;
@@ -18,14 +20,56 @@ pub fn boxed<T>(len: usize, initial: impl Fn() -> T) -> Result<Box<[T]>, TryRese
     Ok(table.into_boxed_slice())
 }
 
+/// Where a table of `len` entries lies: from a huge page on, if it is as long as one.
+fn layout<T>(len: usize) -> Option<Layout> {
+    let layout = Layout::array::<T>(len).ok()?;
+    if layout.size() < HUGE { Some(layout) } else { layout.align_to(HUGE).ok() }
+}
+
+/// `len` entries, each made by `initial`, until [`free`]; none if the system does not give the memory. All of
+/// them are in huge pages, but for those in less than one at the end.
+pub(crate) fn table<T>(len: usize, initial: impl Fn() -> T) -> Option<NonNull<T>> {
+    let layout = layout::<T>(len)?;
+    if layout.size() == 0 {
+        return None;
+    }
+    // SAFETY: the layout is not empty.
+    let table = NonNull::new(unsafe { alloc(layout) })?.cast::<T>();
+    advise_range(table.addr().get(), layout.size());
+    for at in 0..len {
+        // SAFETY: what was allocated has room for `len` entries, from a multiple of their alignment on.
+        unsafe { table.add(at).write(initial()) };
+    }
+    Some(table)
+}
+
+/// Destroys the entries of a table, and gives its memory back.
+///
+/// # Safety
+/// `table` is from [`table`] with this `len`, was not freed, and nobody uses it from now on.
+pub(crate) unsafe fn free<T>(table: NonNull<T>, len: usize) {
+    let Some(layout) = layout::<T>(len) else { return };
+    // SAFETY: as many entries were made, in memory of this layout, and the caller has the last word on them.
+    unsafe {
+        NonNull::slice_from_raw_parts(table, len).drop_in_place();
+        dealloc(table.cast().as_ptr(), layout);
+    }
+}
+
 /// Asks for huge pages below what a vector has allocated and not yet touched.
 fn advise<T>(table: &Vec<T>) {
-    let bytes = table.capacity().saturating_mul(size_of::<T>());
-    let start = (table.as_ptr() as usize).next_multiple_of(HUGE);
-    let end = (table.as_ptr() as usize).saturating_add(bytes) / HUGE * HUGE;
-    if table.is_empty() && start < end {
-        // SAFETY: the range is within what the vector has allocated, which nobody has touched,
-        // and the advice changes no byte of it.
+    if table.is_empty() {
+        advise_range(table.as_ptr() as usize, table.capacity().saturating_mul(size_of::<T>()));
+    }
+}
+
+/// Asks for huge pages in a range that was allocated and that nobody has touched.
+fn advise_range(start: usize, bytes: usize) {
+    let end = start.saturating_add(bytes) / HUGE * HUGE;
+    let start = start.next_multiple_of(HUGE);
+    if start < end {
+        // SAFETY: the range is within what was allocated, which nobody has touched, and the advice changes
+        // no byte of it.
         let _best_effort = unsafe {
             rustix::mm::madvise(
                 start as *mut std::ffi::c_void,
@@ -38,7 +82,23 @@ fn advise<T>(table: &Vec<T>) {
 
 #[cfg(test)]
 mod tests {
-    use super::boxed;
+    use super::{HUGE, boxed, free, table};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_table_of_huge_pages_begins_with_one_and_drops_its_entries() {
+        for len in [1, 1000, HUGE / 8, HUGE] {
+            let entry = Arc::new(7_u32);
+            let entries = table(len, || Arc::clone(&entry)).unwrap();
+            let is_long = len * size_of::<Arc<u32>>() >= HUGE;
+            assert!(!is_long || entries.addr().get().is_multiple_of(HUGE), "{len}");
+            assert_eq!(Arc::strong_count(&entry), len + 1);
+            // SAFETY: it is of this length, and used no more.
+            unsafe { free(entries, len) };
+            assert_eq!(Arc::strong_count(&entry), 1);
+        }
+        assert!(table(usize::MAX / 2, || 7_u64).is_none());
+    }
 
     #[test]
     fn a_table_is_whole_and_one_that_no_machine_has_room_for_is_refused() {
