@@ -4,14 +4,14 @@
 //! 2. The leaves are locked, in the order of their keys, which is the order in which everybody locks
 //!    leaves. All changes have one version, greater than any that one of the leaves has given out.
 //! 3. Leaves without the room for their part are written anew with it, as many as it takes.
-//! 4. Every leaf is appended its part, and one fence makes all of it durable ([`ring`](crate::ring)).
+//! 4. Every leaf is appended its part, and one fence makes all of it durable ([`multi_leaf_commit`](crate::multi_leaf_commit)).
 //! 5. The places of all leaves are changed while all of them say that they are changing: whoever has
 //!    seen one change sees the others, or waits for them.
 //!
 //! Reads of several keys want more than that: they look again if a batch has been published since
 //! they began ([`Isolation`](coreplane_pmem::isolation::Isolation)), and lock the leaves themselves if that goes on.
 
-mod heirs;
+mod successors;
 
 use crate::counters::Count;
 use crate::durable::Level;
@@ -20,9 +20,9 @@ use crate::keys::Rest;
 use crate::leaf::{Head, tag_of};
 use crate::lock::Locked;
 use crate::look::Standing;
-use crate::pages::{Patience, RESERVE};
-use crate::pieces::Pieces;
-use crate::ring::{self, NewPart, Place};
+use crate::multi_leaf_commit::{self, NewPart, Place};
+use crate::overflow::Overflow;
+use crate::pages::{Demand, Patience, RESERVE};
 use crate::store::{STEP, Store};
 use coreplane_engine::{Batch, ChangeRef, Error, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::{self, Guard};
@@ -35,7 +35,7 @@ struct Step<'b> {
     key: &'b [u8],
     value: &'b [u8],
     header: Header,
-    pieces: Option<Pieces<'b>>,
+    overflow: Option<Overflow<'b>>,
     /// Of a long key, which its leaf knows: its field there.
     known: Option<Box<[u8]>>,
     /// Of one that its leaf does not know.
@@ -44,7 +44,7 @@ struct Step<'b> {
 
 impl Step<'_> {
     fn item(&self, version: u64) -> Item<'_> {
-        let value = self.pieces.as_ref().map_or(self.value, Pieces::name);
+        let value = self.overflow.as_ref().map_or(self.value, Overflow::name);
         let header = Header { version, ..self.header };
         Item { header, key: self.field().unwrap_or(self.key), value, source: Source::Caller }
     }
@@ -94,8 +94,8 @@ struct Share<'s> {
     /// The steps that are written, by their numbers, each with what it finds.
     steps: Vec<(usize, Standing<'s>)>,
     /// The leaves in the place of this one, if it has no room.
-    heirs: Option<Vec<Image<'s>>>,
-    /// Where the records are; none if it has heirs.
+    successors: Option<Vec<Image<'s>>>,
+    /// Where the records are; none if it has successors.
     places: Vec<Place>,
 }
 
@@ -119,28 +119,32 @@ impl Store {
                 match self.apply_steps(&mut steps, options)? {
                     Applied::Done(written, sparse) => return Ok((written, sparse)),
                     Applied::NeedRests(needing) => {
-                        self.write_rests(&mut steps, &needing, options.is_vital)?;
+                        self.write_rests(&mut steps, &needing, options.use_reserve)?;
                     }
                 }
             }
         };
         let mut patience = Patience::default();
+        let deletes = batch.changes().all(|change| change.value().is_none());
+        let use_reserve = options.use_reserve || deletes;
+        let demand = if use_reserve { Demand::Reserve } else { Demand::Insert };
         let (written, sparse) = loop {
             match apply() {
                 // Pages that somebody may still read come back soon.
-                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
+                Err(Error::NoSpace { .. }) if self.finds_more(demand, &mut patience)? => {}
                 other => break other?,
             }
         };
         self.counters.add(Count::Batches, 1);
         sparse.iter().for_each(|key| self.merge_after(key));
+        self.compact_if_due();
         let ticket = self.wait_if_asked(written.ticket, options)?;
         Ok(Written { ticket, ..written })
     }
 
     /// The last change of each key, in the order of keys, large values written.
     fn steps<'b>(&'b self, batch: &'b Batch, options: &WriteOptions) -> Result<Vec<Step<'b>>> {
-        let (sequence, reserve) = (options.sequence, if options.is_vital { 0 } else { RESERVE });
+        let (sequence, reserve) = (options.sequence, if options.use_reserve { 0 } else { RESERVE });
         for change in batch.changes() {
             self.check_key(change.key())?;
             if let Some(value) = change.value() {
@@ -153,13 +157,13 @@ impl Store {
         let last = changes.chunk_by(|a, b| a.key() == b.key()).filter_map(<[_]>::last);
         let step = |change: &ChangeRef<'b>| {
             let mut header = Header { sequence, batched: true, ..Header::put(0) };
-            let mut pieces = None;
+            let mut overflow = None;
             let value: &[u8] = match *change {
                 ChangeRef::Put { value, expires_at, .. } => {
                     header.expires_at = expires_at;
                     if value.len() > self.inline_max() {
                         header.large = true;
-                        pieces = Some(self.write_pieces(value, reserve)?);
+                        overflow = Some(self.write_overflow(value, reserve)?);
                     }
                     value
                 }
@@ -168,7 +172,7 @@ impl Store {
                     &[]
                 }
             };
-            Ok(Step { key: change.key(), value, header, pieces, known: None, rest: None })
+            Ok(Step { key: change.key(), value, header, overflow, known: None, rest: None })
         };
         last.map(step).collect()
     }
@@ -178,12 +182,12 @@ impl Store {
         &'b self,
         steps: &mut [Step<'b>],
         needing: &[usize],
-        is_vital: bool,
+        use_reserve: bool,
     ) -> Result<()> {
         for at in needing {
             let step = &mut steps[*at];
-            let is_vital = is_vital || step.header.kind == Kind::Delete;
-            let reserve = if is_vital { 0 } else { RESERVE };
+            let use_reserve = use_reserve || step.header.kind == Kind::Delete;
+            let reserve = if use_reserve { 0 } else { RESERVE };
             step.rest = Some(self.write_rest(step.key, reserve)?);
         }
         self.fence()
@@ -224,7 +228,8 @@ impl Store {
         }
         let version = self.batch_version(&shares, sequence)?;
         written.sequence = sequence.unwrap_or(version);
-        let gone = self.write_heirs(&guard, &mut shares, steps, (version, options.is_vital))?;
+        let gone =
+            self.write_successors(&guard, &mut shares, steps, (version, options.use_reserve))?;
         self.write_shares(&mut shares, steps, version)?;
         let generation = self.cover();
         let done = shares.iter().flat_map(|share| &share.steps);
@@ -237,10 +242,10 @@ impl Store {
         // found by the next recovery.
         let mut retired = self.retire_all(dead);
         for (at, standing) in done {
-            if let Some(pieces) = steps[at].pieces.take() {
-                pieces.own();
+            if let Some(overflow) = steps[at].overflow.take() {
+                overflow.own();
             }
-            // What is in no heir has no rest either; and where somebody else has put the key since its
+            // What is in no successor has no rest either; and where somebody else has put the key since its
             // rest was written, the record names another.
             let is_written = gone.unwritten.binary_search(&at).is_err();
             let is_named = steps[at].known.is_none() && is_written;
@@ -248,7 +253,7 @@ impl Store {
                 rest.own();
             }
             if let Some(old) = standing.old.filter(|old| old.header.large) {
-                retired = retired.and(self.retire_pieces(&guard, &old));
+                retired = retired.and(self.retire_overflow(&guard, &old));
             }
         }
         written.ticket = self.written_ticket(generation, len, options);
@@ -288,17 +293,13 @@ impl Store {
                 let standing = self.look_to_write(guard, locked.page, locked.leaf, step.key)?;
                 // What is relaxed is in no ticket of a reader.
                 let is_durable = self.unproven(locked.page).is_none();
-                if step.is_idle(&standing, is_durable) {
-                    if !mutant!("bptree.batch.idle_flush") {
-                        self.flush_leaf(&locked)?;
-                    }
-                } else {
+                if !step.is_idle(&standing, is_durable) {
                     mine.push((next, standing));
                 }
                 next += 1;
             }
             // A leaf in which nothing is done stays locked too, so that all happens at one moment.
-            shares.push(Share { locked, steps: mine, heirs: None, places: Vec::new() });
+            shares.push(Share { locked, steps: mine, successors: None, places: Vec::new() });
         }
         Ok(shares)
     }
@@ -320,52 +321,55 @@ impl Store {
 
     /// Writes those leaves anew that have no room for their shares; durable when it returns. Says
     /// what is not in them.
-    fn write_heirs<'g>(
+    fn write_successors<'g>(
         &'g self,
         guard: &'g Guard,
         shares: &mut [Share<'g>],
         steps: &[Step<'_>],
-        (version, is_vital): (u64, bool),
+        (version, use_reserve): (u64, bool),
     ) -> Result<Gone<'g>> {
-        let is_delete = |step: &Step<'_>| step.header.kind == Kind::Delete;
-        let reserve = if is_vital || steps.iter().all(is_delete) { 0 } else { RESERVE };
+        let reserve = self.pages.reserve(demand_of(shares, steps, use_reserve));
+        let fill = self.fill_factor();
         let mut plans = Vec::new();
         let mut gone = Gone::default();
         for (number, share) in shares.iter().enumerate() {
             let lens: usize = share.steps.iter().map(|(at, _)| steps[*at].item(0).len()).sum();
             let places = share.steps.iter().filter(|(_, it)| it.place.is_none()).count();
-            let vacant = share.locked.leaf.used().count_zeros() as usize;
-            let fits = lens + ring::LEN <= self.room(&share.locked) && places <= vacant;
+            let vacant = share.locked.leaf.vacancies();
+            let fits =
+                lens + multi_leaf_commit::LEN <= self.room(&share.locked) && places <= vacant;
             // The field of a key that is damaged goes with its leaf.
             let is_hurt = share.steps.iter().any(|(_, it)| it.is_hurt);
             if share.is_idle() || fits && !is_hurt {
                 continue;
             }
             let (mut items, is_lost) =
-                self.items_of_heirs(guard, share, (steps, version), &mut gone)?;
+                self.items_of_successors(guard, share, (steps, version), &mut gone)?;
             let cuts = self.sort_items(guard, &mut items)?;
-            let lens = self.stretches(&items);
-            let lens = self.cut(share.locked.page, (&items, cuts), lens)?;
             let head = Head { is_lost, ..self.head_of(guard, share.locked.page)? };
+            let lens = self.stretches(&head, &items, fill);
+            let lens = self.cut(share.locked.page, (&items, cuts), lens)?;
             let edges = self.edges(guard, &head, (&items, &lens), reserve)?;
             plans.push((number, head, items, lens, edges));
         }
         if plans.is_empty() {
             return Ok(gone);
         }
-        // All pages before anything is written: what nobody says farewell for must not be there.
+        // All pages before anything is written: what no superseded mark makes count must not be there.
         let count: usize = plans.iter().map(|(.., lens, _)| lens.len()).sum();
         let pages = self.pages.take(count, reserve)?;
         let mut rest = &pages[..];
         for (number, head, items, lens, edges) in plans {
             let (mine, others) = rest.split_at(lens.len());
             let locked = &shares[number].locked;
-            let images = self.write_images((locked, head), (&items, &lens), (mine, edges))?;
+            let head =
+                Head { predecessor: Some(locked.life()), version: locked.held.given(), ..head };
+            let images = self.write_images(head, (&items, &lens), (mine, edges))?;
             self.counters.add(if mine.len() > 1 { Count::Splits } else { Count::Rewrites }, 1);
-            shares[number].heirs = Some(images);
+            shares[number].successors = Some(images);
             rest = others;
         }
-        if !mutant!("bptree.batch.heirs_fence") {
+        if !mutant!("bptree.batch.successors_fence") {
             self.fence()?;
         }
         Ok(gone)
@@ -380,13 +384,13 @@ impl Store {
     ) -> Result<()> {
         let busy = || shares.iter().filter(|share| !share.is_idle());
         let part = |share: &Share<'_>| {
-            let is_farewell = share.heirs.is_some();
-            let items = share.steps.iter().filter(|_| !is_farewell);
+            let is_superseded = share.successors.is_some();
+            let items = share.steps.iter().filter(|_| !is_superseded);
             let items = items.map(|(at, _)| steps[*at].item(version)).collect();
-            NewPart { life: share.locked.life(), items, is_farewell }
+            NewPart { life: share.locked.life(), items, is_superseded }
         };
         let parts: Vec<NewPart<'_>> = busy().map(part).collect();
-        let places = self.append_ring(&parts, version)?;
+        let places = self.append_commit(&parts, version)?;
         drop(parts);
         let busy = shares.iter_mut().filter(|share| !share.is_idle());
         for (share, places) in busy.zip(places) {
@@ -413,13 +417,13 @@ impl Store {
             for share in &mut shares {
                 let key = steps[share.steps[0].0].key;
                 let page = share.locked.page;
-                if let Some(images) = share.heirs.take() {
-                    let heirs = self.begin_all(images);
-                    for (_, heir) in &heirs {
-                        // What is new in them counts when the farewell does.
-                        self.note(*heir, 0, generation, level);
+                if let Some(images) = share.successors.take() {
+                    let successors = self.begin_all(images);
+                    for (_, successor) in &successors {
+                        // What is new in them counts when the superseded mark does.
+                        self.note(*successor, 0, generation, level);
                     }
-                    self.lead_to_heirs((page, key), &heirs);
+                    self.lead_to_successors((page, key), &successors);
                     dead.push(page);
                     continue;
                 }
@@ -444,9 +448,20 @@ impl Store {
                 }
             }
             for Share { locked, places, .. } in shares {
-                if places.is_empty() { locked.held.bury() } else { drop(locked) }
+                if places.is_empty() { locked.held.free() } else { drop(locked) }
             }
         }
         (dead, sparse)
+    }
+}
+
+/// What a batch asks of the pages.
+fn demand_of(shares: &[Share<'_>], steps: &[Step<'_>], use_reserve: bool) -> Demand {
+    let is_put = |step: &Step<'_>| step.header.kind == Kind::Put;
+    let mut all = shares.iter().flat_map(|share| &share.steps);
+    match () {
+        () if use_reserve || !steps.iter().any(is_put) => Demand::Reserve,
+        () if all.any(|(at, it)| !it.live && is_put(&steps[*at])) => Demand::Insert,
+        () => Demand::Overwrite,
     }
 }

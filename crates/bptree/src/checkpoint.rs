@@ -20,7 +20,7 @@
 use crate::counters::Count;
 use crate::inner::Bound;
 use crate::leaf::Life;
-use crate::pieces::Row;
+use crate::overflow::Row;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin::Backoff;
@@ -55,7 +55,7 @@ struct Sheet {
     /// In the order of keys.
     leaves: Vec<Leaf>,
     /// The pages of large values, and of the rests of long keys.
-    pieces: Vec<u32>,
+    overflow: Vec<u32>,
     /// There are rests of long keys.
     has_long: bool,
 }
@@ -64,10 +64,11 @@ impl Sheet {
     // media-format: begin pool
     fn to_bytes(&self) -> Vec<u8> {
         let keys: usize = self.leaves.iter().map(|leaf| leaf.least.len()).sum();
-        let len = 8 * WORDS + LEAF * self.leaves.len() + keys + 4 * self.pieces.len();
+        let len = 8 * WORDS + LEAF * self.leaves.len() + keys + 4 * self.overflow.len();
         let mut bytes = Vec::with_capacity(len);
         let Self { records, live_bytes, forgotten_tombstones, .. } = self;
-        let counts = [self.leaves.len() as u64, self.pieces.len() as u64, u64::from(self.has_long)];
+        let counts =
+            [self.leaves.len() as u64, self.overflow.len() as u64, u64::from(self.has_long)];
         for word in [VERSION, *records, *live_bytes, *forgotten_tombstones].iter().chain(&counts) {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
@@ -77,7 +78,7 @@ impl Sheet {
             }
             bytes.extend_from_slice(&leaf.least);
         }
-        self.pieces.iter().for_each(|page| bytes.extend_from_slice(&page.to_le_bytes()));
+        self.overflow.iter().for_each(|page| bytes.extend_from_slice(&page.to_le_bytes()));
         bytes
     }
     // media-format: end
@@ -89,13 +90,13 @@ impl Sheet {
         for word in &mut words {
             *word = u64::from_le_bytes(*take(&mut rest)?);
         }
-        let [version, records, live_bytes, forgotten_tombstones, leaf_count, piece_count, long] =
+        let [version, records, live_bytes, forgotten_tombstones, leaf_count, overflow_count, long] =
             words;
         // Each takes some bytes, so that a count that is too great asks for no memory.
         let least_len = leaf_count.checked_mul(LEAF as u64)?;
         if version != VERSION
             || long > 1
-            || least_len.checked_add(piece_count.checked_mul(4)?)? > rest.len() as u64
+            || least_len.checked_add(overflow_count.checked_mul(4)?)? > rest.len() as u64
         {
             return None;
         }
@@ -107,16 +108,16 @@ impl Sheet {
             leaves.push(Leaf { page, end, least: least.into() });
             rest = after;
         }
-        let (pieces, after) = rest.as_chunks();
-        let pieces: Vec<u32> = pieces.iter().map(|page| u32::from_le_bytes(*page)).collect();
-        let is_whole = after.is_empty() && pieces.len() as u64 == piece_count;
+        let (overflow, after) = rest.as_chunks();
+        let overflow: Vec<u32> = overflow.iter().map(|page| u32::from_le_bytes(*page)).collect();
+        let is_whole = after.is_empty() && overflow.len() as u64 == overflow_count;
         let has_long = long == 1;
         is_whole.then_some(Self {
             records,
             live_bytes,
             forgotten_tombstones,
             leaves,
-            pieces,
+            overflow,
             has_long,
         })
     }
@@ -126,7 +127,7 @@ impl Sheet {
     fn free(&self, pages: u32, page_size: u32, own: &[u32]) -> Option<Vec<bool>> {
         let mut free = vec![true; pages as usize];
         let leaves = self.leaves.iter().map(|leaf| leaf.page);
-        for page in leaves.chain(self.pieces.iter().chain(own).copied()).chain([0]) {
+        for page in leaves.chain(self.overflow.iter().chain(own).copied()).chain([0]) {
             let is_free = free.get_mut(page as usize)?;
             if !std::mem::take(is_free) {
                 return None;
@@ -200,7 +201,7 @@ impl Store {
             live_bytes: self.counters.get(Count::LiveBytes).max(0) as u64,
             forgotten_tombstones: self.forgotten_tombstones.load(Ordering::Acquire),
             leaves: Vec::with_capacity(leaves.len()),
-            pieces: Vec::new(),
+            overflow: Vec::new(),
             has_long: self.pages.keeps_for_bounds(),
         };
         for (least, page) in leaves {
@@ -210,7 +211,7 @@ impl Store {
         }
         let guard = epoch::pin();
         let others = (0..pages).filter(|page| !is_leaf[*page as usize]);
-        sheet.pieces = others.filter(|page| self.is_piece(&guard, *page)).collect();
+        sheet.overflow = others.filter(|page| self.is_overflow(&guard, *page)).collect();
         Ok(sheet)
     }
 
@@ -230,20 +231,20 @@ impl Store {
             let is_adopted = self.space.adopt_log(page, published);
             is_adopted.then_some(()).ok_or_else(|| self.not_a_leaf(page))
         };
-        sheet.pieces.iter().try_for_each(|page| adopt(*page, page_size))?;
+        sheet.overflow.iter().try_for_each(|page| adopt(*page, page_size))?;
         sheet.leaves.iter().try_for_each(|leaf| adopt(leaf.page, leaf.end))?;
         self.pages.offer((0..pages).filter(|page| free[*page as usize]));
         own.into_iter().try_for_each(|page| self.retire(page))?;
         self.counters.add(Count::Records, sheet.records as i64);
         self.counters.add(Count::LiveBytes, sheet.live_bytes as i64);
         self.forgotten_tombstones.store(sheet.forgotten_tombstones, Ordering::Release);
-        self.opened.asleep.store(sheet.leaves.len() as u64, Ordering::Release);
+        self.opened.unloaded.store(sheet.leaves.len() as u64, Ordering::Release);
         let leaves = sheet.leaves.into_iter().map(|leaf| (leaf.least, leaf.page));
         self.inner.build_all(leaves.collect());
         if sheet.has_long {
             self.expect_long_keys();
         }
-        Ok(Some(!sheet.pieces.is_empty()))
+        Ok(Some(!sheet.overflow.is_empty()))
     }
 }
 
@@ -258,7 +259,7 @@ mod tests {
             live_bytes: 900,
             forgotten_tombstones: 3,
             leaves: vec![leaf(4, b""), leaf(2, b"k"), leaf(9, b"key")],
-            pieces: vec![1, 6],
+            overflow: vec![1, 6],
             has_long: true,
         }
     }
@@ -289,7 +290,7 @@ mod tests {
             |it| it.leaves[1].page = 11,
             |it| it.leaves[1].page = 0,
             |it| it.leaves[1].end = 4097,
-            |it| it.pieces[0] = 7,
+            |it| it.overflow[0] = 7,
             |it| it.leaves[0].least = b"a".as_slice().into(),
             |it| it.leaves[2].least = b"k".as_slice().into(),
             |it| it.leaves.clear(),

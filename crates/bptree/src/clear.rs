@@ -13,7 +13,7 @@
 use crate::counters::Count;
 use crate::inner::Bound;
 use crate::keys::Edge;
-use crate::leaf::{Head, Life};
+use crate::leaf::{Head, Life, PlaceSet};
 use crate::pages::Patience;
 use crate::store::{Root, STEP, Store};
 use coreplane_engine::{Error, Result};
@@ -43,7 +43,7 @@ impl Store {
         let guard = epoch::pin();
         let leaves = self.shut_leaves();
         let emptied = match self.prepare(&guard, &leaves) {
-            Ok((pieces, first)) => self.empty(&leaves, page, first).map(|()| pieces),
+            Ok((overflow, first)) => self.empty(&leaves, page, first).map(|()| overflow),
             Err(error) => {
                 self.pages.leave(page);
                 Err(error)
@@ -52,8 +52,8 @@ impl Store {
         if emptied.is_err() && !self.closed.load(Ordering::Acquire) {
             leaves.iter().for_each(|(_, leaf)| self.leaves.get(*leaf as usize).unshut());
         }
-        let pieces = emptied?;
-        leaves.iter().map(|(_, leaf)| leaf).chain(&pieces).try_for_each(|page| self.retire(*page))
+        let overflow = emptied?;
+        leaves.iter().map(|(_, leaf)| leaf).chain(&overflow).try_for_each(|page| self.retire(*page))
     }
 
     /// What is to be known of leaves that are shut: the pages of their large values, to which nothing
@@ -61,7 +61,7 @@ impl Store {
     fn prepare(&self, guard: &Guard, leaves: &[Bound]) -> Result<(Vec<u32>, Life)> {
         // The store may have been closed before all leaves were shut by this.
         self.check_writable()?;
-        Ok((self.pieces_in(guard, leaves)?, self.first_of(guard, leaves)?))
+        Ok((self.overflow_in(guard, leaves)?, self.first_of(guard, leaves)?))
     }
 
     /// Puts an empty leaf in the place of all, which are shut, as if it were made of the first.
@@ -103,7 +103,7 @@ impl Store {
         for (_, leaf) in leaves {
             self.leaves.get(*leaf as usize).kill();
         }
-        self.opened.asleep.store(0, Ordering::Relaxed);
+        self.opened.unloaded.store(0, Ordering::Relaxed);
         Ok(())
     }
 
@@ -120,32 +120,30 @@ impl Store {
 
     /// The pages of all large values and rests of keys in leaves that are shut. Those of a rest that
     /// is damaged are found by the next recovery.
-    fn pieces_in(&self, guard: &Guard, leaves: &[Bound]) -> Result<Vec<u32>> {
-        let mut pieces = Vec::new();
+    fn overflow_in(&self, guard: &Guard, leaves: &[Bound]) -> Result<Vec<u32>> {
+        let mut overflow = Vec::new();
         for (least, page) in leaves {
-            let woken = if self.opened.has_large { self.wake(*page) } else { Ok(()) };
-            match woken {
+            let loaded = if self.opened.has_large { self.load_leaf(*page) } else { Ok(()) };
+            match loaded {
                 // Of a leaf that is damaged nobody knows which they are: the next recovery finds them.
                 Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => continue,
-                woken => woken?,
+                loaded => loaded?,
             }
             if self.is_long(least) {
                 let least = self.head_of(guard, *page)?.least;
-                pieces.extend(self.rest_of(guard, &least).unwrap_or_default());
+                overflow.extend(self.rest_of(guard, &least).unwrap_or_default());
             }
             let leaf = self.leaves.get(*page as usize);
-            let has_pieces = leaf.has_large() || leaf.has_long();
-            let mut used = if has_pieces { leaf.used() } else { 0 };
-            while used != 0 {
-                let place = used.trailing_zeros() as usize;
-                used &= used - 1;
+            let has_overflow = leaf.has_large() || leaf.has_long();
+            let used = if has_overflow { leaf.used() } else { PlaceSet::first(0) };
+            for place in used {
                 let view = self.record_at(guard, *page, leaf, place)?;
                 if view.header.large && view.header.kind == Kind::Put {
-                    pieces.extend(self.pages_of(guard, &view)?);
+                    overflow.extend(self.pages_of(guard, &view)?);
                 }
-                pieces.extend(self.rest_of(guard, view.key()).unwrap_or_default());
+                overflow.extend(self.rest_of(guard, view.key()).unwrap_or_default());
             }
         }
-        Ok(pieces)
+        Ok(overflow)
     }
 }

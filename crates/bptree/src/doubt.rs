@@ -14,11 +14,11 @@
 //! [settles](Store::settle) it: what is doubtful still was deleted.
 //!
 //! On the medium the head of the leaf says that records were lost, and doubtful ones say that they are;
-//! both go over to its heirs. A leaf in which damage is found is written anew for that at once. Where
+//! both go over to its successors. A leaf in which damage is found is written anew for that at once. Where
 //! there is no page for it, it stays as it is, and nothing is appended to it: the damage speaks for
 //! itself.
 
-use crate::leaf::{Directory, Head, Waking};
+use crate::leaf::{Directory, Head, LeafLoad};
 use crate::pages::Patience;
 use crate::store::Store;
 use coreplane_engine::{Error, KeyRange, Result};
@@ -132,12 +132,12 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::make_lost_leaf`]; and if the leaf is not in the tree.
-    pub(crate) fn replace_lost(&self, page: u32, waking: Waking<'_>) -> Result<()> {
+    pub(crate) fn replace_lost(&self, page: u32, load: LeafLoad<'_>) -> Result<()> {
         let (least, bound) = self.inner.bounds_of(page).ok_or_else(|| self.not_a_leaf(page))?;
-        let heir = self.make_lost_leaf(&least, bound.as_deref())?;
-        self.note_woken(&waking);
-        waking.kill();
-        self.inner.replace(&least, heir);
+        let successor = self.make_lost_leaf(&least, bound.as_deref())?;
+        self.note_loaded(&load);
+        load.kill();
+        self.inner.replace(&least, successor);
         self.retire(page)
     }
 
@@ -152,7 +152,7 @@ impl Store {
             let guard = epoch::pin();
             let descent = self.inner.descend(&from);
             let Some((leaf, version)) = self.arrive(&descent) else {
-                self.wake_to_read(descent.leaf)?;
+                self.load_leaf_to_read(descent.leaf)?;
                 continue;
             };
             let is_in_doubt = leaf.doubt() > 0;

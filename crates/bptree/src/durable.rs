@@ -1,7 +1,7 @@
 //! What is durable, and waiting for it, where a fence is a sync.
 //!
-//! On media that fence by an instruction every write is durable before it is visible, and nothing
-//! of this is needed. On `file` media a write is visible at once, in a directory that does not
+//! On media that fence by an instruction every write is durable before it is visible, one at `relaxed` too,
+//! which gains nothing there, and nothing of this is needed. On `file` media a write is visible at once, in a directory that does not
 //! outlive a crash, and whoever wants it durable waits for the sync that covers it: without the
 //! lock of the leaf, so that all who write meanwhile share one. Its ticket is the *generation* of
 //! that sync.
@@ -18,7 +18,6 @@
 //! are given back when the sync has ended that covers what was flushed until then
 //! ([`Pages::give_back`](crate::pages::Pages::give_back)).
 
-use crate::leaf::Directory;
 use crate::store::{Store, sync_failed};
 use coreplane_engine::{Completion, Durability, Horizon, Outcome, Result, Ticket, WriteOptions};
 use coreplane_pmem::Space;
@@ -79,7 +78,7 @@ impl Early {
         pending.newer_from.store(offset, Ordering::Relaxed);
     }
 
-    /// A page is about to be a leaf of which all is durable, or rests on what is: but for the farewell
+    /// A page is about to be a leaf of which all is durable, or rests on what is: but for the superseded mark
     /// of what it was made of, which is flushed.
     pub(crate) fn begin(&self, page: u32) {
         self.wrote(page, self.last.load(Ordering::Acquire));
@@ -119,7 +118,7 @@ impl Store {
     pub(crate) fn level(&self, options: &WriteOptions) -> Level {
         match options.durability.unwrap_or(self.durability) {
             Durability::Strict | Durability::Group { .. } => Level::Covered,
-            Durability::Relaxed { .. } | Durability::NoFlush => Level::Relaxed,
+            Durability::Relaxed { .. } => Level::Relaxed,
         }
     }
 
@@ -148,13 +147,7 @@ impl Store {
     /// appended next says so. Under the leaf's lock.
     #[inline]
     pub(crate) fn is_proven(&self, page: u32) -> bool {
-        self.is_leaf_proven(page, self.leaves.get(page as usize))
-    }
-
-    /// As [`Store::is_proven`], of the leaf of a page.
-    #[inline]
-    pub(crate) fn is_leaf_proven(&self, page: u32, leaf: &Directory) -> bool {
-        let Some(early) = &self.early else { return self.rounds.is_over(leaf.round()) };
+        let Some(early) = &self.early else { return true };
         let generation = early.written.get(page as usize).load(Ordering::Relaxed);
         generation == 0 || matches!(self.space.sync_is_done(generation), Ok(true))
     }
@@ -217,7 +210,6 @@ impl Store {
                 }
                 Ticket::DURABLE
             }
-            Durability::NoFlush => Ticket::DURABLE,
         }
     }
 
@@ -265,9 +257,6 @@ impl Store {
     /// # Errors
     /// If the medium fails, or has failed.
     pub(crate) fn end_windows(&self) -> Result<()> {
-        if self.early.is_none() {
-            return self.end_round();
-        }
         let ticket = self.visible_ticket();
         if !ticket.is_durable() {
             self.space.sync_request(ticket.position());

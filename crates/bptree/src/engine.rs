@@ -308,7 +308,7 @@ impl Engine for Bptree {
     }
 
     fn sync(&self) -> Result<()> {
-        self.store.end_round()
+        self.store.fence()
     }
 
     fn stats(&self) -> Stats {
@@ -332,7 +332,7 @@ impl Engine for Bptree {
             ("leaves_split", count(Count::Splits)),
             ("leaves_rewritten", count(Count::Rewrites)),
             ("leaves_merged", count(Count::Merges)),
-            ("leaves_asleep", store.opened.asleep.load(Ordering::Relaxed)),
+            ("leaves_unloaded", store.opened.unloaded.load(Ordering::Relaxed)),
             ("opened_with_checkpoint", u64::from(store.opened.with_checkpoint)),
             ("checkpoints_damaged", u64::from(store.opened.checkpoint_is_damaged)),
             ("scrubbed_pages", count(Count::ScrubbedPages)),

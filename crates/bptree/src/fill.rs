@@ -19,10 +19,10 @@
 //! of which one bit differs, are tried.
 
 use crate::leaf::{Life, generation};
-use crate::mend::Farewell;
+use crate::mend::SupersededMark;
+use crate::multi_leaf_commit::LEN;
 use crate::read::Found;
-use crate::ring::LEN;
-use crate::store::{FAREWELL, Store};
+use crate::store::{SUPERSEDED_MARK_LEN, Store};
 use coreplane_engine::Result;
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::Guard;
@@ -93,14 +93,14 @@ impl<'b, 'g> Filled<'b, 'g> {
             || self.is_sound_but_for_its_length(header, (at, 8 * arrived as usize))
     }
 
-    /// The farewell at a place, if all of it has arrived and one bit of it is damaged.
-    pub(crate) fn mended_farewell(&self, at: u32) -> Option<Farewell> {
+    /// The superseded mark at a place, if all of it has arrived and one bit of it is damaged.
+    pub(crate) fn mended_mark(&self, at: u32) -> Option<SupersededMark> {
         let bytes: &[u8; LEN] = self.bytes.get(at, LEN)?.first_chunk()?;
         let fill = self.fill.to_le_bytes();
         if bytes.as_chunks().0.contains(&fill) {
             return None;
         }
-        Farewell::mended(bytes, self.record_seed(at))
+        SupersededMark::mended(bytes, self.record_seed(at))
     }
 
     /// Of a record at a place.
@@ -132,16 +132,20 @@ impl<'b, 'g> Filled<'b, 'g> {
 }
 
 impl Store {
-    /// Where a farewell may be appended to a leaf that was found: behind what says by itself that there is
-    /// damage. Over that, it would say nothing if the power went before all of the farewell came. Only
-    /// a farewell that is damaged at the end of its page leaves no room for another.
+    /// Where a superseded mark may be appended to a leaf that was found: behind what says by itself that there is
+    /// damage. Over that, it would say nothing if the power went before all of the superseded mark came. Only
+    /// a superseded mark that is damaged at the end of its page leaves no room for another.
     pub(crate) fn end_with_damage(&self, guard: &Guard, found: &Found) -> u32 {
         if found.doubt <= found.end {
             return found.end;
         }
         let Some(bytes) = self.space.page_bytes(guard, found.page) else { return found.end };
         let end = Filled::new(&bytes, self.seed, found.head.birth).end(found.end);
-        if end as usize + FAREWELL > self.space.page_size() as usize { found.end } else { end }
+        if end as usize + SUPERSEDED_MARK_LEN > self.space.page_size() as usize {
+            found.end
+        } else {
+            end
+        }
     }
 
     /// Fills a page from where its writer is to its end; durable after a fence.

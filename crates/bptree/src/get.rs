@@ -33,7 +33,7 @@ impl Store {
         loop {
             let descent = self.inner.descend(key);
             let Some((leaf, version)) = self.arrive(&descent) else {
-                self.wake_to_read(descent.leaf)?;
+                self.load_leaf_to_read(descent.leaf)?;
                 continue;
             };
             let seen = self.seen(guard, descent.leaf, leaf, key);
@@ -96,11 +96,9 @@ impl Store {
         leaf: &Directory,
         key: &[u8],
     ) -> Result<()> {
-        let mut candidates = leaf.candidates(tag_of(key));
-        while candidates != 0 {
-            let view = self.record_at(guard, page, leaf, candidates.trailing_zeros() as usize)?;
+        for place in leaf.candidates(tag_of(key)) {
+            let view = self.record_at(guard, page, leaf, place)?;
             view.check(coreplane_record::seed(self.seed, generation(leaf.birth()), view.offset))?;
-            candidates &= candidates - 1;
         }
         Ok(())
     }
@@ -114,7 +112,7 @@ impl Store {
             view.check(coreplane_record::seed(self.seed, generation(birth), view.offset))?;
         }
         if view.header.large {
-            self.pieces_of(guard, view, true)?;
+            self.overflow_of(guard, view, true)?;
         }
         self.parts(guard, view.key(), true).map(drop)
     }
@@ -123,7 +121,7 @@ impl Store {
     #[inline]
     pub(crate) fn whole<'g>(&'g self, guard: &'g Guard, view: View<'g>) -> Result<Whole<'g>> {
         let pieces = if view.header.large && view.header.kind == Kind::Put {
-            let pieces = self.pieces_of(guard, &view, false)?;
+            let pieces = self.overflow_of(guard, &view, false)?;
             pieces.into_iter().map(|(_, bytes)| bytes).collect()
         } else {
             Vec::new()
@@ -267,7 +265,7 @@ impl Store {
         loop {
             let descent = self.inner.descend(key);
             let Some((leaf, version)) = self.arrive(&descent) else {
-                self.wake_to_read(descent.leaf)?;
+                self.load_leaf_to_read(descent.leaf)?;
                 continue;
             };
             let seen = self.read_leaf(guard, descent.leaf, leaf, since);
@@ -288,12 +286,10 @@ impl Store {
         let mut head = self.head_of(guard, page)?;
         let bounds = std::iter::once(&mut head.least).chain(&mut head.bound);
         bounds.into_iter().try_for_each(|bound| self.make_whole(guard, bound))?;
-        let mut used = leaf.used();
-        let mut records = Vec::with_capacity(used.count_ones() as usize);
+        let used = leaf.used();
+        let mut records = Vec::with_capacity(used.count());
         let (mut doubtful, mut hurt) = (Vec::new(), Vec::new());
-        while used != 0 {
-            let place = used.trailing_zeros() as usize;
-            used &= used - 1;
+        for place in used {
             let view = self.record_at(guard, page, leaf, place)?;
             let is_record = view.header.kind == Kind::Put;
             let (offset, sequence) = (view.offset, view.sequence());

@@ -23,11 +23,11 @@
 //! scan sorts such keys by what it sees of them itself. An iteration shows all others, and says so last.
 //! A matrix asks which they are ([`Store::damaged_keys_since`]), and whose peers have the same.
 
-use crate::image::Item;
+use crate::image::{Item, page_capacity};
 use crate::keys::{Parts, crc_of, long_len, prefix_len};
 use crate::leaf::{Head, PLACES};
 use crate::newer::Passed;
-use crate::store::{FAREWELL, Store};
+use crate::store::Store;
 use coreplane_engine::{DamagedKey, Error, KeyRange, Result};
 use coreplane_pmem::checksum::crc32c_append;
 use coreplane_pmem::epoch::{self, Guard};
@@ -49,6 +49,11 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
+    /// True if a leaf may begin with any of them.
+    pub(crate) fn are_free(self) -> bool {
+        self.alike.is_none()
+    }
+
     /// True if a leaf may begin with the record at a place.
     fn may_be(self, items: &[Item<'_>], at: usize) -> bool {
         let Some(len) = self.alike else { return true };
@@ -212,7 +217,7 @@ impl Store {
         items: &mut Vec<Item<'i>>,
     ) -> Result<Cuts> {
         if !items.iter().any(|item| self.is_long(item.key)) {
-            crate::rewrite::sort(items);
+            crate::image::sort(items);
             return Ok(Cuts::default());
         }
         let mut cuts = Cuts::default();
@@ -267,7 +272,7 @@ impl Store {
 
     /// True if leaves of so many records each are not longer than a page, nor have more records.
     fn do_fit(&self, items: &[Item<'_>], lens: &[usize]) -> bool {
-        let capacity = self.space.page_size() as usize - (2 * self.field_max() + 64) - FAREWELL;
+        let capacity = page_capacity(&self.space, self.field_max());
         let mut rest = items;
         lens.iter().all(|len| {
             let (mine, others) = rest.split_at(*len);

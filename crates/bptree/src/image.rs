@@ -1,15 +1,17 @@
 //! A leaf as it is written to a free page: a head, and records in the order of their keys.
 //!
-//! An image is durable after a fence and counts for nothing yet. What makes it count is the farewell
+//! An image is durable after a fence and counts for nothing yet. What makes it count is the superseded mark
 //! of the leaf whose records these were ([`rewrite`](crate::rewrite)).
 
 use crate::counters::Count;
+use crate::fill_factor::FillFactor;
+use crate::inner::word_at;
 use crate::keys::{Edge, tag_of_field};
 use crate::leaf::{Begun, Head, Life, PLACES, generation};
-use crate::store::{FAREWELL, Store};
+use crate::store::{SUPERSEDED_MARK_LEN, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::mutant;
-use coreplane_pmem::{Pen, WriteMode};
+use coreplane_pmem::{Pen, Space, WriteMode};
 use coreplane_record::{Header, Kind, Original, View};
 use std::cell::Cell;
 
@@ -143,14 +145,14 @@ impl Store {
         leaf: (Head, Edge<'s>),
         items: &[Item<'_>],
     ) -> Result<Image<'s>> {
-        let mut pen = self.take_pen();
+        let mut pen = self.pen().take();
         let image = self.write_image_with(&mut pen, page, leaf, items);
-        self.desk().pen = pen;
+        *self.pen() = pen;
         image
     }
 
     /// As [`Store::write_image`], with a pen, which a failure may take: for several, since what it takes
-    /// to get at the desk's waits until the last one is in the memory.
+    /// to get at the thread's waits until the last one is in the memory.
     pub(crate) fn write_image_with<'s>(
         &self,
         pen: &mut Option<Pen>,
@@ -230,11 +232,17 @@ impl Store {
 
     /// Where to cut the records of a leaf so that each stretch is a leaf with room to spare: the
     /// number of records in each, of at least one stretch.
-    pub(crate) fn stretches(&self, items: &[Item<'_>]) -> Vec<usize> {
-        // The longest head there can be, since what the bounds will be is not known yet.
-        let head = 2 * self.field_max() + 64;
-        let capacity = (self.space.page_size() as usize - head - FAREWELL) * 3 / 4;
-        let places = PLACES * 3 / 4;
+    pub(crate) fn stretches(
+        &self,
+        head: &Head,
+        items: &[Item<'_>],
+        fill: FillFactor,
+    ) -> Vec<usize> {
+        // The bounds between them will be no longer than the longest key.
+        let bounds = [head.least.len(), head.bound.as_ref().map_or(0, |bound| bound.len())];
+        let field_len = items.iter().map(|item| item.key.len()).chain(bounds).max().unwrap_or(0);
+        let capacity = fill.of(page_capacity(&self.space, field_len));
+        let places = fill.records;
         let total: usize = items.iter().map(Item::len).sum();
         let count = total.div_ceil(capacity).max(items.len().div_ceil(places)).max(1);
         let (fair_len, fair_count) = (total.div_ceil(count), items.len().div_ceil(count));
@@ -253,6 +261,38 @@ impl Store {
         }
         stretches
     }
+}
+
+/// Sorts records by their keys, most of which differ in their first bytes: those are compared as
+/// numbers, of which the last bits say which record it is, and the records moved once.
+pub(crate) fn sort(items: &mut [Item<'_>]) {
+    let places = items.len().next_power_of_two() as u64 - 1;
+    let entry = |(at, item): (u64, &Item<'_>)| word_at(item.key, 0) & !places | at;
+    let place = |entry: u64| (entry & places) as usize;
+    let mut order: Vec<u64> = (0..).zip(&*items).map(entry).collect();
+    order.sort_unstable();
+    if order.windows(2).any(|pair| (pair[0] ^ pair[1]) & !places == 0) {
+        order.sort_by(|a, b| items[place(*a)].key.cmp(items[place(*b)].key));
+    }
+    // Along the cycles of the order, so that nothing is allocated for it.
+    for start in 0..items.len() {
+        let (first, mut at) = (items[start], start);
+        loop {
+            let from = place(std::mem::replace(&mut order[at], at as u64));
+            if from == start {
+                break;
+            }
+            items[at] = items[from];
+            at = from;
+        }
+        items[at] = first;
+    }
+}
+
+/// Bytes of a page that records may have, where no bound of its leaf is longer than so many bytes.
+pub(crate) fn page_capacity(space: &Space, field_len: usize) -> usize {
+    let head = (2 * field_len + 64).next_multiple_of(8);
+    space.page_size() as usize - head - SUPERSEDED_MARK_LEN
 }
 
 /// Bytes of a record that live: none of a tombstone, which may be forgotten.

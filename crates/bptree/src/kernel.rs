@@ -4,7 +4,7 @@
 //! ```text
 //!   reader:   node's version ─▶ child ─▶ leaf's version ─▶ node still at its? ─▶ places ─▶ leaf still at its?
 //!   writer:   lock the leaf ─▶ changing ─▶ places ─▶ the next version, unlocked
-//!   rewrite:  lock the leaf ─▶ begin its heir ─▶ the leaf is dead ─▶ node: changing ─▶ child ─▶ next version
+//!   rewrite:  lock the leaf ─▶ begin its successor ─▶ the leaf is dead ─▶ node: changing ─▶ child ─▶ next version
 //! ```
 //!
 //! A version word counts up by whole steps; below them are marks, of which those in a mask stop

@@ -26,7 +26,7 @@
 
 use crate::hurt::Match;
 use crate::leaf::tag_from;
-use crate::pieces::{NAME, Pieces, Row};
+use crate::overflow::{NAME, Overflow, Row};
 use crate::rewrite::separator;
 use crate::store::Store;
 use coreplane_engine::{Error, KEY_LEN_MAX, Result, UnixMillis};
@@ -39,7 +39,7 @@ use std::cmp::Ordering;
 /// A long key whose rest is written. It is given back unless somebody names it durably.
 pub(crate) struct Rest<'s> {
     field: Box<[u8]>,
-    pieces: Pieces<'s>,
+    overflow: Overflow<'s>,
 }
 
 impl Rest<'_> {
@@ -50,7 +50,7 @@ impl Rest<'_> {
 
     /// A record names it, durably.
     pub(crate) fn own(self) {
-        self.pieces.own();
+        self.overflow.own();
     }
 }
 
@@ -184,7 +184,7 @@ impl Store {
 
     /// Pages of a rest at most.
     pub(crate) fn rest_pages(&self) -> usize {
-        (KEY_LEN_MAX - prefix_len(self.field_max())).div_ceil(self.piece_max())
+        (KEY_LEN_MAX - prefix_len(self.field_max())).div_ceil(self.overflow_page_max())
     }
 
     /// Writes the rest of a long key; durable after a fence.
@@ -194,12 +194,12 @@ impl Store {
     pub(crate) fn write_rest(&self, key: &[u8], reserve: u32) -> Result<Rest<'_>> {
         self.expect_long_keys();
         let (prefix, rest) = key.split_at(prefix_len(self.field_max()));
-        let pieces = self.write_row(Row::Key, rest, reserve)?;
-        let mut field = [prefix, pieces.name()].concat();
+        let overflow = self.write_row(Row::Key, rest, reserve)?;
+        let mut field = [prefix, overflow.name()].concat();
         if let Some(crc) = field.last_chunk_mut() {
             *crc = crc32c_append(0, key).to_le_bytes();
         }
-        Ok(Rest { field: field.into_boxed_slice(), pieces })
+        Ok(Rest { field: field.into_boxed_slice(), overflow })
     }
 
     /// From now on pages are kept for the rests of bounds, which are made where space is made.

@@ -14,57 +14,58 @@
 //! - `leaf`: what is in a page, and what is known of it
 //! - `lock`, `look`: from a key to its leaf, to write to it; a key in its leaf
 //! - `keys`, `hurt`: long ones, of which a record has a part; those that are damaged
-//! - `put`, `batch`, `ring`: writing
-//! - `image`, `rewrite`, `merge`: making room, and saving it
+//! - `put`, `batch`, `multi_leaf_commit`: writing
+//! - `image`, `rewrite`, `merge`, `fill_factor`, `compact`: making room, and saving it
 //! - `fill`: what of a leaf has not arrived
-//! - `mend`: a farewell with a wrong bit
+//! - `mend`: a superseded mark with a wrong bit
 //! - `clear`: emptying the store
-//! - `durable`, `unflushed`: what may be lost yet
+//! - `durable`: what may be lost yet
 //! - `get`, `scan`, `cursor`: reading
 //! - `read`, `prove`, `recover`: after a crash
-//! - `checkpoint`, `wake`: after a close
+//! - `checkpoint`, `lazy_load`: after a close
 //! - `doubt`: what is known of damage
 //! - `verify`, `scrub`, `salvage`: whether all is as it should be, and what is saved where it is not
 
-mod ahead;
 mod batch;
 mod checkpoint;
 mod clear;
+mod compact;
 mod counters;
 mod cursor;
 mod doubt;
 mod durable;
 mod engine;
 mod fill;
+mod fill_factor;
 mod get;
 mod hurt;
 mod image;
 mod inner;
 mod kernel;
 mod keys;
+mod lazy_load;
 mod leaf;
 mod lock;
 mod look;
 mod mend;
 mod merge;
+mod multi_leaf_commit;
 mod newer;
 mod open;
+mod overflow;
 mod pages;
-mod pieces;
+mod prefetch;
 mod prove;
 mod put;
 mod read;
 mod recover;
 mod rewrite;
-mod ring;
 mod salvage;
 mod scan;
 mod scrub;
 mod short;
 mod store;
-mod unflushed;
 mod verify;
-mod wake;
 
 pub use coreplane_engine::TimeSource;
 pub use engine::Bptree;

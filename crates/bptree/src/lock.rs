@@ -24,8 +24,8 @@ impl Locked<'_> {
 
 impl Store {
     /// The leaf that a way down the tree has ended at, and its version; none if that way leads
-    /// elsewhere by now, or to a leaf that is asleep: then it is to be gone again, after
-    /// [`Store::wake`].
+    /// elsewhere by now, or to a leaf that is not loaded: then it is to be gone again, after
+    /// [`Store::load_leaf`].
     #[inline]
     pub(crate) fn arrive(&self, descent: &Descent) -> Option<(&Directory, Version)> {
         let leaf = self.leaves.get(descent.leaf as usize);
@@ -45,7 +45,7 @@ impl Store {
     /// Locks the leaf that serves `key`.
     ///
     /// # Errors
-    /// As [`Store::wake`], and if the medium is gone.
+    /// As [`Store::load_leaf`], and if the medium is gone.
     pub(crate) fn lock_leaf(&self, key: &[u8]) -> Result<Locked<'_>> {
         self.lock_leaf_for((key, 0), 0)
     }
@@ -58,9 +58,9 @@ impl Store {
         loop {
             let descent = self.descend(key);
             let leaf = self.leaves.get(descent.leaf as usize);
-            self.ask_ahead((descent.leaf, leaf), (key, tag), len);
+            self.prefetch_leaf((descent.leaf, leaf), (key, tag), len);
             let Some(version) = self.begin_at(&descent, leaf) else {
-                self.wake(descent.leaf)?;
+                self.load_leaf(descent.leaf)?;
                 continue;
             };
             if let Some(held) = leaf.try_lock(version) {
@@ -76,7 +76,7 @@ impl Store {
     /// be in, and for those of what it may replace, all at once. Before the leaf is locked: behind
     /// that instruction nothing is loaded before it is done, which waits for the leaf's own lines.
     #[inline]
-    pub(crate) fn ask_ahead(
+    pub(crate) fn prefetch_leaf(
         &self,
         (page, leaf): (u32, &Directory),
         (key, tag): (&[u8], u8),
@@ -97,20 +97,18 @@ impl Store {
             let lines = (from..end).step_by(LINE);
             lines.for_each(|at| self.space.prefetch_to_write(at));
         }
-        let mut candidates = leaf.candidates(tag);
-        while candidates != 0 {
-            let old = start + u64::from(leaf.offset(candidates.trailing_zeros() as usize));
+        for place in leaf.candidates(tag) {
+            let old = start + u64::from(leaf.offset(place));
             // Where it begins, and where its key ends.
             self.space.prefetch(old);
             self.space.prefetch(old + (HEADER + key.len().min(self.field_max())) as u64);
-            candidates &= candidates - 1;
         }
     }
 
     /// As [`Store::lock_leaf`], for a write: of a record of about `len` bytes, or of nothing yet (0).
     ///
     /// # Errors
-    /// [`Error::Closed`], and as [`Store::wake`].
+    /// [`Error::Closed`], and as [`Store::load_leaf`].
     pub(crate) fn lock_to_write(&self, key: &[u8], len: usize) -> Result<Locked<'_>> {
         self.lock_to_append((key, tag_of(key)), len)
     }

@@ -97,11 +97,9 @@ impl Store {
         leaf: &Directory,
         (key, tag, lines): (&[u8], u8, u32),
     ) -> Result<Standing<'g>> {
-        let all = leaf.candidates(tag);
-        let mut candidates = all;
+        let candidates = leaf.candidates(tag);
         let bytes = self.space.page_bytes(guard, page);
-        while candidates != 0 {
-            let place = candidates.trailing_zeros() as usize;
+        for place in candidates {
             let offset = leaf.offset(place);
             let view = bytes.as_ref().and_then(|bytes| {
                 (0..lines).for_each(|line| bytes.prefetch(offset + line * LINE as u32));
@@ -115,9 +113,8 @@ impl Store {
                 let (place, old, is_hurt) = (Some(place), Some(view), found == Match::Damaged);
                 return Ok(Standing { place, old, live, is_doubtful, is_hurt });
             }
-            candidates &= candidates - 1;
         }
-        if all != 0
+        if !candidates.is_empty()
             && let Some(place) = self.hurt_place(guard, page, leaf, tag)
         {
             let old = self.record_at(guard, page, leaf, place)?;
@@ -133,14 +130,11 @@ impl Store {
     /// would find any more. It may be that of whoever looks for one with this tag and does not find it.
     #[inline(never)]
     fn hurt_place(&self, guard: &Guard, page: u32, leaf: &Directory, tag: u8) -> Option<usize> {
-        let mut candidates = leaf.candidates(tag);
-        while candidates != 0 {
-            let place = candidates.trailing_zeros() as usize;
+        for place in leaf.candidates(tag) {
             let view = self.record_at(guard, page, leaf, place).ok()?;
             if self.is_hurt_inline(view.key(), tag) {
                 return Some(place);
             }
-            candidates &= candidates - 1;
         }
         None
     }

@@ -1,17 +1,19 @@
-//! Two leaves made one, where deletes have left little.
+//! Leaves beside each other made fewer: two where deletes have left little, and more when pages are
+//! short ([`compact`](crate::compact)).
 //!
 //! None of it is needed: it saves pages and steps. So it is never a reason to refuse what was asked
 //! for, and comes behind that.
 
 use crate::counters::Count;
-use crate::image::Item;
-use crate::keys::Edge;
-use crate::leaf::{Head, PLACES};
+use crate::fill_factor::FillFactor;
+use crate::image::give_items;
+use crate::inner::Bound;
+use crate::leaf::Head;
 use crate::lock::Locked;
 use crate::rewrite::Contents;
 use crate::store::Store;
 use coreplane_engine::Result;
-use coreplane_pmem::epoch;
+use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 
 impl Store {
@@ -26,75 +28,124 @@ impl Store {
     /// nobody else is about to. None of it is needed now: where there is no page for it, it is left.
     ///
     /// # Errors
-    /// If the medium fails.
-    fn merge_at(&self, key: &[u8]) -> Result<()> {
+    /// As [`Store::merge_run`].
+    fn merge_at(&self, key: &[u8]) -> Result<bool> {
         let guard = epoch::pin();
-        let Some((left, separator, right)) = self.inner.pair_of(key) else { return Ok(()) };
-        // The left one first, whoever comes: so that no two wait for each other.
-        let Some(left) = self.lock_page(left)? else { return Ok(()) };
-        let Some(right) = self.lock_page(right)? else { return Ok(()) };
-        // Both are locked, so that what the tree says of them now stays so.
-        let is_pair = self.inner.descend(&separator).leaf == right.page
-            && self.inner.descend_before(Some(&separator)).leaf == left.page;
-        let live = left.leaf.live() + right.leaf.live();
-        let is_in_doubt = left.leaf.doubt() > 0 || right.leaf.doubt() > 0;
-        if !is_pair || is_in_doubt || live > self.space.page_size() / 2 {
-            return Ok(());
-        }
-        self.ask_for_records(&left);
-        self.ask_for_records(&right);
-        let contents = self.records_of(&guard, &left)?;
-        let others = self.records_of(&guard, &right)?;
-        if !contents.hurt.is_empty() || !others.hurt.is_empty() {
-            return Ok(());
-        }
-        let Contents { mut kept, mut expired, mut dropped, .. } = contents;
-        kept.extend(others.kept);
-        if kept.iter().any(|item| self.is_long(item.key)) {
-            // One that is damaged is before all that begin alike, those of the left one too.
-            self.sort_items(&guard, &mut kept)?;
-        }
-        expired.extend(others.expired);
-        dropped.extend(others.dropped);
-        // Tombstones that are held take room too, and do not count as living.
-        let len: usize = kept.iter().map(Item::len).sum();
-        if kept.len() > PLACES / 2 || len > self.space.page_size() as usize / 2 {
-            return Ok(());
-        }
-        let (lower, upper) = (self.head_of(&guard, left.page)?, self.head_of(&guard, right.page)?);
-        let version = left.held.given().max(right.held.given());
-        // The bound between the two is none from now on.
-        let between = upper.least.clone();
-        dropped.push(&between);
-        let head =
-            Head { version, predecessor: Some(left.life()), bound: upper.bound.clone(), ..upper };
-        let whole = self.whole_key(&guard, &lower.least)?.into();
-        let edge = Edge { whole, field: lower.least, rest: None };
-        let page = match self.pages.take(1, 0) {
-            Ok(pages) => pages[0],
-            Err(_) => return Ok(()),
+        let Some((left, separator, right)) = self.inner.pair_of(key) else { return Ok(false) };
+        self.merge_run(&guard, (&[left, right], &[separator]), (FillFactor::HALF, 1, 0))
+    }
+
+    /// Writes leaves beside each other anew, parted by `separators` now, as `count_max` at most, none of which
+    /// has more than `fill` says, and leaves `reserve` pages; false if they stay as they are. The guard is older
+    /// than the caller's look at the tree: no page is another leaf's since, which would be locked out of order.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace) if there is no page for it now; if the medium fails.
+    pub(crate) fn merge_run(
+        &self,
+        guard: &Guard,
+        (pages, separators): (&[u32], &[Box<[u8]>]),
+        (fill, count_max, reserve): (FillFactor, usize, u32),
+    ) -> Result<bool> {
+        let Some(run) = self.lock_run(pages, separators)? else { return Ok(false) };
+        let bytes_max = fill.of(self.space.page_size() as usize) * count_max;
+        let Some(joint) = self.joint_contents(guard, &run, bytes_max)? else { return Ok(false) };
+        let Contents { kept, expired, mut dropped, .. } = joint;
+        let heads =
+            run.iter().map(|it| self.head_of(guard, it.page)).collect::<Result<Vec<_>>>()?;
+        let (Some(lower), Some(upper)) = (heads.first(), heads.last()) else { return Ok(false) };
+        let version = run.iter().map(|it| it.held.given()).max().unwrap_or(0);
+        let head = Head {
+            version,
+            predecessor: Some(run[0].life()),
+            bound: upper.bound.clone(),
+            ..lower.clone()
         };
-        let image = self.write_image(page, (head, edge), &kept)?;
+        // Tombstones that are held take room too, and do not count as living.
+        let lens = self.stretches(&head, &kept, fill);
+        if lens.len() > count_max {
+            return Ok(false);
+        }
+        let (edges, successors) = self.successors_of(guard, &head, (&kept, &lens), reserve)?;
+        let images = self.write_images(head, (&kept, &lens), (&successors, edges))?;
+        give_items(kept);
         if !mutant!("bptree.merge.fence") {
             self.fence()?;
         }
-        self.say_farewell(&[&left, &right], version)?;
+        self.mark_superseded(&run.iter().collect::<Vec<_>>(), version)?;
         self.cover();
-        let old = [left.page, right.page];
-        self.begin(image);
+        let successors = self.begin_all(images);
         self.count_out(&expired, &[]);
-        left.held.bury();
-        right.held.bury();
-        self.inner.merge(&separator, page);
-        self.counters.add(Count::Merges, 1);
-        let retired = self.retire_all(old).and(self.retire_values(&guard, &expired));
-        retired.and(self.retire_rests(&guard, &dropped))
+        run.into_iter().for_each(|it| it.held.free());
+        self.lead_from(pages, separators, &successors);
+        let is_fewer = successors.len() < pages.len();
+        self.counters.add(if is_fewer { Count::Merges } else { Count::Rewrites }, 1);
+        // The bounds between them are none from now on.
+        dropped.extend(heads[1..].iter().map(|head| &*head.least));
+        let retired =
+            self.retire_all(pages.iter().copied()).and(self.retire_values(guard, &expired));
+        retired.and(self.retire_rests(guard, &dropped)).map(|()| true)
+    }
+
+    /// Puts successors in the place of dead leaves beside each other. Whoever is led to one of those comes again.
+    fn lead_from(&self, pages: &[u32], separators: &[Box<[u8]>], successors: &[Bound]) {
+        let Some((least, _)) = successors.first() else { return };
+        for separator in separators {
+            self.inner.merge(separator, pages[0]);
+        }
+        self.lead_to_successors((pages[0], least), successors);
+    }
+
+    /// Locks leaves beside each other, from the left one on, whoever comes: so that no two wait for each
+    /// other. None if they are not beside each other any more, or one is dead.
+    fn lock_run(&self, pages: &[u32], separators: &[Box<[u8]>]) -> Result<Option<Vec<Locked<'_>>>> {
+        let mut run = Vec::with_capacity(pages.len());
+        for page in pages {
+            let Some(locked) = self.lock_page(*page)? else { return Ok(None) };
+            run.push(locked);
+        }
+        // All are locked, so that what the tree says of them now stays so.
+        let is_run = separators.iter().zip(pages.windows(2)).all(|(separator, pair)| {
+            self.inner.descend(separator).leaf == pair[1]
+                && self.inner.descend_before(Some(separator)).leaf == pair[0]
+        });
+        Ok(is_run.then_some(run))
+    }
+
+    /// What locked leaves have together; none if that is too much, or there is damage.
+    fn joint_contents<'g>(
+        &'g self,
+        guard: &'g Guard,
+        run: &[Locked<'_>],
+        bytes_max: usize,
+    ) -> Result<Option<Contents<'g>>> {
+        let live: usize = run.iter().map(|it| it.leaf.live() as usize).sum();
+        let is_in_doubt = run.iter().any(|it| it.leaf.doubt() > 0);
+        if is_in_doubt || live > bytes_max {
+            return Ok(None);
+        }
+        run.iter().for_each(|it| self.ask_for_records(it));
+        let mut joint = Contents::new();
+        for locked in run {
+            let contents = self.records_of(guard, locked)?;
+            if !contents.hurt.is_empty() || !contents.cuts.are_free() {
+                return Ok(None);
+            }
+            joint.kept.extend(contents.kept);
+            joint.expired.extend(contents.expired);
+            joint.dropped.extend(contents.dropped);
+        }
+        if joint.kept.iter().any(|item| self.is_long(item.key)) {
+            // One that is damaged is before all that begin alike, those of other leaves too.
+            joint.cuts = self.sort_items(guard, &mut joint.kept)?;
+        }
+        Ok(joint.cuts.are_free().then_some(joint))
     }
 
     /// Locks a leaf to write to it; none if it is dead, or written to no more.
     fn lock_page(&self, page: u32) -> Result<Option<Locked<'_>>> {
         let leaf = self.leaves.get(page as usize);
-        self.wake(page)?;
+        self.load_leaf(page)?;
         let held = leaf.lock().filter(|held| !held.is_shut());
         Ok(held.map(|held| Locked { page, leaf, held }))
     }
@@ -114,15 +165,19 @@ mod tests {
         format!("key {number:03}").into_bytes()
     }
 
+    fn new_store() -> (tempfile::TempDir, Store) {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let create = create_options(1 << 20, PAGE, MediaChoice::Auto);
+        let pool = Pool::create(&directory.path().join("pool"), &create).expect("a pool");
+        let options = Options { background: false, ..Options::default() };
+        (directory, Store::format(pool, &options).expect("a store"))
+    }
+
     /// A store of two leaves or more, of which the second has little, and all that it has is damaged; and the
     /// keys of the first.
     fn beside_damage() -> (tempfile::TempDir, Store, Vec<Vec<u8>>) {
-        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let (directory, store) = new_store();
         let path = directory.path().join("pool");
-        let create = create_options(1 << 20, PAGE, MediaChoice::Auto);
-        let pool = Pool::create(&path, &create).expect("a pool");
-        let options = Options { background: false, ..Options::default() };
-        let store = Store::format(pool, &options).expect("a store");
         let write = WriteOptions::default();
         for number in 0..60 {
             let _outcome = store.put(&key(number), &[7; 100], &write).expect("put");
@@ -170,5 +225,28 @@ mod tests {
         }
         store.apply(&batch, &WriteOptions::default()).expect("a batch");
         assert!(first.iter().all(|key| remove(&store, key).is_ok_and(|it| it.written().is_none())));
+    }
+
+    /// Nothing but leaves that all has gone from, as after a sweep: each of their pages is to be had.
+    #[test]
+    fn leaves_without_records_are_put_together_when_pages_are_short() {
+        let (_directory, store) = new_store();
+        let write = WriteOptions::default();
+        let count = (0..).take_while(|at| store.put(&key(*at), &[7; 100], &write).is_ok()).count();
+        assert!(count > 3000, "{count} records");
+        let keys: Vec<u32> = (0..count as u32).collect();
+        for keys in keys.chunks(60) {
+            let mut batch = Batch::new();
+            for at in keys {
+                batch.delete(&key(*at));
+            }
+            store.apply(&batch, &write).expect("a batch");
+        }
+        let again = (0..).take_while(|at| {
+            let key = format!("other {at:06}");
+            store.put(key.as_bytes(), &[7; 100], &write).is_ok()
+        });
+        assert!(again.count() > count * 9 / 10, "less than {count} others");
+        assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
     }
 }

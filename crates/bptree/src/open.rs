@@ -1,13 +1,13 @@
 //! Creating and opening a store.
 
+use crate::compact::Compaction;
 use crate::counters::Counters;
 use crate::durable::Early;
 use crate::inner::Inner;
 use crate::keys::Edge;
 use crate::leaf::{Directory, Head};
 use crate::pages::Pages;
-use crate::store::{Opened, Root, STEP, Store};
-use crate::unflushed::{DESKS, Desk, Rounds};
+use crate::store::{Opened, PENS, Root, STEP, Store};
 use coreplane_engine::{Error, Progress, Result, UnixMillis};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::isolation::Isolation;
@@ -129,8 +129,7 @@ impl Store {
             pages: Pages::new(&space),
             inner: Inner::new(0, pages_max),
             leaves: Chunked::new(pages_max, CHUNK, Directory::new),
-            desks: (0..DESKS).map(|_| CachePadded::new(spin::Lock::new(Desk::default()))).collect(),
-            rounds: Rounds::new(),
+            pens: (0..PENS).map(|_| CachePadded::new(spin::Lock::new(None))).collect(),
             version_base: AtomicU64::new(root.version_base),
             counters: Counters::default(),
             held_tombstones: AtomicU64::new(root.held.wrapping_sub(1)),
@@ -138,6 +137,7 @@ impl Store {
             cursors: Mutex::default(),
             isolation: Isolation::default(),
             early: Early::new(&space, pages_max),
+            compaction: Compaction::default(),
             windows: Windows::new(),
             durability: options.durability,
             time: options.time.clone().unwrap_or_else(|| Arc::new(UnixMillis::now)),
@@ -166,7 +166,7 @@ impl Store {
         }
         let _whole = spin::lock(&self.whole);
         let leaves = self.shut_leaves();
-        self.end_round()?;
+        self.fence()?;
         let checkpoint = self.write_checkpoint(leaves)?;
         let _changing = spin::lock(&self.root_change);
         let root = Root::from_words(self.pool.root());

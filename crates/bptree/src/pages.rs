@@ -8,7 +8,7 @@
 //!
 //! A page is *blanked* before it is used again: the first word of what it was is struck out, durably,
 //! before anything else of it is written over. Else a crash in the middle of that could leave a head
-//! from before, without the farewell behind it, and a dead leaf would come to life. Pages are
+//! from before, without the superseded mark behind it, and a dead leaf would come to life. Pages are
 //! blanked some at a time, with one fence.
 //!
 //! The page that was given back last is used first: it is in the caches, and recovery need not read
@@ -18,6 +18,7 @@ use crate::store::sync_failed;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::spin::{self, Backoff};
 use coreplane_pmem::{PageWriter, Space};
+use coreplane_record::Kind;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,6 +28,29 @@ use std::time::{Duration, Instant};
 /// Pages that only what gives pages back may take: two new leaves, and one for each large value
 /// on its way.
 pub(crate) const RESERVE: u32 = 4;
+
+/// Who takes pages, each leaving some to those before him.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Demand {
+    /// What gives pages back takes the last.
+    Reserve,
+    /// A record in the place of another one.
+    #[default]
+    Overwrite,
+    /// One more record. A store that is full of them still has room to overwrite all.
+    Insert,
+}
+
+impl Demand {
+    /// That of a record, whose key has another one already or has none.
+    pub(crate) fn of(kind: Kind, is_overwrite: bool) -> Self {
+        match kind {
+            Kind::Put if is_overwrite => Self::Overwrite,
+            Kind::Put => Self::Insert,
+            _ => Self::Reserve,
+        }
+    }
+}
 
 /// Pages that are blanked with one fence.
 const BLANKED: usize = 16;
@@ -85,6 +109,21 @@ impl Pages {
             births_end: AtomicU64::new(1),
             for_bounds: AtomicU32::new(0),
         }
+    }
+
+    /// Pages that are left by whoever takes some.
+    pub(crate) fn reserve(&self, demand: Demand) -> u32 {
+        match demand {
+            Demand::Reserve => 0,
+            Demand::Overwrite => RESERVE,
+            Demand::Insert => RESERVE + self.space.pages() / 64,
+        }
+    }
+
+    /// Pages that are free, or will be when no reader holds them any more.
+    pub(crate) fn spare_len(&self) -> u32 {
+        let free = spin::lock(&self.free);
+        (free.len() + free.waiting.len() + self.space.retired_len()) as u32
     }
 
     /// Adds pages that nobody uses, after all that were used already.
@@ -204,16 +243,24 @@ impl Pages {
     /// As [`Pages::wait_for_retired`], for somebody who tries again and again: true as long as more
     /// pages are free than at his tries before. What he takes and gives back himself is no gain.
     pub(crate) fn wait_for_more(&self, patience: &mut Patience) -> bool {
+        // They may have come while somebody looked for others: then there is nobody to wait for.
+        if self.is_more(patience) {
+            return true;
+        }
         if !self.wait_for_retired() {
             return false;
         }
+        patience.misses += 1;
+        self.is_more(patience) || patience.misses < MISSES_MAX
+    }
+
+    fn is_more(&self, patience: &mut Patience) -> bool {
         let free = self.free_len();
-        if free > patience.most {
+        let is_more = free > patience.most;
+        if is_more {
             *patience = Patience { most: free, misses: 0 };
-        } else {
-            patience.misses += 1;
         }
-        patience.misses < MISSES_MAX
+        is_more
     }
 
     /// Waits until a page comes back that was given back already, but may still be read; false if

@@ -3,14 +3,14 @@
 //! Each leaf says of itself up to where it was durable ([`read`](crate::read)). Of others it is known by
 //! what came after them:
 //!
-//! - a leaf to which something was appended that follows was made by a farewell that was durable. If
+//! - a leaf to which something was appended that follows was made by a superseded mark that was durable. If
 //!   the one that it was made of says none, that is damaged, and the leaf is dead;
 //! - a batch is durable as a whole. If one of its parts was, all were, and a leaf that lacks its part
 //!   has lost it.
 
 use crate::leaf::{Head, Life};
+use crate::multi_leaf_commit::CommitLink;
 use crate::read::Found;
-use crate::ring::Closing;
 use crate::store::Store;
 use coreplane_engine::Result;
 use coreplane_pmem::Recovery;
@@ -48,7 +48,7 @@ impl Store {
         loop {
             loop {
                 for page in die(found, &places) {
-                    self.bury(page);
+                    self.free(page);
                 }
                 if !prove_batches(found, &places) {
                     break;
@@ -71,15 +71,15 @@ impl Store {
             if !is_any {
                 return Ok(());
             }
-            for page in bid_farewell(found, &places, self.field_max()) {
-                self.bury(page);
+            for page in end_superseded(found, &places, self.field_max()) {
+                self.free(page);
             }
         }
     }
 }
 
-/// Lets those be dead whose heirs have been written to, and those that they were made of themselves: a
-/// leaf says farewell only once it counts. The pages of those that were not.
+/// Lets those be dead whose successors have been written to, and those that they were made of themselves: a
+/// leaf is marked superseded only once it counts. The pages of those that were not.
 fn die(found: &mut [Found], places: &Places) -> Vec<u32> {
     let mut died = Vec::new();
     for mut at in 0..found.len() {
@@ -97,11 +97,11 @@ fn die(found: &mut [Found], places: &Places) -> Vec<u32> {
     died
 }
 
-/// What has lost the end of what was durable there, and has all its heirs, has lost its farewell: nothing
+/// What has lost the end of what was durable there, and has all its successors, has lost its superseded mark: nothing
 /// else is written to a leaf that has them. One that has not all of them, or not whole, was being written
-/// anew for what it has lost when the power went; or some of them have heirs in their turn
+/// anew for what it has lost when the power went; or some of them have successors in their turn
 /// ([`is_outlived`]). The pages of those.
-fn bid_farewell(found: &mut [Found], places: &Places, field_max: usize) -> Vec<u32> {
+fn end_superseded(found: &mut [Found], places: &Places, field_max: usize) -> Vec<u32> {
     let has_lost = |found: &Found| {
         !found.is_dead && found.doubt > found.end && found.end >= found.head.image_len
     };
@@ -109,15 +109,15 @@ fn bid_farewell(found: &mut [Found], places: &Places, field_max: usize) -> Vec<u
         return Vec::new();
     }
     let is_whole = |found: &&Found| !found.is_to_be_told() && found.end >= found.head.image_len;
-    let mut heirs: HashMap<Life, Vec<&Head>> = HashMap::new();
-    for heir in found.iter().filter(is_whole) {
-        if let Some(before) = heir.head.predecessor {
-            heirs.entry(before).or_default().push(&heir.head);
+    let mut successors: HashMap<Life, Vec<&Head>> = HashMap::new();
+    for successor in found.iter().filter(is_whole) {
+        if let Some(before) = successor.head.predecessor {
+            successors.entry(before).or_default().push(&successor.head);
         }
     }
     let is_dead = |it: &Found| {
         has_lost(it)
-            && (heirs.get(&it.life()).is_some_and(|heirs| cover(&it.head, heirs))
+            && (successors.get(&it.life()).is_some_and(|successors| cover(&it.head, successors))
                 || is_outlived(it, found, places, field_max))
     };
     let dead: Vec<usize> = (0..found.len()).filter(|at| is_dead(&found[*at])).collect();
@@ -147,13 +147,15 @@ fn is_outlived(leaf: &Found, found: &[Found], places: &Places, field_max: usize)
     })
 }
 
-/// True if heirs serve all that a leaf did, or more: of two that were merged there is one.
-fn cover(leaf: &Head, heirs: &[&Head]) -> bool {
+/// True if successors serve all that a leaf did, or more: of two that were merged there is one.
+fn cover(leaf: &Head, successors: &[&Head]) -> bool {
     let mut least = &leaf.least;
     // Each goes on where the last one ended.
-    for _ in heirs {
-        let Some(heir) = heirs.iter().find(|heir| heir.least == *least) else { return false };
-        let Some(bound) = &heir.bound else { return true };
+    for _ in successors {
+        let Some(successor) = successors.iter().find(|successor| successor.least == *least) else {
+            return false;
+        };
+        let Some(bound) = &successor.bound else { return true };
         if leaf.bound.as_ref().is_some_and(|it| it <= bound) {
             return true;
         }
@@ -165,12 +167,12 @@ fn cover(leaf: &Head, heirs: &[&Head]) -> bool {
 /// What is proven of one part of a batch is proven of all, and with it that the leaf counts that has it.
 /// True if something was.
 fn prove_batches(found: &mut [Found], places: &Places) -> bool {
-    let has_others = |found: &Found| found.parts.iter().any(|it| it.closing.next != found.life());
+    let has_others = |found: &Found| found.parts.iter().any(|it| it.link.next != found.life());
     let several: Vec<usize> = (0..found.len()).filter(|at| has_others(&found[*at])).collect();
     let mut named_by: HashMap<usize, Vec<usize>> = HashMap::new();
     for at in &several {
         for part in &found[*at].parts {
-            if let Some(next) = places.of(found, part.closing.next) {
+            if let Some(next) = places.of(found, part.link.next) {
                 named_by.entry(next).or_default().push(*at);
             }
         }
@@ -179,7 +181,7 @@ fn prove_batches(found: &mut [Found], places: &Places) -> bool {
     while let Some(at) = to_look_at.pop() {
         for number in 0..found[at].parts.len() {
             let part = found[at].parts[number];
-            let Closing { next, next_at, .. } = part.closing;
+            let CommitLink { next, next_at, .. } = part.link;
             let other = places.of(found, next);
             let is_proven = found[at].proven > part.at;
             // One that is there no more was written anew since.
@@ -203,7 +205,7 @@ fn prove_batches(found: &mut [Found], places: &Places) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::Part;
+    use crate::multi_leaf_commit::Part;
 
     fn life(page: u32) -> Life {
         Life { page, birth: 100 + u64::from(page) }
@@ -245,8 +247,8 @@ mod tests {
     fn who_has_a_part_of_a_batch_that_was_durable_counts() {
         let [lower, upper] = [(&b"a"[..], &b"m"[..]), (&b"m"[..], &b"z"[..])];
         let part = |next, next_at, at| {
-            let closing = Closing { next: life(next), next_at, is_farewell: false };
-            Part { start: at, at, closing }
+            let link = CommitLink { next: life(next), next_at, is_superseded: false };
+            Part { start: at, at, link }
         };
         for is_durable in [false, true] {
             let mut found = [leaf(1, None, lower), leaf(2, Some(1), lower), leaf(3, None, upper)];
@@ -261,14 +263,14 @@ mod tests {
     }
 
     #[test]
-    fn who_has_lost_its_end_is_dead_if_all_that_it_served_has_heirs() {
+    fn who_has_lost_its_end_is_dead_if_all_that_it_served_has_successors() {
         let all = (&b"b"[..], &b"y"[..]);
         let [lower, upper] = [(&b"b"[..], &b"m"[..]), (&b"m"[..], &b"y"[..])];
-        let is_dead = |heirs: Vec<Found>| {
+        let is_dead = |successors: Vec<Found>| {
             let old = Found { doubt: 300, ..leaf(1, None, all) };
-            let mut found = Vec::from_iter(std::iter::once(old).chain(heirs));
+            let mut found = Vec::from_iter(std::iter::once(old).chain(successors));
             let places = Places::new(&found, 9);
-            assert_eq!(bid_farewell(&mut found, &places, 400).len(), dead(&found).len());
+            assert_eq!(end_superseded(&mut found, &places, 400).len(), dead(&found).len());
             !dead(&found).is_empty()
         };
         let (left, right) = (|| leaf(2, Some(1), lower), || leaf(3, Some(1), upper));
@@ -282,13 +284,13 @@ mod tests {
             "an image that ends too soon"
         );
         assert!(!is_dead(vec![left(), Found { doubt: 160, ..right() }]), "one with a hole");
-        // The lower one has an heir in its turn, and its page another leaf.
-        let lower_heir = |of, keys| leaf(5, of, keys);
-        assert!(is_dead(vec![lower_heir(Some(2), lower), right()]));
+        // The lower one has a successor in its turn, and its page another leaf.
+        let lower_successor = |of, keys| leaf(5, of, keys);
+        assert!(is_dead(vec![lower_successor(Some(2), lower), right()]));
         assert!(
-            !is_dead(vec![lower_heir(Some(3), lower), right()]),
+            !is_dead(vec![lower_successor(Some(3), lower), right()]),
             "nothing says that it counted"
         );
-        assert!(!is_dead(vec![lower_heir(Some(2), (b"y", b"z"))]), "for other keys");
+        assert!(!is_dead(vec![lower_successor(Some(2), (b"y", b"z"))]), "for other keys");
     }
 }

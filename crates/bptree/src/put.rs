@@ -5,6 +5,8 @@
 //! that a read-modify-write is one step and versions follow the order of publication. A leaf
 //! without room is written anew first ([`rewrite`](crate::rewrite)), and the look repeated.
 
+mod plan;
+
 use crate::durable::Level;
 use crate::get::Whole;
 use crate::image::{Counted, Item, Source, live_len};
@@ -12,10 +14,9 @@ use crate::keys::{Rest, tag_of_field};
 use crate::leaf::tag_of;
 use crate::lock::Locked;
 use crate::look::Standing;
-use crate::pages::{Patience, RESERVE};
-use crate::pieces::Pieces;
+use crate::overflow::Overflow;
+use crate::pages::{Demand, Patience, RESERVE};
 use crate::store::{STEP, Store};
-use crate::unflushed::Due;
 use coreplane_engine::{
     Batch, Beside, Change, Error, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written,
 };
@@ -26,34 +27,12 @@ use coreplane_record::{HEADER, Header, Kind, View};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
-/// What to do with a key, decided in sight of its record.
-pub(crate) enum Plan<'v> {
-    /// Nothing; the outcome is made of the ticket of what was seen.
-    Refuse(fn(Ticket) -> Outcome),
-    /// Write a value.
-    Put { value: Cow<'v, [u8]>, expires_at: Option<UnixMillis> },
-    /// Write a tombstone.
-    Delete,
-}
-
-/// Decides in sight of the live record.
-pub(crate) type Decide<'d, 'v> = &'d mut dyn FnMut(Option<&Whole<'_>>) -> Result<Plan<'v>>;
-
-/// What a write rests on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RestsOn {
-    /// On whether there was a record before, and which: it is refused if that is in doubt.
-    Old,
-    /// On its value, too: it is refused if that is not what was written, since what is made of it
-    /// would have a checksum of its own.
-    Value,
-    Nothing,
-}
+pub(crate) use plan::{Decide, Plan, RestsOn};
 
 /// A large value that was decided on and written. It is what to write as long as nobody has written
 /// the key since: the decision is not made twice.
 struct Prepared<'s> {
-    pieces: Pieces<'s>,
+    overflow: Overflow<'s>,
     seen: Option<u64>,
     expires_at: Option<UnixMillis>,
 }
@@ -70,10 +49,23 @@ struct Replaced {
 
 /// What was written ahead of a record.
 #[derive(Default)]
-struct Ahead<'s> {
+struct Preparation<'s> {
     value: Option<Prepared<'s>>,
     /// That of the key. It stays what it is whatever is decided.
     rest: Option<Rest<'s>>,
+    /// What it asks of the pages, and how many bytes of its leaf.
+    demand: Demand,
+    len: usize,
+    /// There was no page for it, and its leaf was to share with others.
+    is_spread: bool,
+}
+
+impl Preparation<'_> {
+    /// True once, for what takes the place of another record.
+    fn may_spread(&mut self) -> bool {
+        let is_first = !std::mem::replace(&mut self.is_spread, true);
+        is_first && self.len > 0 && self.demand != Demand::Insert
+    }
 }
 
 enum Attempt {
@@ -82,11 +74,11 @@ enum Attempt {
     LeftLittle(Outcome),
     /// The value is large and not yet in pages of its own; the version of the live record in sight
     /// of which it was decided.
-    NeedPieces(Vec<u8>, Option<u64>, Option<UnixMillis>),
+    NeedOverflow(Vec<u8>, Option<u64>, Option<UnixMillis>),
     /// The key is long, the leaf does not know it, and its rest is not yet in pages of its own.
     NeedRest(Kind),
     /// The leaf has no room for a record so long, or no place for another key.
-    NeedRoom(usize, Kind),
+    NeedRoom(usize, Demand),
     /// The key is there, and its rest is damaged: the leaf is to be written anew with this in its place.
     InPlaceOf(Change),
 }
@@ -102,13 +94,16 @@ impl Store {
         self.check_writable()?;
         self.check_key(key)?;
         self.check_sequence(options.sequence)?;
-        let (mut ahead, mut patience) = (Ahead::default(), Patience::default());
+        let (mut preparation, mut patience) = (Preparation::default(), Patience::default());
         loop {
-            match self.step(key, (options, rests_on), &mut ahead, decide) {
+            match self.step(key, (options, rests_on), &mut preparation, decide) {
                 Ok(Some(outcome)) => return self.finish(outcome, options),
                 Ok(None) => {}
                 // Pages that somebody may still read come back soon.
-                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
+                Err(Error::NoSpace { .. })
+                    if self.finds_more(preparation.demand, &mut patience)? => {}
+                Err(Error::NoSpace { .. })
+                    if preparation.may_spread() && self.spread(key, preparation.len)? => {}
                 Err(error) => return Err(error),
             }
         }
@@ -119,23 +114,26 @@ impl Store {
         &'s self,
         key: &[u8],
         (options, rests_on): (&WriteOptions, RestsOn),
-        ahead: &mut Ahead<'s>,
+        preparation: &mut Preparation<'s>,
         decide: Decide<'_, '_>,
     ) -> Result<Option<Outcome>> {
-        match self.attempt(key, (options, rests_on), ahead, decide)? {
+        match self.attempt(key, (options, rests_on), preparation, decide)? {
             Attempt::Done(outcome) => return Ok(Some(outcome)),
             Attempt::LeftLittle(outcome) => {
                 self.merge_after(key);
                 return Ok(Some(outcome));
             }
-            Attempt::NeedPieces(value, seen, expires_at) => {
-                let reserve = if options.is_vital { 0 } else { RESERVE };
-                let pieces = self.write_pieces(&value, reserve)?;
-                ahead.value = Some(Prepared { pieces, seen, expires_at });
+            Attempt::NeedOverflow(value, seen, expires_at) => {
+                let demand = Demand::of(Kind::Put, seen.is_some());
+                preparation.demand = if options.use_reserve { Demand::Reserve } else { demand };
+                let overflow =
+                    self.write_overflow(&value, self.pages.reserve(preparation.demand))?;
+                preparation.value = Some(Prepared { overflow, seen, expires_at });
             }
             Attempt::NeedRest(kind) => {
-                let is_vital = options.is_vital || kind == Kind::Delete;
-                ahead.rest = Some(self.write_rest(key, if is_vital { 0 } else { RESERVE })?);
+                let use_reserve = options.use_reserve || kind == Kind::Delete;
+                preparation.rest =
+                    Some(self.write_rest(key, if use_reserve { 0 } else { RESERVE })?);
                 self.fence()?;
             }
             Attempt::InPlaceOf(change) => {
@@ -143,9 +141,10 @@ impl Store {
                 batch.push(change.as_ref());
                 return Ok(Some(Outcome::Written(self.apply(&batch, options)?)));
             }
-            Attempt::NeedRoom(len, kind) => {
-                let kind = if options.is_vital { Kind::Delete } else { kind };
-                self.make_room(key, len, kind)?;
+            Attempt::NeedRoom(len, demand) => {
+                let demand = if options.use_reserve { Demand::Reserve } else { demand };
+                (preparation.demand, preparation.len) = (demand, len);
+                self.make_room(key, len, demand)?;
             }
         }
         Ok(None)
@@ -175,9 +174,6 @@ impl Store {
         standing: &Standing<'_>,
         options: &WriteOptions,
     ) -> Result<Ticket> {
-        if self.due(options) == Due::Now {
-            self.flush_leaf(locked)?;
-        }
         if self.level(options) == Level::Covered
             && let Some(ticket) = self.unproven(locked.page)
         {
@@ -190,7 +186,7 @@ impl Store {
         &'s self,
         key: &[u8],
         (options, rests_on): (&WriteOptions, RestsOn),
-        ahead: &mut Ahead<'s>,
+        preparation: &mut Preparation<'s>,
         decide: Decide<'_, '_>,
     ) -> Result<Attempt> {
         let guard = epoch::pin();
@@ -208,12 +204,12 @@ impl Store {
         let live = standing.old.filter(|_| standing.live);
         let seen = live.map(|view| view.header.version);
         // What was written for a decision that is out of date is given back.
-        let ready = ahead.value.take().filter(|ready| ready.seen == seen);
+        let ready = preparation.value.take().filter(|ready| ready.seen == seen);
         let mut header = Header { sequence: options.sequence, ..Header::put(0) };
         let value = match &ready {
-            Some(Prepared { pieces, expires_at, .. }) => {
+            Some(Prepared { overflow, expires_at, .. }) => {
                 (header.large, header.expires_at) = (true, *expires_at);
-                Cow::Borrowed(pieces.name())
+                Cow::Borrowed(overflow.name())
             }
             None => {
                 let live = self.asked(&guard, &locked, (live, rests_on))?;
@@ -235,15 +231,15 @@ impl Store {
         };
         if !header.large && value.len() > self.inline_max() {
             self.check_value(value.len())?;
-            return Ok(Attempt::NeedPieces(value.into_owned(), seen, header.expires_at));
+            return Ok(Attempt::NeedOverflow(value.into_owned(), seen, header.expires_at));
         }
-        let field = match (&standing.old, &ahead.rest) {
+        let field = match (&standing.old, &preparation.rest) {
             _ if !self.is_long(key) => key,
             (Some(old), _) => old.key(),
             (None, Some(rest)) => rest.field(),
             (None, None) => {
                 drop(value);
-                ahead.value = ready;
+                preparation.value = ready;
                 return Ok(Attempt::NeedRest(header.kind));
             }
         };
@@ -251,16 +247,16 @@ impl Store {
         let place = standing.place.or_else(|| locked.leaf.vacancy());
         let Some(place) = place.filter(|_| len <= self.room(&locked)) else {
             drop(value);
-            ahead.value = ready;
-            return Ok(Attempt::NeedRoom(len, header.kind));
+            preparation.value = ready;
+            return Ok(Attempt::NeedRoom(len, Demand::of(header.kind, standing.live)));
         };
         let attempt = self.append(locked, (field, &value), (header, options), &standing, place)?;
         drop(value);
-        let rest = ahead.rest.take().filter(|_| standing.old.is_none());
+        let rest = preparation.rest.take().filter(|_| standing.old.is_none());
         rest.into_iter().for_each(Rest::own);
-        ready.into_iter().for_each(|ready| ready.pieces.own());
+        ready.into_iter().for_each(|ready| ready.overflow.own());
         if let Some(old) = standing.old.filter(|old| old.header.large) {
-            self.retire_pieces_after(&guard, &old);
+            self.retire_overflow_after(&guard, &old);
         }
         Ok(attempt)
     }
@@ -327,8 +323,7 @@ impl Store {
         options: &WriteOptions,
         beside: Option<Beside<'_>>,
     ) -> Result<Option<Written>> {
-        let due = self.due(options);
-        if beside.is_some() && (self.early.is_some() || due != Due::Now) {
+        if beside.is_some() && self.early.is_some() {
             return Ok(None);
         }
         let guard = epoch::pin();
@@ -340,7 +335,7 @@ impl Store {
             return Ok(None);
         }
         let (expires_at, sequence) = (options.expires_at, options.sequence);
-        let follows = self.is_leaf_proven(locked.page, locked.leaf);
+        let follows = self.is_proven(locked.page);
         let mut header = Header { expires_at, sequence, follows, ..Header::put(0) };
         let has_room = header.record_len(key, value.len()) <= self.room(&locked);
         let Some(vacancy) = locked.leaf.vacancy().filter(|_| has_room) else { return Ok(None) };
@@ -348,9 +343,8 @@ impl Store {
         let (page, leaf, birth) = (locked.page, locked.leaf, locked.held.birth());
         let (mut place, mut replaced, mut large) = (vacancy, Replaced::default(), None);
         let mut damage = None;
-        let mut record = |writer: &mut PageWriter, due: &mut Due| {
-            let from = self.flush_from(page, writer.next_offset());
-            let appended = self.write_record(writer, (birth, *due), &header, key, value)?;
+        let record = |writer: &mut PageWriter| {
+            let appended = self.write_record(writer, birth, &header, key, value)?;
             let standing = match self.look_for(&guard, page, leaf, (key, tag, 1)) {
                 Ok(standing) => standing,
                 Err(error) => {
@@ -361,28 +355,18 @@ impl Store {
             };
             replaced = self.replaced(&standing);
             place = standing.place.unwrap_or(vacancy);
-            if let Some(old) = standing.old.filter(|old| old.header.large) {
-                if *due != Due::Now {
-                    writer.flush_from(from);
-                }
-                *due = Due::Now;
-                large = Some(old);
-            }
+            large = standing.old.filter(|old| old.header.large);
             Some(appended)
         };
         let appended = match beside {
-            None => self.append_to((page, leaf), due, record).map(Some),
-            Some(beside) => {
-                let mut due = due;
-                let record = &mut |writer: &mut PageWriter| record(writer, &mut due);
-                self.append_beside((page, leaf), record, beside)
-            }
+            None => self.append_to(page, record).map(Some),
+            Some(beside) => self.append_beside(page, &mut { record }, beside),
         };
         let Some(appended) = damage.map_or(appended, Err)? else { return Ok(None) };
         let item = Item { header, key, value, source: Source::Caller };
         let written = self.publish(locked, &item, options, replaced, (place, tag, appended));
         if let Some(old) = large {
-            self.retire_pieces_after(&guard, &old);
+            self.retire_overflow_after(&guard, &old);
         }
         Ok(Some(written))
     }
@@ -404,14 +388,10 @@ impl Store {
         place: usize,
     ) -> Result<Attempt> {
         header.version = self.draw_version(&locked, header.sequence)?;
-        header.follows =
-            self.is_leaf_proven(locked.page, locked.leaf) || mutant!("bptree.put.follows");
+        header.follows = self.is_proven(locked.page) || mutant!("bptree.put.follows");
         let (leaf, birth) = (locked.leaf, locked.held.birth());
-        let gives_back = header.large || standing.old.is_some_and(|old| old.header.large);
-        let is_lax = !gives_back && !self.is_long(key);
-        let due = if is_lax { self.due(options) } else { Due::Now };
-        let appended = self.append_to((locked.page, leaf), due, |writer, due| {
-            self.write_record(writer, (birth, *due), &header, key, value)
+        let appended = self.append_to(locked.page, |writer| {
+            self.write_record(writer, birth, &header, key, value)
         })?;
         let item = Item { header, key, value, source: Source::Caller };
         let replaced = self.replaced(standing);
@@ -422,11 +402,11 @@ impl Store {
         Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })
     }
 
-    /// Writes a record behind the others of a page, and flushes it if it is due now; where in the page.
+    /// Writes a record behind the others of a page, and flushes it; where in the page.
     fn write_record(
         &self,
         writer: &mut PageWriter,
-        (birth, due): (u64, Due),
+        birth: u64,
         header: &Header,
         key: &[u8],
         value: &[u8],
@@ -434,14 +414,12 @@ impl Store {
         let offset = writer.next_offset();
         let encoded = self.encode(birth, offset, header, key, value);
         let parts = [encoded.bytes(), key, value];
-        let from = if due == Due::Now { self.flush_from(writer.page(), offset) } else { offset };
-        if due == Due::Now && self.space.append_mode() == WriteMode::NonTemporal {
+        if self.space.append_mode() == WriteMode::NonTemporal {
             writer.append_nt(&parts)?;
-            self.space.flush(from, offset - from);
         } else {
             writer.append_in_words(&parts)?;
-            if due == Due::Now && !mutant!("bptree.put.flush") {
-                writer.flush_from(from);
+            if !mutant!("bptree.put.flush") {
+                writer.flush_from(offset);
             }
         }
         Some((offset - self.space.start_of(writer.page())) as u32)

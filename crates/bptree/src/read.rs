@@ -28,9 +28,9 @@ use crate::fill::Filled;
 use crate::image::{Item, live_len};
 use crate::keys::tag_of_field;
 use crate::leaf::{Begun, Directory, Head, Life, PLACES, generation};
-use crate::mend::Farewell;
+use crate::mend::SupersededMark;
+use crate::multi_leaf_commit::{self, CommitLink, Part};
 use crate::prove::DEAD;
-use crate::ring::{self, Closing, Part};
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::PageBytes;
@@ -81,7 +81,7 @@ impl Found {
             end: head.len() as u32,
             is_dead: false,
             proven: head.image_len,
-            // What an image was made of has said farewell when it was durable. Nothing has where it was
+            // What an image was made of was marked superseded when it was durable. Nothing has where it was
             // made of nothing.
             cached_from: head.predecessor.map_or(0, |_| head.image_len),
             has_proof: false,
@@ -108,16 +108,16 @@ impl Found {
         self.end += len;
     }
 
-    /// Takes the farewell that is at its end, of a batch that begins at `start`.
-    fn take_farewell(&mut self, farewell: &Farewell, start: u32) {
-        self.parts.push(Part { start, at: self.end, closing: farewell.closing });
-        self.take(&farewell.header, ring::LEN as u32);
+    /// Takes the superseded mark that is at its end, of a batch that begins at `start`.
+    fn take_mark(&mut self, mark: &SupersededMark, start: u32) {
+        self.parts.push(Part { start, at: self.end, link: mark.link });
+        self.take(&mark.header, multi_leaf_commit::LEN as u32);
         self.is_dead = true;
     }
 
     /// It is known to be dead, and does not say so.
-    pub(crate) fn has_lost_farewell(&self) -> bool {
-        self.proven == DEAD && !self.parts.last().is_some_and(|part| part.closing.is_farewell)
+    pub(crate) fn has_lost_mark(&self) -> bool {
+        self.proven == DEAD && !self.parts.last().is_some_and(|part| part.link.is_superseded)
     }
 
     /// Records were lost, and nothing that is durable in the page says so by itself.
@@ -140,6 +140,7 @@ impl<'g> Latest<'g> {
     fn new(field_max: usize) -> Self {
         let keys = Directory::new();
         keys.begin(Begun::default(), std::iter::empty());
+        keys.allow_full();
         Self { keys, views: Vec::with_capacity(PLACES), is_sorted: true, field_max }
     }
 
@@ -147,14 +148,11 @@ impl<'g> Latest<'g> {
     fn take(&mut self, view: View<'g>) -> bool {
         // In one leaf equal keys have equal fields.
         let (key, tag) = (view.key(), tag_of_field(view.key(), self.field_max));
-        let mut candidates = self.keys.candidates(tag);
-        while candidates != 0 {
-            let place = candidates.trailing_zeros() as usize;
+        for place in self.keys.candidates(tag) {
             if self.views[place].key() == key {
                 self.views[place] = view;
                 return true;
             }
-            candidates &= candidates - 1;
         }
         let Some(place) = self.keys.vacancy() else { return false };
         // Fields of long keys do not tell the order where their prefixes are equal.
@@ -217,9 +215,9 @@ impl<'g> Records<'g> {
         (view.check(seed).is_ok() || mutant!("bptree.recover.checksum")).then_some(view)
     }
 
-    /// The farewell at a place, where no record is sound, if one bit of it is damaged.
-    fn mended_farewell(&self, at: u32) -> Option<Farewell> {
-        if self.at(at).is_some() { None } else { self.filled().mended_farewell(at) }
+    /// The superseded mark at a place, where no record is sound, if one bit of it is damaged.
+    fn mended_mark(&self, at: u32) -> Option<SupersededMark> {
+        if self.at(at).is_some() { None } else { self.filled().mended_mark(at) }
     }
 
     /// The first record from a place on.
@@ -240,9 +238,9 @@ impl<'g> Records<'g> {
             if view.header.follows && !mutant!("bptree.recover.proof") {
                 proven = start;
             }
-            let closing =
-                Some(&view).filter(|it| it.header.kind == Kind::Commit).and_then(Closing::of);
-            if closing.is_some_and(|closing| closing.is_farewell) {
+            let link =
+                Some(&view).filter(|it| it.header.kind == Kind::Commit).and_then(CommitLink::of);
+            if link.is_some_and(|link| link.is_superseded) {
                 break;
             }
             at = start + view.len();
@@ -269,7 +267,7 @@ impl Store {
         let again = Found::new(page, read.head.clone());
         let (mut found, mut latest, open) = self.read_records(guard, read, limit)?;
         if let Some(start) = open.filter(|_| !mutant!("bptree.recover.half_batch")) {
-            // The power went before the closing came.
+            // The power went before the commit link came.
             let has_proof = found.has_proof;
             let again = Found { proven: found.proven, ..again };
             (found, latest, _) = self.read_records(guard, again, start)?;
@@ -285,7 +283,7 @@ impl Store {
         Ok((found, latest))
     }
 
-    /// As [`Store::read_leaf_page`]; and where the batch begins that has no closing.
+    /// As [`Store::read_leaf_page`]; and where the batch begins that has no commit link.
     fn read_records<'g>(
         &'g self,
         guard: &'g Guard,
@@ -304,8 +302,8 @@ impl Store {
         while found.end < limit {
             let at = found.end;
             let Some(view) = records.at(at).filter(|it| open.is_none() || it.header.batched) else {
-                if let Some(farewell) = records.mended_farewell(at) {
-                    found.take_farewell(&farewell, open.take().unwrap_or(at));
+                if let Some(mark) = records.mended_mark(at) {
+                    found.take_mark(&mark, open.take().unwrap_or(at));
                     break;
                 }
                 let next = go_on(&records, &mut found);
@@ -330,9 +328,9 @@ impl Store {
                 }
                 continue;
             }
-            let Some(closing) = Closing::of(&view) else { break };
-            found.parts.push(Part { start: open.take().unwrap_or(at), at, closing });
-            found.is_dead = closing.is_farewell;
+            let Some(link) = CommitLink::of(&view) else { break };
+            found.parts.push(Part { start: open.take().unwrap_or(at), at, link });
+            found.is_dead = link.is_superseded;
             if found.is_dead {
                 break;
             }
@@ -347,7 +345,7 @@ fn go_on(records: &Records<'_>, found: &mut Found) -> Option<u32> {
     if !found.has_remains && found.proven <= found.end {
         return None;
     }
-    // A record that is sound is none that has lost its closing.
+    // A record that is sound is none that has lost its commit link.
     let is_damaged = records.at(found.end).is_none()
         && records.filled().has_arrived(found.end, records.nothing_is_torn);
     if is_damaged {

@@ -3,19 +3,19 @@
 //! A page holds a leaf that counts if
 //!
 //! - its birth is not below those that a [`clear`](crate::clear) has left behind;
-//! - its head is sound, and its records do not end with a farewell;
-//! - the page that it was made of says farewell, or is something else by now (or it was made of
-//!   none: the first leaf). Of two pages it names the first: both say farewell, or none does.
+//! - its head is sound, and its records do not end with a superseded mark;
+//! - the page that it was made of is marked superseded, or is something else by now (or it was made of
+//!   none: the first leaf). Of several pages it names the first: all are marked superseded, or none is.
 //!
-//! What begins like a leaf and does not count, and says no farewell itself, was being made when the
+//! What begins like a leaf and does not count, and has no superseded mark itself, was being made when the
 //! power went. It is wiped before anything else is written ([`rewrite`](crate::rewrite)).
 //!
-//! A batch of which a leaf has a part counts if all of its ring is there ([`ring`](crate::ring)); so
-//! does a farewell, which is such a part. What does not count is struck out in the same way.
+//! A batch of which a leaf has a part counts if all of its links are there ([`multi_leaf_commit`](crate::multi_leaf_commit)); so
+//! does a superseded mark, which is such a part. What does not count is struck out in the same way.
 //!
 //! The leaves that count must then tile the whole range of keys. Where they do not, one is damaged:
 //!
-//! - of two that serve the same key the younger counts: the other has lost its farewell;
+//! - of two that serve the same key the younger counts: the other has lost its superseded mark;
 //! - where there is none, one has lost its head. A leaf without records is put in its place, which
 //!   says of its keys that they are lost, rather than that they are not there.
 //!
@@ -24,8 +24,8 @@
 
 use crate::counters::Count;
 use crate::leaf::{Head, Life};
+use crate::multi_leaf_commit::Commits;
 use crate::read::{Found, Latest};
-use crate::ring::Rings;
 use crate::store::Store;
 use coreplane_engine::{Progress, Result};
 use coreplane_pmem::epoch::Guard;
@@ -56,7 +56,7 @@ impl<'f> Lives<'f> {
         Self { found, places }
     }
 
-    /// True if the leaf is there no more, or has said farewell.
+    /// True if the leaf is there no more, or is marked superseded.
     fn is_gone(&self, life: Life) -> bool {
         let place = self.places.get(life.page as usize).copied().unwrap_or(0);
         let found = place.checked_sub(1).map(|place| &self.found[place as usize]);
@@ -87,8 +87,8 @@ impl Store {
             let _is_cut = mutant!("bptree.recover.uncut") || recovery.cut(found.page, end);
         }
         self.strike_out_parts(&mut recovery, &mut found)?;
-        // What says no farewell itself, and is dead: what it was found out from may go.
-        let gone = found.iter().filter(|found| found.has_lost_farewell());
+        // What has no superseded mark itself, and is dead: what it was found out from may go.
+        let gone = found.iter().filter(|found| found.has_lost_mark());
         let mut gone: Vec<u32> = gone.map(|found| found.page).collect();
         let (mut counting, mut void) = self.counting(found);
         self.know_bounds(&recovery, &mut counting);
@@ -100,10 +100,10 @@ impl Store {
             // Those that were made of one that is dead after all count, and may be the younger ones.
             let is_of =
                 |found: &Found| found.head.predecessor.is_some_and(|it| dropped.contains(&it));
-            let (mut heirs, others) = void.into_iter().partition(is_of);
+            let (mut successors, others) = void.into_iter().partition(is_of);
             void = others;
-            self.know_bounds(&recovery, &mut heirs);
-            counting.append(&mut heirs);
+            self.know_bounds(&recovery, &mut successors);
+            counting.append(&mut successors);
             gone.extend(dropped.iter().map(|it| it.page));
         }
         let is_used = self.used_by(&recovery, &counting)?;
@@ -140,7 +140,7 @@ impl Store {
         leaves.retain_mut(|found| {
             let is_known = self.know_bounds_of(&guard, found).is_ok();
             if !is_known {
-                self.bury(found.page);
+                self.free(found.page);
             }
             is_known
         });
@@ -184,19 +184,19 @@ impl Store {
     }
 
     /// A leaf that was found is none.
-    pub(crate) fn bury(&self, page: u32) {
+    pub(crate) fn free(&self, page: u32) {
         if let Some(held) = self.leaves.get(page as usize).lock() {
-            held.bury();
+            held.free();
         }
     }
 
     /// Strikes out what there is of batches that are not whole.
     fn strike_out_parts(&self, recovery: &mut Recovery, found: &mut [Found]) -> Result<()> {
-        let mut rings = Rings::default();
+        let mut commits = Commits::default();
         for it in found.iter() {
-            rings.add(it.life(), it.head.predecessor, (&it.parts, it.proven));
+            commits.add(it.life(), it.head.predecessor, (&it.parts, it.proven));
         }
-        let broken = rings.broken();
+        let broken = commits.broken();
         if broken.is_empty() {
             return Ok(());
         }
@@ -252,7 +252,7 @@ impl Store {
     /// Strikes out leaves as a whole; durable when it returns.
     fn strike_out_leaves(&self, recovery: &mut Recovery, pages: &[u32]) -> Result<()> {
         for page in pages {
-            self.bury(*page);
+            self.free(*page);
             recovery.cut(*page, 0);
             let pen = Pen::new(&self.space);
             let mut writer = pen.take_up(*page).map_err(|_| self.not_a_leaf(*page))?;

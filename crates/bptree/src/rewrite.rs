@@ -2,34 +2,35 @@
 //!
 //! ```text
 //!   1  the new leaves: head and records          flush, fence
-//!   2  a farewell at the end of the old page     flush, fence   ◀── from here on they count
+//!   2  a superseded mark at the end of the old page     flush, fence   ◀── from here on they count
 //!   3  the tree in DRAM leads to the new ones; the old page is retired
 //! ```
 //!
 //! Nothing is ever changed in place, so that a crash finds either the old leaf whole or the new
-//! ones. A new leaf names the page that it was made of. It counts if that one says farewell, or is
+//! ones. A new leaf names the page that it was made of. It counts if that one is marked superseded, or is
 //! something else by now, which it can be only after step 3. What a crash between 1 and 2 leaves
 //! is wiped in recovery, before the old leaf can be written anew once more: else its page could be
-//! used again, and this were taken for its heir.
+//! used again, and this were taken for its successor.
 //!
-//! Two leaves become one in the same way: their farewells count together or not at all
-//! ([`ring`](crate::ring)), as every farewell is a part of a ring, mostly of its own.
+//! Several leaves become fewer in the same way: their superseded marks count together or not at all
+//! ([`multi_leaf_commit`](crate::multi_leaf_commit)), as every superseded mark is a part of a multi-leaf commit, mostly of one leaf.
 //!
 //! Where a fence is a sync, the third step does not wait for the second: what is written to the new
-//! leaves is covered by no earlier sync than the farewell, and until that has ended the old page
+//! leaves is covered by no earlier sync than the superseded mark, and until that has ended the old page
 //! is kept.
 
 use crate::counters::Count;
 use crate::doubt::is_doubtful;
+use crate::fill_factor::FillFactor;
 use crate::hurt::Cuts;
 use crate::image::{Image, Item, Source, give_items, take_items};
-use crate::inner::{Bound, word_at};
+use crate::inner::Bound;
 use crate::keys::Edge;
-use crate::leaf::{Head, Life, PLACES, generation};
+use crate::leaf::{Head, PLACES, generation};
 use crate::lock::Locked;
-use crate::pages::RESERVE;
-use crate::ring::NewPart;
-use crate::store::{FAREWELL, Store};
+use crate::multi_leaf_commit::NewPart;
+use crate::pages::{Demand, RESERVE};
+use crate::store::{SUPERSEDED_MARK_LEN, Store};
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::LINE;
 use coreplane_pmem::epoch::{self, Guard};
@@ -54,7 +55,7 @@ pub(crate) struct Contents<'g> {
     settled: Vec<View<'g>>,
     pub(crate) cuts: Cuts,
     /// Records with short keys that are not those that were written: nobody can tell whose they are. They are in
-    /// none of the others, and the leaf's heirs are in doubt unless they are written over.
+    /// none of the others, and the leaf's successors are in doubt unless they are written over.
     pub(crate) hurt: Vec<View<'g>>,
 }
 
@@ -73,19 +74,27 @@ impl Contents<'_> {
 }
 
 impl Store {
-    /// Sees to it that the leaf that serves `key` has room for a record of `len` bytes. For a
-    /// tombstone it takes the last pages.
+    /// Sees to it that the leaf that serves `key` has room for a record of `len` bytes. What is vital
+    /// takes the last pages.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
-    pub(crate) fn make_room(&self, key: &[u8], len: usize, kind: Kind) -> Result<()> {
-        let guard = epoch::pin();
-        let locked = self.lock_to_write(key, 0)?;
-        if self.room(&locked) >= len && locked.leaf.vacancy().is_some() {
-            return Ok(());
+    pub(crate) fn make_room(&self, key: &[u8], len: usize, demand: Demand) -> Result<()> {
+        {
+            let guard = epoch::pin();
+            let locked = self.lock_to_write(key, 0)?;
+            if self.room(&locked) >= len {
+                if self.fill_factor() != FillFactor::AMPLE {
+                    locked.leaf.allow_full();
+                }
+                if locked.leaf.vacancy().is_some() {
+                    return Ok(());
+                }
+            }
+            self.rewrite(&guard, locked, (key, len), self.pages.reserve(demand))?;
         }
-        let reserve = if kind == Kind::Delete { 0 } else { RESERVE };
-        self.rewrite(&guard, locked, (key, len), reserve)
+        self.compact_if_due();
+        Ok(())
     }
 
     /// Writes the leaf anew that serves `key`, if anything in it has expired.
@@ -121,7 +130,7 @@ impl Store {
         self.rewrite_as(guard, locked, (key, len, reserve), (head, contents))
     }
 
-    /// Writes a leaf anew without what is doubtful in it: its heirs are in doubt no more.
+    /// Writes a leaf anew without what is doubtful in it: its successors are in doubt no more.
     ///
     /// # Errors
     /// As [`Store::make_room`].
@@ -152,35 +161,56 @@ impl Store {
     ) -> Result<()> {
         let Contents { kept: items, expired, settled, dropped, cuts, .. } = contents;
         let total: usize = items.iter().map(Item::len).sum();
-        let capacity = self.space.page_size() as usize - head.len() - FAREWELL;
+        let capacity = self.space.page_size() as usize - head.len() - SUPERSEDED_MARK_LEN;
+        let fill = self.fill_factor();
         let is_one =
-            items.len() < 2 || (total + len <= capacity * 3 / 4 && items.len() <= PLACES * 3 / 4);
+            items.len() < 2 || (total + len <= fill.of(capacity) && items.len() <= fill.records);
         let (lens, reserve, count) = if is_one {
-            (vec![items.len()], reserve / 2, Count::Rewrites)
+            (vec![items.len()], reserve.min(RESERVE) / 2, Count::Rewrites)
         } else {
             let lower = lower_half(&items, total / 2);
             (self.halves(locked.page, (&items, cuts), lower)?, reserve, Count::Splits)
         };
-        let edges = self.edges(guard, &head, (&items, &lens), reserve)?;
-        let pages = self.pages.take(lens.len(), reserve)?;
-        self.ask_for_heirs(&locked, &pages);
-        let images = self.write_images((&locked, head), (&items, &lens), (&pages, edges))?;
+        let (mut lens, mut count) = (lens, count);
+        let (edges, pages) = match self.successors_of(guard, &head, (&items, &lens), reserve) {
+            // Where there is but one page it has to do.
+            Err(Error::NoSpace { .. }) if total + len <= capacity && items.len() < PLACES => {
+                (lens, count) = (vec![items.len()], Count::Rewrites);
+                self.successors_of(guard, &head, (&items, &lens), reserve.min(RESERVE) / 2)?
+            }
+            successors => successors?,
+        };
+        self.ask_for_successors(&locked, &pages);
+        let head = Head { predecessor: Some(locked.life()), version: locked.held.given(), ..head };
+        let images = self.write_images(head, (&items, &lens), (&pages, edges))?;
         give_items(items);
         if !mutant!("bptree.rewrite.fence") {
             self.fence()?;
         }
-        self.say_farewell(&[&locked], locked.held.given())?;
+        self.mark_superseded(&[&locked], locked.held.given())?;
         self.cover();
         let old = locked.page;
-        let heirs = self.begin_all(images);
+        let successors = self.begin_all(images);
         self.count_out(&expired, &settled);
-        locked.held.bury();
-        self.lead_to_heirs((old, key), &heirs);
+        locked.held.free();
+        self.lead_to_successors((old, key), &successors);
         self.counters.add(count, 1);
         // What was written counts, whatever comes of the rest.
         let gone = expired.iter().chain(&settled);
         let retired = self.retire(old).and(self.retire_values(guard, gone));
         retired.and(self.retire_rests(guard, &dropped))
+    }
+
+    /// The bounds of the successors of a leaf, and pages for them.
+    pub(crate) fn successors_of(
+        &self,
+        guard: &Guard,
+        head: &Head,
+        parts: (&[Item<'_>], &[usize]),
+        reserve: u32,
+    ) -> Result<(Vec<Edge<'_>>, Vec<u32>)> {
+        let edges = self.edges(guard, head, parts, reserve)?;
+        Ok((edges, self.pages.take(parts.1.len(), reserve)?))
     }
 
     /// What a locked leaf has, in the order of keys: what is kept, and what has expired and can be
@@ -199,7 +229,7 @@ impl Store {
         self.records_if(guard, locked, true)
     }
 
-    /// The same of a leaf whose heirs will be in doubt, or not.
+    /// The same of a leaf whose successors will be in doubt, or not.
     fn records_if<'g>(
         &'g self,
         guard: &'g Guard,
@@ -209,11 +239,8 @@ impl Store {
         let mut contents = Contents::new();
         let page = locked.page;
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
-        let mut used = locked.leaf.used();
-        while used != 0 {
-            let place = used.trailing_zeros() as usize;
+        for place in locked.leaf.used() {
             let within = locked.leaf.offset(place);
-            used &= used - 1;
             let Some(view) = View::of(&bytes, within) else {
                 return Err(self.no_record(page, within));
             };
@@ -227,7 +254,7 @@ impl Store {
         Ok(contents)
     }
 
-    /// Takes a record of a locked leaf over to its heirs, if it is kept.
+    /// Takes a record of a locked leaf over to its successors, if it is kept.
     ///
     /// # Errors
     /// If it cannot be made durable that it has expired.
@@ -274,25 +301,23 @@ impl Store {
     /// Asks for all records of a leaf at once: most of them are in no cache.
     pub(crate) fn ask_for_records(&self, locked: &Locked<'_>) {
         let start = self.space.start_of(locked.page);
-        let mut used = locked.leaf.used();
-        while used != 0 {
-            let at = start + u64::from(locked.leaf.offset(used.trailing_zeros() as usize));
+        for place in locked.leaf.used() {
+            let at = start + u64::from(locked.leaf.offset(place));
             (0..ASKED).for_each(|line| self.space.prefetch(at + line * LINE as u64));
-            used &= used - 1;
         }
     }
 
-    /// Asks for what a leaf's farewell and its heirs will be written to in DRAM and at its end.
-    fn ask_for_heirs(&self, locked: &Locked<'_>, pages: &[u32]) {
+    /// Asks for what a leaf's superseded mark and its successors will be written to in DRAM and at its end.
+    fn ask_for_successors(&self, locked: &Locked<'_>, pages: &[u32]) {
         for page in pages {
             let leaf = self.leaves.get(*page as usize);
             leaf.prefetch();
             leaf.prefetch_order();
         }
         let tail = self.space.watermarks(locked.page).map_or(0, |(published, _)| published);
-        let farewell = self.space.start_of(locked.page) + u64::from(tail);
-        self.space.prefetch_to_write(farewell);
-        self.space.prefetch_to_write(farewell + LINE as u64);
+        let mark = self.space.start_of(locked.page) + u64::from(tail);
+        self.space.prefetch_to_write(mark);
+        self.space.prefetch_to_write(mark + LINE as u64);
     }
 
     /// Records that had expired are there no more, and nothing in their place, nor in that of others that are
@@ -315,13 +340,13 @@ impl Store {
         let is_large = |view: &&View<'_>| view.header.kind == Kind::Put && view.header.large;
         let mut retired = Ok(());
         for view in gone.into_iter().filter(is_large) {
-            retired = retired.and(self.retire_pieces(guard, view));
+            retired = retired.and(self.retire_overflow(guard, view));
         }
         retired
     }
 
-    /// The least keys of the heirs of a leaf: of its records, which are sorted, and how many of them
-    /// are in each heir. All that is new of them is durable after a fence.
+    /// The least keys of the successors of a leaf: of its records, which are sorted, and how many of them
+    /// are in each successor. All that is new of them is durable after a fence.
     ///
     /// # Errors
     /// [`Error::NoSpace`], if a rest is damaged, and if the medium fails.
@@ -345,32 +370,30 @@ impl Store {
         Ok(edges)
     }
 
-    /// Writes the heirs of a locked leaf to free pages, each with its least key. Durable after a
-    /// fence. They would be taken for leaves once the leaf is gone: from here on nothing may be
+    /// Writes the successors of locked leaves to free pages, each with its least key; the head is that of the only
+    /// one, if there were one. Durable after a fence. They would be taken for leaves once the leaf is gone: from here on nothing may be
     /// refused, so all that takes pages is done before.
     ///
     /// # Errors
     /// If the medium fails.
     pub(crate) fn write_images<'s>(
         &self,
-        (locked, mut head): (&Locked<'_>, Head),
+        mut head: Head,
         (items, lens): (&[Item<'_>], &[usize]),
         (pages, edges): (&[u32], Vec<Edge<'s>>),
     ) -> Result<Vec<Image<'s>>> {
-        head.predecessor = Some(Life { page: locked.page, birth: head.birth });
-        head.version = locked.held.given();
         let bounds = edges.iter().skip(1).map(|edge| Some(edge.field.clone()));
         let bounds: Vec<_> = bounds.chain([head.bound.take()]).collect();
         let mut images = Vec::with_capacity(lens.len());
         let mut rest = items;
-        let mut pen = self.take_pen();
+        let mut pen = self.pen().take();
         for (((len, page), edge), bound) in lens.iter().zip(pages).zip(edges).zip(bounds) {
             let (mine, others) = rest.split_at(*len);
             let head = Head { bound, ..head.clone() };
             images.push(self.write_image_with(&mut pen, *page, (head, edge), mine)?);
             rest = others;
         }
-        self.desk().pen = pen;
+        *self.pen() = pen;
         Ok(images)
     }
 
@@ -385,16 +408,16 @@ impl Store {
     }
 
     /// Puts leaves in the place of `old`, which serves `key` and which nobody gets past: it is dead, or
-    /// changing. It stays in the tree until the last change, for all keys that do not lead to their heir
-    /// yet: an heir that served keys of the next one for a moment would deny them, and lose what is
+    /// changing. It stays in the tree until the last change, for all keys that do not lead to their successor
+    /// yet: a successor that served keys of the next one for a moment would deny them, and lose what is
     /// written to it.
-    pub(crate) fn lead_to_heirs(&self, (old, key): (u32, &[u8]), heirs: &[Bound]) {
-        match heirs {
+    pub(crate) fn lead_to_successors(&self, (old, key): (u32, &[u8]), successors: &[Bound]) {
+        match successors {
             [] => {}
             [(_, only)] => self.inner.replace(key, *only),
             [(_, first), (separator, second), others @ ..] => {
-                for (separator, heir) in others.iter().rev() {
-                    self.inner.split(old, separator, *heir);
+                for (separator, successor) in others.iter().rev() {
+                    self.inner.split(old, separator, *successor);
                 }
                 self.inner.split(*first, separator, *second);
             }
@@ -410,14 +433,14 @@ impl Store {
     }
 
     /// Says that leaves are dead, all of them or none.
-    pub(crate) fn say_farewell(&self, leaves: &[&Locked<'_>], version: u64) -> Result<()> {
+    pub(crate) fn mark_superseded(&self, leaves: &[&Locked<'_>], version: u64) -> Result<()> {
         let part = |locked: &&Locked<'_>| NewPart {
             life: locked.life(),
             items: Vec::new(),
-            is_farewell: true,
+            is_superseded: true,
         };
         let parts: Vec<NewPart<'_>> = leaves.iter().map(part).collect();
-        self.append_ring(&parts, version).map(drop)
+        self.append_commit(&parts, version).map(drop)
     }
 
     /// True if a tombstone is to be kept. One that is not is noted as forgotten.
@@ -445,32 +468,6 @@ impl Store {
             retired = retired.and(self.retire(page));
         }
         retired
-    }
-}
-
-/// Sorts records by their keys, most of which differ in their first bytes: those are compared as
-/// numbers, of which the last bits say which record it is, and the records moved once.
-pub(crate) fn sort(items: &mut [Item<'_>]) {
-    let places = items.len().next_power_of_two() as u64 - 1;
-    let entry = |(at, item): (u64, &Item<'_>)| word_at(item.key, 0) & !places | at;
-    let place = |entry: u64| (entry & places) as usize;
-    let mut order: Vec<u64> = (0..).zip(&*items).map(entry).collect();
-    order.sort_unstable();
-    if order.windows(2).any(|pair| (pair[0] ^ pair[1]) & !places == 0) {
-        order.sort_by(|a, b| items[place(*a)].key.cmp(items[place(*b)].key));
-    }
-    // Along the cycles of the order, so that nothing is allocated for it.
-    for start in 0..items.len() {
-        let (first, mut at) = (items[start], start);
-        loop {
-            let from = place(std::mem::replace(&mut order[at], at as u64));
-            if from == start {
-                break;
-            }
-            items[at] = items[from];
-            at = from;
-        }
-        items[at] = first;
     }
 }
 

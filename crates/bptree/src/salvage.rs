@@ -1,4 +1,4 @@
-//! What of a damaged leaf is saved while it is in use: as long as a leaf is awake its directory in DRAM
+//! What of a damaged leaf is saved while it is in use: as long as a leaf is loaded its directory in DRAM
 //! says where its living records are, and the tree for which keys it is. A recovery has the page alone.
 //!
 //! | damaged | what a scrub makes of it |
@@ -19,7 +19,7 @@ use crate::keys::{Edge, tag_of_field};
 use crate::leaf::{Head, generation};
 use crate::lock::Locked;
 use crate::rewrite::Contents;
-use crate::store::{FAREWELL, Store};
+use crate::store::{SUPERSEDED_MARK_LEN, Store};
 use coreplane_engine::{Damage, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_record::{Header, Kind, View};
@@ -34,7 +34,7 @@ struct Salvage<'g> {
     lost: usize,
 }
 
-/// How a leaf's heirs begin.
+/// How a leaf's successors begin.
 struct Beginning<'s> {
     head: Head,
     /// Its edges, if they are written anew.
@@ -134,10 +134,8 @@ impl Store {
     fn salvage<'g>(&'g self, guard: &'g Guard, locked: &Locked<'_>) -> Result<Salvage<'g>> {
         let (page, leaf) = (locked.page, locked.leaf);
         let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
-        let (mut salvage, mut used) = (Salvage::default(), leaf.used());
-        while used != 0 {
-            let place = used.trailing_zeros() as usize;
-            used &= used - 1;
+        let (mut salvage, used) = (Salvage::default(), leaf.used());
+        for place in used {
             let within = leaf.offset(place);
             let is_short = |view: &View<'_>| view.len() as usize <= self.record_len_max();
             let Some(view) = View::of(&bytes, within).filter(is_short) else {
@@ -159,7 +157,7 @@ impl Store {
         let Salvage { sound, named, lost } = &mut salvage;
         // What has the key of another by now is not that one's.
         let is_alone = |view: &View<'_>| sound.iter().all(|other| other.key() != view.key());
-        let capacity = self.space.page_size() as usize - 2 * self.field_max() - FAREWELL;
+        let capacity = self.space.page_size() as usize - 2 * self.field_max() - SUPERSEDED_MARK_LEN;
         let mut len: usize = sound.iter().map(|view| view.len() as usize).sum();
         let before = named.len();
         named.retain(|view| {

@@ -370,7 +370,7 @@ impl Store {
         loop {
             let descent = way.take().unwrap_or_else(|| self.set_out(reach));
             let Some((leaf, version)) = self.arrive(&descent) else {
-                self.wake_to_read(descent.leaf)?;
+                self.load_leaf_to_read(descent.leaf)?;
                 continue;
             };
             let snapshot = self.read_snapshot(guard, descent.leaf, (leaf, version));
@@ -399,7 +399,7 @@ impl Store {
         let (least, bound) = self.bounds_in(guard, &bytes)?;
         let mut places = [0; PLACES];
         let ordered = leaf.ordered(&mut places);
-        let len = leaf.used().count_ones() as usize;
+        let len = leaf.used().count();
         if ordered < len {
             self.sort(guard, &bytes, (leaf, version), &mut places[..len])?;
         }

@@ -2,7 +2,7 @@
 //! keys that have pages of their own. What is found is counted (`damaged_pages` among the
 //! statistics), and named by `verify`. It stays damaged where its leaf is written anew.
 //!
-//! A leaf that is asleep is read and not woken.
+//! A leaf that is not loaded is read from its page, and stays so.
 //!
 //! Who has the same elsewhere asks for more ([`Store::scrub`]): each leaf is held against what a recovery
 //! would read of it, and where that is not what is known of it, it is written anew
@@ -107,7 +107,7 @@ impl Store {
         let guard = epoch::pin();
         let leaf = self.leaves.made(page as usize);
         let Some((leaf, version)) = leaf.and_then(|leaf| Some((leaf, leaf.version()?))) else {
-            return self.scrub_asleep(&guard, page);
+            return self.scrub_unloaded(&guard, page);
         };
         let mut report = VerifyReport::default();
         let read = self.read_leaf(&guard, page, leaf, None);
@@ -122,17 +122,17 @@ impl Store {
     }
 
     /// As [`Store::scrub_page`], of a leaf that nobody has come to since the open.
-    fn scrub_asleep(&self, guard: &Guard, page: u32) -> Option<(u64, bool)> {
+    fn scrub_unloaded(&self, guard: &Guard, page: u32) -> Option<(u64, bool)> {
         // Of one that is being written nothing is published yet.
         let (end, _) = self.space.watermarks(page).filter(|(end, _)| *end > 0)?;
         let is_still =
-            || self.is_asleep(page) && self.space.watermarks(page).is_some_and(|it| it.0 == end);
+            || self.is_unloaded(page) && self.space.watermarks(page).is_some_and(|it| it.0 == end);
         let head = match Head::read(&self.space, guard, self.seed, page) {
             Ok(head) => head?,
             Err(_) => return is_still().then_some((0, false)),
         };
         let birth = head.birth;
-        // One that is new is written before its leaf is awake.
+        // One that is new is written before its leaf is loaded.
         if birth >= self.opened.births_end {
             return None;
         }
@@ -148,9 +148,9 @@ impl Store {
     }
 
     /// True if the tree leads to a leaf that nobody has come to, or may: what is in the page of any
-    /// other that is not awake says nothing.
-    fn is_asleep(&self, page: u32) -> bool {
+    /// other that is not loaded says nothing.
+    fn is_unloaded(&self, page: u32) -> bool {
         let leaf = self.leaves.made(page as usize);
-        self.opened.asleep.load(Ordering::Acquire) > 0 && leaf.is_none_or(Directory::is_asleep)
+        self.opened.unloaded.load(Ordering::Acquire) > 0 && leaf.is_none_or(Directory::is_unloaded)
     }
 }

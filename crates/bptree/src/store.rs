@@ -1,5 +1,6 @@
 //! What the parts of the engine share: the pool, its pages, the tree.
 
+use crate::compact::Compaction;
 use crate::counters::{Count, Counters};
 use crate::cursor::Place;
 use crate::durable::Early;
@@ -7,7 +8,6 @@ use crate::inner::Inner;
 use crate::leaf::{Directory, Head, Life, generation};
 use crate::lock::Locked;
 use crate::pages::Pages;
-use crate::unflushed::{Desk, Due, Rounds};
 use coreplane_engine::{
     Beside, Cursors, Durability, Error, KEY_LEN_MAX, Result, TimeSource, UnixMillis,
 };
@@ -17,7 +17,7 @@ use coreplane_pmem::isolation::Isolation;
 use coreplane_pmem::mutant;
 use coreplane_pmem::spin;
 use coreplane_pmem::windows::Windows;
-use coreplane_pmem::{PageBytes, PageWriter, Pen, Pool, Space, fence_mark};
+use coreplane_pmem::{PageBytes, PageWriter, Pen, Pool, Space, fence_mark, thread_number};
 pub(crate) use coreplane_record::sync_failed;
 use coreplane_record::{self as record, Header, Reader, View};
 use crossbeam_utils::CachePadded;
@@ -33,7 +33,10 @@ pub(crate) const STEP: u64 = 1 << 24;
 const SEQUENCE_MAX: u64 = 1 << 61;
 
 /// Bytes of the record that says that a leaf is dead: each leaf has room for it.
-pub(crate) const FAREWELL: usize = crate::ring::LEN;
+pub(crate) const SUPERSEDED_MARK_LEN: usize = crate::multi_leaf_commit::LEN;
+
+/// Pens of a store.
+pub(crate) const PENS: usize = 64;
 
 /// The parts of an open store.
 pub(crate) struct Store {
@@ -46,8 +49,7 @@ pub(crate) struct Store {
     /// By the number of the page.
     pub(crate) leaves: Chunked<Directory>,
     /// One for each thread, more or less.
-    pub(crate) desks: Box<[CachePadded<spin::Lock<Desk>>]>,
-    pub(crate) rounds: Rounds,
+    pub(crate) pens: Box<[CachePadded<spin::Lock<Option<Pen>>>]>,
     /// Versions given out are greater than this.
     pub(crate) version_base: AtomicU64,
     pub(crate) counters: Counters,
@@ -60,6 +62,7 @@ pub(crate) struct Store {
     pub(crate) isolation: Isolation,
     /// None where a fence is an instruction.
     pub(crate) early: Option<Early>,
+    pub(crate) compaction: Compaction,
     pub(crate) windows: Windows,
     pub(crate) durability: Durability,
     pub(crate) time: TimeSource,
@@ -93,7 +96,7 @@ pub(crate) struct Opened {
     /// The root names a checkpoint that is not there whole.
     pub(crate) checkpoint_is_damaged: bool,
     /// Leaves that nobody has come to since.
-    pub(crate) asleep: AtomicU64,
+    pub(crate) unloaded: AtomicU64,
 }
 
 /// The words of the pool's root.
@@ -271,36 +274,35 @@ impl Store {
             return 0;
         }
         let tail = self.space.watermarks(locked.page).map_or(u32::MAX, |(published, _)| published);
-        (self.space.page_size() as usize).saturating_sub(tail as usize + FAREWELL)
+        (self.space.page_size() as usize).saturating_sub(tail as usize + SUPERSEDED_MARK_LEN)
     }
 
-    /// Has `write` append to the page of a locked leaf, and flush it if it is due now, as it may say itself:
-    /// published when it returns, and durable if it was due where a fence is an instruction. Where it is a
-    /// sync, [`Store::cover`] says which. It returns where the record is, in a register: a load of what was
-    /// stored in other pieces would wait until the medium has all.
+    /// The pen of this thread, more or less.
+    #[inline]
+    pub(crate) fn pen(&self) -> spin::Held<'_, Option<Pen>> {
+        self.pens[thread_number() % PENS].lock()
+    }
+
+    /// Has `write` append to the page of a locked leaf, and flush it: published when it returns, and durable
+    /// where a fence is an instruction. Where it is a sync, [`Store::cover`] says which. It returns where the
+    /// record is, in a register: a load of what was stored in other pieces would wait until the medium has all.
     ///
     /// # Errors
     /// If the medium fails: no reader is led to it then.
     #[inline(always)]
     pub(crate) fn append_to(
         &self,
-        (page, leaf): (u32, &Directory),
-        mut due: Due,
-        write: impl FnOnce(&mut PageWriter, &mut Due) -> Option<u32>,
+        page: u32,
+        write: impl FnOnce(&mut PageWriter) -> Option<u32>,
     ) -> Result<u32> {
-        let mut desk = self.desk();
-        let mut writer = self.writer_of(&mut desk, page)?;
+        let mut pen = self.pen();
+        let mut writer = self.writer_of(&mut pen, page)?;
         let start = writer.next_offset();
-        let written = write(&mut writer, &mut due).ok_or_else(|| self.not_a_leaf(page));
-        if let (Ok(written), Due::Later(together, window)) = (&written, due) {
-            let (writer, terms) = ((writer, start), (together, window));
-            return self.publish_unflushed(&mut desk, leaf, writer, terms).map(|()| *written);
-        }
+        let written = write(&mut writer).ok_or_else(|| self.not_a_leaf(page));
         let is_fenced = self.early.is_none() && !mutant!("bptree.put.fence");
         let fenced = if is_fenced { self.fence() } else { Ok(()) };
         let is_made = written.is_ok() && fenced.is_ok();
-        desk.pen = Some(if is_made && self.early.is_none() {
-            leaf.note_flushed();
+        *pen = Some(if is_made && self.early.is_none() {
             writer.finish()
         } else {
             if is_made {
@@ -313,19 +315,19 @@ impl Store {
         fenced.and(written)
     }
 
-    /// As [`Store::append_to`], of what is due now, where a fence is an instruction, and beside the same
+    /// As [`Store::append_to`], where a fence is an instruction, and beside the same
     /// put on another engine. None if nothing was made.
     ///
     /// # Errors
     /// As [`Store::append_to`].
     pub(crate) fn append_beside(
         &self,
-        (page, leaf): (u32, &Directory),
+        page: u32,
         write: &mut dyn FnMut(&mut PageWriter) -> Option<u32>,
         beside: Beside<'_>,
     ) -> Result<Option<u32>> {
-        let mut desk = self.desk();
-        let mut writer = self.writer_of(&mut desk, page)?;
+        let mut pen = self.pen();
+        let mut writer = self.writer_of(&mut pen, page)?;
         let start = writer.next_offset();
         let mut written = None;
         let goes_on = beside(&mut || {
@@ -337,8 +339,7 @@ impl Store {
             _ => Ok(()),
         };
         let made = written.filter(|_| goes_on && fenced.is_ok());
-        desk.pen = Some(if made.is_some() {
-            leaf.note_flushed();
+        *pen = Some(if made.is_some() {
             writer.finish()
         } else {
             // What is written over it comes after it.
@@ -350,8 +351,8 @@ impl Store {
         fenced.map(|()| made.map(|(written, _)| written))
     }
 
-    fn writer_of(&self, desk: &mut Desk, page: u32) -> Result<PageWriter> {
-        let taken = desk.pen.take().unwrap_or_else(|| Pen::new(&self.space));
+    fn writer_of(&self, pen: &mut Option<Pen>, page: u32) -> Result<PageWriter> {
+        let taken = pen.take().unwrap_or_else(|| Pen::new(&self.space));
         taken.take_up(page).map_err(|_| self.not_a_leaf(page))
     }
 

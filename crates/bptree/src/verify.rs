@@ -3,7 +3,7 @@
 
 use crate::fill::fill_of;
 use crate::get::Leaf;
-use crate::leaf::{Directory, PLACES, generation};
+use crate::leaf::{Directory, generation};
 use crate::lock::Locked;
 use crate::store::Store;
 use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};
@@ -107,12 +107,12 @@ impl Store {
     pub(crate) fn check_recovery(&self, guard: &Guard, locked: &Locked<'_>) -> Result<()> {
         let (page, birth) = (locked.page, locked.held.birth());
         self.check_page(guard, page, locked.leaf)?;
-        let mut desk = self.desk();
-        let pen = desk.pen.take().unwrap_or_else(|| Pen::new(&self.space));
+        let mut held = self.pen();
+        let pen = held.take().unwrap_or_else(|| Pen::new(&self.space));
         let writer = pen.take_up(page).map_err(|_| self.not_a_leaf(page))?;
         let (is_filled, offset) =
             (writer.is_filled(fill_of(self.seed, birth)), writer.next_offset());
-        desk.pen = Some(writer.lay_down());
+        *held = Some(writer.lay_down());
         let what = || "there is something behind the last record of a leaf".to_owned();
         if is_filled { Ok(()) } else { Err(Error::Corrupt { offset, what: what() }) }
     }
@@ -139,8 +139,7 @@ impl Store {
         let start = self.space.start_of(page);
         let known = |place: usize| (leaf.tag(place), leaf.offset(place));
         let used = leaf.used();
-        let known: BTreeSet<_> =
-            (0..PLACES).filter(|place| used >> place & 1 == 1).map(known).collect();
+        let known: BTreeSet<_> = used.map(known).collect();
         let read: BTreeSet<_> = latest.records(start).map(|(tag, at, _)| (tag, at)).collect();
         if known == read { Ok(()) } else { damaged("a leaf that has other records than are known") }
     }
@@ -152,9 +151,7 @@ impl Store {
         loop {
             let version = leaf.version()?;
             let is_same = leaf.birth() == birth;
-            let used = leaf.used();
-            let mut places = (0..PLACES).filter(|place| used >> place & 1 == 1);
-            let has = places.any(|place| leaf.offset(place) == within);
+            let has = leaf.used().any(|place| leaf.offset(place) == within);
             if leaf.is_at(version) {
                 return is_same.then_some(has);
             }
@@ -183,7 +180,7 @@ impl Store {
             report.records += 1;
             report.bytes += (self.key_len_of(view.key()) + view.value().len()) as u64;
             if view.header.large
-                && let Err(error) = self.pieces_of(guard, view, true)
+                && let Err(error) = self.overflow_of(guard, view, true)
             {
                 let what = format!("a large value: {error}");
                 report.damages.push(Damage { offset: view.offset, what });

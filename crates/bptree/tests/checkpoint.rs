@@ -150,21 +150,21 @@ fn an_open_after_a_close_reads_no_leaf_and_one_after_a_kill_all() {
     store.close().expect("close");
     drop(store);
     let store = opened(&path);
-    let leaves = figure(&store, "leaves_asleep");
+    let leaves = figure(&store, "leaves_unloaded");
     assert!(leaves > 20 && figure(&store, "opened_with_checkpoint") == 1, "{leaves} leaves");
     assert!(store.get(&key(7)).expect("get").is_some());
-    assert_eq!(figure(&store, "leaves_asleep"), leaves - 1);
+    assert_eq!(figure(&store, "leaves_unloaded"), leaves - 1);
     assert_eq!(store.stats().live_bytes, live);
-    // Closed with most leaves asleep, and opened once more.
+    // Closed with most leaves not loaded, and opened once more.
     let _outcome = store.put(&key(3), &value(3, 1), &WriteOptions::default()).expect("put");
     store.close().expect("close");
     drop(store);
     let store = opened(&path);
-    assert_eq!(figure(&store, "leaves_asleep"), leaves);
+    assert_eq!(figure(&store, "leaves_unloaded"), leaves);
     let mut all = expected(0..2000, 0);
     all.insert(key(3), value(3, 1));
     check(&store, &all);
-    assert_eq!(figure(&store, "leaves_asleep"), 0);
+    assert_eq!(figure(&store, "leaves_unloaded"), 0);
     // Readers of other tests may hold the pages of the checkpoint for a while.
     let begun = std::time::Instant::now();
     while store.stats().free_bytes < free - u64::from(PAGE) {
@@ -174,8 +174,8 @@ fn an_open_after_a_close_reads_no_leaf_and_one_after_a_kill_all() {
     put_all(&store, 0..2000, 2);
     drop(store);
     let store = opened(&path);
-    let asleep = figure(&store, "leaves_asleep");
-    assert_eq!((asleep, figure(&store, "opened_with_checkpoint")), (0, 0));
+    let unloaded = figure(&store, "leaves_unloaded");
+    assert_eq!((unloaded, figure(&store, "opened_with_checkpoint")), (0, 0));
     check(&store, &expected(0..2000, 2));
 }
 

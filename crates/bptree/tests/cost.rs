@@ -84,40 +84,19 @@ fn a_write_is_one_fence_and_the_lines_of_its_record() {
     }
 }
 
+/// It gains nothing there.
 #[test]
-fn relaxed_writes_share_a_fence_and_strict_ones_flush_what_is_before_them() {
+fn relaxed_is_strict_where_a_fence_is_an_instruction() {
     let relaxed = WriteOptions { durability: Some(Durability::RELAXED), ..WriteOptions::default() };
     for non_temporal in [false, true] {
         let counted = Counted::new(non_temporal);
         counted.put(0);
-        let put = |number: u32| {
-            counted.cost(|store| {
-                let _outcome = store.put(&key(number), &VALUE, &relaxed).expect("put");
-            })
-        };
-        for number in 1..4 {
-            let cost = put(number);
-            assert_eq!((cost.fences, cost.flushed_lines.len()), (0, 0), "{cost:?}");
-        }
-        let strict = counted.put(4);
-        assert_eq!(strict.fences, 1, "{strict:?}");
-        assert!(strict.flushed_lines.len() >= 3 * RECORD / LINE, "{strict:?}");
-        let refused = |options: &WriteOptions| {
-            counted.cost(|store| assert!(store.insert(&key(5), &VALUE, options).is_ok()))
-        };
-        put(5);
-        assert_eq!(refused(&relaxed).fences, 0, "it is there, as far as anybody knows");
-        assert_eq!(refused(&WriteOptions::default()).fences, 1, "it is there");
-        put(6);
-        let sync = counted.cost(|store| store.sync().expect("sync"));
-        assert_eq!(sync.fences, 1);
-        assert!(sync.flushed_lines.len() >= RECORD / LINE, "{sync:?}");
-        let (puts, before) =
-            (2000, counted.figure("leaves_split") + counted.figure("leaves_rewritten"));
-        let fences: u64 = (0..puts).map(|number| put(number % 50).fences).sum();
-        let anew = counted.figure("leaves_split") + counted.figure("leaves_rewritten") - before;
-        let together = u64::from(puts) * RECORD as u64 / (16 << 10);
-        assert!(fences >= together && fences <= together + 3 * anew + 2, "{fences} fences");
+        let cost = counted.cost(|store| {
+            let _outcome = store.put(&key(1), &VALUE, &relaxed).expect("put");
+        });
+        let strict = counted.put(2);
+        assert_eq!((cost.fences, strict.fences), (1, 1), "{cost:?}");
+        assert!(non_temporal || cost.flushed_lines.len() >= RECORD / LINE, "{cost:?}");
     }
 }
 

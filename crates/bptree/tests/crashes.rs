@@ -14,7 +14,7 @@ fn what_was_acknowledged_is_there_after_a_power_cut() {
         splits += story.splits.into_inner();
         merges += story.merges.into_inner();
     }
-    assert!(images > 10_000 && splits > 50 && merges > 20, "{images} {splits} {merges}");
+    assert!(images > 10_000 && splits > 35 && merges > 30, "{images} {splits} {merges}");
 }
 
 #[test]
@@ -59,8 +59,8 @@ fn where_a_fence_is_a_sync_too() {
     }
 }
 
-/// What is `relaxed` may be lost, until a sync; what is strict may not, though it is written behind
-/// that in the same leaf, and may have taken its place.
+/// What is `relaxed` in a file may be lost, until a sync; what is strict may not, though it is written
+/// behind that in the same leaf, and may have taken its place.
 #[test]
 fn where_most_writes_are_relaxed() {
     let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
@@ -68,7 +68,7 @@ fn where_most_writes_are_relaxed() {
     for seed in 1..=if is_full { 24 } else { 4 } {
         let threads = 1 + (seed % 2) as u16;
         let story = Story { strict_in: 2 + seed % 5, ..Story::new(seed, threads, 120) };
-        images += explored(&story, &options(seed));
+        images += explored(&story, &SimOptions { model: Model::File, ..options(seed) });
         splits += story.splits.into_inner();
     }
     assert!(images > 1000 && splits > 10, "{images} {splits}");
@@ -95,7 +95,7 @@ fn where_keys_are_long() {
         splits += story.splits.into_inner();
         merges += story.merges.into_inner();
     }
-    assert!(images > 1000 && splits > 15 && merges > 4, "{images} {splits} {merges}");
+    assert!(images > 1000 && splits > 15 && merges > 3, "{images} {splits} {merges}");
 }
 
 /// Where a fence is a sync, many writes share one, and readers see what it does not cover yet.

@@ -2,9 +2,12 @@
 
 use coreplane_bptree::{Bptree, Options};
 use coreplane_conformance::model::ManualClock;
-use coreplane_engine::{Batch, Durability, Engine, Error, Repairable, UnixMillis, WriteOptions};
+use coreplane_engine::{
+    Batch, Deferred, Durability, Engine, Error, Repairable, UnixMillis, WriteOptions,
+};
 use coreplane_pmem::MediaChoice;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 const PAGE: u32 = 8 << 10;
@@ -25,18 +28,18 @@ fn in_memory() -> tempfile::TempDir {
 
 /// Nobody syncs, and nothing else is written.
 #[test]
-fn what_is_relaxed_is_flushed_when_its_window_ends() {
-    let window = Duration::from_millis(1);
-    let durability = Durability::Relaxed { window_bytes: 1 << 20, window };
+fn what_is_relaxed_in_a_file_is_durable_when_its_window_ends() {
+    let durability =
+        Durability::Relaxed { window_bytes: 1 << 20, window: Duration::from_millis(1) };
     let directory = in_memory();
-    let store = created(directory.path(), 4 << 20, &Options { durability, ..Options::default() });
+    let path = directory.path().join("pool");
+    let options = Options { durability, ..Options::default() };
+    let store = Bptree::create(&path, 4 << 20, PAGE, MediaChoice::File, &options).expect("create");
+    let (synced, syncs) = std::sync::mpsc::channel();
+    store.on_durable(Arc::new(move || _ = synced.send(())));
     for number in 0..3_u8 {
-        let before = store.stats().flushes;
         let _outcome = store.put(&[number], b"a value", &WriteOptions::default()).expect("put");
-        // It ends at some time.
-        while store.stats().flushes == before {
-            std::thread::sleep(window);
-        }
+        assert!(syncs.recv_timeout(Duration::from_secs(60)).is_ok(), "window {number} never ended");
     }
 }
 
@@ -87,7 +90,7 @@ fn what_has_expired_goes_when_its_leaf_is_written_anew() {
     assert_eq!((again.records, again.live_bytes), (after.records, after.live_bytes));
 }
 
-/// Closed or killed after it, and emptied with its leaves asleep.
+/// Closed or killed after it, and emptied with its leaves not loaded.
 #[test]
 fn a_store_that_was_emptied_stays_so_and_has_its_pages_back() {
     let directory = in_memory();
@@ -122,7 +125,7 @@ fn a_store_that_was_emptied_stays_so_and_has_its_pages_back() {
     store.close().expect("close");
     drop(store);
     let store = opened(directory.path());
-    assert!(store.stats().figure("leaves_asleep") > Some(10));
+    assert!(store.stats().figure("leaves_unloaded") > Some(10));
     store.clear().expect("clear");
     check_empty(&store);
     drop(store);
@@ -175,7 +178,7 @@ fn a_full_store_takes_more_when_its_pool_has_grown() {
 
 /// As a delete and a single write of this kind do.
 #[test]
-fn a_vital_batch_has_the_space_that_is_kept_for_deletes() {
+fn a_batch_that_may_use_the_reserve_has_the_space_that_is_kept_for_deletes() {
     let directory = in_memory();
     let store = created(directory.path(), 1 << 20, &Options::default());
     let batch = |key: u32, len: usize| {
@@ -184,7 +187,7 @@ fn a_vital_batch_has_the_space_that_is_kept_for_deletes() {
         batch
     };
     let usual = WriteOptions::default();
-    let vital = WriteOptions { is_vital: true, ..usual };
+    let reserve = WriteOptions { use_reserve: true, ..usual };
     let mut number = 0;
     // Those that need pages for their values, then those that need one for their leaf.
     for len in [3000, 500] {
@@ -195,7 +198,7 @@ fn a_vital_batch_has_the_space_that_is_kept_for_deletes() {
             }
         };
         assert!(matches!(refused, Error::NoSpace { .. }), "{len} bytes: {refused}");
-        store.apply(&batch(number, len), &vital).expect("vital");
+        store.apply(&batch(number, len), &reserve).expect("reserve");
         assert_eq!(store.get(&number.to_be_bytes()).expect("get"), Some(vec![7; len]));
         number += 1;
     }
@@ -259,13 +262,13 @@ fn what_is_damaged_stays_so_when_its_leaf_is_written_anew() {
     assert!(store.check(b"damaged").expect("check"));
 }
 
-/// In a record, in the pages of a large value, in those of a long key; in a leaf that is awake, and in
+/// In a record, in the pages of a large value, in those of a long key; in a leaf that is loaded, and in
 /// one that nobody has come to since the open.
 #[test]
 fn the_scrub_finds_what_nobody_reads() {
     use std::os::unix::fs::FileExt;
     let patterns = [[0xa5; 60], [0xb5; 60], [0xc5; 60]];
-    for (pattern, is_asleep) in patterns.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+    for (pattern, is_unloaded) in patterns.into_iter().flat_map(|it| [(it, false), (it, true)]) {
         let directory = in_memory();
         let mut store = created(directory.path(), 4 << 20, &Options::default());
         let write = WriteOptions::default();
@@ -274,7 +277,7 @@ fn the_scrub_finds_what_nobody_reads() {
             store.put(b"of a large value", &patterns[1].repeat(200), &write).expect("put");
         let long = [vec![b'k'; 1100], patterns[2].to_vec()].concat();
         let _outcome = store.put(&long, b"value", &write).expect("put");
-        if is_asleep {
+        if is_unloaded {
             store.close().expect("close");
             drop(store);
             store = opened(directory.path());
@@ -298,7 +301,7 @@ fn the_scrub_finds_what_nobody_reads() {
         let seen = count("scrubbed_pages");
         wait_for("second look", &|| count("scrubbed_pages") > seen + 1);
         assert_eq!(count("damaged_pages"), 1, "told twice");
-        assert_eq!(count("leaves_asleep"), u64::from(is_asleep), "it was woken");
+        assert_eq!(count("leaves_unloaded"), u64::from(is_unloaded), "it was loaded");
     }
 }
 

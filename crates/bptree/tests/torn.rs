@@ -163,7 +163,7 @@ fn a_bit_that_flips_after_a_power_cut_is_told_and_what_is_torn_is_not() {
     assert!(images > 12 && told > 200, "{images} images, {told} flips told");
 }
 
-/// A farewell that a recovery says to a leaf which ends with damage may come in part.
+/// A superseded mark that a recovery writes to a leaf which ends with damage may come in part.
 #[test]
 fn damage_is_told_though_the_power_goes_while_it_is_being_told() {
     let (mut images, mut told) = (0, 0);
@@ -177,7 +177,7 @@ fn damage_is_told_though_the_power_goes_while_it_is_being_told() {
                 store.put(&key(number), &[1; 50], &WriteOptions::default()).expect("put");
             allowed.insert(key(number), vec![Some(vec![1; 50])]);
         }
-        // Shorter than a farewell.
+        // Shorter than a superseded mark.
         let _outcome = store.delete(&key(5), &WriteOptions::default()).expect("delete");
         allowed.insert(key(5), vec![None]);
         let mut image = sim.crash(Eviction::Nothing);
@@ -194,7 +194,7 @@ fn damage_is_told_though_the_power_goes_while_it_is_being_told() {
                 .step_by(8)
                 .filter(|at| image.word(*at) != left.word(*at))
                 .collect();
-            assert_eq!(appended.len(), 5, "a farewell");
+            assert_eq!(appended.len(), 5, "a superseded mark");
             for come in 0..1_u32 << appended.len() {
                 let mut left = after.crash(Eviction::Nothing);
                 for (_, at) in (0..).zip(&appended).filter(|(number, _)| come >> number & 1 == 0) {
@@ -291,7 +291,7 @@ fn before_last_change(sim: &Sim, events: Range<usize>, start: usize) -> Option<(
     events.rev().find(before).map(|at| (at, page(at)))
 }
 
-/// Where a fence is a sync, the leaves of a second split may come and the farewell that the first one ended
+/// Where a fence is a sync, the leaves of a second split may come and the superseded mark that the first one ended
 /// with may not: all of them do not count, and some were made of others. A recovery in which the power goes
 /// leaves none of them without the one that it was made of.
 #[test]
@@ -319,11 +319,13 @@ fn leaves_that_never_counted_go_before_those_that_they_were_made_of() {
         // From here on nobody waits.
         allowed.insert(key(number), vec![None, value]);
         if is_split && before == 0 {
-            kept = before_last_change(&sim, begun..sim.events(), first[0]).expect("a farewell").1;
+            kept = before_last_change(&sim, begun..sim.events(), first[0])
+                .expect("a superseded mark")
+                .1;
         } else if is_split {
-            let heirs = old.into_iter().filter(|start| *start != first[0]);
-            let farewell = |start| before_last_change(&sim, begun..sim.events(), start);
-            cut = heirs.filter_map(farewell).map(|it| it.0).max().expect("a farewell");
+            let successors = old.into_iter().filter(|start| *start != first[0]);
+            let mark = |start| before_last_change(&sim, begun..sim.events(), start);
+            cut = successors.filter_map(mark).map(|it| it.0).max().expect("a superseded mark");
             break;
         }
     }

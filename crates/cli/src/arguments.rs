@@ -6,7 +6,7 @@ use coreplane::{
     Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement, Position, Prototype,
     ReadPath, WritePath,
 };
-use coreplane_bench::{Jitter, Plan, Refill};
+use coreplane_bench::{Jitter, Plan, Refill, Sweep};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -444,6 +444,8 @@ pub(crate) struct Grow {
 ///              often it is wrong, and that it denies no key, in --operations
 ///   competition  gets of matrices whose devices stall, due at times that do not depend on each
 ///              other; without and with competition, in turn
+///   occupancy  overwrites in pools that are loaded with a share of what they can take (--shares), beside
+///              the pool and as long as --size (1 GiB)
 ///   resync     a matrix under load of which a device is pulled out, and a new one filled, twice: at
 ///              full speed, and throttled
 #[derive(Debug, Args)]
@@ -454,7 +456,7 @@ pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) paths: Paths,
     /// What to do, one after the other: load, fill, a, b, c, d, e, f, mget, overwrite, open, floor,
-    /// filter, competition, resync; `c@uniform:2t:1000` chooses records so, on two threads, in so many
+    /// filter, competition, occupancy, resync; `c@uniform:2t:1000` chooses records so, on two threads, in so many
     /// operations, whatever the other options say.
     #[arg(long, default_value = "a", value_delimiter = ',')]
     pub(crate) workload: Vec<String>,
@@ -464,7 +466,9 @@ pub(crate) struct Bench {
     pub(crate) jitter: Jitter,
     #[command(flatten)]
     pub(crate) refill: Refill,
-    /// strict, group, relaxed, or, for comparison alone, noflush.
+    #[command(flatten)]
+    pub(crate) sweep: Sweep,
+    /// strict, group, relaxed (on files; elsewhere it is strict).
     #[arg(long, default_value = "strict", value_parser = terms::durability)]
     pub(crate) durability: Durability,
     /// Check a record's checksum at each read of it.

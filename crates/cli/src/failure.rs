@@ -115,7 +115,7 @@ impl From<serde_json::Error> for Failure {
 impl From<coreplane_server::Error> for Failure {
     fn from(error: coreplane_server::Error) -> Self {
         let code = match error {
-            coreplane_server::Error::NoFlush | coreplane_server::Error::NowhereToListen => REFUSED,
+            coreplane_server::Error::NowhereToListen => REFUSED,
             _ => FAILED,
         };
         Self::new(code, error.to_string())

@@ -51,14 +51,13 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is too long"))
 }
 
-/// `strict`, `group`, `relaxed`, `noflush`.
+/// `strict`, `group`, `relaxed`.
 pub(crate) fn durability(text: &str) -> Result<Durability, String> {
     match text {
         "strict" => Ok(Durability::Strict),
         "group" => Ok(Durability::GROUP),
         "relaxed" => Ok(Durability::RELAXED),
-        "noflush" => Ok(Durability::NoFlush),
-        _ => Err(format!("`{text}` is none of strict, group, relaxed, noflush")),
+        _ => Err(format!("`{text}` is none of strict, group, relaxed")),
     }
 }
 
@@ -68,7 +67,6 @@ pub(crate) fn durability_name(durability: Durability) -> &'static str {
         Durability::Strict => "strict",
         Durability::Group { .. } => "group",
         Durability::Relaxed { .. } => "relaxed",
-        Durability::NoFlush => "noflush",
     }
 }
 
@@ -125,7 +123,7 @@ mod tests {
         assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
         assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
         assert!(duration("3y").is_err() && duration("s").is_err());
-        for name in ["strict", "group", "relaxed", "noflush"] {
+        for name in ["strict", "group", "relaxed"] {
             assert_eq!(durability(name).map(durability_name), Ok(name));
         }
         assert!(durability("always").is_err() && placement("disk").is_err());

@@ -135,7 +135,7 @@ fn every_failure_has_its_exit_code() -> Outcome<()> {
     assert!(!absent.is_there()?, "a creation that fails leaves nothing");
     absent.expect(2, &["create", "--size", "64MiB", "--media", "dax"])?;
     pool.expect(3, &["put", &"k".repeat(70_000), "value"])?;
-    absent.expect(3, &["serve", "--durability", "noflush"])?;
+    absent.expect(64, &["serve", "--durability", "noflush"])?;
     assert!(!absent.is_there()?);
     for wrong in [
         &["frobnicate"][..],
@@ -208,33 +208,35 @@ fn what_is_damaged_is_repaired_and_what_is_lost_is_told() -> Outcome<()> {
         for word in [&*pool, "log page ", "at offset 0x", "coreplane verify --repair"] {
             assert!(complaint.contains(word), "{word}: {complaint}");
         }
+        // With the index in DRAM nobody knows which record of a key was the newest.
+        let is_known = index == "pmem";
         let said = expect(1, &["verify", "--pool", &pool, "--repair"])?;
-        assert!(
-            said.contains("bytes: a damaged record\n    key: lost; it is absent now\n"),
-            "{said}"
-        );
-        assert!(
-            said.contains("repaired: damage in 1 places, 1 keys named that are lost"),
-            "{said}"
-        );
-        assert!(said.ends_with("checked\n") && said.contains("\nsound: 2 records"), "{said}");
-        assert!(expect(0, &["verify", "--pool", &pool])?.starts_with("sound: 2 records"));
+        let fate = if is_known { "lost; it is absent now" } else { "it may be out of date" };
+        assert!(said.contains("bytes: damaged records: ") && said.contains(fate), "{said}");
+        let (places, lost, records) = if is_known { (2, 1, 2) } else { (1, 0, 3) };
+        let summary =
+            format!("repaired: damage in {places} places, {lost} keys named that are lost");
+        assert!(said.contains(&summary), "{said}");
+        let sound = format!("sound: {records} records");
+        assert!(said.ends_with("checked\n") && said.contains(&sound), "{said}");
+        assert!(expect(0, &["verify", "--pool", &pool])?.starts_with(&sound));
         assert!(expect(0, &["verify", "--pool", &pool, "--repair"])?.starts_with("sound: "));
-        // Not what it held before.
-        expect(1, &["get", "--pool", &pool, "key"])?;
+        // Not what it held before, where the index tells.
+        match is_known {
+            true => drop(expect(1, &["get", "--pool", &pool, "key"])?),
+            false => assert_eq!(expect(0, &["get", "--pool", &pool, "key"])?, "old\n"),
+        }
         assert_eq!(expect(0, &["get", "--pool", &pool, "other"])?, "v\n");
 
         let (_place, pool) = damaged_pool(index)?;
         let said = expect(1, &["verify", "--pool", &pool, "--repair", "--json"])?;
         let lines: Vec<Value> =
             said.lines().map(serde_json::from_str).collect::<Result<_, serde_json::Error>>()?;
-        assert_eq!(lines.len(), 2, "{said}");
-        assert_eq!(
-            (&lines[0]["keys"][0]["key"], &lines[0]["keys"][0]["lost"]),
-            (&"key".into(), &true.into())
-        );
+        assert_eq!(lines.len(), places + 1, "{said}");
+        let (last, verdict) = (&lines[places - 1]["keys"][0], &lines[places]);
+        assert_eq!((&last["key"], &last["lost"]), (&"key".into(), &is_known.into()));
         assert!(lines[0]["page"].as_u64() > Some(0) && lines[0]["bytes"] == 48, "{said}");
-        assert_eq!((&lines[1]["sound"], &lines[1]["records"]), (&true.into(), &2.into()));
+        assert_eq!((&verdict["sound"], &verdict["records"]), (&true.into(), &records.into()));
     }
     Ok(())
 }
@@ -246,14 +248,18 @@ fn what_cannot_be_repaired_is_refused_and_left_alone() -> Outcome<()> {
     let sound = pool.bytes()?;
     let other = place.pool("other.pool")?;
     other.expect(2, &["verify", "--repair"])?;
-    // The pool's own header, and what the table says of page 1.
-    for at in [20..24, 2048 + 32..2048 + 64] {
-        let mut bytes = sound.clone();
-        bytes[at].fill(0x99);
-        other.put_bytes(&bytes)?;
-        other.expect(2, &["verify", "--repair"])?;
-        assert!(other.bytes()? == bytes, "it was changed");
-    }
+    // The pool's own header.
+    let mut bytes = sound.clone();
+    bytes[20..24].fill(0x99);
+    other.put_bytes(&bytes)?;
+    other.expect(2, &["verify", "--repair"])?;
+    assert!(other.bytes()? == bytes, "it was changed");
+    // All that the table says of page 1: the page is given up.
+    let mut bytes = sound.clone();
+    bytes[2048 + 32..2048 + 64].fill(0x99);
+    other.put_bytes(&bytes)?;
+    other.expect(1, &["verify", "--repair"])?;
+    other.expect(0, &["verify", "--repair"])?;
     other.put_bytes(&sound)?;
     other.expect(0, &["verify", "--repair"])?;
     Ok(())

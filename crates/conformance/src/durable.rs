@@ -9,13 +9,8 @@ use coreplane_engine::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const LEVELS: [Option<Durability>; 5] = [
-    None,
-    Some(Durability::Strict),
-    Some(Durability::GROUP),
-    Some(Durability::RELAXED),
-    Some(Durability::NoFlush),
-];
+const LEVELS: [Option<Durability>; 4] =
+    [None, Some(Durability::Strict), Some(Durability::GROUP), Some(Durability::RELAXED)];
 
 /// Every write, made on a key that has a record and one that has none.
 fn every_write(engine: &dyn StorageEngine, options: &WriteOptions) -> Vec<Ticket> {

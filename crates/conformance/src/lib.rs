@@ -202,7 +202,7 @@ macro_rules! __conformance_properties {
                 multi_get_answers_each_key, records_are_shown_whole;
             alike: long_keys_that_begin_alike;
             sizes: empty_keys_and_values, keys_of_every_length, values_of_every_length,
-                beyond_a_limit_nothing_changes, a_full_store_keeps_what_it_has;
+                beyond_a_limit_nothing_changes, a_full_store_can_be_overwritten, a_full_store_keeps_what_it_has;
             expiry: gone_at_the_very_millisecond, gone_for_every_operation,
                 a_write_sets_or_drops_expiry, expiry_on_the_system_clock,
                 a_clock_set_back_revives_nothing, a_sweep_removes_what_has_expired;

@@ -59,7 +59,7 @@ pub const SEQUENCE_END: u64 = 1 << 63;
 /// [`Ordered`](coreplane_engine::Ordered) access and [`Snapshots`](coreplane_engine::Snapshots).
 ///
 /// Everything is durable at once, unless it was made [`with_manual_commit`](Self::with_manual_commit).
-/// `Relaxed` and `NoFlush` writes get [`Ticket::DURABLE`](coreplane_engine::Ticket::DURABLE), meaning that
+/// `Relaxed` writes get [`Ticket::DURABLE`](coreplane_engine::Ticket::DURABLE), meaning that
 /// nothing need be waited for; with manual commit a power cut still takes them.
 pub struct ModelEngine {
     state: Mutex<State>,
@@ -69,6 +69,7 @@ pub struct ModelEngine {
     limits: Limits,
     /// `try_len` says that the records are not counted yet.
     is_counting: AtomicBool,
+    is_miscounted: AtomicBool,
 }
 
 impl std::fmt::Debug for ModelEngine {
@@ -131,6 +132,7 @@ impl ModelEngine {
             clock,
             limits,
             is_counting: AtomicBool::new(false),
+            is_miscounted: AtomicBool::new(false),
         }
     }
 
@@ -147,6 +149,11 @@ impl ModelEngine {
     /// Whether the records are not counted yet, for who cannot wait: as after an open.
     pub fn set_counting(&self, is_counting: bool) {
         self.is_counting.store(is_counting, Ordering::Release);
+    }
+
+    /// From now on `len` fails, as that of a store whose index is damaged does; or no longer.
+    pub fn set_miscounted(&self, is_miscounted: bool) {
+        self.is_miscounted.store(is_miscounted, Ordering::Release);
     }
 
     /// True if something has been written that is not durable yet.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// A waiting write at the store's durability.
 pub(super) const WAIT: WriteOptions = WriteOptions {
-    is_vital: false,
+    use_reserve: false,
     expires_at: None,
     durability: None,
     completion: Completion::Wait,

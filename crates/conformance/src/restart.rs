@@ -105,7 +105,7 @@ pub(super) fn a_clean_restart_keeps_all(factory: Factory<'_>) {
 pub(super) fn a_kill_loses_nothing(factory: Factory<'_>) {
     keeps_all(factory, Restart::Kill, &WAIT);
     // Visible is enough: a killed process loses nothing at any level.
-    for durability in [None, Some(Durability::RELAXED), Some(Durability::NoFlush)] {
+    for durability in [None, Some(Durability::RELAXED)] {
         keeps_all(factory, Restart::Kill, &WriteOptions { durability, ..EARLY });
     }
 }
@@ -126,8 +126,8 @@ fn write_versions(engine: &dyn StorageEngine, rng: &mut Rng, operations: usize) 
             1 => relaxed,
             _ => EARLY,
         };
-        let lax = options.durability.is_some();
-        let name = key(if lax { rng.below(8) } else { 8 + rng.below(12) });
+        let non_strict = options.durability.is_some();
+        let name = key(if non_strict { rng.below(8) } else { 8 + rng.below(12) });
         let text = format!("version {number}").into_bytes();
         let history = versions.entry(name.clone()).or_insert_with(|| vec![(None, Ticket::DURABLE)]);
         if rng.one_in(4) {

@@ -145,6 +145,44 @@ fn too_many_changes(engine: &dyn StorageEngine) {
     assert_eq!(value(engine, b"many"), None, "a refused batch left something");
 }
 
+/// What is in a store can be written over, again and again, whatever no longer fits beside it.
+pub(super) fn a_full_store_can_be_overwritten(factory: Factory<'_>) {
+    for size in [24, 400] {
+        let fixture = factory();
+        let engine = &*fixture.engine;
+        let Some(fills) = fixture.fills else { return };
+        let filling = |number: usize, round: usize| {
+            let mut value = vec![number as u8; size];
+            value[0] = round as u8;
+            value
+        };
+        let mut count = 0;
+        loop {
+            match engine.put(&key(count), &filling(count, 0), &WAIT) {
+                Ok(_) => count += 1,
+                Err(Error::NoSpace { .. }) => break,
+                Err(error) => panic!("{error} from a store that fills up"),
+            }
+            assert!(count * size <= fills, "{count} records of {size} bytes and still not full");
+        }
+        let mut newest = vec![0; count];
+        // Scattered, so that what is dead is nowhere all of a page.
+        for step in 0..3 * count {
+            let (number, round) = (step * 7919 % count, 1 + step / count);
+            let outcome = engine.put(&key(number), &filling(number, round), &WAIT);
+            let outcome =
+                outcome.unwrap_or_else(|error| panic!("overwrite {step} of {count}: {error}"));
+            assert!(written(outcome).replaced);
+            newest[number] = round;
+        }
+        for (number, round) in newest.into_iter().enumerate() {
+            let found = value(engine, &key(number));
+            assert!(found == Some(filling(number, round)), "record {number} of a full store");
+        }
+        assert!(engine.verify(&mut |_| ()).unwrap().is_sound(), "after all was written over");
+    }
+}
+
 pub(super) fn a_full_store_keeps_what_it_has(factory: Factory<'_>) {
     let fixture = factory();
     let engine = &*fixture.engine;

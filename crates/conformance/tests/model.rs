@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const EARLY: WriteOptions = WriteOptions {
-    is_vital: false,
+    use_reserve: false,
     expires_at: None,
     durability: None,
     completion: Completion::Early,

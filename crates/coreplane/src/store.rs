@@ -245,9 +245,6 @@ impl Store {
                 window.as_millis(),
                 window_bytes >> 10
             ),
-            Durability::NoFlush => {
-                "whatever the processor's caches had not written back".to_owned()
-            }
         }
     }
 

@@ -17,17 +17,15 @@ pub enum Durability {
         /// that one does not wait ([`Completion::Early`]).
         max_delay: Duration,
     },
-    /// Visible at once, durable within the window; after a crash each key is at its newest
-    /// surviving version, never torn.
+    /// On files: visible at once, durable within the window; after a crash each key is at its newest
+    /// surviving version, never torn. Where a fence is an instruction it is `Strict`, than which it was
+    /// nowhere faster (`docs/concepts.md`).
     Relaxed {
         /// At most so many bytes may be undurable in one log.
         window_bytes: u64,
         /// Nothing stays undurable longer than this.
         window: Duration,
     },
-    /// No flush and no fence: survives the process, never a power cut. For the comparison with
-    /// the paper only; the server refuses it.
-    NoFlush,
 }
 
 impl Durability {
@@ -55,7 +53,7 @@ pub enum Completion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Visibility {
     /// Only what is durable: a read that meets a record which is not yet durable waits for it
-    /// (records written `Relaxed` or `NoFlush` are seen at once, as their writer asked).
+    /// (records written `Relaxed` to a file are seen at once, as their writer asked).
     #[default]
     Durable,
     /// Whatever is there; the caller withholds its answer until the ticket is durable.

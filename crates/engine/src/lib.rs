@@ -92,9 +92,9 @@ pub struct WriteOptions {
     /// the record's (or its tombstone's) sequence; else the answer is
     /// [`Outcome::NotNewer`]. None: the engine gives the next one.
     pub sequence: Option<u64>,
-    /// A write that must succeed in a full pool, as a delete does: it may use the space that is kept
-    /// for those. For small records that take the place of others of their kind, now and then.
-    pub is_vital: bool,
+    /// The write may use the reserve, the pages that are kept for deletes, so that it succeeds in a full
+    /// pool as a delete does. For small records that take the place of others of their kind, now and then.
+    pub use_reserve: bool,
 }
 
 /// What [`Engine::compare_and_set`] compares with.

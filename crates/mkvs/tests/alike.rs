@@ -28,7 +28,7 @@ impl Rng {
 fn options(rng: &mut Rng) -> WriteOptions {
     let durability = match rng.below(4) {
         0 => Some(Durability::RELAXED),
-        1 => Some(Durability::NoFlush),
+        1 => Some(Durability::GROUP),
         _ => None,
     };
     let completion = if rng.below(2) == 0 { Completion::Wait } else { Completion::Early };

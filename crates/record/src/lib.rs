@@ -25,9 +25,9 @@
 //!
 //! | kind | value |
 //! |---|---|
-//! | `Put` | the value, or with `LARGE` its length and the offsets of its fragments |
+//! | `Put` | the value, or with `LARGE` its length and the offsets of its overflow records |
 //! | `Delete` | what the engine has to know to forget it one day |
-//! | `Fragment` | its index among the fragments, then a piece of the value |
+//! | `Overflow` | its index among the overflow records of the value, then a part of it |
 //! | `Commit` | what counts from now on: the runs of a batch, the leaves in the place of another |
 //! | `Lost` | what was left of the records that lay here |
 
@@ -62,7 +62,7 @@ pub enum Kind {
     /// A tombstone.
     Delete = 2,
     /// A piece of a large value.
-    Fragment = 3,
+    Overflow = 3,
     /// What makes other records count.
     Commit = 4,
     /// What a repair has put over bytes that were lost.
@@ -75,7 +75,7 @@ impl Kind {
         match bits {
             1 => Some(Self::Put),
             2 => Some(Self::Delete),
-            3 => Some(Self::Fragment),
+            3 => Some(Self::Overflow),
             4 => Some(Self::Commit),
             5 => Some(Self::Lost),
             _ => None,
@@ -98,7 +98,7 @@ const FLAGS: u32 = 0x3f;
 pub struct Header {
     /// What the record is.
     pub kind: Kind,
-    /// The value is a list of fragments.
+    /// The value is a list of overflow records.
     pub large: bool,
     /// Valid only if the commit record of its batch is.
     pub batched: bool,
@@ -394,11 +394,6 @@ impl Form {
         let Some(Ok(lengths)) = first.get(4..8).map(TryInto::try_into) else { return false };
         let lengths = u32::from_le_bytes(lengths);
         Kind::from_bits(lengths >> KEY_BITS & 7).is_some() && lengths >> (KEY_BITS + 3) <= FLAGS
-    }
-
-    /// True for a member of a batch.
-    pub fn is_batched(&self) -> bool {
-        self.flags & BATCHED != 0
     }
 
     /// Bytes of the record, without its padding.

@@ -3,7 +3,7 @@
 use crate::{EXPIRES, HEADER, KEY_BITS, Kind, LARGE, SEQUENCE, word32, word64};
 use coreplane_pmem::PageBytes;
 
-/// What is the same of all pairs, kind and flags: neither expiry nor fragments.
+/// What is the same of all pairs, kind and flags: neither expiry nor overflow records.
 const PAIR_MASK: u32 = 7 | (EXPIRES | LARGE) << 3;
 
 /// What a reader asks for of nearly every record: of one that has its whole value and no expiry.

@@ -24,10 +24,11 @@
 use crate::index::GroupLock;
 use crate::log::{Appended, Log, Order};
 use crate::put::{Plan, Standing, Write};
+use crate::reserve::Demand;
 use crate::store::Store;
 use coreplane_engine::{Beside, Brief, Outcome, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_record::{Header, Kind};
+use coreplane_record::Header;
 use std::borrow::Cow;
 
 /// What was put ahead of the lookup, and is durable.
@@ -94,11 +95,11 @@ impl Store {
         options: &WriteOptions,
         beside: Option<Beside<'_>>,
     ) -> Result<Option<Put>> {
-        // Before the order is asked for, which may note in the root that a write is to be lax.
+        // Before the order is asked for, which may note in the root that a write is not strict.
         self.check_writable()?;
         self.check_key(key)?;
         self.check_sequence(options.sequence)?;
-        let is_plain = !options.is_vital && value.len() <= self.geometry.inline_max();
+        let is_plain = !options.use_reserve && value.len() <= self.geometry.inline_max();
         if !is_plain || self.order(options)? != Order::Strict {
             return Ok(None);
         }
@@ -109,8 +110,11 @@ impl Store {
         let mut header = Header { sequence, expires_at, ..Header::put(0) };
         let len = header.record_len(key, value.len());
         let mut log = if beside.is_none() {
-            let mut log = self.my_log()?;
-            self.make_room(&mut log, len, Kind::Put)?;
+            let log = self.my_log()?;
+            // Who sees what it takes the place of knows how much room there is.
+            if log.room_for(Demand::Insert) < len {
+                return Ok(None);
+            }
             log
         } else {
             let Some(log) = self.my_log_at_once(len)? else { return Ok(None) };

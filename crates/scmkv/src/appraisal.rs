@@ -13,8 +13,8 @@
 //! sound; and one with a record for whose key a lookup finds neither that nor a later one.
 
 use crate::clean::Cleaner;
-use crate::fragments::fragment_offsets;
 use crate::index::{Slot, Verdict};
+use crate::overflow::overflow_offsets;
 use crate::page;
 use crate::store::Store;
 use coreplane_engine::Result;
@@ -124,7 +124,10 @@ impl Store {
         match view.header.kind {
             Kind::Lost => Some(0),
             Kind::Commit => Some(len),
-            Kind::Fragment => Some(self.owner_of(guard, view).map_or(0, |owner| len + owner)),
+            Kind::Overflow => {
+                let owner = self.owner_of(guard, view)?;
+                Some(owner.map_or(0, |owner| len + owner))
+            }
             Kind::Put | Kind::Delete => {
                 let mut lives = false;
                 let found = self.index.find(self.place(view.key()), |slot: Slot| {
@@ -137,20 +140,21 @@ impl Store {
         }
     }
 
-    /// The length of the record that names a fragment; none if there is none.
-    fn owner_of(&self, guard: &Guard, fragment: &View<'_>) -> Option<u64> {
+    /// The length of the record that names an overflow record, or none if that of its key does not; none if there is no
+    /// record of its key: what names it may have lost its slot.
+    fn owner_of(&self, guard: &Guard, overflow: &View<'_>) -> Option<Option<u64>> {
         let mut len = None;
-        let found = self.index.find(self.place(fragment.key()), &mut |slot| {
+        let found = self.index.find(self.place(overflow.key()), &mut |slot| {
             let Ok(owner) = self.record(guard, slot) else { return Verdict::Other };
-            if owner.key() != fragment.key() {
+            if owner.key() != overflow.key() {
                 return Verdict::Other;
             }
             let names =
-                |owner: &View<'_>| fragment_offsets(owner).any(|offset| offset == fragment.offset);
+                |owner: &View<'_>| overflow_offsets(owner).any(|offset| offset == overflow.offset);
             len = (owner.header.large && names(&owner)).then_some(u64::from(owner.len()));
             Verdict::Mine
         });
-        // If the index does not tell, it may be needed.
-        if found.is_err() { Some(0) } else { len }
+        let is_known = matches!(found, Ok(Some(_))) || mutant!("scmkv.appraise.ownerless");
+        is_known.then_some(len)
     }
 }

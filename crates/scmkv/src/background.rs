@@ -5,11 +5,11 @@
 
 use crate::counters::Count;
 use crate::log::Log;
+use crate::reserve::Demand;
 use crate::scrub::Round;
 use crate::store::Store;
 use crate::sweep_expired::Sweep;
 use coreplane_engine::{Error, Result, SCRUB_PACE, scrub_rest};
-use coreplane_record::Kind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -83,7 +83,7 @@ fn take_checkpoints(store: &Store) {
 /// sync it: they say so. Here it is tried again much later.
 fn prepare_pages(store: &Store) {
     loop {
-        let pause = match store.prepare_ahead() {
+        let pause = match store.prepare_free() {
             Ok(_) => TICK,
             Err(_) => {
                 store.counters.add(Count::BackgroundFailures, 1);
@@ -142,7 +142,7 @@ fn clean(store: &Store) {
             continue;
         }
         // Writers meet the error themselves, and say so; what it was may pass.
-        match store.take_census().and_then(|()| store.clean_ahead()) {
+        match store.take_census().and_then(|()| store.clean_if_due()) {
             Ok(()) => failures = 0,
             Err(_) => {
                 store.counters.add(Count::BackgroundFailures, 1);
@@ -170,7 +170,7 @@ fn end_windows_in_time(store: &Store) {
 
 impl Store {
     /// Makes the pages that will be filled next ready for small syncs; how many were not.
-    pub(crate) fn prepare_ahead(&self) -> Result<u64> {
+    pub(crate) fn prepare_free(&self) -> Result<u64> {
         let mut prepared = 0;
         while self.space.is_preparable()
             && !self.closed.load(Ordering::Acquire)
@@ -182,8 +182,8 @@ impl Store {
     }
 
     /// Keeps some pages free as long as that is cheap.
-    fn clean_ahead(&self) -> Result<()> {
-        let low = (self.pages.len() / 16).max(self.reserve(Kind::Put) + 2);
+    fn clean_if_due(&self) -> Result<()> {
+        let low = (self.pages.len() / 16).max(self.reserve(Demand::Insert) + 2);
         let quarter = u64::from(self.geometry.page_size) / 4;
         while self.pages.refresh_free() < low {
             let mut cleaner = self.cleaner.lock();
@@ -192,9 +192,9 @@ impl Store {
                 return Ok(());
             }
             match self.clean_one(&mut cleaner, quarter) {
-                Ok(true) => {}
+                Ok(Some(_)) => {}
                 // Its time comes again when readers have let go of pages.
-                Ok(false) | Err(Error::NoSpace { .. }) => return Ok(()),
+                Ok(None) | Err(Error::NoSpace { .. }) => return Ok(()),
                 Err(error) => return Err(error),
             }
         }

@@ -23,7 +23,7 @@ use crate::counters::Count;
 use crate::hash::Place;
 use crate::index::Leaf;
 use crate::log::{Log, Order};
-use crate::reserve::Room;
+use crate::reserve::{Demand, Room};
 use crate::store::Store;
 use coreplane_engine::{Batch, Completion, Horizon, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch;
@@ -125,12 +125,20 @@ impl Run {
 /// Segments, by their numbers, in which a batch finds a group full, and a place in each.
 type Full = BTreeMap<u32, (Leaf, Place)>;
 
+/// What came of an attempt at a batch.
+enum Attempt {
+    Done(Written),
+    /// Groups have no room: the segments to split, all at once.
+    NeedSplits(Full),
+    /// What was made room for is less than what it is.
+    NeedRoom(Demand),
+}
+
 impl Store {
     pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         self.check_writable()?;
         let order = match self.order(options)? {
             Order::Early => Order::Early,
-            Order::NoFlush => Order::NoFlush,
             // Its records lie side by side in the caches, so that each line is flushed once.
             Order::Strict | Order::Staged | Order::Relaxed { .. } => Order::Staged,
         };
@@ -160,33 +168,35 @@ impl Store {
         members: &mut [Member<'_>],
         order: Order,
     ) -> Result<Written> {
+        let deletes = members.iter().all(Member::is_delete);
+        let mut demand = if deletes { Demand::Reserve } else { Demand::Overwrite };
         loop {
             // Each time: cleaning for a split may have sealed the page in which there was room.
-            self.make_room_for(log, members)?;
-            match self.attempt_batch(log, members, order)? {
-                Ok(written) => return Ok(written),
-                Err(full) => {
+            self.make_room_for(log, members, demand)?;
+            match self.attempt_batch(log, members, (order, demand))? {
+                Attempt::Done(written) => return Ok(written),
+                Attempt::NeedSplits(full) => {
                     for (leaf, place) in full.into_values() {
                         self.split(leaf, place, Room::ByCleaning(log))?;
                     }
                 }
+                Attempt::NeedRoom(inserts) => demand = inserts,
             }
         }
     }
 
     /// Sees to it that the batch fits the open page, or that the pages that it needs are there
     /// and nobody else can take them.
-    fn make_room_for(&self, log: &mut Log, members: &[Member<'_>]) -> Result<()> {
-        let deletes = members.iter().all(Member::is_delete);
-        let kind = if deletes { Kind::Delete } else { Kind::Put };
+    fn make_room_for(&self, log: &mut Log, members: &[Member<'_>], demand: Demand) -> Result<()> {
         let page = self.geometry.page_size as usize;
         let total = batch_len(members);
         if total <= page {
-            return self.make_room(log, total, kind);
+            return self.make_room(log, total, demand);
         }
         loop {
             let room = log.room();
-            self.set_pages_aside(log, pages_for(members, room, page), total, kind)?;
+            let lens = members.iter().map(|member| member.len as usize);
+            self.set_pages_aside(log, pages_for(lens, room, page), total, demand)?;
             // Unless cleaning has sealed the open page.
             if log.room() == room {
                 return Ok(());
@@ -194,26 +204,31 @@ impl Store {
         }
     }
 
-    /// Locks, appends, fences, publishes; the segments to split, all at once, if groups have no
-    /// room.
+    /// Locks, appends, fences, publishes; or says what is needed for that.
     fn attempt_batch(
         &self,
         log: &mut Log,
         members: &mut [Member<'_>],
-        order: Order,
-    ) -> Result<std::result::Result<Written, Full>> {
+        (order, demand): (Order, Demand),
+    ) -> Result<Attempt> {
         let guard = epoch::pin();
         let held = match self.stand_all(&guard, members)? {
             Stood::Ready(held) => held,
-            Stood::Full(full) => return Ok(Err(full)),
+            Stood::Full(full) => return Ok(Attempt::NeedSplits(full)),
         };
+        let of = members.iter().filter(|it| !it.is_idle).map(Member::demand).max();
+        if of.is_some_and(|of| of > demand) && !self.has_room_for_inserts(log) {
+            return Ok(Attempt::NeedRoom(Demand::Insert));
+        }
         let birth = self.pages.next_birth().to_le_bytes();
-        if let Err(error) = self.append_all(log, members, birth, order) {
+        if let Err(error) = self.append_all(log, members, birth, (order, demand)) {
             for member in members.iter().filter(|member| member.offset != 0) {
                 self.add_live(member.offset, -i64::from(member.len));
             }
             return Err(error);
         }
+        // Ahead of it: what can be read is counted.
+        self.counters.add(Count::Records, Self::records_of(&held, members));
         self.gate.publish(|| self.publish_slots(&held, members))?;
         for member in members.iter().filter(|member| !member.is_idle) {
             log.note_published(self, member.at);
@@ -224,7 +239,7 @@ impl Store {
         let replaced = members.iter().any(|member| member.replaces);
         // Of all that is visible: a change that was idle rests on what others wrote.
         let ticket = if order == Order::Early { self.early_ticket() } else { Ticket::DURABLE };
-        Ok(Ok(Written { sequence, ticket, replaced }))
+        Ok(Attempt::Done(Written { sequence, ticket, replaced }))
     }
 
     /// Appends members and commit record, durable (or early, by `order`) when it returns.
@@ -233,7 +248,7 @@ impl Store {
         log: &mut Log,
         members: &mut [Member<'_>],
         birth: Birth,
-        order: Order,
+        (order, demand): (Order, Demand),
     ) -> Result<()> {
         let whole = batch_len(members) <= log.room();
         let mut runs: Vec<Run> = Vec::new();
@@ -248,7 +263,7 @@ impl Store {
                 if let Some(start) = first.take() {
                     log.commit(self, start, Order::Strict)?;
                 }
-                self.open_page_aside(log, member.len as usize)?;
+                self.open_page_aside(log, member.len as usize, demand)?;
             }
             let appended =
                 log.append(self, &member.header, member.key, &[member.value(&birth)], order)?;
@@ -269,7 +284,7 @@ impl Store {
         let header = Header { kind: Kind::Commit, ..Header::put(0) };
         if !whole {
             log.commit(self, first, Order::Strict)?;
-            self.open_page_aside(log, header.record_len(&[], list.len()))?;
+            self.open_page_aside(log, header.record_len(&[], list.len()), demand)?;
             first = log.next_offset();
         }
         if mutant!("scmkv.batch.no_commit_record") {
@@ -291,8 +306,8 @@ impl Store {
     }
 
     /// Opens the next of the pages that were set aside, if the open one has no room.
-    fn open_page_aside(&self, log: &mut Log, len: usize) -> Result<()> {
-        if log.make_room(self, len, self.reserve(Kind::Put))? {
+    fn open_page_aside(&self, log: &mut Log, len: usize, demand: Demand) -> Result<()> {
+        if log.make_room(self, len, self.reserve(demand))? {
             return Ok(());
         }
         self.no_space(len as u64)
@@ -309,16 +324,56 @@ fn batch_len(members: &[Member<'_>]) -> usize {
     members.iter().map(|member| member.len as usize).sum::<usize>() + commit_len(1)
 }
 
-/// The pages of `page` bytes that a batch takes beside the `room` bytes of the open one.
-fn pages_for(members: &[Member<'_>], mut room: usize, page: usize) -> u32 {
-    let mut pages = 0;
-    let mut fit = |len: usize| {
-        if room < len {
-            (pages, room) = (pages + 1, page);
+/// The pages of `page` bytes that a batch takes at most beside the `room` bytes of the open one, in whatever
+/// order: a split may change that of its members. Of each page less is left than the longest takes.
+fn pages_for(lens: impl Iterator<Item = usize>, room: usize, page: usize) -> u32 {
+    let (total, longest) = lens.fold((0, 0), |(sum, max), len| (sum + len, len.max(max)));
+    let filled = |longest: usize| page.saturating_sub(longest).max(1);
+    let commit = commit_len(total.div_ceil(filled(longest)) + 2);
+    let longest = longest.max(commit);
+    let rest = (total + commit).saturating_sub(room.saturating_sub(longest));
+    rest.div_ceil(filled(longest)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As records go to pages, one behind the other, the commit record last.
+    fn packed(lens: &[usize], mut room: usize, page: usize) -> u32 {
+        let (mut pages, mut runs) = (0, 1);
+        let mut fit = |len: usize, runs: &mut usize| {
+            if room < len {
+                (pages, room, *runs) = (pages + 1, page, *runs + 1);
+            }
+            room -= len;
+            pages
+        };
+        for len in lens {
+            fit(*len, &mut runs);
         }
-        room -= len.min(room);
-        pages
-    };
-    let runs = members.iter().map(|member| fit(member.len as usize)).last().unwrap_or(0) + 1;
-    fit(commit_len(runs as usize))
+        fit(commit_len(runs), &mut 0)
+    }
+
+    #[test]
+    fn the_pages_of_a_batch_suffice_in_any_order() {
+        const PAGE: usize = 4096;
+        let mut seed = 1_u64;
+        let mut draw = |below: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % below
+        };
+        for round in 0..2000 {
+            let longest = [40, 300, PAGE / 4][round % 3];
+            let mut lens: Vec<usize> = (0..1 + draw(200)).map(|_| 24 + draw(longest)).collect();
+            let room = draw(PAGE);
+            let pages = pages_for(lens.iter().copied(), room, PAGE);
+            for _ in 0..10 {
+                (1..lens.len()).rev().for_each(|at| lens.swap(at, draw(at + 1)));
+                assert!(packed(&lens, room, PAGE) <= pages, "{room} {lens:?}");
+            }
+            let total: usize = lens.iter().sum();
+            assert!(pages as usize <= 3 + total * 4 / 3 / (PAGE - 24), "{pages} for {total}");
+        }
+    }
 }

@@ -22,8 +22,8 @@
 //! lookup goes by, and their number is right by itself, whatever came before.
 
 use crate::counters::Count;
-use crate::fragments::fragment_offsets;
 use crate::index::{GroupLock, Pass, Position, SlotRef};
+use crate::overflow::overflow_offsets;
 use crate::store::Store;
 use coreplane_engine::Result;
 use coreplane_pmem::{epoch, mutant, spin};
@@ -149,10 +149,10 @@ impl Store {
                 self.counters.add(Count::TombstoneBytes, i64::from(view.len()));
             }
             if view.header.large {
-                self.charge(fragment_offsets(&view), i64::from(view.len()));
-                for offset in fragment_offsets(&view) {
-                    if let Some(fragment) = self.reader().view(&guard, offset) {
-                        self.add_live(offset, i64::from(fragment.len()));
+                self.charge(overflow_offsets(&view), i64::from(view.len()));
+                for offset in overflow_offsets(&view) {
+                    if let Some(overflow) = self.reader().view(&guard, offset) {
+                        self.add_live(offset, i64::from(overflow.len()));
                     }
                 }
             }

@@ -28,7 +28,7 @@
 //! 2. *Copy* the index into fresh pages, each with a checksum that is bound to its place.
 //! 3. *Settle* the logs, if writes were made `relaxed`: what the copy names must be durable
 //!    before the copy counts. Where a fence is a sync, early records are older than the copy and
-//!    the same sync takes both. After a write at `noflush` there is none until the close.
+//!    the same sync takes both.
 //! 4. *Switch the root* to the new number. The first of the four fences of a root makes the pages
 //!    durable too, before anything of the new root is stored.
 //! 5. *Free* the pages of the old checkpoint. So there are two generations, one of which is whole
@@ -75,12 +75,12 @@ pub(crate) use load::{Found, Loaded, Source};
 use crate::counters::Count;
 use crate::log::Log;
 use crate::page::{self, Kind};
+use crate::reserve::Demand;
 use crate::store::{Root, Store};
 use coreplane_engine::{Damage, Result, VerifyReport};
 use coreplane_pmem::mutant;
 use coreplane_pmem::spin::{Backoff, Held};
 use coreplane_pmem::{PageWriter, WriteMode, epoch, spin};
-use coreplane_record as record;
 use format::{Draft, Moment, Sheet};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -228,9 +228,7 @@ impl Store {
     }
 
     fn write_checkpoint(&self, occasion: Occasion) -> Result<bool> {
-        // What was written at `noflush` is durable after a close alone.
-        let unflushed = occasion == Occasion::Running && self.unflushed.load(Ordering::Acquire);
-        if self.index.in_pool() || unflushed {
+        if self.index.in_pool() {
             return Ok(false);
         }
         if !self.has_space_for_checkpoint(occasion) {
@@ -267,8 +265,7 @@ impl Store {
     }
 
     fn has_pages_for(&self, needed: u64, occasion: Occasion) -> bool {
-        let wanted =
-            needed + u64::from(self.reserve(record::Kind::Put) + 2 + self.pages.len() / 64);
+        let wanted = needed + u64::from(self.reserve(Demand::Insert) + 2 + self.pages.len() / 64);
         let free = u64::from(self.pages.refresh_free());
         // Before the census is taken all looks dead.
         let counted = self.census_done.load(Ordering::Acquire);
@@ -402,7 +399,7 @@ impl Writing<'_> {
         let mut backoff = Backoff::new();
         for _ in 0..PATIENCE {
             let opened =
-                store.pages.open_unfenced(0, Kind::Checkpoint, store.reserve(record::Kind::Put))?;
+                store.pages.open_unfenced(0, Kind::Checkpoint, store.reserve(Demand::Insert))?;
             // At a close nothing is written to logs any more.
             if opened.is_some() || self.occasion == Occasion::Closing || self.is_ended() {
                 return Ok(opened);
@@ -412,7 +409,8 @@ impl Writing<'_> {
             // Pages on their way back are waited for: the cleaner's reserve is for writers.
             let awaited = store.pages.free_and_retired().1 > 0;
             let may_clean = store.census_done.load(Ordering::Acquire) && !self.is_ended();
-            let is_cleaned = may_clean && !awaited && store.clean_one(&mut cleaner, half)?;
+            let is_cleaned =
+                may_clean && !awaited && store.clean_one(&mut cleaner, half)?.is_some();
             drop(cleaner);
             if !is_cleaned && !awaited {
                 return Ok(None);
@@ -443,14 +441,10 @@ impl Writing<'_> {
         Ok(true)
     }
 
-    /// Makes durable what `relaxed` writers have published; false if this was ended, or a write
-    /// that is never flushed came between.
+    /// Makes durable what `relaxed` writers have published; false if this was ended.
     fn settle(&self) -> Result<bool> {
         let store = self.store;
-        if self.occasion == Occasion::Running && store.unflushed.load(Ordering::Acquire) {
-            return Ok(false);
-        }
-        if store.lax.load(Ordering::Acquire) {
+        if store.non_strict.load(Ordering::Acquire) {
             for log in &store.logs {
                 let Some(mut log) = self.lock(log) else { return Ok(false) };
                 log.settle(store)?;

@@ -14,7 +14,7 @@
 //!    record may not be yet, and until then the page is *emptied* and stays.
 //!
 //! How pages are made free for a writer, and what is left to the cleaner itself:
-//! [`reserve`](crate::reserve). Large values: [`fragments`](crate::fragments).
+//! [`reserve`](crate::reserve). Large values: [`overflow`](crate::overflow).
 //!
 //! **Tombstones.** A tombstone may go once no page can hold an older record of its key. Records
 //! are copied only while they live; so a page that was opened after the tombstone was written
@@ -25,23 +25,24 @@
 //! record becomes a tombstone first. So that tombstones cannot pile up behind a cold page, the
 //! oldest page is cleaned, whatever lives in it, when they hold more than a part of the store.
 //!
-//! **Commit records** of batches live while a page that they name does. When one is copied the
-//! cleaner remembers it, and counts it dead when the last of those pages is freed; the copies of
-//! an earlier run of the store count as dead, and are copied and remembered once more.
+//! **Commit records** of batches: [`commits`].
 
-use crate::batch::Run;
 use crate::counters::Count;
-use crate::fragments::FragmentCopy;
+use crate::hash::Place;
 use crate::index::{GroupLock, Probe, Slot};
 use crate::log::{Appended, Log, Order};
+use crate::overflow::OverflowCopy;
 use crate::page;
 use crate::store::Store;
+use commits::CommitCopy;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
+mod commits;
 #[cfg(test)]
 mod tests;
 
@@ -65,14 +66,6 @@ struct Emptied {
     unsettled: u64,
 }
 
-/// A commit record that was copied because it is still needed.
-#[derive(Debug)]
-struct CommitCopy {
-    appended: Appended,
-    /// The pages with its batch's members, and their generations.
-    members: Vec<(u32, u32)>,
-}
-
 /// A page that is being cleaned.
 pub(crate) struct Moving<'g> {
     /// The birth of the oldest other log page.
@@ -80,13 +73,23 @@ pub(crate) struct Moving<'g> {
     /// Where the cleaner's log begins that is not durable yet.
     unfenced: Option<u64>,
     copies: Vec<Copy>,
-    pub(crate) fragments: Vec<FragmentCopy<'g>>,
+    pub(crate) overflow: Vec<OverflowCopy<'g>>,
     commits: Vec<CommitCopy>,
+    /// Slots to flush before the page is freed. Not one by one: the next locked instruction would wait for it.
+    slots: Vec<u64>,
 }
+
+/// So many records ahead the lines of the index are asked for.
+const AHEAD: usize = 24;
+
+/// And so many ahead the records that a lookup will come to.
+const NEAR: usize = 12;
 
 /// A record that was copied and not yet published.
 struct Copy {
+    place: Place,
     old: u64,
+    old_len: u32,
     slot: Slot,
     new: Appended,
     header: Header,
@@ -119,8 +122,8 @@ impl Cleaner {
 }
 
 impl Store {
-    /// Cleans the page that promises most; false if none gains `gain_min` bytes.
-    pub(crate) fn clean_one(&self, cleaner: &mut Cleaner, gain_min: u64) -> Result<bool> {
+    /// Cleans the page that promises most: the bytes gained. None if no page gains `gain_min` bytes.
+    pub(crate) fn clean_one(&self, cleaner: &mut Cleaner, gain_min: u64) -> Result<Option<i64>> {
         self.free_emptied(cleaner, None)?;
         self.pages.refresh_free();
         let mut victim = None;
@@ -129,11 +132,11 @@ impl Store {
             victim = self.oldest(cleaner, None)?;
         }
         let Some(victim) = victim.or_else(|| self.pick(cleaner, gain_min)) else {
-            return Ok(false);
+            return Ok(None);
         };
-        self.clean_page(cleaner, victim)?;
+        let gained = self.clean_page(cleaner, victim)?;
         self.free_emptied(cleaner, None)?;
-        Ok(true)
+        Ok(Some(gained))
     }
 
     /// Moves what lives in `victim` and empties it; the bytes gained, below 0 if it took more
@@ -147,8 +150,9 @@ impl Store {
                 oldest_other: self.oldest_birth_but(victim),
                 unfenced: None,
                 copies: Vec::new(),
-                fragments: Vec::new(),
+                overflow: Vec::new(),
                 commits: Vec::new(),
+                slots: Vec::new(),
             };
             if let Err(error) = self.move_page(cleaner, &guard, victim, &mut moving) {
                 self.abandon(cleaner, &mut moving)?;
@@ -170,7 +174,7 @@ impl Store {
         cleaner.commits.retain(|commit| self.space.page_of(commit.appended.offset) != victim);
         cleaner.commits.append(&mut commits);
         self.pages.cell(victim).pin();
-        let waits = self.lax.load(Ordering::Acquire) && !mutant!("scmkv.clean.unsettled");
+        let waits = self.non_strict.load(Ordering::Acquire) && !mutant!("scmkv.clean.unsettled");
         let unsettled = if waits { u64::MAX } else { 0 };
         cleaner.emptied.push(Emptied { page: victim, unsettled });
         self.free_emptied(cleaner, None)?;
@@ -191,38 +195,56 @@ impl Store {
         let length = self.pages.cell(victim).length.load(Ordering::Acquire);
         let generation = self.pages.cell(victim).generation();
         let mut at = start;
-        while at < start + u64::from(length) {
-            let view = self.reader().view(guard, at).ok_or_else(|| Error::Corrupt {
-                offset: at,
-                what: "a full page has no record here".to_owned(),
-            })?;
+        let mut ahead: VecDeque<(View<'_>, Place)> = VecDeque::with_capacity(AHEAD);
+        loop {
+            while ahead.len() < AHEAD && at < start + u64::from(length) {
+                let view = self.reader().view(guard, at).ok_or_else(|| Error::Corrupt {
+                    offset: at,
+                    what: "a full page has no record here".to_owned(),
+                })?;
+                let place = self.place(view.key());
+                self.index.prefetch_to_write(place);
+                ahead.push_back((view, place));
+                at += u64::from(view.len());
+            }
+            if let Some((_, place)) = ahead.get(AHEAD - NEAR) {
+                self.prefetch_replaced_at(*place);
+            }
+            let Some((view, place)) = ahead.pop_front() else { break };
             match view.header.kind {
                 // A copy is sealed anew: damage must not be copied.
                 _ if !mutant!("scmkv.clean.checksum")
                     && self.is_dead_damage(generation, &view)? => {}
                 Kind::Commit => self.clean_commit(cleaner, &view, moving)?,
-                Kind::Fragment => self.clean_fragment(cleaner, guard, &view, moving)?,
-                Kind::Put | Kind::Delete => self.clean_record(cleaner, guard, &view, moving)?,
+                Kind::Overflow => self.clean_overflow(cleaner, guard, &view, moving)?,
+                Kind::Put | Kind::Delete => {
+                    self.clean_record(cleaner, guard, (&view, place), moving)?;
+                }
                 // What was lost is not kept for ever.
                 Kind::Lost => {}
             }
-            at += u64::from(view.len());
         }
         if !mutant!("scmkv.clean.publish_first") {
             self.commit_copies(cleaner, moving)?;
         }
         while let Some(copy) = moving.copies.pop() {
-            self.publish_copy(guard, &copy)?;
+            if let Some(at) = moving.copies.len().checked_sub(NEAR) {
+                self.index.prefetch_to_write(moving.copies[at].place);
+            }
+            self.publish_copy(guard, &copy, &mut moving.slots)?;
         }
-        let mut fragments = std::mem::take(&mut moving.fragments);
-        fragments.sort_by_key(|copy| copy.old.key());
-        let mut owned = fragments.chunk_by(|a, b| a.old.key() == b.old.key());
+        let mut overflow = std::mem::take(&mut moving.overflow);
+        overflow.sort_by_key(|copy| copy.old.key());
+        let mut owned = overflow.chunk_by(|a, b| a.old.key() == b.old.key());
         let moved = owned.try_for_each(|copies| self.move_owner(cleaner, guard, copies, moving));
         if moved.is_err() {
             // Those of the owner that failed are dead already.
             owned.flatten().for_each(|copy| self.add_live(copy.new, -i64::from(copy.old.len())));
         }
         moved?;
+        if !mutant!("scmkv.clean.slot_flush") {
+            moving.slots.iter().for_each(|at| self.index.flush_line(*at));
+        }
         self.vouch(cleaner, moving)?;
         if mutant!("scmkv.clean.fence") {
             return Ok(());
@@ -254,7 +276,7 @@ impl Store {
         for CommitCopy { appended, .. } in moving.commits.drain(..) {
             self.add_toll(appended.offset, -i64::from(appended.len));
         }
-        for copy in moving.fragments.drain(..) {
+        for copy in moving.overflow.drain(..) {
             self.add_live(copy.new, -i64::from(copy.old.len()));
         }
         self.commit_copies(cleaner, moving)
@@ -300,7 +322,8 @@ impl Store {
         value: &[u8],
         moving: &mut Moving<'_>,
     ) -> Result<Appended> {
-        let appended = cleaner.log.append(self, header, key, &[value], Order::Strict)?;
+        // Through the caches, and flushed together: else each lock that follows would wait for the medium.
+        let appended = cleaner.log.append(self, header, key, &[value], Order::Staged)?;
         moving.unfenced.get_or_insert(appended.offset);
         self.counters.add(Count::CleanerBytes, i64::from(appended.len));
         Ok(appended)
@@ -310,17 +333,15 @@ impl Store {
         &self,
         cleaner: &mut Cleaner,
         guard: &Guard,
-        view: &View<'_>,
+        (view, place): (&View<'_>, Place),
         moving: &mut Moving<'_>,
     ) -> Result<()> {
-        let place = self.place(view.key());
         loop {
             let held = self.index.lock(place);
-            let Some((at, slot)) = self.slot_of(guard, &held, view)? else { return Ok(()) };
-            if !mutant!("scmkv.clean.slot_flush") {
-                held.flush(at);
-            }
+            let slot = self.slot_of(guard, &held, (view, place))?;
+            let Some((at, slot)) = slot else { return Ok(()) };
             if slot.offset() != view.offset {
+                moving.slots.push(at);
                 return Ok(());
             }
             // No copy is longer than what it is a copy of: a tombstone has no expiry.
@@ -339,12 +360,14 @@ impl Store {
             } else if header.kind == Kind::Delete {
                 let written_at = view.value_word(0).unwrap_or(u64::MAX);
                 if self.may_drop(view, written_at, moving.oldest_other) {
+                    moving.slots.push(at);
                     return self.drop_tombstone(&held, at, view);
                 }
                 cleaner.kept_tombstone_bytes += u64::from(view.len());
             }
             let new = self.append_copy(cleaner, &header, view.key(), value, moving)?;
-            moving.copies.push(Copy { old: view.offset, slot, new, header });
+            let (old, old_len) = (view.offset, view.len());
+            moving.copies.push(Copy { place, old, old_len, slot, new, header });
             return Ok(());
         }
     }
@@ -367,9 +390,9 @@ impl Store {
         &self,
         guard: &Guard,
         held: &GroupLock<'_>,
-        view: &View<'_>,
+        (view, place): (&View<'_>, Place),
     ) -> Result<Option<(u64, Slot)>> {
-        let probe = held.probe(self.place(view.key()), &mut |slot| {
+        let probe = held.probe(place, &mut |slot| {
             Ok(slot.offset() == view.offset || self.record(guard, slot)?.key() == view.key())
         })?;
         Ok(match probe {
@@ -379,69 +402,40 @@ impl Store {
     }
 
     /// Lets the slot point at the copy, if no writer came between.
-    fn publish_copy(&self, guard: &Guard, copy: &Copy) -> Result<()> {
-        let Appended { offset, len } = copy.new;
-        let view = self.reader().view(guard, offset).ok_or_else(|| Error::Corrupt {
-            offset,
-            what: "a copy is not where it was written".to_owned(),
-        })?;
-        let place = self.place(view.key());
+    fn publish_copy(&self, guard: &Guard, copy: &Copy, slots: &mut Vec<u64>) -> Result<()> {
+        let (place, Appended { offset, len }) = (copy.place, copy.new);
+        let old = || {
+            self.reader().view(guard, copy.old).ok_or_else(|| Error::Corrupt {
+                offset: copy.old,
+                what: "a record that was copied is not there any more".to_owned(),
+            })
+        };
         let held = self.index.lock(place);
         let is_old = |slot: Slot| {
             Ok(slot.offset() == copy.old
                 || mutant!("scmkv.clean.overwrite_racing_slot")
-                    && self.record(guard, slot)?.key() == view.key())
+                    && self.record(guard, slot)?.key() == old()?.key())
         };
         let Probe::Found { at, slot } = held.probe(place, &mut { is_old })? else {
             // The writer that won flushes the slot with its next record, perhaps never.
-            if let Some((at, _)) = self.slot_of(guard, &held, &view)? {
-                held.flush(at);
+            if let Some((at, _)) = self.slot_of(guard, &held, (&old()?, place))? {
+                slots.push(at);
             }
             self.add_live(offset, -i64::from(len));
             return Ok(());
         };
         let delete = copy.header.kind == Kind::Delete;
         let expires = copy.header.expires_at.is_some();
-        held.publish_and_flush(at, Slot::new(held.signature(place), offset, delete, expires))?;
-        if let Some(old) = self.reader().view(guard, copy.old) {
-            if delete && !copy.slot.is_tombstone() {
-                self.account(&held, slot, Some(&old), &copy.header);
-                self.count_tombstone(&held, len);
-            } else if held.is_counted() {
-                self.add_live(copy.old, -i64::from(old.len()));
-            }
+        slots.push(at);
+        held.publish(at, Slot::new(held.signature(place), offset, delete, expires))?;
+        if delete && !copy.slot.is_tombstone() {
+            self.account(&held, slot, Some(&old()?), &copy.header);
+            self.count_tombstone(&held, len);
+        } else if held.is_counted() {
+            self.add_live(copy.old, -i64::from(copy.old_len));
         }
         self.leave_to_census(&held, offset, len);
         Ok(())
-    }
-
-    /// A commit record lives while another page may hold batched records of it.
-    fn clean_commit(
-        &self,
-        cleaner: &mut Cleaner,
-        view: &View<'_>,
-        moving: &mut Moving<'_>,
-    ) -> Result<()> {
-        let here = self.space.page_of(view.offset);
-        let members: Vec<_> = Run::decode_all(view.value())
-            .map(|run| (self.space.page_of(run.start), run.generation))
-            .filter(|member| member.0 != here && self.is_there(*member))
-            .collect();
-        if !members.is_empty() && !mutant!("scmkv.clean.forget_commit") {
-            self.room_for_copy(cleaner, view.len() as usize, moving)?;
-            let appended = self.append_copy(cleaner, &view.header, &[], view.value(), moving)?;
-            self.count_commit(cleaner, appended);
-            moving.commits.push(CommitCopy { appended, members });
-        }
-        Ok(())
-    }
-
-    /// True if a log page still has this generation.
-    fn is_there(&self, (page, generation): (u32, u32)) -> bool {
-        page < self.pages.len() && {
-            let cell = self.pages.cell(page);
-            cell.kind() == Some(page::Kind::Log) && cell.generation() == generation
-        }
     }
 
     /// Frees the emptied pages for which no log has anything unsettled any more. Logs that are
@@ -485,16 +479,5 @@ impl Store {
             self.forget_commits(cleaner);
         }
         Ok(())
-    }
-
-    /// The copies of commit records that are of no use any more are dead.
-    fn forget_commits(&self, cleaner: &mut Cleaner) {
-        cleaner.commits.retain(|commit| {
-            let needed = commit.members.iter().any(|member| self.is_there(*member));
-            if !needed {
-                self.add_toll(commit.appended.offset, -i64::from(commit.appended.len));
-            }
-            needed
-        });
     }
 }

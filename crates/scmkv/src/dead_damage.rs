@@ -13,8 +13,8 @@
 //! the commit record of a batch, and all of them while a slot fits nothing.
 
 use crate::clean::Cleaner;
-use crate::fragments::fragment_offsets;
 use crate::index::Position;
+use crate::overflow::overflow_offsets;
 use crate::page;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
@@ -54,7 +54,7 @@ impl Store {
         self.quarantine.dead.lock().clone_from(&dead);
         for (page, _) in pages.into_iter().filter(|(_, damaged)| damaged.is_subset(&dead)) {
             self.release(page);
-            // For another reason: it waits to be freed, or for the owner of its fragments.
+            // For another reason: it waits to be freed, or for the owner of its overflow records.
             if self.pages.cell(page).is_pinned() {
                 continue;
             }
@@ -86,7 +86,7 @@ impl Store {
             is_last_sound = view.check(self.seed(cell.generation(), at)).is_ok();
             if !is_last_sound {
                 let is_of_key =
-                    matches!(view.header.kind, Kind::Put | Kind::Delete | Kind::Fragment);
+                    matches!(view.header.kind, Kind::Put | Kind::Delete | Kind::Overflow);
                 if !is_of_key || view.key().is_empty() {
                     return None;
                 }
@@ -115,12 +115,12 @@ impl Store {
                     // Nobody knows what it names.
                     damaged.retain(|at| {
                         let view = self.reader().view(&guard, *at);
-                        view.is_some_and(|view| view.header.kind != Kind::Fragment)
+                        view.is_some_and(|view| view.header.kind != Kind::Overflow)
                     });
                     continue;
                 };
                 if view.header.large {
-                    for at in fragment_offsets(&view) {
+                    for at in overflow_offsets(&view) {
                         damaged.remove(&at);
                     }
                 }

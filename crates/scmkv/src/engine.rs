@@ -168,7 +168,7 @@ impl Scmkv {
         let mut cleaner = spin::lock(&self.store.cleaner);
         self.store.check_writable()?;
         self.store.take_census()?;
-        self.store.clean_one(&mut cleaner, 1)
+        Ok(self.store.clean_one(&mut cleaner, 1)?.is_some())
     }
 
     /// Takes a checkpoint of the index that is in DRAM, durable when it returns: an open reads
@@ -191,7 +191,7 @@ impl Scmkv {
     /// [`Error::Closed`], [`Error::Io`].
     pub fn prepare_pages(&self) -> Result<u64> {
         self.store.check_writable()?;
-        self.store.prepare_ahead()
+        self.store.prepare_free()
     }
 
     fn stop_background(&self) {

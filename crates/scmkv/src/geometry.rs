@@ -65,7 +65,7 @@ impl Geometry {
         self.page_size as usize / 4
     }
 
-    /// Values longer than this are stored as fragments.
+    /// Values longer than this are stored as overflow records.
     pub(crate) fn inline_max(&self) -> usize {
         self.page_size as usize / 8
     }

@@ -5,7 +5,7 @@
 //!
 //! - a newer version: the slot that was loaded was right at that moment, which is enough;
 //! - the cleaner: the page is retired, the slot says where the record went, look again. So it is
-//!   with the fragments of a large value;
+//!   with the overflow records of a large value;
 //! - a batch that is being published: wait the moment until it is ([`Gate`]), so that nobody
 //!   sees it in part.
 
@@ -13,9 +13,9 @@ mod pair;
 
 use crate::batch::Gate;
 use crate::counters::Count;
-use crate::fragments::fragment_offsets;
 use crate::hash::Place;
 use crate::index::{Slot, Verdict};
+use crate::overflow::overflow_offsets;
 use crate::store::{Store, misled};
 use coreplane_engine::{Error, Found, Horizon, Record, Result, Ticket, Value, Visibility};
 use coreplane_pmem::epoch::{self, Guard};
@@ -157,7 +157,7 @@ impl Store {
 
     /// Shows `view`, whose group is locked, to one who makes a new value of it: checked, lest a
     /// damaged value is written anew with a checksum that says it is sound. Its value is put
-    /// together, if it is in fragments.
+    /// together, if it is in overflow records.
     pub(crate) fn show<R>(
         &self,
         guard: &Guard,
@@ -180,33 +180,33 @@ impl Store {
         view: &View<'g>,
         checked: bool,
     ) -> Result<Vec<&'g [u8]>> {
-        fragment_offsets(view)
+        overflow_offsets(view)
             .enumerate()
             .map(|(at, offset)| {
-                let fragment = self
+                let overflow = self
                     .reader()
                     .view(guard, offset)
-                    .filter(|fragment| {
-                        fragment.header.kind == Kind::Fragment
-                            && fragment.value_word(0) == Some(at as u64)
-                            && fragment.key() == view.key()
+                    .filter(|overflow| {
+                        overflow.header.kind == Kind::Overflow
+                            && overflow.value_word(0) == Some(at as u64)
+                            && overflow.key() == view.key()
                     })
                     .ok_or_else(|| Error::Corrupt {
                         offset,
-                        what: format!("no fragment of the value at {:#x} here", view.offset),
+                        what: format!("no overflow record of the value at {:#x} here", view.offset),
                     })?;
                 if checked {
-                    self.check_record(&fragment)?;
+                    self.check_record(&overflow)?;
                 }
                 // It has a first word, as was just seen.
-                Ok(fragment.value().get(8..).unwrap_or_default())
+                Ok(overflow.value().get(8..).unwrap_or_default())
             })
             .collect()
     }
 
-    /// The large value of `view`, which was found without a lock. If the cleaner moved a fragment
+    /// The large value of `view`, which was found without a lock. If the cleaner moved an overflow record
     /// since, it had first let the slot point at a record that says where to; so the record is
-    /// looked up again, and one that still stands where it stood has lost its fragment. None if
+    /// looked up again, and one that still stands where it stood has lost its overflow record. None if
     /// there is no record any more.
     fn gather<'g>(
         &'g self,
@@ -287,7 +287,7 @@ impl Store {
         Ok(Found { hit: true, ticket })
     }
 
-    /// Holds the record of `key` against its checksums, and a large value's fragments; false if there
+    /// Holds the record of `key` against its checksums, and a large value's overflow records; false if there
     /// is none.
     ///
     /// # Errors
@@ -305,7 +305,7 @@ impl Store {
                     false => return Ok(true),
                 };
                 let Err(lost) = whole else { return Ok(true) };
-                // Unless the cleaner has moved a fragment meanwhile.
+                // Unless the cleaner has moved an overflow record meanwhile.
                 found = self.find(&guard, key, place)?;
                 if found.as_ref().is_some_and(|again| again.offset == view.offset) {
                     return Err(lost);

@@ -17,7 +17,7 @@
 //! - `page`: what each page holds
 //! - `index`, `hash`: where a key's record is
 //! - `get`, `put`, `batch`: the operations
-//! - `fragments`: large values
+//! - `overflow`: large values
 //! - `clean`, `victim`, `appraisal`, `reserve`: giving space back, and who may take it
 //! - `checkpoint`: a copy of the index that is in DRAM
 //! - `recover`, `census`, `verify`: after a crash
@@ -41,7 +41,6 @@ mod counters;
 mod dead_damage;
 mod durable;
 mod engine;
-mod fragments;
 mod geometry;
 mod get;
 mod hash;
@@ -49,6 +48,7 @@ mod history;
 mod index;
 mod log;
 mod open;
+mod overflow;
 mod page;
 mod put;
 mod quarantine;

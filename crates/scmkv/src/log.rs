@@ -14,6 +14,7 @@
 
 use crate::counters::Count;
 use crate::page::{Kind, sync_failed};
+use crate::reserve::Demand;
 use crate::stage::StagedWrites;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
@@ -39,8 +40,6 @@ pub(crate) enum Order {
         /// And at the latest after so long.
         window: Duration,
     },
-    /// Never flushed.
-    NoFlush,
 }
 
 /// A log. Its owner holds its mutex.
@@ -64,8 +63,10 @@ pub(crate) struct Log {
     early: u64,
     /// Free pages that are set aside for the batch under way.
     spare: Vec<u32>,
-    /// The open page is one of those that are left to deletes: puts leave it, too.
-    is_reserved: bool,
+    /// Who may append to the open page: it is one of those that the others leave.
+    open_to: Demand,
+    /// Bytes at the end of the open page that are not paid for ([`reserve`](crate::reserve)).
+    withheld: u32,
     /// Writes that are in the page, not committed, whose groups are locked.
     staged: StagedWrites,
 }
@@ -94,7 +95,8 @@ impl Log {
             flushed_by: None,
             early: 0,
             spare: Vec::new(),
-            is_reserved: false,
+            open_to: Demand::Insert,
+            withheld: 0,
             staged: StagedWrites::default(),
         }
     }
@@ -129,20 +131,32 @@ impl Log {
         self.writer.as_ref().map_or(0, |writer| writer.remaining() as usize)
     }
 
-    /// The same, of a record of such a kind.
+    /// The same, for who asks so, of what is paid for.
     #[inline]
-    pub(crate) fn room_for(&self, kind: coreplane_record::Kind) -> usize {
-        if self.is_reserved && kind != coreplane_record::Kind::Delete { 0 } else { self.room() }
+    pub(crate) fn room_for(&self, demand: Demand) -> usize {
+        let paid = self.room().saturating_sub(self.withheld as usize);
+        if demand > self.open_to { 0 } else { paid }
     }
 
-    /// True if the open page is left to deletes.
-    pub(crate) fn is_reserved(&self) -> bool {
-        self.is_reserved
+    /// False if the open page is left to others.
+    pub(crate) fn is_open_to(&self, demand: Demand) -> bool {
+        demand <= self.open_to
     }
 
-    /// It is for puts, too.
-    pub(crate) fn open_to_puts(&mut self) {
-        self.is_reserved = false;
+    /// The open page is for these, too.
+    pub(crate) fn open_to(&mut self, demand: Demand) {
+        self.open_to = demand;
+    }
+
+    /// So many bytes at the end of the open page are not paid for.
+    pub(crate) fn withhold(&mut self, len: usize) {
+        self.withheld = len as u32;
+    }
+
+    /// So many bytes more are paid for.
+    pub(crate) fn release(&mut self, len: usize) {
+        let withheld = self.room().min(self.withheld as usize);
+        self.withheld = withheld.saturating_sub(len) as u32;
     }
 
     /// Sees to it that `len` bytes fit the open page, opening another if more than `reserve`
@@ -168,8 +182,14 @@ impl Log {
         self.generation = store.pages.cell(writer.page()).generation();
         self.writer = Some(writer);
         self.is_unproven = true;
-        let left = store.reserve(coreplane_record::Kind::Put);
-        self.is_reserved = reserve < left && store.pages.refresh_free() < left;
+        let free = store.pages.refresh_free();
+        let leaves = |demand: &Demand| {
+            let left = store.reserve(*demand);
+            reserve >= left || free >= left
+        };
+        let all = [Demand::Insert, Demand::Overwrite];
+        self.open_to = all.into_iter().find(leaves).unwrap_or(Demand::Reserve);
+        self.withheld = store.due(free);
         Ok(true)
     }
 
@@ -296,8 +316,7 @@ impl Log {
         let offset = writer.next_offset();
         let durable = store.space.watermarks(writer.page()).map(|(_, durable)| durable);
         let follows = (durable == Some(writer.tail()) || mutant!("scmkv.log.follows"))
-            && self.unflushed.is_none()
-            && !store.unflushed.load(Ordering::Relaxed);
+            && self.unflushed.is_none();
         let is_due = self.is_unproven && !mutant!("scmkv.log.prove");
         if is_due && follows && writer.tail() > 0 {
             store.pages.prove(writer.page())?;
@@ -397,7 +416,6 @@ impl Log {
                     store.windows.opened(window);
                 }
             }
-            Order::NoFlush => writer.publish_early(),
         }
         Ok(())
     }

@@ -109,21 +109,13 @@ impl Store {
         options: &Options,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
-        pool.expect_kind(KIND).map_err(pool_error)?;
-        let geometry = Geometry::from_parameters(&pool.parameters())?;
-        let space = Arc::clone(pool.space());
-        check_len(space.len())?;
-        let old = Root::from_words(pool.root());
-        if old.version_base == 0 {
-            return Err(Error::Unusable("the store was never wholly created".to_owned()));
-        }
-        let pages = Pages::new(Arc::clone(&space), pages_max(&space));
-        let formatted = u32::try_from(old.formatted).unwrap_or(u32::MAX).min(pages.len());
+        let (geometry, space, old) = known(&pool)?;
+        let (pages, formatted) = pages_of(&space, old);
         // A pool that was copied to a medium whose fence is a sync: there a slot could become
         // durable before its record, so that the index goes to DRAM for good.
         let in_pool = old.has(Root::IN_POOL) && space.fences_at_once();
         let clean = old.has(Root::CLEAN);
-        let rebuild = !in_pool || (old.has(Root::LAX) && !clean);
+        let rebuild = !in_pool || (old.has(Root::NON_STRICT) && !clean);
         let elements = pages.load(formatted, !rebuild)?;
         pages.format(formatted)?;
         // What is written in them before the root names them is an index, made anew from the logs.
@@ -179,7 +171,7 @@ impl Store {
         let lengths =
             to_read.iter().map(|log| store.pages.cell(log.page).length.load(Ordering::Relaxed));
         store.checkpoints.note_replayed(lengths.map(u64::from).sum());
-        if rebuild && root.has(Root::LAX) {
+        if rebuild && root.has(Root::NON_STRICT) {
             store.note_rebuilt()?;
         }
         Ok(store)
@@ -190,8 +182,7 @@ impl Store {
         let _changing = spin::lock(&self.root_change);
         let root = self.root();
         self.set_root(Root { flags: root.flags & !Root::UNCLEAN, ..root })?;
-        self.unflushed.store(false, Ordering::Release);
-        self.lax.store(false, Ordering::Release);
+        self.non_strict.store(false, Ordering::Release);
         Ok(())
     }
 
@@ -231,8 +222,7 @@ impl Store {
             }),
             closed: AtomicBool::new(false),
             root_change: Mutex::new(()),
-            unflushed: AtomicBool::new(root.has(Root::UNFLUSHED)),
-            lax: AtomicBool::new(root.has(Root::LAX)),
+            non_strict: AtomicBool::new(root.has(Root::NON_STRICT)),
             counting: Mutex::default(),
             census_done: AtomicBool::new(counted),
             appraisals: Mutex::default(),
@@ -257,9 +247,6 @@ impl Store {
         }
         self.cleaner.lock().log().seal(self)?;
         self.space.fence().map_err(page::sync_failed)?;
-        if !mutant!("scmkv.close.flush_logs") {
-            self.flush_logs()?;
-        }
         self.checkpoint_at_close()?;
         let records = self.len()?;
         // One that is being taken for a caller ends soon, and is the last.
@@ -278,6 +265,32 @@ pub(crate) fn check_len(len: u64) -> Result<()> {
         return Err(Error::Unusable(format!("a pool has at most {OFFSET_MAX} bytes, not {len}")));
     }
     Ok(())
+}
+
+/// What a pool says of the store in it.
+///
+/// # Errors
+/// If it holds none, or what nothing has flushed.
+pub(crate) fn known(pool: &Pool) -> Result<(Geometry, Arc<Space>, Root)> {
+    pool.expect_kind(KIND).map_err(pool_error)?;
+    let geometry = Geometry::from_parameters(&pool.parameters())?;
+    check_len(pool.space().len())?;
+    let root = Root::from_words(pool.root());
+    if root.version_base == 0 {
+        return Err(Error::Unusable("the store was never wholly created".to_owned()));
+    }
+    if root.has(Root::UNFLUSHED) && !root.has(Root::CLEAN) {
+        let what = "it was written at `noflush` and never closed: make it anew";
+        return Err(Error::Unusable(what.to_owned()));
+    }
+    Ok((geometry, Arc::clone(pool.space()), root))
+}
+
+/// The pages of a pool, and how many of them have elements.
+pub(crate) fn pages_of(space: &Arc<Space>, root: Root) -> (Pages, u32) {
+    let pages = Pages::new(Arc::clone(space), pages_max(space));
+    let formatted = u32::try_from(root.formatted).unwrap_or(u32::MAX).min(pages.len());
+    (pages, formatted)
 }
 
 pub(crate) fn pages_max(space: &Space) -> usize {

@@ -27,8 +27,12 @@
 
 mod element;
 mod free;
+mod restore;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use element::{Element, Kind, NONE_CAN_BE_READ};
+pub(crate) use restore::restored;
 
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::chunked::Chunked;
@@ -213,25 +217,25 @@ impl Pages {
             offset: at,
             what: format!("page information of page {page} does not match its check"),
         };
-        let open = |at: u64| -> Result<u64> {
-            sealed::open(self.word(at)?.load(), at).ok_or_else(|| damaged(at))
-        };
-        let state = open(offset)?;
+        // Each word is loaded once: the page may change meanwhile.
+        let word = |at: u64| -> Result<u64> { Ok(self.word(at)?.load()) };
+        let open = |at: u64, sealed: u64| sealed::open(sealed, at).ok_or_else(|| damaged(at));
+        let state = open(offset, word(offset)?)?;
         let kind = Kind::from_bits(state & 0xf).ok_or_else(|| damaged(offset))?;
-        let sealed = match self.word(offset + 8)?.load() {
+        let sealed = match word(offset + 8)? {
             0 => None,
-            _ => Some(open(offset + 8)?),
+            length => Some(open(offset + 8, length)?),
         };
         let generation = (state >> 16) as u32;
         // In page 0 it is the clock's. One that does not match its check proves nothing.
-        let proof = if page == 0 { 0 } else { self.word(offset + 24)?.load() };
+        let proof = if page == 0 { 0 } else { word(offset + 24)? };
         Ok(Element {
             kind,
             log: (state >> 4 & 0xfff) as u16,
             generation,
             length: sealed.map(|sealed| sealed as u32),
             is_cut: sealed.is_some_and(|sealed| sealed & CUT != 0),
-            birth: open(offset + 16)?,
+            birth: open(offset + 16, word(offset + 16)?)?,
             is_proven: sealed::open(proof, offset + 24) == Some(u64::from(generation)),
         })
     }

@@ -6,11 +6,11 @@
 //! without the group's lock, and the look repeated.
 
 use crate::counters::Count;
-use crate::fragments::{Fragments, fragment_offsets};
 use crate::hash::Place;
 use crate::index::{GroupLock, Probe, Slot, VERSION_STEP};
 use crate::log::{Appended, Log, Order};
-use crate::reserve::Room;
+use crate::overflow::{Overflow, overflow_offsets};
+use crate::reserve::{Demand, Room};
 use crate::store::Store;
 use coreplane_engine::{
     Completion, Durability, Error, Horizon, Outcome, Result, Ticket, UnixMillis, WriteOptions,
@@ -42,7 +42,7 @@ pub(crate) type Decide<'d, 'v> =
 /// A large value that was decided on and is in the log, its record not yet. It is what to write
 /// as long as nobody has written the key since: the decision is not made twice.
 struct Prepared<'s> {
-    fragments: Fragments<'s>,
+    overflow: Overflow<'s>,
     plan: LargePut,
 }
 
@@ -65,11 +65,11 @@ pub(crate) struct Standing<'g> {
 enum Attempt {
     Done(Outcome),
     /// The log needs room for a record so long.
-    NeedRoom(usize, Kind),
+    NeedRoom(usize, Demand),
     /// The group is full.
     NeedSplit(crate::index::Leaf),
     /// The value is large and not yet in the log.
-    NeedFragments(Vec<u8>, LargePut),
+    NeedOverflow(Vec<u8>, LargePut),
 }
 
 impl Store {
@@ -85,13 +85,11 @@ impl Store {
                     (false, _) => Order::Early,
                 }
             }
+            // It gains nothing where a fence is an instruction.
+            Durability::Relaxed { .. } if self.space.fences_at_once() => Order::Strict,
             Durability::Relaxed { window_bytes, window } => {
-                self.become_lax(false)?;
+                self.note_non_strict()?;
                 Order::Relaxed { window_bytes, window }
-            }
-            Durability::NoFlush => {
-                self.become_lax(true)?;
-                Order::NoFlush
             }
         })
     }
@@ -114,7 +112,7 @@ impl Store {
     #[inline]
     pub(crate) fn my_log_at_once(&self, len: usize) -> Result<Option<spin::Held<'_, Log>>> {
         let log = self.logs[thread_number() % self.logs.len()].try_lock();
-        let Some(mut log) = log.filter(|log| log.room_for(Kind::Put) >= len) else {
+        let Some(mut log) = log.filter(|log| log.room_for(Demand::Insert) >= len) else {
             return Ok(None);
         };
         self.check_open()?;
@@ -163,23 +161,23 @@ impl Store {
                     drop(log);
                     return self.finish(outcome, options);
                 }
-                Attempt::NeedRoom(len, kind) => {
+                Attempt::NeedRoom(len, demand) => {
                     self.commit_staged(&mut log)?;
-                    let kind = if options.is_vital { Kind::Delete } else { kind };
-                    self.make_room(&mut log, len, kind)?;
+                    self.make_room(&mut log, len, demand)?;
                 }
                 Attempt::NeedSplit(leaf) => {
                     self.commit_staged(&mut log)?;
                     self.split(leaf, place, Room::ByCleaning(&mut log))?;
                 }
-                Attempt::NeedFragments(value, plan) => {
+                Attempt::NeedOverflow(value, plan) => {
                     self.commit_staged(&mut log)?;
                     if order == Order::Staged {
                         // Its many records have a fence anyway.
                         write.order = Order::Strict;
                     }
-                    let fragments = self.write_fragments(&mut log, key, &value, order)?;
-                    prepared = Some(Prepared { fragments, plan });
+                    let of = (&value[..], Demand::of(Kind::Put, plan.seen.is_some()));
+                    let overflow = self.write_overflow(&mut log, key, of, order)?;
+                    prepared = Some(Prepared { overflow, plan });
                 }
             }
         }
@@ -213,9 +211,9 @@ impl Store {
         let ready = prepared.take().filter(|ready| ready.plan.seen == version);
         let mut header = Header { sequence: write.options.sequence, ..Header::put(0) };
         let value = match &ready {
-            Some(Prepared { fragments, plan }) => {
+            Some(Prepared { overflow, plan }) => {
                 (header.large, header.expires_at) = (true, plan.expires_at);
-                Cow::Borrowed(fragments.list())
+                Cow::Borrowed(overflow.list())
             }
             None => match decide(self, &guard, live)? {
                 Plan::Refuse(outcome) => return Ok(Attempt::Done(outcome(seen))),
@@ -232,20 +230,21 @@ impl Store {
         if !header.large && value.len() > self.geometry.inline_max() {
             self.check_value(value.len())?;
             let plan = LargePut { seen: version, expires_at: header.expires_at };
-            return Ok(Attempt::NeedFragments(value.into_owned(), plan));
+            return Ok(Attempt::NeedOverflow(value.into_owned(), plan));
         }
         let len = header.record_len(write.key, value.len());
-        let kind = if write.options.is_vital { Kind::Delete } else { header.kind };
-        if len > log.room_for(kind) {
+        let demand = Demand::of(header.kind, standing.live);
+        let demand = if write.options.use_reserve { Demand::Reserve } else { demand };
+        if len > log.room_for(demand) {
             *prepared = ready;
-            return Ok(Attempt::NeedRoom(len, header.kind));
+            return Ok(Attempt::NeedRoom(len, demand));
         }
         if write.order == Order::Staged {
             return self.stage(log, held, write, &standing, header, &value).map(Attempt::Done);
         }
         let outcome = self.place_record(log, &mut held, write, &standing, header, &value)?;
-        if let Some(Prepared { fragments, .. }) = ready {
-            fragments.own(&held, len as u32);
+        if let Some(Prepared { overflow, .. }) = ready {
+            overflow.own(&held, len as u32);
         }
         Ok(Attempt::Done(outcome))
     }
@@ -446,7 +445,7 @@ impl Store {
         }
     }
 
-    /// The record `old` (and its fragments) lives no more.
+    /// The record `old` (and its overflow records) lives no more.
     pub(crate) fn drop_live(&self, held: &GroupLock<'_>, old: &View<'_>) {
         if !held.is_counted() {
             return;
@@ -456,11 +455,11 @@ impl Store {
             self.counters.add(Count::TombstoneBytes, -i64::from(old.len()));
         }
         if old.header.large {
-            self.charge(fragment_offsets(old), -i64::from(old.len()));
+            self.charge(overflow_offsets(old), -i64::from(old.len()));
             let guard = epoch::pin();
-            for offset in fragment_offsets(old) {
-                if let Some(fragment) = self.reader().view(&guard, offset) {
-                    self.add_live(offset, -i64::from(fragment.len()));
+            for offset in overflow_offsets(old) {
+                if let Some(overflow) = self.reader().view(&guard, offset) {
+                    self.add_live(offset, -i64::from(overflow.len()));
                 }
             }
         }

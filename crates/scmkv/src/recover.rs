@@ -162,16 +162,14 @@ impl Store {
         while at < end {
             let view = match self.sound(&guard, page.element.generation, at) {
                 Ok(view) => view,
-                Err(error) if sealed.is_some() && !self.unflushed.load(Ordering::Acquire) => {
-                    return Err(error);
-                }
+                Err(error) if sealed.is_some() => return Err(error),
                 Err(error) if self.is_followed(&guard, page.element.generation, at, end) => {
                     return Err(error);
                 }
                 Err(_) => break,
             };
             match view.header.kind {
-                Kind::Fragment | Kind::Lost => {}
+                Kind::Overflow | Kind::Lost => {}
                 Kind::Commit => {
                     let runs: Vec<_> = Run::decode_all(view.value()).collect();
                     let local = runs.iter().all(|run| self.space.page_of(run.start) == page.page);

@@ -28,7 +28,7 @@
 
 use crate::clean::Cleaner;
 use crate::counters::Count;
-use crate::index::{GroupLock, Position, Probe, Slot, SlotRef, Verdict};
+use crate::index::{GroupLock, Leaf, Position, Probe, Slot, SlotRef, Verdict};
 use crate::page;
 use crate::reserve::Room;
 use crate::store::Store;
@@ -36,6 +36,7 @@ use crate::unindexed::{Kinds, Seen, unindexed};
 use coreplane_engine::{Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Kind, View};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 /// What [`Store::reindex`] did.
@@ -48,7 +49,7 @@ pub(crate) enum Reindexed {
 }
 
 /// What a slot of a locked group is.
-enum Fit {
+pub(crate) enum Fit {
     /// As it should be.
     Right,
     /// Of the record that it points at, but for its marks.
@@ -230,14 +231,14 @@ impl Store {
     }
 
     /// The sound record of a key at `offset`, if there is one.
-    fn sound_at<'g>(&'g self, guard: &'g Guard, offset: u64) -> Option<View<'g>> {
+    pub(crate) fn sound_at<'g>(&'g self, guard: &'g Guard, offset: u64) -> Option<View<'g>> {
         let view = self.reader().view(guard, offset)?;
         let is_of_key = matches!(view.header.kind, Kind::Put | Kind::Delete);
         (is_of_key && self.check_record(&view).is_ok()).then_some(view)
     }
 
     /// True if a record may have been at `offset` and be lost: a recovery has ended the page before it.
-    fn may_be_lost(&self, offset: u64) -> bool {
+    pub(crate) fn may_be_lost(&self, offset: u64) -> bool {
         let page = self.space.page_of(offset);
         if page >= self.pages.len() || self.pages.cell(page).kind() != Some(page::Kind::Log) {
             return false;
@@ -330,6 +331,59 @@ impl Store {
             },
             _ => Fit::None,
         })
+    }
+
+    /// Shows every slot of the index, its segment and its group, and how it fits.
+    ///
+    /// # Errors
+    /// If the index is damaged.
+    pub(crate) fn each_fit(
+        &self,
+        visit: &mut dyn FnMut(Leaf, Position, SlotRef, Fit),
+    ) -> Result<()> {
+        let mut position = Some(Position::default());
+        while let Some(here) = position {
+            let (leaf, group, next) = self.index.step(here);
+            let Some(held) = self.index.lock_group(leaf, here.y, group) else { continue };
+            let guard = epoch::pin();
+            for found in self.index.slots(leaf, group)? {
+                let fit = self.fit(&guard, &held, group, found)?;
+                visit(leaf, Position { group, ..here }, found, fit);
+            }
+            position = next;
+        }
+        Ok(())
+    }
+
+    /// The newest records of all keys that no lookup finds, each with the slot that it should have.
+    ///
+    /// # Errors
+    /// If the index is damaged.
+    pub(crate) fn missed(&self) -> Result<Vec<(Vec<u8>, Slot)>> {
+        let (mut missed, mut keys) = (Vec::new(), HashSet::new());
+        let records = |visit: &mut dyn FnMut(&Seen<'_>)| {
+            (0..self.pages.len()).for_each(|page| self.visit_page(page, visit));
+            Ok(())
+        };
+        let guard = epoch::pin();
+        loop {
+            let is_met = |view: &View<'_>| self.is_indexed(&guard, view);
+            let has = |view: &View<'_>| Ok(keys.contains(view.key()) || is_met(view)?);
+            // Only so many at a time.
+            let found = unindexed(&records, Kinds::Puts, &has)?;
+            if found.is_empty() {
+                return Ok(missed);
+            }
+            for view in found.iter().filter_map(|(_, at)| self.reader().view(&guard, *at)) {
+                // A member of a batch that was cut short may be what no slot finds.
+                if !is_met(&view)? {
+                    let place = self.place(view.key());
+                    let slot = self.index.lock(place).slot_of(place, view.offset, &view.header);
+                    missed.push((view.key().to_vec(), slot));
+                }
+                keys.insert(view.key().to_vec());
+            }
+        }
     }
 
     /// True if each slot of the group at `here` fits what it points at; and the next position.

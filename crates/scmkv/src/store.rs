@@ -59,10 +59,8 @@ pub(crate) struct Store {
     pub(crate) closed: AtomicBool,
     /// Held from the reading of the root to its writing, so that no change undoes another.
     pub(crate) root_change: Mutex<()>,
-    /// Set, durably, once a write was made that is never flushed (`noflush`).
-    pub(crate) unflushed: AtomicBool,
     /// Set, durably, once a write was made whose loss a crash may leave to the index.
-    pub(crate) lax: AtomicBool,
+    pub(crate) non_strict: AtomicBool,
     /// Up to where the groups' records are counted.
     pub(crate) counting: Mutex<Position>,
     /// All is counted, and all slots were seen.
@@ -113,13 +111,14 @@ impl Root {
     pub(crate) const CLEAN: u64 = 1;
     /// The index is in the pool.
     pub(crate) const IN_POOL: u64 = 2;
-    /// Since the last clean close writes were made at `relaxed` or `noflush`: slots of the index
+    /// Since the last clean close writes were made at `relaxed`: slots of the index
     /// may be durable before their records.
-    pub(crate) const LAX: u64 = 4;
-    /// Some of those were `noflush`: a full page may hold records that are not sound.
+    pub(crate) const NON_STRICT: u64 = 4;
+    /// Some of those were never flushed, by a build that could: a full page may hold records that are not
+    /// sound.
     pub(crate) const UNFLUSHED: u64 = 8;
     /// The flags that a clean close takes back.
-    pub(crate) const UNCLEAN: u64 = Self::LAX | Self::UNFLUSHED;
+    pub(crate) const UNCLEAN: u64 = Self::NON_STRICT | Self::UNFLUSHED;
 
     // media-format: begin pool
     pub(crate) fn to_words(self) -> [u64; 8] {
@@ -199,7 +198,7 @@ impl Store {
         Ok(())
     }
 
-    /// The longest value: all its fragments' offsets must fit a record.
+    /// The longest value: all its overflow records' offsets must fit a record.
     pub(crate) fn value_max(&self) -> usize {
         let piece = self.geometry.inline_max();
         let list = self.geometry.record_max() - self.geometry.key_max() - 64;
@@ -265,16 +264,7 @@ impl Store {
     }
 
     /// Raises the base of versions durably before any greater version is given out. For those who
-    /// hold a log, the cleaner's too: a close waits for them.
-    ///
-    /// # Errors
-    /// If it cannot be made durable.
-    pub(crate) fn raise_version_base(&self) -> Result<u64> {
-        let _changing = spin::lock(&self.root_change);
-        self.raise_version_base_of(self.root())
-    }
-
-    /// As [`Store::raise_version_base`], for those who hold nothing.
+    /// hold nothing.
     ///
     /// # Errors
     /// If it cannot be made durable, or the store is closed.
@@ -305,39 +295,19 @@ impl Store {
         Ok(())
     }
 
-    /// Notes durably that a lax write is about to be made.
+    /// Notes durably that a non-strict write is about to be made.
     ///
     /// # Errors
     /// If it cannot be made durable, or the store is closed.
-    pub(crate) fn become_lax(&self, unflushed: bool) -> Result<()> {
-        let noted = !unflushed || self.unflushed.load(Ordering::Acquire);
-        if noted && self.lax.load(Ordering::Acquire) {
+    pub(crate) fn note_non_strict(&self) -> Result<()> {
+        if self.non_strict.load(Ordering::Acquire) {
             return Ok(());
         }
         let (_changing, mut root) = self.change_root()?;
-        root.flags |= Root::LAX | if unflushed { Root::UNFLUSHED } else { 0 };
+        root.flags |= Root::NON_STRICT;
         self.set_root(root)?;
-        self.unflushed.fetch_or(unflushed, Ordering::AcqRel);
-        self.lax.store(true, Ordering::Release);
+        self.non_strict.store(true, Ordering::Release);
         Ok(())
-    }
-
-    /// Flushes all logs after writes that were not flushed: what is closed is durable.
-    ///
-    /// # Errors
-    /// If the medium fails.
-    pub(crate) fn flush_logs(&self) -> Result<()> {
-        if !self.unflushed.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        for page in 0..self.pages.len() {
-            let cell = self.pages.cell(page);
-            if cell.kind() == Some(crate::page::Kind::Log) {
-                let length = cell.length.load(Ordering::Acquire);
-                self.space.flush(self.space.start_of(page), u64::from(length));
-            }
-        }
-        self.space.fence().map_err(crate::page::sync_failed)
     }
 
     #[inline]

@@ -26,6 +26,7 @@
 use crate::counters::Count;
 use crate::index::{Position, Slot};
 use crate::put::Standing;
+use crate::reserve::Demand;
 use crate::store::Store;
 use coreplane_engine::{Error, Result, UnixMillis, WriteOptions};
 use coreplane_pmem::epoch;
@@ -222,7 +223,7 @@ impl Store {
                     ..old.header
                 };
                 let len = header.record_len(key, birth.len());
-                if len <= log.room() {
+                if len <= log.room_for(Demand::Reserve) {
                     self.account(&held, slot, Some(&old), &header);
                     let appended = log.append(self, &header, key, &[&birth], order)?;
                     log.commit(self, appended.offset, order)?;
@@ -235,7 +236,7 @@ impl Store {
                 }
                 len
             };
-            self.make_room(&mut log, len, Kind::Delete)?;
+            self.make_room(&mut log, len, Demand::Reserve)?;
         }
     }
 }

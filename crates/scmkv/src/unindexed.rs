@@ -91,7 +91,7 @@ pub(crate) fn unindexed(
             let is_of_kind = match seen.view.header.kind {
                 Kind::Put => true,
                 Kind::Delete => kinds == Kinds::All,
-                Kind::Fragment | Kind::Commit | Kind::Lost => false,
+                Kind::Overflow | Kind::Commit | Kind::Lost => false,
             };
             if !is_meant || !is_of_kind || failure.is_err() {
                 return;
@@ -132,7 +132,7 @@ fn look_into(records: Records<'_>, suspects: &mut HashMap<Vec<u8>, Option<Newest
         let is_put = match view.header.kind {
             Kind::Put => true,
             Kind::Delete => false,
-            Kind::Fragment | Kind::Commit | Kind::Lost => return,
+            Kind::Overflow | Kind::Commit | Kind::Lost => return,
         };
         let (version, generation) = (view.header.version, seen.generation);
         let newest = Newest { version, generation, offset: view.offset, is_put };

@@ -4,8 +4,8 @@
 //! A page that the medium has lost would end the process with a signal. So the kernel is asked to
 //! read each page first, and of what is lost nothing more is looked at.
 
-use crate::fragments::fragment_offsets;
 use crate::index::{Position, SlotRef, Verdict};
+use crate::overflow::overflow_offsets;
 use crate::page::Kind as PageKind;
 use crate::store::Store;
 use crate::unindexed::{Kinds, Seen, unindexed};
@@ -211,17 +211,20 @@ impl Store {
             return damaged(at, what);
         }
         if view.header.large {
-            for offset in fragment_offsets(&view) {
-                let fragment =
+            for offset in overflow_offsets(&view) {
+                let overflow =
                     if is_lost(offset) { None } else { self.reader().view(guard, offset) };
-                let sound = fragment.is_some_and(|fragment| {
+                let sound = overflow.is_some_and(|overflow| {
                     let page = self.space.page_of(offset);
                     let generation = self.pages.cell(page).generation();
-                    fragment.header.kind == Kind::Fragment
-                        && fragment.check(self.seed(generation, offset)).is_ok()
+                    overflow.header.kind == Kind::Overflow
+                        && overflow.check(self.seed(generation, offset)).is_ok()
                 });
                 if !sound {
-                    damaged(offset, format!("no fragment for the value at {:#x}", view.offset));
+                    damaged(
+                        offset,
+                        format!("no overflow record for the value at {:#x}", view.offset),
+                    );
                 }
             }
         }

@@ -2,11 +2,11 @@
 //!
 //! The paper's cost-benefit rule: of the pages with dead bytes the one with the greatest
 //! `(1 - u) * age / (1 + u)`, where `u` is the part of the page that lives. What lives includes
-//! what must be written elsewhere when the page is cleaned: the owners of its fragments
-//! ([`fragments`](crate::fragments)) are the page's *toll*.
+//! what must be written elsewhere when the page is cleaned: the owners of its overflow records
+//! ([`overflow`](crate::overflow)) are the page's *toll*.
 //!
 //! Not every page may be cleaned: not one that is being filled, and not one that is *pinned*,
-//! because it holds fragments that have no owner yet, or because all that lived in it has been
+//! because it holds overflow records that have no owner yet, or because all that lived in it has been
 //! moved already and it waits for what replaced its records to become durable.
 //!
 //! Tombstones live until no page is older than they are. So when the cleaner has copied more of

@@ -20,9 +20,8 @@ fn put(store: &Scmkv, number: u32, durability: Durability) -> Result<()> {
     store.put(&number.to_le_bytes(), b"v", &options).map(drop)
 }
 
-const DEEDS: [(&str, Deed); 6] = [
+const DEEDS: [(&str, Deed); 5] = [
     ("relaxed put", |store, number| put(store, number, Durability::RELAXED)),
-    ("noflush put", |store, number| put(store, number, Durability::NoFlush)),
     ("strict put", |store, number| put(store, number, Durability::Strict)),
     ("relaxed batch", |store, number| {
         let mut batch = Batch::new();

@@ -1,4 +1,4 @@
-//! Values in fragments: they outlive cleaning, lose no update, and leave nothing behind when they
+//! Values in overflow records: they outlive cleaning, lose no update, and leave nothing behind when they
 //! are not written.
 
 mod home;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tiny::{big, ends};
 
 #[test]
-fn fragments_outlive_a_cleaner_that_comes_before_their_owner() {
+fn overflow_records_outlive_a_cleaner_that_comes_before_their_owner() {
     let home = Home::in_memory();
     let store = home.create(New::tiny(128));
     let done = AtomicBool::new(false);
@@ -39,7 +39,7 @@ fn fragments_outlive_a_cleaner_that_comes_before_their_owner() {
 }
 
 #[test]
-fn fragments_outlive_the_cleaning_that_makes_room_for_them() {
+fn overflow_records_outlive_the_cleaning_that_makes_room_for_them() {
     ends(|| {
         for pages in 36..80 {
             let home = Home::in_memory();
@@ -126,9 +126,9 @@ fn a_large_write_that_finds_no_space_leaves_none_behind() {
     });
 }
 
-/// Another writer comes between the fragments and their owner, and what it wrote is kept.
+/// Another writer comes between the overflow records and their owner, and what it wrote is kept.
 #[test]
-fn fragments_of_a_write_that_was_refused_are_given_back() {
+fn overflow_records_of_a_write_that_was_refused_are_given_back() {
     ends(|| {
         let home = Home::in_memory();
         let store = home.create(New::tiny(64));
@@ -194,7 +194,7 @@ fn a_large_value_on_a_file_waits_for_no_sync_of_its_own() {
         store.stats().fences - before
     };
     let small = fences(b"small");
-    // Syncs that are asked for and not waited for: by the record, and by the fragments of its page.
+    // Syncs that are asked for and not waited for: by the record, and by the overflow records of its page.
     let large = fences(&vec![1; 1 << 20]);
     assert!(large <= small + 1, "{large} syncs for a large value, {small} for a small one");
     assert_eq!(store.get(b"k").expect("get").map(|value| value.len()), Some(1 << 20));

@@ -1,18 +1,24 @@
-//! `relaxed` writes: what they replace stays until they are durable.
+//! `relaxed` writes to a file: what they replace stays until they are durable.
 
 mod home;
 mod tiny;
 
 use coreplane_engine::Engine;
-use coreplane_pmem::media::sim::Eviction;
-use coreplane_scmkv::Options;
+use coreplane_pmem::media::sim::{Eviction, Model, Sim};
+use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use home::{Home, New, relaxed, strict, write};
-use tiny::{created, ends, recovered, simulated};
+use tiny::{ends, recovered, simulated_as};
+
+fn file() -> (Sim, Scmkv) {
+    let sim = simulated_as(Model::File, 64);
+    let space = sim.space().clone();
+    let store = Scmkv::simulated_create(space, Geometry::TINY, Placement::Dram, relaxed());
+    (sim, store.expect("create"))
+}
 
 #[test]
 fn what_a_relaxed_write_replaced_stays_until_it_is_durable() {
-    let sim = simulated(64);
-    let store = created(&sim, relaxed());
+    let (sim, store) = file();
     let _outcome = store.put(b"k", b"strict", &strict()).expect("put");
     for number in 0..30_u32 {
         let _outcome = store.put(&number.to_le_bytes(), &[1; 200], &strict()).expect("put");
@@ -29,8 +35,7 @@ fn what_a_relaxed_write_replaced_stays_until_it_is_durable() {
 
 #[test]
 fn a_relaxed_write_does_not_undo_the_delete_before_it() {
-    let sim = simulated(64);
-    let store = created(&sim, relaxed());
+    let (sim, store) = file();
     let _outcome = store.put(b"k", b"deleted", &strict()).expect("put");
     for number in 0..20_u32 {
         let _outcome = store.put(&number.to_le_bytes(), &[1; 200], &strict()).expect("put");
@@ -55,9 +60,9 @@ fn a_relaxed_write_does_not_undo_the_delete_before_it() {
 fn relaxed_writers_that_need_space_do_not_wait_for_each_other() {
     for background in [false, true] {
         ends(move || {
-            let home = Home::in_memory();
+            let home = Home::file_in_memory();
             let options = Options { background, ..relaxed() };
-            let store = home.create(New::tiny(100).with(options));
+            let store = home.create(New::tiny(100).placed(Placement::Dram).with(options));
             std::thread::scope(|scope| {
                 for thread in 0..3_u32 {
                     let store = &store;
@@ -78,8 +83,7 @@ fn relaxed_writers_that_need_space_do_not_wait_for_each_other() {
 /// it in the log is still to be flushed.
 #[test]
 fn a_sync_covers_relaxed_writes_before_a_record_that_was_taken_back() {
-    let sim = simulated(64);
-    let store = created(&sim, relaxed());
+    let (sim, store) = file();
     for number in 0..200_u32 {
         let _outcome =
             store.put(format!("relaxed-{number}").as_bytes(), &[1; 20], &write()).expect("put");

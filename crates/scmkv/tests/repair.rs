@@ -44,16 +44,9 @@ fn said(findings: &[Finding]) -> (BTreeMap<Vec<u8>, BTreeSet<&'static str>>, boo
     (keys, findings.iter().any(|finding| finding.what.contains("cannot be named")))
 }
 
-/// Repairs `bytes`; what is not as it should be. `names_all`: every key that is not as it was must
-/// be named; else it is enough that something is said to be lost that cannot be named. With
-/// `is_exact` a key may be absent, and not hold what it held before.
-fn try_out(
-    path: &Path,
-    bytes: &[u8],
-    image: &Image,
-    names_all: bool,
-    is_exact: bool,
-) -> Result<(), String> {
+/// Repairs `bytes`; what is not as it should be. It is enough that something is said to be lost that
+/// cannot be named; with `is_exact` a key that holds what it held before must be named.
+fn try_out(path: &Path, bytes: &[u8], image: &Image, is_exact: bool) -> Result<(), String> {
     std::fs::write(path, bytes).expect("the copy");
     let findings = repair(path)?;
     if bytes == image.bytes && !findings.is_empty() {
@@ -75,10 +68,10 @@ fn try_out(
             (was, now) if was == now => !is_lost,
             // The last record of a log that was open at a kill proves nothing.
             _ if image.last == Some(&*name) => true,
-            (Some(_), None) => is_lost || is_unnamed && !names_all,
+            (Some(_), None) => is_lost || is_unnamed,
             (Some(_) | None, _) => {
                 let is_told = fates.is_some_and(|it| it.contains(Fate::Uncertain.text()));
-                !is_exact && !names_all && (is_told || is_unnamed)
+                is_told || is_unnamed && !is_exact
             }
         };
         if !is_right {
@@ -122,7 +115,6 @@ fn ends_a_log(image: &Image, end: usize) -> bool {
 fn try_everywhere(
     areas: &[Area],
     step: usize,
-    names_all: bool,
     damage: &(dyn Fn(&mut [u8], usize) -> usize + Sync),
 ) {
     let images = images();
@@ -147,10 +139,10 @@ fn try_everywhere(
                 {
                     let mut bytes = image.bytes.clone();
                     let end = damage(&mut bytes, *at);
-                    if !names_all && ends_a_log(image, end) {
+                    if ends_a_log(image, end) {
                         continue;
                     }
-                    let tried = try_out(&path, &bytes, image, names_all, is_exact(image));
+                    let tried = try_out(&path, &bytes, image, is_exact(image));
                     if let Err(what) = tried {
                         let mut failures = failures.lock().expect("lock");
                         failures.push(format!("{}, {at:#x}: {what}", image.name));
@@ -167,15 +159,15 @@ fn a_sound_store_is_left_as_it_is() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let path = directory.path().join("pool");
     for image in images() {
-        try_out(&path, &image.bytes, &image, true, true).expect(image.name);
+        try_out(&path, &image.bytes, &image, true).expect(image.name);
     }
 }
 
-/// One changed byte of a record: its key is always named, and never shows an older value.
+/// One changed byte of a record: nothing else is lost, and no older value is shown in silence.
 #[test]
 fn a_changed_byte_costs_its_record_and_no_more() {
     let areas = [Area::RecordHead, Area::RecordValue];
-    try_everywhere(&areas, 37, true, &|bytes, at| {
+    try_everywhere(&areas, 37, &|bytes, at| {
         bytes[at] ^= 0x21 | (at as u8 & 0x40);
         at + 1
     });
@@ -186,7 +178,7 @@ fn a_changed_byte_costs_its_record_and_no_more() {
 #[test]
 fn a_lost_block_costs_what_was_in_it() {
     for len in [64, 512] {
-        try_everywhere(&[Area::RecordHead], 83, false, &|bytes, at| {
+        try_everywhere(&[Area::RecordHead], 83, &|bytes, at| {
             bytes[at / len * len..][..len].fill(0);
             at / len * len + len
         });
@@ -196,7 +188,7 @@ fn a_lost_block_costs_what_was_in_it() {
 /// As much of noise, at any place.
 #[test]
 fn noise_over_records_costs_what_was_in_it() {
-    try_everywhere(&[Area::RecordHead], 97, false, &|bytes, at| {
+    try_everywhere(&[Area::RecordHead], 97, &|bytes, at| {
         let mut draw = at as u32 | 1;
         let end = (at + 300).min(at.next_multiple_of(4096));
         for byte in &mut bytes[at..end] {
@@ -266,7 +258,8 @@ fn place_of(path: &Path, what: &[u8]) -> usize {
     place
 }
 
-/// An older record and the tombstone of its key lie in the same log: neither may come back.
+/// An older record and the tombstone of its key lie in the same log: neither may come back where the index
+/// tells, nor in silence.
 #[test]
 fn nothing_older_comes_back() {
     for placement in [Placement::Pool, Placement::Dram] {
@@ -303,6 +296,13 @@ fn nothing_older_comes_back() {
             let findings = repair(&path).expect("repair");
             let (named, _) = said(&findings);
             let fates = |key: &[u8]| named.get(key).cloned().unwrap_or_default();
+            if placement == Placement::Dram {
+                // The logs have the older ones. Of the tombstone the key itself is damaged.
+                let is_told = findings[0].what.contains("hold what they held before");
+                assert!(is_told && findings[0].len == 96, "{findings:#?}");
+                assert!(fates(b"written twice").contains(Fate::Uncertain.text()), "{findings:#?}");
+                continue;
+            }
             assert!(fates(b"written twice").contains(Fate::Lost.text()), "{findings:#?}");
             assert!(fates(b"deleted").contains(Fate::Deleted.text()), "{findings:#?}");
             let store = home.open(home::options(false));
@@ -330,7 +330,7 @@ fn a_batch_outlives_its_commit_record() {
         let commit = place_of(&home.path(), b"what followsthe batch") - 20 - 40;
         change(&home.path(), |bytes| bytes[commit + 24] ^= 0x10);
         let findings = repair(&home.path()).expect("repair");
-        assert!(findings.iter().any(|it| it.what.contains("commit record")), "{findings:#?}");
+        assert_eq!(findings.len(), 1, "{findings:#?}");
         let store = home.open(home::options(false));
         for number in 0..5_u8 {
             let value = store.get(&[b'b', number]).expect("get");
@@ -353,8 +353,9 @@ fn a_full_pool_is_repaired_too() {
         let place = place_of(&home.path(), &key);
         change(&home.path(), |bytes| bytes[place - 20 + victim] ^= 0x80);
         let findings = repair(&home.path()).expect("repair");
-        assert_eq!(findings.len(), 1, "{findings:#?}");
-        assert_eq!(findings[0].keys, [(key.clone(), Fate::Lost)]);
+        let fates = &said(&findings).0[&key];
+        let fate = if placement == Placement::Pool { Fate::Lost } else { Fate::Uncertain };
+        assert!(fates.contains(fate.text()), "{findings:#?}");
         assert_eq!(findings[0].page, (place as u64 / PAGE) as u32);
         let store = home.open(home::options(false));
         assert_eq!(store.get(&key).expect("get"), None);

@@ -107,7 +107,7 @@ fn compare(pool: &Pool, store: &Scmkv, said: &Said, ranges: &[Range<usize>]) -> 
                 note("an older value");
             }
         } else if !said.is_unnamed
-            && ![Fate::Lost, Fate::Guessed, Fate::Uncertain].iter().any(|it| said.has(key, *it))
+            && ![Fate::Lost, Fate::Uncertain].iter().any(|it| said.has(key, *it))
         {
             note("lost in silence");
         }

@@ -3,11 +3,11 @@
 mod home;
 mod tiny;
 
-use coreplane_engine::{Batch, Durability, Engine, Error, Replicated, WriteOptions};
+use coreplane_engine::{Batch, Engine, Error, Replicated, WriteOptions};
 use coreplane_pmem::media::sim::Eviction;
 use coreplane_pmem::{MediaChoice, OpenOptions, Pool};
-use coreplane_scmkv::{Options, Placement};
-use home::{Home, New, options, relaxed, strict, write};
+use coreplane_scmkv::Placement;
+use home::{Home, New, options, relaxed, write};
 use std::sync::mpsc;
 use tiny::{created, recovered, simulated};
 
@@ -47,21 +47,6 @@ fn a_crash_while_the_pool_grows() {
     drop(pool);
     let store = home.open(options(false));
     assert!(store.get(b"k").expect("get").is_some());
-}
-
-#[test]
-fn noflush_store_with_a_strict_override_does_not_panic() {
-    let home = Home::in_memory();
-    let options = Options { durability: Durability::NoFlush, ..options(false) };
-    let store = home.create(New::tiny(64).with(options));
-    for number in 0..2000_u32 {
-        let key = (number % 20).to_le_bytes();
-        let _outcome = store.put(&key, &[1; 100], &write()).expect("put");
-        let _outcome = store.put(&key, &[1; 100], &write()).expect("put");
-        if number % 40 == 39 {
-            let _outcome = store.put(&key, &[1; 100], &strict()).expect("put");
-        }
-    }
 }
 
 #[test]
@@ -190,8 +175,7 @@ fn a_write_after_the_close_changes_no_byte_of_the_pool() {
     let _outcome = store.put(b"k", b"v", &write()).expect("put");
     store.close().expect("close");
     let closed = home.bytes();
-    let lax = [relaxed().durability, Durability::NoFlush];
-    for durability in lax.map(Some).into_iter().chain([None]) {
+    for durability in [Some(relaxed().durability), None] {
         let options = WriteOptions { durability, ..write() };
         let refused = store.put(b"k", b"w", &options);
         assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");

@@ -55,7 +55,7 @@ fn chosen(image: &Image) -> Vec<(&'static str, usize)> {
     [
         of("a put", &|at| is_put(at) && !is_large(at), 3),
         of("one that expires", &|at| is_used(at) && marks(at) == (false, true), 1),
-        of("one of fragments", &|at| is_put(at) && is_large(at), 1),
+        of("one of overflow records", &|at| is_put(at) && is_large(at), 1),
         of("a tombstone", &|at| is_used(at) && marks(at).0, 2),
         of("an empty slot", &|at| word(at) == 0, 1),
     ]

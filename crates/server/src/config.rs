@@ -49,7 +49,7 @@ pub struct Config {
     /// How much output may wait before a client is dropped.
     pub output_limit: OutputLimit,
     /// The durability that the store was opened with, for [`Durability::Relaxed`] answers do not
-    /// wait; [`Durability::NoFlush`] is refused.
+    /// wait.
     pub durability: Durability,
     /// What the data lies on, for a person: `dax`, `file`, `emulated:none`…
     pub medium: String,
@@ -97,7 +97,6 @@ impl Config {
             Durability::Strict => "strict",
             Durability::Group { .. } => "group",
             Durability::Relaxed { .. } => "relaxed",
-            Durability::NoFlush => "noflush",
         }
     }
 

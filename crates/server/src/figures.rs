@@ -103,7 +103,7 @@ const ROWS: &[Row] = &[
     ("leaves_split", Counter, "Leaves that were split."),
     ("leaves_rewritten", Counter, "Leaves that were written anew."),
     ("leaves_merged", Counter, "Leaves that were merged with a neighbour."),
-    ("leaves_asleep", Gauge, "Leaves that nobody has come to since the open."),
+    ("leaves_unloaded", Gauge, "Leaves that nobody has come to since the open."),
     ("opened_with_checkpoint", Gauge, "1 if the store was opened with its checkpoint."),
 ];
 

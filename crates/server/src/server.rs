@@ -8,7 +8,7 @@ use crate::host::{Host, Port};
 use crate::listener::Listeners;
 use crate::metrics::Metrics;
 use crate::relay::Relay;
-use coreplane_engine::{Deferred, Durability};
+use coreplane_engine::Deferred;
 use mio::{Poll, Waker};
 use parking_lot::Mutex;
 use std::io;
@@ -34,9 +34,6 @@ pub enum Error {
     /// Neither a port nor a path was given.
     #[error("neither a TCP port nor a Unix socket to listen on")]
     NowhereToListen,
-    /// `noflush` is for comparisons, not for serving.
-    #[error("durability `noflush` loses data at any power cut; the server refuses it")]
-    NoFlush,
     /// An error of the operating system.
     #[error("{context}: {source}")]
     Io {
@@ -77,11 +74,8 @@ impl Server {
     /// answered from [`Server::run`] on.
     ///
     /// # Errors
-    /// [`Error::Listen`], [`Error::NowhereToListen`], [`Error::NoFlush`], [`Error::Io`].
+    /// [`Error::Listen`], [`Error::NowhereToListen`], [`Error::Io`].
     pub fn bind(config: Config, engine: Arc<dyn Deferred>) -> Result<Self> {
-        if config.durability == Durability::NoFlush {
-            return Err(Error::NoFlush);
-        }
         let threads = match config.threads {
             // The core that is left is for the kernel's side of the sockets, for cleaning and syncs:
             // with as many loops as cores all of them wait for each other.

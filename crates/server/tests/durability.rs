@@ -4,7 +4,7 @@ mod wire;
 
 use coreplane_conformance::model::ModelEngine;
 use coreplane_engine::{Durability, Engine};
-use coreplane_server::{Config, Error, Server};
+use coreplane_server::Config;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -285,11 +285,4 @@ fn a_full_store_is_an_error_and_nothing_is_half_done() {
     assert!(answer.starts_with("-EXECABORT"), "{answer}");
     assert_eq!(wire.say("EXISTS a b c"), ":1\\r\\n");
     assert_eq!(wire.say("GET a"), "$1\\r\\n1\\r\\n");
-}
-
-#[test]
-fn noflush_is_refused() {
-    let config = Config { durability: Durability::NoFlush, ..config() };
-    let refused = Server::bind(config, Arc::new(ModelEngine::new()));
-    assert!(matches!(refused, Err(Error::NoFlush)));
 }

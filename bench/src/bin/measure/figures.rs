@@ -19,12 +19,12 @@ use crate::Outcome;
 
 const STEPS: &str = "load,c@uniform,c@zipfian,overwrite@uniform,overwrite@zipfian";
 
-/// What is drawn: its name, its durability (ours), its index (ours).
+/// What is drawn: its name, its medium (ours), its index (ours).
 const OURS: [(&str, &str, &str); 4] = [
-    ("scmkv-noflush, index in the pool", "noflush", "pmem"),
-    ("scmkv-flush, index in the pool", "strict", "pmem"),
-    ("scmkv-noflush, index in DRAM", "noflush", "dram"),
-    ("scmkv-flush, index in DRAM", "strict", "dram"),
+    ("scmkv-noflush, index in the pool", "emulated:noflush", "pmem"),
+    ("scmkv-flush, index in the pool", "emulated:none", "pmem"),
+    ("scmkv-noflush, index in DRAM", "emulated:noflush", "dram"),
+    ("scmkv-flush, index in DRAM", "emulated:none", "dram"),
 ];
 
 /// A data set of the paper.
@@ -89,7 +89,7 @@ In its text, on dual Xeon E5-2650 v3 with DRAM for storage-class memory: 2.1 M w
 5.4 on four, 6.7 on ten (small, uniform); LevelDB 0.11 to 0.21 M from one core to ten. Flushing costs
 40 % on small and 20 % on large records of the skewed sets. Its `scmkv-flush` acknowledges a write
 while the last lines of its log page may still be in the caches; ours (`strict`) fences first.
-`noflush` is for this comparison alone: a power cut would lose everything, and the server refuses it.";
+`noflush` is a medium of a build for this comparison alone: a power cut would lose everything.";
 
 struct Bench {
     binaries: Binaries,
@@ -145,9 +145,9 @@ impl Bench {
         let operations = if ours.is_some() { self.operations } else { self.operations / 5 };
         let limit = 120 + (dataset.records + 4 * operations) / 5_000;
         let mut command = match ours {
-            Some((_, durability, index)) => {
+            Some((_, medium, index)) => {
                 let mut command = child::limited(&self.binaries.coreplane, limit);
-                command.args(["bench", "--json", "--durability", durability, "--index", index]);
+                command.args(["bench", "--json", "--media", medium, "--index", index]);
                 let record = dataset.key + dataset.value + 40;
                 let written = dataset.records + 2 * operations;
                 let size = written * record * 11 / 10 + dataset.records * 32 + (256 << 20);

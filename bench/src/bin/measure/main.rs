@@ -28,6 +28,7 @@ mod flags;
 mod machine;
 mod matrix;
 mod mount;
+mod occupancy;
 mod ordered;
 mod record;
 mod restart;
@@ -46,7 +47,7 @@ use rounds::Rounds;
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const USAGE: &str = "\
-cargo xtask measure competition|cost|engines|figures|filter|matrix|ordered|restart|resync|server [OPTION…]
+cargo xtask measure competition|cost|engines|figures|filter|matrix|occupancy|ordered|restart|resync|server [OPTION…]
 
   engines   floors, both placements of the index, and peers: put, get, mget, YCSB A, B, C, F,
             overwrite; one thread and two
@@ -67,6 +68,10 @@ cargo xtask measure competition|cost|engines|figures|filter|matrix|ordered|resta
             serve, beside Redis and memcached; then the same with 1,000,000 records
             --size KEY/VALUE  --threads 1,2,4,8,16  --repeat N  --large N  --large-size KEY/VALUE
             --operations N  --server-operations N (with so many records)
+  occupancy overwrites the fuller a pool is: puts a second, and what the longest took, by the share of what
+            a load can put in
+            --engines scmkv,bptree  --sizes 16/100,128/512  --threads 1,2  --pool GiB  --shares 50,60,…
+            --overwrite-ms N
   ordered   bptree between the floors and LMDB, redb, RocksDB, LevelDB, fjall: load, YCSB A, C, and E
             (scans of 50); one thread and two; to survive a kill, and a power cut; the goals
             --keys N  --sizes 16/100,128/512 (the second has a quarter of the keys)
@@ -115,6 +120,7 @@ fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         "figures" => figures::run(root, rest),
         "filter" => filter::run(root, rest),
         "matrix" => matrix::run(root, rest),
+        "occupancy" => occupancy::run(root, rest),
         "ordered" => ordered::run(root, rest),
         "restart" => restart::run(root, rest),
         "resync" => resync::run(root, rest),
@@ -144,7 +150,9 @@ impl Binaries {
         if build {
             let mut command =
                 Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-            command.args(["build", "--release", "-p", "coreplane-cli"]).current_dir(root);
+            command.args(["build", "--release", "-p", "coreplane-cli", "-p", "coreplane-pmem"]);
+            // For the comparison with stores that flush nothing.
+            command.args(["--features", "coreplane-pmem/noflush"]).current_dir(root);
             if wanted {
                 command.args(["-p", "coreplane-bench-peers"]);
             }

@@ -50,7 +50,7 @@ fn lose(store: &Store, key: &[u8]) -> Result<()> {
     let mut contents = store.records_of(&guard, &locked)?;
     contents.kept.iter_mut().for_each(|item| item.header.doubtful = true);
     store.rewrite_as(&guard, locked, (key, 0, 0), (head, contents))?;
-    // Where a fence is a sync, the farewell has none yet.
+    // Where a fence is a sync, the superseded mark has none yet.
     store.fence()
 }
 

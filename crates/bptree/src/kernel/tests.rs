@@ -136,9 +136,9 @@ impl<const WITHOUT: u8> World<WITHOUT> {
     fn rewrite(&self) {
         let (leaf, version) = self.lock();
         let value = leaf.place[0].load(Ordering::Relaxed);
-        let [_, heir] = &self.leaves;
-        heir.place.iter().for_each(|word| word.store(value, Ordering::Relaxed));
-        end(&heir.word, VERSION);
+        let [_, successor] = &self.leaves;
+        successor.place.iter().for_each(|word| word.store(value, Ordering::Relaxed));
+        end(&successor.word, VERSION);
         end(&leaf.word, (version + VERSION) | DEAD);
         begin(&self.node, 1);
         self.child.store(1, Ordering::Relaxed);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   word      version | changing | dead | locked
-//!   used      occupancy bitmap: one bit for each of 64 places
+//!   used      occupancy bitmap: one bit for each of 128 places
 //!   tags      fingerprints: a byte of the key's hash for each place
 //!   offsets   where in the page each record begins, in units of 8 bytes
 //! ```
@@ -22,39 +22,40 @@
 //!
 //! A leaf that is *dead* has been written anew elsewhere. Whoever meets one goes down again.
 //!
-//! A table that was never filled is *asleep*. After an open with a checkpoint all are: whoever is
-//! led to one fills it from its page first ([`wake`](crate::wake)).
+//! A table that was never filled is *not loaded*. After an open with a checkpoint all are: whoever is
+//! led to one fills it from its page first ([`lazy_load`](crate::lazy_load)).
 //!
 //! A leaf that is *shut* is written to no more: the store is closed.
 
+mod lazy_load;
 mod order;
+mod shut;
 mod versions;
-mod wake;
 
+use super::places::WORD;
+use super::{FEW, PLACES, PlaceSet};
 use crate::kernel;
+use coreplane_pmem::LINE;
 use coreplane_pmem::spin::Backoff;
+pub(crate) use lazy_load::LeafLoad;
 use order::Order;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-pub(crate) use wake::Waking;
-
-/// Places in a leaf.
-pub(crate) const PLACES: usize = 64;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 pub(crate) const LOCKED: u64 = 1;
 pub(crate) const DEAD: u64 = 2;
 pub(crate) const CHANGING: u64 = 4;
-const ASLEEP: u64 = 8;
+const UNLOADED: u64 = 8;
 const SHUT: u64 = 16;
 pub(crate) const VERSION: u64 = 32;
 
-/// Five lines: one of tags, two of offsets, one of what changes, one of the order.
+/// Nine lines: two of tags, four of offsets, one of what changes, two of the order.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Directory {
-    tags: [AtomicU64; PLACES / 8],
-    offsets: [AtomicU64; PLACES / 4],
+    tags: [[AtomicU64; WORD / 8]; PLACES / WORD],
+    offsets: [[AtomicU64; LINE / 8]; PLACES * 2 / LINE],
     word: AtomicU64,
-    used: AtomicU64,
+    used: [AtomicU64; PLACES / WORD],
     /// Bytes of the page that its living records take.
     live: AtomicU32,
     /// As in [`Begun`].
@@ -69,8 +70,10 @@ pub(crate) struct Directory {
     has_large: AtomicBool,
     /// There is, or was, a record whose key is long.
     has_long: AtomicBool,
-    /// In which something was written to it last that was not flushed; 0: in none.
-    round: AtomicU64,
+    /// It may have more records than [`FEW`].
+    may_be_full: AtomicBool,
+    /// How many of the places are in the order of their keys; 0 while that is changed.
+    ordered: AtomicU8,
     order: Order,
 }
 
@@ -108,8 +111,8 @@ pub(crate) struct Held<'a> {
 impl Directory {
     pub(crate) fn new() -> Self {
         Self {
-            word: AtomicU64::new(ASLEEP | DEAD),
-            used: AtomicU64::new(0),
+            word: AtomicU64::new(UNLOADED | DEAD),
+            used: Default::default(),
             tags: Default::default(),
             offsets: Default::default(),
             live: AtomicU32::new(0),
@@ -119,18 +122,19 @@ impl Directory {
             is_sealed: AtomicBool::new(false),
             has_large: AtomicBool::new(false),
             has_long: AtomicBool::new(false),
-            round: AtomicU64::new(0),
+            may_be_full: AtomicBool::new(false),
+            ordered: AtomicU8::new(0),
             order: Order::default(),
         }
     }
 
-    /// Asks for all of it ahead of its use.
+    /// Asks for what a look at it needs ahead of that: all of it, if its records are no more than [`FEW`].
     #[inline]
     pub(crate) fn prefetch(&self) {
         coreplane_pmem::arch::prefetch(&self.word);
-        coreplane_pmem::arch::prefetch(&self.tags);
+        coreplane_pmem::arch::prefetch(&self.tags[0]);
         coreplane_pmem::arch::prefetch(&self.offsets[0]);
-        coreplane_pmem::arch::prefetch(&self.offsets[PLACES / 8]);
+        coreplane_pmem::arch::prefetch(&self.offsets[1]);
     }
 
     /// As [`Directory::prefetch`], for a look at all records in their order.
@@ -138,11 +142,11 @@ impl Directory {
     pub(crate) fn prefetch_order(&self) {
         coreplane_pmem::arch::prefetch(&self.word);
         coreplane_pmem::arch::prefetch(&self.offsets[0]);
-        coreplane_pmem::arch::prefetch(&self.offsets[PLACES / 8]);
-        coreplane_pmem::arch::prefetch(&self.order);
+        coreplane_pmem::arch::prefetch(&self.offsets[1]);
+        self.order.prefetch();
     }
 
-    /// The version; none if the leaf is dead or asleep.
+    /// The version; none if the leaf is dead or not loaded.
     #[inline]
     pub(crate) fn version(&self) -> Option<Version> {
         let mut backoff = Backoff::new();
@@ -183,73 +187,26 @@ impl Directory {
         }
     }
 
-    /// Lets the caller fill a leaf that is asleep; none if it is not, or was when the call began and
+    /// Lets the caller fill a leaf that is not loaded; none if it is not, or was when the call began and
     /// has been filled since.
-    pub(crate) fn wake(&self) -> Option<Waking<'_>> {
+    pub(crate) fn begin_load(&self) -> Option<LeafLoad<'_>> {
         let mut backoff = Backoff::new();
         loop {
             let word = self.word.load(Ordering::Acquire);
-            if word & ASLEEP == 0 {
+            if word & UNLOADED == 0 {
                 return None;
             }
             let is_free = word & LOCKED == 0;
             if is_free && self.exchange(word, word | LOCKED) {
-                return Some(Waking { leaf: Some(self) });
-            }
-            backoff.wait();
-        }
-    }
-
-    /// Lets nobody write to the leaf from now on, asleep or not, once whoever does has ended; false
-    /// if it is dead.
-    pub(crate) fn shut(&self) -> bool {
-        let mut backoff = Backoff::new();
-        loop {
-            let word = self.word.load(Ordering::Acquire);
-            if word & (DEAD | ASLEEP) == DEAD {
-                return false;
-            }
-            let is_free = word & (LOCKED | CHANGING) == 0;
-            if word & SHUT != 0 || is_free && self.exchange(word, word | SHUT) {
-                return true;
-            }
-            backoff.wait();
-        }
-    }
-
-    /// Lets a leaf that was shut be written to again, once whoever holds it has put the word back.
-    pub(crate) fn unshut(&self) {
-        let mut backoff = Backoff::new();
-        loop {
-            let word = self.word.load(Ordering::Acquire);
-            let is_free = word & (LOCKED | CHANGING) == 0;
-            if word & SHUT == 0 || is_free && self.exchange(word, word & !SHUT) {
-                return;
-            }
-            backoff.wait();
-        }
-    }
-
-    /// The leaf is dead from now on, asleep or not.
-    pub(crate) fn kill(&self) {
-        let mut backoff = Backoff::new();
-        loop {
-            if let Some(waking) = self.wake() {
-                return waking.kill();
-            }
-            if let Some(held) = self.lock() {
-                return held.bury();
-            }
-            if self.word.load(Ordering::Acquire) & (DEAD | ASLEEP) == DEAD {
-                return;
+                return Some(LeafLoad { leaf: Some(self) });
             }
             backoff.wait();
         }
     }
 
     /// True if nothing is known of the page yet.
-    pub(crate) fn is_asleep(&self) -> bool {
-        self.word.load(Ordering::Acquire) & ASLEEP != 0
+    pub(crate) fn is_unloaded(&self) -> bool {
+        self.word.load(Ordering::Acquire) & UNLOADED != 0
     }
 
     /// False if the value of no record is large.
@@ -278,7 +235,6 @@ impl Directory {
         self.is_sealed.store(begun.is_sealed, Ordering::Relaxed);
         self.has_large.store(begun.has_large, Ordering::Relaxed);
         self.has_long.store(begun.has_long, Ordering::Relaxed);
-        self.round.store(0, Ordering::Relaxed);
         // Put together first: a word that was just stored is not there to be changed at once.
         let (mut tags, mut offsets) = ([0; PLACES / 8], [0; PLACES / 4]);
         let (mut count, mut live) = (0, 0);
@@ -289,12 +245,21 @@ impl Directory {
             (count, live) = (place + 1, live + len);
         }
         let store = |word: &AtomicU64, value: &u64| word.store(*value, Ordering::Relaxed);
-        self.tags.iter().zip(&tags).for_each(|(word, value)| store(word, value));
-        self.offsets.iter().zip(&offsets).for_each(|(word, value)| store(word, value));
-        self.used.store(u64::MAX.unbounded_shr((PLACES - count) as u32), Ordering::Relaxed);
+        self.tags.as_flattened().iter().zip(&tags).for_each(|(word, value)| store(word, value));
+        self.offsets
+            .as_flattened()
+            .iter()
+            .zip(&offsets)
+            .for_each(|(word, value)| store(word, value));
+        self.used
+            .iter()
+            .zip(&PlaceSet::first(count).0)
+            .for_each(|(word, value)| store(word, value));
         self.live.store(live, Ordering::Relaxed);
-        let word = (dead & !(ASLEEP | DEAD | LOCKED | CHANGING)) + VERSION;
-        self.order.begin(if begun.is_sorted { self.used().count_ones() } else { 0 });
+        let word = (dead & !(UNLOADED | DEAD | LOCKED | CHANGING)) + VERSION;
+        self.may_be_full.store(count > FEW, Ordering::Relaxed);
+        self.order.begin();
+        self.ordered.store(if begun.is_sorted { count as u8 } else { 0 }, Ordering::Relaxed);
         kernel::end(&self.word, word);
     }
 
@@ -303,28 +268,34 @@ impl Directory {
         self.fill(place, tag, 0);
     }
 
-    /// Places whose tag is `tag`: the record's key decides.
+    /// PlaceSet whose tag is `tag`: the record's key decides.
     #[inline]
-    pub(crate) fn candidates(&self, tag: u8) -> u64 {
-        coreplane_pmem::arch::equal_bytes(&self.tags, tag) & self.used()
+    pub(crate) fn candidates(&self, tag: u8) -> PlaceSet {
+        let PlaceSet(used) = self.used();
+        // The second line is not looked at for nothing.
+        let of = |at: usize| match used[at] {
+            0 => 0,
+            used => coreplane_pmem::arch::equal_bytes(&self.tags[at], tag) & used,
+        };
+        PlaceSet(std::array::from_fn(of))
     }
 
     /// The tag of a place, which its key had when it was written.
     #[inline]
     pub(crate) fn tag(&self, place: usize) -> u8 {
-        (self.tags[place / 8].load(Ordering::Relaxed) >> (8 * (place % 8))) as u8
+        (self.tags.as_flattened()[place / 8].load(Ordering::Relaxed) >> (8 * (place % 8))) as u8
     }
 
     /// The places in use.
     #[inline]
-    pub(crate) fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+    pub(crate) fn used(&self) -> PlaceSet {
+        PlaceSet(self.used.each_ref().map(|word| word.load(Ordering::Relaxed)))
     }
 
     /// Where in the page the record of a place begins.
     #[inline]
     pub(crate) fn offset(&self, place: usize) -> u32 {
-        let word = self.offsets[place / 4].load(Ordering::Relaxed);
+        let word = self.offsets.as_flattened()[place / 4].load(Ordering::Relaxed);
         u32::from((word >> (16 * (place % 4))) as u16) * 8
     }
 
@@ -332,7 +303,7 @@ impl Directory {
     /// The others in use are behind them, in no order. Right if the leaf is at the version
     /// afterwards that it was at before.
     pub(crate) fn ordered(&self, places: &mut [u8; PLACES]) -> usize {
-        self.order.read(self.used(), places)
+        self.order.read(&self.ordered, self.used(), places)
     }
 
     /// Where the record begins that is the `at`-th in the order of keys, if the order is whole and
@@ -345,7 +316,7 @@ impl Directory {
     /// Keeps the order of so many places for other scans, if nobody is writing to the leaf.
     pub(crate) fn keep_order(&self, version: Version, places: &[u8]) {
         if let Some(_held) = self.try_lock(version) {
-            self.order.keep(places);
+            self.order.keep(&self.ordered, places);
         }
     }
 
@@ -366,32 +337,22 @@ impl Directory {
         self.doubt.load(Ordering::Relaxed)
     }
 
-    /// The [round](crate::unflushed) in which something was written to it last that was not flushed; 0
-    /// if all of it is. Under the lock.
-    #[inline]
-    pub(crate) fn round(&self) -> u64 {
-        self.round.load(Ordering::Relaxed)
+    /// Lets it have as many records as there are places. Under the lock.
+    pub(crate) fn allow_full(&self) {
+        self.may_be_full.store(true, Ordering::Relaxed);
     }
 
-    /// Something was written to it in a round. Under the lock.
-    #[inline]
-    pub(crate) fn note_round(&self, round: u64) {
-        self.round.store(round, Ordering::Relaxed);
-    }
-
-    /// All of it is durable. Under the lock.
-    #[inline]
-    pub(crate) fn note_flushed(&self) {
-        if self.round() > 0 {
-            self.note_round(0);
-        }
-    }
-
-    /// A place that is free; none if all are in use.
+    /// A place that is free; none if as many are in use as may be.
     #[inline]
     pub(crate) fn vacancy(&self) -> Option<usize> {
-        let place = self.used().trailing_ones() as usize;
-        (place < PLACES).then_some(place)
+        let is_free = |place: &usize| *place < FEW || self.may_be_full.load(Ordering::Relaxed);
+        self.used().vacancy().filter(is_free)
+    }
+
+    /// How many more records it may have.
+    pub(crate) fn vacancies(&self) -> usize {
+        let max = if self.may_be_full.load(Ordering::Relaxed) { PLACES } else { FEW };
+        max.saturating_sub(self.used().count())
     }
 
     fn fill(&self, place: usize, tag: u8, offset: u32) {
@@ -400,9 +361,14 @@ impl Directory {
             let rest = word.load(Ordering::Relaxed) & !(mask << shift);
             word.store(rest | value << shift, Ordering::Relaxed);
         };
-        put(&self.tags[place / 8], 8 * (place % 8), 0xff, u64::from(tag));
-        put(&self.offsets[place / 4], 16 * (place % 4), 0xffff, u64::from(offset / 8));
-        self.used.store(self.used() | 1 << place, Ordering::Relaxed);
+        put(&self.tags.as_flattened()[place / 8], 8 * (place % 8), 0xff, u64::from(tag));
+        put(
+            &self.offsets.as_flattened()[place / 4],
+            16 * (place % 4),
+            0xffff,
+            u64::from(offset / 8),
+        );
+        put(&self.used[place / WORD], place % WORD, 1, 1);
     }
 
     fn add_live(&self, by: i32) {
@@ -457,7 +423,7 @@ impl Held<'_> {
     }
 
     /// The leaf is dead from now on, and its page someone else's one day.
-    pub(crate) fn bury(mut self) {
+    pub(crate) fn free(mut self) {
         self.word = ((self.word & !SHUT) + VERSION) | DEAD;
     }
 }
@@ -481,7 +447,7 @@ pub(crate) fn tag_from(crc: u32) -> u8 {
     (crc >> 11) as u8
 }
 
-const _: () = assert!(size_of::<Directory>() == 320);
+const _: () = assert!(size_of::<Directory>() == 576);
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@
 //!   12  bytes of the page that were written before it became a leaf
 //!   16  birth          of the page; no two pages of a pool, and no two uses of a page, have the same
 //!   24  version        no key of the leaf has had a greater one before
-//!   32  predecessor    page number of the leaf whose records these were (of two, that of the lower
+//!   32  predecessor    page number of the leaf whose records these were (of several, that of the lowest
 //!                      keys); all ones: none
 //!   36  zeroes
 //!   40                 and its birth
@@ -57,7 +57,7 @@ pub(crate) struct Head {
     pub(crate) birth: u64,
     /// No key of the leaf had a greater version before.
     pub(crate) version: u64,
-    /// The leaf whose records these were; of two the one with the lower keys.
+    /// The leaf whose records these were; of several the one with the lowest keys.
     pub(crate) predecessor: Option<Life>,
     /// The [field](crate::keys) of the least key.
     pub(crate) least: Box<[u8]>,

@@ -19,7 +19,7 @@ impl Dice {
     }
 }
 
-/// A store in use: all of its leaves are awake, and half of what is in them is dead.
+/// A store in use: all of its leaves are loaded, and half of what is in them is dead.
 struct Running {
     directory: tempfile::TempDir,
     store: Bptree,

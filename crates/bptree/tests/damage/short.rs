@@ -129,7 +129,7 @@ fn a_short_key_that_is_damaged_is_told_of_when_its_leaf_is_written_anew() {
     }
 }
 
-/// The key reads as that of its neighbour by now, which is sound and stays what it is, whatever the leaf's heirs are
+/// The key reads as that of its neighbour by now, which is sound and stays what it is, whatever the leaf's successors are
 /// made for.
 #[test]
 fn a_sound_key_stays_where_a_damaged_one_reads_like_it() {

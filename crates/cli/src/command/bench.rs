@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 mod competition;
+mod occupancy;
 mod resync;
 
 pub(crate) fn run(bench: Bench) -> Outcome {
@@ -52,7 +53,7 @@ enum Work<'n> {
     Special(&'n str),
 }
 
-const SPECIALS: [&str; 5] = ["open", "floor", "filter", "competition", "resync"];
+const SPECIALS: [&str; 6] = ["open", "floor", "filter", "competition", "occupancy", "resync"];
 
 impl<'n> Work<'n> {
     fn of(name: &'n str) -> Result<Self, Failure> {
@@ -71,6 +72,7 @@ fn special(name: &str, bench: &Bench, plan: &Plan) -> Outcome {
         "open" => first_operations(bench, plan)?,
         "filter" => filter(bench, plan)?,
         "competition" => competition::run(bench, plan)?,
+        "occupancy" => occupancy::run(bench, plan)?,
         _ => return resync::run(bench, plan),
     }
     Ok(0)

@@ -5,7 +5,7 @@ use crate::arguments::Serve;
 use crate::failure::{Failure, Outcome};
 use crate::pool;
 use crate::terms;
-use coreplane::{CopyOptions, Durability, MatrixStore, Store, Work};
+use coreplane::{CopyOptions, MatrixStore, Store, Work};
 use coreplane_server::{Administration, Config, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -14,10 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) fn run(serve: Serve) -> Outcome {
-    // Before anything is created.
-    if serve.durability == Durability::NoFlush {
-        return Err(coreplane_server::Error::NoFlush.into());
-    }
     let password = serve.requirepass_file.as_deref().map(terms::password_in).transpose()?;
     let config = serve
         .new

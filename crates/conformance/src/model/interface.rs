@@ -285,6 +285,9 @@ impl Engine for ModelEngine {
     }
 
     fn len(&self) -> Result<u64> {
+        if self.is_miscounted.load(Ordering::Acquire) {
+            return Err(Error::Corrupt { offset: 0, what: "the number of records".to_owned() });
+        }
         Ok(self.lock().stats.records)
     }
 

@@ -14,7 +14,7 @@ pub(super) struct Cell {
     pub(super) expires_at: Option<UnixMillis>,
     /// Where in the log it was written.
     pub(super) position: u64,
-    /// Written `Relaxed` or `NoFlush`: nobody waits for it.
+    /// Written `Relaxed`: nobody waits for it.
     pub(super) relaxed: bool,
 }
 
@@ -165,10 +165,7 @@ impl State {
         Ok(Stamp {
             sequence,
             position: self.appended,
-            relaxed: matches!(
-                options.durability,
-                Some(Durability::Relaxed { .. } | Durability::NoFlush)
-            ),
+            relaxed: matches!(options.durability, Some(Durability::Relaxed { .. })),
         })
     }
 

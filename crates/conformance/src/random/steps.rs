@@ -61,7 +61,6 @@ fn draw_options(rng: &mut Rng) -> WriteOptions {
         0 => Some(Durability::Strict),
         1 => Some(Durability::GROUP),
         2 => Some(Durability::RELAXED),
-        3 => Some(Durability::NoFlush),
         _ => None,
     };
     let completion = if rng.one_in(3) { Completion::Early } else { Completion::Wait };

@@ -40,11 +40,11 @@ impl Failover {
     }
 
     /// After an error for want of space: devices let go of their tombstones, if they are many, or
-    /// what has failed `is_vital`; true if they have. For whoever has no key lock.
-    pub(crate) fn make_space(&self, error: &Error, is_vital: bool) -> bool {
+    /// what has failed `use_reserve`; true if they have. For whoever has no key lock.
+    pub(crate) fn make_space(&self, error: &Error, use_reserve: bool) -> bool {
         let kept = self.keyspace.in_flight.tombstones();
         error.remedy() == Remedy::FreeSpace
-            && kept >= if is_vital { 1 } else { FULL }
+            && kept >= if use_reserve { 1 } else { FULL }
             && self.checkpoint(false).unwrap_or(false)
     }
 

@@ -91,7 +91,7 @@ impl Group {
         }
         // It takes the place of what had been there: a full device must not be left out for that.
         let options =
-            WriteOptions { sequence: Some(sequence), is_vital: true, ..WriteOptions::default() };
+            WriteOptions { sequence: Some(sequence), use_reserve: true, ..WriteOptions::default() };
         self.restore(torn.made, |device, is_spared| {
             Decided { key, put }.restore(&*device.engine, &options, is_spared)
         })

@@ -21,7 +21,7 @@ pub(crate) struct Relaxed {
 
 /// True for writes that are given to other members before they are durable on the primary.
 pub(crate) fn is_unordered(durability: Durability) -> bool {
-    matches!(durability, Durability::Relaxed { .. } | Durability::NoFlush)
+    matches!(durability, Durability::Relaxed { .. })
 }
 
 impl Relaxed {

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 /// Deletes a key that is not there, with a sequence. That of what is newer, if something is.
 fn mark(engine: &dyn StorageEngine, key: &[u8], sequence: u64) -> Result<Option<u64>> {
     let sequence = Some(sequence);
-    let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
+    let options = WriteOptions { sequence, use_reserve: true, ..WriteOptions::default() };
     match (Decided { key, put: None }).make_told(engine, &options)? {
         Outcome::NotNewer(theirs, _) => Ok(Some(theirs)),
         _ => Ok(None),

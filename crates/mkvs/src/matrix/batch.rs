@@ -79,7 +79,7 @@ impl Writes {
         let mut applied = self.apply_in_turn(batch, options);
         // Without the key locks, for which it waits.
         if let Err(error) = &applied
-            && self.failover.make_space(error, options.is_vital)
+            && self.failover.make_space(error, options.use_reserve)
         {
             applied = self.apply_in_turn(batch, options);
         }
@@ -352,7 +352,7 @@ impl Writes {
         // Where nothing was made there is nothing to take back, and perhaps no space for it.
         for share in shares.iter().filter(|share| share.made != 0) {
             let sequence = Some(undone);
-            let options = WriteOptions { sequence, is_vital: true, ..WriteOptions::default() };
+            let options = WriteOptions { sequence, use_reserve: true, ..WriteOptions::default() };
             share.group.restore(share.made, |device, is_spared| {
                 share.steps.iter().try_for_each(|step| {
                     let put = step.old.as_ref().map(|(value, at)| (value.as_slice(), *at));

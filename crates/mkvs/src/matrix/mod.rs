@@ -72,8 +72,8 @@ impl Writes {
         let written = self.write_in_turn(key, options, write);
         let Err(error) = &written else { return written };
         // What makes space must not fail for want of it.
-        let is_vital = write.decided().put.is_none() || options.is_vital;
-        if self.failover.make_space(error, is_vital) {
+        let use_reserve = write.decided().put.is_none() || options.use_reserve;
+        if self.failover.make_space(error, use_reserve) {
             return self.write_in_turn(key, options, write);
         }
         written

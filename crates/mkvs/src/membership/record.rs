@@ -257,7 +257,7 @@ impl MembershipRecord {
         let options = WriteOptions {
             durability: Some(coreplane_engine::Durability::Strict),
             // A device must not be left out because it is full.
-            is_vital: true,
+            use_reserve: true,
             ..WriteOptions::default()
         };
         engine.put(&key(), &text, &options).map(|_| ())

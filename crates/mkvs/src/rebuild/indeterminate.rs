@@ -104,7 +104,7 @@ impl Rebuild {
         let put = found.as_ref().map(|(value, at)| (value.as_slice(), *at));
         let sequence = group.draw(None);
         let options =
-            WriteOptions { sequence: Some(sequence), is_vital: true, ..WriteOptions::default() };
+            WriteOptions { sequence: Some(sequence), use_reserve: true, ..WriteOptions::default() };
         if put.is_some() {
             group.renew(key, known, sequence)?;
             // One that was not made is not counted: that it is counted twice is "perhaps".

@@ -39,8 +39,11 @@ fn empty(engine: &dyn StorageEngine, record: &MembershipRecord, is_alone: bool) 
 }
 
 fn empty_one_by_one(engine: &dyn StorageEngine) -> Result<()> {
-    let options =
-        WriteOptions { completion: Completion::Early, is_vital: true, ..WriteOptions::default() };
+    let options = WriteOptions {
+        completion: Completion::Early,
+        use_reserve: true,
+        ..WriteOptions::default()
+    };
     let mut cursor = 0;
     loop {
         let mut keys = Vec::with_capacity(AT_A_TIME);

@@ -75,6 +75,16 @@ fn make_or_find_full(
     Ok(full)
 }
 
+/// What an intent is made with, or taken back.
+fn options_of(intent: &Intent, is_made: bool) -> WriteOptions {
+    let sequence = Some(if is_made { intent.made } else { intent.undone });
+    // Durable before the intent goes, whatever durability writes have: else a power cut would leave a part.
+    let is_strict = !mutant!("mkvs.intents.relaxed");
+    let durability = is_strict.then_some(Durability::Strict);
+    // What is taken back takes the place of what had been there.
+    WriteOptions { sequence, durability, use_reserve: !is_made, ..WriteOptions::default() }
+}
+
 /// Makes an intent on all devices, or takes it back; the devices that had no space for it.
 fn make_intent(
     intent: &Intent,
@@ -82,13 +92,7 @@ fn make_intent(
     record: &MembershipRecord,
     is_made: bool,
 ) -> Result<Vec<Position>> {
-    let sequence = Some(if is_made { intent.made } else { intent.undone });
-    // Durable before the intent goes, whatever durability writes have: else a power cut would leave a part.
-    let is_strict = !mutant!("mkvs.intents.relaxed");
-    let durability = is_strict.then_some(Durability::Strict);
-    // What is taken back takes the place of what had been there.
-    let options =
-        WriteOptions { sequence, durability, is_vital: !is_made, ..WriteOptions::default() };
+    let options = options_of(intent, is_made);
     let mut full = Vec::new();
     for (position, device) in primaries_first(found, record) {
         let is_own =
@@ -106,4 +110,20 @@ fn make_intent(
         }
     }
     Ok(full)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On files alone it matters: elsewhere every write is. The simulator has no machine of several files.
+    #[test]
+    fn what_ends_a_batch_is_durable_whatever_writes_are() {
+        let intent = Intent { made: 7, undone: 9, steps: Vec::new() };
+        for (is_made, sequence) in [(true, 7), (false, 9)] {
+            let options = options_of(&intent, is_made);
+            assert_eq!(options.durability, Some(Durability::Strict));
+            assert_eq!((options.sequence, options.use_reserve), (Some(sequence), !is_made));
+        }
+    }
 }

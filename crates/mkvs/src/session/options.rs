@@ -31,7 +31,7 @@ pub struct Options {
     /// nothing is said.
     pub queue_bytes_max: u64,
     /// The durability of writes that name none: as the devices' own. Batches are durable when they
-    /// return, whatever it is but [`Durability::NoFlush`].
+    /// return.
     pub durability: Durability,
     /// Whether it is only read: writes fail as after a close, which changes nothing, and no filter is
     /// filled. For devices that are copies.

@@ -291,7 +291,7 @@ impl<'f> Members<'f> {
     fn give(&mut self, set: Devices, change: &Change, sequence: u64) -> Result<Vec<Position>> {
         // A device must not be left out because it is full.
         let options =
-            WriteOptions { sequence: Some(sequence), is_vital: true, ..WriteOptions::default() };
+            WriteOptions { sequence: Some(sequence), use_reserve: true, ..WriteOptions::default() };
         let mut had = Vec::new();
         for (position, device) in &self.all {
             if set & 1 << position.device == 0 || self.full.contains(*position) {

@@ -178,9 +178,9 @@ impl Gate {
     /// True if a call has no space.
     fn refuses(&self, call: Call<'_>) -> bool {
         let takes_space = match call {
-            Call::Put(options) | Call::Change(options) => !options.is_vital,
+            Call::Put(options) | Call::Change(options) => !options.use_reserve,
             Call::Apply(batch, options) => {
-                !options.is_vital && batch.changes().any(|change| change.value().is_some())
+                !options.use_reserve && batch.changes().any(|change| change.value().is_some())
             }
             _ => false,
         };

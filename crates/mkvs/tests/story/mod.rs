@@ -86,8 +86,6 @@ pub(crate) struct Story {
     pub(crate) clears: bool,
     /// A close leaves filters behind, however small.
     pub(crate) keeps_filters: bool,
-    /// A fault: such writes are acknowledged without their tickets.
-    pub(crate) trusts: bool,
     /// Operations that were refused for lack of space.
     pub(crate) refused: AtomicU64,
 }
@@ -113,7 +111,6 @@ impl Story {
             is_relaxed: false,
             clears: false,
             keeps_filters: false,
-            trusts: false,
             refused: AtomicU64::new(0),
         }
     }
@@ -253,7 +250,7 @@ impl Story {
             let mut perform = || op.perform(matrix, &mut known, (&options, &mut rests));
             let waits = matches!(op, Op::Sweep | Op::Write(How::Clear, _));
             match if waits { rack.while_prompt(perform) } else { perform() } {
-                Ok(true) if !rests.is_empty() && !self.trusts => {
+                Ok(true) if !rests.is_empty() => {
                     open.horizon.merge(&rests);
                     open.calls.push(call);
                 }

@@ -67,7 +67,26 @@ impl Chosen {
         }
     }
 
+    /// For comparisons with stores that flush nothing.
+    #[cfg(feature = "noflush")]
+    fn noflush() -> Self {
+        Self {
+            behaviour: Behaviour::Dram,
+            medium: Medium {
+                name: "emulated:noflush".to_owned(),
+                power_safe: false,
+                power_cut_loses: "everything: nothing is flushed".to_owned(),
+                persists_by: "nothing".to_owned(),
+            },
+            unsafe_shutdowns: None,
+        }
+    }
+
     fn emulated(profile: &str) -> Result<Self, PoolError> {
+        #[cfg(feature = "noflush")]
+        if profile == "noflush" {
+            return Ok(Self::noflush());
+        }
         let profile: Profile = profile
             .parse()
             .map_err(|reason| PoolError::Profile { profile: profile.to_owned(), reason })?;

@@ -247,13 +247,6 @@ impl Roles {
         }
     }
 
-    /// As [`Roles::finish`], with what is durable: no more than is published.
-    #[inline]
-    pub(super) fn finish_above(&self, page: u32, durable: u32, to: u32) {
-        debug_assert!(self.has_writer(page) && durable <= to);
-        self.store(page, log_word(to, durable));
-    }
-
     /// Asks for the word of a page ahead of its use.
     #[inline]
     pub(super) fn prefetch(&self, page: u32) {

@@ -112,19 +112,6 @@ impl PageWriter {
         self.lay_down()
     }
 
-    /// As [`PageWriter::finish_early`], where a fence is an instruction. `all_before` says that all
-    /// that was published before is durable.
-    #[inline]
-    pub fn finish_unflushed(self, all_before: bool) -> Pen {
-        debug_assert!(self.space.fences_at_once());
-        if all_before {
-            self.space.roles.finish_above(self.page, self.published, self.tail);
-        } else {
-            self.space.roles.finish_early(self.page, self.tail);
-        }
-        self.into_pen()
-    }
-
     /// Gives the page up, as if dropped, and keeps what it takes to write to another.
     pub fn lay_down(self) -> Pen {
         self.space.roles.drop_writer(self.page);

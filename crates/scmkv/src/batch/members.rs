@@ -9,11 +9,12 @@
 //! members need is asked for ahead. A split gives groups other numbers; then they are sorted anew.
 
 use super::Full;
-use crate::fragments::Fragments;
 use crate::hash::Place;
 use crate::index::{GroupLock, Slot};
 use crate::log::{Log, Order};
+use crate::overflow::Overflow;
 use crate::put::Standing;
+use crate::reserve::Demand;
 use crate::store::Store;
 use coreplane_engine::{Batch, ChangeRef, Result};
 use coreplane_pmem::arch;
@@ -38,7 +39,7 @@ pub(super) struct Member<'b> {
     pub(super) key: &'b [u8],
     value: &'b [u8],
     /// What a large value consists of.
-    pub(super) fragments: Option<Box<Fragments<'b>>>,
+    pub(super) overflow: Option<Box<Overflow<'b>>>,
     pub(super) header: Header,
     pub(super) place: Place,
     /// Its record's length in the log.
@@ -71,11 +72,16 @@ impl Member<'_> {
         self.header.kind == Kind::Delete
     }
 
+    /// What it asks of the free pages, once it has its slot.
+    pub(super) fn demand(&self) -> Demand {
+        Demand::of(self.header.kind, self.slot.is_used() && !self.slot.is_tombstone())
+    }
+
     /// What its record has as its value.
     pub(super) fn value<'m>(&'m self, birth: &'m Birth) -> &'m [u8] {
-        match &self.fragments {
+        match &self.overflow {
             _ if self.is_delete() => birth,
-            Some(fragments) => fragments.list(),
+            Some(overflow) => overflow.list(),
             None => self.value,
         }
     }
@@ -182,14 +188,15 @@ impl Store {
     ) -> Result<Member<'b>> {
         let key = change.key();
         let mut header = Header { batched: true, sequence, ..Header::put(0) };
-        let (mut value, mut fragments): (&[u8], _) = (&[], None);
+        let (mut value, mut overflow): (&[u8], _) = (&[], None);
         match change {
             ChangeRef::Put { value: given, expires_at, .. } => {
                 header.expires_at = expires_at;
                 header.large = given.len() > self.geometry.inline_max();
                 value = given;
                 if header.large {
-                    fragments = Some(Box::new(self.write_fragments(log, key, given, order)?));
+                    let of = (given, Demand::Insert);
+                    overflow = Some(Box::new(self.write_overflow(log, key, of, order)?));
                 }
             }
             ChangeRef::Delete { .. } => header.kind = Kind::Delete,
@@ -197,7 +204,7 @@ impl Store {
         let mut member = Member {
             key,
             value,
-            fragments,
+            overflow,
             header,
             place,
             len: 0,

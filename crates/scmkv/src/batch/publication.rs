@@ -44,13 +44,13 @@ impl Store {
         held: &[GroupLock<'_>],
         members: &mut [Member<'_>],
     ) {
-        let (mut deletes, mut puts, mut user_bytes, mut records) = (0, 0, 0, 0);
+        let (mut deletes, mut puts, mut user_bytes) = (0, 0, 0);
         for member in members.iter_mut().filter(|member| !member.is_idle) {
             let Ok(lock) = lock_of(held, member) else { continue };
             let is_delete = member.is_delete();
             self.leave_to_census(lock, member.offset, member.len);
-            if let Some(fragments) = member.fragments.take() {
-                fragments.own(lock, member.len);
+            if let Some(overflow) = member.overflow.take() {
+                overflow.own(lock, member.len);
             }
             if is_delete {
                 self.count_tombstone(lock, member.len);
@@ -58,18 +58,24 @@ impl Store {
             deletes += i64::from(is_delete);
             puts += i64::from(!is_delete);
             user_bytes += member.user_len() as i64;
-            if lock.has_counted_records() {
-                let was_there = member.slot.is_used() && !member.slot.is_tombstone();
-                records += i64::from(!is_delete) - i64::from(was_there);
-            }
             if lock.is_counted() {
                 self.drop_replaced(guard, lock, member);
             }
         }
-        self.counters.add(Count::Records, records);
         self.counters.add(Count::Deletes, deletes);
         self.counters.add(Count::Puts, puts);
         self.counters.add(Count::UserBytes, user_bytes);
+    }
+
+    /// Records that a batch adds to those that are counted, which may be fewer than none.
+    pub(super) fn records_of(held: &[GroupLock<'_>], members: &[Member<'_>]) -> i64 {
+        let added = |member: &Member<'_>| {
+            let was_there = member.slot.is_used() && !member.slot.is_tombstone();
+            i64::from(!member.is_delete()) - i64::from(was_there)
+        };
+        let is_counted =
+            |it: &&Member<'_>| lock_of(held, it).is_ok_and(|lock| lock.has_counted_records());
+        members.iter().filter(|it| !it.is_idle).filter(is_counted).map(added).sum()
     }
 
     /// What a member has replaced lives no more.
@@ -78,7 +84,7 @@ impl Store {
         if old.is_large
             && let Ok(view) = self.record(guard, member.slot)
         {
-            // With its fragments, which it names.
+            // With its overflow records, which it names.
             return self.drop_live(lock, &view);
         }
         self.add_live(member.slot.offset(), -i64::from(old.len));

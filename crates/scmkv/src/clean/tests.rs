@@ -35,15 +35,16 @@ fn moved(store: &Store, cleaner: &mut Cleaner, beside: impl FnOnce()) {
         oldest_other: 0,
         unfenced: None,
         copies: Vec::new(),
-        fragments: Vec::new(),
+        overflow: Vec::new(),
         commits: Vec::new(),
+        slots: Vec::new(),
     };
     let view = newest(store, &guard);
-    store.clean_record(cleaner, &guard, &view, &mut moving).expect("a copy");
+    store.clean_record(cleaner, &guard, (&view, store.place(KEY)), &mut moving).expect("a copy");
     store.commit_copies(cleaner, &mut moving).expect("a durable copy");
     beside();
     let copy = moving.copies.pop().expect("it lives");
-    store.publish_copy(&guard, &copy).expect("publish");
+    store.publish_copy(&guard, &copy, &mut moving.slots).expect("publish");
 }
 
 #[test]

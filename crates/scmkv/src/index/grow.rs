@@ -24,10 +24,10 @@ use crate::page::sync_failed;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::chunked::Chunked;
 use coreplane_pmem::mutant;
-use coreplane_pmem::{LINE, Space};
+use coreplane_pmem::{LINE, Space, epoch};
 use coreplane_record::sealed;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// What a segment's header word says.
@@ -188,6 +188,43 @@ impl Index {
         drop(growth);
         index.space.fence().map_err(sync_failed)?;
         Ok(index)
+    }
+
+    /// Holds the header words of the pages at `pages`, whose bytes can be read, against what
+    /// [`Index::load`] asks of them.
+    ///
+    /// # Errors
+    /// If they do not make one whole index.
+    pub(crate) fn check(space: &Space, shape: &Geometry, pages: &[u64]) -> Result<()> {
+        let (guard, mut found) = (epoch::pin(), HashSet::new());
+        for start in pages {
+            let bytes = space.bytes(&guard, *start, shape.segment_bytes()).unwrap_or_default();
+            let words = bytes.as_chunks().0.iter().zip((*start..).step_by(8));
+            for (word, at) in words.skip(1).take(shape.segments_per_page() as usize) {
+                found.extend(SegmentHeader::from_word(u64::from_le_bytes(*word), at)?);
+            }
+            let all = space.bytes(&guard, *start, shape.page_size.into()).unwrap_or_default();
+            let slots = all.as_chunks().0.iter().map(|word| Slot(u64::from_le_bytes(*word)));
+            let slots = slots.skip((shape.segment_bytes() / 8) as usize);
+            if slots.filter(|slot| slot.is_used()).any(|slot| slot.offset() >= space.len()) {
+                let what = "a slot of the index points out of the pool".to_owned();
+                return Err(Error::Corrupt { offset: *start, what });
+            }
+        }
+        let has = |prefix, depth| found.contains(&SegmentHeader { prefix, depth });
+        // As `settle` has it.
+        let counts = |SegmentHeader { prefix, depth }: &SegmentHeader| {
+            let is_split = has(prefix << 1, depth + 1) && has(prefix << 1 | 1, depth + 1);
+            let is_lone = *depth > 0 && has(prefix >> 1, depth - 1) && !has(prefix ^ 1, *depth);
+            !is_split && !is_lone
+        };
+        let counted = found.iter().filter(|header| counts(header));
+        if counted.map(|header| 1_u64 << (32 - header.depth)).sum::<u64>() != 1 << 32 {
+            let what = "the index segments do not cover all keys once".to_owned();
+            let offset = pages.first().copied().unwrap_or(0);
+            return Err(Error::Corrupt { offset, what });
+        }
+        Ok(())
     }
 
     /// The index that the pages at `pages` hold.

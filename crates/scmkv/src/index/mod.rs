@@ -142,11 +142,6 @@ impl Index {
         )
     }
 
-    /// The segment of `leaf`, which serves `y`, as its header names it.
-    pub(crate) fn header_of(leaf: Leaf, y: u32) -> SegmentHeader {
-        SegmentHeader { prefix: directory::prefix(y, leaf.depth()), depth: leaf.depth() }
-    }
-
     /// Locks the group of `place` for writing.
     #[inline]
     pub(crate) fn lock(&self, place: Place) -> GroupLock<'_> {

@@ -44,17 +44,6 @@ impl Element {
     pub(crate) fn is_lost(&self) -> bool {
         self.is_proven && self.length.is_none()
     }
-
-    /// That of a page of which nothing need be known.
-    pub(crate) const NONE: Self = Self {
-        kind: Kind::Free,
-        log: 0,
-        generation: 0,
-        length: None,
-        birth: 0,
-        is_cut: false,
-        is_proven: false,
-    };
 }
 
 // media-format: begin pool

@@ -68,7 +68,7 @@ fn fill(store: &Scmkv) -> Expected {
     for number in 0..110 {
         put(&mut expected, number, 8 + number % 40, &write);
     }
-    // Over an eighth of a page: in fragments.
+    // Over an eighth of a page: in overflow records.
     for number in [110, 111, 112, 110] {
         put(&mut expected, number, 1300, &write);
     }

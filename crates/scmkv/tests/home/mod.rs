@@ -94,6 +94,10 @@ impl Home {
     }
 
     /// On a file system: a fence is a sync.
+    pub(crate) fn file_in_memory() -> Self {
+        Self { media: MediaChoice::File, ..Self::in_memory() }
+    }
+
     pub(crate) fn on_disk() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         Self { directory, media: MediaChoice::File }

@@ -134,7 +134,7 @@ impl Draw {
 
     /// A value like no other of the same keys.
     pub(crate) fn value(&mut self, serial: usize) -> Vec<u8> {
-        // Some are large enough (over an eighth of a page) to be stored as fragments.
+        // Some are large enough (over an eighth of a page) to be stored as overflow records.
         let len = if self.next(12) == 0 { 700 + self.next(900) } else { 8 + self.next(120) };
         (0..len).map(|at| (serial as u64 * 31 + at) as u8).collect()
     }

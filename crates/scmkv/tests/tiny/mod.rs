@@ -3,7 +3,7 @@
 
 use crate::home::{PAGE, options, write};
 use coreplane_engine::{Engine, Error};
-use coreplane_pmem::media::sim::{Image, Sim, SimOptions};
+use coreplane_pmem::media::sim::{Image, Model, Sim, SimOptions};
 use coreplane_scmkv::{Geometry, Options, Placement, Scmkv};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -45,9 +45,14 @@ pub(crate) fn fill(store: &Scmkv, len: usize, from: u32) -> u32 {
 
 /// A simulated machine with room for so many tiny pages.
 pub(crate) fn simulated(pages: u64) -> Sim {
+    simulated_as(Model::X86, pages)
+}
+
+/// The same, on such a medium.
+pub(crate) fn simulated_as(model: Model, pages: u64) -> Sim {
     let len = pages * PAGE;
     let page_size = PAGE as u32;
-    let options = SimOptions { len, max_len: 2 * len, page_size, ..SimOptions::default() };
+    let options = SimOptions { len, max_len: 2 * len, page_size, model, ..SimOptions::default() };
     Sim::new(&options).expect("sim")
 }
 

@@ -5,7 +5,6 @@ use super::{Mutant, Suite};
 const PACKAGE: &str = "coreplane-bptree";
 /// Stories of writes, cut everywhere.
 const CUTS: Suite = Suite::of(PACKAGE, "crashes", &["what_was_acknowledged"]);
-const RELAXED_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["where_most_writes_are_relaxed"]);
 const CLEAR_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["is_emptied_at_once"]);
 const UPKEEP_CUTS: Suite = Suite::of(PACKAGE, "upkeep_crashes", &["outlives_a_power_cut"]);
 const CLOSE_CUTS: Suite = Suite::of(PACKAGE, "checkpoint", &["a_power_cut_in_a_close"]);
@@ -19,7 +18,8 @@ const DAMAGED_KEYS: Suite = Suite::of(PACKAGE, "damage", &["short::"]);
 const LENGTHS: Suite = Suite::of(PACKAGE, "damage", &["lengths_with_two_wrong_bits"]);
 const HELD: Suite = Suite::of(PACKAGE, "held", &[]);
 const CONFORMANCE: Suite = Suite::of(PACKAGE, "conformance", &[]);
-const RINGS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["ring::"]);
+const RELAXED_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["where_most_writes_are_relaxed"]);
+const COMMITS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["multi_leaf_commit::"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("bptree.put.flush", "a record is not flushed", CUTS).quick(),
@@ -34,23 +34,24 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "an older given sequence goes ahead of the look",
         CONFORMANCE,
     ),
-    Mutant::new("bptree.rewrite.fence", "the farewell before its heirs", CUTS),
+    Mutant::new("bptree.rewrite.fence", "the superseded mark before its successors", CUTS),
     Mutant::new("bptree.rewrite.tombstones", "tombstones that are held go", HELD),
-    Mutant::new("bptree.merge.fence", "both farewells before their heir", UPKEEP_CUTS),
+    Mutant::new("bptree.merge.fence", "both superseded marks before their successor", UPKEEP_CUTS),
     Mutant::new("bptree.image.flush", "a leaf that is written anew is not flushed", CUTS),
     Mutant::new("bptree.image.fill", "a leaf's page is not filled ahead", TORN),
-    Mutant::new("bptree.pieces.fence", "a record before its large value", CUTS),
-    Mutant::new("bptree.ring.fence", "a batch is published without its fence", CUTS),
-    Mutant::new("bptree.ring.flush", "a batch's parts are not flushed", CUTS),
-    Mutant::new("bptree.ring.any_part", "any part of a batch counts", CUTS).quick(),
-    Mutant::new("bptree.ring.void_leaf", "a part in a leaf that does not count counts", RINGS),
-    Mutant::new("bptree.batch.heirs_fence", "a batch's farewells before their heirs", CUTS),
-    Mutant::new("bptree.batch.idle_flush", "a batch rests on what is not durable", RELAXED_CUTS),
+    Mutant::new("bptree.overflow.fence", "a record before its large value", CUTS),
+    Mutant::new("bptree.commit.fence", "a batch is published without its fence", CUTS),
+    Mutant::new("bptree.commit.flush", "a batch's parts are not flushed", CUTS),
+    Mutant::new("bptree.commit.any_part", "any part of a batch counts", CUTS).quick(),
+    Mutant::new("bptree.commit.void_leaf", "a part in a leaf that does not count counts", COMMITS),
+    Mutant::new(
+        "bptree.batch.successors_fence",
+        "a batch's superseded marks before their successors",
+        CUTS,
+    ),
     Mutant::new("bptree.batch.isolation", "readers see half of a batch", CONFORMANCE),
-    Mutant::new("bptree.relaxed.flush", "what is relaxed is never flushed", RELAXED_CUTS),
-    Mutant::new("bptree.relaxed.behind", "a strict write leaves what is before it", RELAXED_CUTS),
     Mutant::new("bptree.recover.checksum", "a recovery looks at no checksum", TORN),
-    Mutant::new("bptree.recover.half_batch", "a batch without its closing counts", CUTS),
+    Mutant::new("bptree.recover.half_batch", "a batch without its commit link counts", CUTS),
     Mutant::new("bptree.recover.proof", "records prove nothing of those before", LENGTHS),
     Mutant::new("bptree.recover.uncut", "behind the records of a leaf all is readable", CUTS),
     Mutant::new("bptree.recover.parts_uncut", "what does not count is written behind", CUTS),
@@ -64,8 +65,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
     ),
     Mutant::new("bptree.recover.remains", "what is behind the records stays", LIVES),
     Mutant::new("bptree.recover.flush", "what a kill has left in caches stays there", KILLED),
-    Mutant::new("bptree.rewrite.hurt", "a damaged key is absent from a leaf's heir", DAMAGED_KEYS)
-        .quick(),
+    Mutant::new(
+        "bptree.rewrite.hurt",
+        "a damaged key is absent from a leaf's successor",
+        DAMAGED_KEYS,
+    )
+    .quick(),
     Mutant::new("bptree.batch.hurt", "a damaged key is absent behind a batch", DAMAGED_KEYS),
     Mutant::new("bptree.get.checksum", "reads look at no checksum", DAMAGE),
     Mutant::new("bptree.head.checksum", "a leaf's head is believed", DAMAGE),

@@ -15,6 +15,7 @@ const COPIES: Suite = Suite::of(PACKAGE, "backup", &["a_copy_of_a_running"]);
 const COPIED_PRIMARY: Suite = Suite::of(PACKAGE, "backup", &["an_older_copy_of_a_primary"]);
 const SUCCESSION: Suite = Suite::of(PACKAGE, "full", &["before_a_successor"]);
 const FOLLOWERS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["group::tests::followers"]);
+const INTENTS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["session::intents::tests"]);
 const QUORUM: Suite = Suite::of(PACKAGE, Suite::UNIT, &["quorum::tests"]);
 const RECONCILIATION: Suite = Suite::of(PACKAGE, "reconciliation", &[]);
 const READS: Suite = Suite::of(PACKAGE, "competition", &["a_slow_read"]);
@@ -64,10 +65,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "what was given at an opening is not durable",
         RECONCILIATION,
     ),
-    Mutant::new(
-        "mkvs.intents.relaxed",
-        "an intent goes before its batch is durable",
-        RECONCILIATION,
-    ),
+    Mutant::new("mkvs.intents.relaxed", "an intent goes before its batch is durable", INTENTS),
     Mutant::new("mkvs.open.clean", "a matrix in use says that it was closed", MEMBERSHIP),
 ];

@@ -63,6 +63,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         IN_POOL,
     ),
     Mutant::new("scmkv.appraise.unindexed", "a page is freed with what lost its slot", APPRAISAL),
+    Mutant::new("scmkv.appraise.ownerless", "a page is freed with the value of one", APPRAISAL),
     Mutant::new("scmkv.census.again", "a group that was split is counted twice", COUNT),
     Mutant::new("scmkv.census.uncounted", "writers leave a group alone that was counted", COUNT),
     Mutant::new("scmkv.recover.half_batch", "a batched record counts by itself", IN_DRAM).quick(),
@@ -70,7 +71,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("scmkv.recover.older", "the last record that is read wins", IN_DRAM),
     Mutant::new("scmkv.recover.followed", "damage is taken for the end of the log", RESTARTS),
     Mutant::new("scmkv.open.version_base", "versions begin again where they began", ONE_CUT),
-    Mutant::new("scmkv.close.flush_logs", "a close flushes no log", ONE_CUT),
     Mutant::new("scmkv.clean.overwrite_racing_slot", "the cleaner undoes a racing write", CLEANER),
     Mutant::new("scmkv.clean.forget_commit", "a commit record goes before its members", ONE_CUT),
     Mutant::new(
@@ -98,7 +98,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "the old segment goes before the new are durable",
         GROWING,
     ),
-    Mutant::new("scmkv.fragments.fence", "a large value's record before its fragments", ALL_CUTS),
+    Mutant::new(
+        "scmkv.overflow.fence",
+        "a large value's record before its overflow records",
+        ALL_CUTS,
+    ),
     Mutant::new("scmkv.get.checksum", "reads look at no checksum", CHECKED),
     Mutant::new("scmkv.checkpoint.flush", "the pages of a checkpoint are not flushed", CHECKPOINTS),
 ];

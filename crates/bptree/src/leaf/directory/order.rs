@@ -5,49 +5,53 @@
 //! right whatever is written to them. Those that came since are behind it, until a scan brings all
 //! into order.
 
-use super::PLACES;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::leaf::{PLACES, PlaceSet};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-/// A byte for each place; the bytes have a line of their own in the directory.
-#[derive(Debug, Default)]
+/// A byte for each place; how many of them are in order is beside them in the directory, 0 while
+/// that is changed.
+#[derive(Debug)]
 #[repr(C)]
-pub(super) struct Order {
-    /// How many places are in order; 0 while that is changed.
-    len: AtomicU64,
-    places: [AtomicU64; PLACES / 8],
-}
+pub(super) struct Order([[AtomicU64; 8]; PLACES / 64]);
 
-/// A bit for each of the first places.
-#[inline]
-fn first_bits(places: usize) -> u64 {
-    if places >= PLACES { u64::MAX } else { (1 << places) - 1 }
+impl Default for Order {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Default::default()))
+    }
 }
 
 impl Order {
-    /// The first `len` places are in the order of their keys; of a leaf that nobody else knows.
-    pub(super) fn begin(&self, len: u32) {
+    fn words(&self) -> &[AtomicU64] {
+        self.0.as_flattened()
+    }
+
+    /// Asks for it ahead of its use.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        self.0.iter().for_each(coreplane_pmem::arch::prefetch);
+    }
+
+    /// The first places are in the order of their keys; of a leaf that nobody else knows.
+    pub(super) fn begin(&self) {
         const FIRST: u64 = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7]);
-        for (at, word) in (0_u8..).zip(&self.places) {
+        for (at, word) in (0_u8..).zip(self.words()) {
             word.store(FIRST + u64::from_le_bytes([8 * at; 8]), Ordering::Relaxed);
         }
-        self.len.store(u64::from(len), Ordering::Relaxed);
     }
 
     /// The places in order, and behind them the others of `used`; how many are in order.
-    pub(super) fn read(&self, used: u64, places: &mut [u8; PLACES]) -> usize {
-        let len = self.len.load(Ordering::Acquire);
-        for (bytes, word) in places.chunks_exact_mut(8).zip(&self.places) {
+    pub(super) fn read(&self, len: &AtomicU8, used: PlaceSet, places: &mut [u8; PLACES]) -> usize {
+        let ordered = len.load(Ordering::Acquire);
+        for (bytes, word) in places.chunks_exact_mut(8).zip(self.words()) {
             bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
         }
         // What was loaded before this is not loaded after the number.
         fence(Ordering::Acquire);
-        let is_whole = self.len.load(Ordering::Relaxed) == len;
-        let ordered = if is_whole { len as usize } else { 0 };
-        let (mut to, mut rest) = (ordered, used & !first_bits(ordered));
-        while rest != 0 && to < PLACES {
-            places[to] = rest.trailing_zeros() as u8;
-            rest &= rest - 1;
-            to += 1;
+        let is_whole = len.load(Ordering::Relaxed) == ordered;
+        let ordered = if is_whole { usize::from(ordered) } else { 0 };
+        let others = used.without(PlaceSet::first(ordered));
+        for (to, place) in places.iter_mut().skip(ordered).zip(others) {
+            *to = place as u8;
         }
         ordered
     }
@@ -55,24 +59,24 @@ impl Order {
     /// The place that is the `at`-th, if they are in order.
     #[inline]
     pub(super) fn likely(&self, at: usize) -> usize {
-        let eight = self.places[at / 8 % (PLACES / 8)].load(Ordering::Relaxed);
+        let eight = self.words()[at / 8 % (PLACES / 8)].load(Ordering::Relaxed);
         (eight >> (8 * (at % 8))) as usize % PLACES
     }
 
     /// Keeps an order of more places than there was one of. Under the lock of the leaf.
-    pub(super) fn keep(&self, places: &[u8]) {
+    pub(super) fn keep(&self, len: &AtomicU8, places: &[u8]) {
         // A leaf gets more places and never fewer, so that no two orders of as many differ.
-        if self.len.load(Ordering::Relaxed) as usize >= places.len() {
+        if usize::from(len.load(Ordering::Relaxed)) >= places.len() {
             return;
         }
-        self.len.store(0, Ordering::Relaxed);
+        len.store(0, Ordering::Relaxed);
         // No store of the change before this one: who has seen any of it sees that.
         fence(Ordering::Release);
-        for (bytes, word) in places.chunks(8).zip(&self.places) {
+        for (bytes, word) in places.chunks(8).zip(self.words()) {
             let mut eight = [0; 8];
             eight[..bytes.len()].copy_from_slice(bytes);
             word.store(u64::from_le_bytes(eight), Ordering::Relaxed);
         }
-        self.len.store(places.len() as u64, Ordering::Release);
+        len.store(places.len() as u8, Ordering::Release);
     }
 }

@@ -11,15 +11,15 @@ proptest! {
         let leaf = Directory::new();
         let records = tags.iter().enumerate().map(|(at, tag)| (*tag, at as u32 * 8, 8));
         leaf.begin(Begun::default(), records);
-        prop_assert_eq!(leaf.live(), 8 * leaf.used().count_ones());
+        prop_assert_eq!(leaf.live() as usize, 8 * leaf.used().count());
         for tag in 0..5_u8 {
             let candidates = leaf.candidates(tag);
             for (place, is) in tags.iter().enumerate() {
-                let is_named = candidates >> place & 1 == 1;
+                let is_named = candidates.contains(place);
                 prop_assert!(*is != tag || is_named, "{place} of {tag}");
                 prop_assert_eq!(leaf.offset(place), 8 * place as u32);
             }
-            prop_assert_eq!(candidates >> tags.len().min(63) >> 1, 0);
+            prop_assert!(candidates.without(PlaceSet::first(tags.len())).is_empty());
         }
     }
 }
@@ -68,29 +68,30 @@ fn a_change_is_seen_and_a_lock_alone_is_not() {
     held.set(0, (2, 80, 24), 16);
     drop(held);
     assert!(!leaf.is_at(version) && leaf.try_lock(version).is_none());
-    assert_eq!((leaf.candidates(2), leaf.candidates(1), leaf.live()), (1, 0, 24));
-    leaf.lock().unwrap().bury();
+    assert!(leaf.candidates(2).eq([0]) && leaf.candidates(1).is_empty());
+    assert_eq!(leaf.live(), 24);
+    leaf.lock().unwrap().free();
     assert!(leaf.version().is_none() && leaf.lock().is_none());
     leaf.begin(Begun::default(), std::iter::empty());
-    assert!(leaf.version().is_some_and(|now| now != version) && leaf.used() == 0);
+    assert!(leaf.version().is_some_and(|now| now != version) && leaf.used().is_empty());
 }
 
 #[test]
 fn a_leaf_is_filled_once_and_shut_for_good() {
     let leaf = Directory::new();
     assert!(leaf.version().is_none());
-    drop(leaf.wake().unwrap());
+    drop(leaf.begin_load().unwrap());
     assert!(leaf.version().is_none(), "it was not filled");
     assert!(leaf.shut());
-    leaf.wake().unwrap().begin(Begun::default(), [(1, 64, 16)].into_iter());
-    assert!(leaf.version().is_some() && leaf.wake().is_none());
-    assert!(leaf.lock().unwrap().is_shut(), "shut while it was asleep");
+    leaf.begin_load().unwrap().begin(Begun::default(), [(1, 64, 16)].into_iter());
+    assert!(leaf.version().is_some() && leaf.begin_load().is_none());
+    assert!(leaf.lock().unwrap().is_shut(), "shut while it was not loaded");
     let leaf = Directory::new();
     leaf.begin(Begun::default(), std::iter::empty());
     let version = leaf.version().unwrap();
     assert!(!leaf.lock().unwrap().is_shut() && leaf.shut());
     assert!(leaf.try_lock(version).is_none(), "what was seen before it was shut is not now");
-    leaf.lock().unwrap().bury();
+    leaf.lock().unwrap().free();
     assert!(!leaf.shut(), "dead");
 }
 
@@ -99,14 +100,14 @@ fn a_leaf_is_filled_once_and_shut_for_good() {
 fn a_leaf_that_is_held_while_it_is_opened_again_is_not_shut_for_ever() {
     for round in 0..200 {
         let leaf = Directory::new();
-        let is_asleep = round % 2 == 0;
-        if !is_asleep {
+        let is_unloaded = round % 2 == 0;
+        if !is_unloaded {
             leaf.begin(Begun::default(), std::iter::empty());
         }
         assert!(leaf.shut());
-        let waking = leaf.wake();
-        let held = if is_asleep { None } else { leaf.lock() };
-        assert!(waking.is_some() != held.is_some());
+        let load = leaf.begin_load();
+        let held = if is_unloaded { None } else { leaf.lock() };
+        assert!(load.is_some() != held.is_some());
         let begun = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -116,7 +117,7 @@ fn a_leaf_that_is_held_while_it_is_opened_again_is_not_shut_for_ever() {
             begun.wait();
             (0..100).for_each(|_| std::thread::yield_now());
             drop(held);
-            waking.into_iter().for_each(|it| it.begin(Begun::default(), std::iter::empty()));
+            load.into_iter().for_each(|it| it.begin(Begun::default(), std::iter::empty()));
         });
         assert!(!leaf.lock().unwrap().is_shut(), "round {round}");
     }
@@ -127,11 +128,15 @@ fn places_are_filled_up_to_the_last() {
     let leaf = Directory::new();
     leaf.begin(Begun::default(), std::iter::empty());
     for at in 0..PLACES {
+        if at == FEW {
+            assert_eq!(leaf.vacancy(), None, "pages abound");
+            leaf.allow_full();
+        }
         let place = leaf.vacancy().unwrap();
         let mut held = leaf.lock().unwrap();
         held.begin();
         held.set(place, (at as u8, 8 * at as u32, 8), 0);
     }
-    assert_eq!((leaf.vacancy(), leaf.used()), (None, u64::MAX));
-    assert_eq!(leaf.offset(63), 8 * 63);
+    assert_eq!((leaf.vacancy(), leaf.used()), (None, PlaceSet::first(PLACES)));
+    assert_eq!(leaf.offset(PLACES - 1), 8 * (PLACES as u32 - 1));
 }

@@ -29,7 +29,7 @@ const LEN: u64 = (1 << LEN_BITS) - 1;
 const PUT: u64 = 1 << 48;
 const EXPIRES: u64 = 1 << 49;
 const DURABILITY_BITS: u32 = 50;
-const VITAL: u64 = 1 << 53;
+const USE_RESERVE: u64 = 1 << 53;
 const TOLD: u64 = 1 << 54;
 /// A place that was reserved for a write that was not made.
 const NOTHING: u64 = 1 << 55;
@@ -67,13 +67,8 @@ impl Taken {
 }
 
 /// The durabilities that go into a ring, by their numbers.
-const DURABILITIES: [Option<Durability>; 5] = [
-    None,
-    Some(Durability::Strict),
-    Some(Durability::GROUP),
-    Some(Durability::RELAXED),
-    Some(Durability::NoFlush),
-];
+const DURABILITIES: [Option<Durability>; 4] =
+    [None, Some(Durability::Strict), Some(Durability::GROUP), Some(Durability::RELAXED)];
 
 /// The ring.
 #[derive(Debug)]
@@ -169,11 +164,11 @@ impl Decisions {
         taken.is_told = kind & TOLD != 0;
         taken.is_nothing = kind & NOTHING != 0;
         taken.expires_at = (kind & EXPIRES != 0).then_some(UnixMillis(expires_at));
-        let durability = (kind & (VITAL - 1)) >> DURABILITY_BITS;
+        let durability = (kind & (USE_RESERVE - 1)) >> DURABILITY_BITS;
         let durability = DURABILITIES[durability as usize % DURABILITIES.len()];
-        let (completion, is_vital) = (Completion::Wait, kind & VITAL != 0);
+        let (completion, use_reserve) = (Completion::Wait, kind & USE_RESERVE != 0);
         taken.options =
-            WriteOptions { sequence, durability, completion, expires_at: None, is_vital };
+            WriteOptions { sequence, durability, completion, expires_at: None, use_reserve };
         read_bytes(&mut reader, (kind & LEN) as usize, &mut taken.key);
         read_bytes(&mut reader, (kind >> LEN_BITS & LEN) as usize, &mut taken.value);
         Some(reader.free())
@@ -204,7 +199,7 @@ fn form_of(decision: &Decision<'_>, is_told: bool) -> Option<(usize, u64)> {
     let words = HEADER + key.len().div_ceil(8) + value.len().div_ceil(8);
     let kind = if put.is_some() { PUT } else { 0 }
         | if expires_at.is_some() { EXPIRES } else { 0 }
-        | if options.is_vital { VITAL } else { 0 }
+        | if options.use_reserve { USE_RESERVE } else { 0 }
         | if is_told { TOLD } else { 0 }
         | (durability as u64) << DURABILITY_BITS
         | (value.len() as u64) << LEN_BITS
@@ -272,11 +267,11 @@ mod tests {
         for round in 0..400 {
             for (number, (key, put)) in writes.iter().enumerate() {
                 let durability = DURABILITIES[(round + number) % DURABILITIES.len()];
-                let is_vital = number % 2 == 0;
-                let options = WriteOptions { is_vital, ..options(round as u64, durability) };
+                let use_reserve = number % 2 == 0;
+                let options = WriteOptions { use_reserve, ..options(round as u64, durability) };
                 let decided = Decided { key, put: *put };
                 let decision = Decision { hash: number as u64, decided, options: &options };
-                assert!(matches!(ring.push(&decision, is_vital), Room::Enough(_)));
+                assert!(matches!(ring.push(&decision, use_reserve), Room::Enough(_)));
             }
             for (number, (key, put)) in writes.iter().enumerate() {
                 assert!(ring.pop(&mut taken).is_some());
@@ -284,9 +279,9 @@ mod tests {
                 let durability = DURABILITIES[(round + number) % DURABILITIES.len()];
                 assert_eq!((found.hash, found.decided.key), (number as u64, *key));
                 assert_eq!(found.decided.put, *put);
-                let is_vital = number % 2 == 0;
-                let expected = WriteOptions { is_vital, ..options(round as u64, durability) };
-                assert_eq!((*found.options, taken.is_told), (expected, is_vital));
+                let use_reserve = number % 2 == 0;
+                let expected = WriteOptions { use_reserve, ..options(round as u64, durability) };
+                assert_eq!((*found.options, taken.is_told), (expected, use_reserve));
             }
             assert!(ring.is_empty());
         }

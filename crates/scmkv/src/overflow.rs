@@ -1,26 +1,27 @@
-//! Large values: in pieces.
+//! Large values: in overflow records.
 //!
 //! ```text
-//!   … │ fragment 0 │ fragment 1 │ fragment 2 │ … │ owner: length, offsets of 0, 1, 2 │ …
+//!   … │ overflow 0 │ overflow 1 │ overflow 2 │ … │ owner: length, offsets of 0, 1, 2 │ …
 //! ```
 //!
-//! A value that is longer than an eighth of a page is written as *fragments*, and after them the
-//! record of its key, their *owner*, whose value names them. The fragments are durable before the
+//! A value that is longer than an eighth of a page is written as *overflow records*, and after them the
+//! record of its key, their *owner*, whose value names them. The overflow records are durable before the
 //! owner is; all that lie in one page share a fence.
 //!
-//! A fragment lives while the published record of its key names it. Between its append and that
+//! An overflow record lives while the published record of its key names it. Between its append and that
 //! moment nobody names it, and yet it must stay: its page is *pinned*, and the cleaner leaves
-//! pinned pages alone. [`Fragments`] is who holds the pins. If it is dropped without having been
-//! [owned](Fragments::own), because the write was refused or found no space, what it wrote is
+//! pinned pages alone. [`Overflow`] is who holds the pins. If it is dropped without having been
+//! [owned](Overflow::own), because the write was refused or found no space, what it wrote is
 //! dead and counted so.
 //!
-//! **Moving.** The cleaner copies the fragments of a page, makes the copies durable, and then
+//! **Moving.** The cleaner copies the overflow records of a page, makes the copies durable, and then
 //! writes each owner once more, with the new offsets, under the lock of its group. What these
 //! owners take is the *toll* of a page: cleaning it gains so much less ([`victim`](crate::victim)).
 
 use crate::clean::{Cleaner, Moving};
 use crate::index::{GroupLock, Probe, Slot};
 use crate::log::{Appended, Log, Order};
+use crate::reserve::Demand;
 use crate::store::Store;
 use coreplane_engine::Result;
 use coreplane_pmem::epoch::Guard;
@@ -28,33 +29,33 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use std::sync::atomic::Ordering;
 
-/// The offsets of the fragments of a large value, in order.
-pub(crate) fn fragment_offsets<'a>(view: &View<'a>) -> impl Iterator<Item = u64> + use<'a> {
+/// The offsets of the overflow records of a large value, in order.
+pub(crate) fn overflow_offsets<'a>(view: &View<'a>) -> impl Iterator<Item = u64> + use<'a> {
     let view = *view;
     (1..).map_while(move |n| view.value_word(n))
 }
 
-/// Fragments that were written and have no owner yet.
-pub(crate) struct Fragments<'s> {
+/// Overflow records that were written and have no owner yet.
+pub(crate) struct Overflow<'s> {
     store: &'s Store,
     /// The value of their owner.
     list: Vec<u8>,
-    pieces: Vec<Appended>,
+    records: Vec<Appended>,
 }
 
-impl<'s> Fragments<'s> {
+impl<'s> Overflow<'s> {
     fn of(store: &'s Store, value_len: usize) -> Self {
-        Self { store, list: (value_len as u64).to_le_bytes().to_vec(), pieces: Vec::new() }
+        Self { store, list: (value_len as u64).to_le_bytes().to_vec(), records: Vec::new() }
     }
 
-    fn add(&mut self, piece: Appended) {
-        self.cell(piece).pin();
-        self.list.extend_from_slice(&piece.offset.to_le_bytes());
-        self.pieces.push(piece);
+    fn add(&mut self, record: Appended) {
+        self.cell(record).pin();
+        self.list.extend_from_slice(&record.offset.to_le_bytes());
+        self.records.push(record);
     }
 
-    fn cell(&self, piece: Appended) -> &'s crate::page::Cell {
-        self.store.pages.cell(self.store.space.page_of(piece.offset))
+    fn cell(&self, record: Appended) -> &'s crate::page::Cell {
+        self.store.pages.cell(self.store.space.page_of(record.offset))
     }
 
     /// The value of their owner: it names them.
@@ -65,71 +66,71 @@ impl<'s> Fragments<'s> {
     /// Their owner, a record of `len` bytes, was published under the lock `held`.
     pub(crate) fn own(mut self, held: &GroupLock<'_>, len: u32) {
         if held.is_counted() {
-            let pieces = std::mem::take(&mut self.pieces);
-            self.store.charge(pieces.iter().map(|piece| piece.offset), i64::from(len));
-            for piece in pieces {
-                self.cell(piece).unpin();
+            let records = std::mem::take(&mut self.records);
+            self.store.charge(records.iter().map(|record| record.offset), i64::from(len));
+            for record in records {
+                self.cell(record).unpin();
             }
         }
         // In a group that is not counted yet the census will count them.
     }
 }
 
-impl Drop for Fragments<'_> {
+impl Drop for Overflow<'_> {
     fn drop(&mut self) {
-        for piece in std::mem::take(&mut self.pieces) {
-            self.store.add_live(piece.offset, -i64::from(piece.len));
-            self.cell(piece).unpin();
+        for record in std::mem::take(&mut self.records) {
+            self.store.add_live(record.offset, -i64::from(record.len));
+            self.cell(record).unpin();
         }
     }
 }
 
-/// A fragment and its copy.
-pub(crate) struct FragmentCopy<'g> {
+/// An overflow record and its copy.
+pub(crate) struct OverflowCopy<'g> {
     pub(crate) old: View<'g>,
     pub(crate) new: u64,
 }
 
 impl Store {
-    /// Writes a large value as fragments, made durable as `order` has it when it returns.
+    /// Writes a large value as overflow records, made durable as `order` has it when it returns.
     ///
     /// # Errors
     /// If there is no space for it; what was written is dead then.
-    pub(crate) fn write_fragments(
+    pub(crate) fn write_overflow(
         &self,
         log: &mut Log,
         key: &[u8],
-        value: &[u8],
+        (value, demand): (&[u8], Demand),
         order: Order,
-    ) -> Result<Fragments<'_>> {
+    ) -> Result<Overflow<'_>> {
         // A window of `relaxed` is for what is small.
         let order = if order == Order::Early { Order::Early } else { Order::Strict };
-        let mut fragments = Fragments::of(self, value.len());
+        let mut overflow = Overflow::of(self, value.len());
         let mut first = None;
-        let header = Header { kind: Kind::Fragment, ..Header::put(0) };
-        for (at, piece) in value.chunks(self.geometry.inline_max()).enumerate() {
-            let len = header.record_len(key, piece.len() + 8);
-            if log.room_for(Kind::Put) < len {
+        let header = Header { kind: Kind::Overflow, ..Header::put(0) };
+        for (at, record) in value.chunks(self.geometry.inline_max()).enumerate() {
+            let len = header.record_len(key, record.len() + 8);
+            if log.room_for(demand) < len {
                 // A page that is left can be read to its end.
                 if let Some(first) = first.take() {
                     log.commit(self, first, order)?;
                 }
-                self.make_room(log, len, Kind::Put)?;
+                self.make_room(log, len, demand)?;
             }
             let index = (at as u64).to_le_bytes();
-            let appended = log.append(self, &header, key, &[&index, piece], order)?;
-            fragments.add(appended);
+            let appended = log.append(self, &header, key, &[&index, record], order)?;
+            overflow.add(appended);
             first.get_or_insert(appended.offset);
         }
         if let Some(first) = first
-            && !mutant!("scmkv.fragments.fence")
+            && !mutant!("scmkv.overflow.fence")
         {
             log.commit(self, first, order)?;
         }
-        Ok(fragments)
+        Ok(overflow)
     }
 
-    /// Adds `len` to the toll of every page that holds one of these fragments of a value.
+    /// Adds `len` to the toll of every page that holds one of these overflow records of a value.
     pub(crate) fn charge(&self, offsets: impl Iterator<Item = u64>, len: i64) {
         let mut last = None;
         for page in offsets.map(|offset| self.space.page_of(offset)) {
@@ -139,29 +140,29 @@ impl Store {
         }
     }
 
-    /// Copies a fragment, if it lives. Its owner follows in [`Store::move_owner`].
-    pub(crate) fn clean_fragment<'g>(
+    /// Copies an overflow record, if it lives. Its owner follows in [`Store::move_owner`].
+    pub(crate) fn clean_overflow<'g>(
         &'g self,
         cleaner: &mut Cleaner,
         guard: &'g Guard,
-        fragment: &View<'g>,
+        overflow: &View<'g>,
         moving: &mut Moving<'g>,
     ) -> Result<()> {
         {
-            let held = self.index.lock(self.place(fragment.key()));
-            let Some((at, _, owner)) = self.owner(guard, &held, fragment.key())? else {
+            let held = self.index.lock(self.place(overflow.key()));
+            let Some((at, _, owner)) = self.owner(guard, &held, overflow.key())? else {
                 return Ok(());
             };
             held.flush(at);
-            let mut named = fragment_offsets(&owner);
-            if !owner.header.large || !named.any(|offset| offset == fragment.offset) {
+            let mut named = overflow_offsets(&owner);
+            if !owner.header.large || !named.any(|offset| offset == overflow.offset) {
                 return Ok(());
             }
         }
-        self.room_for_copy(cleaner, fragment.len() as usize, moving)?;
-        let (key, value) = (fragment.key(), fragment.value());
-        let copy = self.append_copy(cleaner, &fragment.header, key, value, moving)?;
-        moving.fragments.push(FragmentCopy { old: *fragment, new: copy.offset });
+        self.room_for_copy(cleaner, overflow.len() as usize, moving)?;
+        let (key, value) = (overflow.key(), overflow.value());
+        let copy = self.append_copy(cleaner, &overflow.header, key, value, moving)?;
+        moving.overflow.push(OverflowCopy { old: *overflow, new: copy.offset });
         Ok(())
     }
 
@@ -188,16 +189,16 @@ impl Store {
     }
 
     /// Lets the owner of `copies`, which are durable and of one key, name them in the place of
-    /// the fragments that they are copies of.
+    /// the overflow records that they are copies of.
     pub(crate) fn move_owner<'g>(
         &'g self,
         cleaner: &mut Cleaner,
         guard: &'g Guard,
-        copies: &[FragmentCopy<'g>],
+        copies: &[OverflowCopy<'g>],
         moving: &mut Moving<'g>,
     ) -> Result<()> {
         let mut is_moved = vec![false; copies.len()];
-        let moved = self.rename_fragments(cleaner, guard, copies, &mut is_moved, moving);
+        let moved = self.rename_overflow(cleaner, guard, copies, &mut is_moved, moving);
         let is_counted = matches!(moved, Ok(true));
         for (copy, is_moved) in copies.iter().zip(is_moved) {
             let len = i64::from(copy.old.len());
@@ -212,11 +213,11 @@ impl Store {
     }
 
     /// Writes the owner anew; true if its group is counted.
-    fn rename_fragments<'g>(
+    fn rename_overflow<'g>(
         &'g self,
         cleaner: &mut Cleaner,
         guard: &'g Guard,
-        copies: &[FragmentCopy<'g>],
+        copies: &[OverflowCopy<'g>],
         is_moved: &mut [bool],
         moving: &mut Moving<'g>,
     ) -> Result<bool> {
@@ -263,13 +264,13 @@ impl Store {
 
 /// The list of `owner` with the copies in the place of what they are copies of; tells which of
 /// them it names.
-fn renamed(owner: &View<'_>, copies: &[FragmentCopy<'_>], is_named: &mut [bool]) -> Vec<u8> {
+fn renamed(owner: &View<'_>, copies: &[OverflowCopy<'_>], is_named: &mut [bool]) -> Vec<u8> {
     is_named.fill(false);
     if !owner.header.large {
         return Vec::new();
     }
     let mut list = owner.value().get(..8).unwrap_or_default().to_vec();
-    for offset in fragment_offsets(owner) {
+    for offset in overflow_offsets(owner) {
         let copy = copies.iter().position(|copy| copy.old.offset == offset);
         let named = copy.map_or(offset, |at| {
             is_named[at] = true;

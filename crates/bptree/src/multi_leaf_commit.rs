@@ -1,31 +1,31 @@
-//! The ring: how changes in several leaves count all together or not at all, with one fence.
+//! The multi-leaf commit: how changes in several leaves count all together or not at all, with one fence.
 //!
 //! ```text
-//!     leaf A   … │ record │ record │ closing ─┐
-//!     leaf B   … │ record │ closing ─┐ ◀──────┘
-//!     leaf C   … │ closing: farewell ─┐ ◀─┘
-//!                              └──────────────▶ A's closing
+//!     leaf A   … │ record │ record │ link ─┐
+//!     leaf B   … │ record │ link ─┐ ◀──────┘
+//!     leaf C   … │ link: superseded ─┐ ◀─┘
+//!                                    └──────▶ A's link
 //! ```
 //!
 //! A batch appends its records to each leaf that it changes, marked as *batched*, and behind them a
-//! *closing*, which names the next leaf's closing; the last names the first. All of them are made
+//! *commit link*, which names the next leaf's link; the last names the first. All of them are made
 //! durable by one fence, while all the leaves are locked. A leaf that has too little room is
-//! written anew with the changes in it, before that fence, and its closing is a farewell.
+//! written anew with the changes in it, before that fence, and its commit link is a superseded mark.
 //!
-//! **In recovery** the batch counts if the whole ring is there. Who walks along it from any of its
-//! closings comes
+//! **In recovery** the batch counts if all of its links are there. Who follows them from any
+//! one comes
 //!
 //! - back to where it began: the batch is whole;
 //! - to a page that is no longer the leaf that was named: it was written anew since. That can only
 //!   have come after the fence, so that the batch is whole;
-//! - to a leaf that is the one named, and has no closing there, or does not count itself: the power
-//!   went before the fence, and nobody was told of the batch. What there is of it is struck out durably before anything
-//!   else is written, for the next walk would find the leaves that lack it written anew.
+//! - to a leaf that is the one named, and has no commit link there, or does not count itself: the power
+//!   went before the fence, and nobody was told of the batch. What there is of it is struck out durably
+//!   before anything else is written, for the next walk would find the leaves that lack it written anew.
 //!
 //! One that is known to have been durable ([`prove`](crate::prove)) is whole, whatever is left of it.
 //!
 //! Where a fence is an instruction the leaves stay locked until it is made, and only the last
-//! closing of a leaf can fail to count. Where it is a sync they do not, and what was written behind
+//! commit link of a leaf can fail to count. Where it is a sync they do not, and what was written behind
 //! a part that does not count is struck out with it: nobody was told of that either, since the
 //! sync that covers it covers the part too.
 
@@ -39,30 +39,31 @@ use coreplane_pmem::{Pen, WriteMode};
 use coreplane_record::{HEADER, Header, Kind, View};
 use std::collections::{HashMap, HashSet};
 
-/// Bytes of the record of a closing.
+/// Bytes of the record of a commit link.
 pub(crate) const LEN: usize = (HEADER + VALUE).next_multiple_of(8);
 const VALUE: usize = 20;
-const _: () = assert!(LEN <= crate::store::FAREWELL, "a leaf has room for its farewell");
+const _: () =
+    assert!(LEN <= crate::store::SUPERSEDED_MARK_LEN, "a leaf has room for its superseded mark");
 
 /// What stands behind the changes of a batch in one leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Closing {
-    /// The next leaf of the ring.
+pub(crate) struct CommitLink {
+    /// The next leaf of the commit.
     pub(crate) next: Life,
-    /// Where in its page its closing is.
+    /// Where in its page its commit link is.
     pub(crate) next_at: u32,
-    /// There is no record before it: the leaf is dead, and its heirs have what is in the batch.
-    pub(crate) is_farewell: bool,
+    /// There is no record before it: the leaf is dead, and its successors have what is in the batch.
+    pub(crate) is_superseded: bool,
 }
 
-impl Closing {
+impl CommitLink {
     // media-format: begin pool
     pub(crate) fn to_value(self) -> [u8; VALUE] {
         let mut value = [0; VALUE];
         value[..8].copy_from_slice(&self.next.birth.to_le_bytes());
         value[8..12].copy_from_slice(&self.next.page.to_le_bytes());
         value[12..16].copy_from_slice(&self.next_at.to_le_bytes());
-        value[16..].copy_from_slice(&u32::from(self.is_farewell).to_le_bytes());
+        value[16..].copy_from_slice(&u32::from(self.is_superseded).to_le_bytes());
         value
     }
     // media-format: end
@@ -79,7 +80,7 @@ impl Closing {
         Some(Self {
             next: Life { page: u32::from_le_bytes(*page), birth: u64::from_le_bytes(*birth) },
             next_at: u32::from_le_bytes(*next_at),
-            is_farewell: u32::from_le_bytes(last.try_into().ok()?) != 0,
+            is_superseded: u32::from_le_bytes(last.try_into().ok()?) != 0,
         })
     }
 }
@@ -89,18 +90,18 @@ impl Closing {
 pub(crate) struct Part {
     /// Where in the page its first record begins.
     pub(crate) start: u32,
-    /// Where in the page the closing is.
+    /// Where in the page the commit link is.
     pub(crate) at: u32,
-    pub(crate) closing: Closing,
+    pub(crate) link: CommitLink,
 }
 
 /// What was found of batches in all leaves.
 #[derive(Debug, Default)]
-pub(crate) struct Rings {
+pub(crate) struct Commits {
     /// By page: one more than the number of the leaf; 0: it holds none.
     places: Vec<u32>,
     leaves: Vec<Leaf>,
-    /// Page and place of closings whose rings are known to be whole.
+    /// Page and place of commit links whose commits are known to be whole.
     whole: HashSet<(u32, u32)>,
     /// And of those that are not: else each leaf of a large batch would walk along what is left of it.
     not_whole: HashSet<(u32, u32)>,
@@ -117,7 +118,7 @@ struct Leaf {
     proven: u32,
 }
 
-impl Rings {
+impl Commits {
     /// Adds a leaf, be there a part in it or not. Each page has one at most.
     pub(crate) fn add(
         &mut self,
@@ -163,12 +164,12 @@ impl Rings {
 
     fn first_broken(&mut self, number: usize) -> Option<(usize, Part)> {
         let leaf = &self.leaves[number];
-        // Mostly there is none. What is known to be dead is whole, and its farewell says that it is dead.
+        // Mostly there is none. What is known to be dead is whole, and its superseded mark says that it is dead.
         if leaf.parts.is_empty() || leaf.proven == DEAD {
             return None;
         }
         let (life, len) = (leaf.life, leaf.parts.len());
-        if !self.counts(leaf) && !mutant!("bptree.ring.void_leaf") {
+        if !self.counts(leaf) && !mutant!("bptree.commit.void_leaf") {
             return leaf.parts.first().map(|part| (0, *part));
         }
         (0..len).find_map(|at| {
@@ -177,11 +178,11 @@ impl Rings {
         })
     }
 
-    /// True if what the leaf was made of is there no more, or has said farewell.
+    /// True if what the leaf was made of is there no more, or is marked superseded.
     fn counts(&self, leaf: &Leaf) -> bool {
         let before = leaf.predecessor.and_then(|before| self.leaf(before));
         before.is_none_or(|it| {
-            it.proven == DEAD || it.parts.last().is_some_and(|part| part.closing.is_farewell)
+            it.proven == DEAD || it.parts.last().is_some_and(|part| part.link.is_superseded)
         })
     }
 
@@ -191,12 +192,12 @@ impl Rings {
         if self.leaf(life).is_some_and(|leaf| is_proven(leaf, part.at)) {
             return true;
         }
-        let mut closing = part.closing;
+        let mut link = part.link;
         let mut walked = Vec::new();
         let mut place = (life.page, part.at);
         let is_whole = loop {
-            let Closing { next, next_at, .. } = closing;
-            if mutant!("bptree.ring.any_part") {
+            let CommitLink { next, next_at, .. } = link;
+            if mutant!("bptree.commit.any_part") {
                 break true;
             }
             if (next, next_at) == (life, part.at) || self.whole.contains(&(next.page, next_at)) {
@@ -210,7 +211,7 @@ impl Rings {
             }
             let Leaf { parts, .. } = leaf;
             match parts.binary_search_by_key(&next_at, |part| part.at) {
-                Ok(at) => closing = parts[at].closing,
+                Ok(at) => link = parts[at].link,
                 Err(_) => break false,
             }
             walked.push(place);
@@ -231,20 +232,20 @@ pub(crate) struct NewPart<'a> {
     pub(crate) life: Life,
     pub(crate) items: Vec<Item<'a>>,
     /// The leaf ends with it.
-    pub(crate) is_farewell: bool,
+    pub(crate) is_superseded: bool,
 }
 
 /// Where in the page a record is, and its length.
 pub(crate) type Place = (u32, u32);
 
 impl Store {
-    /// Appends to each leaf its part, with a closing: all of them count, or none. Durable when it
+    /// Appends to each leaf its part, with a commit link: all of them count, or none. Durable when it
     /// returns if a fence is an instruction; else [`Store::cover`] says when. Where the records of
     /// each part are.
     ///
     /// # Errors
     /// If the medium fails: nothing counts then.
-    pub(crate) fn append_ring(
+    pub(crate) fn append_commit(
         &self,
         parts: &[NewPart<'_>],
         version: u64,
@@ -258,17 +259,17 @@ impl Store {
             names.push((part.life, published + len as u32));
         }
         let mut places = Vec::with_capacity(parts.len());
-        let mut desk = self.desk();
-        let mut pen = desk.pen.take().unwrap_or_else(|| Pen::new(&self.space));
+        let mut held = self.pen();
+        let mut pen = held.take().unwrap_or_else(|| Pen::new(&self.space));
         for (part, (next, next_at)) in parts.iter().zip(names.iter().cycle().skip(1)) {
-            let (next, next_at, is_farewell) = (*next, *next_at, part.is_farewell);
-            let closing = Closing { next, next_at, is_farewell };
-            let (after, written) = self.append_part(pen, part, closing, version)?;
+            let (next, next_at, is_superseded) = (*next, *next_at, part.is_superseded);
+            let link = CommitLink { next, next_at, is_superseded };
+            let (after, written) = self.append_part(pen, part, link, version)?;
             pen = after;
             places.push(written);
         }
-        desk.pen = Some(pen);
-        if self.early.is_none() && !mutant!("bptree.ring.fence") {
+        *held = Some(pen);
+        if self.early.is_none() && !mutant!("bptree.commit.fence") {
             self.fence()?;
         }
         Ok(places)
@@ -278,7 +279,7 @@ impl Store {
         &self,
         pen: Pen,
         part: &NewPart<'_>,
-        closing: Closing,
+        link: CommitLink,
         version: u64,
     ) -> Result<(Pen, Vec<Place>)> {
         let Life { page, birth } = part.life;
@@ -299,12 +300,9 @@ impl Store {
         };
         let places = part.items.iter().map(&mut append).collect::<Result<_>>()?;
         let header = Header { kind: Kind::Commit, ..Header::put(version) };
-        append(&Item { header, key: &[], value: &closing.to_value(), source: Source::Caller })?;
-        let unflushed = self.flush_from(page, from);
-        if past_caches {
-            self.space.flush(unflushed, from - unflushed);
-        } else if !mutant!("bptree.ring.flush") {
-            writer.flush_from(unflushed);
+        append(&Item { header, key: &[], value: &link.to_value(), source: Source::Caller })?;
+        if !past_caches && !mutant!("bptree.commit.flush") {
+            writer.flush_from(from);
         }
         Ok((writer.finish_early(), places))
     }
@@ -318,28 +316,28 @@ mod tests {
         Life { page, birth: 100 + u64::from(page) }
     }
 
-    /// A ring of these pages, each part at 1000 and the number of its page.
-    fn ring(pages: &[u32]) -> Vec<(Life, Part)> {
+    /// A commit in these pages, each part at 1000 and the number of its page.
+    fn commit(pages: &[u32]) -> Vec<(Life, Part)> {
         let at = |page: u32| 1000 + page;
         let next = pages.iter().cycle().skip(1);
         let part = |(page, next): (&u32, &u32)| {
-            let closing = Closing { next: life(*next), next_at: at(*next), is_farewell: false };
-            (life(*page), Part { start: 0, at: at(*page), closing })
+            let link = CommitLink { next: life(*next), next_at: at(*next), is_superseded: false };
+            (life(*page), Part { start: 0, at: at(*page), link })
         };
         pages.iter().zip(next).map(part).collect()
     }
 
     #[test]
-    fn a_ring_is_whole_if_nobody_in_it_lacks_a_part() {
-        let ring = ring(&[3, 1, 2]);
+    fn a_commit_is_whole_if_nobody_in_it_lacks_a_part() {
+        let commit = commit(&[3, 1, 2]);
         let count = |missing: Option<u32>, reborn: Option<u32>| {
-            let mut rings = Rings::default();
-            for (life, part) in &ring {
+            let mut commits = Commits::default();
+            for (life, part) in &commit {
                 let parts = if Some(life.page) == missing { vec![] } else { vec![*part] };
                 let birth = life.birth + u64::from(Some(life.page) == reborn);
-                rings.add(Life { birth, ..*life }, None, (&parts, 0));
+                commits.add(Life { birth, ..*life }, None, (&parts, 0));
             }
-            let broken = rings.broken().len();
+            let broken = commits.broken().len();
             3 - usize::from(missing.is_some()) - broken
         };
         assert_eq!(count(None, None), 3);
@@ -347,100 +345,100 @@ mod tests {
             assert_eq!(count(Some(page), None), 0, "{page} lacks its part");
         }
         assert_eq!(count(None, Some(2)), 3, "one was written anew since");
-        let mut only = Rings::default();
-        let (life, part) = self::ring(&[7])[0];
+        let mut only = Commits::default();
+        let (life, part) = self::commit(&[7])[0];
         only.add(life, None, (&[part], 0));
-        assert!(only.broken().is_empty(), "a ring of one names itself");
+        assert!(only.broken().is_empty(), "a commit in one leaf names itself");
     }
 
     /// What a power cut in the middle of a large batch leaves, which is to be found out in its length and not
     /// in its square.
     #[test]
-    fn a_long_ring_that_lacks_a_part_is_broken_everywhere() {
+    fn a_long_commit_that_lacks_a_part_is_broken_everywhere() {
         let pages: Vec<u32> = (1..=100_000).collect();
         for missing in [1, 40_000, 100_000] {
-            let mut rings = Rings::default();
-            for (life, part) in ring(&pages) {
+            let mut commits = Commits::default();
+            for (life, part) in commit(&pages) {
                 let parts = if life.page == missing { vec![] } else { vec![part] };
-                rings.add(life, None, (&parts, 0));
+                commits.add(life, None, (&parts, 0));
             }
-            assert_eq!(rings.broken().len(), pages.len() - 1);
+            assert_eq!(commits.broken().len(), pages.len() - 1);
         }
     }
 
     #[test]
-    fn a_ring_of_which_one_part_was_durable_is_whole() {
+    fn a_commit_of_which_one_part_was_durable_is_whole() {
         for proven in 1..=3 {
-            let mut rings = Rings::default();
-            for (life, part) in ring(&[1, 2, 3]) {
-                // The closing of the second is damaged.
+            let mut commits = Commits::default();
+            for (life, part) in commit(&[1, 2, 3]) {
+                // The commit link of the second is damaged.
                 let parts = if life.page == 2 { vec![] } else { vec![part] };
                 let proven = if life.page == proven { part.at + 8 } else { 0 };
-                rings.add(life, None, (&parts, proven));
+                commits.add(life, None, (&parts, proven));
             }
             // From the first nobody comes to the third: for that `prove` is there.
-            assert_eq!(rings.broken().contains_key(&1), proven == 3, "{proven} is proven");
+            assert_eq!(commits.broken().contains_key(&1), proven == 3, "{proven} is proven");
         }
     }
 
     #[test]
     fn what_is_behind_a_broken_part_is_broken_too() {
-        let mut rings = Rings::default();
+        let mut commits = Commits::default();
         // A batch in 1 and 2, of which 2 has nothing; behind it in 1 one in 1 and 3.
-        let (first, _) = (self::ring(&[1, 2])[0], ());
-        let behind: Vec<_> = self::ring(&[1, 3])
+        let (first, _) = (self::commit(&[1, 2])[0], ());
+        let behind: Vec<_> = self::commit(&[1, 3])
             .into_iter()
             .map(|(life, part)| {
                 let shift = |at: u32| at + 1000;
-                let closing = Closing { next_at: shift(part.closing.next_at), ..part.closing };
-                (life, Part { at: shift(part.at), start: 1500, closing })
+                let link = CommitLink { next_at: shift(part.link.next_at), ..part.link };
+                (life, Part { at: shift(part.at), start: 1500, link })
             })
             .collect();
-        rings.add(life(1), None, (&[first.1, behind[0].1], 0));
-        rings.add(life(2), None, (&[], 0));
-        rings.add(life(3), None, (&[behind[1].1], 0));
-        let broken = rings.broken();
+        commits.add(life(1), None, (&[first.1, behind[0].1], 0));
+        commits.add(life(2), None, (&[], 0));
+        commits.add(life(3), None, (&[behind[1].1], 0));
+        let broken = commits.broken();
         assert_eq!(broken.get(&1), Some(&first.1));
         assert_eq!(broken.get(&3), Some(&behind[1].1));
     }
 
     #[test]
     fn a_part_in_a_leaf_that_does_not_count_is_broken() {
-        let parts = ring(&[1, 2]);
-        let add_all = |predecessor_says_farewell: bool| {
-            let mut rings = Rings::default();
-            let (_, mut farewell) = ring(&[9])[0];
-            farewell.closing.is_farewell = true;
-            let of_nine: &[Part] = if predecessor_says_farewell { &[farewell] } else { &[] };
-            rings.add(life(9), None, (of_nine, 0));
-            rings.add(life(1), Some(life(9)), (&[parts[0].1], 0));
-            rings.add(life(2), None, (&[parts[1].1], 0));
-            rings.broken().len()
+        let parts = commit(&[1, 2]);
+        let add_all = |predecessor_is_superseded: bool| {
+            let mut commits = Commits::default();
+            let (_, mut mark) = commit(&[9])[0];
+            mark.link.is_superseded = true;
+            let of_nine: &[Part] = if predecessor_is_superseded { &[mark] } else { &[] };
+            commits.add(life(9), None, (of_nine, 0));
+            commits.add(life(1), Some(life(9)), (&[parts[0].1], 0));
+            commits.add(life(2), None, (&[parts[1].1], 0));
+            commits.broken().len()
         };
         assert_eq!(add_all(true), 0);
         assert_eq!(add_all(false), 2, "neither it nor the others");
     }
 
     #[test]
-    fn what_is_known_to_be_dead_keeps_its_farewell() {
+    fn what_is_known_to_be_dead_keeps_its_superseded_mark() {
         let broken = |proven: u32| {
-            let mut rings = Rings::default();
-            let (_, mut farewell) = ring(&[2])[0];
-            farewell.closing.is_farewell = true;
-            // The farewell of the first is lost.
-            rings.add(life(1), None, (&[], 0));
-            rings.add(life(2), Some(life(1)), (&[farewell], proven));
-            rings.add(life(3), Some(life(2)), (&[ring(&[3])[0].1], 0));
-            rings.broken().len()
+            let mut commits = Commits::default();
+            let (_, mut mark) = commit(&[2])[0];
+            mark.link.is_superseded = true;
+            // The superseded mark of the first is lost.
+            commits.add(life(1), None, (&[], 0));
+            commits.add(life(2), Some(life(1)), (&[mark], proven));
+            commits.add(life(3), Some(life(2)), (&[commit(&[3])[0].1], 0));
+            commits.broken().len()
         };
         assert_eq!(broken(DEAD), 0);
         assert_eq!(broken(0), 2, "nobody knows");
     }
 
     #[test]
-    fn a_closing_reads_as_it_was_written() {
-        let closing = Closing { next: life(77), next_at: 4088, is_farewell: true };
-        let value = closing.to_value();
+    fn a_commit_link_reads_as_it_was_written() {
+        let link = CommitLink { next: life(77), next_at: 4088, is_superseded: true };
+        let value = link.to_value();
         assert_eq!(value.len(), VALUE);
         assert_eq!(u64::from_le_bytes(value[..8].try_into().unwrap()), 177);
         assert_eq!((value[8], value[16]), (77, 1));

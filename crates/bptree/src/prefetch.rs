@@ -102,12 +102,10 @@ impl Store {
     /// Asks for the records of a leaf that have this tag.
     fn ask_for_old(&self, page: u32, tag: u8, lines: u64) {
         let leaf = self.leaves.get(page as usize);
-        let mut candidates = leaf.candidates(tag);
-        while candidates != 0 {
-            let offset = leaf.offset(candidates.trailing_zeros() as usize);
+        for place in leaf.candidates(tag) {
+            let offset = leaf.offset(place);
             let old = self.space.start_of(page) + u64::from(offset);
             (0..lines).for_each(|line| self.space.prefetch(old + line * LINE as u64));
-            candidates &= candidates - 1;
         }
     }
 
@@ -116,7 +114,7 @@ impl Store {
     pub(crate) fn prefetch_to_write(&self, key: &[u8], len: usize) {
         if let Some(descent) = recall(self.inner.id(), key, false) {
             let leaf = self.leaves.get(descent.leaf as usize);
-            self.ask_ahead((descent.leaf, leaf), (key, tag_of(key)), HEADER + key.len() + len);
+            self.prefetch_leaf((descent.leaf, leaf), (key, tag_of(key)), HEADER + key.len() + len);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Large values are read while the cleaner moves their fragments.
+//! Large values are read while the cleaner moves their overflow records.
 
 mod home;
 

@@ -1,16 +1,16 @@
-//! Leaves that are being woken.
+//! Leaves that are being loaded.
 
-use super::{ASLEEP, Begun, DEAD, Directory, LOCKED, SHUT, VERSION};
+use super::{Begun, DEAD, Directory, LOCKED, SHUT, UNLOADED, VERSION};
 use std::sync::atomic::Ordering;
 
-/// A leaf that was asleep and is being filled by whoever has this; asleep again if it is dropped.
+/// A leaf that was not loaded and is being filled by whoever has this; not loaded again if it is dropped.
 #[derive(Debug)]
-pub(crate) struct Waking<'a> {
+pub(crate) struct LeafLoad<'a> {
     pub(super) leaf: Option<&'a Directory>,
 }
 
-impl Waking<'_> {
-    /// The leaf is awake, of these records.
+impl LeafLoad<'_> {
+    /// The leaf is loaded, of these records.
     pub(crate) fn begin(mut self, begun: Begun, records: impl Iterator<Item = (u8, u32, u32)>) {
         if let Some(leaf) = self.leaf.take() {
             leaf.begin(begun, records);
@@ -25,13 +25,13 @@ impl Waking<'_> {
     /// The leaf is dead, and nobody has read it.
     pub(crate) fn kill(mut self) {
         if let Some(leaf) = self.leaf.take() {
-            let word = leaf.word.load(Ordering::Relaxed) & !(ASLEEP | LOCKED | SHUT);
+            let word = leaf.word.load(Ordering::Relaxed) & !(UNLOADED | LOCKED | SHUT);
             leaf.word.store((word + VERSION) | DEAD, Ordering::Release);
         }
     }
 }
 
-impl Drop for Waking<'_> {
+impl Drop for LeafLoad<'_> {
     fn drop(&mut self) {
         if let Some(leaf) = self.leaf {
             leaf.word.fetch_and(!LOCKED, Ordering::Release);

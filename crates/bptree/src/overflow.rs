@@ -1,4 +1,4 @@
-//! Large values: in pages of their own, which the record names. So are the rests of long
+//! Overflow pages: a large value is in pages of its own, which the record names. So are the rests of long
 //! [keys](crate::keys).
 //!
 //! ```text
@@ -27,7 +27,7 @@ use coreplane_record::View;
 const HEAD: usize = 32;
 /// Bytes of what names a row of pages.
 pub(crate) const NAME: usize = 24;
-const PIECE: u32 = 0x50;
+const VALUE: u32 = 0x50;
 const KEY: u32 = 0x4b;
 const CHECKPOINT: u32 = 0x43;
 const LAST: u32 = u32::MAX;
@@ -37,14 +37,14 @@ const LAST: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Row {
-    Value = PIECE,
+    Value = VALUE,
     /// The rest of a long key.
     Key = KEY,
     Checkpoint = CHECKPOINT,
 }
 
 /// The pages of a value that no record names yet. They are given back unless one does.
-pub(crate) struct Pieces<'s> {
+pub(crate) struct Overflow<'s> {
     store: &'s Store,
     pages: Vec<u32>,
     /// Of the first page; the others have the same birth.
@@ -53,7 +53,7 @@ pub(crate) struct Pieces<'s> {
     name: [u8; NAME],
 }
 
-impl Pieces<'_> {
+impl Overflow<'_> {
     /// What the record says instead of the value.
     pub(crate) fn name(&self) -> &[u8] {
         &self.name
@@ -70,7 +70,7 @@ impl Pieces<'_> {
     }
 }
 
-impl Drop for Pieces<'_> {
+impl Drop for Overflow<'_> {
     fn drop(&mut self) {
         for page in self.pages.drain(..) {
             // If it is not given back now, the next open does it.
@@ -81,7 +81,7 @@ impl Drop for Pieces<'_> {
 
 impl Store {
     /// Bytes of a value in one page.
-    pub(crate) fn piece_max(&self) -> usize {
+    pub(crate) fn overflow_page_max(&self) -> usize {
         self.space.page_size() as usize - HEAD
     }
 
@@ -89,9 +89,9 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
-    pub(crate) fn write_pieces(&self, value: &[u8], reserve: u32) -> Result<Pieces<'_>> {
+    pub(crate) fn write_overflow(&self, value: &[u8], reserve: u32) -> Result<Overflow<'_>> {
         let written = self.write_row(Row::Value, value, reserve)?;
-        if !mutant!("bptree.pieces.fence") {
+        if !mutant!("bptree.overflow.fence") {
             self.fence()?;
         }
         Ok(written)
@@ -100,14 +100,14 @@ impl Store {
     /// Writes bytes, of which there are some, to a row of pages; durable after a fence.
     ///
     /// # Errors
-    /// As [`Store::write_pieces`].
-    pub(crate) fn write_row(&self, row: Row, bytes: &[u8], reserve: u32) -> Result<Pieces<'_>> {
-        let pieces: Vec<&[u8]> = bytes.chunks(self.piece_max()).collect();
+    /// As [`Store::write_overflow`].
+    pub(crate) fn write_row(&self, row: Row, bytes: &[u8], reserve: u32) -> Result<Overflow<'_>> {
+        let overflow: Vec<&[u8]> = bytes.chunks(self.overflow_page_max()).collect();
         let mut first = Life { page: LAST, birth: self.birth()? };
-        let pages = self.pages.take(pieces.len(), reserve)?;
-        let mut written = Pieces { store: self, pages: Vec::new(), first, name: [0; NAME] };
-        for (page, piece) in pages.iter().zip(pieces).rev() {
-            self.write_piece(row, (*page, first), piece)?;
+        let pages = self.pages.take(overflow.len(), reserve)?;
+        let mut written = Overflow { store: self, pages: Vec::new(), first, name: [0; NAME] };
+        for (page, overflow_page) in pages.iter().zip(overflow).rev() {
+            self.write_overflow_page(row, (*page, first), overflow_page)?;
             written.pages.push(*page);
             first.page = *page;
         }
@@ -119,13 +119,13 @@ impl Store {
     }
 
     // media-format: begin pool
-    fn write_piece(&self, row: Row, (page, next): (u32, Life), bytes: &[u8]) -> Result<()> {
+    fn write_overflow_page(&self, row: Row, (page, next): (u32, Life), bytes: &[u8]) -> Result<()> {
         let mut head = [0; HEAD];
         head[4..8].copy_from_slice(&(row as u32).to_le_bytes());
         head[8..16].copy_from_slice(&next.birth.to_le_bytes());
         head[16..20].copy_from_slice(&next.page.to_le_bytes());
         head[20..24].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
-        let crc = crc32c_append(self.piece_seed(row, page), &head[4..]);
+        let crc = crc32c_append(self.overflow_seed(row, page), &head[4..]);
         let crc = crc32c_append(crc, bytes);
         head[..4].copy_from_slice(&crc.to_le_bytes());
         let mut writer = self.space.claim_log(page).ok_or_else(|| self.not_a_leaf(page))?;
@@ -142,7 +142,7 @@ impl Store {
     }
     // media-format: end
 
-    fn piece_seed(&self, row: Row, page: u32) -> u32 {
+    fn overflow_seed(&self, row: Row, page: u32) -> u32 {
         self.seed.rotate_left(5) ^ page.wrapping_mul(0x85eb_ca6b) ^ row as u32
     }
 
@@ -151,7 +151,7 @@ impl Store {
     ///
     /// # Errors
     /// If a page is not the one that was written.
-    pub(crate) fn pieces_of<'g>(
+    pub(crate) fn overflow_of<'g>(
         &'g self,
         guard: &'g Guard,
         view: &View<'_>,
@@ -181,34 +181,35 @@ impl Store {
         };
         let (len, first) = (word(0), word(8));
         let (mut page, mut left) = (word(16) as u32, len);
-        let count = len.div_ceil(self.piece_max() as u64);
+        let count = len.div_ceil(self.overflow_page_max() as u64);
         if count >= u64::from(self.space.pages()) {
             let offset = self.space.start_of(page);
             let what = format!("{len} bytes, which begin in page {page}, are more than there are");
             return Err(Error::Corrupt { offset, what });
         }
-        let mut pieces = Vec::with_capacity(count as usize);
+        let mut overflow = Vec::with_capacity(count as usize);
         while left > 0 {
-            let piece = self.piece(guard, row, page, checked)?;
+            let overflow_page = self.overflow_page(guard, row, page, checked)?;
             // All but the last are full: so what leads back to where it has been comes to an end.
-            if piece.birth != first || piece.bytes.len() as u64 != left.min(self.piece_max() as u64)
+            if overflow_page.birth != first
+                || overflow_page.bytes.len() as u64 != left.min(self.overflow_page_max() as u64)
             {
                 let offset = self.space.start_of(page);
                 let what = format!("page {page} is a part of something else");
                 return Err(Error::Corrupt { offset, what });
             }
-            left -= piece.bytes.len() as u64;
-            pieces.push((page, piece.bytes));
-            page = piece.next;
+            left -= overflow_page.bytes.len() as u64;
+            overflow.push((page, overflow_page.bytes));
+            page = overflow_page.next;
         }
-        Ok(pieces)
+        Ok(overflow)
     }
 
     /// True if the page, which is in use, holds a part of a large value, or of a long key.
-    pub(crate) fn is_piece(&self, guard: &Guard, page: u32) -> bool {
+    pub(crate) fn is_overflow(&self, guard: &Guard, page: u32) -> bool {
         let head = self.space.bytes(guard, self.space.start_of(page), 8);
         let is_kind = |kind: u32| head.is_some_and(|head| head[4..8] == kind.to_le_bytes());
-        is_kind(PIECE) || is_kind(KEY)
+        is_kind(VALUE) || is_kind(KEY)
     }
 
     /// The checkpoint that begins in a page, and its pages, which are adopted; what is there is
@@ -226,23 +227,25 @@ impl Store {
                 return (pages, None);
             }
             pages.push(next);
-            let piece = self.piece(&guard, Row::Checkpoint, next, true);
-            let Some(piece) = piece.ok().filter(|piece| piece.birth == first.birth) else {
+            let overflow_page = self.overflow_page(&guard, Row::Checkpoint, next, true);
+            let Some(overflow_page) =
+                overflow_page.ok().filter(|overflow_page| overflow_page.birth == first.birth)
+            else {
                 return (pages, None);
             };
-            bytes.extend_from_slice(piece.bytes);
-            next = piece.next;
+            bytes.extend_from_slice(overflow_page.bytes);
+            next = overflow_page.next;
         }
         (pages, Some(bytes))
     }
 
-    fn piece<'g>(
+    fn overflow_page<'g>(
         &'g self,
         guard: &'g Guard,
         row: Row,
         page: u32,
         checked: bool,
-    ) -> Result<Piece<'g>> {
+    ) -> Result<OverflowPage<'g>> {
         let offset = self.space.start_of(page);
         let corrupt =
             || Error::Corrupt { offset, what: format!("page {page} is no part of what names it") };
@@ -250,44 +253,44 @@ impl Store {
         let word =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let len = word(20) as usize;
-        if word(4) != row as u32 || len == 0 || len > self.piece_max() {
+        if word(4) != row as u32 || len == 0 || len > self.overflow_page_max() {
             return Err(corrupt());
         }
         let bytes =
             self.space.bytes(guard, offset + HEAD as u64, len as u64).ok_or_else(corrupt)?;
         if checked {
-            let computed = crc32c_append(self.piece_seed(row, page), &head[4..]);
+            let computed = crc32c_append(self.overflow_seed(row, page), &head[4..]);
             let computed = crc32c_append(computed, bytes);
             if computed != word(0) {
                 return Err(Error::ChecksumMismatch { offset, stored: word(0), computed });
             }
         }
         let birth = u64::from(word(8)) | u64::from(word(12)) << 32;
-        Ok(Piece { birth, next: word(16), bytes })
+        Ok(OverflowPage { birth, next: word(16), bytes })
     }
 
     /// Gives back the pages of a large value whose record is gone. Of one that is damaged nobody knows
     /// which they are: they are found by the next recovery.
-    pub(crate) fn retire_pieces(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
+    pub(crate) fn retire_overflow(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
         self.retire_all(self.pages_of(guard, view)?)
     }
 
-    /// As [`Store::retire_pieces`], behind the write that has taken the record's place: that counts, whatever
+    /// As [`Store::retire_overflow`], behind the write that has taken the record's place: that counts, whatever
     /// comes of this. A page that is not given back is found by the next recovery.
-    pub(crate) fn retire_pieces_after(&self, guard: &Guard, view: &View<'_>) {
-        let _retired = self.retire_pieces(guard, view).is_ok();
+    pub(crate) fn retire_overflow_after(&self, guard: &Guard, view: &View<'_>) {
+        let _retired = self.retire_overflow(guard, view).is_ok();
     }
 
     /// The pages of a large value; none if it is damaged, and whoever reads it is told.
     pub(crate) fn pages_of(&self, guard: &Guard, view: &View<'_>) -> Result<Vec<u32>> {
-        match self.pieces_of(guard, view, false) {
+        match self.overflow_of(guard, view, false) {
             Err(Error::Corrupt { .. }) => Ok(Vec::new()),
-            pieces => Ok(pieces?.into_iter().map(|(page, _)| page).collect()),
+            overflow => Ok(overflow?.into_iter().map(|(page, _)| page).collect()),
         }
     }
 }
 
-struct Piece<'g> {
+struct OverflowPage<'g> {
     birth: u64,
     next: u32,
     bytes: &'g [u8],
@@ -319,7 +322,7 @@ mod tests {
             let page = store.inner.descend(KEY).leaf;
             let leaf = store.leaves.get(page as usize);
             let view = store.record_at(&guard, page, leaf, 0).expect("a record");
-            let row = store.pieces_of(&guard, &view, true).expect("the value");
+            let row = store.overflow_of(&guard, &view, true).expect("the value");
             (row.into_iter().map(|it| it.0).collect::<Vec<_>>(), view.value().to_vec())
         };
         assert_eq!(row.len(), 3);

@@ -1,4 +1,4 @@
-//! What the heirs of a leaf have that has no room for its share of a batch.
+//! What the successors of a leaf have that has no room for its share of a batch.
 
 use super::{Gone, Share, Step};
 use crate::image::Item;
@@ -11,12 +11,12 @@ use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 
 impl Store {
-    /// What the heirs of a leaf have, in no order, and whether records of it are lost. What is not in them is
+    /// What the successors of a leaf have, in no order, and whether records of it are lost. What is not in them is
     /// noted.
     ///
     /// # Errors
     /// As [`Store::records_of`].
-    pub(super) fn items_of_heirs<'g, 'b>(
+    pub(super) fn items_of_successors<'g, 'b>(
         &'g self,
         guard: &'g Guard,
         share: &Share<'g>,

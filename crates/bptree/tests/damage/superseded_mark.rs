@@ -1,4 +1,4 @@
-//! A farewell with a wrong bit: what the leaf had is in its heirs.
+//! A superseded mark with a wrong bit: what the leaf had is in its successors.
 
 use super::{KEYS, Map, PAGE, Shelf, answers, differing, is_full, key, options, tail, word};
 use coreplane_bptree::{Bptree, Options};
@@ -28,19 +28,19 @@ fn shelf_after(last: impl FnOnce(&Bptree, &ManualClock, &mut Map)) -> Shelf {
     Shelf { directory, pool, map }
 }
 
-/// The farewells that were said last.
-fn last_farewells(pool: &[u8]) -> Vec<Range<usize>> {
+/// The superseded marks that were written last.
+fn last_marks(pool: &[u8]) -> Vec<Range<usize>> {
     let records = (1..pool.len() / PAGE).filter_map(|page| tail(pool, page)?.pop());
-    let is_farewell =
+    let is_superseded =
         |it: &Range<usize>| word(pool, it.start + 4) >> 17 & 7 == 4 && word(pool, it.end - 4) == 1;
-    let farewells: Vec<_> = records.filter(is_farewell).collect();
+    let marks: Vec<_> = records.filter(is_superseded).collect();
     let version = |it: &Range<usize>| word(pool, it.start + 12);
-    let last = farewells.iter().map(version).max();
-    farewells.into_iter().filter(|it| Some(version(it)) == last).collect()
+    let last = marks.iter().map(version).max();
+    marks.into_iter().filter(|it| Some(version(it)) == last).collect()
 }
 
 #[test]
-fn a_bit_that_flips_in_a_farewell_costs_nothing() {
+fn a_bit_that_flips_in_a_superseded_mark_costs_nothing() {
     let merges = |store: &Bptree| {
         let more = store.stats().more;
         more.iter().find(|(name, _)| *name == "leaves_merged").map_or(0, |(_, count)| *count)
@@ -66,10 +66,10 @@ fn a_bit_that_flips_in_a_farewell_costs_nothing() {
     };
     let shelves = [shelf_after(merge), shelf_after(batch), shelf_after(sweep)];
     for (shelf, least) in shelves.into_iter().zip([2, 2, 1]) {
-        let farewells = last_farewells(&shelf.pool);
-        assert!(farewells.len() >= least, "{farewells:?}");
+        let marks = last_marks(&shelf.pool);
+        assert!(marks.len() >= least, "{marks:?}");
         let step = if is_full() { 1 } else { 3 };
-        for bit in farewells.into_iter().flat_map(|it| 8 * it.start..8 * it.end).step_by(step) {
+        for bit in marks.into_iter().flat_map(|it| 8 * it.start..8 * it.end).step_by(step) {
             let store = shelf.open(&[(bit / 8, 1 << (bit % 8))]).expect("open");
             let answers = answers(&store, &shelf.map);
             let lost = answers.values().filter(|it| it.is_none()).count();

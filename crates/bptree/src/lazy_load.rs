@@ -1,8 +1,8 @@
-//! Leaves that are asleep: after an open with a checkpoint nothing is known of a leaf but where it
+//! Leaves that are not loaded: after an open with a checkpoint nothing is known of a leaf but where it
 //! is and where its records end. Whoever is led to one reads it first.
 
 use crate::hurt::is_damage;
-use crate::leaf::Waking;
+use crate::leaf::LeafLoad;
 use crate::store::Store;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch;
@@ -15,16 +15,16 @@ impl Store {
     /// If it is damaged; [`Error::NoSpace`] if there is no page for what is to be said of that. Whoever
     /// calls has a guard, or a lock, so that it waits for none.
     #[cold]
-    pub(crate) fn wake(&self, page: u32) -> Result<()> {
-        let Some(waking) = self.leaves.get(page as usize).wake() else { return Ok(()) };
+    pub(crate) fn load_leaf(&self, page: u32) -> Result<()> {
+        let Some(load) = self.leaves.get(page as usize).begin_load() else { return Ok(()) };
         let guard = epoch::pin();
         self.check_readable(page)?;
         // The checkpoint has said where its records end.
         let (end, _) = self.space.watermarks(page).ok_or_else(|| self.not_a_leaf(page))?;
         let head = match self.head_of(&guard, page) {
             // The close, or the clear, has to know all leaves.
-            Err(error) if !is_damage(&error) || waking.is_shut() => return Err(error),
-            Err(_) => return self.replace_lost(page, waking),
+            Err(error) if !is_damage(&error) || load.is_shut() => return Err(error),
+            Err(_) => return self.replace_lost(page, load),
             Ok(head) => head,
         };
         let (found, latest) = self.read_leaf_page(&guard, page, head, (end, end))?;
@@ -34,8 +34,8 @@ impl Store {
             return Err(Error::Corrupt { offset, what });
         }
         let begun = latest.begun(&found, self.opened.sealed_births);
-        self.note_woken(&waking);
-        waking.begin(begun, latest.records(self.space.start_of(page)));
+        self.note_loaded(&load);
+        load.begin(begun, latest.records(self.space.start_of(page)));
         if !found.is_to_be_told() {
             return Ok(());
         }
@@ -49,22 +49,22 @@ impl Store {
         }
     }
 
-    /// As [`Store::wake`], for a read: it needs no page, and is told of the damage that one is lacking for.
+    /// As [`Store::load_leaf`], for a read: it needs no page, and is told of the damage that one is lacking for.
     ///
     /// # Errors
     /// If it is damaged.
     #[cold]
-    pub(crate) fn wake_to_read(&self, page: u32) -> Result<()> {
-        match self.wake(page) {
+    pub(crate) fn load_leaf_to_read(&self, page: u32) -> Result<()> {
+        match self.load_leaf(page) {
             Err(Error::NoSpace { .. }) => Err(self.not_a_leaf(page)),
-            woken => woken,
+            loaded => loaded,
         }
     }
 
-    /// Of the leaves that nobody has come to there is one fewer. Before it is seen to be awake, or dead: who
+    /// Of the leaves that nobody has come to there is one fewer. Before it is seen to be loaded, or dead: who
     /// empties the store waits for that, and then there are none.
-    pub(crate) fn note_woken(&self, _waking: &Waking<'_>) {
-        self.opened.asleep.fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn note_loaded(&self, _load: &LeafLoad<'_>) {
+        self.opened.unloaded.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -77,9 +77,9 @@ mod tests {
     use std::os::unix::fs::FileExt as _;
 
     /// It is damaged, and there is no page for another in its place: whoever reads it is told of the damage,
-    /// and it is asleep all the while; whoever writes to it is told what is lacking.
+    /// and it is not loaded all the while; whoever writes to it is told what is lacking.
     #[test]
-    fn a_lost_leaf_for_which_there_is_no_page_stays_asleep() {
+    fn a_lost_leaf_for_which_there_is_no_page_stays_unloaded() {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
         let path = directory.path().join("pool");
         let create = create_options(1 << 20, 4096, MediaChoice::Auto);
@@ -99,18 +99,18 @@ mod tests {
         while let Ok(pages) = store.pages.take(1, 0) {
             taken.extend(pages);
         }
-        let asleep = || store.opened.asleep.load(Ordering::Relaxed);
+        let unloaded = || store.opened.unloaded.load(Ordering::Relaxed);
         for _ in 0..3 {
             let read = store.get_with(b"key", Visibility::Durable, &mut |_| {});
             assert!(read.as_ref().is_err_and(is_damage), "{read:?}");
             let put = store.put(b"key", b"new", &WriteOptions::default());
             assert!(matches!(put, Err(Error::NoSpace { .. })), "{put:?}");
-            assert_eq!(asleep(), 1);
+            assert_eq!(unloaded(), 1);
         }
         taken.into_iter().for_each(|page| store.pages.leave(page));
         let _outcome = store.put(b"key", b"new", &WriteOptions::default()).expect("put");
-        assert_eq!(asleep(), 0);
+        assert_eq!(unloaded(), 0);
         store.clear().expect("clear");
-        assert_eq!(asleep(), 0);
+        assert_eq!(unloaded(), 0);
     }
 }

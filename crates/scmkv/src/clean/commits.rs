@@ -1,0 +1,62 @@
+//! Commit records of batches: they live while a page that they name does. When one is copied the
+//! cleaner remembers it, and counts it dead when the last of those pages is freed; the copies of
+//! an earlier run of the store count as dead, and are copied and remembered once more.
+
+use super::{Cleaner, Moving};
+use crate::batch::Run;
+use crate::log::Appended;
+use crate::page;
+use crate::store::Store;
+use coreplane_engine::Result;
+use coreplane_pmem::mutant;
+use coreplane_record::View;
+
+/// A commit record that was copied because it is still needed.
+#[derive(Debug)]
+pub(super) struct CommitCopy {
+    pub(super) appended: Appended,
+    /// The pages with its batch's members, and their generations.
+    pub(super) members: Vec<(u32, u32)>,
+}
+
+impl Store {
+    /// A commit record lives while another page may hold batched records of it.
+    pub(super) fn clean_commit(
+        &self,
+        cleaner: &mut Cleaner,
+        view: &View<'_>,
+        moving: &mut Moving<'_>,
+    ) -> Result<()> {
+        let here = self.space.page_of(view.offset);
+        let members: Vec<_> = Run::decode_all(view.value())
+            .map(|run| (self.space.page_of(run.start), run.generation))
+            .filter(|member| member.0 != here && self.is_there(*member))
+            .collect();
+        if !members.is_empty() && !mutant!("scmkv.clean.forget_commit") {
+            self.room_for_copy(cleaner, view.len() as usize, moving)?;
+            let appended = self.append_copy(cleaner, &view.header, &[], view.value(), moving)?;
+            self.count_commit(cleaner, appended);
+            moving.commits.push(CommitCopy { appended, members });
+        }
+        Ok(())
+    }
+
+    /// True if a log page still has this generation.
+    fn is_there(&self, (page, generation): (u32, u32)) -> bool {
+        page < self.pages.len() && {
+            let cell = self.pages.cell(page);
+            cell.kind() == Some(page::Kind::Log) && cell.generation() == generation
+        }
+    }
+
+    /// The copies of commit records that are of no use any more are dead.
+    pub(super) fn forget_commits(&self, cleaner: &mut Cleaner) {
+        cleaner.commits.retain(|commit| {
+            let needed = commit.members.iter().any(|member| self.is_there(*member));
+            if !needed {
+                self.add_toll(commit.appended.offset, -i64::from(commit.appended.len));
+            }
+            needed
+        });
+    }
+}
