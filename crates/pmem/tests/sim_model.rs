@@ -473,9 +473,31 @@ fn where_a_fence_is_a_sync_each_space_has_its_own() {
     assert_eq!(outcomes(&file, &[0]), set(&[[1]]));
 }
 
+/// What was flushed of one file is durable with a sync of that one, whatever syncs of others there are.
+#[test]
+fn of_several_files_each_has_its_own_syncs() {
+    let files = SimOptions { spaces: 2, model: Model::File, ..SimOptions::default() };
+    let sim = Sim::new(&files).unwrap();
+    let [one, other] = sim.spaces() else { panic!("two files") };
+    let second = one.len();
+    for file in [one, other] {
+        assert!(file.claim_words(0, Claim::Words));
+        file.persist(0, 4096).unwrap();
+        store(file, 0, 1);
+        file.flush(0, 8);
+    }
+    let pair = [0, second];
+    assert_eq!(outcomes(&sim, &pair), set(&[[0, 0], [0, 1], [1, 0], [1, 1]]));
+    other.fence().unwrap();
+    assert_eq!(outcomes(&sim, &pair), set(&[[0, 1], [1, 1]]), "of the second alone");
+    // A generation of one file says nothing of another's.
+    let generation = one.sync_generation();
+    assert!(!one.sync_is_done(generation).unwrap());
+    one.sync_wait(generation).unwrap();
+    assert_eq!(outcomes(&sim, &pair), set(&[[1, 1]]));
+}
+
 #[test]
 fn a_machine_has_a_space() {
     assert!(Sim::new(&SimOptions { spaces: 0, ..SimOptions::default() }).is_err());
-    let files = SimOptions { spaces: 2, model: Model::File, ..SimOptions::default() };
-    assert!(Sim::new(&files).is_err());
 }

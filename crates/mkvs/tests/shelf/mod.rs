@@ -188,7 +188,7 @@ impl Rack for Shelf {
                 let (media, placement) = (self.media.clone(), Placement::Auto);
                 // A small device has small pages.
                 let made = if size < 1 << 20 {
-                    Scmkv::create_with(&path, size, Geometry::TINY, media, Placement::Pool, options)
+                    Scmkv::create_with(&path, size, Geometry::TINY, media, Placement::Auto, options)
                 } else {
                     Scmkv::create(&path, size, media, placement, options)
                 };

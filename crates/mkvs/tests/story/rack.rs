@@ -171,7 +171,7 @@ impl Rack for SimRack {
         let engine: Arc<dyn StorageEngine> = match self.kind {
             Kind::Bptree => Arc::new(Bptree::simulated_create(space, &self.of_bptree(time))?),
             Kind::Scmkv => {
-                let (geometry, placement) = (Geometry::TINY, Placement::Pool);
+                let (geometry, placement) = (Geometry::TINY, Placement::Auto);
                 Arc::new(Scmkv::simulated_create(space, geometry, placement, self.of_scmkv(time))?)
             }
         };

@@ -1,4 +1,4 @@
-//! The device behind a simulated file: the syncs, and when they happen.
+//! The device behind a simulated file: the syncs, and when they happen. Each file has one of its own.
 //!
 //! It has no thread of its own. At each access of any thread it may move one step: begin the round
 //! that was asked for, or end the one under way; the seed says at which. Whoever waits makes it
@@ -12,6 +12,8 @@ use crate::space::rounds::Rounds;
 
 #[derive(Debug)]
 pub(super) struct Device {
+    /// The number of the file.
+    space: usize,
     rounds: Rounds,
     /// Something was flushed since the last round began.
     dirty: bool,
@@ -23,11 +25,11 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub(super) fn new(seed: u64, failing: Option<u64>) -> Self {
-        let mut rng = Rng::of(seed, u64::MAX);
+    pub(super) fn new(space: usize, seed: u64, failing: Option<u64>) -> Self {
+        let mut rng = Rng::of(seed, u64::MAX - space as u64);
         // From one that is done at the next access to one that many accesses overtake.
         let rests = 1 << rng.below(8);
-        Self { rounds: Rounds::default(), dirty: false, failing, rng, rests }
+        Self { space, rounds: Rounds::default(), dirty: false, failing, rng, rests }
     }
 
     pub(super) fn flushed(&mut self) {
@@ -43,13 +45,13 @@ impl Device {
     pub(super) fn draw(&self, fault: Option<&Fault>, log: &mut Log) -> u64 {
         let is_older = fault == Some(&Fault::CoveredByOlder);
         let generation = self.rounds.covering(self.dirty && !is_older);
-        log.push(Event::Drawn { generation });
+        log.push(Event::Drawn { space: self.space, generation });
         generation
     }
 
     pub(super) fn request(&mut self, generation: u64, log: &mut Log) {
         if self.rounds.want(generation) {
-            log.push(Event::Requested { generation });
+            log.push(Event::Requested { space: self.space, generation });
         }
     }
 
@@ -85,11 +87,11 @@ impl Device {
             let failed = self.failing.is_some_and(|first| first <= self.rounds.covering(false));
             let failure = || Err(SyncError("the simulated medium failed".to_owned()));
             self.rounds.end(if failed { failure() } else { Ok(()) });
-            log.push(Event::SyncEnded { failed });
+            log.push(Event::SyncEnded { space: self.space, failed });
         } else {
             let generation = self.rounds.begin();
             self.dirty = false;
-            log.push(Event::SyncBegan { generation });
+            log.push(Event::SyncBegan { space: self.space, generation });
         }
     }
 

@@ -160,7 +160,7 @@ fn early_reads<Op>(options: &SimOptions, recorded: &Recorded<Op>) -> Vec<EarlyRe
     if !options.early_reads {
         return Vec::new();
     }
-    let mut machine = Machine::new(options.model, recorded.before.clone());
+    let mut machine = Machine::new(options.model, recorded.before.clone(), options.spaces);
     let mut early = Vec::new();
     for event in &recorded.log.events {
         machine.step(&recorded.log, event, &mut early);
@@ -212,11 +212,16 @@ fn is_cut(event: Option<&Event>, at_stores: bool) -> bool {
 }
 
 impl<S: Subject> Explorer<'_, S> {
+    /// The medium as the run found it.
+    fn machine(&self) -> Machine {
+        Machine::new(self.options.model, self.recorded.before.clone(), self.options.spaces)
+    }
+
     /// Checks the spans (the cuts between two marks) that nobody else has taken.
     fn check_spans(&self, next: &AtomicUsize) -> Report {
         let _numbered = Numbered::new();
         let log = &self.recorded.log;
-        let mut machine = Machine::new(self.options.model, self.recorded.before.clone());
+        let mut machine = self.machine();
         let mut tally = Tally::default();
         let mut mine = next.fetch_add(1, Ordering::Relaxed);
         let mut span = 0;
@@ -248,7 +253,7 @@ impl<S: Subject> Explorer<'_, S> {
         let options = self.options;
         let pending = choice::pending(machine);
         tally.report.cuts += 1;
-        tally.report.sync_cuts.count(machine.early.stage());
+        tally.report.sync_cuts.count(machine.stage());
         let mut rng = Rng::of(options.seed, cut as u64);
         let _stopped = choice::visit(&pending, &mut rng, options.images_per_cut, |kept| {
             let hash = choice::hash(machine, &pending, kept);
@@ -305,7 +310,7 @@ impl<S: Subject> Explorer<'_, S> {
             return Ok(());
         }
         let log = sim.log();
-        let mut machine = Machine::new(sim.model(), sim.before().to_vec());
+        let mut machine = Machine::new(sim.model(), sim.before().to_vec(), sim.spaces().len());
         let mut seen = HashSet::new();
         for (cut, event) in log.events.iter().enumerate() {
             if is_cut(Some(event), self.options.cut_at_stores) {
@@ -337,7 +342,7 @@ impl<S: Subject> Explorer<'_, S> {
     /// The medium after so many events of the run, and the marks made by then.
     pub(super) fn machine_at(&self, cut: usize) -> Option<(Machine, usize)> {
         let log = &self.recorded.log;
-        let mut machine = Machine::new(self.options.model, self.recorded.before.clone());
+        let mut machine = self.machine();
         let mut reached = 0;
         for event in log.events.get(..cut)? {
             if let Event::Mark { marks, .. } = event {

@@ -57,8 +57,8 @@ impl Sim {
         rules: Rules,
         recording: bool,
     ) -> io::Result<Self> {
-        if options.spaces != 1 && (options.spaces == 0 || options.model != Model::X86) {
-            let what = "several spaces are of the model of x86, and none are not a machine";
+        if options.spaces == 0 {
+            let what = "a machine has a space at least";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let recorder = Arc::new(Recorder::new(rules, recording));
@@ -184,7 +184,7 @@ impl Sim {
     }
 
     fn machine_at(&self, events: usize) -> (Machine, Vec<EarlyRead>) {
-        let mut machine = Machine::new(self.options.model, self.before.clone());
+        let mut machine = Machine::new(self.options.model, self.before.clone(), self.spaces.len());
         let mut early = Vec::new();
         self.recorder.with_log(|log| {
             let events = log.events.iter().take(events);

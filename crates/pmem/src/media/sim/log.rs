@@ -14,14 +14,14 @@ pub(super) enum Event {
     Fence { thread: u32, at_once: bool },
     /// A fence that the thread has made in another space, as far as this one is concerned.
     Covered { thread: u32 },
-    /// The generation of a sync was drawn, which nobody has asked for yet.
-    Drawn { generation: u64 },
-    /// The syncs up to `generation` are asked for.
-    Requested { generation: u64 },
-    /// A sync begins: of all that anybody has flushed by now.
-    SyncBegan { generation: u64 },
+    /// The generation of a sync of the file `space` was drawn, which nobody has asked for yet.
+    Drawn { space: usize, generation: u64 },
+    /// Its syncs up to `generation` are asked for.
+    Requested { space: usize, generation: u64 },
+    /// A sync of it begins: of all that anybody has flushed of it by now.
+    SyncBegan { space: usize, generation: u64 },
     /// It ends.
-    SyncEnded { failed: bool },
+    SyncEnded { space: usize, failed: bool },
     /// A load of what is meant to outlive a restart.
     Load { thread: u32, offset: u64, len: u64 },
     /// The space has `len` bytes from now on.

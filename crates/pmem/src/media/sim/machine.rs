@@ -77,25 +77,28 @@ pub(super) struct Machine {
     flushed: Vec<Vec<(u64, u32)>>,
     /// For each thread, the units in which it has non-temporal stores.
     streamed: Vec<Vec<u64>>,
-    /// What the sync takes along that is under way.
-    syncing: Vec<(u64, u32)>,
-    pub(super) early: EarlyWrites,
+    /// Bytes of each space, which lie one after the other.
+    each: u64,
+    /// What is known of the syncs of each space, if it is a file.
+    syncs: Vec<Syncs>,
     stores: u32,
-    failed: bool,
 }
 
-/// How far the writes have come that do not wait for their sync.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct EarlyWrites {
+/// The syncs of a file, and how far the writes have come that do not wait for them.
+#[derive(Debug, Clone, Default)]
+struct Syncs {
+    /// What the sync takes along that is under way.
+    taken: Vec<(u64, u32)>,
+    failed: bool,
     drawn: u64,
     requested: u64,
     begun: u64,
     ended: u64,
 }
 
-impl EarlyWrites {
+impl Syncs {
     /// The stage of the last generation that was drawn; none if its sync has ended.
-    pub(super) fn stage(&self) -> Option<SyncStage> {
+    fn stage(&self) -> Option<SyncStage> {
         match self.drawn {
             done if done <= self.ended => None,
             begun if begun <= self.begun => Some(SyncStage::UnderWay),
@@ -106,7 +109,7 @@ impl EarlyWrites {
 }
 
 /// How far a sync has come that somebody holds the generation of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SyncStage {
     /// Nobody has asked for it.
     Drawn,
@@ -143,18 +146,18 @@ pub(super) fn word_at(bytes: &[u8], offset: u64) -> u64 {
 }
 
 impl Machine {
-    pub(super) fn new(model: Model, base: Vec<u8>) -> Self {
+    /// A machine with so many spaces, which lie in `base` one after the other.
+    pub(super) fn new(model: Model, base: Vec<u8>, spaces: usize) -> Self {
         Self {
             model,
+            each: (base.len() / spaces) as u64,
             base,
             hash: 0,
             pending: BTreeMap::new(),
             flushed: Vec::new(),
             streamed: Vec::new(),
-            syncing: Vec::new(),
-            early: EarlyWrites::default(),
+            syncs: vec![Syncs::default(); spaces],
             stores: 0,
-            failed: false,
         }
     }
 
@@ -167,14 +170,13 @@ impl Machine {
             Event::Flush { thread, offset, len } => self.flush(thread, offset, len),
             Event::Fence { thread, at_once } if at_once => self.fence(thread),
             Event::Covered { thread } => self.fence(thread),
-            Event::SyncBegan { generation } => {
-                self.early.begun = generation;
-                self.syncing = self.flushed.iter_mut().flat_map(std::mem::take).collect();
+            Event::SyncBegan { space, generation } => self.sync_began(space, generation),
+            Event::SyncEnded { space, failed } => self.sync_ended(space, failed),
+            Event::Drawn { space, generation } => {
+                self.syncs[space].drawn = self.syncs[space].drawn.max(generation);
             }
-            Event::SyncEnded { failed } => self.sync_ended(failed),
-            Event::Drawn { generation } => self.early.drawn = self.early.drawn.max(generation),
-            Event::Requested { generation } => {
-                self.early.requested = self.early.requested.max(generation);
+            Event::Requested { space, generation } => {
+                self.syncs[space].requested = self.syncs[space].requested.max(generation);
             }
             Event::Load { thread, offset, len } => self.load(thread, offset, len, early),
             Event::Grow { len } => self.base.resize(len as usize, 0),
@@ -213,13 +215,34 @@ impl Machine {
         }
     }
 
-    fn sync_ended(&mut self, failed: bool) {
-        self.failed |= failed;
-        let taken = std::mem::take(&mut self.syncing);
-        if !self.failed {
-            self.early.ended = self.early.begun;
+    /// The sync takes along what was flushed of its file, by whichever thread.
+    fn sync_began(&mut self, space: usize, generation: u64) {
+        let of_file = if self.syncs.len() == 1 {
+            0..u64::MAX
+        } else {
+            self.each * space as u64..self.each * (space as u64 + 1)
+        };
+        let syncs = &mut self.syncs[space];
+        syncs.begun = generation;
+        for flushed in &mut self.flushed {
+            syncs.taken.extend(flushed.extract_if(.., |(unit, _)| of_file.contains(unit)));
+        }
+    }
+
+    fn sync_ended(&mut self, space: usize, failed: bool) {
+        let syncs = &mut self.syncs[space];
+        syncs.failed |= failed;
+        let taken = std::mem::take(&mut syncs.taken);
+        if !syncs.failed {
+            syncs.ended = syncs.begun;
             self.promote_flushed(taken);
         }
+    }
+
+    /// How far the sync has come that somebody holds the generation of: of several files the one that has
+    /// come least far.
+    pub(super) fn stage(&self) -> Option<SyncStage> {
+        self.syncs.iter().filter_map(Syncs::stage).min()
     }
 
     fn promote_flushed(&mut self, flushed: Vec<(u64, u32)>) {

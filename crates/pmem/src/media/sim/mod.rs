@@ -68,8 +68,8 @@
 //! Threads of a run take turns as the seed says ([`Run::threads`]).
 //!
 //! A program may have several pools, each in a space of its own ([`SimOptions::spaces`]). They lose
-//! power together, and a cut leaves of each what it may, whatever it leaves of the others: a fence
-//! in one says nothing about the others, though on one machine it would. But a program may say that
+//! power together, and a cut leaves of each what it may, whatever it leaves of the others: files have
+//! each their own syncs, and a fence in one says nothing about the others, though on one machine it would. But a program may say that
 //! it relies on that ([`Space::fence_since`](crate::Space::fence_since)): from then on it counts.
 //!
 //! [`Sim`] and [`Image`] are the parts for a test that cuts the power at one place of its own;

@@ -7,8 +7,8 @@ use std::ops::Range;
 /// How a simulation runs. Start from [`SimOptions::default`]: 64 KiB in pages of 4 KiB.
 #[derive(Debug, Clone)]
 pub struct SimOptions {
-    /// Spaces, each of its own pool, that lose power at the same moment. Several are of
-    /// [`Model::X86`], and do not grow.
+    /// Spaces, each of its own pool, that lose power at the same moment; files have each their own
+    /// syncs. Several do not grow.
     pub spaces: usize,
     /// Bytes of a space at first.
     pub len: u64,
@@ -41,7 +41,7 @@ pub struct SimOptions {
     /// A fault in every recovery that is cut.
     pub recovery_fault: Option<Fault>,
     /// The sync with this number fails, and so do all after it ([`Model::File`]). They count from
-    /// 1 over those of the run, whoever asked for them.
+    /// 1 over those of the run, of each space by itself, whoever asked for them.
     pub failing_sync: Option<u64>,
     /// What a probe says cannot be loaded. Whoever loads it all the same is not stopped.
     pub unreadable: Option<Range<u64>>,

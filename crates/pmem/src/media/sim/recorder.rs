@@ -45,6 +45,7 @@ pub(super) struct Rules {
     pub(super) failing_sync: Option<u64>,
     pub(super) unreadable: Option<Range<u64>>,
     pub(super) seed: u64,
+    pub(super) spaces: usize,
 }
 
 impl Rules {
@@ -58,6 +59,7 @@ impl Rules {
             failing_sync: options.failing_sync,
             unreadable: options.unreadable.clone(),
             seed: options.seed,
+            spaces: options.spaces,
         }
     }
 
@@ -81,8 +83,8 @@ struct State {
     flushes: u64,
     fences: u64,
     delayed: Vec<Delayed>,
-    /// What fences wait for, if they are no instructions.
-    device: Option<Device>,
+    /// What fences wait for, if they are no instructions: one for each space.
+    devices: Vec<Device>,
 }
 
 /// A store that a fault holds back.
@@ -132,20 +134,18 @@ impl Recorder {
 
     /// From now on every sync fails.
     pub(super) fn fail_syncs(&self) {
-        if let Some(state) = &self.state
-            && let Some(device) = &mut state.lock().device
-        {
-            device.fail();
+        if let Some(state) = &self.state {
+            state.lock().devices.iter_mut().for_each(Device::fail);
         }
     }
 
     /// Waits for the sync of `generation`; whoever waits has the device move, and lets others run.
-    fn wait(&self, generation: u64) -> Result<(), SyncError> {
+    fn wait(&self, space: usize, generation: u64) -> Result<(), SyncError> {
         loop {
             let Some(state) = &self.state else { return Ok(()) };
             let mut state = state.lock();
-            let State { log, device, .. } = &mut *state;
-            let Some(device) = device else { return Ok(()) };
+            let State { log, devices, .. } = &mut *state;
+            let Some(device) = devices.get_mut(space) else { return Ok(()) };
             if device.is_done(generation)? {
                 return Ok(());
             }
@@ -159,18 +159,16 @@ impl Recorder {
     fn access(&self) -> Option<MutexGuard<'_, State>> {
         schedule::point();
         let mut state = self.state.as_ref()?.lock();
-        let State { log, device, .. } = &mut *state;
-        if let Some(device) = device {
-            device.accessed(log);
-        }
+        let State { log, devices, .. } = &mut *state;
+        devices.iter_mut().for_each(|device| device.accessed(log));
         Some(state)
     }
 }
 
 impl State {
     fn new(rules: &Rules) -> Self {
-        let device =
-            (rules.model == Model::File).then(|| Device::new(rules.seed, rules.failing_sync));
+        let files = if rules.model == Model::File { rules.spaces } else { 0 };
+        let device = |space| Device::new(space, rules.seed, rules.failing_sync);
         Self {
             log: Log::default(),
             threads: Vec::new(),
@@ -178,7 +176,7 @@ impl State {
             flushes: 0,
             fences: 0,
             delayed: Vec::new(),
-            device,
+            devices: (0..files).map(device).collect(),
         }
     }
 
@@ -213,12 +211,12 @@ impl State {
         }
     }
 
-    fn flush(&mut self, rules: &Rules, thread: u32, (offset, len): (u64, u64)) {
+    fn flush(&mut self, rules: &Rules, (thread, space): (u32, usize), (offset, len): (u64, u64)) {
         let number = self.flushes;
         self.flushes += 1;
         if !rules.fault.as_ref().is_some_and(|it| it.drops_flush(number, offset, len)) {
             self.log.push(Event::Flush { thread, offset, len });
-            if let Some(device) = &mut self.device {
+            if let Some(device) = self.devices.get_mut(space) {
                 device.flushed();
             }
         }
@@ -273,7 +271,8 @@ impl Trace for Port {
     fn flush(&self, offset: u64, len: u64) {
         if let Some(mut state) = self.recorder.access() {
             let thread = state.thread(self.number);
-            state.flush(&self.recorder.rules, thread, (self.start + offset, len));
+            let by = (thread, self.number);
+            state.flush(&self.recorder.rules, by, (self.start + offset, len));
         }
     }
 
@@ -286,13 +285,13 @@ impl Trace for Port {
         state.fences += 1;
         let is_dropped =
             self.recorder.rules.fault.as_ref().is_some_and(|it| it.drops_fence(number));
-        let wait_for = state.device.as_ref().map(Device::covering);
+        let wait_for = state.devices.get(self.number).map(Device::covering);
         if !is_dropped {
             state.log.push(Event::Fence { thread, at_once: wait_for.is_none() });
         }
         drop(state);
         if let Some(generation) = wait_for.filter(|_| !is_dropped) {
-            self.recorder.wait(generation)?;
+            self.recorder.wait(self.number, generation)?;
         }
         if let Some(state) = &self.recorder.state {
             state.lock().release(Fate::AfterFence, thread);
@@ -323,14 +322,15 @@ impl Trace for Port {
         let Some(mut state) = self.recorder.access() else {
             return 0;
         };
-        let State { log, device, .. } = &mut *state;
-        device.as_ref().map_or(0, |device| device.draw(self.recorder.rules.fault.as_ref(), log))
+        let State { log, devices, .. } = &mut *state;
+        let device = devices.get(self.number);
+        device.map_or(0, |device| device.draw(self.recorder.rules.fault.as_ref(), log))
     }
 
     fn sync_request(&self, generation: u64) {
         if let Some(mut state) = self.recorder.access() {
-            let State { log, device, .. } = &mut *state;
-            if let Some(device) = device {
+            let State { log, devices, .. } = &mut *state;
+            if let Some(device) = devices.get_mut(self.number) {
                 device.request(generation, log);
             }
         }
@@ -340,7 +340,10 @@ impl Trace for Port {
         let fault = self.recorder.rules.fault.as_ref();
         self.recorder
             .access()
-            .and_then(|it| it.device.as_ref().map(|it| it.is_said_to_be_done(generation, fault)))
+            .and_then(|it| {
+                let device = it.devices.get(self.number)?;
+                Some(device.is_said_to_be_done(generation, fault))
+            })
             .unwrap_or(Ok(true))
     }
 
@@ -352,7 +355,9 @@ impl Trace for Port {
         let Some(state) = &self.recorder.state else {
             return Ok(());
         };
-        state.lock().device.as_ref().and_then(Device::error).cloned().map_or(Ok(()), Err)
+        let state = state.lock();
+        let error = state.devices.get(self.number).and_then(Device::error).cloned();
+        error.map_or(Ok(()), Err)
     }
 
     fn load(&self, offset: u64, len: u64, durable: bool) {

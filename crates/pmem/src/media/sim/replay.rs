@@ -34,7 +34,7 @@ pub fn replay<S: Subject>(options: &SimOptions, subject: &S, token: &str) -> Res
     let second = number(Some(second))? as usize;
     let kept = parts.next().ok_or_else(bad)?;
     let (sim, contents) = explorer.first_time(image, marks, true)?;
-    let mut machine = Machine::new(sim.model(), sim.before().to_vec());
+    let mut machine = Machine::new(sim.model(), sim.before().to_vec(), sim.spaces().len());
     let log = sim.log();
     for event in log.events.get(..second).ok_or_else(bad)? {
         machine.step(&log, event, &mut Vec::new());
