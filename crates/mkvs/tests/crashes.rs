@@ -10,7 +10,7 @@ mod shelf;
 mod story;
 
 use coreplane_mkvs::{Ack, Position, Shape};
-use coreplane_pmem::media::sim::{Fault, Report, SimOptions, explore};
+use coreplane_pmem::media::sim::{Fault, Model, Report, SimOptions, explore};
 use scale::scaled;
 use shelf::Kind;
 use story::{Aftermath, Change, Story};
@@ -143,11 +143,16 @@ fn devices_have_no_space_now_and_then() {
     assert!(refused > 0, "no device was full");
 }
 
-/// Writes that need not wait are there once their tickets say so. Here they are strict on each device, for
-/// a fence is an instruction; on files (`reconciliation.rs`) they are not.
+/// Writes that need not wait are there once their tickets say so.
 #[test]
 fn what_a_ticket_calls_durable_is_there() {
     tell_all(3, |story| Story { is_relaxed: true, ..story });
+}
+
+/// The same where a fence is a sync: there alone a `relaxed` write is not durable when it returns.
+#[test]
+fn what_a_ticket_calls_durable_is_there_on_files() {
+    tell_all(3, |story| Story { is_relaxed: true, model: Model::File, ..story });
 }
 
 /// Everything is removed, or nothing, on however many devices; one may be missing afterwards.
@@ -193,6 +198,10 @@ fn what_is_left_out_is_found() {
         for fault in [Fault::DropEveryFence, Fault::DropEveryFlush] {
             assert!(is_found(&story, Some(fault.clone())), "{kind:?}: {fault:?}");
         }
+        // A ticket that is called durable too soon.
+        let of_files =
+            Story { is_relaxed: true, model: Model::File, ..Story::new(2, kind, two_by_two) };
+        assert!(is_found(&of_files, Some(Fault::CoveredByOlder)), "{kind:?}: an older sync");
         let story = Story { forgets_intents: true, ..Story::new(2, kind, two_by_two) };
         assert!(is_found(&story, None), "{kind:?}: batches without an intent");
     }

@@ -23,7 +23,7 @@ use crate::shelf::Kind;
 use coreplane_engine::{Deferred, Durability, Engine, Horizon, UnixMillis, WriteOptions};
 use coreplane_mkvs::{Ack, CopyOptions, Matrix, MemberState, Options, Position, Shape, TimeSource};
 use coreplane_pmem::Space;
-use coreplane_pmem::media::sim::{Call, History, Run, Sim, SimOptions, Subject};
+use coreplane_pmem::media::sim::{Call, History, Model, Run, Sim, SimOptions, Subject};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -59,6 +59,7 @@ pub(crate) struct Story {
     pub(crate) seed: u64,
     pub(crate) kind: Kind,
     pub(crate) shape: Shape,
+    pub(crate) model: Model,
     pub(crate) threads: u16,
     /// Of each thread.
     pub(crate) keys: u16,
@@ -108,6 +109,7 @@ impl Story {
             forgets_intents: false,
             change: Change::Nothing,
             closes: seed.is_multiple_of(3),
+            model: Model::X86,
             is_relaxed: false,
             clears: false,
             keeps_filters: false,
@@ -125,6 +127,7 @@ impl Story {
             len: self.len,
             max_len: self.len,
             page_size: 4096,
+            model: self.model,
             seed: self.seed,
             images_per_cut: scaled(2, 3),
             // What is gone on with has many fences.
