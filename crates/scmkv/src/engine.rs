@@ -1,10 +1,11 @@
 //! The engine's face.
 
-use crate::geometry::Geometry;
-use crate::open::{self, Options, Placement};
-use crate::put::Plan;
+use crate::recovery::open::{self, Options, Placement};
 use crate::store::Store;
-use crate::{KIND, background};
+use crate::table::geometry::Geometry;
+use crate::write::put::Plan;
+use crate::KIND;
+use crate::upkeep::background;
 use coreplane_engine::{
     Backing, Batch, Beside, Brief, ChangeRef, Deferred, DurableListener, Engine, Entry, Error,
     Expected, Found, Horizon, Limits, Mutation, Outcome, Progress, Record, Repairable, Replicated,

@@ -28,44 +28,17 @@
 //!
 //! **The log is the truth.** Everything else can be made from it.
 
-mod ahead;
-mod appraisal;
-mod arena;
-mod background;
-mod batch;
-mod census;
-mod checkpoint;
 mod clean;
-mod clock;
-mod counters;
-mod dead_damage;
-mod durable;
 mod engine;
-mod geometry;
-mod get;
-mod hash;
-mod history;
-mod index;
-mod log;
-mod open;
-mod overflow;
-mod page;
-mod put;
-mod quarantine;
-mod recover;
-mod reindex;
-mod repair;
-mod reserve;
-mod scrub;
-mod stage;
+mod read;
+mod recovery;
 mod store;
-mod sweep_expired;
-mod unindexed;
-mod verify;
-mod victim;
+mod table;
+mod upkeep;
+mod write;
 
 pub use coreplane_engine::TimeSource;
 pub use engine::Scmkv;
-pub use geometry::Geometry;
-pub use open::{KIND, Options, Placement};
-pub use repair::{Fate, Finding, Repair, Tell};
+pub use recovery::open::{KIND, Options, Placement};
+pub use table::geometry::Geometry;
+pub use upkeep::repair::{Fate, Finding, Repair, Tell};

@@ -1,20 +1,20 @@
 //! What the parts of the engine share: the pool, its pages, the index, the logs.
 
-use crate::appraisal::Appraisals;
-use crate::arena::Arena;
-use crate::batch::Gate;
-use crate::checkpoint::Checkpoints;
 use crate::clean::Cleaner;
-use crate::clock::Clock;
-use crate::counters::Counters;
-use crate::durable::Early;
-use crate::geometry::Geometry;
-use crate::index::{Index, Position, Slot};
-use crate::log::Log;
-use crate::page::Pages;
-use crate::quarantine::Quarantine;
-use crate::stage::Staging;
-use crate::sweep_expired::Expiries;
+use crate::clean::appraisal::Appraisals;
+use crate::table::arena::Arena;
+use crate::table::clock::Clock;
+use crate::table::counters::Counters;
+use crate::table::durable::Early;
+use crate::table::geometry::Geometry;
+use crate::table::index::{Index, Position, Slot};
+use crate::table::log::Log;
+use crate::table::page::Pages;
+use crate::table::quarantine::Quarantine;
+use crate::table::stage::Staging;
+use crate::upkeep::checkpoint::Checkpoints;
+use crate::write::batch::Gate;
+use crate::write::sweep_expired::Expiries;
 use coreplane_engine::{Durability, Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
@@ -68,7 +68,7 @@ pub(crate) struct Store {
     /// What was appraised before; for those who have the cleaner.
     pub(crate) appraisals: Mutex<Appraisals>,
     pub(crate) quarantine: Quarantine,
-    /// A slot or a record was met that does not fit ([`reindex`](crate::reindex)).
+    /// A slot or a record was met that does not fit ([`reindex`](crate::clean::reindex)).
     pub(crate) is_index_doubted: AtomicBool,
     pub(crate) windows: Windows,
     /// Wakes the cleaning thread.
@@ -184,7 +184,7 @@ impl Store {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
-        self.space.check_sync().map_err(crate::page::sync_failed)
+        self.space.check_sync().map_err(crate::table::page::sync_failed)
     }
 
     /// # Errors
@@ -226,11 +226,11 @@ impl Store {
     /// # Errors
     /// If there is no room for it.
     pub(crate) fn grow(&self, size: u64) -> Result<()> {
-        crate::open::check_len(size)?;
+        crate::recovery::open::check_len(size)?;
         let _cleaning = spin::lock(&self.cleaner);
         self.check_writable()?;
         let before = self.pages.len();
-        self.pool.grow(size).map_err(crate::open::pool_error)?;
+        self.pool.grow(size).map_err(crate::recovery::open::pool_error)?;
         self.pages.format(before)?;
         {
             let _changing = spin::lock(&self.root_change);
@@ -247,7 +247,7 @@ impl Store {
     /// # Errors
     /// If it cannot be made durable.
     pub(crate) fn set_root(&self, root: Root) -> Result<()> {
-        self.pool.set_root(root.to_words()).map_err(crate::open::pool_error)
+        self.pool.set_root(root.to_words()).map_err(crate::recovery::open::pool_error)
     }
 
     /// The root, to be changed for a write. A close marks the store as closed before it takes this
@@ -274,7 +274,7 @@ impl Store {
     }
 
     fn raise_version_base_of(&self, mut root: Root) -> Result<u64> {
-        root.version_base += crate::index::VERSION_STEP;
+        root.version_base += crate::table::index::VERSION_STEP;
         self.set_root(root)?;
         self.version_base.store(root.version_base, Ordering::SeqCst);
         Ok(root.version_base)

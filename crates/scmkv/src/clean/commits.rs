@@ -3,10 +3,10 @@
 //! an earlier run of the store count as dead, and are copied and remembered once more.
 
 use super::{Cleaner, Moving};
-use crate::batch::Run;
-use crate::log::Appended;
-use crate::page;
 use crate::store::Store;
+use crate::table::log::Appended;
+use crate::table::page;
+use crate::write::batch::Run;
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 use coreplane_record::View;

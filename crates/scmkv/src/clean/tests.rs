@@ -1,11 +1,11 @@
 //! The cleaner beside a writer, step by step.
 
 use super::{Cleaner, Moving};
-use crate::geometry::Geometry;
-use crate::index::Verdict;
-use crate::open::{Options, Placement, create_options};
-use crate::put::Plan;
+use crate::recovery::open::{Options, Placement, create_options};
 use crate::store::Store;
+use crate::table::geometry::Geometry;
+use crate::table::index::Verdict;
+use crate::write::put::Plan;
 use coreplane_engine::WriteOptions;
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::media::sim::{Sim, SimOptions};

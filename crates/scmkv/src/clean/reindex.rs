@@ -1,0 +1,405 @@
+//! Mending the index from the logs.
+//!
+//! An index in the pool has no checksums: a slot in which a bit has flipped leads nowhere, to another
+//! record, or is never met by a lookup of its key, which then looks as if it were not there. The log is
+//! the truth, so such a slot can be made again, as long as its record is not given away:
+//!
+//! ```text
+//!   a bit flips ─▶ doubt ─▶ all records of all logs ─ newest of its key, no slot ─▶ its slot is written
+//!                                                  └▶ slots that fit no record ─▶ are taken out
+//! ```
+//!
+//! **KeyRange** comes from whoever meets a sign of it: the [census](crate::clean::census) and the
+//! [scrub](crate::upkeep::scrub) a slot that does not fit what it points at, the scrub a record that no slot
+//! leads to, and the [cleaner](crate::clean) a page that was moved and in which something is counted as
+//! live all the same. As long as there is doubt no page is freed by the cleaner.
+//!
+//! **What is mended.** The newest record of each key, put or tombstone, that counts and that no lookup
+//! finds gets a slot; then slots go that were hit: one bit away from what a record's slot would be, or from
+//! one that was never used, or behind another slot of the same key. A page that was moved and waits to be
+//! freed is not looked at: what lives has a copy, and of a tombstone that was dropped there is nothing
+//! older elsewhere.
+//!
+//! **What is not.** A slot that leads nowhere may be right, and its record lost: nothing else tells that the
+//! key was ever written. So a slot that no single bit explains stays, and an older record of such a key is
+//! not shown in its place. Where a log is damaged nobody knows what the newest record of a key was, and
+//! nothing is changed. Then pages with records that no slot finds are kept as they are, and `verify` names
+//! what it finds. The number of records may be out by those that were counted wrongly.
+
+use crate::clean::Cleaner;
+use crate::clean::reserve::Room;
+use crate::clean::unindexed::{Kinds, Seen, unindexed};
+use crate::store::Store;
+use crate::table::counters::Count;
+use crate::table::index::{GroupLock, Leaf, Position, Probe, Slot, SlotRef, Verdict};
+use crate::table::page;
+use coreplane_engine::{Result, VerifyReport};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::{Kind, View};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
+/// What [`Store::reindex`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reindexed {
+    /// The index is as the logs have it.
+    Whole,
+    /// A log is damaged, or a slot may be all that is left of a record: not all could be mended.
+    Undecided,
+}
+
+/// What a slot of a locked group is.
+pub(crate) enum Fit {
+    /// As it should be.
+    Right,
+    /// Of the record that it points at, but for its marks.
+    Marks(Slot),
+    /// Of no record, or never met.
+    None,
+}
+
+/// True if the marks of a slot are those of the record that it points at.
+fn has_marks_of(slot: Slot, view: &View<'_>) -> bool {
+    let kind = if slot.is_tombstone() { Kind::Delete } else { Kind::Put };
+    view.header.kind == kind && slot.expires() == view.header.expires_at.is_some()
+}
+
+/// True if a slot is what another becomes when one of its bits flips, or if it is the same.
+fn is_hit_from(slot: Slot, right: Slot) -> bool {
+    (slot.0 ^ right.0).count_ones() <= 1
+}
+
+/// What orders the records of a key.
+fn age(view: &View<'_>) -> (u64, bool) {
+    (view.header.version, view.header.kind == Kind::Delete)
+}
+
+impl Store {
+    /// Something does not fit: the index is held against the logs before anything is freed.
+    #[cold]
+    pub(crate) fn doubt_index(&self) {
+        self.is_index_doubted.store(true, Ordering::Release);
+    }
+
+    /// Holds the index against the logs if there is doubt about it.
+    ///
+    /// # Errors
+    /// As [`Store::reindex`].
+    pub(crate) fn clear_doubt(&self, cleaner: &Cleaner) -> Result<()> {
+        if self.is_index_doubted.load(Ordering::Acquire) {
+            self.reindex(cleaner)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a page all of whose live records were moved may be freed: what is still counted as live
+    /// in it may have lost its slot.
+    ///
+    /// # Errors
+    /// As [`Store::reindex`].
+    pub(crate) fn may_be_freed(&self, cleaner: &Cleaner, page: u32) -> Result<bool> {
+        let cell = self.pages.cell(page);
+        let left = cell.live.load(Ordering::Acquire);
+        if left <= 0 {
+            return Ok(true);
+        }
+        // If anything was mended the page is cleaned once more: a lookup may find now what it did not.
+        let before = self.counters.get(Count::RepairedSlots);
+        self.reindex(cleaner)?;
+        Ok(self.counters.get(Count::RepairedSlots) == before && !cell.is_pinned())
+    }
+
+    /// True if a lookup of the key of `view` finds it, or a later record of the key.
+    pub(crate) fn is_indexed(&self, guard: &Guard, view: &View<'_>) -> Result<bool> {
+        let found = self.index.find(self.place(view.key()), |slot: Slot| {
+            if self.leads_to(guard, slot, view) { Verdict::Mine } else { Verdict::Other }
+        })?;
+        Ok(found.is_some())
+    }
+
+    pub(crate) fn leads_to(&self, guard: &Guard, slot: Slot, view: &View<'_>) -> bool {
+        if slot.offset() == view.offset {
+            return has_marks_of(slot, view);
+        }
+        self.reader().view(guard, slot.offset()).is_some_and(|found| {
+            has_marks_of(slot, &found) && found.key() == view.key() && age(&found) >= age(view)
+        })
+    }
+
+    /// Holds the index against the logs, and mends it. The caller has the cleaner: nothing is moved
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// If the medium fails, or a full group cannot be split.
+    pub(crate) fn reindex(&self, cleaner: &Cleaner) -> Result<Reindexed> {
+        self.is_index_doubted.store(false, Ordering::Release);
+        self.see_all_staged()?;
+        let mut damage = VerifyReport::default();
+        (0..self.pages.len()).filter(|page| !self.is_lost(*page, &mut damage)).for_each(|_| {});
+        if damage.is_sound() {
+            (0..self.pages.len()).for_each(|page| self.verify_page(page, &mut damage));
+        }
+        let is_sound = damage.is_sound();
+        let records = |visit: &mut dyn FnMut(&Seen<'_>)| {
+            let pages = (0..self.pages.len()).filter(|page| !cleaner.has_emptied(*page));
+            pages.for_each(|page| self.visit_page(page, visit));
+            Ok(())
+        };
+        let has = |view: &View<'_>| self.is_indexed(&epoch::pin(), view);
+        loop {
+            let mut changed = false;
+            for (generation, offset) in unindexed(&records, Kinds::All, &has)? {
+                changed |= match is_sound {
+                    true => self.index_again(generation, offset)?,
+                    false => self.keep(self.space.page_of(offset)),
+                };
+            }
+            if !changed {
+                break;
+            }
+        }
+        if !is_sound {
+            return Ok(Reindexed::Undecided);
+        }
+        let is_whole = self.take_out_misfits()?;
+        self.space.fence().map_err(page::sync_failed)?;
+        if !is_whole {
+            return Ok(Reindexed::Undecided);
+        }
+        self.release_kept();
+        Ok(Reindexed::Whole)
+    }
+
+    /// Lets the index point at the record at `offset`, unless its key was written since; true if it does
+    /// now and did not.
+    fn index_again(&self, generation: u32, offset: u64) -> Result<bool> {
+        let guard = epoch::pin();
+        let page = self.space.page_of(offset);
+        let cell = self.pages.cell(page);
+        let Some(view) = self.reader().view(&guard, offset) else { return Ok(false) };
+        if cell.kind() != Some(page::Kind::Log) || cell.generation() != generation {
+            return Ok(false);
+        }
+        let place = self.place(view.key());
+        loop {
+            let held = self.index.lock(place);
+            let met = held.probe(place, &mut |slot| Ok(self.leads_to(&guard, slot, &view)))?;
+            if matches!(met, Probe::Found { .. }) {
+                return Ok(false);
+            }
+            let probe = held.probe(place, &mut |slot| {
+                let found = self.reader().view(&guard, slot.offset());
+                Ok(found.is_some_and(|found| found.key() == view.key()))
+            })?;
+            let right = held.slot_of(place, offset, &view.header);
+            let slots = self.index.slots(held.leaf(), self.index.group_of(place))?;
+            let hit = slots.iter().find(|found| is_hit_from(found.slot, right));
+            let hit = hit.filter(|found| !self.may_be_lost(found.slot.offset()));
+            let is_of_another = |found: &SlotRef| {
+                found.slot.signature() == right.signature()
+                    && hit.is_none_or(|hit| hit.at != found.at)
+                    && self.sound_at(&guard, found.slot.offset()).is_none()
+            };
+            if slots.iter().any(is_of_another) {
+                // Of a later record, perhaps, that is lost.
+                return Ok(self.keep(page));
+            }
+            let at = match (probe, hit) {
+                (Probe::Found { at, .. } | Probe::Vacant { at }, _) => at,
+                (Probe::Full, Some(hit)) => hit.at,
+                (Probe::Full, None) => {
+                    let leaf = held.leaf();
+                    drop(held);
+                    self.split(leaf, place, Room::AsItIs(&guard))?;
+                    continue;
+                }
+            };
+            held.publish_and_flush(at, right)?;
+            if let Some(hit) = hit.filter(|hit| hit.at != at) {
+                held.remove(hit.at)?;
+            }
+            if held.is_counted() {
+                self.add_live(offset, i64::from(view.len()));
+            }
+            let is_new = hit.is_none_or(|hit| hit.slot.is_tombstone());
+            if view.header.kind == Kind::Put && is_new && held.has_counted_records() {
+                self.counters.add(Count::Records, 1);
+            }
+            self.counters.add(Count::RepairedSlots, 1);
+            return Ok(true);
+        }
+    }
+
+    /// The sound record of a key at `offset`, if there is one.
+    pub(crate) fn sound_at<'g>(&'g self, guard: &'g Guard, offset: u64) -> Option<View<'g>> {
+        let view = self.reader().view(guard, offset)?;
+        let is_of_key = matches!(view.header.kind, Kind::Put | Kind::Delete);
+        (is_of_key && self.check_record(&view).is_ok()).then_some(view)
+    }
+
+    /// True if a record may have been at `offset` and be lost: a recovery has ended the page before it.
+    pub(crate) fn may_be_lost(&self, offset: u64) -> bool {
+        let page = self.space.page_of(offset);
+        if page >= self.pages.len() || self.pages.cell(page).kind() != Some(page::Kind::Log) {
+            return false;
+        }
+        let published = self.space.watermarks(page).map_or(0, |(published, _)| published);
+        let is_behind = offset >= self.space.start_of(page) + u64::from(published);
+        let element = self.pages.element(page);
+        let is_empty = |open: bool| open && published == 0;
+        is_behind
+            && element.is_ok_and(|element| element.is_cut || is_empty(element.length.is_none()))
+    }
+
+    /// Takes out of the index what surely was hit; false if slots are left that fit nothing.
+    fn take_out_misfits(&self) -> Result<bool> {
+        let mut is_whole = true;
+        let mut position = Some(Position::default());
+        while let Some(here) = position {
+            let (leaf, group, next) = self.index.step(here);
+            let Some(held) = self.index.lock_group(leaf, here.y, group) else { continue };
+            let guard = epoch::pin();
+            for found in self.index.slots(leaf, group)? {
+                match self.fit(&guard, &held, group, found)? {
+                    Fit::Right => continue,
+                    Fit::Marks(slot) => held.publish_and_flush(found.at, slot)?,
+                    Fit::None if self.was_hit(&guard, &held, group, found.slot)? => {
+                        held.remove(found.at)?;
+                        if !found.slot.is_tombstone() && held.has_counted_records() {
+                            self.counters.add(Count::Records, -1);
+                        }
+                    }
+                    Fit::None => {
+                        is_whole = false;
+                        continue;
+                    }
+                }
+                self.counters.add(Count::RepairedSlots, 1);
+            }
+            position = next;
+        }
+        Ok(is_whole)
+    }
+
+    /// True if a slot that fits nothing was hit by a flipped bit, or is one of two of a key: then nothing
+    /// goes with it. Else it may be all that tells of a record that was lost.
+    fn was_hit(&self, guard: &Guard, held: &GroupLock<'_>, group: u32, slot: Slot) -> Result<bool> {
+        if let Some(view) = self.sound_at(guard, slot.offset()) {
+            return self.is_indexed(guard, &view);
+        }
+        if is_hit_from(slot, Slot::EMPTY) || is_hit_from(slot, Slot::DELETED) {
+            return Ok(true);
+        }
+        if self.may_be_lost(slot.offset()) {
+            return Ok(false);
+        }
+        // Of a record that has been replaced since.
+        Ok((0..u64::BITS).map(|bit| Slot(slot.0 ^ 1 << bit)).any(|right| {
+            let view = self.sound_at(guard, right.offset());
+            view.is_some_and(|view| {
+                let place = self.place(view.key());
+                self.index.leaf(place) == held.leaf()
+                    && self.index.group_of(place) == group
+                    && held.slot_of(place, view.offset, &view.header) == right
+                    && self.is_indexed(guard, &view).unwrap_or(false)
+            })
+        }))
+    }
+
+    fn fit(
+        &self,
+        guard: &Guard,
+        held: &GroupLock<'_>,
+        group: u32,
+        SlotRef { at, slot }: SlotRef,
+    ) -> Result<Fit> {
+        let Some(view) = self.sound_at(guard, slot.offset()) else { return Ok(Fit::None) };
+        let place = self.place(view.key());
+        let is_here = self.index.leaf(place) == held.leaf() && self.index.group_of(place) == group;
+        if !is_here || held.signature(place) != slot.signature() {
+            return Ok(Fit::None);
+        }
+        // A lookup must come to it before any other slot of the key.
+        let probe = held.probe(place, &mut |other| {
+            let found = self.reader().view(guard, other.offset());
+            Ok(found.is_some_and(|found| found.key() == view.key()))
+        })?;
+        Ok(match probe {
+            Probe::Found { at: first, .. } if first == at => match has_marks_of(slot, &view) {
+                true => Fit::Right,
+                false => Fit::Marks(held.slot_of(place, view.offset, &view.header)),
+            },
+            _ => Fit::None,
+        })
+    }
+
+    /// Shows every slot of the index, its segment and its group, and how it fits.
+    ///
+    /// # Errors
+    /// If the index is damaged.
+    pub(crate) fn each_fit(
+        &self,
+        visit: &mut dyn FnMut(Leaf, Position, SlotRef, Fit),
+    ) -> Result<()> {
+        let mut position = Some(Position::default());
+        while let Some(here) = position {
+            let (leaf, group, next) = self.index.step(here);
+            let Some(held) = self.index.lock_group(leaf, here.y, group) else { continue };
+            let guard = epoch::pin();
+            for found in self.index.slots(leaf, group)? {
+                let fit = self.fit(&guard, &held, group, found)?;
+                visit(leaf, Position { group, ..here }, found, fit);
+            }
+            position = next;
+        }
+        Ok(())
+    }
+
+    /// The newest records of all keys that no lookup finds, each with the slot that it should have.
+    ///
+    /// # Errors
+    /// If the index is damaged.
+    pub(crate) fn missed(&self) -> Result<Vec<(Vec<u8>, Slot)>> {
+        let (mut missed, mut keys) = (Vec::new(), HashSet::new());
+        let records = |visit: &mut dyn FnMut(&Seen<'_>)| {
+            (0..self.pages.len()).for_each(|page| self.visit_page(page, visit));
+            Ok(())
+        };
+        let guard = epoch::pin();
+        loop {
+            let is_met = |view: &View<'_>| self.is_indexed(&guard, view);
+            let has = |view: &View<'_>| Ok(keys.contains(view.key()) || is_met(view)?);
+            // Only so many at a time.
+            let found = unindexed(&records, Kinds::Puts, &has)?;
+            if found.is_empty() {
+                return Ok(missed);
+            }
+            for view in found.iter().filter_map(|(_, at)| self.reader().view(&guard, *at)) {
+                // A member of a batch that was cut short may be what no slot finds.
+                if !is_met(&view)? {
+                    let place = self.place(view.key());
+                    let slot = self.index.lock(place).slot_of(place, view.offset, &view.header);
+                    missed.push((view.key().to_vec(), slot));
+                }
+                keys.insert(view.key().to_vec());
+            }
+        }
+    }
+
+    /// True if each slot of the group at `here` fits what it points at; and the next position.
+    pub(crate) fn group_fits(&self, here: Position) -> Result<(bool, Option<Position>)> {
+        let (leaf, group, next) = self.index.step(here);
+        let guard = epoch::pin();
+        let Some(held) = self.index.lock_group(leaf, here.y, group) else {
+            return Ok((true, Some(here)));
+        };
+        let slots = self.index.slots(leaf, group)?;
+        slots.iter().for_each(|found| self.space.prefetch(found.slot.offset()));
+        for found in slots {
+            if !matches!(self.fit(&guard, &held, group, found)?, Fit::Right) {
+                return Ok((false, next));
+            }
+        }
+        Ok((true, next))
+    }
+}

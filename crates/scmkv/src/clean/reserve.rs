@@ -1,0 +1,375 @@
+//! Free pages: who may take how many, and what to do when there are none.
+//!
+//! ```text
+//!   free pages       1   2   3   4 …
+//!   cleaner          ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓
+//!   deletes              ▓▓▓▓▓▓▓▓▓▓▓
+//!   overwrites               ▓▓▓▓▓▓▓
+//!   inserts, index               ▓▓▓   a page later, or one for every 128 of the pool
+//! ```
+//!
+//! The last page is left to the cleaner, so that it always gets on: what lives in a page fits the
+//! rest of its open page and one more. The page before it is left to deletes, so that a store that
+//! is full can be emptied; as long as it is there, the cleaner can move the owners of large values
+//! too, which do not count among what lives in a page. Some more are left to overwrites, so that a store
+//! that is full of records can take new values for all of them, again and again. Who may not take a
+//! page does not go into it when it is open, either, until there is another. A batch that does not
+//! fit the open page takes all its pages off the free ones before it appends anything, and gives
+//! back what it did not need.
+//!
+//! **Pages are short** before there is none. From then on a writer pays for what it appends: it
+//! cleans one page, and may append about as many bytes as that has gained, a little more if there
+//! are more pages and less if there are fewer, so that their number stays where it is. However full
+//! the store is, nobody waits for much more than one page to be cleaned. Of the open page the rest
+//! is *withheld* meanwhile, so that a write in which nothing is short looks at one word more.
+//!
+//! A writer that finds too few pages all the same cleans, under the cleaner's mutex and with its own log in
+//! hand. It goes on as long as that gains *bytes*: pages freed, less pages taken for copies, less
+//! what was filled of the open one. Other writers may take what it gained; it will gain more. It
+//! gives up when no page promises anything, or when a long row of pages gave nothing.
+//!
+//! Pages that were freed wait for readers that may still look at them, or, emptied, for `relaxed`
+//! writers ([`clean`](crate::clean)). A writer whose pages are on their way waits for them, and
+//! gives up on a reader that holds its record for seconds.
+
+use crate::clean::Cleaner;
+use crate::store::Store;
+use crate::table::counters::Count;
+use crate::table::hash::Place;
+use crate::table::index::{Leaf, Slot};
+use crate::table::log::Log;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::spin::{self, Backoff};
+use coreplane_record::Kind;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Where the room for a split comes from.
+#[derive(Debug)]
+pub(crate) enum Room<'a> {
+    /// From the cleaner, if there is no free page; the log is the caller's.
+    ByCleaning(&'a mut Log),
+    /// A recovery cannot clean, since not all that lives is known yet. It reads by its own guard.
+    AsItIs(&'a Guard),
+}
+
+/// Free pages that only the cleaner takes.
+const CLEANERS: u32 = 1;
+
+/// Who asks for room, each leaving some to those before him.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Demand {
+    /// Deletes, and what must not fail for want of space.
+    Reserve,
+    /// A value in the place of another one.
+    Overwrite,
+    /// One record more.
+    Insert,
+}
+
+impl Demand {
+    /// That of a record, whose key has another one already or has none.
+    pub(crate) fn of(kind: Kind, is_overwrite: bool) -> Self {
+        match kind {
+            Kind::Delete => Self::Reserve,
+            _ if is_overwrite => Self::Overwrite,
+            _ => Self::Insert,
+        }
+    }
+}
+
+/// What a writer may append without payment while another one is cleaning.
+const CREDIT: usize = 64 << 10;
+
+/// So many pages in a row may be cleaned without a gain.
+const MISSES_MAX: u32 = 64;
+
+/// So long a writer waits for readers and other writers.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a writer has got by cleaning.
+#[derive(Debug, Default)]
+struct Effort {
+    /// Bytes gained, and the most that it ever was.
+    gained: i64,
+    best: i64,
+    /// Pages cleaned since the best.
+    misses: u32,
+    backoff: Backoff,
+    waiting_since: Option<Instant>,
+}
+
+impl Effort {
+    /// False if nothing is gained any more.
+    fn goes_on(&mut self, gained: i64) -> bool {
+        self.gained += gained;
+        self.misses += 1;
+        if self.gained > self.best {
+            self.best = self.gained;
+            self.misses = 0;
+        }
+        self.waiting_since = None;
+        self.backoff = Backoff::new();
+        self.misses < MISSES_MAX
+    }
+
+    /// Waits a moment; false if it has lasted too long.
+    fn waits(&mut self) -> bool {
+        let since = *self.waiting_since.get_or_insert_with(Instant::now);
+        self.backoff.wait();
+        since.elapsed() < PATIENCE
+    }
+}
+
+impl Store {
+    /// Free pages that are left by who asks for room.
+    pub(crate) fn reserve(&self, demand: Demand) -> u32 {
+        match demand {
+            Demand::Reserve => CLEANERS,
+            Demand::Overwrite => CLEANERS + 1,
+            Demand::Insert => CLEANERS + 1 + (self.pages.len() / 128).max(1),
+        }
+    }
+
+    /// With fewer free pages than these, pages are short.
+    fn pages_ample(&self) -> u32 {
+        self.reserve(Demand::Insert) + 2 + self.pages.len() / 64
+    }
+
+    /// Room in the log, by cleaning if need be.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    #[inline]
+    pub(crate) fn make_room(&self, log: &mut Log, len: usize, demand: Demand) -> Result<()> {
+        if log.room_for(demand) >= len {
+            return Ok(());
+        }
+        self.make_new_room(log, len, demand)
+    }
+
+    #[cold]
+    fn make_new_room(&self, log: &mut Log, len: usize, demand: Demand) -> Result<()> {
+        let reserve = self.reserve(demand);
+        if !log.is_open_to(demand) {
+            self.clean_for_space(log, reserve, len as u64)?;
+            log.open_to(demand);
+        }
+        loop {
+            if log.room() >= len && log.room_for(demand) < len {
+                self.pay(log, len)?;
+            } else if log.make_room(self, len, reserve)? {
+                return Ok(());
+            } else {
+                self.clean_for_space(log, reserve + 1, len as u64)?;
+            }
+        }
+    }
+
+    /// True if one record more may go to what is set aside for the caller, or to its open page.
+    pub(crate) fn has_room_for_inserts(&self, log: &Log) -> bool {
+        log.is_open_to(Demand::Insert) && self.pages.refresh_free() >= self.reserve(Demand::Insert)
+    }
+
+    /// Bytes of a page that is opened when so many are free that are to be paid for.
+    pub(crate) fn due(&self, free: u32) -> u32 {
+        if free < self.pages_ample() { self.geometry.page_size } else { 0 }
+    }
+
+    /// Lets at least `len` bytes more of the open page be appended to, for which a page is cleaned if
+    /// pages are short.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn pay(&self, log: &mut Log, len: usize) -> Result<()> {
+        let (free, coming) = self.pages.free_and_retired();
+        let (least, ample) = (self.reserve(Demand::Insert), self.pages_ample());
+        let last = self.reserve(Demand::Overwrite);
+        // Before the census nobody knows what a page gains, and what is needed is appraised.
+        let is_counted = self.census_done.load(Ordering::Acquire);
+        if free + coming >= ample || !is_counted {
+            log.withhold(0);
+            return Ok(());
+        }
+        let gained = match self.cleaner.try_lock() {
+            Some(mut cleaner) => self.clean_one_for(&mut cleaner, log)?,
+            None if free > last => Some(CREDIT as i64),
+            None => self.clean_one_for(&mut spin::lock(&self.cleaner), log)?,
+        };
+        let paid = |gained: u64| {
+            // The same again where their number is to stay. Where a page gains little that is near the last:
+            // what is free is dead nowhere, and the fewer are dead the less the next one gains.
+            let is_dear = gained < u64::from(self.geometry.page_size) / 16;
+            let (from, to) = if is_dear { (last, last + 4) } else { (least, ample) };
+            let more = u64::from((free + coming).saturating_sub(from));
+            gained / 2 + gained * more / u64::from(to - from)
+        };
+        match gained.and_then(|gained| u64::try_from(gained).ok()) {
+            Some(gained) if gained > 0 => log.release(len.max(paid(gained) as usize)),
+            // Nothing is to be gained: what there is may be used up.
+            _ => log.withhold(0),
+        }
+        Ok(())
+    }
+
+    /// Cleans a page for a writer: the bytes gained, none if no page promises any. One that is damaged
+    /// is not this writer's business.
+    fn clean_one_for(&self, cleaner: &mut Cleaner, log: &mut Log) -> Result<Option<i64>> {
+        if self.non_strict.load(Ordering::Acquire) {
+            log.settle(self)?;
+        }
+        self.free_emptied(cleaner, Some(log.id()))?;
+        let worth = u64::from(self.geometry.page_size) / 256;
+        match self.clean_one(cleaner, worth) {
+            Err(Error::NoSpace { .. } | Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => {
+                Ok(None)
+            }
+            gained => gained,
+        }
+    }
+
+    /// Sets pages aside for a batch of `len` bytes, by cleaning if need be.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(crate) fn set_pages_aside(
+        &self,
+        log: &mut Log,
+        pages: u32,
+        len: usize,
+        demand: Demand,
+    ) -> Result<()> {
+        let reserve = self.reserve(demand);
+        while !log.set_aside(self, pages, reserve) {
+            let lacking = pages - log.aside().min(pages);
+            self.clean_for_space(log, reserve + lacking, len as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Splits the segment of `leaf`.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(crate) fn split(&self, leaf: Leaf, place: Place, mut room: Room<'_>) -> Result<()> {
+        let recovering = match &room {
+            Room::ByCleaning(_) => None,
+            Room::AsItIs(guard) => Some(*guard),
+        };
+        let rehash = |slot: Slot| -> Result<u32> {
+            let y_of = |guard: &Guard| Ok(self.place(self.record(guard, slot)?.key()).y);
+            recovering.map_or_else(|| y_of(&epoch::pin()), y_of)
+        };
+        self.counters.add(Count::Splits, 1);
+        let page = u64::from(self.geometry.page_size);
+        let reserve = if recovering.is_none() { self.reserve(Demand::Insert) } else { 0 };
+        let mut supply = || self.supply_index_page(reserve);
+        while !self.index.split(leaf, place.y, &mut supply, &rehash)? {
+            match &mut room {
+                Room::ByCleaning(log) => self.clean_for_space(log, reserve + 1, page)?,
+                Room::AsItIs(_) => return Err(Error::NoSpace { needed: page, reclaimable: 0 }),
+            }
+        }
+        Ok(())
+    }
+
+    /// An index page, for a split.
+    fn supply_index_page(&self, reserve: u32) -> Result<Option<u64>> {
+        if let Some(arena) = &self.arena {
+            return arena.supply();
+        }
+        let page = self.pages.open_index(reserve)?;
+        Ok(page.map(|page| self.space.start_of(page)))
+    }
+
+    /// Cleans until `goal` pages are free. `log` is the caller's.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if nothing is left to clean.
+    #[cold]
+    fn clean_for_space(&self, log: &mut Log, goal: u32, needed: u64) -> Result<()> {
+        self.wake();
+        if !self.index.in_pool() {
+            // Its open has read much, and checkpoints are given up by what is counted.
+            self.take_census()?;
+        }
+        if self.non_strict.load(Ordering::Acquire) {
+            log.settle(self)?;
+        }
+        let mut effort = Effort::default();
+        loop {
+            if self.pages.refresh_free() >= goal {
+                return Ok(());
+            }
+            let goes_on = {
+                let mut cleaner = spin::lock(&self.cleaner);
+                match self.clean_towards(&mut cleaner, log, goal)? {
+                    Step::Done => return Ok(()),
+                    Step::Cleaned(gained) => effort.goes_on(gained),
+                    Step::Wait => {
+                        drop(cleaner);
+                        effort.waits()
+                    }
+                    Step::Nothing => false,
+                }
+            };
+            if !goes_on && !self.census_done.load(Ordering::Acquire) {
+                // No page that was appraised promises anything.
+                self.take_census()?;
+                if self.closed.load(Ordering::Acquire) {
+                    return Err(Error::Closed);
+                }
+                effort = Effort::default();
+            } else if !goes_on && self.give_up_checkpoint()? {
+                effort = Effort::default();
+            } else if !goes_on {
+                return self.no_space(needed);
+            }
+        }
+    }
+
+    fn clean_towards(&self, cleaner: &mut Cleaner, log: &mut Log, goal: u32) -> Result<Step> {
+        self.free_emptied(cleaner, Some(log.id()))?;
+        let (free, coming) = self.pages.free_and_retired();
+        let coming = coming + cleaner.emptied_len();
+        if free >= goal {
+            return Ok(Step::Done);
+        }
+        if coming > 0 && (free + coming >= goal || free < CLEANERS) {
+            return Ok(Step::Wait);
+        }
+        let lacking = goal.saturating_sub(free + coming);
+        // Before the census every page looks dead.
+        let victim = match self.census_done.load(Ordering::Acquire) {
+            true => self.pick_for_writer(cleaner, log, lacking)?,
+            false => self.pick_appraised(cleaner)?,
+        };
+        match victim {
+            Some(victim) => match self.clean_page(cleaner, victim) {
+                Ok(gained) => Ok(Step::Cleaned(gained)),
+                // A delete has taken the page that was there.
+                Err(Error::NoSpace { .. }) if self.pages.free_and_retired().1 > 0 => Ok(Step::Wait),
+                Err(error) => Err(error),
+            },
+            None => Ok(Step::Nothing),
+        }
+    }
+
+    /// # Errors
+    /// The error for a store that has no page left.
+    pub(crate) fn no_space<T>(&self, needed: u64) -> Result<T> {
+        Err(Error::NoSpace { needed, reclaimable: self.reclaimable() })
+    }
+}
+
+enum Step {
+    /// There are free pages enough.
+    Done,
+    /// A page was cleaned, which gained so many bytes.
+    Cleaned(i64),
+    /// Pages are on their way.
+    Wait,
+    /// Nothing promises a gain.
+    Nothing,
+}

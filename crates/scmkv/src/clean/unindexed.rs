@@ -1,0 +1,156 @@
+//! Records that no slot of the index finds.
+//!
+//! A slot that has become zeroes looks as if it had never been used, and a line of zeroes ends the
+//! probes that went on past it: an index in the pool does not prove that it is whole. The logs do.
+//! The newest record of a key that counts is in them, and if it is a put then a probe must find a
+//! slot of the key:
+//!
+//! ```text
+//!   log      … │ put a │ put b │ del c │ …
+//!                  │       ╳               no slot: b is missed
+//!   index        slot a
+//! ```
+//!
+//! A key without a slot is not always missed: its tombstone may have been dropped, with which
+//! nothing older of it is left but in the page that the tombstone was in; or it was only ever in a
+//! batch that a crash cut short. So whoever has no slot is first a suspect, of which all records
+//! are looked at. Pages that were open at a crash are left to the replay.
+
+use crate::write::batch::Run;
+use coreplane_engine::Result;
+use coreplane_record::{Kind, View};
+use std::collections::HashMap;
+
+/// Suspects that are looked into at a time.
+const SUSPECTS_MAX: usize = 1 << 16;
+
+/// A sound record in the logs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen<'v> {
+    pub(crate) view: View<'v>,
+    pub(crate) page: u32,
+    pub(crate) generation: u32,
+    /// Its slot has been durable for long.
+    pub(crate) is_settled: bool,
+}
+
+/// Shows all sound records, page by page in the order of their numbers.
+pub(crate) type Records<'r> = &'r dyn Fn(&mut dyn FnMut(&Seen<'_>)) -> Result<()>;
+
+/// The newest record of a key.
+#[derive(Debug, Clone, Copy)]
+struct Newest {
+    version: u64,
+    generation: u32,
+    offset: u64,
+    is_put: bool,
+}
+
+/// True if `run` has the record at `offset` in it.
+pub(crate) fn holds(run: &Run, generation: u32, offset: u64) -> bool {
+    let end = run.start.saturating_add(u64::from(run.len));
+    run.generation == generation && (run.start..end).contains(&offset)
+}
+
+/// Moves those of `members`, by generation and offset, that `run` names to `counted`.
+pub(crate) fn count_members<T>(members: &mut Vec<(u32, u64, T)>, run: &Run, counted: &mut Vec<T>) {
+    let named = members.extract_if(.., |member| holds(run, member.0, member.1));
+    counted.extend(named.map(|(_, _, member)| member));
+}
+
+/// Which records of a key are asked for when no slot of it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kinds {
+    /// Puts alone: a key that was deleted is rightly without a slot.
+    Puts,
+    /// Tombstones too, as long as older records may lie where theirs do; and what is in pages that are
+    /// being filled: the caller looks again under the lock of the group.
+    All,
+}
+
+/// Page generation and offset of the newest records of keys that `has` finds no slot of: of all of
+/// them, or of the first lot of suspects among whom there are some. That an index is not whole is
+/// known then, and each lot costs a reading of the logs.
+pub(crate) fn unindexed(
+    records: Records<'_>,
+    kinds: Kinds,
+    has: &dyn Fn(&View<'_>) -> Result<bool>,
+) -> Result<Vec<(u32, u64)>> {
+    let (mut missed, mut from) = (Vec::new(), Some(0));
+    while let Some(first) = from.take()
+        && missed.is_empty()
+    {
+        let mut suspects: HashMap<Vec<u8>, Option<Newest>> = HashMap::new();
+        let mut failure = Ok(());
+        records(&mut |seen| {
+            if from.is_none() && seen.page > first && suspects.len() >= SUSPECTS_MAX {
+                from = Some(seen.page);
+            }
+            let is_meant =
+                seen.page >= first && from.is_none() && (seen.is_settled || kinds == Kinds::All);
+            let is_of_kind = match seen.view.header.kind {
+                Kind::Put => true,
+                Kind::Delete => kinds == Kinds::All,
+                Kind::Overflow | Kind::Commit | Kind::Lost => false,
+            };
+            if !is_meant || !is_of_kind || failure.is_err() {
+                return;
+            }
+            match has(&seen.view) {
+                Ok(true) => {}
+                Ok(false) => drop(suspects.insert(seen.view.key().to_vec(), None)),
+                Err(error) => failure = Err(error),
+            }
+        })?;
+        failure?;
+        if !suspects.is_empty() {
+            look_into(records, &mut suspects)?;
+            let is_asked = |newest: &Newest| newest.is_put || kinds == Kinds::All;
+            let newest = suspects.into_values().flatten().filter(is_asked);
+            missed.extend(newest.map(|newest| (newest.generation, newest.offset)));
+        }
+    }
+    missed.sort_unstable_by_key(|(_, offset)| *offset);
+    missed.dedup();
+    Ok(missed)
+}
+
+/// Finds the newest record that counts of each suspect.
+fn look_into(records: Records<'_>, suspects: &mut HashMap<Vec<u8>, Option<Newest>>) -> Result<()> {
+    let learn = |suspects: &mut HashMap<Vec<u8>, Option<Newest>>, key: &[u8], new: Newest| {
+        if let Some(known) = suspects.get_mut(key)
+            && known.is_none_or(|known| {
+                new.version > known.version || new.version == known.version && !new.is_put
+            })
+        {
+            *known = Some(new);
+        }
+    };
+    let mut members = Vec::new();
+    records(&mut |seen| {
+        let view = &seen.view;
+        let is_put = match view.header.kind {
+            Kind::Put => true,
+            Kind::Delete => false,
+            Kind::Overflow | Kind::Commit | Kind::Lost => return,
+        };
+        let (version, generation) = (view.header.version, seen.generation);
+        let newest = Newest { version, generation, offset: view.offset, is_put };
+        if !view.header.batched {
+            learn(suspects, view.key(), newest);
+        } else if suspects.contains_key(view.key()) {
+            members.push((generation, view.offset, (view.key().to_vec(), newest)));
+        }
+    })?;
+    let mut counted = Vec::new();
+    if !members.is_empty() {
+        records(&mut |seen| {
+            if seen.view.header.kind == Kind::Commit {
+                let runs = Run::decode_all(seen.view.value());
+                runs.for_each(|run| count_members(&mut members, &run, &mut counted));
+            }
+        })?;
+    }
+    counted.iter().for_each(|(key, newest)| learn(suspects, key, *newest));
+    Ok(())
+}

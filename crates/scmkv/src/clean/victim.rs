@@ -1,0 +1,225 @@
+//! Which page to clean.
+//!
+//! The paper's cost-benefit rule: of the pages with dead bytes the one with the greatest
+//! `(1 - u) * age / (1 + u)`, where `u` is the part of the page that lives. What lives includes
+//! what must be written elsewhere when the page is cleaned: the owners of its overflow records
+//! ([`overflow`](crate::write::overflow)) are the page's *toll*.
+//!
+//! Not every page may be cleaned: not one that is being filled, and not one that is *pinned*,
+//! because it holds overflow records that have no owner yet, or because all that lived in it has been
+//! moved already and it waits for what replaced its records to become durable.
+//!
+//! Tombstones live until no page is older than they are. So when the cleaner has copied more of
+//! them than a part of the store, or when nothing else promises a gain, it takes the *oldest*
+//! page, whatever lives in it. An idle thread's open page may be that oldest one; it is sealed.
+
+use crate::clean::Cleaner;
+use crate::store::Store;
+use crate::table::counters::Count;
+use crate::table::log::{Appended, Log};
+use crate::table::page::{self, Cell, Element};
+use coreplane_engine::Result;
+use std::sync::atomic::Ordering;
+
+impl Store {
+    /// True if `element` is a log page.
+    pub(crate) fn is_log(element: &Element) -> bool {
+        element.kind == page::Kind::Log
+    }
+
+    /// A commit record is named by no slot: it counts among what a page costs, not what lives in it.
+    pub(crate) fn count_commit(&self, cleaner: &mut Cleaner, appended: Appended) {
+        cleaner.log().forget_live(appended.len);
+        self.add_toll(appended.offset, i64::from(appended.len));
+    }
+
+    pub(crate) fn add_toll(&self, offset: u64, bytes: i64) {
+        let cell = self.pages.cell(self.space.page_of(offset));
+        cell.toll.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Dead bytes in full pages, as far as counted.
+    pub(crate) fn reclaimable(&self) -> u64 {
+        (0..self.pages.len()).filter_map(|page| self.gain(page)).sum()
+    }
+
+    /// Bytes of live records, as far as counted.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        // Of pages that are being filled this very moment nothing is said: nobody waits for that.
+        let logs = self.logs.iter().filter_map(|log| log.try_lock());
+        let filling: i64 = logs.map(|log| log.live_bytes()).sum();
+        let copied = self.cleaner.try_lock().map_or(0, |mut cleaner| cleaner.log().live_bytes());
+        let counted: i64 =
+            self.log_pages().map(|page| self.pages.cell(page).live.load(Ordering::Relaxed)).sum();
+        (counted + filling + copied).max(0) as u64
+    }
+
+    pub(crate) fn pool_bytes(&self) -> u64 {
+        self.space.len()
+    }
+
+    /// Tombstones that are worth a page that holds nothing dead.
+    pub(crate) fn tombstone_budget(&self) -> u64 {
+        self.pool_bytes() / 32
+    }
+
+    pub(crate) fn log_pages(&self) -> impl Iterator<Item = u32> {
+        (0..self.pages.len()).filter(|page| self.pages.cell(*page).kind() == Some(page::Kind::Log))
+    }
+
+    /// The bytes that cleaning a page gains; none if it may not be cleaned.
+    fn gain(&self, page: u32) -> Option<u64> {
+        let cell = self.pages.cell(page);
+        if cell.kind() != Some(page::Kind::Log) {
+            return None;
+        }
+        // In this order: the pins of a page are set while it is open.
+        let length = cell.length.load(Ordering::Acquire);
+        if length == 0 || cell.is_pinned() {
+            return None;
+        }
+        Some((u64::from(length) + self.unused(length)).saturating_sub(copied_bytes(cell)))
+    }
+
+    /// Bytes of a sealed page of this length that nothing was written to, if it was sealed early: a
+    /// store that is opened, written to a little and closed again has many such pages. What is
+    /// left in any other is not worth the copying.
+    fn unused(&self, length: u32) -> u64 {
+        let unused = u64::from(self.geometry.page_size.saturating_sub(length));
+        if unused >= u64::from(self.geometry.page_size) / 8 { unused } else { 0 }
+    }
+
+    /// Dead bytes in the page that a log is filling.
+    fn dead_in_open(&self, log: &Log) -> u64 {
+        log.tail().map_or(0, |(page, tail)| {
+            let cell = self.pages.cell(page);
+            let live = log.live_bytes() + cell.live.load(Ordering::Relaxed);
+            let toll = cell.toll.load(Ordering::Relaxed);
+            u64::from(tail).saturating_sub((live + toll).max(0) as u64)
+        })
+    }
+
+    /// The page that promises most, if any gains `gain_min` bytes.
+    pub(crate) fn pick(&self, cleaner: &mut Cleaner, gain_min: u64) -> Option<u32> {
+        let now = self.clock_seconds();
+        let room = self.room_of_cleaner(cleaner.log());
+        (0..self.pages.len())
+            .filter_map(|page| Some((page, self.gain(page)?)))
+            .filter(|(_, gain)| *gain >= gain_min.max(1))
+            .map(|(page, gain)| (page, gain, self.pages.cell(page)))
+            .filter(|(_, _, cell)| copied_bytes(cell) <= room)
+            .map(|(page, gain, cell)| {
+                let length = f64::from(cell.length.load(Ordering::Acquire));
+                let age = f64::from(now.saturating_sub(cell.sealed_at.load(Ordering::Relaxed)) + 1);
+                let dead_part = gain as f64 / (length + self.unused(length as u32) as f64);
+                (page, dead_part * age / (2.0 - dead_part))
+            })
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .map(|(page, _)| page)
+    }
+
+    /// What the cleaner can surely copy: with two free pages, whatever a page holds.
+    pub(crate) fn room_of_cleaner(&self, log: &Log) -> u64 {
+        let room = log.room() as u64;
+        match self.pages.free_len() {
+            0 => room,
+            1 => room.max(u64::from(self.geometry.page_size)),
+            _ => u64::MAX,
+        }
+    }
+
+    /// The page that promises most for a writer that lacks `pages` pages; none if all that is
+    /// dead does not make so many.
+    pub(crate) fn pick_for_writer(
+        &self,
+        cleaner: &mut Cleaner,
+        own: &mut Log,
+        pages: u32,
+    ) -> Result<Option<u32>> {
+        if cleaner.kept_tombstone_bytes > self.tombstone_budget() {
+            cleaner.kept_tombstone_bytes = 0;
+            if let Some(page) = self.oldest(cleaner, Some(own))? {
+                return Ok(Some(page));
+            }
+        }
+        let lacking = u64::from(pages) * u64::from(self.geometry.page_size);
+        let filling = self.dead_in_open(own) + self.dead_in_open(cleaner.log());
+        let room = cleaner.log().room() as u64;
+        if self.reclaimable() + filling + room >= lacking {
+            if let Some(page) = self.pick(cleaner, 1) {
+                return Ok(Some(page));
+            }
+            // What is dead is in the pages that these two are filling.
+            if filling > 0 {
+                own.seal(self)?;
+                cleaner.log().seal(self)?;
+                return Ok(self.pick(cleaner, 1));
+            }
+        }
+        if self.counters.get(Count::TombstoneBytes) > self.tombstone_budget() as i64 {
+            return self.oldest(cleaner, Some(own));
+        }
+        Ok(None)
+    }
+
+    /// The oldest page that can be cleaned. A page that an idle log has open is sealed for that.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn oldest(
+        &self,
+        cleaner: &mut Cleaner,
+        own: Option<&mut Log>,
+    ) -> Result<Option<u32>> {
+        let birth = |page: &u32| self.pages.cell(*page).birth.load(Ordering::Acquire);
+        let oldest =
+            self.log_pages().filter(|page| !self.pages.cell(*page).is_pinned()).min_by_key(birth);
+        if let Some(page) = oldest {
+            self.seal_idle(page, cleaner, own)?;
+        }
+        let room = self.room_of_cleaner(cleaner.log());
+        let can_be_cleaned =
+            |page: &u32| self.gain(*page).is_some() && copied_bytes(self.pages.cell(*page)) <= room;
+        Ok(self.log_pages().filter(can_be_cleaned).min_by_key(birth))
+    }
+
+    /// Seals `page` if a log that nobody is using has it open.
+    fn seal_idle(&self, page: u32, cleaner: &mut Cleaner, own: Option<&mut Log>) -> Result<()> {
+        if self.pages.cell(page).length.load(Ordering::Acquire) > 0 {
+            return Ok(());
+        }
+        let fills = |log: &Log| log.tail().is_some_and(|(open, _)| open == page);
+        if fills(cleaner.log()) {
+            return cleaner.log().seal(self);
+        }
+        if let Some(own) = own
+            && fills(own)
+        {
+            return own.seal(self);
+        }
+        for log in &self.logs {
+            if let Some(mut log) = log.try_lock()
+                && fills(&log)
+            {
+                return log.seal(self);
+            }
+        }
+        Ok(())
+    }
+
+    /// The birth of the oldest log page that is not `victim`.
+    pub(crate) fn oldest_birth_but(&self, victim: u32) -> u64 {
+        self.log_pages()
+            .filter(|page| *page != victim)
+            .map(|page| self.pages.cell(page).birth.load(Ordering::Acquire))
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+}
+
+/// What must be written elsewhere when a page is cleaned.
+fn copied_bytes(cell: &Cell) -> u64 {
+    let live = cell.live.load(Ordering::Relaxed).max(0);
+    let toll = cell.toll.load(Ordering::Relaxed).max(0);
+    (live + toll) as u64
+}

@@ -1,0 +1,163 @@
+//! Going through the records: cursors, changes, emptying the store.
+
+use crate::read::get::Whole;
+use crate::store::{Root, Store, misled};
+use crate::table::index::{GroupLock, Position, Slot};
+use crate::write::put::Plan;
+use coreplane_engine::{Completion, Entry, Error, Result, WriteOptions};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::spin;
+use std::sync::atomic::Ordering;
+
+/// A record or tombstone that was met.
+struct Met<'g> {
+    whole: Whole<'g>,
+    /// It is a record, and has not expired.
+    live: bool,
+}
+
+impl Store {
+    /// Reads what the slots of a locked group point at. What is found stays as it is while the
+    /// guard lives, so that it can be shown without the lock.
+    fn read_group<'g>(
+        &'g self,
+        guard: &'g Guard,
+        held: &GroupLock<'_>,
+        group: u32,
+        wanted: impl Fn(Slot) -> bool,
+    ) -> Result<Vec<Met<'g>>> {
+        let slots = self.index.slots(held.leaf(), group)?;
+        let mut met = Vec::with_capacity(slots.len());
+        for slot in slots.into_iter().map(|found| found.slot).filter(|slot| wanted(*slot)) {
+            let view = self.record(guard, slot)?;
+            if held.signature(self.place(view.key())) != slot.signature() {
+                return Err(misled(slot));
+            }
+            self.check_read(&view)?;
+            let live = !slot.is_tombstone() && !self.is_expired(&view)?;
+            let large = live && view.header.large;
+            let pieces =
+                if large { self.pieces(guard, &view, self.check_reads)? } else { Vec::new() };
+            met.push(Met { whole: Whole { view, pieces }, live });
+        }
+        Ok(met)
+    }
+
+    /// Shows the live records of whole groups from `cursor` on, until `count` were shown.
+    pub(crate) fn iterate(
+        &self,
+        cursor: u64,
+        count: usize,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<u64> {
+        let mut position = Position::from_cursor(cursor);
+        let mut shown = 0;
+        loop {
+            let (leaf, group, next) = self.index.step(position);
+            let guard = epoch::pin();
+            let Some(held) = self.index.lock_group(leaf, position.y, group) else { continue };
+            let found = self.read_group(&guard, &held, group, |slot| !slot.is_tombstone())?;
+            drop(held);
+            for Met { whole, live } in found {
+                if live {
+                    shown += 1;
+                    let record = whole.record(self.ticket_of(&whole.view));
+                    let (key, sequence) = (whole.view.key(), record.sequence);
+                    visit(Entry { key, record: Some(record), sequence });
+                }
+            }
+            match next {
+                None => return Ok(0),
+                Some(next) if shown >= count.max(1) => return Ok(next.to_cursor()),
+                Some(next) => position = next,
+            }
+        }
+    }
+
+    /// Keeps the tombstones above `sequence`, after a restart too.
+    pub(crate) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        // Nothing is dropped meanwhile.
+        let _cleaning = spin::lock(&self.cleaner);
+        self.check_writable()?;
+        // If the root cannot be written it may say either: what either keeps is kept, and whoever calls
+        // again writes it.
+        self.held_tombstones.fetch_min(sequence, Ordering::AcqRel);
+        let dropped = self.dropped_tombstones.load(Ordering::Acquire);
+        let held = if sequence == u64::MAX { 0 } else { sequence.max(dropped) + 1 };
+        {
+            let _changing = spin::lock(&self.root_change);
+            let root = self.root();
+            if root.held != held {
+                self.set_root(Root { held, ..root })?;
+            }
+        }
+        self.held_tombstones.store(sequence, Ordering::Release);
+        Ok(())
+    }
+
+    /// Shows what is newer than `sequence`, tombstones too.
+    pub(crate) fn changes_since(
+        &self,
+        sequence: u64,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<()> {
+        self.check_history(sequence)?;
+        let mut position = Some(Position::default());
+        while let Some(here) = position {
+            let (leaf, group, next) = self.index.step(here);
+            let guard = epoch::pin();
+            let Some(held) = self.index.lock_group(leaf, here.y, group) else { continue };
+            let found = self.read_group(&guard, &held, group, |_| true)?;
+            drop(held);
+            for Met { whole, live } in found {
+                let (key, newer) = (whole.view.key(), whole.view.sequence());
+                if newer > sequence {
+                    let record = live.then(|| whole.record(self.ticket_of(&whole.view)));
+                    visit(Entry { key, record, sequence: newer });
+                }
+            }
+            position = next;
+        }
+        // Of a group whose turn had not come, too.
+        self.check_history(sequence)
+    }
+
+    /// # Errors
+    /// [`Error::HistoryGone`] if a tombstone above `sequence` was dropped.
+    fn check_history(&self, sequence: u64) -> Result<()> {
+        let horizon = self.dropped_tombstones.load(Ordering::Acquire);
+        if sequence < horizon {
+            return Err(Error::HistoryGone { asked: sequence, horizon });
+        }
+        Ok(())
+    }
+
+    /// Deletes every record, one after the other, and waits once for all of them.
+    pub(crate) fn clear(&self) -> Result<()> {
+        let mut position = Some(Position::default());
+        while let Some(here) = position {
+            let (leaf, group, next) = self.index.step(here);
+            let keys: Vec<Vec<u8>> = {
+                let guard = epoch::pin();
+                let Some(_held) = self.index.lock_group(leaf, here.y, group) else { continue };
+                self.index
+                    .slots(leaf, group)?
+                    .into_iter()
+                    .filter(|found| !found.slot.is_tombstone())
+                    .map(|found| Ok(self.record(&guard, found.slot)?.key().to_vec()))
+                    .collect::<Result<_>>()?
+            };
+            for key in keys {
+                // Expired ones too, which `erase` would not find.
+                let completion = Completion::Early;
+                let options = WriteOptions { completion, ..WriteOptions::default() };
+                let _outcome = self.write(&key, &options, &mut |_, _, _| Ok(Plan::Delete))?;
+            }
+            position = next;
+        }
+        self.sync()?;
+        // What is written from now on is newer than the whole of it.
+        self.advance_sequence()?;
+        Ok(())
+    }
+}

@@ -1,0 +1,2 @@
+pub(crate) mod open;
+pub(crate) mod recover;

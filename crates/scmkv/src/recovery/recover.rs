@@ -1,0 +1,353 @@
+//! After a crash: the logs tell what the index lacks.
+//!
+//! A page is *unclean* if it was open at the crash. Its records are read up to the first that is
+//! not sound; there the page is sealed for good, so that what lies stranded behind can never come
+//! back. (Unless what lies behind proves that this is damage: then the open fails and says so, and
+//! [`repair`](crate::upkeep::repair) is the remedy. A page without any sound record is free or in
+//! [`quarantine`](crate::table::quarantine).) One thread takes each unclean page, as in the paper.
+//!
+//! - Index in the pool: every slot was flushed, and its flush fenced with the log's next write.
+//!   So only records of unclean pages can be missing, and they are put into the index again,
+//!   unless it has a newer version. A key deleted meanwhile is still there as a tombstone, since
+//!   tombstones stay while a page older than them does.
+//! - Index in DRAM: it comes from the last [`checkpoint`](crate::upkeep::checkpoint), and the pages are
+//!   read that may have more, by several threads.
+//! - No checkpoint, or an index in the pool after writes made `relaxed`: all pages are read.
+//!
+//! All do the same for each record, in any order and any number of times: the greatest version
+//! of a key wins, at equal versions the tombstone (an expired record turned into one).
+//!
+//! A batched record counts only if the commit record of its batch is sound, and with it every
+//! record in its runs.
+
+use crate::clean::reserve::Room;
+use crate::store::Store;
+use crate::table::index::{Probe, Slot};
+use crate::table::page::{self, Element};
+use crate::write::batch::Run;
+use coreplane_engine::{Error, Progress, Result};
+use coreplane_pmem::Recovery;
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::mutant;
+use coreplane_record::{Kind, View};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Bytes of would-be records that are checked behind the end of a log.
+const FOLLOWERS_CHECKED_BYTES: u64 = 64 << 20;
+
+/// Records that are put into the index side by side.
+const LANE: usize = 24;
+
+/// A log page to be read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogPage {
+    pub(crate) page: u32,
+    pub(crate) element: Element,
+}
+
+impl Store {
+    /// Lets the records of log pages be read: sealed ones up to their length, unclean ones whole.
+    pub(crate) fn adopt(&self, recovery: &Recovery, pages: &[LogPage]) -> Result<()> {
+        for LogPage { page, element } in pages {
+            let length = element.length.unwrap_or(self.geometry.page_size);
+            if !recovery.adopt(*page, length) {
+                return Err(Error::Corrupt {
+                    offset: self.space.start_of(*page),
+                    what: format!("page {page} cannot be {length} bytes long"),
+                });
+            }
+            self.pages.cell(*page).length.store(length, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Puts the records of `pages` into the index where it lacks them, and seals what was open.
+    /// `is_anew`: the index was empty before, so that no slot knows more than the logs.
+    pub(crate) fn replay(
+        &self,
+        recovery: &mut Recovery,
+        pages: &[LogPage],
+        is_anew: bool,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let done = AtomicU64::new(0);
+        let tails = Mutex::new(Vec::new());
+        let foreign = Mutex::new(Vec::new());
+        let failure = Mutex::new(None);
+        let reading = &*recovery;
+        let work = || {
+            while let Some(page) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
+                match self.replay_page(reading, page, &foreign) {
+                    Ok(tail) if page.element.length == Some(tail) => {}
+                    Ok(0) if page.element.is_lost() && (is_anew || !self.index.in_pool()) => {
+                        let what = page::NONE_CAN_BE_READ.to_owned();
+                        let error = Error::Corrupt { offset: self.space.start_of(page.page), what };
+                        *failure.lock() = Some(in_page(page.page, error));
+                    }
+                    Ok(tail) => tails.lock().push((*page, tail)),
+                    Err(error) => *failure.lock() = Some(in_page(page.page, error)),
+                }
+                let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+                progress(Progress { stage: "reading logs", done, total: pages.len() as u64 });
+            }
+            // A flush counts only at a fence of its own thread.
+            if !mutant!("scmkv.recover.fence")
+                && let Err(error) = self.space.fence()
+            {
+                *failure.lock() = Some(crate::table::page::sync_failed(error));
+            }
+        };
+        let threads = match pages.len() {
+            0 | 1 => 1,
+            more => std::thread::available_parallelism().map_or(1, usize::from).min(more).min(16),
+        };
+        if threads == 1 {
+            work();
+        } else {
+            std::thread::scope(|scope| {
+                // This thread works too: where no other can be had, it does it all.
+                for _ in 1..threads {
+                    let builder = std::thread::Builder::new().name("coreplane-replay".to_owned());
+                    if builder.spawn_scoped(scope, work).is_err() {
+                        break;
+                    }
+                }
+                work();
+            });
+        }
+        if let Some(error) = failure.into_inner() {
+            return Err(error);
+        }
+        for runs in foreign.into_inner() {
+            self.replay_runs(recovery, &runs)?;
+        }
+        // What was put into the index is durable before the pages count as sealed.
+        if !mutant!("scmkv.recover.fence") {
+            self.space.fence().map_err(crate::table::page::sync_failed)?;
+        }
+        for (LogPage { page, element }, tail) in tails.into_inner() {
+            if tail > 0 {
+                self.pages.seal_cut(page, tail)?;
+                recovery.cut(page, tail);
+            } else if is_anew || element.length.is_some() {
+                self.pages.free(page)?;
+            } else {
+                self.quarantine(recovery, page, element.is_lost());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a page; how far it is sound. Batches that reach into other pages go to `foreign`.
+    fn replay_page(
+        &self,
+        recovery: &Recovery,
+        page: &LogPage,
+        foreign: &Mutex<Vec<Vec<Run>>>,
+    ) -> Result<u32> {
+        let guard = recovery.pin();
+        let start = self.space.start_of(page.page);
+        // What cannot be read would end the process.
+        self.space.probe_loads(page.page).map_err(|lost| Error::Corrupt {
+            offset: lost.offset,
+            what: "unreadable (poisoned)".to_owned(),
+        })?;
+        let sealed = page.element.length;
+        let end = start + u64::from(sealed.unwrap_or(self.geometry.page_size));
+        let mut at = start;
+        let mut batched = Vec::new();
+        let mut lane = Vec::with_capacity(LANE);
+        while at < end {
+            let view = match self.sound(&guard, page.element.generation, at) {
+                Ok(view) => view,
+                Err(error) if sealed.is_some() => return Err(error),
+                Err(error) if self.is_followed(&guard, page.element.generation, at, end) => {
+                    return Err(error);
+                }
+                Err(_) => break,
+            };
+            match view.header.kind {
+                Kind::Overflow | Kind::Lost => {}
+                Kind::Commit => {
+                    let runs: Vec<_> = Run::decode_all(view.value()).collect();
+                    let local = runs.iter().all(|run| self.space.page_of(run.start) == page.page);
+                    if local {
+                        self.replay_batch(&guard, &runs, &batched)?;
+                        batched.clear();
+                    } else {
+                        foreign.lock().push(runs);
+                    }
+                }
+                Kind::Put | Kind::Delete
+                    if view.header.batched && !mutant!("scmkv.recover.half_batch") =>
+                {
+                    batched.push(view.offset);
+                }
+                Kind::Put | Kind::Delete => lane.push(view),
+            }
+            if lane.len() == LANE {
+                self.restore_lane(&guard, &mut lane)?;
+            }
+            at += u64::from(view.len());
+        }
+        self.restore_lane(&guard, &mut lane)?;
+        Ok((at - start) as u32)
+    }
+
+    /// True if a record behind `at`, up to `end`, was written when all before it was durable: then
+    /// what is not sound at `at` is damage, not the end of the log.
+    pub(crate) fn is_followed(&self, guard: &Guard, generation: u32, at: u64, end: u64) -> bool {
+        // What lies behind the end is old, and may be made to look like records as one likes.
+        let mut checked = 0;
+        let mut candidate = at + 8;
+        while candidate < end && checked < FOLLOWERS_CHECKED_BYTES {
+            if let Some(view) = self.reader().view(guard, candidate)
+                && view.header.follows
+                && !mutant!("scmkv.recover.followed")
+            {
+                checked += u64::from(view.len());
+                if view.check(self.seed(generation, candidate)).is_ok() {
+                    return true;
+                }
+            }
+            candidate += 8;
+        }
+        false
+    }
+
+    /// The record at `at`, if it is sound.
+    pub(crate) fn sound<'g>(
+        &'g self,
+        guard: &'g Guard,
+        generation: u32,
+        at: u64,
+    ) -> Result<View<'g>> {
+        let view = self.reader().view(guard, at).ok_or_else(|| Error::Corrupt {
+            offset: at,
+            what: "no record where the log should have one".to_owned(),
+        })?;
+        if !mutant!("scmkv.recover.checksum") {
+            view.check(self.seed(generation, at))?;
+        }
+        Ok(view)
+    }
+
+    /// The members of a batch that lies in one page, read before: they are sound.
+    fn replay_batch(&self, guard: &Guard, runs: &[Run], batched: &[u64]) -> Result<()> {
+        for offset in batched {
+            let covered = runs
+                .iter()
+                .any(|run| run.start <= *offset && *offset < run.start + u64::from(run.len));
+            if covered && let Some(view) = self.reader().view(guard, *offset) {
+                self.restore(guard, &view)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A batch in several pages: all of it, if all of it is sound and still there.
+    fn replay_runs(&self, recovery: &Recovery, runs: &[Run]) -> Result<()> {
+        let guard = recovery.pin();
+        for apply in [false, true] {
+            for run in runs {
+                let page = self.space.page_of(run.start);
+                // Cleaned since (a freed page keeps its generation until it is opened again): its
+                // records stand alone elsewhere.
+                let there = page < self.pages.len()
+                    && self.pages.cell(page).kind() == Some(crate::table::page::Kind::Log)
+                    && self.pages.cell(page).generation() == run.generation;
+                if !there {
+                    continue;
+                }
+                let mut at = run.start;
+                while at < run.start + u64::from(run.len) {
+                    let Ok(view) = self.sound(&guard, run.generation, at) else { return Ok(()) };
+                    if apply && matches!(view.header.kind, Kind::Put | Kind::Delete) {
+                        self.restore(&guard, &view)?;
+                    }
+                    at += u64::from(view.len());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// [`Store::restore`] for several records: the lines of all are asked for before the first is
+    /// looked at.
+    fn restore_lane(&self, guard: &Guard, lane: &mut Vec<View<'_>>) -> Result<()> {
+        for view in &*lane {
+            self.index.prefetch(self.place(view.key()));
+        }
+        for view in &*lane {
+            if let Some(slot) = self.index.likely(self.place(view.key())) {
+                self.space.prefetch(slot.offset());
+            }
+        }
+        lane.drain(..).try_for_each(|view| self.restore(guard, &view))
+    }
+
+    /// Lets the index point at `view`, unless it has the key in a later version.
+    ///
+    /// A crash may have emptied slots that other keys' probes have passed since: what was stored
+    /// last in a bucket is lost, and the slot beside it is not. Each of those holes is filled by
+    /// the replay of the record that it pointed at; until all are, the whole group is searched,
+    /// or a key behind a hole would get a second slot.
+    fn restore(&self, guard: &Guard, view: &View<'_>) -> Result<()> {
+        let place = self.place(view.key());
+        loop {
+            let mut held = self.index.lock(place);
+            let mut known: Option<(u64, bool)> = None;
+            let probe = held.probe_whole(place, &mut |slot| {
+                let Some(old) = self.reader().view(guard, slot.offset()) else { return Ok(false) };
+                let mine = old.key() == view.key();
+                if mine {
+                    known = Some((old.header.version, slot.is_tombstone()));
+                }
+                Ok(mine)
+            })?;
+            held.raise_version(view.header.version);
+            let delete = view.header.kind == Kind::Delete;
+            let at = match probe {
+                Probe::Full => {
+                    let leaf = held.leaf();
+                    drop(held);
+                    self.split(leaf, place, Room::AsItIs(guard))?;
+                    continue;
+                }
+                Probe::Vacant { at } => at,
+                Probe::Found { at, .. } => {
+                    let (version, tombstone) = known.unwrap_or((0, false));
+                    let newer = view.header.version > version
+                        || view.header.version == version && delete && !tombstone;
+                    if !newer && !mutant!("scmkv.recover.older") {
+                        // It may be in the cache alone, as the crash left it.
+                        held.flush(at);
+                        return Ok(());
+                    }
+                    at
+                }
+            };
+            let expires = view.header.expires_at.is_some();
+            let slot = Slot::new(held.signature(place), view.offset, delete, expires);
+            return held.publish_and_flush(at, slot);
+        }
+    }
+}
+
+/// The error with the page that it is about, and what to do.
+fn in_page(page: u32, error: Error) -> Error {
+    let (offset, what) = match error {
+        Error::Corrupt { offset, what } => (offset, what),
+        Error::ChecksumMismatch { offset, stored, computed } => {
+            let what =
+                format!("checksum mismatch, {stored:#010x} stored, {computed:#010x} computed");
+            (offset, what)
+        }
+        other => return other,
+    };
+    let what =
+        format!("log page {page}: {what}; `coreplane verify --repair` makes the rest usable");
+    Error::Corrupt { offset, what }
+}

@@ -1,0 +1,11 @@
+pub(crate) mod arena;
+pub(crate) mod clock;
+pub(crate) mod counters;
+pub(crate) mod durable;
+pub(crate) mod geometry;
+pub(crate) mod hash;
+pub(crate) mod index;
+pub(crate) mod log;
+pub(crate) mod page;
+pub(crate) mod quarantine;
+pub(crate) mod stage;

@@ -1,0 +1,36 @@
+//! The table read beside its writers.
+
+use super::Kind;
+use crate::recovery::open::{Options, Placement, create_options};
+use crate::store::Store;
+use crate::table::geometry::Geometry;
+use coreplane_pmem::media::sim::{Sim, SimOptions};
+use coreplane_pmem::{MediaChoice, Pool};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[test]
+fn an_element_is_read_while_its_page_is_sealed_and_used_again() {
+    let sim = Sim::new(&SimOptions::default()).expect("memory");
+    let space = Arc::clone(sim.space());
+    let create = create_options(space.len(), Geometry::TINY, MediaChoice::Auto);
+    let pool = Pool::simulated_create(space, &create).expect("a pool");
+    let options = Options { background: false, ..Options::default() };
+    let store = Store::format(pool, Placement::Dram, &options).expect("a store");
+    let page = store.pages.pop_free(0).expect("a free page");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Acquire) {
+                store.pages.write_element(page, Kind::Log, 1, 7, 9).expect("open");
+                store.pages.seal(page, 64, 0).expect("seal");
+            }
+        });
+        let elements: Vec<_> = (0..200_000).map(|_| store.pages.element(page)).collect();
+        stop.store(true, Ordering::Release);
+        let (read, lengths): (Vec<_>, Vec<_>) =
+            elements.into_iter().flatten().map(|element| (element.kind, element.length)).unzip();
+        assert_eq!(read.len(), 200_000, "an element did not match its check");
+        assert!(lengths.contains(&None) && lengths.contains(&Some(64)), "nothing changed");
+    });
+}

@@ -1,0 +1,367 @@
+//! Writes that share a fence.
+//!
+//! A write whose caller does not wait ([`Completion::Early`]) is *staged* where a fence is an
+//! instruction: its record is in the log, not flushed, and its slot is not published.
+//!
+//! ```text
+//!   put a: append, keep a's group locked │ put b: … │ commit: flush ─▶ fence ─▶ publish a, b; unlock
+//! ```
+//!
+//! So n writes cost one fence, and one flush a line however many records lie in it; and yet no
+//! reader sees what a power cut could take back. It is the locks that make a staged write count
+//! at once: whoever meets one, to read or to write its group, commits what the log has staged
+//! and goes on ([`Store::see_staged`], [`Store::help`]). A staged write is part of the log, not of
+//! the thread that made it; so nobody ever waits for a caller who has gone away.
+//!
+//! **No deadlock.** Staged locks are many, and taken in no order. Hence a log commits what it has
+//! staged before its owner waits for anything: for the lock of a group, for pages, for a split.
+//! Whoever waits holds no staged lock, and one who does not wait lets go of its log soon, from
+//! then on anybody can commit.
+//!
+//! The records of an open page may survive a crash or not, each by itself, as those of any write
+//! that was not acknowledged.
+
+mod kernel;
+
+use crate::store::Store;
+use crate::table::hash::Place;
+use crate::table::index::{GroupLock, Leaf, Slot, SuspendedLock};
+use crate::table::log::{Appended, Log, Order};
+use crate::table::page::sync_failed;
+use crate::write::put::{Standing, Write};
+use coreplane_engine::{Durability, Horizon, Outcome, Result, Ticket, Written};
+use coreplane_pmem::mutant;
+use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::{SyncError, epoch};
+use coreplane_record::{Header, Kind};
+use crossbeam_utils::CachePadded;
+use kernel::OfLog;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// So many writes share a fence unless the caller says otherwise.
+const STAGED_MAX: usize = 64;
+
+/// And at most so many, whatever the caller says: their groups are locked meanwhile.
+const STAGED_LIMIT: usize = 256;
+
+/// What is known of the logs' staged writes without their locks.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    /// True once anything was staged: until then readers need not look.
+    is_used: AtomicBool,
+    logs: Box<[CachePadded<OfLog<AtomicU64>>]>,
+}
+
+/// A staged write.
+#[derive(Debug)]
+struct Staged {
+    /// Which of the locks is its group's.
+    lock: usize,
+    place: Place,
+    at: u64,
+    slot: Slot,
+    header: Header,
+    appended: Appended,
+    user_bytes: usize,
+}
+
+/// The staged writes of a log.
+#[derive(Debug, Default)]
+pub(crate) struct StagedWrites {
+    writes: Vec<Staged>,
+    locks: Vec<SuspendedLock>,
+}
+
+impl StagedWrites {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    /// True if a write of the key at `place` is among them.
+    fn has(&self, place: Place) -> bool {
+        self.writes.iter().any(|write| write.place == place)
+    }
+
+    /// True if a write among them takes the slot at `at`.
+    pub(crate) fn takes(&self, at: u64) -> bool {
+        self.writes.iter().any(|write| write.at == at)
+    }
+
+    /// Which lock is that of group `group` in the segment of `leaf`.
+    fn lock_of(&self, leaf: Leaf, group: u32) -> Option<usize> {
+        self.locks.iter().position(|lock| lock.is_of(leaf, group))
+    }
+
+    /// Keeps `lock`, which is there already if it was borrowed from the segment of `known`; its
+    /// number.
+    fn keep(&mut self, lock: SuspendedLock, known: Option<Leaf>) -> usize {
+        match known.and_then(|leaf| self.lock_of(leaf, lock.group())) {
+            Some(number) => {
+                self.locks[number] = lock;
+                number
+            }
+            None => {
+                self.locks.push(lock);
+                self.locks.len() - 1
+            }
+        }
+    }
+}
+
+impl Staging {
+    pub(crate) fn new(logs: u16) -> Self {
+        Self {
+            is_used: AtomicBool::new(false),
+            logs: (0..logs).map(|_| CachePadded::new(OfLog::new(AtomicU64::new))).collect(),
+        }
+    }
+
+    /// True if the write of `ticket` was committed.
+    ///
+    /// # Errors
+    /// If it never will be.
+    fn is_committed(&self, ticket: Ticket) -> Result<bool> {
+        let Some(of_log) = self.logs.get(usize::from(ticket.log())) else { return Ok(true) };
+        of_log
+            .is_committed(ticket.position())
+            .map_err(|_lost| sync_failed(SyncError("the fence of this write failed".to_owned())))
+    }
+}
+
+impl Store {
+    /// Appends the record of a write and keeps its group locked until the log commits.
+    ///
+    /// # Errors
+    /// As those of a write; nothing is staged then.
+    pub(crate) fn stage(
+        &self,
+        log: &mut Log,
+        mut held: GroupLock<'_>,
+        write: &Write<'_>,
+        standing: &Standing<'_>,
+        mut header: Header,
+        value: &[u8],
+    ) -> Result<Outcome> {
+        header.version = self.draw_version(&mut held, standing, header.sequence)?;
+        let appended = log.append(self, &header, write.key, &[value], Order::Staged)?;
+        let value_len = if header.kind == Kind::Delete { 0 } else { value.len() };
+        let (place, leaf) = (write.place, held.leaf());
+        let slot = held.slot_of(place, appended.offset, &header);
+        let known = held.is_borrowed().then_some(leaf);
+        let lock = log.staged().keep(held.suspend(self.index.group_of(place)), known);
+        let user_bytes = write.key.len() + value_len;
+        let staged = Staged { lock, place, at: standing.at, slot, header, appended, user_bytes };
+        let of_log = &self.staging.logs[usize::from(log.id())];
+        let position = of_log.position();
+        log.staged().writes.push(staged);
+        let len = log.staged().writes.len();
+        if !self.staging.is_used.load(Ordering::Relaxed) {
+            self.staging.is_used.store(true, Ordering::SeqCst);
+        }
+        of_log.note(len as u64);
+        let mut ticket = Ticket::new(log.id(), position);
+        if len >= self.staged_max(write) {
+            self.commit_staged(log)?;
+            ticket = Ticket::DURABLE;
+        } else if let Some(max_delay) = self.max_delay(write.options) {
+            self.windows.opened(max_delay);
+        }
+        Ok(Outcome::Written(Written {
+            sequence: header.sequence.unwrap_or(header.version),
+            ticket,
+            replaced: standing.live,
+        }))
+    }
+
+    /// Locks the group of a write. Nothing is staged in the log while it waits; a group that the
+    /// log has locked itself takes further keys.
+    #[inline]
+    pub(crate) fn lock_for(&self, log: &mut Log, place: Place) -> Result<GroupLock<'_>> {
+        if log.has_staged() {
+            if let Some(held) = self.index.try_lock(place) {
+                return Ok(held);
+            }
+            let (leaf, group) = (self.index.leaf(place), self.index.group_of(place));
+            let staged = log.staged();
+            if let Some(lock) = staged.lock_of(leaf, group)
+                && !staged.has(place)
+            {
+                return Ok(self.index.borrow(staged.locks[lock]));
+            }
+            self.commit_staged(log)?;
+        }
+        Ok(self.index.lock(place))
+    }
+
+    /// Finds another slot for a write whose slot a staged one has taken; false if there is none.
+    ///
+    /// # Errors
+    /// If the index is damaged.
+    pub(crate) fn avoid_staged(
+        &self,
+        log: &mut Log,
+        held: &GroupLock<'_>,
+        place: Place,
+        standing: &mut Standing<'_>,
+    ) -> Result<bool> {
+        let staged = log.staged();
+        if standing.slot != Slot::EMPTY || !staged.takes(standing.at) {
+            return Ok(true);
+        }
+        let vacant = held.vacancy(place, &|at| staged.takes(at))?;
+        standing.at = vacant.unwrap_or(standing.at);
+        Ok(vacant.is_some())
+    }
+
+    fn staged_max(&self, write: &Write<'_>) -> usize {
+        match write.options.durability.unwrap_or(self.durability) {
+            Durability::Group { max_ops, .. } => (max_ops as usize).min(STAGED_LIMIT),
+            _ => STAGED_MAX,
+        }
+    }
+
+    /// Makes what `log` has staged durable and visible, with one fence.
+    ///
+    /// # Errors
+    /// If the medium fails; what was staged is not visible then, and never durable.
+    #[inline]
+    pub(crate) fn commit_staged(&self, log: &mut Log) -> Result<()> {
+        if log.has_staged() { self.commit_some(log) } else { Ok(()) }
+    }
+
+    fn commit_some(&self, log: &mut Log) -> Result<()> {
+        let guard = epoch::pin();
+        let mut staged = std::mem::take(log.staged());
+        // Ahead of the fence, as in a write by itself.
+        for one in &staged.writes {
+            let held = self.index.borrow(staged.locks[one.lock]);
+            // It was found when this was staged, and is locked since.
+            let old_slot = held.slot(one.at).unwrap_or(Slot::EMPTY);
+            let old = self.record(&guard, old_slot).ok().filter(|_| old_slot.is_used());
+            self.account(&held, old_slot, old.as_ref(), &one.header);
+        }
+        if mutant!("scmkv.stage.publish_first") {
+            for one in &staged.writes {
+                let held = self.index.borrow(staged.locks[one.lock]);
+                held.publish_staged(one.at, one.slot)?;
+            }
+        }
+        let result = log.commit(self, 0, Order::Staged);
+        let of_log = &self.staging.logs[usize::from(log.id())];
+        let publish = || {
+            staged.writes.iter().try_for_each(|one| {
+                if mutant!("scmkv.stage.unpublished") {
+                    return Ok(());
+                }
+                let held = self.index.borrow(staged.locks[one.lock]);
+                held.publish_staged(one.at, one.slot)?;
+                log.note_published(self, one.at);
+                self.count_published(&held, &one.header, one.appended, one.user_bytes);
+                Ok(())
+            })
+        };
+        let unlock = || staged.locks.iter().for_each(|lock| drop(self.index.resume(*lock)));
+        let result = of_log.commit(result, publish, unlock);
+        // Empty again, with its memory.
+        staged.writes.clear();
+        staged.locks.clear();
+        *log.staged() = staged;
+        result
+    }
+
+    /// Sees to it that a staged write of the group of `place`, which this thread may know of, is
+    /// visible.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    #[inline(always)]
+    pub(crate) fn see_staged(&self, place: Place) -> Result<()> {
+        if self.staging.is_used.load(Ordering::Relaxed) && self.index.is_locked(place) {
+            self.commit_all_staged()?;
+        }
+        Ok(())
+    }
+
+    /// As [`Store::see_staged`] for each of `keys`.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    #[inline]
+    pub(crate) fn see_staged_of(&self, keys: &[&[u8]]) -> Result<()> {
+        if self.staging.is_used.load(Ordering::Relaxed) {
+            keys.iter().try_for_each(|key| self.see_staged(self.place(key)))?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that every staged write is visible that this thread may know of.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn see_all_staged(&self) -> Result<()> {
+        if self.staging.is_used.load(Ordering::Relaxed) { self.commit_all_staged() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn commit_all_staged(&self) -> Result<()> {
+        for (log, of_log) in self.logs.iter().zip(&self.staging.logs) {
+            let mut backoff = Backoff::new();
+            of_log.see(|| match log.try_lock() {
+                Some(mut log) => self.commit_staged(&mut log),
+                None => {
+                    backoff.wait();
+                    Ok(())
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// For one who waits for the lock of a group: commits what idle logs have staged.
+    pub(crate) fn help(&self) {
+        if !self.staging.is_used.load(Ordering::Relaxed) {
+            return;
+        }
+        for (log, of_log) in self.logs.iter().zip(&self.staging.logs) {
+            if of_log.has_staged()
+                && let Some(mut log) = log.try_lock()
+            {
+                // A medium that fails does so for everybody: whoever waits for it is told.
+                let _told = self.commit_staged(&mut log).is_ok();
+            }
+        }
+    }
+
+    /// Commits what the tickets of `horizon` wait for.
+    ///
+    /// # Errors
+    /// If the medium fails, now or when it was tried before.
+    pub(crate) fn commit_tickets(&self, horizon: &Horizon) -> Result<()> {
+        for ticket in horizon.tickets() {
+            let Some(log) = self.logs.get(usize::from(ticket.log())) else { continue };
+            let mut backoff = Backoff::new();
+            // Whoever else writes to the log may commit it and go on with long work.
+            while !self.staging.is_committed(*ticket)? {
+                match log.try_lock() {
+                    Some(mut log) => self.commit_staged(&mut log)?,
+                    None => backoff.wait(),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// True if all that `horizon` waits for was committed.
+    ///
+    /// # Errors
+    /// If it never will be.
+    pub(crate) fn are_committed(&self, horizon: &Horizon) -> Result<bool> {
+        for ticket in horizon.tickets() {
+            if !self.staging.is_committed(*ticket)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,254 @@
+//! Repair: what is damaged is dropped, what can be named is named, the rest comes from the logs.
+//!
+//! A person runs `coreplane verify --repair` on a pool that nobody has open. Each step tells what it
+//! has found before it changes anything for it:
+//!
+//! ```text
+//!   heal      what cannot be read becomes zeroes
+//!   table     what the page information table has lost of a page
+//!   survey    every log page: records ▓ and gaps ░     ▓▓▓▓░░▓▓▓▓▓▓░░░░▓▓▓
+//!   batches   those that lost their commit record get another
+//!   mend      a `Lost` record over each gap
+//!   open      as after any crash
+//!   misfits   slots that fit no record: their keys are named and get a tombstone
+//! ```
+//!
+//! **What becomes of a key.** None silently shows an older value, or comes back after a delete. Of
+//! each gap it is told that keys last written there are absent now, or hold what they held before;
+//! those that its bytes show are named as *uncertain*. With the index in the pool, slots that point
+//! into a gap tell which keys those were ([`misfits`]): such a key is *lost* and gets a tombstone
+//! above all others, so that no older record of it comes back. An index in DRAM is made anew, and
+//! one whose segments do not fit together. A value is never restored from bytes whose checksum is
+//! wrong. The lost end of a log that was open at a crash looks as if the crash had cut it off there,
+//! unless slots point behind it, or nothing of the page is left.
+//!
+//! **Interrupted.** Nothing is overwritten but gaps, and slots without a record when their key has
+//! its tombstone or cannot be named. What is not done yet is damage as before.
+
+mod batches;
+mod mend;
+mod misfits;
+mod survey;
+
+use crate::Scmkv;
+use crate::recovery::open::{self, Options};
+use crate::recovery::recover::LogPage;
+use crate::store::{Root, Seeds, Store};
+use crate::table::index::Index;
+use crate::table::page::{self, Element, Kind};
+use crate::upkeep::checkpoint::{Checkpoints, Source};
+use coreplane_engine::{Error, Result, UnixMillis};
+use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::{MediaChoice, OpenOptions, Pool, Space};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use survey::Surveyed;
+
+/// What became of a key that was in something damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fate {
+    /// Its value is lost; the key is absent now.
+    Lost,
+    /// It was deleted, and stays so: nothing is lost.
+    Deleted,
+    /// Its newest record that can be read is kept, if there is one, and may be out of date.
+    Uncertain,
+}
+
+impl Fate {
+    /// In words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Lost => "lost; it is absent now",
+            Self::Deleted => "deleted before, and still so; nothing is lost",
+            Self::Uncertain => "kept as far as it can be read; it may be out of date",
+        }
+    }
+}
+
+/// Something damaged, and what was lost by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Of the page.
+    pub page: u32,
+    /// Where the damage begins in the pool.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u64,
+    /// What it is.
+    pub what: String,
+    /// The keys that it is about, as far as they can be named.
+    pub keys: Vec<(Vec<u8>, Fate)>,
+}
+
+/// What a repair has found.
+#[derive(Debug, Default)]
+pub struct Repair {
+    /// All that was damaged; if there is none nothing was changed.
+    pub findings: Vec<Finding>,
+}
+
+/// Where findings go, one by one, before anything is changed because of them.
+pub type Tell<'t> = &'t mut dyn FnMut(&Finding);
+
+impl Repair {
+    fn add(&mut self, tell: Tell<'_>, finding: Finding) {
+        tell(&finding);
+        self.findings.push(finding);
+    }
+
+    fn note(&mut self, tell: Tell<'_>, page: u32, (offset, len): (u64, u64), what: String) {
+        self.add(tell, Finding { page, offset, len, what, keys: Vec::new() });
+    }
+}
+
+/// How long readers of other stores in this process are waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Scmkv {
+    /// Repairs the pool at `path`, which nobody has open, as far as it is damaged, and opens it.
+    /// `tell` is told of each thing that is damaged, and of what is lost by it, before anything
+    /// is changed for it. Nothing is changed in a sound pool.
+    ///
+    /// # Errors
+    /// As [`Scmkv::open`], for damage of what cannot be done without: the pool's header, both
+    /// copies of its root. [`Error::NoSpace`] if there is no page for what must be written.
+    pub fn repair(
+        path: &Path,
+        media: MediaChoice,
+        options: Options,
+        tell: Tell<'_>,
+    ) -> Result<(Self, Repair)> {
+        let restored = Pool::repair(path).map_err(open::pool_error)?;
+        let pool = Pool::open(path, &OpenOptions { media }).map_err(open::pool_error)?;
+        Self::repaired(pool, restored, options, tell)
+    }
+
+    /// As [`Scmkv::repair`], in the simulator's memory.
+    ///
+    /// # Errors
+    /// As [`Scmkv::repair`].
+    pub fn simulated_repair(
+        space: Arc<Space>,
+        options: Options,
+        tell: Tell<'_>,
+    ) -> Result<(Self, Repair)> {
+        let pool = Pool::simulated_open(space).map_err(open::pool_error)?;
+        Self::repaired(pool, Vec::new(), options, tell)
+    }
+
+    fn repaired(
+        pool: Pool,
+        restored: Vec<String>,
+        options: Options,
+        tell: Tell<'_>,
+    ) -> Result<(Self, Repair)> {
+        let mut repair = Repair::default();
+        restored.into_iter().for_each(|what| repair.note(tell, 0, (0, 0), what));
+        heal(pool.space(), &mut repair, tell)?;
+        let pool = Store::mended(pool, &options, &mut repair, tell)?;
+        let store = Store::open(pool, &options, &|_| {})?;
+        store.settle_index(&mut repair, tell)?;
+        Ok((Self::start(store, &options)?, repair))
+    }
+}
+
+impl Store {
+    fn mended(pool: Pool, options: &Options, repair: &mut Repair, tell: Tell<'_>) -> Result<Pool> {
+        let (geometry, space, root) = open::known(&pool)?;
+        let (pages, formatted) = open::pages_of(&space, root);
+        let seeds = Seeds::of(pool.uuid());
+        let now = options.time.as_ref().map_or_else(UnixMillis::now, |time| time());
+        let words = page::restored(&space, geometry, (&pages, formatted), (seeds, now))?;
+        reclaim_all(&space)?;
+        for (page, offset, word, what) in words {
+            let what = format!("the page information of page {page}: {what}");
+            repair.note(tell, page, (offset, 8), what);
+            pages.word(offset)?.store(word);
+            pages.word(offset)?.flush();
+        }
+        space.fence().map_err(page::sync_failed)?;
+        let (elements, progress) = (pages.load(formatted, false)?, &|_| {});
+        let source = Source { space: &space, geometry, seeds, elements: &elements, progress };
+        if source.load(root)?.is_damaged {
+            let what = "the checkpoint of the index is damaged; the logs have all of it";
+            repair.note(tell, 0, (0, 0), what.to_owned());
+        }
+        let (index, arena) = open::new_index(&space, false, geometry, false, &pages)?;
+        let (checkpoints, counted) = (Checkpoints::default(), false);
+        let parts = open::Parts { pool, geometry, pages, index, arena, checkpoints, root, counted };
+        let store = Self::assemble(parts, options)?;
+        store.mend_logs(&elements, repair, tell)?;
+        let Self { pool, .. } = store;
+        for page in 0..space.pages() {
+            space.retire(page);
+        }
+        reclaim_all(&space)?;
+        Ok(pool)
+    }
+
+    fn mend_logs(
+        &self,
+        elements: &[(u32, Element)],
+        repair: &mut Repair,
+        tell: Tell<'_>,
+    ) -> Result<()> {
+        let of_kind = |kind| elements.iter().filter(move |(_, element)| element.kind == kind);
+        for (page, _) in of_kind(Kind::Log).chain(of_kind(Kind::Index)) {
+            if !self.space.adopt_log(*page, self.geometry.page_size) {
+                return Err(Error::Unusable(format!("page {page} cannot be read")));
+            }
+        }
+        let root = self.root();
+        let starts: Vec<u64> = of_kind(Kind::Index).map(|it| self.space.start_of(it.0)).collect();
+        let in_pool = root.has(Root::IN_POOL) && self.space.fences_at_once();
+        let is_old = in_pool && (root.has(Root::CLEAN) || !root.has(Root::NON_STRICT));
+        let is_broken =
+            is_old.then(|| Index::check(&self.space, &self.geometry, &starts).err()).flatten();
+        if let Some(error) = &is_broken {
+            repair.note(tell, 0, (0, 0), format!("{error}; the index is made anew from the logs"));
+        }
+        let logs = of_kind(Kind::Log).map(|it| LogPage { page: it.0, element: it.1 });
+        let surveyed: Vec<Surveyed> = logs.map(|log| self.survey(log)).collect();
+        for page in &surveyed {
+            page.gaps.iter().for_each(|gap| repair.add(tell, self.finding(page, gap)));
+        }
+        if repair.findings.is_empty() {
+            return Ok(());
+        }
+        self.write_commits(&self.lost_commits(&surveyed))?;
+        let anew = if is_broken.is_some() { Root::NON_STRICT } else { 0 };
+        let flags = root.flags & !Root::CLEAN | anew;
+        self.set_root(Root { flags, checkpoint: 0, replay_birth: 0, ..root })?;
+        surveyed.iter().filter(|page| !page.gaps.is_empty()).try_for_each(|page| self.mend(page))
+    }
+}
+
+/// Lets every page be read.
+fn heal(space: &Arc<Space>, repair: &mut Repair, tell: Tell<'_>) -> Result<()> {
+    for page in (0..space.pages()).filter(|page| space.probe(*page).is_err()) {
+        let healed = space.heal(page).map_err(|source| Error::Io {
+            context: format!("make page {page} readable (copy the pool to another device)"),
+            source,
+        })?;
+        for offset in healed {
+            let what = "could not be read, and is zeroes now".to_owned();
+            repair.note(tell, page, (offset, 4096), what);
+        }
+    }
+    Ok(())
+}
+
+/// Lets every page that was retired be claimed again.
+fn reclaim_all(space: &Space) -> Result<()> {
+    let (since, mut backoff) = (Instant::now(), Backoff::new());
+    while space.retired_len() > 0 && since.elapsed() < PATIENCE {
+        if space.reclaim().is_none() {
+            backoff.wait();
+        }
+    }
+    let in_use = || Error::Unusable("a reader of another store does not end".to_owned());
+    if space.retired_len() == 0 { Ok(()) } else { Err(in_use()) }
+}

@@ -1,0 +1,243 @@
+//! Reading everything, and holding it against every checksum and against the index, and an index in
+//! the pool against the logs ([`unindexed`](crate::clean::unindexed)).
+//!
+//! A page that the medium has lost would end the process with a signal. So the kernel is asked to
+//! read each page first, and of what is lost nothing more is looked at.
+
+use crate::clean::unindexed::{Kinds, Seen, unindexed};
+use crate::store::Store;
+use crate::table::index::{Position, SlotRef, Verdict};
+use crate::table::page::Kind as PageKind;
+use crate::write::overflow::overflow_offsets;
+use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::{Kind, View};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+impl Store {
+    pub(crate) fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        let mut report = VerifyReport::default();
+        if let Err(error) = self.pool.check() {
+            report.damages.push(Damage { offset: 0, what: error.to_string() });
+        }
+        let pages = self.pages.len();
+        let lost: BTreeSet<u32> =
+            (0..pages).filter(|page| self.is_lost(*page, &mut report)).collect();
+        let has_lost = |kind| lost.iter().any(|page| self.pages.cell(*page).kind() == Some(kind));
+        // The table says what the other pages are.
+        let pages = if has_lost(PageKind::Table) { 0 } else { pages };
+        for page in 0..pages {
+            progress(Progress {
+                stage: "checking pages",
+                done: u64::from(page),
+                total: u64::from(pages),
+            });
+            if !lost.contains(&page) {
+                self.verify_page(page, &mut report);
+            }
+        }
+        if !has_lost(PageKind::Checkpoint) {
+            self.verify_checkpoint(&mut report);
+        }
+        if !has_lost(PageKind::Index) {
+            self.verify_index(&lost, &mut report, progress)?;
+        }
+        // In DRAM it is made of what has proven itself.
+        if report.is_sound() && self.index.in_pool() {
+            self.verify_indexed(&mut report)?;
+        }
+        Ok(report)
+    }
+
+    /// True if the medium has lost something of the page.
+    pub(crate) fn is_lost(&self, page: u32, report: &mut VerifyReport) -> bool {
+        let is_free = self.pages.cell(page).kind() == Some(PageKind::Free);
+        let lost = (!is_free).then(|| self.space.probe(page).err()).flatten();
+        if let Some(lost) = &lost {
+            report.damages.push(Damage { offset: lost.offset, what: lost.to_string() });
+        }
+        lost.is_some()
+    }
+
+    pub(crate) fn verify_page(&self, page: u32, report: &mut VerifyReport) {
+        let damage = |error: &Error, at: u64| Damage { offset: at, what: error.to_string() };
+        let start = self.space.start_of(page);
+        let guard = epoch::pin();
+        let element = match self.pages.element(page) {
+            Ok(element) => element,
+            Err(error) => return report.damages.push(damage(&error, start)),
+        };
+        if element.kind != PageKind::Log {
+            return;
+        }
+        let Some((published, _)) = self.space.watermarks(page) else { return };
+        if published == 0 && element.is_lost() {
+            let what = format!("log page {page}: {}", crate::table::page::NONE_CAN_BE_READ);
+            return report.damages.push(Damage { offset: start, what });
+        }
+        let length = match element.length {
+            Some(length) => length,
+            None => published,
+        };
+        let mut at = start;
+        while at < start + u64::from(length) {
+            let Some(view) = self.reader().view(&guard, at) else {
+                if self.space.watermarks(page).is_some() {
+                    let what = "no record where the log should have one".to_owned();
+                    report.damages.push(Damage { offset: at, what });
+                }
+                return;
+            };
+            if let Err(error) = view.check(self.seed(element.generation, at)) {
+                report.damages.push(damage(&error, at));
+                return;
+            }
+            report.bytes += u64::from(view.len());
+            at += u64::from(view.len());
+        }
+    }
+
+    fn verify_index(
+        &self,
+        lost: &BTreeSet<u32>,
+        report: &mut VerifyReport,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<()> {
+        let mut position = Some(Position::default());
+        while let Some(here) = position {
+            let (leaf, group, next) = self.index.step(here);
+            if group == 0 {
+                let done = u64::from(here.y >> 16);
+                progress(Progress { stage: "checking the index", done, total: 1 << 16 });
+            }
+            let Some(held) = self.index.lock_group(leaf, here.y, group) else { continue };
+            let guard = epoch::pin();
+            for found in self.index.slots(leaf, group)? {
+                self.verify_slot(&guard, found, lost, report);
+            }
+            drop(held);
+            position = next;
+        }
+        Ok(())
+    }
+
+    /// The index, all of whose slots are sound, must have a slot of each key that has a record.
+    fn verify_indexed(&self, report: &mut VerifyReport) -> Result<()> {
+        let records = |visit: &mut dyn FnMut(&Seen<'_>)| {
+            (0..self.pages.len()).for_each(|page| self.visit_page(page, visit));
+            Ok(())
+        };
+        let has = |view: &View<'_>| self.is_indexed(&epoch::pin(), view);
+        for (generation, offset) in unindexed(&records, Kinds::Puts, &has)? {
+            let guard = epoch::pin();
+            let cell = self.pages.cell(self.space.page_of(offset));
+            let Some(view) = self.reader().view(&guard, offset) else { continue };
+            // Its page may have been freed since, and the key written.
+            if cell.kind() != Some(PageKind::Log) || cell.generation() != generation {
+                continue;
+            }
+            let _held = self.index.lock(self.place(view.key()));
+            if !self.is_indexed(&guard, &view)? {
+                let what =
+                    "the index does not find the record, nor a later one of its key".to_owned();
+                report.damages.push(Damage { offset, what });
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows the records of a log page.
+    pub(crate) fn visit_page(&self, page: u32, visit: &mut dyn FnMut(&Seen<'_>)) {
+        self.visit_page_in(&epoch::pin(), page, &mut |seen| visit(seen));
+    }
+
+    /// The same, of records that stay as they are while the guard lives.
+    pub(crate) fn visit_page_in<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        visit: &mut dyn FnMut(&Seen<'g>),
+    ) {
+        let cell = self.pages.cell(page);
+        if cell.kind() != Some(PageKind::Log) {
+            return;
+        }
+        let Some((published, _)) = self.space.watermarks(page) else { return };
+        let (start, generation) = (self.space.start_of(page), cell.generation());
+        let is_settled = cell.length.load(Ordering::Acquire) > 0;
+        let mut at = start;
+        while at < start + u64::from(published) {
+            // A page may be freed meanwhile.
+            let Some(view) = self.reader().view(guard, at) else { return };
+            visit(&Seen { view, page, generation, is_settled });
+            at += u64::from(view.len());
+        }
+    }
+
+    /// Under the lock of its group a slot must point at a sound record whose key finds it.
+    fn verify_slot(
+        &self,
+        guard: &Guard,
+        found: SlotRef,
+        lost: &BTreeSet<u32>,
+        report: &mut VerifyReport,
+    ) {
+        let SlotRef { at, slot } = found;
+        let mut damaged = |offset: u64, what: String| report.damages.push(Damage { offset, what });
+        let is_lost = |offset: u64| lost.contains(&self.space.page_of(offset));
+        if is_lost(slot.offset()) {
+            return damaged(slot.offset(), "a record in a page with lost bytes".to_owned());
+        }
+        let Some(view) = self.reader().view(guard, slot.offset()) else {
+            return damaged(at, format!("slot points at no record: {:#x}", slot.offset()));
+        };
+        let generation = self.pages.cell(self.space.page_of(slot.offset())).generation();
+        if let Err(error) = view.check(self.seed(generation, slot.offset())) {
+            return damaged(slot.offset(), error.to_string());
+        }
+        let expected = if slot.is_tombstone() { Kind::Delete } else { Kind::Put };
+        if view.header.kind != expected
+            || slot.expires() != view.header.expires_at.is_some()
+            || !self.reaches(&view, slot.0)
+        {
+            let what = format!(
+                "slot {:#x} does not fit its record at {:#x}: {:?} of {:?}",
+                slot.0,
+                slot.offset(),
+                view.header.kind,
+                view.key()
+            );
+            return damaged(at, what);
+        }
+        if view.header.large {
+            for offset in overflow_offsets(&view) {
+                let overflow =
+                    if is_lost(offset) { None } else { self.reader().view(guard, offset) };
+                let sound = overflow.is_some_and(|overflow| {
+                    let page = self.space.page_of(offset);
+                    let generation = self.pages.cell(page).generation();
+                    overflow.header.kind == Kind::Overflow
+                        && overflow.check(self.seed(generation, offset)).is_ok()
+                });
+                if !sound {
+                    damaged(
+                        offset,
+                        format!("no overflow record for the value at {:#x}", view.offset),
+                    );
+                }
+            }
+        }
+        if !slot.is_tombstone() {
+            report.records += 1;
+        }
+    }
+
+    /// True if a lookup of the record's key meets the slot.
+    fn reaches(&self, view: &View<'_>, word: u64) -> bool {
+        let found = self.index.find(self.place(view.key()), |slot| {
+            if slot.0 == word { Verdict::Mine } else { Verdict::Other }
+        });
+        matches!(found, Ok(Some(_)))
+    }
+}

@@ -1,0 +1,261 @@
+//! The sweep of expired records.
+//!
+//! A record that has expired is absent to every reader, and yet it stays: among the records that
+//! are counted, in the index, in the log, until the cleaner meets it, which may be never. So in
+//! the background the index is gone through, group by group, and what has expired becomes a
+//! tombstone, as it would in the cleaner's hands.
+//!
+//! ```text
+//!   soonest ≤ now? ─▶ a round: each group's slots with an expiry ─▶ expired: tombstone
+//!                       └──────── the least expiry that lies ahead ─▶ soonest
+//! ```
+//!
+//! - *No work for nothing.* `soonest` is never later than the first expiry in the store. Until it
+//!   has come no round begins; a store in which nothing expires has none. It is not durable: the
+//!   first round after an open finds it out.
+//! - *A tombstone, not a removal*: an older version of the key may still be in the log. It has
+//!   version and sequence of the record, so that to readers, writers and followers nothing has
+//!   changed; the clock's mark was raised before it was written. It goes as every other does
+//!   ([`clean`](crate::clean)).
+//! - *Nobody waits.* A group is locked while its slots and the expiries of their records are read,
+//!   and again for each tombstone, which looks once more: what was rewritten meanwhile stays. The
+//!   sweep works for a fraction of a millisecond at a time and rests many times as long.
+//!
+//! What is damaged is passed over: it is for `verify` and the scrub.
+
+use crate::clean::reserve::Demand;
+use crate::store::Store;
+use crate::table::counters::Count;
+use crate::table::index::{Position, Slot};
+use crate::write::put::Standing;
+use coreplane_engine::{Error, Result, UnixMillis, WriteOptions};
+use coreplane_pmem::epoch;
+use coreplane_record::{Header, Kind, View};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether something has expired.
+const LOOK: Duration = Duration::from_millis(100);
+/// The sweep works for so long at a time, but for the group that it is at.
+const SLICE: Duration = Duration::from_micros(500);
+/// In a round it rests so many times as long as it has worked.
+const REST: u32 = 7;
+/// Between rounds it rests so many times as long as the last one has worked, for where much is to
+/// expire every round finds a little of it.
+const REST_AFTER: u32 = 20;
+const REST_AFTER_MIN: Duration = Duration::from_secs(1);
+/// After a failure.
+const PAUSE: Duration = Duration::from_secs(10);
+
+/// When the first record expires.
+#[derive(Debug)]
+pub(crate) struct Expiries {
+    /// In milliseconds since 1970; no record in the store expires before.
+    soonest: AtomicU64,
+}
+
+impl Expiries {
+    /// Of a store in which nothing expires.
+    pub(crate) fn none() -> Self {
+        Self { soonest: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Of a store of which that is not known.
+    pub(crate) fn unknown() -> Self {
+        Self { soonest: AtomicU64::new(0) }
+    }
+
+    /// A record that expires then was written: its slot is published, or its group still locked.
+    #[inline]
+    pub(crate) fn note(&self, expires_at: Option<UnixMillis>) {
+        if let Some(UnixMillis(at)) = expires_at
+            && at < self.soonest.load(Ordering::Relaxed)
+        {
+            self.soonest.fetch_min(at, Ordering::AcqRel);
+        }
+    }
+
+    fn is_due(&self, now: UnixMillis) -> bool {
+        let soonest = self.soonest.load(Ordering::Acquire);
+        soonest <= now.0 && soonest != u64::MAX
+    }
+}
+
+/// A round through the index.
+#[derive(Debug)]
+struct Round {
+    /// The next group; none at the end.
+    position: Option<Position>,
+    /// The least expiry that was met and lies ahead.
+    soonest: Option<UnixMillis>,
+    worked: Duration,
+}
+
+/// Where the sweep is.
+#[derive(Debug, Default)]
+pub(crate) struct Sweep {
+    round: Option<Round>,
+}
+
+impl Store {
+    /// Goes on with the sweep for a slice, if there is anything to do; how long to rest then.
+    pub(crate) fn sweep_on(&self, sweep: &mut Sweep) -> Duration {
+        let mut round = match sweep.round.take() {
+            Some(round) => round,
+            None if self.expiries.is_due(self.clock.now()) => self.begin_round(),
+            None => return LOOK,
+        };
+        let start = Instant::now();
+        while let Some(here) = round.position {
+            if let Err(error) = self.sweep_group(&mut round, here) {
+                // A full store sees to its space as its writers ask for it, and is told so there.
+                if !matches!(error, Error::NoSpace { .. } | Error::Closed) {
+                    self.counters.add(Count::BackgroundFailures, 1);
+                }
+                sweep.round = Some(round);
+                return PAUSE;
+            }
+            if start.elapsed() >= SLICE {
+                break;
+            }
+        }
+        let worked = start.elapsed();
+        round.worked += worked;
+        if round.position.is_some() {
+            sweep.round = Some(round);
+            return worked * REST;
+        }
+        self.expiries.note(round.soonest);
+        (round.worked * REST_AFTER).max(REST_AFTER_MIN)
+    }
+
+    /// A whole round at once; how many records were met that had expired.
+    ///
+    /// # Errors
+    /// As those of a write.
+    pub(crate) fn sweep_all(&self) -> Result<u64> {
+        let mut round = self.begin_round();
+        let mut expired = 0;
+        while let Some(here) = round.position {
+            match self.sweep_group(&mut round, here) {
+                Ok(more) => expired += more,
+                Err(error) => {
+                    self.expiries.note(Some(UnixMillis(0)));
+                    return Err(error);
+                }
+            }
+        }
+        self.expiries.note(round.soonest);
+        Ok(expired)
+    }
+
+    /// What is written from now on is noted by its writer; what was before is met by the round,
+    /// since a writer notes before the lock of the group is free, or after its slot is published.
+    fn begin_round(&self) -> Round {
+        self.expiries.soonest.swap(u64::MAX, Ordering::AcqRel);
+        Round { position: Some(Position::default()), soonest: None, worked: Duration::ZERO }
+    }
+
+    /// Turns what has expired in the group at `here` into tombstones; how many it was.
+    fn sweep_group(&self, round: &mut Round, here: Position) -> Result<u64> {
+        let (leaf, group, next) = self.index.step(here);
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        {
+            let guard = epoch::pin();
+            let Some(held) = self.index.lock_group(leaf, here.y, group) else { return Ok(0) };
+            let expires = |slot: &Slot| slot.expires() && !slot.is_tombstone();
+            let slots = self.index.slots(leaf, group)?.into_iter().map(|found| found.slot);
+            let slots: Vec<Slot> = slots.filter(expires).collect();
+            for slot in &slots {
+                self.space.prefetch(slot.offset());
+            }
+            let now = self.clock.now();
+            let mut passed: Vec<View<'_>> = Vec::new();
+            for view in slots.iter().filter_map(|slot| self.record(&guard, *slot).ok()) {
+                match view.header.expires_at {
+                    Some(at) if at <= now => passed.push(view),
+                    Some(at) => {
+                        round.soonest = Some(round.soonest.map_or(at, |soonest| soonest.min(at)));
+                    }
+                    None => {}
+                }
+            }
+            drop(held);
+            keys.extend(passed.iter().map(|view| view.key().to_vec()));
+        }
+        let mut expired = 0;
+        for key in keys {
+            match self.expire(&key) {
+                Ok(has_expired) => expired += u64::from(has_expired),
+                Err(Error::Corrupt { .. } | Error::ChecksumMismatch { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        round.position = next;
+        Ok(expired)
+    }
+
+    /// Writes the tombstone of `key` if its record has expired; false if it has not.
+    fn expire(&self, key: &[u8]) -> Result<bool> {
+        self.check_writable()?;
+        let place = self.place(key);
+        let order = self.order(&WriteOptions::default())?;
+        let mut log = self.my_log()?;
+        loop {
+            let len = {
+                let guard = epoch::pin();
+                let held = self.index.lock(place);
+                let Some(standing) = self.look(&guard, &held, key, place)? else {
+                    return Ok(false);
+                };
+                let Standing { at, slot, old: Some(old), live: false } = standing else {
+                    return Ok(false);
+                };
+                if slot.is_tombstone() {
+                    return Ok(false);
+                }
+                let birth = self.pages.next_birth().to_le_bytes();
+                let header = Header {
+                    kind: Kind::Delete,
+                    large: false,
+                    batched: false,
+                    expires_at: None,
+                    ..old.header
+                };
+                let len = header.record_len(key, birth.len());
+                if len <= log.room_for(Demand::Reserve) {
+                    self.account(&held, slot, Some(&old), &header);
+                    let appended = log.append(self, &header, key, &[&birth], order)?;
+                    log.commit(self, appended.offset, order)?;
+                    held.publish(at, held.slot_of(place, appended.offset, &header))?;
+                    log.note_published(self, at);
+                    self.leave_to_census(&held, appended.offset, appended.len);
+                    self.count_tombstone(&held, appended.len);
+                    self.counters.add(Count::Expired, 1);
+                    return Ok(true);
+                }
+                len
+            };
+            self.make_room(&mut log, len, Demand::Reserve)?;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_due_before_the_first_expiry_that_was_noted() {
+        let expiries = Expiries::none();
+        assert!(!expiries.is_due(UnixMillis(u64::MAX)));
+        expiries.note(None);
+        assert!(!expiries.is_due(UnixMillis(u64::MAX)));
+        for at in [30, 20, 40] {
+            expiries.note(Some(UnixMillis(at)));
+        }
+        assert!(!expiries.is_due(UnixMillis(19)));
+        assert!(expiries.is_due(UnixMillis(20)));
+        assert!(Expiries::unknown().is_due(UnixMillis(0)));
+    }
+}
