@@ -1,11 +1,11 @@
 //! The engine's face.
 
+use crate::KIND;
 use crate::recovery::open::{self, Options, Placement};
 use crate::store::Store;
 use crate::table::geometry::Geometry;
-use crate::write::put::Plan;
-use crate::KIND;
 use crate::upkeep::background;
+use crate::write::Plan;
 use coreplane_engine::{
     Backing, Batch, Beside, Brief, ChangeRef, Deferred, DurableListener, Engine, Entry, Error,
     Expected, Found, Horizon, Limits, Mutation, Outcome, Progress, Record, Repairable, Replicated,
@@ -166,10 +166,10 @@ impl Scmkv {
     /// # Errors
     /// [`Error::Closed`], and as [`Engine`]'s.
     pub fn clean(&self) -> Result<bool> {
-        let mut cleaner = spin::lock(&self.store.cleaner);
+        let mut state = spin::lock(&self.store.cleaner_state);
         self.store.check_writable()?;
         self.store.take_census()?;
-        Ok(self.store.clean_one(&mut cleaner, 1)?.is_some())
+        Ok(self.store.clean_one(&mut state, 1)?.is_some())
     }
 
     /// Takes a checkpoint of the index that is in DRAM, durable when it returns: an open reads

@@ -12,11 +12,10 @@
 //! recovery has ended, behind whose last record a slot may point; one with a record that is not
 //! sound; and one with a record for whose key a lookup finds neither that nor a later one.
 
-use crate::clean::Cleaner;
-use crate::store::Store;
+use crate::clean::{Cleaner, CleanerState};
 use crate::table::index::{Slot, Verdict};
+use crate::table::overflow::overflow_offsets;
 use crate::table::page;
-use crate::write::overflow::overflow_offsets;
 use coreplane_engine::Result;
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
@@ -50,13 +49,13 @@ pub(crate) struct Appraisals {
     next_birth: u64,
 }
 
-impl Store {
+impl Cleaner {
     /// The page to clean before the census has ended; none if that takes the census.
     ///
     /// # Errors
     /// If the page information table is damaged.
-    pub(crate) fn pick_appraised(&self, cleaner: &mut Cleaner) -> Result<Option<u32>> {
-        let room = self.room_of_cleaner(cleaner.log());
+    pub(crate) fn pick_appraised(&self, state: &mut CleanerState) -> Result<Option<u32>> {
+        let room = self.room_of_cleaner(state.log());
         let mut appraisals = self.appraisals.lock();
         let Appraisals { found, next_birth } = &mut *appraisals;
         found.retain(|it| {
@@ -101,7 +100,7 @@ impl Store {
         let mut copied = 0;
         let mut lane = Vec::with_capacity(LANE);
         while at < start + length {
-            let Some(view) = self.reader().view(&guard, at) else { return Ok(None) };
+            let Some(view) = self.view(&guard, at) else { return Ok(None) };
             self.prefetch(view.key());
             lane.push(view);
             at += u64::from(view.len());

@@ -9,7 +9,7 @@
 //! 1. *Records*: which slots are in use, and no tombstones. It reads the index alone, one line for
 //!    eight slots, at the speed of the medium: some ten milliseconds for ten million records.
 //!    Several callers may take [slices](SLICE) of it by turns. Who only wants the number of records
-//!    waits for this pass, and who must not wait at all asks again ([`Store::try_len`]).
+//!    waits for this pass, and who must not wait at all asks again ([`Cleaner::try_len`]).
 //! 2. *Bytes*: what each slot points at, which takes a hundred times as long. This pass sees which
 //!    slots have lost their record ([`quarantine`](crate::table::quarantine)). No more than a writer needs
 //!    at once is cleaned before it is done ([`appraisal`](crate::clean::appraisal)).
@@ -21,10 +21,10 @@
 //! missed one of these would be wrong for good, and nobody could see it; the slots are what a
 //! lookup goes by, and their number is right by itself, whatever came before.
 
-use crate::store::Store;
+use crate::clean::Cleaner;
 use crate::table::counters::Count;
 use crate::table::index::{GroupLock, Pass, Position, SlotRef};
-use crate::write::overflow::overflow_offsets;
+use crate::table::overflow::overflow_offsets;
 use coreplane_engine::Result;
 use coreplane_pmem::{epoch, mutant, spin};
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering;
 /// power of two, so that slices end within segments, too, and tests see them split there.
 const SLICE: usize = 100;
 
-impl Store {
+impl Cleaner {
     /// The number of records, expired ones too.
     ///
     /// # Errors
@@ -44,10 +44,10 @@ impl Store {
         Ok(self.counters.get(Count::Records).max(0) as u64)
     }
 
-    /// As [`Store::len`]; none if they are not counted yet, of which this counts a slice.
+    /// As [`Cleaner::len`]; none if they are not counted yet, of which this counts a slice.
     ///
     /// # Errors
-    /// As [`Store::len`].
+    /// As [`Cleaner::len`].
     pub(crate) fn try_len(&self) -> Result<Option<u64>> {
         if self.index.pass() == Pass::Records {
             // Staged by this thread, perhaps: it would wait for itself.
@@ -65,7 +65,7 @@ impl Store {
     /// Counts all that is counted.
     ///
     /// # Errors
-    /// As [`Store::len`].
+    /// As [`Cleaner::len`].
     pub(crate) fn count(&self) -> Result<()> {
         self.see_all_staged()?;
         self.take_census()
@@ -142,7 +142,7 @@ impl Store {
             self.space.prefetch(slot.offset());
         }
         for SlotRef { slot, .. } in slots {
-            let view = self.reader().view(&guard, slot.offset());
+            let view = self.view(&guard, slot.offset());
             let Some(view) = self.vouched(held, *slot, view) else { continue };
             self.add_live(slot.offset(), i64::from(view.len()));
             if slot.is_tombstone() {
@@ -151,7 +151,7 @@ impl Store {
             if view.header.large {
                 self.charge(overflow_offsets(&view), i64::from(view.len()));
                 for offset in overflow_offsets(&view) {
-                    if let Some(overflow) = self.reader().view(&guard, offset) {
+                    if let Some(overflow) = self.view(&guard, offset) {
                         self.add_live(offset, i64::from(overflow.len()));
                     }
                 }

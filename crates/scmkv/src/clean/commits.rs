@@ -2,11 +2,12 @@
 //! cleaner remembers it, and counts it dead when the last of those pages is freed; the copies of
 //! an earlier run of the store count as dead, and are copied and remembered once more.
 
-use super::{Cleaner, Moving};
-use crate::store::Store;
+use crate::clean::Cleaner;
+use crate::clean::CleanerState;
+use crate::clean::copies::Moving;
 use crate::table::log::Appended;
 use crate::table::page;
-use crate::write::batch::Run;
+use crate::table::run::Run;
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 use coreplane_record::View;
@@ -19,11 +20,11 @@ pub(super) struct CommitCopy {
     pub(super) members: Vec<(u32, u32)>,
 }
 
-impl Store {
+impl Cleaner {
     /// A commit record lives while another page may hold batched records of it.
     pub(super) fn clean_commit(
         &self,
-        cleaner: &mut Cleaner,
+        state: &mut CleanerState,
         view: &View<'_>,
         moving: &mut Moving<'_>,
     ) -> Result<()> {
@@ -33,9 +34,9 @@ impl Store {
             .filter(|member| member.0 != here && self.is_there(*member))
             .collect();
         if !members.is_empty() && !mutant!("scmkv.clean.forget_commit") {
-            self.room_for_copy(cleaner, view.len() as usize, moving)?;
-            let appended = self.append_copy(cleaner, &view.header, &[], view.value(), moving)?;
-            self.count_commit(cleaner, appended);
+            self.room_for_copy(state, view.len() as usize, moving)?;
+            let appended = self.append_copy(state, &view.header, &[], view.value(), moving)?;
+            self.count_commit(state, appended);
             moving.commits.push(CommitCopy { appended, members });
         }
         Ok(())
@@ -50,8 +51,8 @@ impl Store {
     }
 
     /// The copies of commit records that are of no use any more are dead.
-    pub(super) fn forget_commits(&self, cleaner: &mut Cleaner) {
-        cleaner.commits.retain(|commit| {
+    pub(super) fn forget_commits(&self, state: &mut CleanerState) {
+        state.commits.retain(|commit| {
             let needed = commit.members.iter().any(|member| self.is_there(*member));
             if !needed {
                 self.add_toll(commit.appended.offset, -i64::from(commit.appended.len));

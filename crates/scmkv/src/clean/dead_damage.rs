@@ -12,18 +12,17 @@
 //! Left as it is: a page whose records cannot be told apart any more, one in which the damaged record may be
 //! the commit record of a batch, and all of them while a slot fits nothing.
 
-use crate::clean::Cleaner;
-use crate::store::Store;
+use crate::clean::{Cleaner, CleanerState};
 use crate::table::index::Position;
+use crate::table::overflow::overflow_offsets;
 use crate::table::page;
-use crate::write::overflow::overflow_offsets;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch;
 use coreplane_record::{Kind, View};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-impl Store {
+impl Cleaner {
     /// True if a record is damaged and known to be dead.
     ///
     /// # Errors
@@ -40,7 +39,7 @@ impl Store {
     ///
     /// # Errors
     /// If the medium fails.
-    pub(crate) fn clean_dead_damage(&self, cleaner: &mut Cleaner) -> Result<()> {
+    pub(crate) fn clean_dead_damage(&self, state: &mut CleanerState) -> Result<()> {
         let pages: Vec<(u32, BTreeSet<u64>)> = (0..self.pages.len())
             .filter_map(|page| self.damaged_in(page).map(|damaged| (page, damaged)))
             .collect();
@@ -58,7 +57,7 @@ impl Store {
             if self.pages.cell(page).is_pinned() {
                 continue;
             }
-            match self.clean_page(cleaner, page) {
+            match self.clean_page(state, page) {
                 // It stays as it is: there is no room for what lives in it, or more is damaged.
                 Ok(_) | Err(Error::NoSpace { .. }) => {}
                 Err(Error::Corrupt { .. } | Error::ChecksumMismatch { .. }) => {}
@@ -82,7 +81,7 @@ impl Store {
         let mut damaged = BTreeSet::new();
         let mut is_last_sound = false;
         while at < end {
-            let view = self.reader().view(&guard, at)?;
+            let view = self.view(&guard, at)?;
             is_last_sound = view.check(self.seed(cell.generation(), at)).is_ok();
             if !is_last_sound {
                 let is_of_key =
@@ -107,14 +106,14 @@ impl Store {
             let Some(_held) = self.index.lock_group(leaf, here.y, group) else { continue };
             for found in self.index.slots(leaf, group)? {
                 let offset = found.slot.offset();
-                let view = self.reader().view(&guard, offset);
+                let view = self.view(&guard, offset);
                 let Some(view) = view.filter(|view| self.check_record(view).is_ok()) else {
                     if !damaged.remove(&offset) {
                         return Ok(false);
                     }
                     // Nobody knows what it names.
                     damaged.retain(|at| {
-                        let view = self.reader().view(&guard, *at);
+                        let view = self.view(&guard, *at);
                         view.is_some_and(|view| view.header.kind != Kind::Overflow)
                     });
                     continue;

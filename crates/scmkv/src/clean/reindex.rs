@@ -27,19 +27,20 @@
 //! what it finds. The number of records may be out by those that were counted wrongly.
 
 use crate::clean::Cleaner;
+use crate::clean::CleanerState;
 use crate::clean::reserve::Room;
-use crate::clean::unindexed::{Kinds, Seen, unindexed};
-use crate::store::Store;
+use crate::clean::unindexed::{Kinds, unindexed};
 use crate::table::counters::Count;
 use crate::table::index::{GroupLock, Leaf, Position, Probe, Slot, SlotRef, Verdict};
 use crate::table::page;
+use crate::table::visit::Seen;
 use coreplane_engine::{Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Kind, View};
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
-/// What [`Store::reindex`] did.
+/// What [`Cleaner::reindex`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reindexed {
     /// The index is as the logs have it.
@@ -74,20 +75,14 @@ fn age(view: &View<'_>) -> (u64, bool) {
     (view.header.version, view.header.kind == Kind::Delete)
 }
 
-impl Store {
-    /// Something does not fit: the index is held against the logs before anything is freed.
-    #[cold]
-    pub(crate) fn doubt_index(&self) {
-        self.is_index_doubted.store(true, Ordering::Release);
-    }
-
+impl Cleaner {
     /// Holds the index against the logs if there is doubt about it.
     ///
     /// # Errors
-    /// As [`Store::reindex`].
-    pub(crate) fn clear_doubt(&self, cleaner: &Cleaner) -> Result<()> {
+    /// As [`Cleaner::reindex`].
+    pub(crate) fn clear_doubt(&self, state: &CleanerState) -> Result<()> {
         if self.is_index_doubted.load(Ordering::Acquire) {
-            self.reindex(cleaner)?;
+            self.reindex(state)?;
         }
         Ok(())
     }
@@ -96,8 +91,8 @@ impl Store {
     /// in it may have lost its slot.
     ///
     /// # Errors
-    /// As [`Store::reindex`].
-    pub(crate) fn may_be_freed(&self, cleaner: &Cleaner, page: u32) -> Result<bool> {
+    /// As [`Cleaner::reindex`].
+    pub(crate) fn may_be_freed(&self, state: &CleanerState, page: u32) -> Result<bool> {
         let cell = self.pages.cell(page);
         let left = cell.live.load(Ordering::Acquire);
         if left <= 0 {
@@ -105,7 +100,7 @@ impl Store {
         }
         // If anything was mended the page is cleaned once more: a lookup may find now what it did not.
         let before = self.counters.get(Count::RepairedSlots);
-        self.reindex(cleaner)?;
+        self.reindex(state)?;
         Ok(self.counters.get(Count::RepairedSlots) == before && !cell.is_pinned())
     }
 
@@ -121,7 +116,7 @@ impl Store {
         if slot.offset() == view.offset {
             return has_marks_of(slot, view);
         }
-        self.reader().view(guard, slot.offset()).is_some_and(|found| {
+        self.view(guard, slot.offset()).is_some_and(|found| {
             has_marks_of(slot, &found) && found.key() == view.key() && age(&found) >= age(view)
         })
     }
@@ -131,7 +126,7 @@ impl Store {
     ///
     /// # Errors
     /// If the medium fails, or a full group cannot be split.
-    pub(crate) fn reindex(&self, cleaner: &Cleaner) -> Result<Reindexed> {
+    pub(crate) fn reindex(&self, state: &CleanerState) -> Result<Reindexed> {
         self.is_index_doubted.store(false, Ordering::Release);
         self.see_all_staged()?;
         let mut damage = VerifyReport::default();
@@ -141,7 +136,7 @@ impl Store {
         }
         let is_sound = damage.is_sound();
         let records = |visit: &mut dyn FnMut(&Seen<'_>)| {
-            let pages = (0..self.pages.len()).filter(|page| !cleaner.has_emptied(*page));
+            let pages = (0..self.pages.len()).filter(|page| !state.has_emptied(*page));
             pages.for_each(|page| self.visit_page(page, visit));
             Ok(())
         };
@@ -176,7 +171,7 @@ impl Store {
         let guard = epoch::pin();
         let page = self.space.page_of(offset);
         let cell = self.pages.cell(page);
-        let Some(view) = self.reader().view(&guard, offset) else { return Ok(false) };
+        let Some(view) = self.view(&guard, offset) else { return Ok(false) };
         if cell.kind() != Some(page::Kind::Log) || cell.generation() != generation {
             return Ok(false);
         }
@@ -188,7 +183,7 @@ impl Store {
                 return Ok(false);
             }
             let probe = held.probe(place, &mut |slot| {
-                let found = self.reader().view(&guard, slot.offset());
+                let found = self.view(&guard, slot.offset());
                 Ok(found.is_some_and(|found| found.key() == view.key()))
             })?;
             let right = held.slot_of(place, offset, &view.header);
@@ -232,7 +227,7 @@ impl Store {
 
     /// The sound record of a key at `offset`, if there is one.
     pub(crate) fn sound_at<'g>(&'g self, guard: &'g Guard, offset: u64) -> Option<View<'g>> {
-        let view = self.reader().view(guard, offset)?;
+        let view = self.view(guard, offset)?;
         let is_of_key = matches!(view.header.kind, Kind::Put | Kind::Delete);
         (is_of_key && self.check_record(&view).is_ok()).then_some(view)
     }
@@ -321,7 +316,7 @@ impl Store {
         }
         // A lookup must come to it before any other slot of the key.
         let probe = held.probe(place, &mut |other| {
-            let found = self.reader().view(guard, other.offset());
+            let found = self.view(guard, other.offset());
             Ok(found.is_some_and(|found| found.key() == view.key()))
         })?;
         Ok(match probe {
@@ -374,7 +369,7 @@ impl Store {
             if found.is_empty() {
                 return Ok(missed);
             }
-            for view in found.iter().filter_map(|(_, at)| self.reader().view(&guard, *at)) {
+            for view in found.iter().filter_map(|(_, at)| self.view(&guard, *at)) {
                 // A member of a batch that was cut short may be what no slot finds.
                 if !is_met(&view)? {
                     let place = self.place(view.key());

@@ -32,16 +32,16 @@
 //! writers ([`clean`](crate::clean)). A writer whose pages are on their way waits for them, and
 //! gives up on a reader that holds its record for seconds.
 
-use crate::clean::Cleaner;
-use crate::store::Store;
+use crate::clean::{Cleaner, CleanerState};
 use crate::table::counters::Count;
+use crate::table::demand::CLEANERS;
+use crate::table::demand::Demand;
 use crate::table::hash::Place;
 use crate::table::index::{Leaf, Slot};
 use crate::table::log::Log;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::spin::{self, Backoff};
-use coreplane_record::Kind;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -52,31 +52,6 @@ pub(crate) enum Room<'a> {
     ByCleaning(&'a mut Log),
     /// A recovery cannot clean, since not all that lives is known yet. It reads by its own guard.
     AsItIs(&'a Guard),
-}
-
-/// Free pages that only the cleaner takes.
-const CLEANERS: u32 = 1;
-
-/// Who asks for room, each leaving some to those before him.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Demand {
-    /// Deletes, and what must not fail for want of space.
-    Reserve,
-    /// A value in the place of another one.
-    Overwrite,
-    /// One record more.
-    Insert,
-}
-
-impl Demand {
-    /// That of a record, whose key has another one already or has none.
-    pub(crate) fn of(kind: Kind, is_overwrite: bool) -> Self {
-        match kind {
-            Kind::Delete => Self::Reserve,
-            _ if is_overwrite => Self::Overwrite,
-            _ => Self::Insert,
-        }
-    }
 }
 
 /// What a writer may append without payment while another one is cleaning.
@@ -122,21 +97,7 @@ impl Effort {
     }
 }
 
-impl Store {
-    /// Free pages that are left by who asks for room.
-    pub(crate) fn reserve(&self, demand: Demand) -> u32 {
-        match demand {
-            Demand::Reserve => CLEANERS,
-            Demand::Overwrite => CLEANERS + 1,
-            Demand::Insert => CLEANERS + 1 + (self.pages.len() / 128).max(1),
-        }
-    }
-
-    /// With fewer free pages than these, pages are short.
-    fn pages_ample(&self) -> u32 {
-        self.reserve(Demand::Insert) + 2 + self.pages.len() / 64
-    }
-
+impl Cleaner {
     /// Room in the log, by cleaning if need be.
     ///
     /// # Errors
@@ -172,11 +133,6 @@ impl Store {
         log.is_open_to(Demand::Insert) && self.pages.refresh_free() >= self.reserve(Demand::Insert)
     }
 
-    /// Bytes of a page that is opened when so many are free that are to be paid for.
-    pub(crate) fn due(&self, free: u32) -> u32 {
-        if free < self.pages_ample() { self.geometry.page_size } else { 0 }
-    }
-
     /// Lets at least `len` bytes more of the open page be appended to, for which a page is cleaned if
     /// pages are short.
     ///
@@ -192,10 +148,10 @@ impl Store {
             log.withhold(0);
             return Ok(());
         }
-        let gained = match self.cleaner.try_lock() {
-            Some(mut cleaner) => self.clean_one_for(&mut cleaner, log)?,
+        let gained = match self.cleaner_state.try_lock() {
+            Some(mut state) => self.clean_one_for(&mut state, log)?,
             None if free > last => Some(CREDIT as i64),
-            None => self.clean_one_for(&mut spin::lock(&self.cleaner), log)?,
+            None => self.clean_one_for(&mut spin::lock(&self.cleaner_state), log)?,
         };
         let paid = |gained: u64| {
             // The same again where their number is to stay. Where a page gains little that is near the last:
@@ -215,13 +171,13 @@ impl Store {
 
     /// Cleans a page for a writer: the bytes gained, none if no page promises any. One that is damaged
     /// is not this writer's business.
-    fn clean_one_for(&self, cleaner: &mut Cleaner, log: &mut Log) -> Result<Option<i64>> {
+    fn clean_one_for(&self, state: &mut CleanerState, log: &mut Log) -> Result<Option<i64>> {
         if self.non_strict.load(Ordering::Acquire) {
             log.settle(self)?;
         }
-        self.free_emptied(cleaner, Some(log.id()))?;
+        self.free_emptied(state, Some(log.id()))?;
         let worth = u64::from(self.geometry.page_size) / 256;
-        match self.clean_one(cleaner, worth) {
+        match self.clean_one(state, worth) {
             Err(Error::NoSpace { .. } | Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => {
                 Ok(None)
             }
@@ -303,12 +259,12 @@ impl Store {
                 return Ok(());
             }
             let goes_on = {
-                let mut cleaner = spin::lock(&self.cleaner);
-                match self.clean_towards(&mut cleaner, log, goal)? {
+                let mut state = spin::lock(&self.cleaner_state);
+                match self.clean_towards(&mut state, log, goal)? {
                     Step::Done => return Ok(()),
                     Step::Cleaned(gained) => effort.goes_on(gained),
                     Step::Wait => {
-                        drop(cleaner);
+                        drop(state);
                         effort.waits()
                     }
                     Step::Nothing => false,
@@ -329,10 +285,10 @@ impl Store {
         }
     }
 
-    fn clean_towards(&self, cleaner: &mut Cleaner, log: &mut Log, goal: u32) -> Result<Step> {
-        self.free_emptied(cleaner, Some(log.id()))?;
+    fn clean_towards(&self, state: &mut CleanerState, log: &mut Log, goal: u32) -> Result<Step> {
+        self.free_emptied(state, Some(log.id()))?;
         let (free, coming) = self.pages.free_and_retired();
-        let coming = coming + cleaner.emptied_len();
+        let coming = coming + state.emptied_len();
         if free >= goal {
             return Ok(Step::Done);
         }
@@ -342,11 +298,11 @@ impl Store {
         let lacking = goal.saturating_sub(free + coming);
         // Before the census every page looks dead.
         let victim = match self.census_done.load(Ordering::Acquire) {
-            true => self.pick_for_writer(cleaner, log, lacking)?,
-            false => self.pick_appraised(cleaner)?,
+            true => self.pick_for_writer(state, log, lacking)?,
+            false => self.pick_appraised(state)?,
         };
         match victim {
-            Some(victim) => match self.clean_page(cleaner, victim) {
+            Some(victim) => match self.clean_page(state, victim) {
                 Ok(gained) => Ok(Step::Cleaned(gained)),
                 // A delete has taken the page that was there.
                 Err(Error::NoSpace { .. }) if self.pages.free_and_retired().1 > 0 => Ok(Step::Wait),

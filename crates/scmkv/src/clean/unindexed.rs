@@ -16,23 +16,14 @@
 //! batch that a crash cut short. So whoever has no slot is first a suspect, of which all records
 //! are looked at. Pages that were open at a crash are left to the replay.
 
-use crate::write::batch::Run;
+use crate::table::run::Run;
+use crate::table::visit::Seen;
 use coreplane_engine::Result;
 use coreplane_record::{Kind, View};
 use std::collections::HashMap;
 
 /// Suspects that are looked into at a time.
 const SUSPECTS_MAX: usize = 1 << 16;
-
-/// A sound record in the logs.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen<'v> {
-    pub(crate) view: View<'v>,
-    pub(crate) page: u32,
-    pub(crate) generation: u32,
-    /// Its slot has been durable for long.
-    pub(crate) is_settled: bool,
-}
 
 /// Shows all sound records, page by page in the order of their numbers.
 pub(crate) type Records<'r> = &'r dyn Fn(&mut dyn FnMut(&Seen<'_>)) -> Result<()>;

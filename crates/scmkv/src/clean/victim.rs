@@ -13,23 +13,17 @@
 //! them than a part of the store, or when nothing else promises a gain, it takes the *oldest*
 //! page, whatever lives in it. An idle thread's open page may be that oldest one; it is sealed.
 
-use crate::clean::Cleaner;
-use crate::store::Store;
+use crate::clean::{Cleaner, CleanerState};
 use crate::table::counters::Count;
 use crate::table::log::{Appended, Log};
-use crate::table::page::{self, Cell, Element};
+use crate::table::page::{self, Cell};
 use coreplane_engine::Result;
 use std::sync::atomic::Ordering;
 
-impl Store {
-    /// True if `element` is a log page.
-    pub(crate) fn is_log(element: &Element) -> bool {
-        element.kind == page::Kind::Log
-    }
-
+impl Cleaner {
     /// A commit record is named by no slot: it counts among what a page costs, not what lives in it.
-    pub(crate) fn count_commit(&self, cleaner: &mut Cleaner, appended: Appended) {
-        cleaner.log().forget_live(appended.len);
+    pub(crate) fn count_commit(&self, state: &mut CleanerState, appended: Appended) {
+        state.log().forget_live(appended.len);
         self.add_toll(appended.offset, i64::from(appended.len));
     }
 
@@ -48,23 +42,15 @@ impl Store {
         // Of pages that are being filled this very moment nothing is said: nobody waits for that.
         let logs = self.logs.iter().filter_map(|log| log.try_lock());
         let filling: i64 = logs.map(|log| log.live_bytes()).sum();
-        let copied = self.cleaner.try_lock().map_or(0, |mut cleaner| cleaner.log().live_bytes());
+        let copied = self.cleaner_state.try_lock().map_or(0, |mut state| state.log().live_bytes());
         let counted: i64 =
             self.log_pages().map(|page| self.pages.cell(page).live.load(Ordering::Relaxed)).sum();
         (counted + filling + copied).max(0) as u64
     }
 
-    pub(crate) fn pool_bytes(&self) -> u64 {
-        self.space.len()
-    }
-
     /// Tombstones that are worth a page that holds nothing dead.
     pub(crate) fn tombstone_budget(&self) -> u64 {
         self.pool_bytes() / 32
-    }
-
-    pub(crate) fn log_pages(&self) -> impl Iterator<Item = u32> {
-        (0..self.pages.len()).filter(|page| self.pages.cell(*page).kind() == Some(page::Kind::Log))
     }
 
     /// The bytes that cleaning a page gains; none if it may not be cleaned.
@@ -100,9 +86,9 @@ impl Store {
     }
 
     /// The page that promises most, if any gains `gain_min` bytes.
-    pub(crate) fn pick(&self, cleaner: &mut Cleaner, gain_min: u64) -> Option<u32> {
+    pub(crate) fn pick(&self, state: &mut CleanerState, gain_min: u64) -> Option<u32> {
         let now = self.clock_seconds();
-        let room = self.room_of_cleaner(cleaner.log());
+        let room = self.room_of_cleaner(state.log());
         (0..self.pages.len())
             .filter_map(|page| Some((page, self.gain(page)?)))
             .filter(|(_, gain)| *gain >= gain_min.max(1))
@@ -132,32 +118,32 @@ impl Store {
     /// dead does not make so many.
     pub(crate) fn pick_for_writer(
         &self,
-        cleaner: &mut Cleaner,
+        state: &mut CleanerState,
         own: &mut Log,
         pages: u32,
     ) -> Result<Option<u32>> {
-        if cleaner.kept_tombstone_bytes > self.tombstone_budget() {
-            cleaner.kept_tombstone_bytes = 0;
-            if let Some(page) = self.oldest(cleaner, Some(own))? {
+        if state.kept_tombstone_bytes > self.tombstone_budget() {
+            state.kept_tombstone_bytes = 0;
+            if let Some(page) = self.oldest(state, Some(own))? {
                 return Ok(Some(page));
             }
         }
         let lacking = u64::from(pages) * u64::from(self.geometry.page_size);
-        let filling = self.dead_in_open(own) + self.dead_in_open(cleaner.log());
-        let room = cleaner.log().room() as u64;
+        let filling = self.dead_in_open(own) + self.dead_in_open(state.log());
+        let room = state.log().room() as u64;
         if self.reclaimable() + filling + room >= lacking {
-            if let Some(page) = self.pick(cleaner, 1) {
+            if let Some(page) = self.pick(state, 1) {
                 return Ok(Some(page));
             }
             // What is dead is in the pages that these two are filling.
             if filling > 0 {
                 own.seal(self)?;
-                cleaner.log().seal(self)?;
-                return Ok(self.pick(cleaner, 1));
+                state.log().seal(self)?;
+                return Ok(self.pick(state, 1));
             }
         }
         if self.counters.get(Count::TombstoneBytes) > self.tombstone_budget() as i64 {
-            return self.oldest(cleaner, Some(own));
+            return self.oldest(state, Some(own));
         }
         Ok(None)
     }
@@ -168,29 +154,29 @@ impl Store {
     /// If the medium fails.
     pub(crate) fn oldest(
         &self,
-        cleaner: &mut Cleaner,
+        state: &mut CleanerState,
         own: Option<&mut Log>,
     ) -> Result<Option<u32>> {
         let birth = |page: &u32| self.pages.cell(*page).birth.load(Ordering::Acquire);
         let oldest =
             self.log_pages().filter(|page| !self.pages.cell(*page).is_pinned()).min_by_key(birth);
         if let Some(page) = oldest {
-            self.seal_idle(page, cleaner, own)?;
+            self.seal_idle(page, state, own)?;
         }
-        let room = self.room_of_cleaner(cleaner.log());
+        let room = self.room_of_cleaner(state.log());
         let can_be_cleaned =
             |page: &u32| self.gain(*page).is_some() && copied_bytes(self.pages.cell(*page)) <= room;
         Ok(self.log_pages().filter(can_be_cleaned).min_by_key(birth))
     }
 
     /// Seals `page` if a log that nobody is using has it open.
-    fn seal_idle(&self, page: u32, cleaner: &mut Cleaner, own: Option<&mut Log>) -> Result<()> {
+    fn seal_idle(&self, page: u32, state: &mut CleanerState, own: Option<&mut Log>) -> Result<()> {
         if self.pages.cell(page).length.load(Ordering::Acquire) > 0 {
             return Ok(());
         }
         let fills = |log: &Log| log.tail().is_some_and(|(open, _)| open == page);
-        if fills(cleaner.log()) {
-            return cleaner.log().seal(self);
+        if fills(state.log()) {
+            return state.log().seal(self);
         }
         if let Some(own) = own
             && fills(own)

@@ -11,15 +11,16 @@
 
 mod pair;
 
-use crate::store::{Store, misled};
+use crate::read::Reader;
+use crate::read::gate::Gate;
 use crate::table::counters::Count;
 use crate::table::hash::Place;
 use crate::table::index::{Slot, Verdict};
-use crate::write::batch::Gate;
-use crate::write::overflow::overflow_offsets;
+use crate::table::misled;
+use crate::table::overflow::overflow_offsets;
 use coreplane_engine::{Error, Found, Horizon, Record, Result, Ticket, Value, Visibility};
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_record::{HEADER, Kind, View};
+use coreplane_record::{Kind, View};
 
 /// Keys that are looked up side by side.
 const LANE: usize = 16;
@@ -30,37 +31,7 @@ const AHEAD: u64 = 3;
 /// And at most, once it is: the processor sees by itself where a long copy goes on.
 const AHEAD_MAX: u64 = 16;
 
-impl Store {
-    #[inline]
-    pub(crate) fn place(&self, key: &[u8]) -> Place {
-        Place::of(key, self.seeds.hash)
-    }
-
-    /// Asks for the line of the index that `key` is looked up in.
-    pub(crate) fn prefetch(&self, key: &[u8]) {
-        self.index.prefetch(self.place(key));
-    }
-
-    /// Asks for the lock of the group of `key`.
-    pub(crate) fn prefetch_to_write(&self, key: &[u8]) {
-        self.index.prefetch_lock(self.place(key));
-    }
-
-    /// Asks for what the slot of `key` points at: the line of the index is here by now.
-    pub(crate) fn prefetch_replaced(&self, key: &[u8]) {
-        self.prefetch_replaced_at(self.place(key));
-    }
-
-    /// The same, of the key at `place`.
-    #[inline]
-    pub(crate) fn prefetch_replaced_at(&self, place: Place) {
-        if let Some(slot) = self.index.likely(place) {
-            self.space.prefetch(slot.offset());
-            // Where a short key ends, often in the next line.
-            self.space.prefetch(slot.offset() + HEADER as u64 + 16);
-        }
-    }
-
+impl Reader {
     /// The live record of `key`, without any lock.
     #[inline]
     pub(crate) fn find<'g>(
@@ -77,7 +48,7 @@ impl Store {
             }
             // The lines after the first, before the first has arrived.
             (1..AHEAD).for_each(|line| self.space.prefetch(slot.offset() + 64 * line));
-            match self.reader().view(guard, slot.offset()) {
+            match self.view(guard, slot.offset()) {
                 None => Verdict::Moved,
                 Some(view) if self.is_of(&view, key) => {
                     found = Some(view);
@@ -104,7 +75,7 @@ impl Store {
     }
 
     /// # Errors
-    /// If reads are checked, as [`Store::check_record`].
+    /// If reads are checked, as [`Reader::check_record`].
     #[inline]
     pub(crate) fn check_read(&self, view: &View<'_>) -> Result<()> {
         if self.check_reads { self.check_record(view) } else { Ok(()) }
@@ -125,34 +96,6 @@ impl Store {
             self.space.prefetch(offset + at);
             at += 64;
         }
-    }
-
-    /// True if the record has expired.
-    #[inline]
-    pub(crate) fn is_expired(&self, view: &View<'_>) -> Result<bool> {
-        match view.header.expires_at {
-            Some(at) => self.clock.has_passed(at, &self.early),
-            None => Ok(false),
-        }
-    }
-
-    /// True if all of the record at `offset` is durable.
-    #[inline(always)]
-    fn is_covered(&self, offset: u64, len: u32) -> bool {
-        self.space.fences_at_once() || self.is_below_watermark(offset, len)
-    }
-
-    #[inline(never)]
-    fn is_below_watermark(&self, offset: u64, len: u32) -> bool {
-        let page = self.space.page_of(offset);
-        let end = offset - self.space.start_of(page) + u64::from(len);
-        self.space.watermarks(page).is_some_and(|(_, durable)| end <= u64::from(durable))
-    }
-
-    /// What must be durable before `view` may be shown to the outside.
-    #[inline]
-    pub(crate) fn ticket_of(&self, view: &View<'_>) -> Ticket {
-        if self.is_covered(view.offset, view.len()) { Ticket::DURABLE } else { self.early_ticket() }
     }
 
     /// Shows `view`, whose group is locked, to one who makes a new value of it: checked, lest a
@@ -184,7 +127,6 @@ impl Store {
             .enumerate()
             .map(|(at, offset)| {
                 let overflow = self
-                    .reader()
                     .view(guard, offset)
                     .filter(|overflow| {
                         overflow.header.kind == Kind::Overflow
@@ -247,7 +189,7 @@ impl Store {
         self.get_any(&guard, key, place, visibility, visit)
     }
 
-    /// The get of what [`Store::find_pair`] has not found.
+    /// The get of what [`Reader::find_pair`] has not found.
     #[inline(never)]
     fn get_any(
         &self,
@@ -422,7 +364,7 @@ impl Store {
         }
         for ((place, likely), key) in places.iter().zip(likely).zip(keys) {
             // Nearly always the first slot with the signature is the key's.
-            let found = match self.reader().view(guard, likely.offset()) {
+            let found = match self.view(guard, likely.offset()) {
                 Some(view)
                     if !likely.is_tombstone()
                         && view.header.kind == Kind::Put

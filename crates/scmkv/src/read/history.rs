@@ -1,12 +1,11 @@
 //! Going through the records: cursors, changes, emptying the store.
 
+use crate::read::Reader;
 use crate::read::get::Whole;
-use crate::store::{Root, Store, misled};
 use crate::table::index::{GroupLock, Position, Slot};
-use crate::write::put::Plan;
-use coreplane_engine::{Completion, Entry, Error, Result, WriteOptions};
+use crate::table::misled;
+use coreplane_engine::{Entry, Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
-use coreplane_pmem::spin;
 use std::sync::atomic::Ordering;
 
 /// A record or tombstone that was met.
@@ -16,7 +15,7 @@ struct Met<'g> {
     live: bool,
 }
 
-impl Store {
+impl Reader {
     /// Reads what the slots of a locked group point at. What is found stays as it is while the
     /// guard lives, so that it can be shown without the lock.
     fn read_group<'g>(
@@ -74,27 +73,6 @@ impl Store {
         }
     }
 
-    /// Keeps the tombstones above `sequence`, after a restart too.
-    pub(crate) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
-        // Nothing is dropped meanwhile.
-        let _cleaning = spin::lock(&self.cleaner);
-        self.check_writable()?;
-        // If the root cannot be written it may say either: what either keeps is kept, and whoever calls
-        // again writes it.
-        self.held_tombstones.fetch_min(sequence, Ordering::AcqRel);
-        let dropped = self.dropped_tombstones.load(Ordering::Acquire);
-        let held = if sequence == u64::MAX { 0 } else { sequence.max(dropped) + 1 };
-        {
-            let _changing = spin::lock(&self.root_change);
-            let root = self.root();
-            if root.held != held {
-                self.set_root(Root { held, ..root })?;
-            }
-        }
-        self.held_tombstones.store(sequence, Ordering::Release);
-        Ok(())
-    }
-
     /// Shows what is newer than `sequence`, tombstones too.
     pub(crate) fn changes_since(
         &self,
@@ -129,35 +107,6 @@ impl Store {
         if sequence < horizon {
             return Err(Error::HistoryGone { asked: sequence, horizon });
         }
-        Ok(())
-    }
-
-    /// Deletes every record, one after the other, and waits once for all of them.
-    pub(crate) fn clear(&self) -> Result<()> {
-        let mut position = Some(Position::default());
-        while let Some(here) = position {
-            let (leaf, group, next) = self.index.step(here);
-            let keys: Vec<Vec<u8>> = {
-                let guard = epoch::pin();
-                let Some(_held) = self.index.lock_group(leaf, here.y, group) else { continue };
-                self.index
-                    .slots(leaf, group)?
-                    .into_iter()
-                    .filter(|found| !found.slot.is_tombstone())
-                    .map(|found| Ok(self.record(&guard, found.slot)?.key().to_vec()))
-                    .collect::<Result<_>>()?
-            };
-            for key in keys {
-                // Expired ones too, which `erase` would not find.
-                let completion = Completion::Early;
-                let options = WriteOptions { completion, ..WriteOptions::default() };
-                let _outcome = self.write(&key, &options, &mut |_, _, _| Ok(Plan::Delete))?;
-            }
-            position = next;
-        }
-        self.sync()?;
-        // What is written from now on is newer than the whole of it.
-        self.advance_sequence()?;
         Ok(())
     }
 }

@@ -1,9 +1,16 @@
 //! Creating and opening a store.
 
 use crate::clean::Cleaner;
-use crate::recovery::recover::LogPage;
-use crate::store::{Root, Seeds, Store};
+use crate::clean::CleanerState;
+use crate::read::Reader;
+use crate::read::gate::Gate;
+use crate::recovery::checkpoint::{Found, Loaded, Source};
+use crate::recovery::recover::{LogPage, Recovery};
+use crate::store::Store;
+use crate::table::Seeds;
+use crate::table::Table;
 use crate::table::arena::Arena;
+use crate::table::checkpoints::Checkpoints;
 use crate::table::clock::Clock;
 use crate::table::counters::Counters;
 use crate::table::durable::Early;
@@ -12,9 +19,9 @@ use crate::table::index::{Index, OFFSET_MAX, VERSION_STEP};
 use crate::table::log::Log;
 use crate::table::page::{self, Pages};
 use crate::table::quarantine::Quarantine;
+use crate::table::root::Root;
 use crate::table::stage::Staging;
-use crate::upkeep::checkpoint::{Checkpoints, Found, Loaded, Source};
-use crate::write::batch::Gate;
+use crate::write::Writer;
 use crate::write::sweep_expired::Expiries;
 use coreplane_engine::{Error, Progress, Result, UnixMillis};
 use coreplane_pmem::mutant;
@@ -155,18 +162,17 @@ impl Store {
         let store = Self::assemble(parts, options)?;
         let logs: Vec<LogPage> = elements
             .into_iter()
-            .filter(|(_, element)| Self::is_log(element))
+            .filter(|(_, element)| element.kind == page::Kind::Log)
             .map(|(page, element)| LogPage { page, element })
             .collect();
-        let in_use = || Error::Unusable("the pool was opened before".to_owned());
-        let mut recovery = store.space.recovery().ok_or_else(in_use)?;
-        store.adopt(&recovery, &logs)?;
+        let mut recovery = Recovery::of(&store)?;
+        recovery.adopt(&logs)?;
         let is_read = |log: &LogPage| match &lacking {
             Some(lacking) => lacking.has(&log.element),
             None => rebuild || log.element.length.is_none(),
         };
         let to_read: Vec<LogPage> = logs.into_iter().filter(is_read).collect();
-        store.replay(&mut recovery, &to_read, is_anew, progress)?;
+        recovery.replay(&to_read, is_anew, progress)?;
         drop(recovery);
         let lengths =
             to_read.iter().map(|log| store.pages.cell(log.page).length.load(Ordering::Relaxed));
@@ -193,27 +199,22 @@ impl Store {
         let clock = Clock::open(source, Arc::clone(&space), pages.clock_offset())?;
         let logs = (pages.len() / 16).clamp(1, 64) as u16;
         let seeds = Seeds::of(pool.uuid());
-        Ok(Self {
+        let table = Table {
             space,
             geometry,
             durability: options.durability,
-            check_reads: options.check_reads,
             pages,
             index,
             arena,
             early: Early::default(),
             logs: (0..logs).map(|id| CachePadded::new(spin::Lock::new(Log::new(id)))).collect(),
             staging: Staging::new(logs),
-            cleaner: Mutex::new(Cleaner::new(logs)),
             checkpoints,
             seeds,
             version_base: AtomicU64::new(root.version_base),
-            gate: Gate::default(),
             counters: Counters::new(),
             clock,
-            expiries: if counted { Expiries::none() } else { Expiries::unknown() },
             opened: Instant::now(),
-            held_tombstones: AtomicU64::new(root.held.wrapping_sub(1)),
             dropped_tombstones: AtomicU64::new(match root.held {
                 0 if counted => 0,
                 // What was dropped before is not known.
@@ -223,15 +224,23 @@ impl Store {
             closed: AtomicBool::new(false),
             root_change: Mutex::new(()),
             non_strict: AtomicBool::new(root.has(Root::NON_STRICT)),
-            counting: Mutex::default(),
-            census_done: AtomicBool::new(counted),
-            appraisals: Mutex::default(),
             quarantine: Quarantine::default(),
             is_index_doubted: AtomicBool::new(false),
             windows: Windows::new(),
             wake: (Mutex::new(false), Condvar::new()),
             pool,
-        })
+        };
+        let reader = Reader { table, gate: Gate::default(), check_reads: options.check_reads };
+        let cleaner = Cleaner {
+            reader,
+            cleaner_state: Mutex::new(CleanerState::new(logs)),
+            appraisals: Mutex::default(),
+            held_tombstones: AtomicU64::new(root.held.wrapping_sub(1)),
+            counting: Mutex::default(),
+            census_done: AtomicBool::new(counted),
+        };
+        let expiries = if counted { Expiries::none() } else { Expiries::unknown() };
+        Ok(Self { writer: Writer { cleaner, expiries } })
     }
 
     /// Leaves a clean store behind. Writes fail from now on.
@@ -245,7 +254,7 @@ impl Store {
         for log in &self.logs {
             log.lock().seal(self)?;
         }
-        self.cleaner.lock().log().seal(self)?;
+        self.cleaner_state.lock().log().seal(self)?;
         self.space.fence().map_err(page::sync_failed)?;
         self.checkpoint_at_close()?;
         let records = self.len()?;

@@ -20,21 +20,18 @@
 //! A batched record counts only if the commit record of its batch is sound, and with it every
 //! record in its runs.
 
+use crate::clean::Cleaner;
 use crate::clean::reserve::Room;
-use crate::store::Store;
 use crate::table::index::{Probe, Slot};
 use crate::table::page::{self, Element};
-use crate::write::batch::Run;
+use crate::table::run::Run;
 use coreplane_engine::{Error, Progress, Result};
-use coreplane_pmem::Recovery;
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{Kind, View};
 use parking_lot::Mutex;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-/// Bytes of would-be records that are checked behind the end of a log.
-const FOLLOWERS_CHECKED_BYTES: u64 = 64 << 20;
 
 /// Records that are put into the index side by side.
 const LANE: usize = 24;
@@ -46,12 +43,34 @@ pub(crate) struct LogPage {
     pub(crate) element: Element,
 }
 
-impl Store {
+/// A recovery: pages that a crash has left, and the table that their records go to.
+pub(crate) struct Recovery<'s> {
+    cleaner: &'s Cleaner,
+    /// By which the pages are read before their lengths are known.
+    left: coreplane_pmem::Recovery,
+}
+
+impl Deref for Recovery<'_> {
+    type Target = Cleaner;
+
+    fn deref(&self) -> &Cleaner {
+        self.cleaner
+    }
+}
+
+impl<'s> Recovery<'s> {
+    /// # Errors
+    /// If the pool was opened before.
+    pub(crate) fn of(cleaner: &'s Cleaner) -> Result<Self> {
+        let in_use = || Error::Unusable("the pool was opened before".to_owned());
+        Ok(Self { left: cleaner.space.recovery().ok_or_else(in_use)?, cleaner })
+    }
+
     /// Lets the records of log pages be read: sealed ones up to their length, unclean ones whole.
-    pub(crate) fn adopt(&self, recovery: &Recovery, pages: &[LogPage]) -> Result<()> {
+    pub(crate) fn adopt(&self, pages: &[LogPage]) -> Result<()> {
         for LogPage { page, element } in pages {
             let length = element.length.unwrap_or(self.geometry.page_size);
-            if !recovery.adopt(*page, length) {
+            if !self.left.adopt(*page, length) {
                 return Err(Error::Corrupt {
                     offset: self.space.start_of(*page),
                     what: format!("page {page} cannot be {length} bytes long"),
@@ -65,8 +84,7 @@ impl Store {
     /// Puts the records of `pages` into the index where it lacks them, and seals what was open.
     /// `is_anew`: the index was empty before, so that no slot knows more than the logs.
     pub(crate) fn replay(
-        &self,
-        recovery: &mut Recovery,
+        &mut self,
         pages: &[LogPage],
         is_anew: bool,
         progress: &(dyn Fn(Progress) + Sync),
@@ -76,10 +94,9 @@ impl Store {
         let tails = Mutex::new(Vec::new());
         let foreign = Mutex::new(Vec::new());
         let failure = Mutex::new(None);
-        let reading = &*recovery;
         let work = || {
             while let Some(page) = pages.get(next.fetch_add(1, Ordering::Relaxed)) {
-                match self.replay_page(reading, page, &foreign) {
+                match self.replay_page(page, &foreign) {
                     Ok(tail) if page.element.length == Some(tail) => {}
                     Ok(0) if page.element.is_lost() && (is_anew || !self.index.in_pool()) => {
                         let what = page::NONE_CAN_BE_READ.to_owned();
@@ -121,7 +138,7 @@ impl Store {
             return Err(error);
         }
         for runs in foreign.into_inner() {
-            self.replay_runs(recovery, &runs)?;
+            self.replay_runs(&runs)?;
         }
         // What was put into the index is durable before the pages count as sealed.
         if !mutant!("scmkv.recover.fence") {
@@ -130,24 +147,19 @@ impl Store {
         for (LogPage { page, element }, tail) in tails.into_inner() {
             if tail > 0 {
                 self.pages.seal_cut(page, tail)?;
-                recovery.cut(page, tail);
+                self.left.cut(page, tail);
             } else if is_anew || element.length.is_some() {
                 self.pages.free(page)?;
             } else {
-                self.quarantine(recovery, page, element.is_lost());
+                self.cleaner.quarantine(&mut self.left, page, element.is_lost());
             }
         }
         Ok(())
     }
 
     /// Reads a page; how far it is sound. Batches that reach into other pages go to `foreign`.
-    fn replay_page(
-        &self,
-        recovery: &Recovery,
-        page: &LogPage,
-        foreign: &Mutex<Vec<Vec<Run>>>,
-    ) -> Result<u32> {
-        let guard = recovery.pin();
+    fn replay_page(&self, page: &LogPage, foreign: &Mutex<Vec<Vec<Run>>>) -> Result<u32> {
+        let guard = self.left.pin();
         let start = self.space.start_of(page.page);
         // What cannot be read would end the process.
         self.space.probe_loads(page.page).map_err(|lost| Error::Corrupt {
@@ -196,51 +208,13 @@ impl Store {
         Ok((at - start) as u32)
     }
 
-    /// True if a record behind `at`, up to `end`, was written when all before it was durable: then
-    /// what is not sound at `at` is damage, not the end of the log.
-    pub(crate) fn is_followed(&self, guard: &Guard, generation: u32, at: u64, end: u64) -> bool {
-        // What lies behind the end is old, and may be made to look like records as one likes.
-        let mut checked = 0;
-        let mut candidate = at + 8;
-        while candidate < end && checked < FOLLOWERS_CHECKED_BYTES {
-            if let Some(view) = self.reader().view(guard, candidate)
-                && view.header.follows
-                && !mutant!("scmkv.recover.followed")
-            {
-                checked += u64::from(view.len());
-                if view.check(self.seed(generation, candidate)).is_ok() {
-                    return true;
-                }
-            }
-            candidate += 8;
-        }
-        false
-    }
-
-    /// The record at `at`, if it is sound.
-    pub(crate) fn sound<'g>(
-        &'g self,
-        guard: &'g Guard,
-        generation: u32,
-        at: u64,
-    ) -> Result<View<'g>> {
-        let view = self.reader().view(guard, at).ok_or_else(|| Error::Corrupt {
-            offset: at,
-            what: "no record where the log should have one".to_owned(),
-        })?;
-        if !mutant!("scmkv.recover.checksum") {
-            view.check(self.seed(generation, at))?;
-        }
-        Ok(view)
-    }
-
     /// The members of a batch that lies in one page, read before: they are sound.
     fn replay_batch(&self, guard: &Guard, runs: &[Run], batched: &[u64]) -> Result<()> {
         for offset in batched {
             let covered = runs
                 .iter()
                 .any(|run| run.start <= *offset && *offset < run.start + u64::from(run.len));
-            if covered && let Some(view) = self.reader().view(guard, *offset) {
+            if covered && let Some(view) = self.view(guard, *offset) {
                 self.restore(guard, &view)?;
             }
         }
@@ -248,8 +222,8 @@ impl Store {
     }
 
     /// A batch in several pages: all of it, if all of it is sound and still there.
-    fn replay_runs(&self, recovery: &Recovery, runs: &[Run]) -> Result<()> {
-        let guard = recovery.pin();
+    fn replay_runs(&self, runs: &[Run]) -> Result<()> {
+        let guard = self.left.pin();
         for apply in [false, true] {
             for run in runs {
                 let page = self.space.page_of(run.start);
@@ -274,7 +248,7 @@ impl Store {
         Ok(())
     }
 
-    /// [`Store::restore`] for several records: the lines of all are asked for before the first is
+    /// [`Recovery::restore`] for several records: the lines of all are asked for before the first is
     /// looked at.
     fn restore_lane(&self, guard: &Guard, lane: &mut Vec<View<'_>>) -> Result<()> {
         for view in &*lane {
@@ -300,7 +274,7 @@ impl Store {
             let mut held = self.index.lock(place);
             let mut known: Option<(u64, bool)> = None;
             let probe = held.probe_whole(place, &mut |slot| {
-                let Some(old) = self.reader().view(guard, slot.offset()) else { return Ok(false) };
+                let Some(old) = self.view(guard, slot.offset()) else { return Ok(false) };
                 let mine = old.key() == view.key();
                 if mine {
                     known = Some((old.header.version, slot.is_tombstone()));

@@ -13,7 +13,7 @@
 //! generation that covers it, and can never take that of an older sync, which has ended, for it.
 //! The same holds for absences, and for the clock's mark that an expiry rests on.
 
-use crate::store::Store;
+use crate::table::Table;
 use crate::table::log::{Log, Order};
 use crate::table::page::sync_failed;
 use coreplane_engine::{Durability, Horizon, Result, Ticket, WriteOptions};
@@ -49,7 +49,7 @@ struct Pending {
     tail: u32,
 }
 
-impl Store {
+impl Table {
     /// An early write that was flushed is about to be seen, up to `tail` of `page`: the generation
     /// that covers it.
     pub(crate) fn note_early(&self, page: u32, tail: u32) -> u64 {
@@ -128,7 +128,7 @@ impl Store {
         Ticket::new(0, last)
     }
 
-    /// As [`Store::early_ticket`]; nothing is early where a fence is an instruction.
+    /// As [`Table::early_ticket`]; nothing is early where a fence is an instruction.
     pub(crate) fn visible_ticket(&self) -> Ticket {
         if self.space.fences_at_once() { Ticket::DURABLE } else { self.early_ticket() }
     }

@@ -12,9 +12,9 @@
 //! The paper leaves records unflushed until their page is full and keeps them in memory as if
 //! they were durable; that is `relaxed` here, with a bound.
 
-use crate::clean::reserve::Demand;
-use crate::store::Store;
+use crate::table::Table;
 use crate::table::counters::Count;
+use crate::table::demand::Demand;
 use crate::table::page::{Kind, sync_failed};
 use crate::table::stage::StagedWrites;
 use coreplane_engine::{Error, Result};
@@ -108,7 +108,7 @@ impl Log {
 
     /// Sets `pages` pages aside, beside those that are already, for [`Log::make_room`]; false if
     /// no more than `reserve` were left.
-    pub(crate) fn set_aside(&mut self, store: &Store, pages: u32, reserve: u32) -> bool {
+    pub(crate) fn set_aside(&mut self, store: &Table, pages: u32, reserve: u32) -> bool {
         let lacking = pages.saturating_sub(self.aside());
         let Some(taken) = store.pages.take(lacking, reserve) else { return false };
         self.spare.extend(taken);
@@ -121,7 +121,7 @@ impl Log {
     }
 
     /// Gives back what was set aside and not used.
-    pub(crate) fn give_back(&mut self, store: &Store) {
+    pub(crate) fn give_back(&mut self, store: &Table) {
         store.pages.put_back(&mut self.spare);
     }
 
@@ -164,7 +164,7 @@ impl Log {
     ///
     /// # Errors
     /// If the medium fails.
-    pub(crate) fn make_room(&mut self, store: &Store, len: usize, reserve: u32) -> Result<bool> {
+    pub(crate) fn make_room(&mut self, store: &Table, len: usize, reserve: u32) -> Result<bool> {
         if self.room() >= len {
             return Ok(true);
         }
@@ -197,7 +197,7 @@ impl Log {
     ///
     /// # Errors
     /// If the medium fails.
-    pub(crate) fn seal(&mut self, store: &Store) -> Result<()> {
+    pub(crate) fn seal(&mut self, store: &Table) -> Result<()> {
         self.settle(store)?;
         if let Some(writer) = self.writer.take() {
             let (page, length) = (writer.page(), writer.tail());
@@ -218,7 +218,7 @@ impl Log {
     ///
     /// # Errors
     /// If the medium fails.
-    pub(crate) fn settle(&mut self, store: &Store) -> Result<()> {
+    pub(crate) fn settle(&mut self, store: &Table) -> Result<()> {
         store.commit_staged(self)?;
         if let (Some(start), Some(writer)) = (self.unflushed.take(), &self.writer)
             && !mutant!("scmkv.log.settle_flush")
@@ -236,7 +236,7 @@ impl Log {
 
     /// Flushes all that [`Log::commit_since`] makes durable, which follows in the same thread.
     #[inline]
-    pub(crate) fn flush(&mut self, store: &Store) -> FenceMark {
+    pub(crate) fn flush(&mut self, store: &Table) -> FenceMark {
         if let (Some(start), Some(writer)) = (self.unflushed.take(), &self.writer) {
             writer.flush_from(start);
         }
@@ -250,7 +250,7 @@ impl Log {
     /// # Errors
     /// If the medium fails: nothing of it is readable then.
     #[inline]
-    pub(crate) fn commit_since(&mut self, store: &Store, mark: FenceMark) -> Result<()> {
+    pub(crate) fn commit_since(&mut self, store: &Table, mark: FenceMark) -> Result<()> {
         if !mutant!("scmkv.log.fence") {
             store.space.fence_since(mark).map_err(sync_failed)?;
         }
@@ -264,7 +264,7 @@ impl Log {
 
     /// Fences: the flushes of this thread, and the slots that were published since the last time.
     #[inline]
-    fn fence(&mut self, store: &Store) -> Result<()> {
+    fn fence(&mut self, store: &Table) -> Result<()> {
         self.flush_unfenced(store);
         self.unfenced.clear();
         self.flushed = 0;
@@ -276,7 +276,7 @@ impl Log {
 
     /// Sees to it that this thread has flushed all slots that were published since the last fence.
     #[inline]
-    fn flush_unfenced(&mut self, store: &Store) {
+    fn flush_unfenced(&mut self, store: &Table) {
         if !self.unfenced.is_empty() {
             if self.flushed_by != Some(thread_number()) {
                 self.flushed = 0;
@@ -289,7 +289,7 @@ impl Log {
     /// the next locked instruction, of which each write has some before its record, would wait
     /// until the line has left the processor. With the record it goes on beside the lookup.
     #[inline]
-    fn flush_published(&mut self, store: &Store) {
+    fn flush_published(&mut self, store: &Table) {
         let me = Some(thread_number());
         self.flushed_by = if self.flushed == 0 || self.flushed_by == me { me } else { None };
         if !mutant!("scmkv.log.slot_flush") {
@@ -306,7 +306,7 @@ impl Log {
     #[inline]
     pub(crate) fn append(
         &mut self,
-        store: &Store,
+        store: &Table,
         header: &Header,
         key: &[u8],
         value: &[&[u8]],
@@ -359,7 +359,7 @@ impl Log {
     /// # Errors
     /// If the medium fails.
     #[cold]
-    pub(crate) fn take_back(&mut self, store: &Store, appended: Appended) -> Result<()> {
+    pub(crate) fn take_back(&mut self, store: &Table, appended: Appended) -> Result<()> {
         // Not what `relaxed` writes before it have left to be flushed.
         self.unflushed = self.unflushed.filter(|start| *start < appended.offset);
         self.forget_live(appended.len);
@@ -379,7 +379,7 @@ impl Log {
     /// # Errors
     /// If the medium fails: nothing of it is readable then.
     #[inline]
-    pub(crate) fn commit(&mut self, store: &Store, offset: u64, order: Order) -> Result<()> {
+    pub(crate) fn commit(&mut self, store: &Table, offset: u64, order: Order) -> Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         match order {
             Order::Strict | Order::Staged => {
@@ -422,7 +422,7 @@ impl Log {
 
     /// Notes that the slot at `at` was published: it is durable with the next fence of this log.
     #[inline]
-    pub(crate) fn note_published(&mut self, store: &Store, at: u64) {
+    pub(crate) fn note_published(&mut self, store: &Table, at: u64) {
         if store.index.in_pool() {
             self.unfenced.push(at);
         }

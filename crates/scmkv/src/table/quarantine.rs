@@ -24,7 +24,8 @@
 //! the logs, or from a checkpoint, has no slots for what was written last. There the proof is all
 //! that there is, and the open is refused, since nobody could tell which keys are meant.
 
-use crate::store::Store;
+use crate::table::Ordering;
+use crate::table::Table;
 use crate::table::counters::Count;
 use crate::table::index::{GroupLock, Slot};
 use crate::table::page;
@@ -45,7 +46,7 @@ pub(crate) struct Quarantine {
     pub(crate) dead: Mutex<BTreeSet<u64>>,
 }
 
-impl Store {
+impl Table {
     /// Puts a page that was open at the crash aside; for good, if it is surely lost.
     pub(crate) fn quarantine(&self, recovery: &mut Recovery, page: u32, is_lost: bool) {
         recovery.cut(page, 0);
@@ -130,5 +131,11 @@ impl Store {
             self.pages.cell(*page).unpin();
         }
         self.pages.free_all(&empty)
+    }
+
+    /// Something does not fit: the index is held against the logs before anything is freed.
+    #[cold]
+    pub(crate) fn doubt_index(&self) {
+        self.is_index_doubted.store(true, Ordering::Release);
     }
 }

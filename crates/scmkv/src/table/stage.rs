@@ -10,7 +10,7 @@
 //! So n writes cost one fence, and one flush a line however many records lie in it; and yet no
 //! reader sees what a power cut could take back. It is the locks that make a staged write count
 //! at once: whoever meets one, to read or to write its group, commits what the log has staged
-//! and goes on ([`Store::see_staged`], [`Store::help`]). A staged write is part of the log, not of
+//! and goes on ([`Table::see_staged`], [`Table::help`]). A staged write is part of the log, not of
 //! the thread that made it; so nobody ever waits for a caller who has gone away.
 //!
 //! **No deadlock.** Staged locks are many, and taken in no order. Hence a log commits what it has
@@ -23,12 +23,12 @@
 
 mod kernel;
 
-use crate::store::Store;
+use crate::table::Table;
 use crate::table::hash::Place;
 use crate::table::index::{GroupLock, Leaf, Slot, SuspendedLock};
 use crate::table::log::{Appended, Log, Order};
+use crate::table::look::{Standing, Write};
 use crate::table::page::sync_failed;
-use crate::write::put::{Standing, Write};
 use coreplane_engine::{Durability, Horizon, Outcome, Result, Ticket, Written};
 use coreplane_pmem::mutant;
 use coreplane_pmem::spin::Backoff;
@@ -129,7 +129,7 @@ impl Staging {
     }
 }
 
-impl Store {
+impl Table {
     /// Appends the record of a write and keeps its group locked until the log commits.
     ///
     /// # Errors
@@ -283,7 +283,7 @@ impl Store {
         Ok(())
     }
 
-    /// As [`Store::see_staged`] for each of `keys`.
+    /// As [`Table::see_staged`] for each of `keys`.
     ///
     /// # Errors
     /// If the medium fails.

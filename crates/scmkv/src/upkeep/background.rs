@@ -3,10 +3,9 @@
 //! windows of `relaxed` writes, and of early ones at `group`, which nothing else may delay; and
 //! where a fence is a sync, one makes pages ready for it before they are filled.
 
-use crate::clean::reserve::Demand;
 use crate::store::Store;
 use crate::table::counters::Count;
-use crate::table::log::Log;
+use crate::table::demand::Demand;
 use crate::upkeep::scrub::Round;
 use crate::write::sweep_expired::Sweep;
 use coreplane_engine::{Error, Result, SCRUB_PACE, scrub_rest};
@@ -186,12 +185,12 @@ impl Store {
         let low = (self.pages.len() / 16).max(self.reserve(Demand::Insert) + 2);
         let quarter = u64::from(self.geometry.page_size) / 4;
         while self.pages.refresh_free() < low {
-            let mut cleaner = self.cleaner.lock();
+            let mut state = self.cleaner_state.lock();
             // Looked at under the lock: a closed store's logs are sealed.
             if self.closed.load(Ordering::Acquire) {
                 return Ok(());
             }
-            match self.clean_one(&mut cleaner, quarter) {
+            match self.clean_one(&mut state, quarter) {
                 Ok(Some(_)) => {}
                 // Its time comes again when readers have let go of pages.
                 Ok(None) | Err(Error::NoSpace { .. }) => return Ok(()),
@@ -199,28 +198,5 @@ impl Store {
             }
         }
         Ok(())
-    }
-
-    /// Makes durable what writers have left that do not wait. Logs that are in use come last, so
-    /// that one whose owner is busy delays no other.
-    pub(crate) fn end_windows(&self) -> Result<()> {
-        let settle = |log: &mut Log| if log.is_unsettled() { log.settle(self) } else { Ok(()) };
-        let mut busy = Vec::new();
-        for log in &self.logs {
-            match log.try_lock() {
-                Some(mut log) => settle(&mut log)?,
-                None => busy.push(log),
-            }
-        }
-        busy.into_iter().try_for_each(|log| settle(&mut log.lock()))
-    }
-
-    /// Wakes the background threads.
-    pub(crate) fn wake(&self) {
-        *self.wake.0.lock() = true;
-        self.wake.1.notify_all();
-        if self.closed.load(Ordering::Acquire) {
-            self.windows.wake();
-        }
     }
 }

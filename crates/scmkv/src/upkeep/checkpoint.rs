@@ -67,23 +67,18 @@
 //! than the cleaner needs; a pool that is too full for that does without, and gives up what it
 //! has: pages that the cleaner lacks make every write dear.
 
-mod format;
-mod load;
-
-pub(crate) use load::{Found, Loaded, Source};
-
-use crate::clean::reserve::Demand;
-use crate::store::{Root, Store};
+use crate::store::Store;
+use crate::table::checkpoint_format::{self, Draft, Moment, Sheet};
+use crate::table::checkpoints::Current;
 use crate::table::counters::Count;
+use crate::table::demand::Demand;
 use crate::table::log::Log;
 use crate::table::page::{self, Kind};
 use coreplane_engine::{Damage, Result, VerifyReport};
 use coreplane_pmem::mutant;
 use coreplane_pmem::spin::{Backoff, Held};
 use coreplane_pmem::{PageWriter, WriteMode, epoch, spin};
-use format::{Draft, Moment, Sheet};
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// A checkpoint is due in the background when the log has grown by so much, or by an eighth of
 /// the pool, if that is less.
@@ -91,31 +86,6 @@ const GROWTH_MAX: u64 = 192 << 20;
 
 /// Attempts to get a page while writers take all that are cleaned.
 const PATIENCE: u32 = 4096;
-
-/// The checkpoints of an open store.
-#[derive(Debug, Default)]
-pub(crate) struct Checkpoints {
-    pub(crate) current: Mutex<Current>,
-    /// A writer has no page left: whoever takes a checkpoint ends that.
-    give_up: AtomicBool,
-    /// Number of the current one, for those who do not wait for the lock.
-    number: AtomicU64,
-    /// The counter of log bytes when it was taken.
-    counted_from: AtomicI64,
-    taken: AtomicU64,
-    /// So often there was no space for one that was due; the last time, too.
-    skipped: AtomicU64,
-    lacks_space: AtomicBool,
-    damaged: AtomicU64,
-}
-
-/// The checkpoint that the root names.
-#[derive(Debug, Default)]
-pub(crate) struct Current {
-    /// 0: none.
-    number: u64,
-    pages: Vec<u32>,
-}
 
 /// Why a checkpoint is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,47 +104,10 @@ struct Writing<'s> {
     moment: Moment,
 }
 
-impl Checkpoints {
-    /// Those of a store that has none, or a damaged one.
-    pub(crate) fn without(is_damaged: bool) -> Self {
-        Self { damaged: AtomicU64::new(u64::from(is_damaged)), ..Self::default() }
-    }
-
-    /// Those of a store that was opened with checkpoint `number`.
-    pub(crate) fn with(number: u64, pages: Vec<u32>) -> Self {
-        let current = Mutex::new(Current { number, pages });
-        Self { current, number: AtomicU64::new(number), ..Self::default() }
-    }
-
-    /// An open has read so many bytes of log, and will have to do so again.
-    pub(crate) fn note_replayed(&self, bytes: u64) {
-        self.counted_from.fetch_sub(bytes as i64, Ordering::Relaxed);
-    }
-
-    /// There is no space for one.
-    fn skip(&self) {
-        if !self.lacks_space.swap(true, Ordering::Relaxed) {
-            self.skipped.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Figures for whoever asks.
-    pub(crate) fn stats(&self, log_bytes: i64) -> [(&'static str, u64); 5] {
-        let since = log_bytes - self.counted_from.load(Ordering::Relaxed);
-        [
-            ("checkpoint", self.number.load(Ordering::Acquire)),
-            ("checkpoint_replay_bytes", since.max(0) as u64),
-            ("checkpoints_taken", self.taken.load(Ordering::Relaxed)),
-            ("checkpoints_skipped", self.skipped.load(Ordering::Relaxed)),
-            ("checkpoints_damaged", self.damaged.load(Ordering::Relaxed)),
-        ]
-    }
-}
-
 impl Store {
     /// Bytes of log that an open would have to read, those before the last checkpoint left out.
     fn replay_bytes(&self) -> u64 {
-        let from = self.checkpoints.counted_from.load(Ordering::Relaxed);
+        let from = self.checkpoints.counted_from();
         (self.counters.get(Count::LogBytes) - from).max(0) as u64
     }
 
@@ -196,7 +129,7 @@ impl Store {
         if self.index.in_pool() {
             return Ok(());
         }
-        let has_one = self.checkpoints.number.load(Ordering::Acquire) != 0;
+        let has_one = self.checkpoints.number() != 0;
         if has_one
             && self.census_done.load(Ordering::Acquire)
             && !self.has_pages_for(0, Occasion::Running)
@@ -249,10 +182,7 @@ impl Store {
         let Writing { pages, moment, .. } = writing;
         self.set_checkpoint(number, moment.replay_birth)?;
         let old = std::mem::replace(&mut *current, Current { number, pages });
-        self.checkpoints.number.store(number, Ordering::Release);
-        self.checkpoints.counted_from.store(log_bytes, Ordering::Relaxed);
-        self.checkpoints.taken.fetch_add(1, Ordering::Relaxed);
-        self.checkpoints.lacks_space.store(false, Ordering::Relaxed);
+        self.checkpoints.note_taken(number, log_bytes);
         self.pages.free_all(&old.pages)?;
         Ok(true)
     }
@@ -260,7 +190,11 @@ impl Store {
     /// True if there are pages for a checkpoint, free ones or such as can be cleaned, and more
     /// than writers and the cleaner need meanwhile.
     fn has_space_for_checkpoint(&self, occasion: Occasion) -> bool {
-        let needed = format::pages_for(&self.geometry, self.index.segments(), self.logs.len() + 1);
+        let needed = checkpoint_format::pages_for(
+            &self.geometry,
+            self.index.segments(),
+            self.logs.len() + 1,
+        );
         self.has_pages_for(needed, occasion)
     }
 
@@ -273,43 +207,6 @@ impl Store {
             if counted { self.reclaimable() / u64::from(self.geometry.page_size) } else { 0 }
         };
         free >= wanted || occasion == Occasion::Running && free + dead() / 2 >= wanted
-    }
-
-    fn set_checkpoint(&self, checkpoint: u64, replay_birth: u64) -> Result<()> {
-        let _changing = spin::lock(&self.root_change);
-        self.set_root(Root { checkpoint, replay_birth, ..self.root() })
-    }
-
-    /// Gives the pages of checkpoints back, for a writer that finds no other; false if there are
-    /// none.
-    ///
-    /// # Errors
-    /// If the medium fails.
-    pub(crate) fn give_up_checkpoint(&self) -> Result<bool> {
-        if self.index.in_pool() {
-            return Ok(false);
-        }
-        let mut was_busy = false;
-        let mut backoff = Backoff::new();
-        let mut current = loop {
-            if let Some(current) = self.checkpoints.current.try_lock() {
-                break current;
-            }
-            // It ends soon: whoever takes one waits for nothing that a writer holds.
-            self.checkpoints.give_up.store(true, Ordering::Release);
-            was_busy = true;
-            backoff.wait();
-        };
-        self.checkpoints.give_up.store(false, Ordering::Release);
-        if current.number == 0 {
-            return Ok(was_busy);
-        }
-        self.set_checkpoint(0, 0)?;
-        let old = std::mem::take(&mut *current);
-        self.checkpoints.number.store(0, Ordering::Release);
-        self.checkpoints.note_replayed(self.pool_bytes());
-        self.pages.free_all(&old.pages)?;
-        Ok(true)
     }
 
     /// Holds the pages of the checkpoint against their checksums.
@@ -357,7 +254,7 @@ impl Writing<'_> {
     }
 
     fn is_ended(&self) -> bool {
-        self.store.checkpoints.give_up.load(Ordering::Acquire)
+        self.store.checkpoints.is_given_up()
             || self.occasion == Occasion::Running && self.store.closed.load(Ordering::Acquire)
     }
 
@@ -386,7 +283,7 @@ impl Writing<'_> {
         for log in &store.logs {
             open.extend(birth_of(&*self.lock(log)?));
         }
-        open.extend(birth_of(spin::lock(&store.cleaner).log()));
+        open.extend(birth_of(spin::lock(&store.cleaner_state).log()));
         open.retain(|birth| *birth < replay_birth);
         self.moment = Moment { replay_birth, void_birth: store.pages.next_birth() };
         Some(open)
@@ -404,14 +301,13 @@ impl Writing<'_> {
             if opened.is_some() || self.occasion == Occasion::Closing || self.is_ended() {
                 return Ok(opened);
             }
-            let mut cleaner = spin::lock(&store.cleaner);
+            let mut state = spin::lock(&store.cleaner_state);
             // Looked at under the lock: a closed store's logs are sealed.
             // Pages on their way back are waited for: the cleaner's reserve is for writers.
             let awaited = store.pages.free_and_retired().1 > 0;
             let may_clean = store.census_done.load(Ordering::Acquire) && !self.is_ended();
-            let is_cleaned =
-                may_clean && !awaited && store.clean_one(&mut cleaner, half)?.is_some();
-            drop(cleaner);
+            let is_cleaned = may_clean && !awaited && store.clean_one(&mut state, half)?.is_some();
+            drop(state);
             if !is_cleaned && !awaited {
                 return Ok(None);
             }

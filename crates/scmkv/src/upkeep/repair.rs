@@ -31,12 +31,15 @@ mod misfits;
 mod survey;
 
 use crate::Scmkv;
+use crate::recovery::checkpoint::Source;
 use crate::recovery::open::{self, Options};
 use crate::recovery::recover::LogPage;
-use crate::store::{Root, Seeds, Store};
+use crate::store::Store;
+use crate::table::Seeds;
+use crate::table::checkpoints::Checkpoints;
 use crate::table::index::Index;
 use crate::table::page::{self, Element, Kind};
-use crate::upkeep::checkpoint::{Checkpoints, Source};
+use crate::table::root::Root;
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::spin::Backoff;
 use coreplane_pmem::{MediaChoice, OpenOptions, Pool, Space};
@@ -181,7 +184,7 @@ impl Store {
         let parts = open::Parts { pool, geometry, pages, index, arena, checkpoints, root, counted };
         let store = Self::assemble(parts, options)?;
         store.mend_logs(&elements, repair, tell)?;
-        let Self { pool, .. } = store;
+        let pool = store.writer.cleaner.reader.table.pool;
         for page in 0..space.pages() {
             space.retire(page);
         }

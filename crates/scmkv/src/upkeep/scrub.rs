@@ -77,10 +77,10 @@ impl Store {
             round.position = next.unwrap_or_default();
         }
         if self.is_index_doubted.load(Ordering::Acquire) && !round.is_undecided {
-            let cleaner = spin::lock(&self.cleaner);
+            let state = spin::lock(&self.cleaner_state);
             self.check_writable()?;
-            round.is_undecided = self.reindex(&cleaner)? == Reindexed::Undecided;
-            drop(cleaner);
+            round.is_undecided = self.reindex(&state)? == Reindexed::Undecided;
+            drop(state);
             // What is left is rightly so: of batches that were never committed, for example.
             let left = unindexed.map_or(Ok(None), |(page, _)| self.count_unindexed(page))?;
             round.unindexed.extend(left.filter(|(_, (_, count))| *count > 0));
@@ -122,13 +122,13 @@ impl Store {
     pub(crate) fn scrub(&self, progress: &mut dyn FnMut(Progress)) -> Result<ScrubReport> {
         let before = self.counters.get(Count::RepairedSlots);
         {
-            let mut cleaner = spin::lock(&self.cleaner);
+            let mut state = spin::lock(&self.cleaner_state);
             self.check_writable()?;
             self.take_census()?;
             if self.index.in_pool() {
-                self.reindex(&cleaner)?;
+                self.reindex(&state)?;
             }
-            self.clean_dead_damage(&mut cleaner)?;
+            self.clean_dead_damage(&mut state)?;
         }
         let damages = self.verify(progress)?.damages;
         let rewritten = self.counters.get(Count::RepairedSlots).saturating_sub(before) as u64;

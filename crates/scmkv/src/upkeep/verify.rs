@@ -4,16 +4,16 @@
 //! A page that the medium has lost would end the process with a signal. So the kernel is asked to
 //! read each page first, and of what is lost nothing more is looked at.
 
-use crate::clean::unindexed::{Kinds, Seen, unindexed};
+use crate::clean::unindexed::{Kinds, unindexed};
 use crate::store::Store;
 use crate::table::index::{Position, SlotRef, Verdict};
+use crate::table::overflow::overflow_offsets;
 use crate::table::page::Kind as PageKind;
-use crate::write::overflow::overflow_offsets;
-use coreplane_engine::{Damage, Error, Progress, Result, VerifyReport};
+use crate::table::visit::Seen;
+use coreplane_engine::{Damage, Progress, Result, VerifyReport};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Kind, View};
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 
 impl Store {
     pub(crate) fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
@@ -50,54 +50,6 @@ impl Store {
         Ok(report)
     }
 
-    /// True if the medium has lost something of the page.
-    pub(crate) fn is_lost(&self, page: u32, report: &mut VerifyReport) -> bool {
-        let is_free = self.pages.cell(page).kind() == Some(PageKind::Free);
-        let lost = (!is_free).then(|| self.space.probe(page).err()).flatten();
-        if let Some(lost) = &lost {
-            report.damages.push(Damage { offset: lost.offset, what: lost.to_string() });
-        }
-        lost.is_some()
-    }
-
-    pub(crate) fn verify_page(&self, page: u32, report: &mut VerifyReport) {
-        let damage = |error: &Error, at: u64| Damage { offset: at, what: error.to_string() };
-        let start = self.space.start_of(page);
-        let guard = epoch::pin();
-        let element = match self.pages.element(page) {
-            Ok(element) => element,
-            Err(error) => return report.damages.push(damage(&error, start)),
-        };
-        if element.kind != PageKind::Log {
-            return;
-        }
-        let Some((published, _)) = self.space.watermarks(page) else { return };
-        if published == 0 && element.is_lost() {
-            let what = format!("log page {page}: {}", crate::table::page::NONE_CAN_BE_READ);
-            return report.damages.push(Damage { offset: start, what });
-        }
-        let length = match element.length {
-            Some(length) => length,
-            None => published,
-        };
-        let mut at = start;
-        while at < start + u64::from(length) {
-            let Some(view) = self.reader().view(&guard, at) else {
-                if self.space.watermarks(page).is_some() {
-                    let what = "no record where the log should have one".to_owned();
-                    report.damages.push(Damage { offset: at, what });
-                }
-                return;
-            };
-            if let Err(error) = view.check(self.seed(element.generation, at)) {
-                report.damages.push(damage(&error, at));
-                return;
-            }
-            report.bytes += u64::from(view.len());
-            at += u64::from(view.len());
-        }
-    }
-
     fn verify_index(
         &self,
         lost: &BTreeSet<u32>,
@@ -132,7 +84,7 @@ impl Store {
         for (generation, offset) in unindexed(&records, Kinds::Puts, &has)? {
             let guard = epoch::pin();
             let cell = self.pages.cell(self.space.page_of(offset));
-            let Some(view) = self.reader().view(&guard, offset) else { continue };
+            let Some(view) = self.view(&guard, offset) else { continue };
             // Its page may have been freed since, and the key written.
             if cell.kind() != Some(PageKind::Log) || cell.generation() != generation {
                 continue;
@@ -145,34 +97,6 @@ impl Store {
             }
         }
         Ok(())
-    }
-
-    /// Shows the records of a log page.
-    pub(crate) fn visit_page(&self, page: u32, visit: &mut dyn FnMut(&Seen<'_>)) {
-        self.visit_page_in(&epoch::pin(), page, &mut |seen| visit(seen));
-    }
-
-    /// The same, of records that stay as they are while the guard lives.
-    pub(crate) fn visit_page_in<'g>(
-        &'g self,
-        guard: &'g Guard,
-        page: u32,
-        visit: &mut dyn FnMut(&Seen<'g>),
-    ) {
-        let cell = self.pages.cell(page);
-        if cell.kind() != Some(PageKind::Log) {
-            return;
-        }
-        let Some((published, _)) = self.space.watermarks(page) else { return };
-        let (start, generation) = (self.space.start_of(page), cell.generation());
-        let is_settled = cell.length.load(Ordering::Acquire) > 0;
-        let mut at = start;
-        while at < start + u64::from(published) {
-            // A page may be freed meanwhile.
-            let Some(view) = self.reader().view(guard, at) else { return };
-            visit(&Seen { view, page, generation, is_settled });
-            at += u64::from(view.len());
-        }
     }
 
     /// Under the lock of its group a slot must point at a sound record whose key finds it.
@@ -189,7 +113,7 @@ impl Store {
         if is_lost(slot.offset()) {
             return damaged(slot.offset(), "a record in a page with lost bytes".to_owned());
         }
-        let Some(view) = self.reader().view(guard, slot.offset()) else {
+        let Some(view) = self.view(guard, slot.offset()) else {
             return damaged(at, format!("slot points at no record: {:#x}", slot.offset()));
         };
         let generation = self.pages.cell(self.space.page_of(slot.offset())).generation();
@@ -212,8 +136,7 @@ impl Store {
         }
         if view.header.large {
             for offset in overflow_offsets(&view) {
-                let overflow =
-                    if is_lost(offset) { None } else { self.reader().view(guard, offset) };
+                let overflow = if is_lost(offset) { None } else { self.view(guard, offset) };
                 let sound = overflow.is_some_and(|overflow| {
                     let page = self.space.page_of(offset);
                     let generation = self.pages.cell(page).generation();

@@ -21,91 +21,38 @@
 //! nothing may wait for long: neither for pages, which come back when nobody is in an old epoch, as this
 //! thread is; nor for a log whose owner waits for such pages.
 
-use crate::clean::reserve::Demand;
-use crate::store::Store;
+use crate::table::demand::Demand;
 use crate::table::index::GroupLock;
 use crate::table::log::{Appended, Log, Order};
-use crate::write::put::{Plan, Standing, Write};
-use coreplane_engine::{Beside, Brief, Outcome, Result, Ticket, WriteOptions, Written};
+use crate::table::look::{Standing, Write};
+use crate::write::Writer;
+use coreplane_engine::{Beside, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::Header;
-use std::borrow::Cow;
 
 /// What was put ahead of the lookup, and is durable.
-struct Put {
-    sequence: u64,
-    replaced: bool,
+pub(super) struct Put {
+    pub(super) sequence: u64,
+    pub(super) replaced: bool,
 }
 
-impl Store {
-    /// Puts `key`, ahead of the lookup if that can be.
-    #[inline]
-    pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        match self.put_ahead(key, value, options, None)? {
-            Some(Put { sequence, replaced }) => {
-                Ok(Outcome::Written(Written { sequence, ticket: Ticket::DURABLE, replaced }))
-            }
-            None => self.put_in_sight(key, value, options),
-        }
-    }
-
-    /// The same, and what came of it in two words; ahead of the lookup or not at all with `beside`.
-    #[inline]
-    pub(crate) fn put_briefly(
-        &self,
-        key: &[u8],
-        value: &[u8],
-        options: &WriteOptions,
-        beside: Option<Beside<'_>>,
-    ) -> Brief {
-        let is_alone = beside.is_none();
-        let put = match beside {
-            None => self.put_ahead(key, value, options, None),
-            beside => self.put_ahead(key, value, options, beside),
-        };
-        match put {
-            Ok(Some(Put { replaced: true, .. })) => Brief::Replaced,
-            Ok(Some(Put { replaced: false, .. })) => Brief::New,
-            Ok(None) if is_alone => Brief::of(self.put_in_sight(key, value, options)),
-            Ok(None) => Brief::Declined,
-            Err(error) => Brief::of(Err(error)),
-        }
-    }
-
-    /// Puts `key` in sight of what it replaces.
-    #[inline(never)]
-    fn put_in_sight(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        let expires_at = options.expires_at;
-        let outcome = self.write(key, options, &mut |_, _, _| {
-            Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
-        });
-        self.expiries.note(expires_at);
-        outcome
-    }
-
+impl Writer {
     /// Puts `key` ahead of the lookup; none if that cannot be, and nothing was put.
     // What comes out is made into an outcome by whoever it is inlined into, never taken apart and put
     // together again: its parts would be loaded in other widths than they were stored in, and such a load
     // waits until the stores have left the processor, which is behind the fence's.
     #[inline(always)]
-    fn put_ahead(
+    pub(super) fn put_ahead(
         &self,
-        key: &[u8],
+        write: &Write<'_>,
         value: &[u8],
-        options: &WriteOptions,
         beside: Option<Beside<'_>>,
     ) -> Result<Option<Put>> {
-        // Before the order is asked for, which may note in the root that a write is not strict.
-        self.check_writable()?;
-        self.check_key(key)?;
-        self.check_sequence(options.sequence)?;
+        let Write { key, place, options, order } = *write;
         let is_plain = !options.use_reserve && value.len() <= self.geometry.inline_max();
-        if !is_plain || self.order(options)? != Order::Strict {
+        if !is_plain || order != Order::Strict {
             return Ok(None);
         }
-        let place = self.place(key);
-        self.index.prefetch_to_write(place);
-        let write = Write { key, place, options, order: Order::Strict };
         let (sequence, expires_at) = (options.sequence, options.expires_at);
         let mut header = Header { sequence, expires_at, ..Header::put(0) };
         let len = header.record_len(key, value.len());
@@ -128,17 +75,15 @@ impl Store {
         header.version = self.next_version(&mut held, sequence.map_or(0, |given| given - 1))?;
         let replaced = match beside {
             None => {
-                let recorded =
-                    self.record_ahead(&mut log, &held, &guard, &write, &header, value)?;
+                let recorded = self.record_ahead(&mut log, &held, &guard, write, &header, value)?;
                 let Some((appended, standing)) = recorded else { return Ok(None) };
                 self.account(&held, standing.slot, standing.old.as_ref(), &header);
                 let (at, of) = (standing.at, (&header, value.len()));
-                self.publish_record(&mut log, &mut held, &write, at, of, appended)?;
+                self.publish_record(&mut log, &mut held, write, at, of, appended)?;
                 standing.live
             }
             Some(beside) => {
-                let put =
-                    self.put_beside(&mut log, &held, &guard, (&write, &header, value), beside);
+                let put = self.put_beside(&mut log, &held, &guard, (write, &header, value), beside);
                 let Some(replaced) = put? else { return Ok(None) };
                 replaced
             }
@@ -171,7 +116,7 @@ impl Store {
         }
     }
 
-    /// As [`Store::put_ahead`] from the group's lock on, beside the same put on another engine: whether a
+    /// As [`Writer::put_ahead`] from the group's lock on, beside the same put on another engine: whether a
     /// live record was replaced.
     fn put_beside(
         &self,

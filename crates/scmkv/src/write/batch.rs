@@ -19,108 +19,20 @@
 mod members;
 mod publication;
 
-use crate::clean::reserve::{Demand, Room};
-use crate::store::Store;
+use crate::clean::reserve::Room;
 use crate::table::counters::Count;
+use crate::table::demand::Demand;
 use crate::table::hash::Place;
 use crate::table::index::Leaf;
 use crate::table::log::{Log, Order};
+use crate::table::run::Run;
+use crate::write::Writer;
 use coreplane_engine::{Batch, Completion, Horizon, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch;
 use coreplane_pmem::mutant;
-use coreplane_pmem::spin::Backoff;
 use coreplane_record::{Header, Kind};
 use members::{Birth, Member, Stood, prefetch_payload};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-
-/// Keeps readers from seeing a batch in part: its count is odd while one is being published.
-#[derive(Debug, Default)]
-pub(crate) struct Gate {
-    count: AtomicU64,
-    publishing: Mutex<()>,
-}
-
-impl Gate {
-    /// Waits until no batch is being published; the count to compare with afterwards.
-    #[inline]
-    pub(crate) fn enter(&self) -> u64 {
-        let mut backoff = Backoff::new();
-        loop {
-            let count = self.count.load(Ordering::Acquire);
-            if count & 1 == 0 {
-                return count;
-            }
-            backoff.wait();
-        }
-    }
-
-    /// Odd while a batch is being published.
-    #[inline]
-    pub(crate) fn count(&self) -> u64 {
-        self.count.load(Ordering::Acquire)
-    }
-
-    /// True if no batch was published since [`Gate::enter`] gave `before`.
-    #[inline]
-    pub(crate) fn is_unchanged(&self, before: u64) -> bool {
-        self.count.load(Ordering::Acquire) == before
-    }
-
-    /// Runs `publish` while readers wait.
-    pub(crate) fn publish<R>(&self, publish: impl FnOnce() -> R) -> R {
-        let _publishing = self.publishing.lock();
-        if mutant!("scmkv.batch.gate") {
-            return publish();
-        }
-        self.count.fetch_add(1, Ordering::AcqRel);
-        let result = publish();
-        self.count.fetch_add(1, Ordering::SeqCst);
-        // The publisher's own later reads come after its slots, as those of other writes do. On x86
-        // the addition is the barrier.
-        if cfg!(not(target_arch = "x86_64")) {
-            fence(Ordering::SeqCst);
-        }
-        result
-    }
-}
-
-/// A run of a batch's records: where, how long, and in which generation of its page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
-    pub(crate) start: u64,
-    pub(crate) len: u32,
-    pub(crate) generation: u32,
-}
-
-impl Run {
-    const LEN: usize = 16;
-
-    // media-format: begin pool
-    fn encode(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.start.to_le_bytes());
-        out.extend_from_slice(&self.len.to_le_bytes());
-        out.extend_from_slice(&self.generation.to_le_bytes());
-    }
-    // media-format: end
-
-    /// As a commit record holds it.
-    pub(crate) fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(Self::LEN);
-        self.encode(&mut bytes);
-        bytes
-    }
-
-    /// The runs that the value of a commit record names.
-    pub(crate) fn decode_all(value: &[u8]) -> impl Iterator<Item = Self> + '_ {
-        value.chunks_exact(Self::LEN).map(|bytes| {
-            let word =
-                |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at * 8 + byte]));
-            Self { start: word(0), len: word(1) as u32, generation: (word(1) >> 32) as u32 }
-        })
-    }
-}
 
 /// Segments, by their numbers, in which a batch finds a group full, and a place in each.
 type Full = BTreeMap<u32, (Leaf, Place)>;
@@ -134,7 +46,7 @@ enum Attempt {
     NeedRoom(Demand),
 }
 
-impl Store {
+impl Writer {
     pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         self.check_writable()?;
         let order = match self.order(options)? {

@@ -1,5 +1,322 @@
+//! One write, from the check to the slot.
+//!
+//! ```text
+//!   check ─▶ lock the log, the group ─▶ look ─▶ append ─▶ fence ─▶ publish
+//!               a put that needs no look:  append ─▶ look ─▶ fence ─▶ publish     [`ahead`](ahead)
+//!               one that need not wait:    append … many share one fence           [`stage`](crate::table::stage)
+//! ```
+//!
+//! The writer holds its log for the whole write and its key's group from the look at the old
+//! record to the new slot, so that a read-modify-write is one step and versions follow the order
+//! of publication. Whatever needs another page (a full log, a full group, a large value) is done
+//! without the group's lock, and the look repeated.
+
 pub(crate) mod ahead;
 pub(crate) mod batch;
+pub(crate) mod clear;
 pub(crate) mod overflow;
-pub(crate) mod put;
 pub(crate) mod sweep_expired;
+
+use crate::clean::Cleaner;
+use crate::clean::reserve::Room;
+use crate::read::Reader;
+use crate::table::demand::Demand;
+use crate::table::index::GroupLock;
+use crate::table::log::{Appended, Log, Order};
+use crate::table::look::{Standing, Write};
+use crate::table::overflow::Overflow;
+use ahead::Put;
+use coreplane_engine::{
+    Beside, Brief, Completion, Horizon, Outcome, Result, Ticket, UnixMillis, WriteOptions, Written,
+};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
+use coreplane_record::{Header, Kind, View};
+use std::borrow::Cow;
+use std::ops::Deref;
+use sweep_expired::Expiries;
+
+/// A table to be written to: what is short of pages has them cleaned.
+pub(crate) struct Writer {
+    pub(crate) cleaner: Cleaner,
+    pub(crate) expiries: Expiries,
+}
+
+impl Deref for Writer {
+    type Target = Cleaner;
+
+    #[inline(always)]
+    fn deref(&self) -> &Cleaner {
+        &self.cleaner
+    }
+}
+
+/// What to do with a key, decided in sight of its record.
+pub(crate) enum Plan<'v> {
+    /// Nothing; the outcome is made of the ticket of what was seen.
+    Refuse(fn(Ticket) -> Outcome),
+    /// Write a value.
+    Put { value: Cow<'v, [u8]>, expires_at: Option<UnixMillis> },
+    /// Write a tombstone.
+    Delete,
+}
+
+/// Decides in sight of the live record.
+pub(crate) type Decide<'d, 'v> =
+    &'d mut dyn FnMut(&Reader, &Guard, Option<&View<'_>>) -> Result<Plan<'v>>;
+
+/// A large value that was decided on and is in the log, its record not yet. It is what to write
+/// as long as nobody has written the key since: the decision is not made twice.
+struct Prepared<'s> {
+    overflow: Overflow<'s>,
+    plan: LargePut,
+}
+
+struct LargePut {
+    /// The version of the live record in sight of which it was decided.
+    seen: Option<u64>,
+    expires_at: Option<UnixMillis>,
+}
+
+enum Attempt {
+    Done(Outcome),
+    /// The log needs room for a record so long.
+    NeedRoom(usize, Demand),
+    /// The group is full.
+    NeedSplit(crate::table::index::Leaf),
+    /// The value is large and not yet in the log.
+    NeedOverflow(Vec<u8>, LargePut),
+}
+
+impl Writer {
+    /// Writes `key` as `decide` says in sight of what is there.
+    pub(crate) fn write(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: Decide<'_, '_>,
+    ) -> Result<Outcome> {
+        let write = self.check(key, options)?;
+        self.write_in_sight(write, decide)
+    }
+
+    /// Puts `key`, ahead of the look if that can be.
+    #[inline]
+    pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let write = self.check(key, options)?;
+        match self.put_ahead(&write, value, None)? {
+            Some(Put { sequence, replaced }) => {
+                Ok(Outcome::Written(Written { sequence, ticket: Ticket::DURABLE, replaced }))
+            }
+            None => self.put_in_sight(write, value),
+        }
+    }
+
+    /// The same, and what came of it in two words; ahead of the look or not at all with `beside`.
+    #[inline]
+    pub(crate) fn put_briefly(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Brief {
+        let is_alone = beside.is_none();
+        let write = match self.check(key, options) {
+            Ok(write) => write,
+            Err(error) => return Brief::of(Err(error)),
+        };
+        let put = match beside {
+            None => self.put_ahead(&write, value, None),
+            beside => self.put_ahead(&write, value, beside),
+        };
+        match put {
+            Ok(Some(Put { replaced: true, .. })) => Brief::Replaced,
+            Ok(Some(Put { replaced: false, .. })) => Brief::New,
+            Ok(None) if is_alone => Brief::of(self.put_in_sight(write, value)),
+            Ok(None) => Brief::Declined,
+            Err(error) => Brief::of(Err(error)),
+        }
+    }
+
+    pub(crate) fn erase(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let given = options.sequence.is_some();
+        self.write(key, options, &mut |_, _, live| {
+            Ok(if live.is_some() || given { Plan::Delete } else { Plan::Refuse(Outcome::Missing) })
+        })
+    }
+
+    /// What can be said of a write before anything is locked; the line of its lock is asked for.
+    ///
+    /// # Errors
+    /// If there is no such write, or the store takes none.
+    #[inline(always)]
+    fn check<'a>(&self, key: &'a [u8], options: &'a WriteOptions) -> Result<Write<'a>> {
+        // Before the order is asked for, which may note in the root that a write is not strict.
+        self.check_writable()?;
+        self.check_key(key)?;
+        self.check_sequence(options.sequence)?;
+        let place = self.place(key);
+        self.index.prefetch_to_write(place);
+        Ok(Write { key, place, options, order: self.order(options)? })
+    }
+
+    /// Puts in sight of what is replaced.
+    #[inline(never)]
+    fn put_in_sight(&self, write: Write<'_>, value: &[u8]) -> Result<Outcome> {
+        let expires_at = write.options.expires_at;
+        let outcome = self.write_in_sight(write, &mut |_, _, _| {
+            Ok(Plan::Put { value: Cow::Borrowed(value), expires_at })
+        });
+        self.expiries.note(expires_at);
+        outcome
+    }
+
+    /// Locks the log, and tries until nothing is lacking: room, a slot, the records of a large value.
+    fn write_in_sight(&self, mut write: Write<'_>, decide: Decide<'_, '_>) -> Result<Outcome> {
+        let (place, options, order) = (write.place, write.options, write.order);
+        let mut log = if order == Order::Staged { self.my_log_staging()? } else { self.my_log()? };
+        let mut prepared = None;
+        loop {
+            let attempt = self.attempt(&mut log, &write, &mut prepared, decide)?;
+            if let Attempt::Done(outcome) = attempt {
+                drop(log);
+                return self.finish(outcome, options);
+            }
+            self.commit_staged(&mut log)?;
+            match attempt {
+                Attempt::Done(_) => {}
+                Attempt::NeedRoom(len, demand) => self.make_room(&mut log, len, demand)?,
+                Attempt::NeedSplit(leaf) => {
+                    self.split(leaf, place, Room::ByCleaning(&mut log))?;
+                }
+                Attempt::NeedOverflow(value, plan) => {
+                    if order == Order::Staged {
+                        // Its many records have a fence anyway.
+                        write.order = Order::Strict;
+                    }
+                    let of = (&value[..], Demand::of(Kind::Put, plan.seen.is_some()));
+                    let overflow = self.write_overflow(&mut log, write.key, of, order)?;
+                    prepared = Some(Prepared { overflow, plan });
+                }
+            }
+        }
+    }
+
+    /// One try: locks the group, looks, has it decided, appends, fences, publishes.
+    fn attempt<'s>(
+        &'s self,
+        log: &mut Log,
+        write: &Write<'_>,
+        prepared: &mut Option<Prepared<'s>>,
+        decide: Decide<'_, '_>,
+    ) -> Result<Attempt> {
+        let guard = epoch::pin();
+        let mut held = self.lock_for(log, write.place)?;
+        let Some(mut standing) = self.look(&guard, &held, write.key, write.place)? else {
+            return Ok(Attempt::NeedSplit(held.leaf()));
+        };
+        if log.has_staged() && !self.avoid_staged(log, &held, write.place, &mut standing)? {
+            return Ok(Attempt::NeedSplit(held.leaf()));
+        }
+        let seen = self.visible_ticket();
+        if let (Some(given), Some(old)) = (write.options.sequence, &standing.old)
+            && given <= old.sequence()
+            && !mutant!("scmkv.put.older_sequence")
+        {
+            return Ok(Attempt::Done(Outcome::NotNewer(old.sequence(), seen)));
+        }
+        let live = standing.old.as_ref().filter(|_| standing.live);
+        let version = live.map(|view| view.header.version);
+        // What was written for a decision that is out of date is dead.
+        let ready = prepared.take().filter(|ready| ready.plan.seen == version);
+        let mut header = Header { sequence: write.options.sequence, ..Header::put(0) };
+        let value = match &ready {
+            Some(Prepared { overflow, plan }) => {
+                (header.large, header.expires_at) = (true, plan.expires_at);
+                Cow::Borrowed(overflow.list())
+            }
+            None => match decide(self, &guard, live)? {
+                Plan::Refuse(outcome) => return Ok(Attempt::Done(outcome(seen))),
+                Plan::Put { value, expires_at } => {
+                    header.expires_at = expires_at;
+                    value
+                }
+                Plan::Delete => {
+                    header.kind = Kind::Delete;
+                    Cow::Owned(self.pages.next_birth().to_le_bytes().to_vec())
+                }
+            },
+        };
+        if !header.large && value.len() > self.geometry.inline_max() {
+            self.check_value(value.len())?;
+            let plan = LargePut { seen: version, expires_at: header.expires_at };
+            return Ok(Attempt::NeedOverflow(value.into_owned(), plan));
+        }
+        let len = header.record_len(write.key, value.len());
+        let demand = Demand::of(header.kind, standing.live);
+        let demand = if write.options.use_reserve { Demand::Reserve } else { demand };
+        if len > log.room_for(demand) {
+            *prepared = ready;
+            return Ok(Attempt::NeedRoom(len, demand));
+        }
+        if write.order == Order::Staged {
+            return self.stage(log, held, write, &standing, header, &value).map(Attempt::Done);
+        }
+        let outcome = self.place_record(log, &mut held, write, &standing, header, &value)?;
+        if let Some(Prepared { overflow, .. }) = ready {
+            overflow.own(&held, len as u32);
+        }
+        Ok(Attempt::Done(outcome))
+    }
+
+    /// Appends the record, fences, publishes.
+    fn place_record(
+        &self,
+        log: &mut Log,
+        held: &mut GroupLock<'_>,
+        write: &Write<'_>,
+        standing: &Standing<'_>,
+        mut header: Header,
+        value: &[u8],
+    ) -> Result<Outcome> {
+        header.version = self.draw_version(held, standing, header.sequence)?;
+        // Ahead of the append: from there to the end no locked instruction may come between, for
+        // it would wait as a fence does.
+        self.account(held, standing.slot, standing.old.as_ref(), &header);
+        let appended = log.append(self, &header, write.key, &[value], write.order)?;
+        self.publish_record(log, held, write, standing.at, (&header, value.len()), appended)?;
+        let sequence = header.sequence.unwrap_or(header.version);
+        let ticket = self.written_ticket(write.order, log);
+        Ok(Outcome::Written(Written { sequence, ticket, replaced: standing.live }))
+    }
+
+    /// Makes an appended record durable and lets the slot at `at` point at it.
+    #[inline]
+    pub(crate) fn publish_record(
+        &self,
+        log: &mut Log,
+        held: &mut GroupLock<'_>,
+        write: &Write<'_>,
+        at: u64,
+        (header, value_len): (&Header, usize),
+        appended: Appended,
+    ) -> Result<()> {
+        if mutant!("scmkv.put.publish_first") {
+            held.publish(at, held.slot_of(write.place, appended.offset, header))?;
+        }
+        log.commit(self, appended.offset, write.order)?;
+        self.publish_slot(log, held, write, at, (header, value_len), appended)
+    }
+
+    /// Waits, if the caller does, for what an outcome rests on.
+    pub(crate) fn finish(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
+        let ticket = outcome.ticket();
+        if options.completion == Completion::Early || ticket.is_durable() {
+            self.bound_early(ticket, options);
+            return Ok(outcome);
+        }
+        self.wait_durable(&Horizon::from(ticket))?;
+        Ok(outcome.resting_on(Ticket::DURABLE))
+    }
+}

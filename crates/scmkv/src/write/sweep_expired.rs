@@ -23,11 +23,11 @@
 //!
 //! What is damaged is passed over: it is for `verify` and the scrub.
 
-use crate::clean::reserve::Demand;
-use crate::store::Store;
 use crate::table::counters::Count;
+use crate::table::demand::Demand;
 use crate::table::index::{Position, Slot};
-use crate::write::put::Standing;
+use crate::table::look::Standing;
+use crate::write::Writer;
 use coreplane_engine::{Error, Result, UnixMillis, WriteOptions};
 use coreplane_pmem::epoch;
 use coreplane_record::{Header, Kind, View};
@@ -97,7 +97,7 @@ pub(crate) struct Sweep {
     round: Option<Round>,
 }
 
-impl Store {
+impl Writer {
     /// Goes on with the sweep for a slice, if there is anything to do; how long to rest then.
     pub(crate) fn sweep_on(&self, sweep: &mut Sweep) -> Duration {
         let mut round = match sweep.round.take() {

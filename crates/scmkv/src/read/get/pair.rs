@@ -1,13 +1,13 @@
 //! The get of nearly every key.
 
 use super::AHEAD;
-use crate::store::Store;
+use crate::read::Reader;
+use crate::read::gate::Gate;
 use crate::table::hash::Place;
-use crate::write::batch::Gate;
 use coreplane_engine::{Record, Ticket, Value};
 use coreplane_pmem::epoch::Guard;
 
-impl Store {
+impl Reader {
     /// The live record of `key` as a reader may see it, if that takes no more than one look: the first
     /// slot with its signature leads to it, it is durable, whole and has no expiry, and no batch is
     /// published meanwhile. None says nothing.
@@ -28,7 +28,7 @@ impl Store {
         let offset = self.index.likely(place)?.record_that_stays()?;
         // Before the first line, which says how many there are, has arrived.
         (1..AHEAD).for_each(|line| self.space.prefetch(offset + 64 * line));
-        let pair = self.reader().pair(guard, offset)?;
+        let pair = self.pair(guard, offset)?;
         self.prefetch_rest(offset, pair.len());
         if !pair.is_of(key) || !self.gate.is_unchanged(before) {
             return None;

@@ -11,7 +11,7 @@
 //! the element of page 0, begins anew.
 
 use super::{Kind, Pages};
-use crate::store::Seeds;
+use crate::table::Seeds;
 use crate::table::geometry::Geometry;
 use coreplane_engine::{Result, UnixMillis};
 use coreplane_pmem::{Space, epoch};

@@ -7,7 +7,7 @@
 use super::survey::{Piece, Surveyed};
 use crate::clean::unindexed::holds;
 use crate::store::Store;
-use crate::write::batch::Run;
+use crate::table::run::Run;
 use coreplane_record::Kind;
 use std::collections::{BTreeMap, HashMap};
 

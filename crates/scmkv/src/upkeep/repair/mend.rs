@@ -4,7 +4,7 @@ use super::survey::{RECORD_MIN, Surveyed};
 use crate::store::Store;
 use crate::table::log::{Log, Order};
 use crate::table::page::sync_failed;
-use crate::write::batch::Run;
+use crate::table::run::Run;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch;
 use coreplane_record::{HEADER, Header, Kind};

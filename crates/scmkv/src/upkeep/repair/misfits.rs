@@ -6,9 +6,9 @@
 
 use super::{Fate, Finding, Repair, Tell};
 use crate::clean::reindex::Fit;
-use crate::clean::unindexed::Seen;
 use crate::store::Store;
 use crate::table::index::{Leaf, Position, Slot, SlotRef};
+use crate::table::visit::Seen;
 use coreplane_engine::Result;
 use coreplane_pmem::epoch;
 use coreplane_record::{Header, Kind, View};
@@ -78,7 +78,7 @@ impl Store {
             }
         }
         if hit + unfound > 0 {
-            self.reindex(&self.cleaner.lock())?;
+            self.reindex(&self.cleaner_state.lock())?;
             broken = self.look_at_index()?.broken;
         }
         for (at, key, offset) in broken {
@@ -98,7 +98,7 @@ impl Store {
             Fit::Marks(_) => verdict.hit += 1,
             Fit::Right => {
                 let guard = epoch::pin();
-                let view = self.reader().view(&guard, found.slot.offset());
+                let view = self.view(&guard, found.slot.offset());
                 let is_whole = |view: &View<'_>| self.pieces(&guard, view, true).is_ok();
                 if let Some(view) = view.filter(|view| view.header.large && !is_whole(view)) {
                     verdict.broken.push((found.at, view.key().to_vec(), view.offset));
@@ -157,7 +157,7 @@ impl Store {
                 keys.push((view.key().to_vec(), fate, found.at, is_older && !is_absent));
             }
         }
-        let left = self.reader().view(&guard, offset).map(|view| view.key().to_vec());
+        let left = self.view(&guard, offset).map(|view| view.key().to_vec());
         let left = left.filter(|key| self.class_of(key) == class);
         if let Some(key) = left.or_else(|| shown.get(&class).cloned()).filter(|_| keys.is_empty()) {
             keys.push((key, gone, at, true));

@@ -61,7 +61,7 @@ impl Store {
     pub(super) fn finding(&self, surveyed: &Surveyed, gap: &Range<u64>) -> Finding {
         let (guard, mut at, mut keys) = (epoch::pin(), gap.start, Vec::new());
         let versions = 1..=self.root().version_base.saturating_add(VERSION_STEP);
-        while let Some(view) = self.reader().view(&guard, at)
+        while let Some(view) = self.view(&guard, at)
             && at + u64::from(view.len()) <= gap.end
         {
             let is_of_key = matches!(view.header.kind, Kind::Put | Kind::Delete);
@@ -91,7 +91,7 @@ impl Store {
             if let Some(gap) = gaps.next_if(|gap| gap.start == at) {
                 visit(Piece::Gap);
                 at = gap.end;
-            } else if let Some(view) = self.reader().view(&guard, at) {
+            } else if let Some(view) = self.view(&guard, at) {
                 visit(Piece::Record(view));
                 at += u64::from(view.len());
             } else {

@@ -9,13 +9,13 @@
 //! members need is asked for ahead. A split gives groups other numbers; then they are sorted anew.
 
 use super::Full;
-use crate::clean::reserve::Demand;
-use crate::store::Store;
+use crate::table::demand::Demand;
 use crate::table::hash::Place;
 use crate::table::index::{GroupLock, Slot};
 use crate::table::log::{Log, Order};
-use crate::write::overflow::Overflow;
-use crate::write::put::Standing;
+use crate::table::look::Standing;
+use crate::table::overflow::Overflow;
+use crate::write::Writer;
 use coreplane_engine::{Batch, ChangeRef, Result};
 use coreplane_pmem::arch;
 use coreplane_pmem::epoch::Guard;
@@ -135,7 +135,7 @@ pub(super) enum Stood<'a> {
     Full(Full),
 }
 
-impl Store {
+impl Writer {
     /// The last change of each key in the order of groups, large values in the log.
     ///
     /// # Errors
@@ -246,7 +246,7 @@ impl Store {
         }
     }
 
-    /// As [`Store::stand_all`]; none if the groups have other numbers than when they were sorted.
+    /// As [`Writer::stand_all`]; none if the groups have other numbers than when they were sorted.
     fn try_stand_all<'a>(
         &'a self,
         guard: &Guard,

@@ -4,14 +4,14 @@
 //! follows behind the gate: the groups are locked until it is done.
 
 use super::members::{AHEAD, Member};
-use crate::store::Store;
 use crate::table::counters::Count;
 use crate::table::index::GroupLock;
+use crate::write::Writer;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use std::sync::atomic::{Ordering, fence};
 
-impl Store {
+impl Writer {
     /// Lets the slots of all members point at their records, which are durable. The caller keeps
     /// readers out.
     ///

@@ -1,11 +1,13 @@
 //! The cleaner beside a writer, step by step.
 
-use super::{Cleaner, Moving};
+use super::Moving;
+use crate::clean::CleanerState;
+use crate::read::Reader;
 use crate::recovery::open::{Options, Placement, create_options};
 use crate::store::Store;
 use crate::table::geometry::Geometry;
 use crate::table::index::Verdict;
-use crate::write::put::Plan;
+use crate::write::Plan;
 use coreplane_engine::WriteOptions;
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::media::sim::{Sim, SimOptions};
@@ -17,7 +19,7 @@ use std::sync::Arc;
 const KEY: &[u8] = b"key";
 
 fn put(store: &Store, value: &[u8]) {
-    let plan = |_: &Store, _: &Guard, _: Option<&View<'_>>| {
+    let plan = |_: &Reader, _: &Guard, _: Option<&View<'_>>| {
         Ok(Plan::Put { value: Cow::Borrowed(value), expires_at: None })
     };
     let _outcome = store.write(KEY, &WriteOptions::default(), &mut { plan }).expect("put");
@@ -29,19 +31,12 @@ fn newest<'g>(store: &'g Store, guard: &'g Guard) -> View<'g> {
 }
 
 /// Copies the record of the key, lets `beside` run, and publishes the copy.
-fn moved(store: &Store, cleaner: &mut Cleaner, beside: impl FnOnce()) {
+fn moved(store: &Store, state: &mut CleanerState, beside: impl FnOnce()) {
     let guard = epoch::pin();
-    let mut moving = Moving {
-        oldest_other: 0,
-        unfenced: None,
-        copies: Vec::new(),
-        overflow: Vec::new(),
-        commits: Vec::new(),
-        slots: Vec::new(),
-    };
+    let mut moving = Moving::new(0);
     let view = newest(store, &guard);
-    store.clean_record(cleaner, &guard, (&view, store.place(KEY)), &mut moving).expect("a copy");
-    store.commit_copies(cleaner, &mut moving).expect("a durable copy");
+    store.clean_record(state, &guard, (&view, store.place(KEY)), &mut moving).expect("a copy");
+    store.commit_copies(state, &mut moving).expect("a durable copy");
     beside();
     let copy = moving.copies.pop().expect("it lives");
     store.publish_copy(&guard, &copy, &mut moving.slots).expect("publish");
@@ -56,13 +51,13 @@ fn a_write_between_copy_and_publication_wins() {
         let pool = Pool::simulated_create(space, &create).expect("a pool");
         let options = Options { background: false, ..Options::default() };
         let store = Store::format(pool, placement, &options).expect("a store");
-        let mut cleaner = spin::lock(&store.cleaner);
+        let mut state = spin::lock(&store.cleaner_state);
         put(&store, b"first");
         let first = newest(&store, &epoch::pin()).offset;
-        moved(&store, &mut cleaner, || ());
+        moved(&store, &mut state, || ());
         assert_ne!(newest(&store, &epoch::pin()).offset, first, "{placement:?}: it was not moved");
         assert_eq!(newest(&store, &epoch::pin()).value(), b"first");
-        moved(&store, &mut cleaner, || put(&store, b"second"));
+        moved(&store, &mut state, || put(&store, b"second"));
         assert_eq!(newest(&store, &epoch::pin()).value(), b"second", "{placement:?}");
     }
 }

@@ -44,7 +44,7 @@ fn segment_len(geometry: &Geometry) -> usize {
 }
 
 /// Pages that `segments` segments take, with `open` births listed.
-pub(super) fn pages_for(geometry: &Geometry, segments: u64, open: usize) -> u64 {
+pub(crate) fn pages_for(geometry: &Geometry, segments: u64, open: usize) -> u64 {
     let page = geometry.page_size as usize;
     let in_first = ((page - HEADER - 8 * open) / segment_len(geometry)) as u64;
     let in_each = ((page - HEADER) / segment_len(geometry)) as u64;
@@ -53,7 +53,7 @@ pub(super) fn pages_for(geometry: &Geometry, segments: u64, open: usize) -> u64 
 
 /// A page while it is put together, in DRAM.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(crate) struct Draft {
     number: u64,
     moment: Moment,
     place: u32,
@@ -64,19 +64,19 @@ pub(super) struct Draft {
 
 impl Draft {
     /// The first page of checkpoint `number`; the births of the log pages that were open.
-    pub(super) fn first(geometry: &Geometry, number: u64, moment: Moment, open: &[u64]) -> Self {
+    pub(crate) fn first(geometry: &Geometry, number: u64, moment: Moment, open: &[u64]) -> Self {
         let mut bytes = Vec::with_capacity(geometry.page_size as usize);
         bytes.resize(HEADER, 0);
         open.iter().for_each(|birth| bytes.extend_from_slice(&birth.to_le_bytes()));
         Self { number, moment, place: 0, open: open.len() as u32, segments: 0, bytes }
     }
 
-    pub(super) fn has_room(&self, geometry: &Geometry) -> bool {
+    pub(crate) fn has_room(&self, geometry: &Geometry) -> bool {
         self.bytes.len() + segment_len(geometry) <= geometry.page_size as usize
     }
 
     /// Adds a segment, whose slots `copy` appends.
-    pub(super) fn add<E, R>(
+    pub(crate) fn add<E, R>(
         &mut self,
         copy: impl FnOnce(&mut Vec<u8>) -> Result<(SegmentHeader, R), E>,
     ) -> Result<R, E> {
@@ -90,7 +90,7 @@ impl Draft {
     }
 
     /// The bytes of the page, for where `seed` is that of; the last page tells how many there are.
-    pub(super) fn seal(&mut self, seed: u32, is_last: bool) -> &[u8] {
+    pub(crate) fn seal(&mut self, seed: u32, is_last: bool) -> &[u8] {
         let total = if is_last { self.place + 1 } else { 0 };
         let len = self.bytes.len() as u32;
         let mut put = |at: usize, bytes: &[u8]| {
@@ -110,7 +110,7 @@ impl Draft {
     }
 
     /// Goes on to the next page.
-    pub(super) fn next(&mut self) {
+    pub(crate) fn next(&mut self) {
         self.bytes.truncate(HEADER);
         self.place += 1;
         self.open = 0;
@@ -120,25 +120,25 @@ impl Draft {
 
 /// A page of a checkpoint, its checksum right.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sheet<'a> {
-    pub(super) number: u64,
-    pub(super) place: u32,
-    pub(super) total: u32,
-    pub(super) moment: Moment,
+pub(crate) struct Sheet<'a> {
+    pub(crate) number: u64,
+    pub(crate) place: u32,
+    pub(crate) total: u32,
+    pub(crate) moment: Moment,
     open: &'a [u8],
     body: &'a [u8],
 }
 
 impl<'a> Sheet<'a> {
     /// Reads the bytes of a page; none if they are not what was written there.
-    pub(super) fn read(geometry: &Geometry, bytes: &'a [u8], seed: u32) -> Option<Self> {
+    pub(crate) fn read(geometry: &Geometry, bytes: &'a [u8], seed: u32) -> Option<Self> {
         let sheet = Self::trusted(geometry, bytes)?;
         let counts = bytes.get(4..word32(bytes, 4) as usize)?;
         (word32(bytes, 0) == crc32c::crc32c_append(seed, counts)).then_some(sheet)
     }
 
     /// As [`Sheet::read`], of bytes whose checksum was found right before.
-    pub(super) fn trusted(geometry: &Geometry, bytes: &'a [u8]) -> Option<Self> {
+    pub(crate) fn trusted(geometry: &Geometry, bytes: &'a [u8]) -> Option<Self> {
         let bytes = bytes.get(..word32(bytes.get(..HEADER)?, 4) as usize)?;
         let births_end = HEADER + 8 * word32(bytes.get(..HEADER)?, 40) as usize;
         let (open, body) = (bytes.get(HEADER..births_end)?, bytes.get(births_end..)?);
@@ -154,12 +154,12 @@ impl<'a> Sheet<'a> {
     }
 
     /// The births of the log pages that were open.
-    pub(super) fn open(&self) -> impl Iterator<Item = u64> + use<'a> {
+    pub(crate) fn open(&self) -> impl Iterator<Item = u64> + use<'a> {
         self.open.chunks_exact(8).map(|bytes| word64(bytes, 0))
     }
 
     /// The segments and their slots.
-    pub(super) fn segments(
+    pub(crate) fn segments(
         &self,
         geometry: &Geometry,
     ) -> impl Iterator<Item = (SegmentHeader, &'a [u8])> + use<'a> {

@@ -1,11 +1,12 @@
 //! Bringing a checkpoint back.
 
-use super::format::{Moment, Sheet};
-use crate::store::{Root, Seeds};
+use crate::table::Seeds;
 use crate::table::arena::Arena;
+use crate::table::checkpoint_format::{Moment, Sheet};
 use crate::table::geometry::Geometry;
 use crate::table::index::{Index, SegmentHeader, Slot};
 use crate::table::page::{self, Element};
+use crate::table::root::Root;
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::Space;
 use coreplane_pmem::epoch;

@@ -1,0 +1,37 @@
+//! Emptying the store.
+
+use crate::table::index::Position;
+use crate::write::{Plan, Writer};
+use coreplane_engine::{Completion, Result, WriteOptions};
+use coreplane_pmem::epoch;
+
+impl Writer {
+    /// Deletes every record, one after the other, and waits once for all of them.
+    pub(crate) fn clear(&self) -> Result<()> {
+        let mut position = Some(Position::default());
+        while let Some(here) = position {
+            let (leaf, group, next) = self.index.step(here);
+            let keys: Vec<Vec<u8>> = {
+                let guard = epoch::pin();
+                let Some(_held) = self.index.lock_group(leaf, here.y, group) else { continue };
+                self.index
+                    .slots(leaf, group)?
+                    .into_iter()
+                    .filter(|found| !found.slot.is_tombstone())
+                    .map(|found| Ok(self.record(&guard, found.slot)?.key().to_vec()))
+                    .collect::<Result<_>>()?
+            };
+            for key in keys {
+                // Expired ones too, which `erase` would not find.
+                let completion = Completion::Early;
+                let options = WriteOptions { completion, ..WriteOptions::default() };
+                let _outcome = self.write(&key, &options, &mut |_, _, _| Ok(Plan::Delete))?;
+            }
+            position = next;
+        }
+        self.sync()?;
+        // What is written from now on is newer than the whole of it.
+        self.advance_sequence()?;
+        Ok(())
+    }
+}
