@@ -116,7 +116,7 @@ fn slots_change_hands_when_writes_that_have_begun_have_ended() {
                     let before = matrix.get(key).expect("get");
                     // If they do not wait for it they are done within that.
                     let since = Instant::now();
-                    let is_over = || since.elapsed() > Duration::from_millis(200);
+                    let is_over = || since.elapsed() > Duration::from_millis(600);
                     wait_until(|| matrix.slots().1 == 0 || is_over());
                     let after = matrix.get(key).expect("get");
                     primary.holds_answers.store(false, Ordering::SeqCst);
