@@ -13,18 +13,22 @@
 //! acknowledges what is not durable, lets readers see it, keeps its lock bits in persistent
 //! memory, never deletes and never grows.
 //!
-//! - `record`, `log`: what is written, and in which order it becomes durable
-//! - `page`: what each page holds
-//! - `index`, `hash`: where a key's record is
-//! - `get`, `put`, `batch`: the operations
-//! - `overflow`: large values
-//! - `clean`, `victim`, `appraisal`, `reserve`: giving space back, and who may take it
-//! - `checkpoint`: a copy of the index that is in DRAM
-//! - `recover`, `census`, `verify`: after a crash
-//! - `quarantine`: pages that may have lost something
-//! - `sweep_expired`: what has expired and nobody looks at
-//! - `scrub`, `reindex`, `dead_damage`: damage at rest, of records and of the index
-//! - `repair`: what to do about damage
+//! From the bottom up; a room, a folder or file here, imports only from itself and rooms below:
+//!
+//! | room | what it is |
+//! |---|---|
+//! | `table` | `Table`: pages, index, logs; what is staged, what lives, what the root says |
+//! | `read` | `Reader`: gets, iterations, changes |
+//! | `clean` | `Cleaner`: census, victims, copies, the index mended; who gets free pages, and how |
+//! | `write` | `Writer`: one write, batches, large values, expiry |
+//! | `store` | `Store`: the whole |
+//! | `recovery` | from a pool to a store: creation, opening, the logs replayed; the close |
+//! | `upkeep` | checkpoints, growth, scrub, verify, repair, the background |
+//! | `engine` | the engine's traits |
+//! | `tests` | what looks into several rooms |
+//!
+//! `Store` contains `Writer`, that `Cleaner`, that `Reader`, that `Table`, and each dereferences to the
+//! next: what is above does not exist for what is below.
 //!
 //! **The log is the truth.** Everything else can be made from it.
 
@@ -34,11 +38,14 @@ mod read;
 mod recovery;
 mod store;
 mod table;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 mod write;
 
 pub use coreplane_engine::TimeSource;
 pub use engine::Scmkv;
-pub use recovery::open::{KIND, Options, Placement};
+pub use recovery::open::{Options, Placement};
+pub use table::KIND;
 pub use table::geometry::Geometry;
 pub use upkeep::repair::{Fate, Finding, Repair, Tell};

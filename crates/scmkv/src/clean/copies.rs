@@ -1,9 +1,5 @@
 //! Moving what lives in a page: copies, and the slots that are to point at them.
 
-use crate::table::page;
-#[cfg(test)]
-mod tests;
-
 use crate::clean::commits::CommitCopy;
 use crate::clean::overflow::OverflowCopy;
 use crate::clean::{Cleaner, CleanerState};
@@ -11,6 +7,7 @@ use crate::table::counters::Count;
 use crate::table::hash::Place;
 use crate::table::index::{GroupLock, Probe, Slot};
 use crate::table::log::{Appended, Order};
+use crate::table::page;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
@@ -24,11 +21,11 @@ pub(crate) struct Moving<'g> {
     pub(super) oldest_other: u64,
     /// Where the cleaner's log begins that is not durable yet.
     unfenced: Option<u64>,
-    copies: Vec<Copy>,
+    pub(crate) copies: Vec<Copy>,
     pub(crate) overflow: Vec<OverflowCopy<'g>>,
     pub(super) commits: Vec<CommitCopy>,
     /// Slots to flush before the page is freed. Not one by one: the next locked instruction would wait for it.
-    slots: Vec<u64>,
+    pub(crate) slots: Vec<u64>,
 }
 
 /// So many records ahead the lines of the index are asked for.
@@ -38,7 +35,7 @@ const AHEAD: usize = 24;
 const NEAR: usize = 12;
 
 /// A record that was copied and not yet published.
-struct Copy {
+pub(crate) struct Copy {
     place: Place,
     old: u64,
     old_len: u32,
@@ -48,7 +45,7 @@ struct Copy {
 }
 
 impl Moving<'_> {
-    pub(super) fn new(oldest_other: u64) -> Self {
+    pub(crate) fn new(oldest_other: u64) -> Self {
         Self {
             oldest_other,
             unfenced: None,
@@ -206,7 +203,7 @@ impl Cleaner {
         Ok(appended)
     }
 
-    fn clean_record(
+    pub(crate) fn clean_record(
         &self,
         state: &mut CleanerState,
         guard: &Guard,
@@ -279,7 +276,12 @@ impl Cleaner {
     }
 
     /// Lets the slot point at the copy, if no writer came between.
-    fn publish_copy(&self, guard: &Guard, copy: &Copy, slots: &mut Vec<u64>) -> Result<()> {
+    pub(crate) fn publish_copy(
+        &self,
+        guard: &Guard,
+        copy: &Copy,
+        slots: &mut Vec<u64>,
+    ) -> Result<()> {
         let (place, Appended { offset, len }) = (copy.place, copy.new);
         let old = || {
             self.view(guard, copy.old).ok_or_else(|| Error::Corrupt {

@@ -7,6 +7,7 @@ use crate::read::gate::Gate;
 use crate::recovery::checkpoint::{Found, Loaded, Source};
 use crate::recovery::recover::{LogPage, Recovery};
 use crate::store::Store;
+use crate::table::KIND;
 use crate::table::Seeds;
 use crate::table::Table;
 use crate::table::arena::Arena;
@@ -34,9 +35,6 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
-
-/// The kind of pool that this engine makes.
-pub const KIND: &str = "scmkv";
 
 /// Where the index is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

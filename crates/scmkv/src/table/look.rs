@@ -127,7 +127,7 @@ impl Table {
     pub(crate) fn check_sequence(&self, given: Option<u64>) -> Result<()> {
         match given {
             Some(given) if given >= SEQUENCE_MAX => Err(Error::Unsupported {
-                engine: crate::KIND,
+                engine: crate::table::KIND,
                 operation: "a given sequence of 2^61 or more",
             }),
             _ => Ok(()),

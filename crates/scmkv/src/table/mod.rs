@@ -51,6 +51,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+/// The kind of pool that this engine makes.
+pub const KIND: &str = "scmkv";
+
 /// The hash table over the logs: where everything is, and how it becomes durable.
 pub(crate) struct Table {
     pub(crate) pool: Pool,

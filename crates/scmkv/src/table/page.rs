@@ -28,8 +28,6 @@
 mod element;
 mod free;
 mod restore;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use element::{Element, Kind, NONE_CAN_BE_READ};
 pub(crate) use restore::restored;
@@ -187,7 +185,7 @@ impl Pages {
 
     /// Stores an element: the state word last. Not flushed.
     // media-format: begin pool
-    fn write_element(
+    pub(crate) fn write_element(
         &self,
         page: u32,
         kind: Kind,

@@ -30,7 +30,6 @@ mod mend;
 mod misfits;
 mod survey;
 
-use crate::Scmkv;
 use crate::recovery::checkpoint::Source;
 use crate::recovery::open::{self, Options};
 use crate::recovery::recover::LogPage;
@@ -42,8 +41,7 @@ use crate::table::page::{self, Element, Kind};
 use crate::table::root::Root;
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::spin::Backoff;
-use coreplane_pmem::{MediaChoice, OpenOptions, Pool, Space};
-use std::path::Path;
+use coreplane_pmem::{Pool, Space};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use survey::Surveyed;
@@ -110,51 +108,21 @@ impl Repair {
 /// How long readers of other stores in this process are waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-impl Scmkv {
-    /// Repairs the pool at `path`, which nobody has open, as far as it is damaged, and opens it.
-    /// `tell` is told of each thing that is damaged, and of what is lost by it, before anything
-    /// is changed for it. Nothing is changed in a sound pool.
-    ///
-    /// # Errors
-    /// As [`Scmkv::open`], for damage of what cannot be done without: the pool's header, both
-    /// copies of its root. [`Error::NoSpace`] if there is no page for what must be written.
-    pub fn repair(
-        path: &Path,
-        media: MediaChoice,
-        options: Options,
-        tell: Tell<'_>,
-    ) -> Result<(Self, Repair)> {
-        let restored = Pool::repair(path).map_err(open::pool_error)?;
-        let pool = Pool::open(path, &OpenOptions { media }).map_err(open::pool_error)?;
-        Self::repaired(pool, restored, options, tell)
-    }
-
-    /// As [`Scmkv::repair`], in the simulator's memory.
-    ///
-    /// # Errors
-    /// As [`Scmkv::repair`].
-    pub fn simulated_repair(
-        space: Arc<Space>,
-        options: Options,
-        tell: Tell<'_>,
-    ) -> Result<(Self, Repair)> {
-        let pool = Pool::simulated_open(space).map_err(open::pool_error)?;
-        Self::repaired(pool, Vec::new(), options, tell)
-    }
-
-    fn repaired(
+impl Store {
+    /// Repairs the store in `pool`, and opens it; `restored` is what the pool itself has mended.
+    pub(crate) fn repaired(
         pool: Pool,
         restored: Vec<String>,
-        options: Options,
+        options: &Options,
         tell: Tell<'_>,
     ) -> Result<(Self, Repair)> {
         let mut repair = Repair::default();
         restored.into_iter().for_each(|what| repair.note(tell, 0, (0, 0), what));
         heal(pool.space(), &mut repair, tell)?;
-        let pool = Store::mended(pool, &options, &mut repair, tell)?;
-        let store = Store::open(pool, &options, &|_| {})?;
+        let pool = Self::mended(pool, options, &mut repair, tell)?;
+        let store = Self::open(pool, options, &|_| {})?;
         store.settle_index(&mut repair, tell)?;
-        Ok((Self::start(store, &options)?, repair))
+        Ok((store, repair))
     }
 }
 

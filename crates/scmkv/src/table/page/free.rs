@@ -79,7 +79,7 @@ impl Pages {
         (free.len() as u32, self.space.retired_len() as u32 + preparing)
     }
 
-    pub(super) fn pop_free(&self, reserve: u32) -> Option<u32> {
+    pub(crate) fn pop_free(&self, reserve: u32) -> Option<u32> {
         self.take(1, reserve).and_then(|mut pages| pages.pop())
     }
 

@@ -1,8 +1,10 @@
 //! The engine's face.
 
-use crate::KIND;
+mod repair;
+
 use crate::recovery::open::{self, Options, Placement};
 use crate::store::Store;
+use crate::table::KIND;
 use crate::table::geometry::Geometry;
 use crate::upkeep::background;
 use crate::write::Plan;

@@ -1,9 +1,9 @@
 //! The table read beside its writers.
 
-use super::Kind;
 use crate::recovery::open::{Options, Placement, create_options};
 use crate::store::Store;
 use crate::table::geometry::Geometry;
+use crate::table::page::Kind;
 use coreplane_pmem::media::sim::{Sim, SimOptions};
 use coreplane_pmem::{MediaChoice, Pool};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The cleaner beside a writer, step by step.
 
-use super::Moving;
 use crate::clean::CleanerState;
+use crate::clean::copies::Moving;
 use crate::read::Reader;
 use crate::recovery::open::{Options, Placement, create_options};
 use crate::store::Store;

@@ -1,0 +1,45 @@
+//! A pool that is damaged, opened all the same.
+
+use crate::engine::Scmkv;
+use crate::recovery::open::{self, Options};
+use crate::store::Store;
+use crate::upkeep::repair::{Repair, Tell};
+use coreplane_engine::Result;
+use coreplane_pmem::{MediaChoice, OpenOptions, Pool, Space};
+use std::path::Path;
+use std::sync::Arc;
+
+impl Scmkv {
+    /// Repairs the pool at `path`, which nobody has open, as far as it is damaged, and opens it.
+    /// `tell` is told of each thing that is damaged, and of what is lost by it, before anything
+    /// is changed for it. Nothing is changed in a sound pool.
+    ///
+    /// # Errors
+    /// As [`Scmkv::open`], for damage of what cannot be done without: the pool's header, both
+    /// copies of its root. [`Error::NoSpace`] if there is no page for what must be written.
+    pub fn repair(
+        path: &Path,
+        media: MediaChoice,
+        options: Options,
+        tell: Tell<'_>,
+    ) -> Result<(Self, Repair)> {
+        let restored = Pool::repair(path).map_err(open::pool_error)?;
+        let pool = Pool::open(path, &OpenOptions { media }).map_err(open::pool_error)?;
+        let (store, repair) = Store::repaired(pool, restored, &options, tell)?;
+        Ok((Self::start(store, &options)?, repair))
+    }
+
+    /// As [`Scmkv::repair`], in the simulator's memory.
+    ///
+    /// # Errors
+    /// As [`Scmkv::repair`].
+    pub fn simulated_repair(
+        space: Arc<Space>,
+        options: Options,
+        tell: Tell<'_>,
+    ) -> Result<(Self, Repair)> {
+        let pool = Pool::simulated_open(space).map_err(open::pool_error)?;
+        let (store, repair) = Store::repaired(pool, Vec::new(), &options, tell)?;
+        Ok((Self::start(store, &options)?, repair))
+    }
+}

@@ -1,0 +1,4 @@
+//! Tests that look into several rooms.
+
+mod cleaner;
+mod elements;
