@@ -22,6 +22,11 @@
 //! wrong. The lost end of a log that was open at a crash looks as if the crash had cut it off there,
 //! unless slots point behind it, or nothing of the page is left.
 //!
+//! **Three faults at once.** The commit record of a batch in such a lost end is missed by nobody: slots
+//! lead to its members. If another damage is repaired, and a third makes the index anew, they are lost.
+//! So are sound records between damage and the end of an open page, of which they are told. Several
+//! slots of garbage in one group may refuse the open.
+//!
 //! **Interrupted.** Nothing is overwritten but gaps, and slots without a record when their key has
 //! its tombstone or cannot be named. What is not done yet is damage as before.
 

@@ -211,14 +211,8 @@ impl Index {
                 return Err(Error::Corrupt { offset: *start, what });
             }
         }
-        let has = |prefix, depth| found.contains(&SegmentHeader { prefix, depth });
-        // As `settle` has it.
-        let counts = |SegmentHeader { prefix, depth }: &SegmentHeader| {
-            let is_split = has(prefix << 1, depth + 1) && has(prefix << 1 | 1, depth + 1);
-            let is_lone = *depth > 0 && has(prefix >> 1, depth - 1) && !has(prefix ^ 1, *depth);
-            !is_split && !is_lone
-        };
-        let counted = found.iter().filter(|header| counts(header));
+        let dropped = superfluous(found.iter().copied(), |header| found.contains(&header));
+        let counted = found.difference(&dropped);
         if counted.map(|header| 1_u64 << (32 - header.depth)).sum::<u64>() != 1 << 32 {
             let what = "the index segments do not cover all keys once".to_owned();
             let offset = pages.first().copied().unwrap_or(0);
@@ -276,14 +270,8 @@ impl Index {
 
     /// Ends the split that a crash cut short: drops the lone half or the parent of two.
     fn settle(&self, found: &mut HashMap<SegmentHeader, u32>, growth: &mut Growth) -> Result<()> {
-        let children: Vec<_> = found.keys().filter(|header| header.depth > 0).copied().collect();
-        for child in children {
-            let parent = SegmentHeader { prefix: child.prefix >> 1, depth: child.depth - 1 };
-            let sibling = SegmentHeader { prefix: child.prefix ^ 1, depth: child.depth };
-            if !found.contains_key(&parent) {
-                continue;
-            }
-            let superfluous = if found.contains_key(&sibling) { parent } else { child };
+        let dropped = superfluous(found.keys().copied(), |header| found.contains_key(&header));
+        for superfluous in dropped {
             if let Some(number) = found.remove(&superfluous) {
                 let (_, at) = growth.place(number, &self.shape);
                 self.word(at)?.store(0);
@@ -422,4 +410,20 @@ impl Index {
         debug_assert!(places.iter().all(|(offset, _)| offset % LINE as u64 == 0));
         Ok([leaf(0), leaf(1)])
     }
+}
+
+/// What a split that a crash cut short has left too much of: the lone half, or the parent of two.
+fn superfluous(
+    found: impl Iterator<Item = SegmentHeader>,
+    has: impl Fn(SegmentHeader) -> bool,
+) -> HashSet<SegmentHeader> {
+    found
+        .filter_map(|child| {
+            let parent =
+                SegmentHeader { prefix: child.prefix >> 1, depth: child.depth.checked_sub(1)? };
+            let sibling = SegmentHeader { prefix: child.prefix ^ 1, ..child };
+            let dropped = if has(sibling) { parent } else { child };
+            has(parent).then_some(dropped)
+        })
+        .collect()
 }
