@@ -2,3 +2,4 @@
 
 mod cleaner;
 mod elements;
+mod unflushed;
