@@ -1,10 +1,11 @@
 //! The engine's face.
 
-use crate::counters::Count;
-use crate::get::Whole;
-use crate::open::{self, KIND, Options};
-use crate::put::{Plan, RestsOn};
-use crate::store::Store;
+use crate::read::get::Whole;
+use crate::recovery::open;
+use crate::upkeep::Store;
+use crate::volume::KIND;
+use crate::volume::counters::Count;
+use crate::write::plan::{Plan, RestsOn};
 use coreplane_engine::{
     Backing, Batch, Beside, Brief, DamagedKey, Deferred, DurableListener, Engine, Entry, Error,
     Expected, Found, Horizon, KeyRange, Limits, Mutation, Ordered, Outcome, Progress, Record,
@@ -12,7 +13,7 @@ use coreplane_engine::{
     Visibility, WriteOptions, Written,
 };
 use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
-use coreplane_record::{backing_of, lost, outlive};
+use coreplane_record::{Options, backing_of, lost, outlive};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::path::Path;

@@ -12,6 +12,19 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+/// A mark of a leaf's word: somebody writes to the leaf.
+pub(crate) const LOCKED: u64 = 1;
+/// The page is no leaf, or no more.
+pub(crate) const DEAD: u64 = 2;
+/// What the word guards is being changed.
+pub(crate) const CHANGING: u64 = 4;
+/// Nobody has read the leaf since the open.
+pub(crate) const UNLOADED: u64 = 8;
+/// Nobody is to write to the leaf.
+pub(crate) const SHUT: u64 = 16;
+/// The step by which the word counts up.
+pub(crate) const VERSION: u64 = 32;
+
 /// An atomic word.
 pub(crate) trait Atomic {
     fn load(&self, order: Ordering) -> u64;

@@ -9,64 +9,51 @@
 //! as two, and nothing is ever changed in place. So readers take no lock and copy nothing, a crash
 //! finds every leaf whole, and inner nodes are never on the medium at all.
 //!
-//! - `inner`: from a key to its leaf
-//! - `kernel`: how readers without locks and writers stay out of each other's way
-//! - `leaf`: what is in a page, and what is known of it
-//! - `lock`, `look`: from a key to its leaf, to write to it; a key in its leaf
-//! - `keys`, `hurt`: long ones, of which a record has a part; those that are damaged
-//! - `put`, `batch`, `multi_leaf_commit`: writing
-//! - `image`, `rewrite`, `merge`, `fill_factor`, `compact`: making room, and saving it
-//! - `fill`: what of a leaf has not arrived
-//! - `mend`: a superseded mark with a wrong bit
-//! - `clear`: emptying the store
-//! - `durable`: what may be lost yet
-//! - `get`, `scan`, `cursor`: reading
-//! - `read`, `prove`, `recover`: after a crash
-//! - `checkpoint`, `lazy_load`: after a close
-//! - `doubt`: what is known of damage
-//! - `verify`, `scrub`, `salvage`: whether all is as it should be, and what is saved where it is not
+//! # Layers
+//!
+//! Each of these contains the one before it and derefs to it, so that an upper one reaches all that is below,
+//! and a lower one nothing that is above:
+//!
+//! ```text
+//!   Volume    the pool as pages: free ones, the root, what is durable, long keys and values
+//!   Tree      leaves over them, and the way to each: locks, looks, appends, a leaf written anew
+//!   Reader    gets, scans, iterations, changes
+//!   Writer    puts, batches, the search for room, merges, clears
+//!   Store     open and close, scrub, verify, settling, sweeps, growth
+//! ```
+//!
+//! `Recovery` stands beside a tree that nobody else has yet, and puts in order what a crash has left.
+//!
+//! # Rooms
+//!
+//! From the bottom to the top: a room names nothing but itself and rooms that stand earlier in this table, and
+//! `cargo xtask tidy` sees to that.
+//!
+//! | room | what it is |
+//! |---|---|
+//! | `kernel` | how readers without locks and writers stay out of each other's way |
+//! | `leaf` | what is in a page, and what is known of it |
+//! | `inner` | from a key to its leaf |
+//! | `volume` | the pool as pages: `pages`, `root`, `durable`, `keys` and `hurt`, `overflow`, `counters` |
+//! | `tree` | from a key to its leaf and into it: `lock`, `look`, `prefetch`; its page: `append`, `fill`, `leaf_page`, `mend`, `lazy_load`; a leaf written anew: `image`, `rewrite`, `cuts`, `fill_factor`, `salvage`, `doubt`, `multi_leaf_commit` |
+//! | `read` | `get`, `scan`, `cursor`, `newer`, `damage` |
+//! | `write` | `put`, `short`, `plan`, `batch`; `room`, `compact`, `merge`; `clear` |
+//! | `recovery` | `open`; after a crash: `recover`, `coverage`, `prove`; after a close: `checkpoint` |
+//! | `upkeep` | the store: `close`, `scrub`, `verify`, `settle`, `sweep`, `tombstones` |
+//! | `engine` | the engine's face |
 
-mod batch;
-mod checkpoint;
-mod clear;
-mod compact;
-mod counters;
-mod cursor;
-mod doubt;
-mod durable;
 mod engine;
-mod fill;
-mod fill_factor;
-mod get;
-mod hurt;
-mod image;
 mod inner;
 mod kernel;
-mod keys;
-mod lazy_load;
 mod leaf;
-mod lock;
-mod look;
-mod mend;
-mod merge;
-mod multi_leaf_commit;
-mod newer;
-mod open;
-mod overflow;
-mod pages;
-mod prefetch;
-mod prove;
-mod put;
 mod read;
-mod recover;
-mod rewrite;
-mod salvage;
-mod scan;
-mod scrub;
-mod short;
-mod store;
-mod verify;
+mod recovery;
+mod tree;
+mod upkeep;
+mod volume;
+mod write;
 
 pub use coreplane_engine::TimeSource;
 pub use engine::Bptree;
-pub use open::{KIND, Options, PAGE_SIZE};
+pub use recovery::open::{Options, PAGE_SIZE};
+pub use volume::KIND;

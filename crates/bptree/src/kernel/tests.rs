@@ -8,8 +8,7 @@
 //! loom does not keep the order of a load before a store of the same word by the same thread; no
 //! thread here does that to a word but under its lock.
 
-use super::{Atomic, begin, end, is_at, look, try_lock};
-use crate::leaf::{CHANGING, DEAD, LOCKED, VERSION};
+use super::{Atomic, CHANGING, DEAD, LOCKED, VERSION, begin, end, is_at, look, try_lock};
 use loom::sync::Arc;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;

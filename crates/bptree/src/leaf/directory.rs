@@ -34,19 +34,12 @@ mod versions;
 
 use super::places::WORD;
 use super::{FEW, PLACES, PlaceSet};
-use crate::kernel;
+use crate::kernel::{self, CHANGING, DEAD, LOCKED, SHUT, UNLOADED, VERSION};
 use coreplane_pmem::LINE;
 use coreplane_pmem::spin::Backoff;
 pub(crate) use lazy_load::LeafLoad;
 use order::Order;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-
-pub(crate) const LOCKED: u64 = 1;
-pub(crate) const DEAD: u64 = 2;
-pub(crate) const CHANGING: u64 = 4;
-const UNLOADED: u64 = 8;
-const SHUT: u64 = 16;
-pub(crate) const VERSION: u64 = 32;
 
 /// Nine lines: two of tags, four of offsets, one of what changes, two of the order.
 #[derive(Debug)]

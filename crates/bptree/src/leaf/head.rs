@@ -182,18 +182,3 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
 fn seed(pool: u32, page: u32) -> u32 {
     pool.rotate_left(9) ^ page.wrapping_mul(0x9e37_79b1) ^ LEAF
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::STEP;
-    use std::collections::HashSet;
-
-    #[test]
-    fn the_births_of_one_open_have_not_the_generations_of_another() {
-        let births = || (0..4096).flat_map(|open| (1..9).map(move |birth| open * STEP + birth));
-        let generations: HashSet<u32> = births().map(generation).collect();
-        assert_eq!(generations.len(), births().count());
-        assert_eq!(generation(u64::from(u32::MAX)), u32::MAX, "as it was");
-    }
-}

@@ -5,7 +5,5 @@ mod head;
 mod places;
 
 pub(crate) use directory::{Begun, Directory, Held, LeafLoad, Version, tag_from, tag_of};
-#[cfg(test)]
-pub(crate) use directory::{CHANGING, DEAD, LOCKED, VERSION};
 pub(crate) use head::{Head, Life, generation};
 pub(crate) use places::{FEW, PLACES, PlaceSet};

@@ -1,0 +1,131 @@
+//! Going through the records in no particular order: iterations and changes.
+//!
+//! Where an iteration goes on is a key, for which a number stands ([`Cursors`](coreplane_engine::Cursors)).
+//! Long keys whose rests are damaged, and large values that are not found, are passed by, and told of when
+//! all others have been shown.
+
+use crate::read::Reader;
+use crate::read::get::Leaf;
+use crate::read::newer::Passed;
+use coreplane_engine::{Entry, Error, Result};
+use coreplane_pmem::{epoch, spin};
+use coreplane_record::Kind;
+use std::sync::atomic::Ordering;
+
+/// Where an iteration goes on.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    From {
+        key: Box<[u8]>,
+        /// Where the record is of a damaged key that was passed by.
+        hurt: Option<u64>,
+    },
+    /// All others have been shown.
+    DamagedField(u64),
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::From { key: Box::default(), hurt: None }
+    }
+}
+
+#[cold]
+fn passed_by(offset: u64) -> Error {
+    Error::Corrupt { offset, what: "a damaged record was passed by".to_owned() }
+}
+
+impl Reader {
+    /// Shows the live records of whole leaves from `cursor` on, until `count` were shown.
+    ///
+    /// # Errors
+    /// If a leaf is damaged, or in doubt; and of what was passed by when all others have been shown, by
+    /// a call that shows none.
+    pub(crate) fn iterate(
+        &self,
+        cursor: u64,
+        count: usize,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<u64> {
+        let (mut from, mut hurt) = match spin::lock(&self.cursors).place_of(cursor) {
+            Place::From { key, hurt } => (key, hurt),
+            Place::DamagedField(offset) => return Err(passed_by(offset)),
+        };
+        let mut shown = 0;
+        loop {
+            let guard = epoch::pin();
+            let leaf = self.leaf_of(&guard, &from)?;
+            if let Some(error) = leaf.in_doubt {
+                return Err(error);
+            }
+            for (key, whole) in leaf.records.iter().filter(|(key, _)| **key >= *from) {
+                let view = &whole.view;
+                if view.header.kind == Kind::Put && !self.is_expired(view)? {
+                    shown += 1;
+                    visit(whole.entry(key));
+                }
+            }
+            let mut passed = leaf.hurt.iter().filter(|it| it.is_record);
+            hurt = hurt.or_else(|| passed.next().map(|it| it.offset));
+            let place = match (leaf.head.bound, hurt) {
+                (None, None) => return Ok(0),
+                (None, Some(offset)) if shown == 0 => return Err(passed_by(offset)),
+                (None, Some(offset)) => Place::DamagedField(offset),
+                (Some(key), hurt) if shown >= count.max(1) => Place::From { key, hurt },
+                (Some(key), _) => {
+                    from = key;
+                    continue;
+                }
+            };
+            return Ok(spin::lock(&self.cursors).remember(place));
+        }
+    }
+
+    /// Shows what is newer than `sequence`, tombstones too.
+    ///
+    /// # Errors
+    /// [`Error::HistoryGone`], also when all else has been shown; and then, if some of it is in doubt.
+    pub(crate) fn changes_since(
+        &self,
+        sequence: u64,
+        visit: &mut dyn FnMut(Entry<'_>),
+    ) -> Result<()> {
+        self.check_history(sequence)?;
+        let mut from: Box<[u8]> = Box::default();
+        let mut doubt = None;
+        loop {
+            if let Passed::Old(bound) = self.pass(&from, sequence) {
+                let Some(bound) = bound else { break };
+                from = bound;
+                continue;
+            }
+            let guard = epoch::pin();
+            let (leaf, _) = self.leaf_since(&guard, &from, Some(sequence))?;
+            let Leaf { head, records, in_doubt, hurt, .. } = leaf;
+            doubt = doubt.or(in_doubt).or_else(|| hurt.into_iter().next().map(|it| it.error));
+            for (key, whole) in &records {
+                let view = &whole.view;
+                let live = view.header.kind == Kind::Put && !self.is_expired(view)?;
+                let entry = whole.entry(key);
+                visit(Entry { record: entry.record.filter(|_| live), ..entry });
+            }
+            match head.bound {
+                None => break,
+                Some(bound) => from = bound,
+            }
+        }
+        // Of a leaf whose turn had not come, too.
+        self.check_history(sequence)?;
+        doubt.map_or(Ok(()), Err)
+    }
+
+    /// # Errors
+    /// [`Error::HistoryGone`] if a tombstone above `sequence` was forgotten.
+    fn check_history(&self, sequence: u64) -> Result<()> {
+        let horizon = self.forgotten_tombstones.load(Ordering::Acquire);
+        if sequence < horizon {
+            return Err(Error::HistoryGone { asked: sequence, horizon });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,372 @@
+//! Reading: down the tree, one line of tags, the record. No lock, no fence, no copy.
+
+use crate::leaf::{Directory, Head, generation, tag_of};
+use crate::read::Reader;
+use crate::read::damage::DamagedField;
+use crate::tree::doubt::is_doubtful;
+use crate::tree::lock::Locked;
+use crate::volume::counters::Count;
+use crate::volume::hurt::is_damage;
+use coreplane_engine::{Entry, Error, Found, Horizon, Record, Result, Ticket, Value, Visibility};
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::{epoch, mutant};
+use coreplane_record::{Kind, View};
+use std::borrow::Cow;
+
+/// A record or none, and what that rests on.
+type Answer<'g> = (Option<Whole<'g>>, Ticket);
+
+/// A record or tombstone and its key.
+pub(crate) type Listed<'g> = (Cow<'g, [u8]>, Whole<'g>);
+
+/// Lines of a record that are asked for before its length is known.
+const LINES: u32 = 3;
+
+/// Looks at several keys before their leaves are locked.
+const TRIES: usize = 8;
+
+impl Reader {
+    /// Looks at the leaf that serves `key` until it has held still meanwhile. What the answer rests
+    /// on comes with it, be it a record or none.
+    #[inline]
+    fn find<'g>(&'g self, guard: &'g Guard, key: &[u8], checked: bool) -> Result<Answer<'g>> {
+        loop {
+            let descent = self.inner.descend(key);
+            let Some((leaf, version)) = self.arrive(&descent) else {
+                self.load_leaf_to_read(descent.leaf)?;
+                continue;
+            };
+            let seen = self.seen(guard, descent.leaf, leaf, key);
+            let birth = leaf.birth();
+            // The pages of a large value are given back only when its record is gone.
+            if leaf.is_at(version) {
+                if let (true, Ok((Some(whole), _))) = (checked, &seen)
+                    && let Err(error) = self.check(guard, &whole.view, birth)
+                {
+                    // What has pages of its own may have lost them to a write since.
+                    if !leaf.is_at(version) {
+                        continue;
+                    }
+                    return Err(error);
+                }
+                return seen;
+            }
+        }
+    }
+
+    #[inline]
+    fn seen<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        key: &[u8],
+    ) -> Result<Answer<'g>> {
+        let standing = self.look(guard, page, leaf, (key, LINES))?;
+        if let Some(old) = standing.old.filter(|_| standing.is_hurt) {
+            return Err(self.damaged_key(guard, old.offset, old.key()));
+        }
+        if standing.is_doubtful {
+            return Err(self.in_doubt(guard, page));
+        }
+        let ticket = self.rests_on_old(page, standing.old.as_ref());
+        let Some(view) = standing.old else {
+            if self.check_reads {
+                self.check_others(guard, page, leaf, key)?;
+            }
+            return Ok((None, ticket));
+        };
+        if !standing.live {
+            return Ok((None, ticket));
+        }
+        let whole = self.whole(guard, view)?;
+        Ok((Some(Whole { ticket, ..whole }), ticket))
+    }
+
+    /// Holds the records of a key's tag, which are of others, against their checksums: one of them may be of
+    /// the key, whose damage has left the tag what it was.
+    ///
+    /// # Errors
+    /// If one is damaged, whosever it is.
+    #[inline(never)]
+    pub(crate) fn check_others(
+        &self,
+        guard: &Guard,
+        page: u32,
+        leaf: &Directory,
+        key: &[u8],
+    ) -> Result<()> {
+        for place in leaf.candidates(tag_of(key)) {
+            let view = self.record_at(guard, page, leaf, place)?;
+            view.check(coreplane_record::seed(self.seed, generation(leaf.birth()), view.offset))?;
+        }
+        Ok(())
+    }
+
+    /// Holds a record, and the pages of a large value, against their checksums.
+    ///
+    /// # Errors
+    /// If they are not what was written.
+    pub(crate) fn check(&self, guard: &Guard, view: &View<'_>, birth: u64) -> Result<()> {
+        if !mutant!("bptree.get.checksum") {
+            view.check(coreplane_record::seed(self.seed, generation(birth), view.offset))?;
+        }
+        if view.header.large {
+            self.overflow_of(guard, view, true)?;
+        }
+        self.parts(guard, view.key(), true).map(drop)
+    }
+
+    /// A record with its value, as long as the guard lives. The record is still there.
+    #[inline]
+    pub(crate) fn whole<'g>(&'g self, guard: &'g Guard, view: View<'g>) -> Result<Whole<'g>> {
+        let pieces = if view.header.large && view.header.kind == Kind::Put {
+            let pieces = self.overflow_of(guard, &view, false)?;
+            pieces.into_iter().map(|(_, bytes)| bytes).collect()
+        } else {
+            Vec::new()
+        };
+        Ok(Whole { view, pieces, ticket: Ticket::DURABLE })
+    }
+
+    pub(crate) fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        let guard = epoch::pin();
+        let (mut found, mut ticket) = self.find(&guard, key, self.check_reads)?;
+        if !ticket.is_durable() && visibility == Visibility::Durable {
+            self.wait_durable(&Horizon::from(ticket))?;
+            ticket = Ticket::DURABLE;
+        }
+        if let Some(whole) = &mut found {
+            whole.ticket = ticket;
+            visit(whole.record());
+        }
+        self.counters.add(if found.is_some() { Count::Hits } else { Count::Misses }, 1);
+        Ok(Found { hit: found.is_some(), ticket })
+    }
+
+    /// Holds the record of `key` against its checksums; false if there is none.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub(crate) fn check_record_of(&self, key: &[u8]) -> Result<bool> {
+        let guard = epoch::pin();
+        self.find(&guard, key, true).map(|(found, _)| found.is_some())
+    }
+
+    /// Shows the record of each key, or that there is none, as they were at one moment as far as
+    /// batches go.
+    ///
+    /// # Errors
+    /// If a leaf is damaged.
+    pub(crate) fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<Horizon> {
+        let guard = epoch::pin();
+        let mut found = match self.find_all(&guard, keys)? {
+            Some(found) => found,
+            None => self.find_all_locked(&guard, keys)?,
+        };
+        let mut horizon = Horizon::new();
+        found.iter().for_each(|(_, ticket)| horizon.include(*ticket));
+        if visibility == Visibility::Durable && !horizon.is_empty() {
+            self.wait_durable(&horizon)?;
+            horizon.clear();
+            found.iter_mut().flat_map(|it| &mut it.0).for_each(|it| it.ticket = Ticket::DURABLE);
+        }
+        let hits = found.iter().filter(|(whole, _)| whole.is_some()).count();
+        self.counters.add(Count::Hits, hits as i64);
+        self.counters.add(Count::Misses, (keys.len() - hits) as i64);
+        for (at, (whole, _)) in found.iter().enumerate() {
+            visit(at, whole.as_ref().map(Whole::record));
+        }
+        Ok(horizon)
+    }
+
+    /// None if there is no moment without a batch.
+    fn find_all<'g>(&'g self, guard: &'g Guard, keys: &[&[u8]]) -> Result<Option<Vec<Answer<'g>>>> {
+        let mut backoff = Backoff::new();
+        self.prefetch_all(keys);
+        for _ in 0..TRIES {
+            let Some(quiet) = self.isolation.quiet() else {
+                backoff.wait();
+                continue;
+            };
+            let found = keys
+                .iter()
+                .map(|key| self.find(guard, key, self.check_reads))
+                .collect::<Result<_>>()?;
+            if self.isolation.is_quiet_since(quiet) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn find_all_locked<'g>(&'g self, guard: &'g Guard, keys: &[&[u8]]) -> Result<Vec<Answer<'g>>> {
+        // In the order in which everybody locks leaves.
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_unstable_by_key(|at| keys[*at]);
+        let mut locks: Vec<(Locked<'_>, Option<Cow<'_, [u8]>>)> = Vec::new();
+        let mut found: Vec<Answer<'g>> = Vec::new();
+        found.resize_with(keys.len(), || (None, Ticket::DURABLE));
+        for at in order {
+            let key = keys[at];
+            let is_mine =
+                |bound: &Option<Cow<'_, [u8]>>| bound.as_deref().is_none_or(|bound| key < bound);
+            if !locks.last().is_some_and(|(_, bound)| is_mine(bound)) {
+                let locked = self.lock_leaf(key)?;
+                let (_, bound) = self.bounds(guard, locked.page)?;
+                if !is_mine(&bound) {
+                    // It would be locked again for the next one.
+                    return Err(self.not_a_leaf(locked.page));
+                }
+                locks.push((locked, bound));
+            }
+            if let Some((locked, _)) = locks.last() {
+                let seen = self.seen(guard, locked.page, locked.leaf, key)?;
+                if let (true, Some(whole)) = (self.check_reads, &seen.0) {
+                    self.check(guard, &whole.view, locked.held.birth())?;
+                }
+                found[at] = seen;
+            }
+        }
+        Ok(found)
+    }
+
+    /// All records and tombstones of the leaf that serves `key`.
+    pub(crate) fn leaf_of<'g>(&'g self, guard: &'g Guard, key: &[u8]) -> Result<Leaf<'g>> {
+        self.leaf_and_page_of(guard, key).map(|(leaf, _)| leaf)
+    }
+
+    /// As [`Reader::leaf_of`], and the page of that leaf.
+    pub(crate) fn leaf_and_page_of<'g>(
+        &'g self,
+        guard: &'g Guard,
+        key: &[u8],
+    ) -> Result<(Leaf<'g>, u32)> {
+        self.leaf_since(guard, key, None)
+    }
+
+    /// The same; with a sequence only what is newer.
+    pub(crate) fn leaf_since<'g>(
+        &'g self,
+        guard: &'g Guard,
+        key: &[u8],
+        since: Option<u64>,
+    ) -> Result<(Leaf<'g>, u32)> {
+        loop {
+            let descent = self.inner.descend(key);
+            let Some((leaf, version)) = self.arrive(&descent) else {
+                self.load_leaf_to_read(descent.leaf)?;
+                continue;
+            };
+            let seen = self.read_leaf(guard, descent.leaf, leaf, since);
+            if leaf.is_at(version) {
+                return Ok((seen?, descent.leaf));
+            }
+        }
+    }
+
+    /// All records of a leaf; right if it has not changed meanwhile.
+    pub(crate) fn read_leaf<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        since: Option<u64>,
+    ) -> Result<Leaf<'g>> {
+        let mut head = self.head_of(guard, page)?;
+        let bounds = std::iter::once(&mut head.least).chain(&mut head.bound);
+        bounds.into_iter().try_for_each(|bound| self.make_whole(guard, bound))?;
+        let used = leaf.used();
+        let mut records = Vec::with_capacity(used.count());
+        let (mut doubtful, mut hurt) = (Vec::new(), Vec::new());
+        for place in used {
+            let view = self.record_at(guard, page, leaf, place)?;
+            let is_record = view.header.kind == Kind::Put;
+            let (offset, sequence) = (view.offset, view.sequence());
+            if since.is_some_and(|since| sequence <= since) {
+                continue;
+            }
+            let mut hurts = |error, known: Option<&[u8]>, is_whole| {
+                let known = known.map(Into::into);
+                hurt.push(DamagedField { error, known, is_whole, offset, sequence, is_record });
+            };
+            // Whatever reads check: whoever goes through all keys would take it for another.
+            let Ok(parts) = self.parts(guard, view.key(), true) else {
+                let error = self.damaged_key(guard, offset, view.key());
+                hurts(error, Some(self.prefix_of(view.key())), false);
+                continue;
+            };
+            if self.is_hurt_inline(view.key(), leaf.tag(place)) {
+                hurts(self.damaged_key(guard, offset, view.key()), None, false);
+                continue;
+            }
+            let key = parts.whole();
+            if is_doubtful(leaf, view.header.doubtful, leaf.offset(place)) {
+                doubtful.push(key);
+                continue;
+            }
+            let ticket = self.rests_on(page, offset);
+            match self.whole(guard, view) {
+                Ok(whole) => records.push((key, Whole { ticket, ..whole })),
+                Err(error) if is_damage(&error) => hurts(error, Some(&*key), true),
+                Err(error) => return Err(error),
+            }
+        }
+        records.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        doubtful.sort_unstable();
+        let in_doubt = (leaf.doubt() > 0).then(|| self.in_doubt(guard, page));
+        Ok(Leaf { head, records, in_doubt, doubtful, hurt })
+    }
+}
+
+/// What is in a leaf at one moment.
+pub(crate) struct Leaf<'g> {
+    pub(crate) head: Head,
+    /// Records and tombstones with their keys, in the order of those: the newest, without a doubt.
+    pub(crate) records: Vec<Listed<'g>>,
+    /// What is to be said of the others, if records were lost.
+    pub(crate) in_doubt: Option<Error>,
+    /// Keys of which there are records that may not be the newest.
+    pub(crate) doubtful: Vec<Cow<'g, [u8]>>,
+    /// Keys of it whose rests are damaged, or whose large values are not where their records say.
+    pub(crate) hurt: Vec<DamagedField>,
+}
+
+/// A record or tombstone, and its value if that is large.
+pub(crate) struct Whole<'g> {
+    pub(crate) view: View<'g>,
+    pieces: Vec<&'g [u8]>,
+    pub(crate) ticket: Ticket,
+}
+
+impl Whole<'_> {
+    pub(crate) fn record(&self) -> Record<'_> {
+        let is_large = self.view.header.large;
+        Record {
+            value: if is_large {
+                Value::Pieces(&self.pieces)
+            } else {
+                Value::Whole(self.view.value())
+            },
+            sequence: self.view.sequence(),
+            expires_at: self.view.header.expires_at,
+            ticket: self.ticket,
+        }
+    }
+
+    /// The record of `key`, which is what its field stands for.
+    pub(crate) fn entry<'w>(&'w self, key: &'w [u8]) -> Entry<'w> {
+        Entry { key, record: Some(self.record()), sequence: self.view.sequence() }
+    }
+}

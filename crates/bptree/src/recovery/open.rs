@@ -1,0 +1,85 @@
+//! Creating and opening a store: its layers, over a pool.
+
+use crate::read::Reader;
+use crate::recovery::Recovery;
+use crate::tree::Tree;
+use crate::volume::root::{Root, STEP};
+use crate::volume::{KIND, Volume};
+use crate::write::Writer;
+use coreplane_engine::{Error, Progress, Result};
+use coreplane_pmem::{CreateOptions, MediaChoice, Pool, mutant};
+pub use coreplane_record::Options;
+pub(crate) use coreplane_record::pool_error;
+use std::sync::atomic::Ordering;
+
+/// The usual bytes in a page, and so in a leaf.
+pub const PAGE_SIZE: u32 = 16 << 10;
+
+/// What a pool of this engine is created with.
+pub(crate) fn create_options(size: u64, page_size: u32, media: MediaChoice) -> CreateOptions {
+    CreateOptions { size, media, page_size, kind: KIND.to_owned(), parameters: [0; 8] }
+}
+
+/// Makes a fresh pool a store: one leaf for all keys.
+pub(crate) fn format(pool: Pool, options: &Options) -> Result<Writer> {
+    if pool.space().page_size() > 512 << 10 {
+        return Err(Error::Unusable("a leaf has at most 512 KiB".to_owned()));
+    }
+    let root = Root { version_base: STEP, births_end: STEP, ..Root::default() };
+    let tree = Tree::new(Volume::new(pool, &root, options), &root);
+    tree.pages.allow_births(1, STEP);
+    tree.pages.offer(1..tree.space.pages());
+    tree.make_first_leaf()?;
+    // With this the store begins.
+    tree.set_root(root)?;
+    Ok(Writer::new(Reader::new(tree, options)))
+}
+
+/// Opens the store that a pool holds, recovering it if it was not closed.
+pub(crate) fn open(
+    pool: Pool,
+    options: &Options,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Writer> {
+    pool.expect_kind(KIND).map_err(pool_error)?;
+    let old = Root::from_words(pool.root());
+    if old.version_base == 0 {
+        return Err(Error::Unusable("the store was never wholly created".to_owned()));
+    }
+    let is_clean = old.flags & Root::CLEAN != 0;
+    let root = Root {
+        flags: if mutant!("bptree.open.stays_clean") {
+            old.flags
+        } else {
+            old.flags & !Root::CLEAN
+        },
+        sealed_births: if is_clean { old.sealed_births } else { old.births_end },
+        version_base: old.version_base + if mutant!("bptree.open.version_base") { 0 } else { STEP },
+        births_end: old.births_end + STEP,
+        checkpoint: None,
+        ..old
+    };
+    let mut tree = Tree::new(Volume::new(pool, &root, options), &root);
+    let first_birth = if mutant!("bptree.open.births") { 1 } else { old.births_end };
+    tree.pages.allow_births(first_birth, root.births_end);
+    tree.opened.births_end = old.births_end;
+    tree.opened.was_closed = is_clean;
+    // From here on a crash finds the store unclean and no checkpoint, and versions and births go
+    // on above.
+    tree.set_root(root)?;
+    // What was forgotten before is not known, unless they were held.
+    let forgotten = if root.held > 0 { root.held - 1 } else { root.version_base };
+    tree.forgotten_tombstones.store(forgotten, Ordering::Release);
+    let in_use = || Error::Unusable("the pool was opened before".to_owned());
+    let recovery = tree.space.recovery().ok_or_else(in_use)?;
+    if let Some(checkpoint) = old.checkpoint.filter(|_| is_clean) {
+        let loaded = Recovery { tree: &tree }.load_checkpoint(&recovery, checkpoint)?;
+        tree.opened.with_checkpoint = loaded.is_some();
+        tree.opened.has_large = loaded.unwrap_or(false);
+        tree.opened.checkpoint_is_damaged = !tree.opened.with_checkpoint;
+    }
+    if !tree.opened.with_checkpoint {
+        Recovery { tree: &tree }.recover(recovery, progress)?;
+    }
+    Ok(Writer::new(Reader::new(tree, options)))
+}

@@ -1,0 +1,132 @@
+//! Where a leaf may be cut: not between long keys that begin like one whose rest is damaged
+//! ([`hurt`](crate::volume::hurt)).
+
+use crate::leaf::PLACES;
+use crate::tree::Tree;
+use crate::tree::image::{Item, page_capacity};
+use crate::volume::keys::prefix_len;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::epoch::Guard;
+
+/// Between which records of a leaf it may be cut into two.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cuts {
+    /// Keys stay together that begin with the same so many bytes.
+    alike: Option<usize>,
+}
+
+impl Cuts {
+    /// True if a leaf may begin with any of them.
+    pub(crate) fn are_free(self) -> bool {
+        self.alike.is_none()
+    }
+
+    /// True if a leaf may begin with the record at a place.
+    fn may_be(self, items: &[Item<'_>], at: usize) -> bool {
+        let Some(len) = self.alike else { return true };
+        let start = |at: usize| &items[at].key[..items[at].key.len().min(len)];
+        at > 0 && at < items.len() && start(at - 1) != start(at)
+    }
+
+    /// The place nearest to `wanted` where a leaf of some records may be cut; none if there is none.
+    fn nearest(self, items: &[Item<'_>], wanted: usize) -> Option<usize> {
+        let places = (1..items.len()).filter(|at| self.may_be(items, *at));
+        places.min_by_key(|at| at.abs_diff(wanted))
+    }
+
+    /// Where to cut the records of a leaf, which are to be in leaves of so many; none if that cannot be.
+    fn all(self, items: &[Item<'_>], lens: Vec<usize>) -> Option<Vec<usize>> {
+        let (mut cut, mut from, mut at) = (Vec::with_capacity(lens.len()), 0, 0);
+        for len in lens {
+            at += len;
+            if at == items.len() || self.may_be(items, at) {
+                cut.push(at - from);
+                from = at;
+            }
+        }
+        (at == from).then_some(cut)
+    }
+}
+
+impl Tree {
+    /// Puts records in the order of their keys; where the leaf may be cut then.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn sort_items<'i>(
+        &'i self,
+        guard: &'i Guard,
+        items: &mut Vec<Item<'i>>,
+    ) -> Result<Cuts> {
+        if !items.iter().any(|item| self.is_long(item.key)) {
+            crate::tree::image::sort(items);
+            return Ok(Cuts::default());
+        }
+        let mut cuts = Cuts::default();
+        let mut keyed = Vec::with_capacity(items.len());
+        for item in &*items {
+            let (parts, is_damaged) = self.parts_or_prefix(guard, item.key, true)?;
+            if is_damaged {
+                cuts.alike = Some(prefix_len(self.field_max()));
+            }
+            keyed.push((parts, *item));
+        }
+        keyed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        *items = keyed.into_iter().map(|(_, item)| item).collect();
+        Ok(cuts)
+    }
+
+    /// How many of some records are to be in the lower one of two leaves and in the upper one: so many, or
+    /// as near to it as may be.
+    ///
+    /// # Errors
+    /// If they cannot be cut.
+    pub(crate) fn halves(
+        &self,
+        page: u32,
+        (items, cuts): (&[Item<'_>], Cuts),
+        lower: usize,
+    ) -> Result<Vec<usize>> {
+        let lens = |lower| vec![lower, items.len() - lower];
+        if cuts.alike.is_none() {
+            return Ok(lens(lower));
+        }
+        let lens = cuts.nearest(items, lower).map(lens).filter(|lens| self.do_fit(items, lens));
+        lens.ok_or_else(|| self.cannot_cut(page))
+    }
+
+    /// How many of some records are to be in each leaf: so many, or as near to it as may be.
+    ///
+    /// # Errors
+    /// If they cannot be cut.
+    pub(crate) fn cut(
+        &self,
+        page: u32,
+        (items, cuts): (&[Item<'_>], Cuts),
+        lens: Vec<usize>,
+    ) -> Result<Vec<usize>> {
+        if cuts.alike.is_none() {
+            return Ok(lens);
+        }
+        let lens = cuts.all(items, lens).filter(|lens| self.do_fit(items, lens));
+        lens.ok_or_else(|| self.cannot_cut(page))
+    }
+
+    /// True if leaves of so many records each are not longer than a page, nor have more records.
+    fn do_fit(&self, items: &[Item<'_>], lens: &[usize]) -> bool {
+        let capacity = page_capacity(&self.space, self.field_max());
+        let mut rest = items;
+        lens.iter().all(|len| {
+            let (mine, others) = rest.split_at(*len);
+            rest = others;
+            mine.len() <= PLACES && mine.iter().map(Item::len).sum::<usize>() <= capacity
+        })
+    }
+
+    #[cold]
+    fn cannot_cut(&self, page: u32) -> Error {
+        let what = "a leaf is full of keys that begin like one whose rest is damaged: put that, \
+                    or delete it with a sequence";
+        Error::Corrupt { offset: self.space.start_of(page), what: what.to_owned() }
+    }
+}

@@ -1,0 +1,138 @@
+//! Leaves of which records were lost: what is known of that, for as long as it is true.
+//!
+//! A leaf knows for which keys it is. So when some of its records are damaged, nobody knows which keys
+//! they were of, but whose they may have been. From then on it is *in doubt*:
+//!
+//! | what the leaf has of a key | what a read says |
+//! |---|---|
+//! | a record that was written behind the damage, or since | the record |
+//! | an older one, marked as doubtful | that it may not be the newest |
+//! | none | that it may be lost |
+//!
+//! A put or a delete over a key ends the doubt about that key; a write that asks what was there before
+//! is refused. Whoever has all records of the leaf elsewhere puts them, and then
+//! [settles](crate::upkeep::Store::settle) it: what is doubtful still was deleted.
+//!
+//! On the medium the head of the leaf says that records were lost, and doubtful ones say that they are;
+//! both go over to its successors. A leaf in which damage is found is written anew for that at once. Where
+//! there is no page for it, it stays as it is, and nothing is appended to it: the damage speaks for
+//! itself.
+
+use crate::leaf::{Directory, Head, LeafLoad};
+use crate::tree::Tree;
+use crate::volume::pages::Patience;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::epoch;
+use coreplane_pmem::epoch::Guard;
+use std::sync::atomic::Ordering;
+
+impl Tree {
+    /// Records of a leaf were lost, and this may rest on them.
+    #[cold]
+    pub(crate) fn in_doubt(&self, guard: &Guard, page: u32) -> Error {
+        let (least, bound) = self.bounds(guard, page).unwrap_or_default();
+        let least = least.escape_ascii();
+        let bound = bound.map_or(String::new(), |it| format!(" to \"{}\"", it.escape_ascii()));
+        let what = format!("records of keys from \"{least}\"{bound} were lost: none can be told");
+        Error::Corrupt { offset: self.space.start_of(page), what }
+    }
+
+    /// As [`Tree::make_lost_leaf`]. Waits for pages that somebody may still read: not to be called with a
+    /// guard or a lock.
+    ///
+    /// # Errors
+    /// As [`Tree::make_lost_leaf`].
+    pub(crate) fn make_lost_leaf_in_time(&self, least: &[u8], bound: Option<&[u8]>) -> Result<u32> {
+        let mut patience = Patience::default();
+        loop {
+            match self.make_lost_leaf(least, bound) {
+                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
+                made => return made,
+            }
+        }
+    }
+
+    /// Makes a leaf in the place of one that is lost; durable when it returns. Its page.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
+    fn make_lost_leaf(&self, least: &[u8], bound: Option<&[u8]>) -> Result<u32> {
+        // The rests that its neighbours name, if these are long, are theirs.
+        let least = self.edge(least.into(), 0)?;
+        let bound = bound.map(|bound| self.edge(bound.into(), 0)).transpose()?;
+        let page = self.pages.take(1, 0)?[0];
+        let head = Head {
+            birth: 0,
+            // Whatever was lost has a smaller one: that is what an open raises the base for.
+            version: self.version_base.load(Ordering::Acquire),
+            predecessor: None,
+            least: Box::default(),
+            bound: bound.as_ref().map(|bound| bound.field.clone()),
+            image_len: 0,
+            is_lost: true,
+        };
+        self.write_first(page, (head, least))?;
+        if let Some(rest) = bound.and_then(|bound| bound.rest) {
+            rest.own();
+        }
+        Ok(page)
+    }
+
+    /// As [`Tree::keep_doubt`], of several leaves. Waits for pages that somebody may still read; where there
+    /// is none, they are left.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn keep_doubts(&self, keys: &[Box<[u8]>]) -> Result<()> {
+        for key in keys {
+            let mut patience = Patience::default();
+            loop {
+                match self.keep_doubt(key) {
+                    Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => {}
+                    Err(Error::NoSpace { .. }) => break,
+                    kept => {
+                        kept?;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the leaf anew that serves `key`, if it is in doubt and the medium does not say so.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
+    pub(crate) fn keep_doubt(&self, key: &[u8]) -> Result<()> {
+        let guard = epoch::pin();
+        let locked = self.lock_leaf(key)?;
+        let head = self.head_of(&guard, locked.page)?;
+        let is_told = head.is_lost && locked.leaf.doubt() <= head.len() as u32;
+        if locked.held.is_shut() || locked.leaf.doubt() == 0 || is_told {
+            return Ok(());
+        }
+        self.rewrite(&guard, locked, (key, 0), 0)
+    }
+
+    /// Puts a leaf without records in the place of one whose head is damaged, and which nobody has read
+    /// since the open; its caller has it to itself. Its page is given back.
+    ///
+    /// # Errors
+    /// As [`Tree::make_lost_leaf`]; and if the leaf is not in the tree.
+    pub(crate) fn replace_lost(&self, page: u32, load: LeafLoad<'_>) -> Result<()> {
+        let (least, bound) = self.inner.bounds_of(page).ok_or_else(|| self.not_a_leaf(page))?;
+        let successor = self.make_lost_leaf(&least, bound.as_deref())?;
+        self.note_loaded(&load);
+        load.kill();
+        self.inner.replace(&least, successor);
+        self.retire(page)
+    }
+}
+
+/// What is doubtful of a record of a leaf: nobody is to rest on it.
+#[inline]
+pub(crate) fn is_doubtful(leaf: &Directory, is_marked: bool, within: u32) -> bool {
+    let doubt = leaf.doubt();
+    doubt > 0 && (is_marked || within < doubt)
+}

@@ -1,0 +1,147 @@
+//! Looking a key up in its leaf: places of its tag, and the records there.
+
+use crate::leaf::{Directory, tag_of};
+use crate::tree::Tree;
+use crate::tree::doubt::is_doubtful;
+use crate::volume::hurt::{Match, is_damage};
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::LINE;
+use coreplane_pmem::epoch::Guard;
+use coreplane_record::{Kind, View};
+
+/// What is known of a key in its leaf.
+#[derive(Clone, Copy)]
+pub(crate) struct Standing<'g> {
+    pub(crate) place: Option<usize>,
+    /// The record or tombstone of the key.
+    pub(crate) old: Option<View<'g>>,
+    /// It is a record, and has not expired.
+    pub(crate) live: bool,
+    /// A newer one may have been lost, or, if there is none, one.
+    pub(crate) is_doubtful: bool,
+    /// Its key is damaged, or the rest of it.
+    pub(crate) is_hurt: bool,
+}
+
+impl Tree {
+    /// The record of a place.
+    ///
+    /// # Errors
+    /// If there is none. In a leaf that has not changed since it was looked at that is damage.
+    pub(crate) fn record_at<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        place: usize,
+    ) -> Result<View<'g>> {
+        let within = leaf.offset(place);
+        let offset = self.space.start_of(page) + u64::from(within);
+        self.reader().view(guard, offset).ok_or_else(|| self.no_record(page, within))
+    }
+
+    #[cold]
+    pub(crate) fn no_record(&self, page: u32, within: u32) -> Error {
+        let offset = self.space.start_of(page) + u64::from(within);
+        Error::Corrupt { offset, what: "no record where the leaf has one".to_owned() }
+    }
+
+    /// Looks a key up in a leaf, and asks for so many lines of its record before the first has come.
+    ///
+    /// # Errors
+    /// As [`Tree::record_at`].
+    // What is found as `View::of`.
+    #[inline(always)]
+    pub(crate) fn look<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        (key, lines): (&[u8], u32),
+    ) -> Result<Standing<'g>> {
+        self.look_for(guard, page, leaf, (key, tag_of(key), lines))
+    }
+
+    /// As [`Tree::look`], for a write. The record of a long key will share the rest of the one that is there:
+    /// so all of that is held against its checksums, also what a comparison does not come to.
+    ///
+    /// # Errors
+    /// As [`Tree::look`].
+    #[inline(always)]
+    pub(crate) fn look_to_write<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        key: &[u8],
+    ) -> Result<Standing<'g>> {
+        let mut standing = self.look(guard, page, leaf, (key, 1))?;
+        if self.is_long(key)
+            && let Some(old) = &standing.old
+        {
+            let rest = self.parts(guard, old.key(), true);
+            standing.is_hurt |= rest.is_err_and(|error| is_damage(&error));
+        }
+        Ok(standing)
+    }
+
+    /// As [`Tree::look`], for a key with this tag.
+    ///
+    /// # Errors
+    /// As [`Tree::record_at`].
+    #[inline(always)]
+    pub(crate) fn look_for<'g>(
+        &'g self,
+        guard: &'g Guard,
+        page: u32,
+        leaf: &Directory,
+        (key, tag, lines): (&[u8], u8, u32),
+    ) -> Result<Standing<'g>> {
+        let candidates = leaf.candidates(tag);
+        let bytes = self.space.page_bytes(guard, page);
+        for place in candidates {
+            let offset = leaf.offset(place);
+            let view = bytes.as_ref().and_then(|bytes| {
+                (0..lines).for_each(|line| bytes.prefetch(offset + line * LINE as u32));
+                View::of(bytes, offset)
+            });
+            let Some(view) = view else { return Err(self.no_record(page, offset)) };
+            let found = self.is_key(guard, view.key(), key)?;
+            if found != Match::No {
+                let live = view.header.kind == Kind::Put && !self.is_expired(&view)?;
+                let is_doubtful = is_doubtful(leaf, view.header.doubtful, offset);
+                let (place, old, is_hurt) = (Some(place), Some(view), found == Match::Damaged);
+                return Ok(Standing { place, old, live, is_doubtful, is_hurt });
+            }
+        }
+        if !candidates.is_empty()
+            && let Some(place) = self.hurt_place(guard, page, leaf, tag)
+        {
+            let old = self.record_at(guard, page, leaf, place)?;
+            let live = old.header.kind == Kind::Put && !self.is_expired(&old)?;
+            let (place, old) = (Some(place), Some(old));
+            return Ok(Standing { place, old, live, is_doubtful: false, is_hurt: true });
+        }
+        let is_doubtful = leaf.doubt() > 0;
+        Ok(Standing { place: None, old: None, live: false, is_doubtful, is_hurt: false })
+    }
+
+    /// A place of this tag whose key has another by now: it is not the key that was written, which nobody
+    /// would find any more. It may be that of whoever looks for one with this tag and does not find it.
+    #[inline(never)]
+    fn hurt_place(&self, guard: &Guard, page: u32, leaf: &Directory, tag: u8) -> Option<usize> {
+        for place in leaf.candidates(tag) {
+            let view = self.record_at(guard, page, leaf, place).ok()?;
+            if self.is_hurt_inline(view.key(), tag) {
+                return Some(place);
+            }
+        }
+        None
+    }
+
+    /// True if a key that is whole in its record is not the one that had this tag when it was written.
+    #[inline]
+    pub(crate) fn is_hurt_inline(&self, field: &[u8], tag: u8) -> bool {
+        !self.is_long(field) && tag_of(field) != tag
+    }
+}

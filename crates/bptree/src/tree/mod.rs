@@ -1,0 +1,156 @@
+//! The tree over the pages of a [volume](crate::volume): inner nodes, the leaves and their locks.
+//!
+//! Whoever is first led to a leaf reads it ([`lazy_load`]), and one that is damaged is written anew for it:
+//! so all that a leaf is written anew with belongs to this layer ([`image`], [`rewrite`], [`salvage`]).
+
+mod append;
+mod cuts;
+pub(crate) mod doubt;
+pub(crate) mod fill;
+pub(crate) mod fill_factor;
+pub(crate) mod image;
+mod lazy_load;
+pub(crate) mod leaf_page;
+pub(crate) mod lock;
+pub(crate) mod look;
+mod mend;
+pub(crate) mod multi_leaf_commit;
+mod prefetch;
+pub(crate) mod rewrite;
+mod salvage;
+
+use crate::inner::{Bound, Inner};
+use crate::leaf::{Directory, Head};
+use crate::volume::keys::Edge;
+use crate::volume::root::Root;
+use crate::volume::{Volume, pages_max};
+use coreplane_engine::Result;
+use coreplane_pmem::chunked::Chunked;
+use coreplane_pmem::mutant;
+use coreplane_pmem::spin::Backoff;
+use lock::Locked;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Leaves whose directories come into being together: 4 MiB.
+const CHUNK: usize = 16 << 10;
+
+/// The leaves of a volume, and the way to each.
+pub(crate) struct Tree {
+    volume: Volume,
+    pub(crate) inner: Inner,
+    /// By the number of the page.
+    pub(crate) leaves: Chunked<Directory>,
+    /// Tombstones with a sequence above this are kept.
+    pub(crate) held_tombstones: AtomicU64,
+    /// The greatest sequence of a tombstone that was forgotten.
+    pub(crate) forgotten_tombstones: AtomicU64,
+    /// What it was opened with.
+    pub(crate) opened: Opened,
+}
+
+impl Deref for Tree {
+    type Target = Volume;
+
+    #[inline(always)]
+    fn deref(&self) -> &Volume {
+        &self.volume
+    }
+}
+
+/// Bytes of the record that says that a leaf is dead: each leaf has room for it.
+pub(crate) const SUPERSEDED_MARK_LEN: usize = crate::tree::multi_leaf_commit::LEN;
+
+/// What a store was opened with.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    /// Leaves with a birth below this are sealed.
+    pub(crate) sealed_births: u64,
+    /// Leaves with a birth below this count no more.
+    pub(crate) cleared_births: u64,
+    /// Leaves with a birth below this were there already.
+    pub(crate) births_end: u64,
+    /// It had been closed.
+    pub(crate) was_closed: bool,
+    /// There were large values in the checkpoint.
+    pub(crate) has_large: bool,
+    /// With the checkpoint of the close before.
+    pub(crate) with_checkpoint: bool,
+    /// The root names a checkpoint that is not there whole.
+    pub(crate) checkpoint_is_damaged: bool,
+    /// Leaves that nobody has come to since.
+    pub(crate) unloaded: AtomicU64,
+}
+
+impl Tree {
+    /// No leaf leads to anything yet.
+    pub(crate) fn new(volume: Volume, root: &Root) -> Self {
+        let pages_max = pages_max(&volume.space);
+        Self {
+            inner: Inner::new(0, pages_max),
+            leaves: Chunked::new(pages_max, CHUNK, Directory::new),
+            held_tombstones: AtomicU64::new(root.held.wrapping_sub(1)),
+            forgotten_tombstones: AtomicU64::new(0),
+            opened: Opened {
+                sealed_births: root.sealed_births,
+                cleared_births: root.cleared_births,
+                ..Opened::default()
+            },
+            volume,
+        }
+    }
+
+    /// Bytes that may still be appended to a leaf.
+    pub(crate) fn room(&self, locked: &Locked<'_>) -> usize {
+        if locked.held.is_sealed() {
+            return 0;
+        }
+        let tail = self.space.watermarks(locked.page).map_or(u32::MAX, |(published, _)| published);
+        (self.space.page_size() as usize).saturating_sub(tail as usize + SUPERSEDED_MARK_LEN)
+    }
+
+    /// True if a tombstone is to be kept. One that is not is noted as forgotten.
+    pub(crate) fn holds_tombstone(&self, sequence: u64) -> bool {
+        let is_held = sequence > self.held_tombstones.load(Ordering::Acquire);
+        if is_held && !mutant!("bptree.rewrite.tombstones") {
+            return true;
+        }
+        self.forgotten_tombstones.fetch_max(sequence, Ordering::AcqRel);
+        false
+    }
+
+    pub(crate) fn make_first_leaf(&self) -> Result<()> {
+        let head = Head {
+            birth: 0,
+            version: 0,
+            predecessor: None,
+            least: Box::default(),
+            bound: None,
+            image_len: 0,
+            is_lost: false,
+        };
+        let page = self.pages.take(1, 0)?[0];
+        self.write_first(page, (head, Edge::first()))?;
+        self.inner.build(page, Vec::new());
+        Ok(())
+    }
+
+    /// Waits until nobody writes who began before the call.
+    pub(crate) fn wait_for_writers(&self) {
+        let leaves = (0..self.space.pages()).filter_map(|page| self.leaves.made(page as usize));
+        leaves.for_each(|leaf| drop(leaf.lock()));
+    }
+
+    /// Lets nobody write to any leaf from now on: the leaves, in the order of keys.
+    pub(crate) fn shut_leaves(&self) -> Vec<Bound> {
+        let mut backoff = Backoff::new();
+        loop {
+            let leaves = self.inner.leaves();
+            // One that is dead was written anew meanwhile, by somebody who began earlier.
+            if leaves.iter().all(|(_, page)| self.leaves.get(*page as usize).shut()) {
+                return leaves;
+            }
+            backoff.wait();
+        }
+    }
+}

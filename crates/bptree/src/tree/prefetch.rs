@@ -1,0 +1,146 @@
+//! What is asked for before a call comes.
+//!
+//! Who is about to read or write a key, and has something else to do first, says so
+//! ([`Engine::prefetch`](coreplane_engine::Engine::prefetch)): the way down the tree is gone then, and the
+//! leaf's lines are on their way. The thread remembers where the way ended, so that the call itself does not
+//! go it again; whether it still leads there is looked at as after any other
+//! ([`Inner::is_current`](crate::inner::Inner::is_current)).
+
+use crate::inner::Descent;
+use crate::leaf::tag_of;
+use crate::tree::Tree;
+use coreplane_pmem::LINE;
+use coreplane_record::HEADER;
+use std::cell::Cell;
+
+/// Keys up to this length are remembered.
+const KEY_LEN_MAX: usize = 24;
+
+/// Keys whose leaves are asked for before the first of them is looked at.
+const LANE: usize = 16;
+
+/// Lines of a record that are asked for before its length is known.
+const RECORD_LINES: u64 = 2;
+
+/// A key, and where its way ended.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    /// Of this tree; 0: of none.
+    tree: u64,
+    key: [u8; KEY_LEN_MAX],
+    len: usize,
+    descent: Descent,
+}
+
+impl Way {
+    const NONE: Self = Self { tree: 0, key: [0; KEY_LEN_MAX], len: 0, descent: Descent::NOWHERE };
+
+    fn is_of(&self, tree: u64, key: &[u8]) -> bool {
+        self.tree == tree && self.key.get(..self.len) == Some(key)
+    }
+}
+
+thread_local! {
+    /// The last ways of the thread: one is remembered while the one before is still to be used.
+    static WAYS: [Cell<Way>; 2] = const { [const { Cell::new(Way::NONE) }; 2] };
+    /// Which of them is the older.
+    static OLDER: Cell<usize> = const { Cell::new(0) };
+}
+
+fn remember(tree: u64, key: &[u8], descent: Descent) {
+    let mut way = Way { tree, len: key.len(), descent, ..Way::NONE };
+    let Some(room) = way.key.get_mut(..key.len()) else { return };
+    room.copy_from_slice(key);
+    let at = OLDER.get();
+    OLDER.set(1 - at);
+    WAYS.with(|ways| ways[at].set(way));
+}
+
+/// Where the way of a key has ended, if the thread has gone it; it is forgotten then if `is_used`.
+#[inline]
+fn recall(tree: u64, key: &[u8], is_used: bool) -> Option<Descent> {
+    WAYS.with(|ways| {
+        let known = ways.iter().find(|way| way.get().is_of(tree, key))?;
+        let descent = known.get().descent;
+        if is_used {
+            known.set(Way::NONE);
+        }
+        Some(descent)
+    })
+}
+
+impl Tree {
+    /// Goes the way to the leaf that serves `key`, and asks for what is looked at there first.
+    pub(crate) fn prefetch(&self, key: &[u8]) {
+        let descent = self.inner.descend(key);
+        self.ask_for(&descent);
+        remember(self.inner.id(), key, descent);
+    }
+
+    /// Goes the ways to the leaves of all keys, and asks for what is looked at there first; then for the
+    /// records that they probably have.
+    pub(crate) fn prefetch_all(&self, keys: &[&[u8]]) {
+        for lane in keys.chunks(LANE).filter(|lane| lane.len() > 1) {
+            let mut leaves = [0; LANE];
+            for (leaf, key) in leaves.iter_mut().zip(lane) {
+                *leaf = self.ask_for(&self.inner.descend(key));
+            }
+            for (page, key) in leaves.iter().zip(lane) {
+                self.ask_for_old(*page, tag_of(key), RECORD_LINES);
+            }
+        }
+    }
+
+    /// Asks for what is looked at first in a leaf.
+    fn ask_for(&self, descent: &Descent) -> u32 {
+        self.leaves.get(descent.leaf as usize).prefetch();
+        self.space.prefetch_page(descent.leaf);
+        self.space.prefetch(self.space.start_of(descent.leaf));
+        descent.leaf
+    }
+
+    /// Asks for the records of a leaf that have this tag.
+    fn ask_for_old(&self, page: u32, tag: u8, lines: u64) {
+        let leaf = self.leaves.get(page as usize);
+        for place in leaf.candidates(tag) {
+            let offset = leaf.offset(place);
+            let old = self.space.start_of(page) + u64::from(offset);
+            (0..lines).for_each(|line| self.space.prefetch(old + line * LINE as u64));
+        }
+    }
+
+    /// After [`Tree::prefetch`], and a little later, asks for what a write of so many bytes for `key` looks
+    /// at, and for where it goes.
+    pub(crate) fn prefetch_to_write(&self, key: &[u8], len: usize) {
+        if let Some(descent) = recall(self.inner.id(), key, false) {
+            let leaf = self.leaves.get(descent.leaf as usize);
+            self.prefetch_leaf((descent.leaf, leaf), (key, tag_of(key)), HEADER + key.len() + len);
+        }
+    }
+
+    /// Where the way of `key` has ended if it was gone ahead, else where it ends.
+    #[inline]
+    pub(crate) fn descend(&self, key: &[u8]) -> Descent {
+        recall(self.inner.id(), key, true).unwrap_or_else(|| self.inner.descend(key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_is_remembered_for_its_key_and_tree_and_used_once() {
+        let is_known = |tree, key: &[u8], is_used| recall(tree, key, is_used).is_some();
+        remember(7, b"key", Descent::NOWHERE);
+        remember(8, b"other", Descent::NOWHERE);
+        assert!(is_known(7, b"key", false) && is_known(7, b"key", true));
+        assert!(!is_known(7, b"key", true), "it was used");
+        assert!(!is_known(7, b"other", true) && !is_known(8, b"othe", true));
+        assert!(is_known(8, b"other", true));
+        remember(7, &[1; KEY_LEN_MAX + 1], Descent::NOWHERE);
+        assert!(!is_known(7, &[1; KEY_LEN_MAX + 1], true), "too long");
+        remember(7, b"", Descent::NOWHERE);
+        assert!(is_known(7, b"", true) && !is_known(7, b"", true));
+    }
+}

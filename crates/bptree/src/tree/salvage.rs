@@ -1,0 +1,171 @@
+//! What of a damaged leaf is saved while it is in use: as long as a leaf is loaded its directory in DRAM
+//! says where its living records are, and the tree for which keys it is. A recovery has the page alone.
+//!
+//! | damaged | what a scrub makes of it |
+//! |---|---|
+//! | a record that is dead, or what lies behind the last | the leaf is written anew without it |
+//! | the head, or a bound | written anew from what the tree says |
+//! | a living record whose key its tag confirms | it stays, damaged, under its key: any write takes its place |
+//! | any other living record | the leaf is in [doubt](crate::tree::doubt) of the keys that it has not |
+//!
+//! So nothing is said to be sound that is not, and what is damaged has a name, or a range of keys, by which
+//! a peer is asked for it. When that has been written, what was damaged is dead, and the next scrub leaves
+//! it behind.
+
+use crate::leaf::{Head, generation};
+use crate::tree::doubt::is_doubtful;
+use crate::tree::image::{Item, Source, live_len};
+use crate::tree::lock::Locked;
+use crate::tree::rewrite::Contents;
+use crate::tree::{SUPERSEDED_MARK_LEN, Tree};
+use crate::volume::counters::Count;
+use crate::volume::keys::{Edge, tag_of_field};
+use coreplane_engine::{Damage, Result};
+use coreplane_pmem::epoch::Guard;
+use coreplane_record::{Header, Kind, View};
+
+/// The living records of a leaf whose page is damaged.
+#[derive(Default)]
+struct Salvage<'g> {
+    sound: Vec<View<'g>>,
+    /// They are damaged, and it is known of which keys they are.
+    named: Vec<View<'g>>,
+    /// How many cannot be told.
+    lost: usize,
+}
+
+/// How a leaf's successors begin.
+struct Beginning<'s> {
+    head: Head,
+    /// Its edges, if they are written anew.
+    edges: Vec<Edge<'s>>,
+}
+
+impl Tree {
+    /// Writes a leaf anew whose page is damaged, with what can be saved of it, and room for more as
+    /// [`Tree::rewrite`]: what is damaged still.
+    ///
+    /// # Errors
+    /// As [`Writer::make_room`](crate::write::Writer::make_room).
+    pub(crate) fn rewrite_damaged(
+        &self,
+        guard: &Guard,
+        locked: Locked<'_>,
+        room: (&[u8], usize, u32),
+    ) -> Result<Vec<Damage>> {
+        let beginning = self.beginning(guard, &locked)?;
+        let salvage = self.salvage(guard, &locked)?;
+        let is_lost = locked.leaf.doubt() > 0 || salvage.lost > 0;
+        let mut contents = Contents::new();
+        for view in &salvage.sound {
+            self.take_over(&locked, *view, is_lost, &mut contents)?;
+        }
+        let given = locked.held.given();
+        contents.kept.extend(salvage.named.iter().map(|view| damaged_item(view, given)));
+        contents.cuts = self.sort_items(guard, &mut contents.kept)?;
+        let live = salvage.sound.iter().chain(&salvage.named).map(live_len).sum::<u32>();
+        let lost_bytes = i64::from(locked.leaf.live()) - i64::from(live);
+        // Of a tombstone no byte lives. Of several that are lost nobody knows how many were.
+        let lost = if lost_bytes > 0 { salvage.lost as i64 } else { 0 };
+        let page = locked.page;
+        let head = Head { is_lost, ..beginning.head };
+        let rewritten = self.rewrite_as(guard, locked, room, (head, contents));
+        // What was written counts, whatever came of the rest.
+        if !matches!(rewritten, Err(coreplane_engine::Error::NoSpace { .. })) {
+            self.counters.add_all([(Count::Records, -lost), (Count::LiveBytes, -lost_bytes)]);
+            beginning.edges.into_iter().filter_map(|edge| edge.rest).for_each(|rest| rest.own());
+        }
+        rewritten?;
+        let of_key = |view: &View<'_>| {
+            let what = format!("the record of \"{}\" is damaged", view.key().escape_ascii());
+            Damage { offset: view.offset, what }
+        };
+        let mut damages: Vec<Damage> = salvage.named.iter().map(of_key).collect();
+        if salvage.lost > 0 {
+            let what = format!("{} records that cannot be told", salvage.lost);
+            damages.push(Damage { offset: self.space.start_of(page), what });
+        }
+        Ok(damages)
+    }
+
+    /// The head of a locked leaf, made anew of what is in memory if the one in the page is damaged.
+    ///
+    /// # Errors
+    /// As [`Volume::edge`](crate::volume::Volume::edge).
+    fn beginning(&self, guard: &Guard, locked: &Locked<'_>) -> Result<Beginning<'_>> {
+        let (page, birth) = (locked.page, locked.held.birth());
+        if let Ok(head) = self.sound_head(guard, page, birth) {
+            return Ok(Beginning { head, edges: Vec::new() });
+        }
+        let (least, bound) = self.inner.bounds_of(page).ok_or_else(|| self.not_a_leaf(page))?;
+        let least = self.edge(least, 0)?;
+        let bound = bound.map(|bound| self.edge(bound, 0)).transpose()?;
+        let head = Head {
+            birth,
+            version: locked.held.given(),
+            predecessor: None,
+            least: least.field.clone(),
+            bound: bound.as_ref().map(|bound| bound.field.clone()),
+            image_len: 0,
+            is_lost: false,
+        };
+        Ok(Beginning { head, edges: std::iter::once(least).chain(bound).collect() })
+    }
+
+    /// Sorts the living records of a locked leaf.
+    ///
+    /// # Errors
+    /// If the page is none of a leaf.
+    fn salvage<'g>(&'g self, guard: &'g Guard, locked: &Locked<'_>) -> Result<Salvage<'g>> {
+        let (page, leaf) = (locked.page, locked.leaf);
+        let bytes = self.space.page_bytes(guard, page).ok_or_else(|| self.not_a_leaf(page))?;
+        let (mut salvage, used) = (Salvage::default(), leaf.used());
+        for place in used {
+            let within = leaf.offset(place);
+            let is_short = |view: &View<'_>| view.len() as usize <= self.record_len_max();
+            let Some(view) = View::of(&bytes, within).filter(is_short) else {
+                salvage.lost += 1;
+                continue;
+            };
+            let generation = generation(locked.held.birth());
+            let seed = coreplane_record::seed(self.seed, generation, view.offset);
+            if view.check(seed).is_ok() {
+                salvage.sound.push(view);
+            } else if !is_doubtful(leaf, view.header.doubtful, within)
+                && self.is_named(page, leaf.tag(place), &view)
+            {
+                salvage.named.push(view);
+            } else {
+                salvage.lost += 1;
+            }
+        }
+        let Salvage { sound, named, lost } = &mut salvage;
+        // What has the key of another by now is not that one's.
+        let is_alone = |view: &View<'_>| sound.iter().all(|other| other.key() != view.key());
+        let capacity = self.space.page_size() as usize - 2 * self.field_max() - SUPERSEDED_MARK_LEN;
+        let mut len: usize = sound.iter().map(|view| view.len() as usize).sum();
+        let before = named.len();
+        named.retain(|view| {
+            len += view.len() as usize;
+            is_alone(view) && len <= capacity
+        });
+        *lost += before - named.len();
+        Ok(salvage)
+    }
+
+    /// True if a damaged record of a leaf is surely of the key that it has: as far as a tag tells.
+    fn is_named(&self, page: u32, tag: u8, view: &View<'_>) -> bool {
+        let (key, header) = (view.key(), &view.header);
+        let is_plain = header.kind == Kind::Put && !header.large && !self.is_long(key);
+        is_plain
+            && tag_of_field(key, self.field_max()) == tag
+            && self.inner.descend(key).leaf == page
+    }
+}
+
+/// A damaged record as it is kept: any write takes its place.
+fn damaged_item<'g>(view: &View<'g>, given: u64) -> Item<'g> {
+    let version = view.header.version.min(given);
+    let header = Header { sequence: Some(0), ..Header::put(version) };
+    Item { header, key: view.key(), value: view.value(), source: Source::Damaged }
+}

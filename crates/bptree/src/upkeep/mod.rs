@@ -1,0 +1,69 @@
+//! The store as a whole: opened, grown, looked after and closed.
+
+mod close;
+mod scrub;
+mod settle;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod tombstones;
+mod verify;
+
+use crate::recovery::open;
+use crate::write::Writer;
+use coreplane_engine::{Progress, Result};
+use coreplane_pmem::{Pool, spin};
+use coreplane_record::Options;
+use parking_lot::Mutex;
+use std::ops::Deref;
+
+/// An open store.
+pub(crate) struct Store {
+    writer: Writer,
+    /// Held while it is changed which tombstones are kept.
+    holding: Mutex<()>,
+}
+
+impl Deref for Store {
+    type Target = Writer;
+
+    #[inline(always)]
+    fn deref(&self) -> &Writer {
+        &self.writer
+    }
+}
+
+impl Store {
+    /// Makes a fresh pool a store.
+    pub(crate) fn format(pool: Pool, options: &Options) -> Result<Self> {
+        open::format(pool, options).map(Self::over)
+    }
+
+    /// Opens the store that a pool holds.
+    pub(crate) fn open(
+        pool: Pool,
+        options: &Options,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<Self> {
+        open::open(pool, options, progress).map(Self::over)
+    }
+
+    fn over(writer: Writer) -> Self {
+        Self { writer, holding: Mutex::new(()) }
+    }
+
+    /// Grows the pool to `size` bytes while it is in use.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace), and if the medium fails.
+    pub(crate) fn grow(&self, size: u64) -> Result<()> {
+        self.check_writable()?;
+        let _changing = spin::lock(&self.root_change);
+        // Whoever closes it takes the lock last of all: a pool that is left behind stays as it is.
+        self.check_writable()?;
+        let before = self.space.pages();
+        self.pool.grow(size).map_err(coreplane_record::pool_error)?;
+        self.pages.offer(before..self.space.pages());
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! The scrub: leaf after leaf is held against its checksums in the background, with the values and
+//! keys that have pages of their own. What is found is counted (`damaged_pages` among the
+//! statistics), and named by `verify`. It stays damaged where its leaf is written anew.
+//!
+//! A leaf that is not loaded is read from its page, and stays so.
+//!
+//! Who has the same elsewhere asks for more ([`Store::scrub`]): each leaf is held against what a recovery
+//! would read of it, and where that is not what is known of it, it is written anew
+//! ([`salvage`](crate::tree::salvage)).
+
+use crate::leaf::{Directory, Head};
+use crate::upkeep::Store;
+use crate::upkeep::verify::damage_of;
+use crate::volume::counters::Count;
+use crate::volume::hurt::is_damage;
+use crate::volume::pages::Patience;
+use coreplane_engine::{
+    Error, Progress, Result, SCRUB_BYTES, SCRUB_PACE, Scrub, ScrubReport, VerifyReport, scrub_rest,
+};
+use coreplane_pmem::epoch;
+use coreplane_pmem::epoch::Guard;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+impl Store {
+    /// Looks at one leaf after the other until the store is closed.
+    pub(crate) fn scrub_on(&self) {
+        let mut scrub = Scrub::default();
+        let each_time = (SCRUB_BYTES / self.space.page_size()).max(1);
+        let mut rest = SCRUB_PACE;
+        loop {
+            // Woken early only when the store is closed.
+            std::thread::park_timeout(rest);
+            let begun_at = Instant::now();
+            for _ in 0..each_time {
+                if self.closed.load(Ordering::Acquire) {
+                    return;
+                }
+                if !self.scrub_next(&mut scrub) {
+                    break;
+                }
+            }
+            rest = scrub_rest(begun_at.elapsed());
+        }
+    }
+
+    /// Writes each leaf anew that a recovery would not find as it is known.
+    ///
+    /// # Errors
+    /// If the medium fails, and once the store is closed.
+    pub(crate) fn scrub(&self, progress: &mut dyn FnMut(Progress)) -> Result<ScrubReport> {
+        let mut report = ScrubReport::default();
+        let mut from: Box<[u8]> = Box::default();
+        let mut patience = Patience::default();
+        let mut done = 0;
+        loop {
+            self.check_writable()?;
+            let scrubbed = self.scrub_leaf(&from, &mut report);
+            match scrubbed {
+                // Of what it has put together nothing counts.
+                Err(Error::NoSpace { .. }) if self.pages.wait_for_more(&mut patience) => continue,
+                Err(error @ Error::NoSpace { .. }) => report.damages.push(damage_of(&error)),
+                Err(error) if is_damage(&error) => report.damages.push(damage_of(&error)),
+                scrubbed => scrubbed?,
+            }
+            (patience, done) = (Patience::default(), done + 1);
+            progress(Progress { stage: "reading leaves", done, total: self.pages_in_use() });
+            // The tree knows where the next leaf begins, be this one readable or not.
+            let Some(next) = self.inner.bound_of(&from) else { return Ok(report) };
+            from = next;
+        }
+    }
+
+    fn scrub_leaf(&self, from: &[u8], report: &mut ScrubReport) -> Result<()> {
+        let guard = epoch::pin();
+        let locked = self.lock_to_write(from, 0)?;
+        if self.check_recovery(&guard, &locked).is_ok() {
+            if locked.leaf.doubt() > 0 {
+                report.damages.push(damage_of(&self.in_doubt(&guard, locked.page)));
+            }
+            return Ok(());
+        }
+        let damages = self.rewrite_damaged(&guard, locked, (from, 0, 0))?;
+        report.rewritten += 1;
+        report.damages.extend(damages);
+        Ok(())
+    }
+
+    fn pages_in_use(&self) -> u64 {
+        u64::from(self.space.pages().saturating_sub(self.pages.free_len()))
+    }
+
+    /// False if there was nothing to look at for so long that it is time for a rest.
+    fn scrub_next(&self, scrub: &mut Scrub) -> bool {
+        let Some(looked) = scrub.step(self.space.pages(), |page| self.scrub_page(page)) else {
+            return false;
+        };
+        self.counters.add(Count::ScrubbedPages, 1);
+        if looked.is_new_damage {
+            self.counters.add(Count::DamagedPages, 1);
+        }
+        true
+    }
+
+    /// The birth of a leaf's page, and whether all is as it was written; none of any other page, and
+    /// of a leaf that has changed meanwhile: its turn comes again.
+    fn scrub_page(&self, page: u32) -> Option<(u64, bool)> {
+        let guard = epoch::pin();
+        let leaf = self.leaves.made(page as usize);
+        let Some((leaf, version)) = leaf.and_then(|leaf| Some((leaf, leaf.version()?))) else {
+            return self.scrub_unloaded(&guard, page);
+        };
+        let mut report = VerifyReport::default();
+        let read = self.read_leaf(&guard, page, leaf, None);
+        let birth = leaf.birth();
+        for (_, whole) in read.iter().flat_map(|leaf| &leaf.records) {
+            self.verify_record(&guard, &whole.view, birth, &mut report);
+        }
+        let is_whole = read.is_ok_and(|leaf| leaf.in_doubt.is_none() && leaf.hurt.is_empty())
+            && self.check_page(&guard, page, leaf).is_ok();
+        // The pages of a value go when its record does.
+        leaf.is_at(version).then_some((birth, is_whole && report.is_sound()))
+    }
+
+    /// As [`Store::scrub_page`], of a leaf that nobody has come to since the open.
+    fn scrub_unloaded(&self, guard: &Guard, page: u32) -> Option<(u64, bool)> {
+        // Of one that is being written nothing is published yet.
+        let (end, _) = self.space.watermarks(page).filter(|(end, _)| *end > 0)?;
+        let is_still =
+            || self.is_unloaded(page) && self.space.watermarks(page).is_some_and(|it| it.0 == end);
+        let head = match Head::read(&self.space, guard, self.seed, page) {
+            Ok(head) => head?,
+            Err(_) => return is_still().then_some((0, false)),
+        };
+        let birth = head.birth;
+        // One that is new is written before its leaf is loaded.
+        if birth >= self.opened.births_end {
+            return None;
+        }
+        let mut bounds = std::iter::once(&head.least).chain(&head.bound);
+        let has_bounds = bounds.all(|bound| self.parts(guard, bound, true).is_ok());
+        let mut report = VerifyReport::default();
+        let read = self.read_leaf_page(guard, page, head, (end, end));
+        let is_whole = read.as_ref().is_ok_and(|(found, _)| found.end == end && found.doubt == 0);
+        for view in read.iter().flat_map(|(_, latest)| latest.views()) {
+            self.verify_record(guard, view, birth, &mut report);
+        }
+        is_still().then_some((birth, has_bounds && is_whole && report.is_sound()))
+    }
+
+    /// True if the tree leads to a leaf that nobody has come to, or may: what is in the page of any
+    /// other that is not loaded says nothing.
+    pub(crate) fn is_unloaded(&self, page: u32) -> bool {
+        let leaf = self.leaves.made(page as usize);
+        self.opened.unloaded.load(Ordering::Acquire) > 0 && leaf.is_none_or(Directory::is_unloaded)
+    }
+}

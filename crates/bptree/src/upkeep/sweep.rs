@@ -1,0 +1,53 @@
+//! Removing what has expired.
+
+use crate::upkeep::Store;
+use crate::volume::counters::Count;
+use crate::volume::hurt::is_damage;
+use coreplane_engine::Result;
+use coreplane_pmem::epoch;
+
+impl Store {
+    /// Removes what has expired; how many records it was. Where there is damage in the way it goes on behind
+    /// that, and says so last.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace), and if the medium fails; if a leaf is damaged, after all others have been swept.
+    pub(crate) fn sweep_expired(&self) -> Result<u64> {
+        self.check_writable()?;
+        let before = self.counters.get(Count::Expired);
+        let (mut from, mut damage) = (Box::default(), None);
+        loop {
+            let swept = self.sweep_at(&from);
+            let guard = epoch::pin();
+            let next = swept.and_then(|()| Ok(self.leaf_of(&guard, &from)?.head.bound));
+            let next = match next {
+                Err(error) if is_damage(&error) => {
+                    damage = damage.or(Some(error));
+                    // The tree knows where the next leaf begins.
+                    self.inner.bound_of(&from)
+                }
+                next => next?,
+            };
+            match next {
+                None => break,
+                Some(next) => from = next,
+            }
+        }
+        let swept = (self.counters.get(Count::Expired) - before).max(0) as u64;
+        damage.map_or(Ok(swept), Err)
+    }
+
+    /// Writes the leaf anew that serves `key`, if anything in it has expired.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace), and if the medium fails.
+    fn sweep_at(&self, key: &[u8]) -> Result<()> {
+        let guard = epoch::pin();
+        let locked = self.lock_to_write(key, 0)?;
+        self.ask_for_records(&locked);
+        if self.records_of(&guard, &locked)?.expired.is_empty() {
+            return Ok(());
+        }
+        self.rewrite(&guard, locked, (key, 0), 0)
+    }
+}

@@ -1,0 +1,99 @@
+//! Leaves that become fewer.
+
+use crate::recovery::open::{Options, create_options};
+use crate::upkeep::Store;
+use crate::volume::counters::Count;
+use coreplane_engine::{Batch, Outcome, Result, WriteOptions};
+use coreplane_pmem::{MediaChoice, Pool};
+use std::os::unix::fs::FileExt as _;
+
+const PAGE: u32 = 4096;
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key {number:03}").into_bytes()
+}
+
+fn new_store() -> (tempfile::TempDir, Store) {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let create = create_options(1 << 20, PAGE, MediaChoice::Auto);
+    let pool = Pool::create(&directory.path().join("pool"), &create).expect("a pool");
+    let options = Options { background: false, ..Options::default() };
+    (directory, Store::format(pool, &options).expect("a store"))
+}
+
+/// A store of two leaves or more, of which the second has little, and all that it has is damaged; and the
+/// keys of the first.
+fn beside_damage() -> (tempfile::TempDir, Store, Vec<Vec<u8>>) {
+    let (directory, store) = new_store();
+    let path = directory.path().join("pool");
+    let write = WriteOptions::default();
+    for number in 0..60 {
+        let _outcome = store.put(&key(number), &[7; 100], &write).expect("put");
+    }
+    let leaves = store.inner.leaves();
+    let (from, to) = (&leaves[1].0, &leaves[2].0);
+    let is_in = |key: &[u8]| *key >= **from && *key < **to;
+    for key in (0..60).map(key).filter(|key| is_in(key)).skip(10) {
+        let _outcome = remove(&store, &key).expect("delete");
+    }
+    let page = store.inner.leaves()[1].1;
+    assert_eq!(leaves.len(), store.inner.leaves().len(), "none is one with another yet");
+    let file = std::fs::File::options().write(true).open(&path).expect("open");
+    let (start, end) = (store.space.start_of(page), store.space.start_of(page + 1));
+    let wrong = vec![0xff; (end - start) as usize - 64];
+    file.write_all_at(&wrong, start + 64).expect("write");
+    let first = (0..60).map(key).take_while(|key| **key < **from).collect();
+    (directory, store, first)
+}
+
+fn remove(store: &Store, key: &[u8]) -> Result<Outcome> {
+    use crate::write::plan::{Plan, RestsOn};
+    let options = WriteOptions::default();
+    store.write(key, (&options, RestsOn::Old), &mut |live| {
+        Ok(if live.is_some() { Plan::Delete } else { Plan::Refuse(Outcome::Missing) })
+    })
+}
+
+/// It is durable, and the leaf beside it is nobody's business.
+#[test]
+fn a_delete_beside_a_damaged_leaf_is_answered_as_made() {
+    let (_directory, store, first) = beside_damage();
+    assert!(first.len() > 8, "{} keys", first.len());
+    for key in &first {
+        let outcome = remove(&store, key).expect("delete");
+        assert!(matches!(outcome, Outcome::Written(_)), "{outcome:?}");
+    }
+    assert_eq!(store.counters.get(Count::Merges), 0);
+    assert!(!store.verify(&mut |_| {}).expect("verify").is_sound(), "it is told of");
+
+    let (_directory, store, first) = beside_damage();
+    let mut batch = Batch::new();
+    for key in &first {
+        batch.delete(key);
+    }
+    store.apply(&batch, &WriteOptions::default()).expect("a batch");
+    assert!(first.iter().all(|key| remove(&store, key).is_ok_and(|it| it.written().is_none())));
+}
+
+/// Nothing but leaves that all has gone from, as after a sweep: each of their pages is to be had.
+#[test]
+fn leaves_without_records_are_put_together_when_pages_are_short() {
+    let (_directory, store) = new_store();
+    let write = WriteOptions::default();
+    let count = (0..).take_while(|at| store.put(&key(*at), &[7; 100], &write).is_ok()).count();
+    assert!(count > 3000, "{count} records");
+    let keys: Vec<u32> = (0..count as u32).collect();
+    for keys in keys.chunks(60) {
+        let mut batch = Batch::new();
+        for at in keys {
+            batch.delete(&key(*at));
+        }
+        store.apply(&batch, &write).expect("a batch");
+    }
+    let again = (0..).take_while(|at| {
+        let key = format!("other {at:06}");
+        store.put(key.as_bytes(), &[7; 100], &write).is_ok()
+    });
+    assert!(again.count() > count * 9 / 10, "less than {count} others");
+    assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+}

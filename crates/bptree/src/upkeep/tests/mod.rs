@@ -1,0 +1,6 @@
+//! What only a whole store can be tried with.
+
+mod loads;
+mod locks;
+mod merges;
+mod rows;

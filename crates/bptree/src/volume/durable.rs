@@ -1,0 +1,290 @@
+//! What is durable, and waiting for it, where a fence is a sync.
+//!
+//! On media that fence by an instruction every write is durable before it is visible, one at `relaxed` too,
+//! which gains nothing there, and nothing of this is needed. On `file` media a write is visible at once, in a directory that does not
+//! outlive a crash, and whoever wants it durable waits for the sync that covers it: without the
+//! lock of the leaf, so that all who write meanwhile share one. Its ticket is the *generation* of
+//! that sync.
+//!
+//! ```text
+//!   append ─▶ flush ─▶ draw the generation, note it in the leaf ─▶ the place ─▶ unlock ─▶ wait
+//! ```
+//!
+//! A leaf keeps the last two generations, and from where in its page on they hold. That is
+//! enough: syncs come one after the other, so that when a generation is drawn, at most it and the
+//! one before it have not ended. What is written `relaxed` is not noted, and waited for by nobody.
+//!
+//! Nothing that a record takes the place of may be destroyed before the record is durable: pages
+//! are given back when the sync has ended that covers what was flushed until then
+//! ([`Pages::give_back`](crate::volume::pages::Pages::give_back)).
+
+use crate::volume::Volume;
+use coreplane_engine::{Completion, Durability, Horizon, Outcome, Result, Ticket, WriteOptions};
+use coreplane_pmem::Space;
+use coreplane_pmem::chunked::Chunked;
+use coreplane_record::{View, sync_failed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// What is visible and may not be durable.
+#[derive(Debug)]
+pub(crate) struct Early {
+    /// The generation that covers all that is visible.
+    last: AtomicU64,
+    /// By the number of the page.
+    leaves: Chunked<Pending>,
+    /// By the number of the page: the generation that covers all that was appended to it, at any
+    /// level, and what it was made by.
+    written: Chunked<AtomicU64>,
+    /// Bytes that were written `relaxed` since a sync was asked for.
+    relaxed_bytes: AtomicU64,
+}
+
+/// Of one leaf. Changed by whoever holds its lock, while the leaf says that it is changing.
+#[derive(Debug, Default)]
+struct Pending {
+    /// The last generation, and where in the page what it covers begins.
+    newer: AtomicU64,
+    newer_from: AtomicU32,
+    /// The same of the one before.
+    older_from: AtomicU32,
+    older: AtomicU64,
+}
+
+/// Leaves whose state comes into being together.
+const CHUNK: usize = 4096;
+
+impl Early {
+    /// None where a fence is an instruction.
+    pub(crate) fn new(space: &Space, pages_max: usize) -> Option<Self> {
+        let leaves = || Chunked::new(pages_max, CHUNK, Pending::default);
+        (!space.fences_at_once()).then(|| Self {
+            last: AtomicU64::new(0),
+            leaves: leaves(),
+            written: Chunked::new(pages_max, CHUNK, || AtomicU64::new(0)),
+            relaxed_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// A record at `offset` within `page` is about to be seen, which `generation` covers.
+    pub(crate) fn note(&self, page: u32, offset: u32, generation: u64) {
+        let pending = self.leaves.get(page as usize);
+        let newer = pending.newer.load(Ordering::Relaxed);
+        if newer == generation {
+            return;
+        }
+        pending.older.store(newer, Ordering::Relaxed);
+        pending.older_from.store(pending.newer_from.load(Ordering::Relaxed), Ordering::Relaxed);
+        pending.newer.store(generation, Ordering::Relaxed);
+        pending.newer_from.store(offset, Ordering::Relaxed);
+    }
+
+    /// A page is about to be a leaf of which all is durable, or rests on what is: but for the superseded mark
+    /// of what it was made of, which is flushed.
+    pub(crate) fn begin(&self, page: u32) {
+        self.wrote(page, self.last.load(Ordering::Acquire));
+        let pending = self.leaves.get(page as usize);
+        pending.newer.store(0, Ordering::Relaxed);
+        pending.older.store(0, Ordering::Relaxed);
+    }
+
+    /// `generation` covers all that was appended to a page.
+    fn wrote(&self, page: u32, generation: u64) {
+        self.written.get(page as usize).fetch_max(generation, Ordering::Relaxed);
+    }
+
+    /// The generation that covers the record at `offset` within `page`. Right if the leaf has not
+    /// changed meanwhile.
+    fn covering(&self, page: u32, offset: u32) -> u64 {
+        let pending = self.leaves.get(page as usize);
+        let newer = pending.newer.load(Ordering::Relaxed);
+        if newer > 0 && offset >= pending.newer_from.load(Ordering::Relaxed) {
+            return newer;
+        }
+        let older = pending.older.load(Ordering::Relaxed);
+        if older > 0 && offset >= pending.older_from.load(Ordering::Relaxed) { older } else { 0 }
+    }
+}
+
+/// What a write asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// Durable before anybody rests on it.
+    Covered,
+    /// Seen at once by everybody.
+    Relaxed,
+}
+
+impl Volume {
+    pub(crate) fn level(&self, options: &WriteOptions) -> Level {
+        match options.durability.unwrap_or(self.durability) {
+            Durability::Strict | Durability::Group { .. } => Level::Covered,
+            Durability::Relaxed { .. } => Level::Relaxed,
+        }
+    }
+
+    /// The generation that covers what was flushed, which is about to be seen; 0 if all of it is
+    /// durable.
+    #[inline]
+    pub(crate) fn cover(&self) -> u64 {
+        let Some(early) = &self.early else { return 0 };
+        let generation = self.space.sync_generation();
+        early.last.fetch_max(generation, Ordering::AcqRel);
+        generation
+    }
+
+    /// Notes what covers a record that is about to be seen; under the leaf's lock, while it says
+    /// that it is changing.
+    #[inline]
+    pub(crate) fn note(&self, page: u32, offset: u32, generation: u64, level: Level) {
+        let Some(early) = &self.early else { return };
+        early.wrote(page, generation);
+        if level == Level::Covered {
+            early.note(page, offset, generation);
+        }
+    }
+
+    /// True if all that was appended to a page is durable, and what its leaf was made by: what is
+    /// appended next says so. Under the leaf's lock.
+    #[inline]
+    pub(crate) fn is_proven(&self, page: u32) -> bool {
+        let Some(early) = &self.early else { return true };
+        let generation = early.written.get(page as usize).load(Ordering::Relaxed);
+        generation == 0 || matches!(self.space.sync_is_done(generation), Ok(true))
+    }
+
+    /// Where a fence is a sync: what covers all that was appended to a page, `relaxed` or not, if it is not
+    /// durable yet. A write that finds nothing to do rests on that: there may be a relaxed one which did it.
+    #[cold]
+    pub(crate) fn unproven(&self, page: u32) -> Option<Ticket> {
+        let early = self.early.as_ref()?;
+        let generation = early.written.get(page as usize).load(Ordering::Relaxed);
+        let is_done = generation == 0 || matches!(self.space.sync_is_done(generation), Ok(true));
+        (!is_done).then(|| Ticket::new(0, generation))
+    }
+
+    /// What an answer rests on that was made of the record at `offset` of the pool.
+    #[inline]
+    pub(crate) fn rests_on(&self, page: u32, offset: u64) -> Ticket {
+        let Some(early) = &self.early else { return Ticket::DURABLE };
+        let within = (offset - self.space.start_of(page)) as u32;
+        let generation = early.covering(page, within);
+        if generation == 0 || matches!(self.space.sync_is_done(generation), Ok(true)) {
+            return Ticket::DURABLE;
+        }
+        Ticket::new(0, generation)
+    }
+
+    /// What an answer rests on that was made of what a key has in its leaf, or has not: a leaf that
+    /// is new as a whole may lack a record because it was deleted just now.
+    #[inline]
+    pub(crate) fn rests_on_old(&self, page: u32, old: Option<&View<'_>>) -> Ticket {
+        self.rests_on(page, old.map_or(self.space.start_of(page), |old| old.offset))
+    }
+
+    /// What covers all of a leaf.
+    #[inline]
+    pub(crate) fn rests_on_leaf(&self, page: u32) -> Ticket {
+        self.rests_on(page, self.space.start_of(page) + u64::from(u32::MAX))
+    }
+
+    /// The ticket of a write of so many bytes that `generation` covers (0: it is durable). Sees to it that it is
+    /// durable in time, where nobody waits for it.
+    pub(crate) fn written_ticket(
+        &self,
+        generation: u64,
+        len: usize,
+        options: &WriteOptions,
+    ) -> Ticket {
+        let Some(early) = self.early.as_ref().filter(|_| generation > 0) else {
+            return Ticket::DURABLE;
+        };
+        match options.durability.unwrap_or(self.durability) {
+            Durability::Strict | Durability::Group { .. } => Ticket::new(0, generation),
+            Durability::Relaxed { window_bytes, window } => {
+                let bytes = early.relaxed_bytes.fetch_add(len as u64, Ordering::AcqRel);
+                if bytes + len as u64 > window_bytes {
+                    early.relaxed_bytes.store(0, Ordering::Release);
+                    self.space.sync_request(generation);
+                } else {
+                    self.windows.opened(window);
+                }
+                Ticket::DURABLE
+            }
+        }
+    }
+
+    /// Waits, if the caller does, for what an outcome rests on.
+    // Inlined, so that the outcome is made where it is returned: a copy right behind its making waits
+    // for all that was stored before it, which is what was appended.
+    #[inline(always)]
+    pub(crate) fn finish(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
+        if self.early.is_none() { Ok(outcome) } else { self.finish_early(outcome, options) }
+    }
+
+    #[cold]
+    fn finish_early(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
+        let ticket = self.wait_if_asked(outcome.ticket(), options)?;
+        Ok(outcome.resting_on(ticket))
+    }
+
+    /// Waits for a ticket if the caller does; else sees to it that it is durable in time.
+    pub(crate) fn wait_if_asked(&self, ticket: Ticket, options: &WriteOptions) -> Result<Ticket> {
+        if ticket.is_durable() {
+            return Ok(ticket);
+        }
+        if options.completion == Completion::Wait {
+            self.wait_durable(&Horizon::from(ticket))?;
+            return Ok(Ticket::DURABLE);
+        }
+        if let Durability::Group { max_delay, .. } = options.durability.unwrap_or(self.durability) {
+            self.windows.opened(max_delay);
+        }
+        Ok(ticket)
+    }
+
+    /// The ticket of everything that is visible now, absences too.
+    pub(crate) fn visible_ticket(&self) -> Ticket {
+        let last = self.early.as_ref().map_or(0, |early| early.last.load(Ordering::Acquire));
+        if last == 0 || matches!(self.space.sync_is_done(last), Ok(true)) {
+            return Ticket::DURABLE;
+        }
+        Ticket::new(0, last)
+    }
+
+    /// Ends all windows that are open: where a fence is a sync, asks for that of all that is visible,
+    /// without waiting for it.
+    ///
+    /// # Errors
+    /// If the medium fails, or has failed.
+    pub(crate) fn end_windows(&self) -> Result<()> {
+        let ticket = self.visible_ticket();
+        if !ticket.is_durable() {
+            self.space.sync_request(ticket.position());
+        }
+        self.space.check_sync().map_err(sync_failed)
+    }
+
+    /// Asks for the sync of all of `horizon`; says whether it is durable.
+    pub(crate) fn commit(&self, horizon: &Horizon) -> Result<bool> {
+        if let Some(last) = horizon.tickets().iter().map(|ticket| ticket.position()).max() {
+            self.space.sync_request(last);
+        }
+        self.is_durable(horizon)
+    }
+
+    pub(crate) fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+        for ticket in horizon.tickets() {
+            if !self.space.sync_is_done(ticket.position()).map_err(sync_failed)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        for ticket in horizon.tickets() {
+            self.space.sync_wait(ticket.position()).map_err(sync_failed)?;
+        }
+        Ok(())
+    }
+}

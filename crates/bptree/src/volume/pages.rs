@@ -1,0 +1,319 @@
+//! The pages of the pool: which are free, and the births that they are given.
+//!
+//! Nothing of this is kept on the medium. A page says itself what it is ([`Head`](crate::leaf)),
+//! and after a crash whatever no leaf needs is free. A *birth* is a number that no other page, and
+//! no other use of the page, has ever had; it is in the seed of every checksum in the page, so that
+//! what an earlier use has left there is never taken for a record. Births are drawn from a base in
+//! the pool's root, which is raised durably before it is reached.
+//!
+//! A page is *blanked* before it is used again: the first word of what it was is struck out, durably,
+//! before anything else of it is written over. Else a crash in the middle of that could leave a head
+//! from before, without the superseded mark behind it, and a dead leaf would come to life. Pages are
+//! blanked some at a time, with one fence.
+//!
+//! The page that was given back last is used first: it is in the caches, and recovery need not read
+//! the dead leaves that would else lie in all free pages.
+
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::spin::Backoff;
+use coreplane_pmem::{PageWriter, Space, spin};
+use coreplane_record::{Kind, sync_failed};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Pages that only what gives pages back may take: two new leaves, and one for each large value
+/// on its way.
+pub(crate) const RESERVE: u32 = 4;
+
+/// Who takes pages, each leaving some to those before him.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Demand {
+    /// What gives pages back takes the last.
+    Reserve,
+    /// A record in the place of another one.
+    #[default]
+    Overwrite,
+    /// One more record. A store that is full of them still has room to overwrite all.
+    Insert,
+}
+
+impl Demand {
+    /// That of a record, whose key has another one already or has none.
+    pub(crate) fn of(kind: Kind, is_overwrite: bool) -> Self {
+        match kind {
+            Kind::Put if is_overwrite => Self::Overwrite,
+            Kind::Put => Self::Insert,
+            _ => Self::Reserve,
+        }
+    }
+}
+
+/// Pages that are blanked with one fence.
+const BLANKED: usize = 16;
+
+/// So many pages are given back before anybody looks which of them are free: that is a system call, and
+/// interrupts the other threads, of which one may be waiting for these pages.
+const GATHERED: usize = 256;
+
+/// Pages that nobody uses.
+#[derive(Debug, Default)]
+struct Free {
+    /// Given back, each with the generation of the sync that must have ended before they may be
+    /// written over.
+    waiting: VecDeque<(u64, u32)>,
+    /// What they were is still in them. The last is used first.
+    used: Vec<u32>,
+    blank: Vec<u32>,
+}
+
+impl Free {
+    fn len(&self) -> usize {
+        self.used.len() + self.blank.len()
+    }
+}
+
+/// A reader that stays longer than this is not waited for.
+const READERS_MAX: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub(crate) struct Pages {
+    space: Arc<Space>,
+    free: Mutex<Free>,
+    next_birth: AtomicU64,
+    /// Births up to here may be given out: the root says so durably.
+    births_end: AtomicU64,
+    /// Pages of the reserve beside the usual ones: where there are long keys, for a bound.
+    for_bounds: AtomicU32,
+}
+
+/// Tries without a gain after which there is no space.
+const MISSES_MAX: u32 = 4;
+
+/// How often somebody has tried without a gain.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    most: u32,
+    misses: u32,
+}
+
+impl Pages {
+    pub(crate) fn new(space: &Arc<Space>) -> Self {
+        Self {
+            space: Arc::clone(space),
+            free: Mutex::default(),
+            next_birth: AtomicU64::new(1),
+            births_end: AtomicU64::new(1),
+            for_bounds: AtomicU32::new(0),
+        }
+    }
+
+    /// Pages that are left by whoever takes some.
+    pub(crate) fn reserve(&self, demand: Demand) -> u32 {
+        match demand {
+            Demand::Reserve => 0,
+            Demand::Overwrite => RESERVE,
+            Demand::Insert => RESERVE + self.space.pages() / 64,
+        }
+    }
+
+    /// Pages that are free, or will be when no reader holds them any more.
+    pub(crate) fn spare_len(&self) -> u32 {
+        let free = spin::lock(&self.free);
+        (free.len() + free.waiting.len() + self.space.retired_len()) as u32
+    }
+
+    /// Adds pages that nobody uses, after all that were used already.
+    pub(crate) fn offer(&self, pages: impl DoubleEndedIterator<Item = u32>) {
+        spin::lock(&self.free).used.splice(0..0, pages.rev());
+    }
+
+    /// Pages that are free, after those that no reader can hold any more have come back.
+    pub(crate) fn free_len(&self) -> u32 {
+        let mut free = spin::lock(&self.free);
+        self.reclaim(&mut free);
+        free.len() as u32
+    }
+
+    /// Gives back a page that nothing leads to any more; false if somebody writes to it. It is
+    /// used again when no reader can hold it, and when all that was flushed until now is durable:
+    /// should that be lost, what is in the page counts again.
+    pub(crate) fn give_back(&self, page: u32) -> bool {
+        if self.space.fences_at_once() {
+            return self.space.retire(page);
+        }
+        let generation = self.space.sync_generation();
+        spin::lock(&self.free).waiting.push_back((generation, page));
+        true
+    }
+
+    fn reclaim(&self, free: &mut Free) {
+        while let Some((generation, page)) = free.waiting.front()
+            && matches!(self.space.sync_is_done(*generation), Ok(true))
+        {
+            // Nobody appends to what nothing leads to. If somebody did, the page were lost until
+            // the next open.
+            let is_retired = self.space.retire(*page);
+            debug_assert!(is_retired, "page {page} has a writer");
+            free.waiting.pop_front();
+        }
+        self.space.reclaim_all(|page| free.used.push(page));
+    }
+
+    /// A split may need so many pages for the bound that it makes: they are kept with the reserve, so
+    /// that a delete can split. A put that needs as many for a bound of its own leaves these.
+    pub(crate) fn keep_for_bounds(&self, pages: u32) {
+        self.for_bounds.store(pages, Ordering::Relaxed);
+    }
+
+    /// True if pages are kept for bounds.
+    pub(crate) fn keeps_for_bounds(&self) -> bool {
+        self.for_bounds.load(Ordering::Relaxed) > 0
+    }
+
+    /// Takes `count` pages, if `reserve` are left (0: none need be). They are free, and blank.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
+    pub(crate) fn take(&self, count: usize, reserve: u32) -> Result<Vec<u32>> {
+        let for_bounds = self.for_bounds.load(Ordering::Relaxed);
+        let reserve = if reserve > 0 { reserve + for_bounds } else { 0 };
+        let mut free = spin::lock(&self.free);
+        let is_short = free.len() < count + reserve as usize;
+        let are_many = || free.waiting.len() + self.space.retired_len() >= GATHERED;
+        if is_short || free.blank.len() < count && are_many() {
+            self.reclaim(&mut free);
+        }
+        if free.len() < count + reserve as usize {
+            return Err(Error::NoSpace {
+                needed: count as u64 * u64::from(self.space.page_size()),
+                reclaimable: 0,
+            });
+        }
+        if free.blank.len() < count {
+            let missing = count - free.blank.len();
+            let from = free.used.len().saturating_sub(missing.max(BLANKED));
+            let pages = free.used.split_off(from);
+            match self.blank(&pages) {
+                Ok(()) => free.blank.extend(pages),
+                Err(error) => {
+                    // But for one that somebody has: that is his.
+                    let is_free = |page: &u32| self.space.watermarks(*page).is_none();
+                    free.used.extend(pages.into_iter().filter(is_free));
+                    return Err(error);
+                }
+            }
+        }
+        let left = free.blank.len() - count;
+        let mut taken = free.blank.split_off(left);
+        taken.reverse();
+        Ok(taken)
+    }
+
+    /// A page that was taken is not needed, and nobody has claimed it since.
+    pub(crate) fn leave(&self, page: u32) {
+        spin::lock(&self.free).blank.push(page);
+    }
+
+    fn blank(&self, pages: &[u32]) -> Result<()> {
+        // Their lines come side by side; and nothing is flushed before the last is claimed, since a
+        // locked instruction waits for what was.
+        pages.iter().for_each(|page| self.space.prefetch_to_write(self.space.start_of(*page)));
+        let mut writers = Vec::with_capacity(pages.len());
+        let mut blanked = pages.iter().try_for_each(|page| {
+            let in_use = || Error::Unusable(format!("free page {page} is in use"));
+            let mut writer = self.space.claim_log(*page).ok_or_else(in_use)?;
+            let is_struck_out = writer.append(&[&[0; 8]]).is_some();
+            writers.push(writer);
+            is_struck_out.then_some(()).ok_or_else(in_use)
+        });
+        if blanked.is_ok() {
+            let start = |writer: &PageWriter| self.space.start_of(writer.page());
+            writers.iter().for_each(|writer| writer.flush_from(start(writer)));
+            blanked = self.space.fence().map_err(sync_failed);
+        }
+        // They are free again, whatever came of it.
+        writers.into_iter().for_each(PageWriter::abandon);
+        blanked
+    }
+
+    /// As [`Pages::wait_for_retired`], for somebody who tries again and again: true as long as more
+    /// pages are free than at his tries before. What he takes and gives back himself is no gain.
+    pub(crate) fn wait_for_more(&self, patience: &mut Patience) -> bool {
+        // They may have come while somebody looked for others: then there is nobody to wait for.
+        if self.is_more(patience) {
+            return true;
+        }
+        if !self.wait_for_retired() {
+            return false;
+        }
+        patience.misses += 1;
+        self.is_more(patience) || patience.misses < MISSES_MAX
+    }
+
+    fn is_more(&self, patience: &mut Patience) -> bool {
+        let free = self.free_len();
+        let is_more = free > patience.most;
+        if is_more {
+            *patience = Patience { most: free, misses: 0 };
+        }
+        is_more
+    }
+
+    /// Waits until a page comes back that was given back already, but may still be read; false if
+    /// there is none, or its readers do not go. Not to be called with a guard or a lock.
+    fn wait_for_retired(&self) -> bool {
+        let begun = Instant::now();
+        let (before, waiting) = {
+            let free = spin::lock(&self.free);
+            (free.len(), free.waiting.back().map(|(generation, _)| *generation))
+        };
+        if waiting.is_some_and(|generation| self.space.sync_wait(generation).is_err()) {
+            return false;
+        }
+        let mut backoff = Backoff::new();
+        loop {
+            if self.free_len() as usize > before {
+                return true;
+            }
+            if self.space.retired_len() == 0 || begun.elapsed() > READERS_MAX {
+                return false;
+            }
+            backoff.wait();
+        }
+    }
+
+    /// From here on births are `from` and above, below `end`.
+    pub(crate) fn allow_births(&self, from: u64, end: u64) {
+        self.next_birth.fetch_max(from, Ordering::AcqRel);
+        self.births_end.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// A birth; none if the root must be raised first.
+    pub(crate) fn birth(&self) -> Option<u64> {
+        let end = self.births_end.load(Ordering::Acquire);
+        let draw = |next: u64| (next < end).then_some(next + 1);
+        self.next_birth.fetch_update(Ordering::AcqRel, Ordering::Acquire, draw).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coreplane_pmem::media::sim::{Sim, SimOptions};
+
+    #[test]
+    fn pages_that_could_not_be_blanked_are_free_all_the_same() {
+        let sim = Sim::new(&SimOptions::default()).expect("memory");
+        let pages = Pages::new(sim.space());
+        pages.offer(1..7);
+        let somebody = sim.space().claim_log(3).expect("a free page");
+        assert!(matches!(pages.take(1, 0), Err(Error::Unusable(_))), "page 3 is in use");
+        let mut taken = pages.take(5, 0).expect("the others");
+        taken.sort_unstable();
+        assert_eq!(taken, [1, 2, 4, 5, 6]);
+        drop(somebody);
+    }
+}

@@ -1,0 +1,149 @@
+//! The words of the pool's root, and what is raised, or told, by way of it: births, versions, expiries.
+
+use crate::leaf::Life;
+use crate::volume::Volume;
+use coreplane_engine::{Result, UnixMillis};
+use coreplane_pmem::spin;
+use coreplane_record::View;
+use std::sync::atomic::Ordering;
+
+/// Births and versions are raised in steps of this.
+pub(crate) const STEP: u64 = 1 << 24;
+
+/// The words of the pool's root.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Root {
+    pub(crate) flags: u64,
+    pub(crate) version_base: u64,
+    /// All births that were ever given out are below this.
+    pub(crate) births_end: u64,
+    /// The greatest expiry that anyone was told has passed, in milliseconds since 1970.
+    pub(crate) told_expired: u64,
+    /// Leaves with a birth below this are sealed: their last records may not have been durable when the
+    /// process was killed, and what came behind them would say that they were.
+    pub(crate) sealed_births: u64,
+    /// One more than the sequence above which all tombstones are kept; 0: they are not.
+    pub(crate) held: u64,
+    /// What the close has left behind; only in a root that is clean.
+    pub(crate) checkpoint: Option<Life>,
+    /// Leaves with a birth below this were there when the store was emptied: they do not count.
+    pub(crate) cleared_births: u64,
+}
+
+impl Root {
+    /// The store was closed.
+    pub(crate) const CLEAN: u64 = 1;
+
+    // media-format: begin pool
+    pub(crate) fn to_words(self) -> [u64; 8] {
+        let Self { version_base, births_end, told_expired, sealed_births, held, .. } = self;
+        // No page has the birth 0.
+        let (page, birth) = self.checkpoint.map_or((0, 0), |it| (u64::from(it.page), it.birth));
+        let (flags, cleared) = (self.flags | page << 32, self.cleared_births);
+        [flags, version_base, births_end, told_expired, sealed_births, held, birth, cleared]
+    }
+    // media-format: end
+
+    pub(crate) fn from_words(words: [u64; 8]) -> Self {
+        let [first, version_base, births_end, told_expired, sealed_births, held, birth, cleared] =
+            words;
+        Self {
+            flags: first & u64::from(u32::MAX),
+            version_base,
+            births_end,
+            told_expired,
+            sealed_births,
+            held,
+            checkpoint: (birth > 0).then_some(Life { page: (first >> 32) as u32, birth }),
+            cleared_births: cleared,
+        }
+    }
+}
+
+impl Volume {
+    /// True if the record has expired: durably so, for one that was told that it is gone must not
+    /// be told otherwise after a restart with a clock that was set back. What is kept is the
+    /// greatest expiry that was told, never the time of the look.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    #[inline]
+    pub(crate) fn is_expired(&self, view: &View<'_>) -> Result<bool> {
+        match view.header.expires_at {
+            Some(at) => self.has_passed(at),
+            None => Ok(false),
+        }
+    }
+
+    fn has_passed(&self, at: UnixMillis) -> Result<bool> {
+        if at.0 <= self.told_expired.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        if at > (self.time)() {
+            return Ok(false);
+        }
+        let _changing = spin::lock(&self.root_change);
+        if at.0 > self.told_expired.load(Ordering::Acquire) {
+            let root = Root::from_words(self.pool.root());
+            self.set_root(Root { told_expired: at.0, ..root })?;
+            self.told_expired.store(at.0, Ordering::Release);
+        }
+        Ok(true)
+    }
+
+    /// The time, which never goes back behind an expiry that was told.
+    pub(crate) fn now(&self) -> UnixMillis {
+        (self.time)().max(UnixMillis(self.told_expired.load(Ordering::Acquire)))
+    }
+
+    /// A birth for a page that is about to be written.
+    ///
+    /// # Errors
+    /// If the root cannot be raised for it.
+    pub(crate) fn birth(&self) -> Result<u64> {
+        loop {
+            if let Some(birth) = self.pages.birth() {
+                return Ok(birth);
+            }
+            let _changing = spin::lock(&self.root_change);
+            let root = Root::from_words(self.pool.root());
+            let next = Root { births_end: root.births_end + STEP, ..root };
+            self.set_root(next)?;
+            self.pages.allow_births(root.births_end, next.births_end);
+        }
+    }
+
+    /// # Errors
+    /// If it cannot be made durable.
+    pub(crate) fn set_root(&self, root: Root) -> Result<()> {
+        self.pool.set_root(root.to_words()).map_err(coreplane_record::pool_error)
+    }
+
+    /// Raises the base of versions by a step, and to `version` at least; the new base.
+    ///
+    /// # Errors
+    /// If it cannot be made durable.
+    pub(crate) fn raise_version_base(&self, version: u64) -> Result<u64> {
+        let _changing = spin::lock(&self.root_change);
+        let root = Root::from_words(self.pool.root());
+        let version_base = (root.version_base + STEP).max(version);
+        self.set_root(Root { version_base, ..root })?;
+        self.version_base.store(version_base, Ordering::Release);
+        Ok(version_base)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::leaf::generation;
+    use std::collections::HashSet;
+
+    #[test]
+    fn the_births_of_one_open_have_not_the_generations_of_another() {
+        let births = || (0..4096).flat_map(|open| (1..9).map(move |birth| open * STEP + birth));
+        let generations: HashSet<u32> = births().map(generation).collect();
+        assert_eq!(generations.len(), births().count());
+        assert_eq!(generation(u64::from(u32::MAX)), u32::MAX, "as it was");
+    }
+}

@@ -1,0 +1,469 @@
+//! Batches: changes in any number of leaves, with one fence, all of them or none.
+//!
+//! 1. Of several changes of a key the last counts. Large values are written to pages of their own.
+//! 2. The leaves are locked, in the order of their keys, which is the order in which everybody locks
+//!    leaves. All changes have one version, greater than any that one of the leaves has given out.
+//! 3. Leaves without the room for their part are written anew with it, as many as it takes.
+//! 4. Every leaf is appended its part, and one fence makes all of it durable ([`multi_leaf_commit`](crate::tree::multi_leaf_commit)).
+//! 5. The places of all leaves are changed while all of them say that they are changing: whoever has
+//!    seen one change sees the others, or waits for them.
+//!
+//! Reads of several keys want more than that: they look again if a batch has been published since
+//! they began ([`Isolation`](coreplane_pmem::isolation::Isolation)), and lock the leaves themselves if that goes on.
+
+use crate::leaf::{Head, tag_of};
+use crate::tree::image::{Image, Item, Source, live_len};
+use crate::tree::lock::Locked;
+use crate::tree::look::Standing;
+use crate::tree::multi_leaf_commit;
+use crate::tree::multi_leaf_commit::{NewPart, Place};
+use crate::volume::counters::Count;
+use crate::volume::durable::Level;
+use crate::volume::keys::Rest;
+use crate::volume::overflow::Overflow;
+use crate::volume::pages::{Demand, Patience, RESERVE};
+use crate::volume::root::STEP;
+use crate::write::Writer;
+use coreplane_engine::{Batch, ChangeRef, Error, Result, Ticket, WriteOptions, Written};
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::{epoch, mutant};
+use coreplane_record::{Header, Kind, View};
+use std::sync::atomic::Ordering;
+
+mod successors;
+
+/// The last change of a key.
+struct Step<'b> {
+    key: &'b [u8],
+    value: &'b [u8],
+    header: Header,
+    overflow: Option<Overflow<'b>>,
+    /// Of a long key, which its leaf knows: its field there.
+    known: Option<Box<[u8]>>,
+    /// Of one that its leaf does not know.
+    rest: Option<Rest<'b>>,
+}
+
+impl Step<'_> {
+    fn item(&self, version: u64) -> Item<'_> {
+        let value = self.overflow.as_ref().map_or(self.value, Overflow::name);
+        let header = Header { version, ..self.header };
+        Item { header, key: self.field().unwrap_or(self.key), value, source: Source::Caller }
+    }
+
+    /// The field of a long key; none of other keys, and if its rest has yet to be written.
+    fn field(&self) -> Option<&[u8]> {
+        self.known.as_deref().or(self.rest.as_ref().map(Rest::field))
+    }
+
+    /// True if nothing is written for it: a delete of nothing, or a change that is not newer than
+    /// what is there. What is deleted already, but not durably, is deleted again: else a power cut
+    /// could leave it beside the rest of the batch.
+    fn is_idle(&self, standing: &Standing<'_>, is_durable: bool) -> bool {
+        match self.header.sequence {
+            Some(given) => standing.old.as_ref().is_some_and(|old| old.sequence() >= given),
+            None => {
+                let is_nothing = !standing.live && !standing.is_doubtful;
+                self.header.kind == Kind::Delete && is_nothing && is_durable
+            }
+        }
+    }
+}
+
+/// What came of applying steps.
+enum Applied {
+    /// What was written, and keys of leaves in which it has left little.
+    Done(Written, Vec<Vec<u8>>),
+    /// Nothing was. These steps need the rests of their keys.
+    NeedRests(Vec<usize>),
+}
+
+/// What is not in the leaves that are written anew.
+#[derive(Default)]
+struct Gone<'g> {
+    expired: Vec<View<'g>>,
+    /// Records of which nobody knows any more whose they are.
+    lost: Vec<View<'g>>,
+    /// Fields of keys of which nothing is left; of short ones too.
+    dropped: Vec<&'g [u8]>,
+    /// Steps that delete what is forgotten at once, in their order.
+    unwritten: Vec<usize>,
+}
+
+/// What a batch does in one leaf.
+struct Share<'s> {
+    locked: Locked<'s>,
+    /// The steps that are written, by their numbers, each with what it finds.
+    steps: Vec<(usize, Standing<'s>)>,
+    /// The leaves in the place of this one, if it has no room.
+    successors: Option<Vec<Image<'s>>>,
+    /// Where the records are; none if it has successors.
+    places: Vec<Place>,
+}
+
+impl Share<'_> {
+    fn is_idle(&self) -> bool {
+        self.steps.is_empty()
+    }
+}
+
+impl Writer {
+    /// Makes all changes of a batch or none; as durable when it returns as its options say.
+    ///
+    /// # Errors
+    /// As a write of each.
+    pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        self.check_writable()?;
+        self.check_sequence(options.sequence)?;
+        let apply = || {
+            let mut steps = self.steps(batch, options)?;
+            loop {
+                match self.apply_steps(&mut steps, options)? {
+                    Applied::Done(written, sparse) => return Ok((written, sparse)),
+                    Applied::NeedRests(needing) => {
+                        self.write_rests(&mut steps, &needing, options.use_reserve)?;
+                    }
+                }
+            }
+        };
+        let mut patience = Patience::default();
+        let deletes = batch.changes().all(|change| change.value().is_none());
+        let use_reserve = options.use_reserve || deletes;
+        let demand = if use_reserve { Demand::Reserve } else { Demand::Insert };
+        let (written, sparse) = loop {
+            match apply() {
+                // Pages that somebody may still read come back soon.
+                Err(Error::NoSpace { .. }) if self.finds_more(demand, &mut patience)? => {}
+                other => break other?,
+            }
+        };
+        self.counters.add(Count::Batches, 1);
+        sparse.iter().for_each(|key| self.merge_after(key));
+        self.compact_if_due();
+        let ticket = self.wait_if_asked(written.ticket, options)?;
+        Ok(Written { ticket, ..written })
+    }
+
+    /// The last change of each key, in the order of keys, large values written.
+    fn steps<'b>(&'b self, batch: &'b Batch, options: &WriteOptions) -> Result<Vec<Step<'b>>> {
+        let (sequence, reserve) = (options.sequence, if options.use_reserve { 0 } else { RESERVE });
+        for change in batch.changes() {
+            self.check_key(change.key())?;
+            if let Some(value) = change.value() {
+                self.check_value(value.len())?;
+            }
+        }
+        let mut changes: Vec<ChangeRef<'_>> = batch.changes().collect();
+        // The sort leaves those of one key in their order.
+        changes.sort_by_key(|change| change.key());
+        let last = changes.chunk_by(|a, b| a.key() == b.key()).filter_map(<[_]>::last);
+        let step = |change: &ChangeRef<'b>| {
+            let mut header = Header { sequence, batched: true, ..Header::put(0) };
+            let mut overflow = None;
+            let value: &[u8] = match *change {
+                ChangeRef::Put { value, expires_at, .. } => {
+                    header.expires_at = expires_at;
+                    if value.len() > self.inline_max() {
+                        header.large = true;
+                        overflow = Some(self.write_overflow(value, reserve)?);
+                    }
+                    value
+                }
+                ChangeRef::Delete { .. } => {
+                    header.kind = Kind::Delete;
+                    &[]
+                }
+            };
+            Ok(Step { key: change.key(), value, header, overflow, known: None, rest: None })
+        };
+        last.map(step).collect()
+    }
+
+    /// Writes the rests of the keys of these steps; durable when it returns.
+    fn write_rests<'b>(
+        &'b self,
+        steps: &mut [Step<'b>],
+        needing: &[usize],
+        use_reserve: bool,
+    ) -> Result<()> {
+        for at in needing {
+            let step = &mut steps[*at];
+            let use_reserve = use_reserve || step.header.kind == Kind::Delete;
+            let reserve = if use_reserve { 0 } else { RESERVE };
+            step.rest = Some(self.write_rest(step.key, reserve)?);
+        }
+        self.fence()
+    }
+
+    /// Lets each step with a long key have the field that its leaf knows it by. Those that need a rest.
+    fn know_fields(&self, shares: &[Share<'_>], steps: &mut [Step<'_>]) -> Vec<usize> {
+        let mut needing = Vec::new();
+        for (at, standing) in shares.iter().flat_map(|share| &share.steps) {
+            let step = &mut steps[*at];
+            if self.is_long(step.key) {
+                let old = standing.old.as_ref().filter(|_| !standing.is_hurt);
+                step.known = old.map(|old| old.key().into());
+                needing.extend(step.field().is_none().then_some(*at));
+            }
+        }
+        needing
+    }
+
+    /// Does all steps or none.
+    fn apply_steps(&self, steps: &mut [Step<'_>], options: &WriteOptions) -> Result<Applied> {
+        let guard = epoch::pin();
+        let mut shares = self.shares(&guard, steps)?;
+        let needing = self.know_fields(&shares, steps);
+        if !needing.is_empty() {
+            return Ok(Applied::NeedRests(needing));
+        }
+        let sequence = options.sequence;
+        let mut written = Written {
+            sequence: sequence.unwrap_or_else(|| self.version_base.load(Ordering::Acquire)),
+            ticket: Ticket::DURABLE,
+            replaced: false,
+        };
+        if shares.iter().all(Share::is_idle) {
+            // What was found may not be durable.
+            written.ticket = self.visible_ticket();
+            return Ok(Applied::Done(written, Vec::new()));
+        }
+        let version = self.batch_version(&shares, sequence)?;
+        written.sequence = sequence.unwrap_or(version);
+        let gone =
+            self.write_successors(&guard, &mut shares, steps, (version, options.use_reserve))?;
+        self.write_shares(&mut shares, steps, version)?;
+        let generation = self.cover();
+        let done = shares.iter().flat_map(|share| &share.steps);
+        let done: Vec<(usize, Standing<'_>)> = done.copied().collect();
+        written.replaced = done.iter().any(|(_, standing)| standing.live);
+        let len = self.count_steps(steps, &done);
+        self.count_out(&gone.expired, &gone.lost);
+        let (dead, sparse) = self.publish_shares(shares, steps, (generation, self.level(options)));
+        // From here on the batch counts, whatever comes of the pages that it frees: what is not given back is
+        // found by the next recovery.
+        let mut retired = self.retire_all(dead);
+        for (at, standing) in done {
+            if let Some(overflow) = steps[at].overflow.take() {
+                overflow.own();
+            }
+            // What is in no successor has no rest either; and where somebody else has put the key since its
+            // rest was written, the record names another.
+            let is_written = gone.unwritten.binary_search(&at).is_err();
+            let is_named = steps[at].known.is_none() && is_written;
+            if let Some(rest) = steps[at].rest.take().filter(|_| is_named) {
+                rest.own();
+            }
+            if let Some(old) = standing.old.filter(|old| old.header.large) {
+                retired = retired.and(self.retire_overflow(&guard, &old));
+            }
+        }
+        written.ticket = self.written_ticket(generation, len, options);
+        retired = retired.and(self.retire_values(&guard, &gone.expired));
+        let _retired = retired.and(self.retire_rests(&guard, &gone.dropped)).is_ok();
+        Ok(Applied::Done(written, sparse))
+    }
+
+    /// Counts what is written, while its leaves are locked: who has shut all leaves finds counted what is
+    /// there. The bytes of all records.
+    fn count_steps(&self, steps: &[Step<'_>], done: &[(usize, Standing<'_>)]) -> usize {
+        let mut len = 0;
+        for (at, standing) in done {
+            let item = steps[*at].item(0);
+            len += item.len();
+            let old = standing.old.as_ref().map(|old| self.counted(old));
+            self.count_write(&item, old.unwrap_or_default());
+        }
+        len
+    }
+
+    /// Locks all leaves that a batch looks at, and looks.
+    fn shares<'g>(&'g self, guard: &'g Guard, steps: &[Step<'_>]) -> Result<Vec<Share<'g>>> {
+        let mut shares = Vec::new();
+        let mut next = 0;
+        while next < steps.len() {
+            let locked = self.lock_to_write(steps[next].key, 0)?;
+            let (_, bound) = self.bounds(guard, locked.page)?;
+            if bound.as_deref().is_some_and(|bound| steps[next].key >= bound) {
+                // It would be locked again.
+                return Err(self.not_a_leaf(locked.page));
+            }
+            let mut mine = Vec::new();
+            while let Some(step) = steps.get(next)
+                && bound.as_deref().is_none_or(|bound| step.key < bound)
+            {
+                let standing = self.look_to_write(guard, locked.page, locked.leaf, step.key)?;
+                // What is relaxed is in no ticket of a reader.
+                let is_durable = self.unproven(locked.page).is_none();
+                if !step.is_idle(&standing, is_durable) {
+                    mine.push((next, standing));
+                }
+                next += 1;
+            }
+            // A leaf in which nothing is done stays locked too, so that all happens at one moment.
+            shares.push(Share { locked, steps: mine, successors: None, places: Vec::new() });
+        }
+        Ok(shares)
+    }
+
+    /// A version above all that the leaves have given out, and above a sequence that was given.
+    fn batch_version(&self, shares: &[Share<'_>], sequence: Option<u64>) -> Result<u64> {
+        let base = self.version_base.load(Ordering::Acquire);
+        let given = shares.iter().map(|share| share.locked.held.given()).max().unwrap_or(0);
+        let floor = given.max(base).max(sequence.map_or(0, |given| given.saturating_sub(1)));
+        for share in shares {
+            share.locked.held.give(floor);
+        }
+        let version = floor + 1;
+        if version >= base + STEP / 2 {
+            self.raise_version_base(version)?;
+        }
+        Ok(version)
+    }
+
+    /// Writes those leaves anew that have no room for their shares; durable when it returns. Says
+    /// what is not in them.
+    fn write_successors<'g>(
+        &'g self,
+        guard: &'g Guard,
+        shares: &mut [Share<'g>],
+        steps: &[Step<'_>],
+        (version, use_reserve): (u64, bool),
+    ) -> Result<Gone<'g>> {
+        let reserve = self.pages.reserve(demand_of(shares, steps, use_reserve));
+        let fill = self.fill_factor();
+        let mut plans = Vec::new();
+        let mut gone = Gone::default();
+        for (number, share) in shares.iter().enumerate() {
+            let lens: usize = share.steps.iter().map(|(at, _)| steps[*at].item(0).len()).sum();
+            let places = share.steps.iter().filter(|(_, it)| it.place.is_none()).count();
+            let vacant = share.locked.leaf.vacancies();
+            let fits =
+                lens + multi_leaf_commit::LEN <= self.room(&share.locked) && places <= vacant;
+            // The field of a key that is damaged goes with its leaf.
+            let is_hurt = share.steps.iter().any(|(_, it)| it.is_hurt);
+            if share.is_idle() || fits && !is_hurt {
+                continue;
+            }
+            let (mut items, is_lost) =
+                self.items_of_successors(guard, share, (steps, version), &mut gone)?;
+            let cuts = self.sort_items(guard, &mut items)?;
+            let head = Head { is_lost, ..self.head_of(guard, share.locked.page)? };
+            let lens = self.stretches(&head, &items, fill);
+            let lens = self.cut(share.locked.page, (&items, cuts), lens)?;
+            let edges = self.edges(guard, &head, (&items, &lens), reserve)?;
+            plans.push((number, head, items, lens, edges));
+        }
+        if plans.is_empty() {
+            return Ok(gone);
+        }
+        // All pages before anything is written: what no superseded mark makes count must not be there.
+        let count: usize = plans.iter().map(|(.., lens, _)| lens.len()).sum();
+        let pages = self.pages.take(count, reserve)?;
+        let mut rest = &pages[..];
+        for (number, head, items, lens, edges) in plans {
+            let (mine, others) = rest.split_at(lens.len());
+            let locked = &shares[number].locked;
+            let head =
+                Head { predecessor: Some(locked.life()), version: locked.held.given(), ..head };
+            let images = self.write_images(head, (&items, &lens), (mine, edges))?;
+            self.counters.add(if mine.len() > 1 { Count::Splits } else { Count::Rewrites }, 1);
+            shares[number].successors = Some(images);
+            rest = others;
+        }
+        if !mutant!("bptree.batch.successors_fence") {
+            self.fence()?;
+        }
+        Ok(gone)
+    }
+
+    /// Appends its part to each leaf.
+    fn write_shares(
+        &self,
+        shares: &mut [Share<'_>],
+        steps: &[Step<'_>],
+        version: u64,
+    ) -> Result<()> {
+        let busy = || shares.iter().filter(|share| !share.is_idle());
+        let part = |share: &Share<'_>| {
+            let is_superseded = share.successors.is_some();
+            let items = share.steps.iter().filter(|_| !is_superseded);
+            let items = items.map(|(at, _)| steps[*at].item(version)).collect();
+            NewPart { life: share.locked.life(), items, is_superseded }
+        };
+        let parts: Vec<NewPart<'_>> = busy().map(part).collect();
+        let places = self.append_commit(&parts, version)?;
+        drop(parts);
+        let busy = shares.iter_mut().filter(|share| !share.is_idle());
+        for (share, places) in busy.zip(places) {
+            share.places = places;
+        }
+        Ok(())
+    }
+
+    /// Lets readers find all of a batch: the pages of the leaves that were written
+    /// anew, and keys of those in which it has left little.
+    fn publish_shares(
+        &self,
+        mut shares: Vec<Share<'_>>,
+        steps: &[Step<'_>],
+        (generation, level): (u64, Level),
+    ) -> (Vec<u32>, Vec<Vec<u8>>) {
+        let (mut dead, mut sparse) = (Vec::new(), Vec::new());
+        shares.retain(|share| !share.is_idle());
+        {
+            let _publishing = (!mutant!("bptree.batch.isolation")).then(|| self.isolation.begin());
+            for share in &mut shares {
+                share.locked.held.begin();
+            }
+            for share in &mut shares {
+                let key = steps[share.steps[0].0].key;
+                let page = share.locked.page;
+                if let Some(images) = share.successors.take() {
+                    let successors = self.begin_all(images);
+                    for (_, successor) in &successors {
+                        // What is new in them counts when the superseded mark does.
+                        self.note(*successor, 0, generation, level);
+                    }
+                    self.lead_to_successors((page, key), &successors);
+                    dead.push(page);
+                    continue;
+                }
+                for ((at, standing), (offset, len)) in share.steps.iter().zip(&share.places) {
+                    self.note(page, *offset, generation, level);
+                    let step = &steps[*at];
+                    let is_record = step.header.kind == Kind::Put;
+                    let named = (tag_of(step.key), *offset, if is_record { *len } else { 0 });
+                    let old_len = standing.old.as_ref().map_or(0, live_len);
+                    // There is one: it was counted.
+                    let place = standing.place.or_else(|| share.locked.leaf.vacancy());
+                    share.locked.held.set(place.unwrap_or_default(), named, old_len);
+                    if step.header.large {
+                        share.locked.held.note_large();
+                    }
+                    if self.is_long(step.key) {
+                        share.locked.held.note_long();
+                    }
+                }
+                if share.locked.leaf.live() < self.space.page_size() / 4 {
+                    sparse.push(key.to_vec());
+                }
+            }
+            for Share { locked, places, .. } in shares {
+                if places.is_empty() { locked.held.free() } else { drop(locked) }
+            }
+        }
+        (dead, sparse)
+    }
+}
+
+/// What a batch asks of the pages.
+fn demand_of(shares: &[Share<'_>], steps: &[Step<'_>], use_reserve: bool) -> Demand {
+    let is_put = |step: &Step<'_>| step.header.kind == Kind::Put;
+    let mut all = shares.iter().flat_map(|share| &share.steps);
+    match () {
+        () if use_reserve || !steps.iter().any(is_put) => Demand::Reserve,
+        () if all.any(|(at, it)| !it.live && is_put(&steps[*at])) => Demand::Insert,
+        () => Demand::Overwrite,
+    }
+}

@@ -1,0 +1,239 @@
+//! Leaves beside each other put together as fewer, when pages are short.
+//!
+//! Leaves that keys are scattered over are cut in two at about the same time, and then all of them
+//! are half full: a third of a pool would be all that a load could fill. So when less than a
+//! sixteenth of the pages is free, whoever writes a leaf anew pays for it with others: two to five
+//! leaves beside each other become one fewer ([`merge`](crate::write::merge)), and so on from one inner node to the next, round and round in the order of
+//! keys. And nobody is told that there is no
+//! space before many have been looked at, or all of them for what takes the place of another record.
+//!
+//! When no page is to be gained, and a record in a full leaf is to be written over, what that leaf and its
+//! neighbours have is spread evenly over as many leaves ([`Writer::spread`]).
+//!
+//! How much each leaf has is known in DRAM, and the choice reads nothing else. Of all runs below one
+//! inner node the one is taken that has the least to copy.
+
+use crate::inner::Siblings;
+use crate::tree::fill_factor::FillFactor;
+use crate::tree::image::page_capacity;
+use crate::volume::counters::Count;
+use crate::volume::hurt::is_damage;
+use crate::volume::pages::{Demand, Patience, RESERVE};
+use crate::write::Writer;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::{epoch, spin};
+use parking_lot::Mutex;
+use std::ops::Range;
+
+/// Leaves that become one fewer, at most.
+const RUN_MAX: usize = 5;
+
+/// Inner nodes whose leaves are looked at ahead of need.
+const NODES: usize = 2;
+
+/// And for one record more. A store is full when no page is to be gained from so many: it would be slow long
+/// before the last is found.
+const INSERT_NODES: usize = 64;
+
+/// Where the compaction is.
+#[derive(Debug, Default)]
+pub(crate) struct Compaction {
+    cursors: Mutex<Cursors>,
+}
+
+#[derive(Debug, Default)]
+struct Cursor {
+    /// The least key that was not looked at.
+    next: Box<[u8]>,
+    /// The greatest key was passed since the last gain.
+    is_round: bool,
+    /// When all had been looked at in vain. Until this is another there is nothing to gain.
+    in_vain: Option<Wear>,
+}
+
+/// Where the compaction is, ahead of need and in need.
+#[derive(Debug, Default)]
+struct Cursors {
+    dense: Cursor,
+    scarce: Cursor,
+}
+
+/// What must change before there can be something to gain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wear {
+    splits: i64,
+    /// In pages.
+    live: i64,
+}
+
+/// Leaves to be written anew together.
+struct Choice {
+    pages: Vec<u32>,
+    separators: Vec<Box<[u8]>>,
+}
+
+impl Choice {
+    fn of(siblings: &Siblings, run: Range<usize>) -> Self {
+        Self {
+            separators: siblings.separators[run.start..run.end - 1].to_vec(),
+            pages: siblings.leaves[run].to_vec(),
+        }
+    }
+}
+
+impl Writer {
+    /// Behind a leaf that was written anew: if pages are short puts some others together. None of it
+    /// is needed now, so that it is never a reason to refuse what was asked for.
+    pub(crate) fn compact_if_due(&self) {
+        if self.pages.spare_len() < (self.space.pages() / 16).max(2 * RESERVE)
+            && let Some(mut cursors) = self.compaction.cursors.try_lock()
+        {
+            let how = (FillFactor::DENSE, RESERVE);
+            let _gained = self.gain(&mut cursors.dense, how, NODES).is_ok();
+        }
+    }
+
+    /// Gains a page, which is free when no reader holds it any more; false if there is none to gain, or too
+    /// few for one record more. Not to be called with a guard or a lock.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn gain_page(&self, demand: Demand) -> Result<bool> {
+        let nodes = if demand == Demand::Insert { INSERT_NODES } else { usize::MAX };
+        let mut cursors = spin::lock(&self.compaction.cursors);
+        self.gain(&mut cursors.scarce, (FillFactor::SCARCE, 0), nodes)
+    }
+
+    /// For somebody who has found no space and tries again and again: true if there may be some by now.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn finds_more(&self, demand: Demand, patience: &mut Patience) -> Result<bool> {
+        Ok(self.gain_page(demand)? || self.pages.wait_for_more(patience))
+    }
+
+    /// For a record of `len` bytes in the place of another one, when its leaf is full and no page is to be
+    /// gained: spreads what the leaf and those beside it have evenly over as many. False if they have no room.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn spread(&self, key: &[u8], len: usize) -> Result<bool> {
+        let guard = epoch::pin();
+        let siblings = self.inner.siblings_of(key);
+        let capacity = self.capacity_below(&siblings);
+        let fill = FillFactor::leaving(len, capacity);
+        let sizes = self.sizes_of(&siblings);
+        let runs = (2..=RUN_MAX.min(sizes.len())).flat_map(|count| {
+            let first = (siblings.at + 1).saturating_sub(count);
+            (first..=siblings.at).map(move |start| start..start + count)
+        });
+        let mut runs = runs.filter(|run| {
+            let Some(sizes) = sizes.get(run.clone()) else { return false };
+            let bytes: Option<usize> = sizes.iter().map(|size| size.map(|it| it.0)).sum();
+            let records: Option<usize> = sizes.iter().map(|size| size.map(|it| it.1)).sum();
+            bytes.is_some_and(|bytes| bytes <= run.len() * fill.of(capacity))
+                && records.is_some_and(|records| records <= run.len() * fill.records)
+        });
+        let Some(run) = runs.next() else { return Ok(false) };
+        let choice = Choice::of(&siblings, run);
+        let count = choice.pages.len();
+        match self.merge_run(&guard, (&choice.pages, &choice.separators), (fill, count, 0)) {
+            Err(Error::NoSpace { .. }) => Ok(false),
+            Err(error) if is_damage(&error) => Ok(false),
+            spread => spread,
+        }
+    }
+
+    /// Looks below so many inner nodes for leaves to put together, until some are; leaves `reserve` pages.
+    fn gain(
+        &self,
+        cursor: &mut Cursor,
+        (fill, reserve): (FillFactor, u32),
+        nodes: usize,
+    ) -> Result<bool> {
+        let wear = self.wear();
+        if cursor.in_vain == Some(wear) {
+            return Ok(false);
+        }
+        for _ in 0..nodes {
+            let guard = epoch::pin();
+            let siblings = self.inner.siblings_of(&cursor.next);
+            if let Some(choice) = self.choose(&siblings, fill) {
+                let count = choice.pages.len() - 1;
+                match self.merge_run(
+                    &guard,
+                    (&choice.pages, &choice.separators),
+                    (fill, count, reserve),
+                ) {
+                    Ok(true) => {
+                        cursor.is_round = false;
+                        return Ok(true);
+                    }
+                    Ok(false) => {}
+                    // What is damaged stays as it is, and is told to who reads it.
+                    Err(error) if is_damage(&error) => {}
+                    // Not in vain: pages that others still read come back, and this is where to go on.
+                    Err(Error::NoSpace { .. }) => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+            }
+            let is_last = siblings.bound.is_none();
+            cursor.next = siblings.bound.unwrap_or_default();
+            if is_last && std::mem::replace(&mut cursor.is_round, true) {
+                cursor.is_round = false;
+                cursor.in_vain = Some(wear);
+                return Ok(false);
+            }
+        }
+        Ok(false)
+    }
+
+    fn wear(&self) -> Wear {
+        let page = i64::from(self.space.page_size());
+        Wear {
+            splits: self.counters.get(Count::Splits),
+            live: self.counters.get(Count::LiveBytes) / page,
+        }
+    }
+
+    /// The leaves of which the fewest bytes are to be copied for a page.
+    fn choose(&self, siblings: &Siblings, fill: FillFactor) -> Option<Choice> {
+        let capacity = fill.of(self.capacity_below(siblings));
+        let sizes = self.sizes_of(siblings);
+        let mut best: Option<(usize, Range<usize>)> = None;
+        for start in 0..sizes.len() {
+            let (mut bytes, mut records) = (0, 0);
+            for (end, size) in (start + 1..).zip(&sizes[start..]).take(RUN_MAX) {
+                let Some((live, count)) = size else { break };
+                (bytes, records) = (bytes + live, records + count);
+                let fewer = end - start - 1;
+                // Where a leaf ends there is seldom just as much room as the next record takes.
+                let ends = fewer * bytes / records.max(1);
+                let fits = bytes + ends <= fewer * capacity && records <= fewer * fill.records;
+                // One that is empty is no run by itself.
+                let fits = fewer > 0 && fits;
+                if fits && best.as_ref().is_none_or(|(least, _)| bytes < *least) {
+                    best = Some((bytes, start..end));
+                }
+            }
+        }
+        best.map(|(_, run)| Choice::of(siblings, run))
+    }
+
+    /// Bytes of records that a leaf has room for, as far as the bounds of its siblings tell.
+    fn capacity_below(&self, siblings: &Siblings) -> usize {
+        let bounds = siblings.separators.iter().map(|separator| separator.len());
+        page_capacity(&self.space, bounds.max().unwrap_or(0).min(self.field_max()))
+    }
+
+    /// Bytes and records of each leaf; none of one that is damaged, which stays as it is.
+    fn sizes_of(&self, siblings: &Siblings) -> Vec<Option<(usize, usize)>> {
+        let size = |page: &u32| {
+            let leaf = self.leaves.get(*page as usize);
+            let is_loaded = !leaf.is_unloaded() || self.load_leaf(*page).is_ok();
+            let is_sound = is_loaded && leaf.doubt() == 0;
+            is_sound.then(|| (leaf.live() as usize, leaf.used().count()))
+        };
+        siblings.leaves.iter().map(size).collect()
+    }
+}

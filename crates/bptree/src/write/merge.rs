@@ -1,0 +1,152 @@
+//! Leaves beside each other made fewer: two where deletes have left little, and more when pages are
+//! short ([`compact`](crate::write::compact)).
+//!
+//! None of it is needed: it saves pages and steps. So it is never a reason to refuse what was asked
+//! for, and comes behind that.
+
+use crate::inner::Bound;
+use crate::leaf::Head;
+use crate::tree::fill_factor::FillFactor;
+use crate::tree::image::give_items;
+use crate::tree::lock::Locked;
+use crate::tree::rewrite::Contents;
+use crate::volume::counters::Count;
+use crate::write::Writer;
+use coreplane_engine::Result;
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::{epoch, mutant};
+
+impl Writer {
+    /// Makes one leaf of the one that serves `key` and one beside it, behind a write that has been made. That
+    /// counts, whatever comes of this: where the other leaf is damaged both stay as they are, and
+    /// whoever comes to it, the scrub and `verify` tell of it. If the medium fails the next write is told so.
+    pub(crate) fn merge_after(&self, key: &[u8]) {
+        let _merged = self.merge_at(key).is_ok();
+    }
+
+    /// Makes one leaf of the one that serves `key` and one beside it, if they are small enough and
+    /// nobody else is about to. None of it is needed now: where there is no page for it, it is left.
+    ///
+    /// # Errors
+    /// As [`Writer::merge_run`].
+    fn merge_at(&self, key: &[u8]) -> Result<bool> {
+        let guard = epoch::pin();
+        let Some((left, separator, right)) = self.inner.pair_of(key) else { return Ok(false) };
+        self.merge_run(&guard, (&[left, right], &[separator]), (FillFactor::HALF, 1, 0))
+    }
+
+    /// Writes leaves beside each other anew, parted by `separators` now, as `count_max` at most, none of which
+    /// has more than `fill` says, and leaves `reserve` pages; false if they stay as they are. The guard is older
+    /// than the caller's look at the tree: no page is another leaf's since, which would be locked out of order.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace) if there is no page for it now; if the medium fails.
+    pub(crate) fn merge_run(
+        &self,
+        guard: &Guard,
+        (pages, separators): (&[u32], &[Box<[u8]>]),
+        (fill, count_max, reserve): (FillFactor, usize, u32),
+    ) -> Result<bool> {
+        let Some(run) = self.lock_run(pages, separators)? else { return Ok(false) };
+        let bytes_max = fill.of(self.space.page_size() as usize) * count_max;
+        let Some(joint) = self.joint_contents(guard, &run, bytes_max)? else { return Ok(false) };
+        let Contents { kept, expired, mut dropped, .. } = joint;
+        let heads =
+            run.iter().map(|it| self.head_of(guard, it.page)).collect::<Result<Vec<_>>>()?;
+        let (Some(lower), Some(upper)) = (heads.first(), heads.last()) else { return Ok(false) };
+        let version = run.iter().map(|it| it.held.given()).max().unwrap_or(0);
+        let head = Head {
+            version,
+            predecessor: Some(run[0].life()),
+            bound: upper.bound.clone(),
+            ..lower.clone()
+        };
+        // Tombstones that are held take room too, and do not count as living.
+        let lens = self.stretches(&head, &kept, fill);
+        if lens.len() > count_max {
+            return Ok(false);
+        }
+        let (edges, successors) = self.successors_of(guard, &head, (&kept, &lens), reserve)?;
+        let images = self.write_images(head, (&kept, &lens), (&successors, edges))?;
+        give_items(kept);
+        if !mutant!("bptree.merge.fence") {
+            self.fence()?;
+        }
+        self.mark_superseded(&run.iter().collect::<Vec<_>>(), version)?;
+        self.cover();
+        let successors = self.begin_all(images);
+        self.count_out(&expired, &[]);
+        run.into_iter().for_each(|it| it.held.free());
+        self.lead_from(pages, separators, &successors);
+        let is_fewer = successors.len() < pages.len();
+        self.counters.add(if is_fewer { Count::Merges } else { Count::Rewrites }, 1);
+        // The bounds between them are none from now on.
+        dropped.extend(heads[1..].iter().map(|head| &*head.least));
+        let retired =
+            self.retire_all(pages.iter().copied()).and(self.retire_values(guard, &expired));
+        retired.and(self.retire_rests(guard, &dropped)).map(|()| true)
+    }
+
+    /// Puts successors in the place of dead leaves beside each other. Whoever is led to one of those comes again.
+    fn lead_from(&self, pages: &[u32], separators: &[Box<[u8]>], successors: &[Bound]) {
+        let Some((least, _)) = successors.first() else { return };
+        for separator in separators {
+            self.inner.merge(separator, pages[0]);
+        }
+        self.lead_to_successors((pages[0], least), successors);
+    }
+
+    /// Locks leaves beside each other, from the left one on, whoever comes: so that no two wait for each
+    /// other. None if they are not beside each other any more, or one is dead.
+    fn lock_run(&self, pages: &[u32], separators: &[Box<[u8]>]) -> Result<Option<Vec<Locked<'_>>>> {
+        let mut run = Vec::with_capacity(pages.len());
+        for page in pages {
+            let Some(locked) = self.lock_page(*page)? else { return Ok(None) };
+            run.push(locked);
+        }
+        // All are locked, so that what the tree says of them now stays so.
+        let is_run = separators.iter().zip(pages.windows(2)).all(|(separator, pair)| {
+            self.inner.descend(separator).leaf == pair[1]
+                && self.inner.descend_before(Some(separator)).leaf == pair[0]
+        });
+        Ok(is_run.then_some(run))
+    }
+
+    /// What locked leaves have together; none if that is too much, or there is damage.
+    fn joint_contents<'g>(
+        &'g self,
+        guard: &'g Guard,
+        run: &[Locked<'_>],
+        bytes_max: usize,
+    ) -> Result<Option<Contents<'g>>> {
+        let live: usize = run.iter().map(|it| it.leaf.live() as usize).sum();
+        let is_in_doubt = run.iter().any(|it| it.leaf.doubt() > 0);
+        if is_in_doubt || live > bytes_max {
+            return Ok(None);
+        }
+        run.iter().for_each(|it| self.ask_for_records(it));
+        let mut joint = Contents::new();
+        for locked in run {
+            let contents = self.records_of(guard, locked)?;
+            if !contents.hurt.is_empty() || !contents.cuts.are_free() {
+                return Ok(None);
+            }
+            joint.kept.extend(contents.kept);
+            joint.expired.extend(contents.expired);
+            joint.dropped.extend(contents.dropped);
+        }
+        if joint.kept.iter().any(|item| self.is_long(item.key)) {
+            // One that is damaged is before all that begin alike, those of other leaves too.
+            joint.cuts = self.sort_items(guard, &mut joint.kept)?;
+        }
+        Ok(joint.cuts.are_free().then_some(joint))
+    }
+
+    /// Locks a leaf to write to it; none if it is dead, or written to no more.
+    fn lock_page(&self, page: u32) -> Result<Option<Locked<'_>>> {
+        let leaf = self.leaves.get(page as usize);
+        self.load_leaf(page)?;
+        let held = leaf.lock().filter(|held| !held.is_shut());
+        Ok(held.map(|held| Locked { page, leaf, held }))
+    }
+}
