@@ -115,6 +115,14 @@ impl Writer {
     pub(crate) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         self.check_writable()?;
         self.check_sequence(options.sequence)?;
+        self.apply_changes(batch, options)
+    }
+
+    /// The same, of a batch of which no more is to be looked at than its changes.
+    ///
+    /// # Errors
+    /// As a write of each.
+    pub(super) fn apply_changes(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
         let apply = || {
             let mut steps = self.steps(batch, options)?;
             loop {

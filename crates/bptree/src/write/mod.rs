@@ -1,19 +1,46 @@
 //! Writing, and making room for it. A write reads what it takes the place of, so that this layer is
 //! above the [reader](crate::read).
+//!
+//! ```text
+//!   check ─▶ lock the leaf ─▶ look at the old record ─▶ append the new one ─▶ fence ─▶ publish its place
+//! ```
+//!
+//! The writer holds the lock of the leaf from the look at the old record to the new one's place, so
+//! that a read-modify-write is one step and versions follow the order of publication. (Where a fence is a
+//! sync it is waited for last of all: see [`durable`](crate::volume::durable).) [`Writer::look_and_write`] is
+//! these steps; beside it there are
+//!
+//! - [`ahead`]: a put that does not ask what was there appends first and looks while the medium works. It
+//!   declines whatever needs more than an append, and that is done in sight of the old record then;
+//! - [`sight`]: what a write does when the look says that it lacks something: room in its leaf, pages for
+//!   its value or its key; and it looks again;
+//! - [`batch`]: the same steps in many leaves at once. A write becomes a batch of one where its leaf has to
+//!   be written anew with it, since its key is there and damaged.
+//!
+//! A leaf without room is written anew first ([`room`]).
 
+mod ahead;
 mod batch;
 mod clear;
 mod compact;
 mod merge;
 pub(crate) mod plan;
-mod put;
+mod publication;
 mod room;
-mod short;
+mod sight;
 
 use crate::read::Reader;
+use crate::read::get::Whole;
+use crate::volume::keys::Rest;
+use crate::volume::pages::{Demand, Patience};
 use compact::Compaction;
-use coreplane_engine::{Error, KEY_LEN_MAX, Result};
+use coreplane_engine::{Beside, Brief, Error, KEY_LEN_MAX, Outcome, Result, WriteOptions, Written};
+use coreplane_pmem::epoch;
+use coreplane_record::{HEADER, Header, Kind};
 use parking_lot::Mutex;
+use plan::{Decide, Plan, RestsOn};
+use sight::{Attempt, Preparation, Prepared};
+use std::borrow::Cow;
 use std::ops::Deref;
 
 /// All that writes.
@@ -41,9 +68,196 @@ impl Writer {
         Self { reader, compaction: Compaction::default(), whole: Mutex::new(()) }
     }
 
+    /// Puts `key`, whatever was there.
+    pub(crate) fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        self.check_write(key, options)?;
+        match self.put_ahead((key, value), options, None)? {
+            // Word by word: see Volume::finish.
+            Some(Written { sequence, ticket, replaced }) if self.early.is_none() => {
+                Ok(Outcome::Written(Written { sequence, ticket, replaced }))
+            }
+            Some(written) => self.finish(Outcome::Written(written), options),
+            None => self.put_in_sight(key, value, options),
+        }
+    }
+
+    /// The same, and what came of it in two words; no more than an append with `beside`.
+    pub(crate) fn put_briefly(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Brief {
+        let is_alone = beside.is_none();
+        if let Err(error) = self.check_write(key, options) {
+            return Brief::of(Err(error));
+        }
+        let put = match beside {
+            None => self.put_ahead((key, value), options, None),
+            beside => self.put_ahead((key, value), options, beside),
+        };
+        match put {
+            Ok(Some(written)) if self.early.is_none() => {
+                if written.replaced {
+                    Brief::Replaced
+                } else {
+                    Brief::New
+                }
+            }
+            Ok(Some(written)) => Brief::of(self.finish(Outcome::Written(written), options)),
+            Ok(None) if is_alone => Brief::of(self.put_in_sight(key, value, options)),
+            Ok(None) => Brief::Declined,
+            Err(error) => Brief::of(Err(error)),
+        }
+    }
+
+    /// Writes `key` as `decide` says.
+    pub(crate) fn write(
+        &self,
+        key: &[u8],
+        what: (&WriteOptions, RestsOn),
+        decide: Decide<'_, '_>,
+    ) -> Result<Outcome> {
+        self.check_write(key, what.0)?;
+        self.write_in_sight(key, what, decide)
+    }
+
+    /// What is looked at once for each write, before anything else; but for its value, which is known when it
+    /// is decided.
+    ///
+    /// # Errors
+    /// If writes have stopped, or this one cannot be.
+    #[inline(always)]
+    fn check_write(&self, key: &[u8], options: &WriteOptions) -> Result<()> {
+        self.check_writable()?;
+        self.check_key(key)?;
+        self.check_sequence(options.sequence)
+    }
+
+    /// Puts what [`ahead`] has declined.
+    fn put_in_sight(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        let mut plan =
+            |_: Option<&Whole<'_>>| Ok(Plan::Put { value: Cow::Borrowed(value), expires_at });
+        self.write_in_sight(key, (options, RestsOn::Nothing), &mut plan)
+    }
+
+    /// Looks and writes until nothing is lacking.
+    fn write_in_sight(
+        &self,
+        key: &[u8],
+        (options, rests_on): (&WriteOptions, RestsOn),
+        decide: Decide<'_, '_>,
+    ) -> Result<Outcome> {
+        let (mut preparation, mut patience) = (Preparation::default(), Patience::default());
+        loop {
+            let provided =
+                match self.look_and_write(key, (options, rests_on), &mut preparation, decide) {
+                    Ok(Attempt::Done(outcome)) => return self.finish(outcome, options),
+                    Ok(attempt) => self.provide(key, options, &mut preparation, attempt),
+                    Err(error) => Err(error),
+                };
+            match provided {
+                Ok(Some(outcome)) => return self.finish(outcome, options),
+                Ok(None) => {}
+                // Pages that somebody may still read come back soon.
+                Err(Error::NoSpace { .. })
+                    if self.finds_more(preparation.demand, &mut patience)? => {}
+                Err(Error::NoSpace { .. })
+                    if preparation.may_spread() && self.spread(key, preparation.len)? => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// One write, in sight of the record that it takes the place of: done, or what it lacks.
+    fn look_and_write<'s>(
+        &'s self,
+        key: &[u8],
+        (options, rests_on): (&WriteOptions, RestsOn),
+        preparation: &mut Preparation<'s>,
+        decide: Decide<'_, '_>,
+    ) -> Result<Attempt> {
+        let guard = epoch::pin();
+        let locked = self.lock_to_write(key, HEADER + key.len())?;
+        // The look, and whether the write may rest on what is seen.
+        let standing = self.look_to_write(&guard, locked.page, locked.leaf, key)?;
+        if let Some(outcome) = self.not_newer(&locked, &standing, options)? {
+            return Ok(Attempt::Done(outcome));
+        }
+        if rests_on != RestsOn::Nothing {
+            self.check_old(&guard, &locked, key, &standing)?;
+        }
+        if standing.is_hurt {
+            return self.attempt_hurt(key, decide);
+        }
+        // What is to be written, decided in sight of the live record.
+        let live = standing.old.filter(|_| standing.live);
+        let seen = live.map(|view| view.header.version);
+        // What was written for a decision that is out of date is given back.
+        let ready = preparation.value.take().filter(|ready| ready.seen == seen);
+        let mut header = Header { sequence: options.sequence, ..Header::put(0) };
+        let value = match &ready {
+            Some(Prepared { overflow, expires_at, .. }) => {
+                (header.large, header.expires_at) = (true, *expires_at);
+                Cow::Borrowed(overflow.name())
+            }
+            None => {
+                let live = self.asked(&guard, &locked, (live, rests_on))?;
+                match decide(live.as_ref())? {
+                    Plan::Refuse(outcome) => {
+                        let ticket = self.refused(&locked, &standing, options)?;
+                        return Ok(Attempt::Done(outcome(ticket)));
+                    }
+                    Plan::Put { value, expires_at } => {
+                        header.expires_at = expires_at;
+                        value
+                    }
+                    Plan::Delete => {
+                        header.kind = Kind::Delete;
+                        Cow::Borrowed([].as_slice())
+                    }
+                }
+            }
+        };
+        if !header.large && value.len() > self.inline_max() {
+            self.check_value(value.len())?;
+            return Ok(Attempt::NeedOverflow(value.into_owned(), seen, header.expires_at));
+        }
+        let field = match (&standing.old, &preparation.rest) {
+            _ if !self.is_long(key) => key,
+            (Some(old), _) => old.key(),
+            (None, Some(rest)) => rest.field(),
+            (None, None) => {
+                drop(value);
+                preparation.value = ready;
+                return Ok(Attempt::NeedRest(header.kind));
+            }
+        };
+        // Room for it.
+        let len = header.record_len(field, value.len());
+        let place = standing.place.or_else(|| locked.leaf.vacancy());
+        let Some(place) = place.filter(|_| len <= self.room(&locked)) else {
+            drop(value);
+            preparation.value = ready;
+            return Ok(Attempt::NeedRoom(len, Demand::of(header.kind, standing.live)));
+        };
+        // The record, its fence, its place.
+        let attempt = self.append(locked, (field, &value), (header, options), &standing, place)?;
+        drop(value);
+        let rest = preparation.rest.take().filter(|_| standing.old.is_none());
+        rest.into_iter().for_each(Rest::own);
+        ready.into_iter().for_each(|ready| ready.overflow.own());
+        if let Some(old) = standing.old.filter(|old| old.header.large) {
+            self.retire_overflow_after(&guard, &old);
+        }
+        Ok(attempt)
+    }
+
     /// # Errors
     /// If the value is too long.
-    pub(crate) fn check_value(&self, len: usize) -> Result<()> {
+    fn check_value(&self, len: usize) -> Result<()> {
         let max = coreplane_engine::VALUE_LEN_MAX;
         if len > max {
             return Err(Error::ValueTooLong { len, max });
@@ -53,7 +267,7 @@ impl Writer {
 
     /// # Errors
     /// If the key is too long.
-    pub(crate) fn check_key(&self, key: &[u8]) -> Result<()> {
+    fn check_key(&self, key: &[u8]) -> Result<()> {
         let max = KEY_LEN_MAX;
         if key.len() > max {
             return Err(Error::KeyTooLong { len: key.len(), max });
@@ -63,7 +277,7 @@ impl Writer {
 
     /// # Errors
     /// If a sequence is given that is too great.
-    pub(crate) fn check_sequence(&self, given: Option<u64>) -> Result<()> {
+    fn check_sequence(&self, given: Option<u64>) -> Result<()> {
         if given.is_some_and(|given| given >= SEQUENCE_MAX) {
             let operation = "a given sequence of 2^61 or more";
             return Err(Error::Unsupported { engine: crate::volume::KIND, operation });

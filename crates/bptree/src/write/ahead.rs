@@ -1,0 +1,73 @@
+//! A put that does not ask what was there: the record goes ahead of the look at what it replaces, so that
+//! the medium and the look take their time side by side.
+
+use crate::leaf::tag_of;
+use crate::tree::image::{Item, Source};
+use crate::write::Writer;
+use crate::write::publication::Replaced;
+use coreplane_engine::{Beside, Result, WriteOptions, Written};
+use coreplane_pmem::{PageWriter, epoch, mutant};
+use coreplane_record::{HEADER, Header};
+
+impl Writer {
+    /// Puts a value, whatever was there, if that needs no more than an append to its leaf. None if the
+    /// value is large, or the key long; if the leaf has no room, or no place for one key more; or if its
+    /// record may be newer than the sequence that is given. For what was appended is there for a recovery,
+    /// whose newest would be the last. Nor is it put beside another if its fence is not an instruction
+    /// and its own.
+    #[inline(always)]
+    pub(super) fn put_ahead(
+        &self,
+        (key, value): (&[u8], &[u8]),
+        options: &WriteOptions,
+        beside: Option<Beside<'_>>,
+    ) -> Result<Option<Written>> {
+        let is_elsewhere = value.len() > self.inline_max() || self.is_long(key);
+        if is_elsewhere || beside.is_some() && self.early.is_some() {
+            return Ok(None);
+        }
+        let guard = epoch::pin();
+        let tag = tag_of(key);
+        let locked = self.lock_to_append((key, tag), HEADER + key.len() + value.len())?;
+        // No sequence in a leaf is above the versions that it has given.
+        let is_older = options.sequence.is_some_and(|given| given <= locked.held.given());
+        if is_older && !mutant!("bptree.put.older_ahead") {
+            return Ok(None);
+        }
+        let (expires_at, sequence) = (options.expires_at, options.sequence);
+        let follows = self.is_proven(locked.page);
+        let mut header = Header { expires_at, sequence, follows, ..Header::put(0) };
+        let has_room = header.record_len(key, value.len()) <= self.room(&locked);
+        let Some(vacancy) = locked.leaf.vacancy().filter(|_| has_room) else { return Ok(None) };
+        header.version = self.draw_version(&locked, header.sequence)?;
+        let (page, leaf, birth) = (locked.page, locked.leaf, locked.held.birth());
+        let (mut place, mut replaced, mut large) = (vacancy, Replaced::default(), None);
+        let mut damage = None;
+        let record = |writer: &mut PageWriter| {
+            let appended = self.write_record(writer, birth, &header, key, value)?;
+            let standing = match self.look_for(&guard, page, leaf, (key, tag, 1)) {
+                Ok(standing) => standing,
+                Err(error) => {
+                    // With damage in sight nothing is published.
+                    damage = Some(error);
+                    return None;
+                }
+            };
+            replaced = self.replaced(&standing);
+            place = standing.place.unwrap_or(vacancy);
+            large = standing.old.filter(|old| old.header.large);
+            Some(appended)
+        };
+        let appended = match beside {
+            None => self.append_to(page, record).map(Some),
+            Some(beside) => self.append_beside(page, &mut { record }, beside),
+        };
+        let Some(appended) = damage.map_or(appended, Err)? else { return Ok(None) };
+        let item = Item { header, key, value, source: Source::Caller };
+        let written = self.publish(locked, &item, options, replaced, (place, tag, appended));
+        if let Some(old) = large {
+            self.retire_overflow_after(&guard, &old);
+        }
+        Ok(Some(written))
+    }
+}

@@ -1,0 +1,214 @@
+//! A write in sight of the record that it takes the place of: what is looked at before it is decided, and
+//! what a write lacks that has to look once more.
+
+use crate::read::get::Whole;
+use crate::tree::image::{Item, Source};
+use crate::tree::lock::Locked;
+use crate::tree::look::Standing;
+use crate::volume::durable::Level;
+use crate::volume::keys::{Rest, tag_of_field};
+use crate::volume::overflow::Overflow;
+use crate::volume::pages::{Demand, RESERVE};
+use crate::write::Writer;
+use crate::write::plan::{Decide, Plan, RestsOn};
+use coreplane_engine::{Batch, Change, Outcome, Result, Ticket, UnixMillis, WriteOptions};
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::mutant;
+use coreplane_record::{Header, Kind, View};
+
+/// A large value that was decided on and written. It is what to write as long as nobody has written
+/// the key since: the decision is not made twice.
+pub(super) struct Prepared<'s> {
+    pub(super) overflow: Overflow<'s>,
+    pub(super) seen: Option<u64>,
+    pub(super) expires_at: Option<UnixMillis>,
+}
+
+/// What was written ahead of a record.
+#[derive(Default)]
+pub(super) struct Preparation<'s> {
+    pub(super) value: Option<Prepared<'s>>,
+    /// That of the key. It stays what it is whatever is decided.
+    pub(super) rest: Option<Rest<'s>>,
+    /// What it asks of the pages, and how many bytes of its leaf.
+    pub(super) demand: Demand,
+    pub(super) len: usize,
+    /// There was no page for it, and its leaf was to share with others.
+    is_spread: bool,
+}
+
+impl Preparation<'_> {
+    /// True once, for what takes the place of another record.
+    pub(super) fn may_spread(&mut self) -> bool {
+        let is_first = !std::mem::replace(&mut self.is_spread, true);
+        is_first && self.len > 0 && self.demand != Demand::Insert
+    }
+}
+
+/// What came of one look.
+pub(super) enum Attempt {
+    Done(Outcome),
+    /// A delete, of which the leaf has so little left that it could be one with another.
+    LeftLittle(Outcome),
+    /// The value is large and not yet in pages of its own; the version of the live record in sight
+    /// of which it was decided.
+    NeedOverflow(Vec<u8>, Option<u64>, Option<UnixMillis>),
+    /// The key is long, the leaf does not know it, and its rest is not yet in pages of its own.
+    NeedRest(Kind),
+    /// The leaf has no room for a record so long, or no place for another key.
+    NeedRoom(usize, Demand),
+    /// The key is there, and its rest is damaged: the leaf is to be written anew with this in its place.
+    InPlaceOf(Change),
+}
+
+impl Writer {
+    /// What came of an attempt; none if it is to be made again, with what it lacked.
+    ///
+    /// # Errors
+    /// If there is no space for that, and if the medium fails.
+    pub(super) fn provide<'s>(
+        &'s self,
+        key: &[u8],
+        options: &WriteOptions,
+        preparation: &mut Preparation<'s>,
+        attempt: Attempt,
+    ) -> Result<Option<Outcome>> {
+        match attempt {
+            Attempt::Done(outcome) => return Ok(Some(outcome)),
+            Attempt::LeftLittle(outcome) => {
+                self.merge_after(key);
+                return Ok(Some(outcome));
+            }
+            Attempt::NeedOverflow(value, seen, expires_at) => {
+                let demand = Demand::of(Kind::Put, seen.is_some());
+                preparation.demand = if options.use_reserve { Demand::Reserve } else { demand };
+                let overflow =
+                    self.write_overflow(&value, self.pages.reserve(preparation.demand))?;
+                preparation.value = Some(Prepared { overflow, seen, expires_at });
+            }
+            Attempt::NeedRest(kind) => {
+                let use_reserve = options.use_reserve || kind == Kind::Delete;
+                preparation.rest =
+                    Some(self.write_rest(key, if use_reserve { 0 } else { RESERVE })?);
+                self.fence()?;
+            }
+            Attempt::InPlaceOf(change) => {
+                let mut batch = Batch::new();
+                batch.push(change.as_ref());
+                return Ok(Some(Outcome::Written(self.apply_changes(&batch, options)?)));
+            }
+            Attempt::NeedRoom(len, demand) => {
+                let demand = if options.use_reserve { Demand::Reserve } else { demand };
+                (preparation.demand, preparation.len) = (demand, len);
+                self.make_room(key, len, demand)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// What is answered where the record that is there is newer than what was given.
+    #[inline]
+    pub(super) fn not_newer(
+        &self,
+        locked: &Locked<'_>,
+        standing: &Standing<'_>,
+        options: &WriteOptions,
+    ) -> Result<Option<Outcome>> {
+        let newer = |old: &View<'_>| options.sequence.is_some_and(|given| given <= old.sequence());
+        let Some(old) = standing.old.as_ref().filter(|old| newer(old)) else { return Ok(None) };
+        let ticket = self.refused(locked, standing, options)?;
+        Ok(Some(Outcome::NotNewer(old.sequence(), ticket)))
+    }
+
+    /// Nothing is written: what that rests on is as durable as the write would have been.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(super) fn refused(
+        &self,
+        locked: &Locked<'_>,
+        standing: &Standing<'_>,
+        options: &WriteOptions,
+    ) -> Result<Ticket> {
+        if self.level(options) == Level::Covered
+            && let Some(ticket) = self.unproven(locked.page)
+        {
+            return Ok(ticket);
+        }
+        Ok(self.rests_on_old(locked.page, standing.old.as_ref()))
+    }
+
+    /// The live record, as far as it is asked what was there.
+    ///
+    /// # Errors
+    /// If its value matters and is not what was written.
+    #[inline]
+    pub(super) fn asked<'g>(
+        &'g self,
+        guard: &'g Guard,
+        locked: &Locked<'_>,
+        (live, rests_on): (Option<View<'g>>, RestsOn),
+    ) -> Result<Option<Whole<'g>>> {
+        let Some(view) = live.filter(|_| rests_on != RestsOn::Nothing) else { return Ok(None) };
+        if rests_on == RestsOn::Value {
+            self.check(guard, &view, locked.held.birth())?;
+        }
+        self.whole(guard, view).map(Some)
+    }
+
+    /// # Errors
+    /// If nobody can say what was there before.
+    pub(super) fn check_old(
+        &self,
+        guard: &Guard,
+        locked: &Locked<'_>,
+        key: &[u8],
+        standing: &Standing<'_>,
+    ) -> Result<()> {
+        match standing.old.filter(|_| standing.is_hurt) {
+            Some(old) => Err(self.damaged_key(guard, old.offset, old.key())),
+            None if standing.is_doubtful => Err(self.in_doubt(guard, locked.page)),
+            None if self.check_reads && standing.old.is_none() => {
+                self.check_others(guard, locked.page, locked.leaf, key)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What comes of a write to a long key whose rest is damaged, and which does not ask what was there.
+    #[cold]
+    pub(super) fn attempt_hurt(&self, key: &[u8], decide: Decide<'_, '_>) -> Result<Attempt> {
+        let key = key.to_vec();
+        Ok(match decide(None)? {
+            Plan::Refuse(outcome) => Attempt::Done(outcome(self.visible_ticket())),
+            Plan::Put { value, expires_at } => {
+                Attempt::InPlaceOf(Change::Put { key, value: value.into_owned(), expires_at })
+            }
+            Plan::Delete => Attempt::InPlaceOf(Change::Delete { key }),
+        })
+    }
+
+    /// Appends the record in sight of what it replaces, makes it durable, publishes it.
+    pub(super) fn append(
+        &self,
+        locked: Locked<'_>,
+        (key, value): (&[u8], &[u8]),
+        (mut header, options): (Header, &WriteOptions),
+        standing: &Standing<'_>,
+        place: usize,
+    ) -> Result<Attempt> {
+        header.version = self.draw_version(&locked, header.sequence)?;
+        header.follows = self.is_proven(locked.page) || mutant!("bptree.put.follows");
+        let (leaf, birth) = (locked.leaf, locked.held.birth());
+        let appended = self.append_to(locked.page, |writer| {
+            self.write_record(writer, birth, &header, key, value)
+        })?;
+        let item = Item { header, key, value, source: Source::Caller };
+        let replaced = self.replaced(standing);
+        let tag = tag_of_field(key, self.field_max());
+        let written = self.publish(locked, &item, options, replaced, (place, tag, appended));
+        let outcome = Outcome::Written(written);
+        let leaves_little = header.kind == Kind::Delete && leaf.live() < self.space.page_size() / 4;
+        Ok(if leaves_little { Attempt::LeftLittle(outcome) } else { Attempt::Done(outcome) })
+    }
+}
