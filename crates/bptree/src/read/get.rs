@@ -159,6 +159,12 @@ impl Reader {
         self.find(&guard, key, true).map(|(found, _)| found.is_some())
     }
 
+    /// Whether `key` has a record, as far as that can be told.
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
+        let guard = epoch::pin();
+        self.find(&guard, key, false).is_ok_and(|(found, _)| found.is_some())
+    }
+
     /// Shows the record of each key, or that there is none, as they were at one moment as far as
     /// batches go.
     ///

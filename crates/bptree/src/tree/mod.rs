@@ -4,7 +4,7 @@
 //! so all that a leaf is written anew with belongs to this layer ([`image`], [`rewrite`], [`salvage`]).
 
 mod append;
-mod cuts;
+pub(crate) mod cuts;
 pub(crate) mod doubt;
 pub(crate) mod fill;
 pub(crate) mod fill_factor;

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 pub(crate) const RESERVE: u32 = 4;
 
 /// Who takes pages, each leaving some to those before him.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Demand {
     /// What gives pages back takes the last.
     Reserve,
@@ -48,6 +48,11 @@ impl Demand {
             Kind::Put => Self::Insert,
             _ => Self::Reserve,
         }
+    }
+
+    /// The same, unless whoever asks `may` take the last pages.
+    pub(crate) fn or_reserve(self, may: bool) -> Self {
+        if may { Self::Reserve } else { self }
     }
 }
 

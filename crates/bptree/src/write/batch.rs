@@ -11,19 +11,19 @@
 //! Reads of several keys want more than that: they look again if a batch has been published since
 //! they began ([`Isolation`](coreplane_pmem::isolation::Isolation)), and lock the leaves themselves if that goes on.
 
-use crate::leaf::{Head, tag_of};
+use crate::leaf::tag_of;
 use crate::tree::image::{Image, Item, Source, live_len};
 use crate::tree::lock::Locked;
 use crate::tree::look::Standing;
-use crate::tree::multi_leaf_commit;
 use crate::tree::multi_leaf_commit::{NewPart, Place};
 use crate::volume::counters::Count;
 use crate::volume::durable::Level;
 use crate::volume::keys::Rest;
 use crate::volume::overflow::Overflow;
-use crate::volume::pages::{Demand, Patience, RESERVE};
+use crate::volume::pages::Demand;
 use crate::volume::root::STEP;
 use crate::write::Writer;
+use crate::write::room::Room;
 use coreplane_engine::{Batch, ChangeRef, Error, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{epoch, mutant};
@@ -123,26 +123,11 @@ impl Writer {
     /// # Errors
     /// As a write of each.
     pub(super) fn apply_changes(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
-        let apply = || {
-            let mut steps = self.steps(batch, options)?;
-            loop {
-                match self.apply_steps(&mut steps, options)? {
-                    Applied::Done(written, sparse) => return Ok((written, sparse)),
-                    Applied::NeedRests(needing) => {
-                        self.write_rests(&mut steps, &needing, options.use_reserve)?;
-                    }
-                }
-            }
-        };
-        let mut patience = Patience::default();
-        let deletes = batch.changes().all(|change| change.value().is_none());
-        let use_reserve = options.use_reserve || deletes;
-        let demand = if use_reserve { Demand::Reserve } else { Demand::Insert };
+        let mut room = Room::new(self);
         let (written, sparse) = loop {
-            match apply() {
-                // Pages that somebody may still read come back soon.
-                Err(Error::NoSpace { .. }) if self.finds_more(demand, &mut patience)? => {}
-                other => break other?,
+            match self.try_changes(batch, options, &mut room) {
+                Ok(done) => break done,
+                Err(refused) => room.search(refused)?,
             }
         };
         self.counters.add(Count::Batches, 1);
@@ -152,9 +137,33 @@ impl Writer {
         Ok(Written { ticket, ..written })
     }
 
+    /// Makes all changes, if there is room for them: what was written, and keys of leaves in which it has left
+    /// little.
+    fn try_changes(
+        &self,
+        batch: &Batch,
+        options: &WriteOptions,
+        room: &mut Room<'_>,
+    ) -> Result<(Written, Vec<Vec<u8>>)> {
+        let mut steps = self.steps(batch, options, room)?;
+        loop {
+            match self.apply_steps(&mut steps, options, room)? {
+                Applied::Done(written, sparse) => return Ok((written, sparse)),
+                Applied::NeedRests(needing) => {
+                    self.write_rests(&mut steps, &needing, (options.use_reserve, room))?;
+                }
+            }
+        }
+    }
+
     /// The last change of each key, in the order of keys, large values written.
-    fn steps<'b>(&'b self, batch: &'b Batch, options: &WriteOptions) -> Result<Vec<Step<'b>>> {
-        let (sequence, reserve) = (options.sequence, if options.use_reserve { 0 } else { RESERVE });
+    fn steps<'b>(
+        &'b self,
+        batch: &'b Batch,
+        options: &WriteOptions,
+        room: &mut Room<'_>,
+    ) -> Result<Vec<Step<'b>>> {
+        let sequence = options.sequence;
         for change in batch.changes() {
             self.check_key(change.key())?;
             if let Some(value) = change.value() {
@@ -173,6 +182,8 @@ impl Writer {
                     header.expires_at = expires_at;
                     if value.len() > self.inline_max() {
                         header.large = true;
+                        let demand = Demand::of(Kind::Put, self.has(change.key()));
+                        let reserve = room.ask_for_pages(demand.or_reserve(options.use_reserve));
                         overflow = Some(self.write_overflow(value, reserve)?);
                     }
                     value
@@ -192,12 +203,13 @@ impl Writer {
         &'b self,
         steps: &mut [Step<'b>],
         needing: &[usize],
-        use_reserve: bool,
+        (use_reserve, room): (bool, &mut Room<'_>),
     ) -> Result<()> {
         for at in needing {
             let step = &mut steps[*at];
-            let use_reserve = use_reserve || step.header.kind == Kind::Delete;
-            let reserve = if use_reserve { 0 } else { RESERVE };
+            // As that of a single write.
+            let demand = Demand::of(step.header.kind, true).or_reserve(use_reserve);
+            let reserve = room.ask_for_pages(demand);
             step.rest = Some(self.write_rest(step.key, reserve)?);
         }
         self.fence()
@@ -218,7 +230,12 @@ impl Writer {
     }
 
     /// Does all steps or none.
-    fn apply_steps(&self, steps: &mut [Step<'_>], options: &WriteOptions) -> Result<Applied> {
+    fn apply_steps(
+        &self,
+        steps: &mut [Step<'_>],
+        options: &WriteOptions,
+        room: &mut Room<'_>,
+    ) -> Result<Applied> {
         let guard = epoch::pin();
         let mut shares = self.shares(&guard, steps)?;
         let needing = self.know_fields(&shares, steps);
@@ -238,8 +255,16 @@ impl Writer {
         }
         let version = self.batch_version(&shares, sequence)?;
         written.sequence = sequence.unwrap_or(version);
-        let gone =
-            self.write_successors(&guard, &mut shares, steps, (version, options.use_reserve))?;
+        let full = self.full_shares(&shares, steps, options.use_reserve);
+        let gone = self.write_successors(&guard, &mut shares, steps, (version, &full)).map_err(
+            |error| {
+                // Else whoever has room looks for it in vain.
+                if matches!(error, Error::NoSpace { .. }) {
+                    room.want(full.into_iter().map(|(_, want)| want).collect());
+                }
+                error
+            },
+        )?;
         self.write_shares(&mut shares, steps, version)?;
         let generation = self.cover();
         let done = shares.iter().flat_map(|share| &share.steps);
@@ -329,62 +354,6 @@ impl Writer {
         Ok(version)
     }
 
-    /// Writes those leaves anew that have no room for their shares; durable when it returns. Says
-    /// what is not in them.
-    fn write_successors<'g>(
-        &'g self,
-        guard: &'g Guard,
-        shares: &mut [Share<'g>],
-        steps: &[Step<'_>],
-        (version, use_reserve): (u64, bool),
-    ) -> Result<Gone<'g>> {
-        let reserve = self.pages.reserve(demand_of(shares, steps, use_reserve));
-        let fill = self.fill_factor();
-        let mut plans = Vec::new();
-        let mut gone = Gone::default();
-        for (number, share) in shares.iter().enumerate() {
-            let lens: usize = share.steps.iter().map(|(at, _)| steps[*at].item(0).len()).sum();
-            let places = share.steps.iter().filter(|(_, it)| it.place.is_none()).count();
-            let vacant = share.locked.leaf.vacancies();
-            let fits =
-                lens + multi_leaf_commit::LEN <= self.room(&share.locked) && places <= vacant;
-            // The field of a key that is damaged goes with its leaf.
-            let is_hurt = share.steps.iter().any(|(_, it)| it.is_hurt);
-            if share.is_idle() || fits && !is_hurt {
-                continue;
-            }
-            let (mut items, is_lost) =
-                self.items_of_successors(guard, share, (steps, version), &mut gone)?;
-            let cuts = self.sort_items(guard, &mut items)?;
-            let head = Head { is_lost, ..self.head_of(guard, share.locked.page)? };
-            let lens = self.stretches(&head, &items, fill);
-            let lens = self.cut(share.locked.page, (&items, cuts), lens)?;
-            let edges = self.edges(guard, &head, (&items, &lens), reserve)?;
-            plans.push((number, head, items, lens, edges));
-        }
-        if plans.is_empty() {
-            return Ok(gone);
-        }
-        // All pages before anything is written: what no superseded mark makes count must not be there.
-        let count: usize = plans.iter().map(|(.., lens, _)| lens.len()).sum();
-        let pages = self.pages.take(count, reserve)?;
-        let mut rest = &pages[..];
-        for (number, head, items, lens, edges) in plans {
-            let (mine, others) = rest.split_at(lens.len());
-            let locked = &shares[number].locked;
-            let head =
-                Head { predecessor: Some(locked.life()), version: locked.held.given(), ..head };
-            let images = self.write_images(head, (&items, &lens), (mine, edges))?;
-            self.counters.add(if mine.len() > 1 { Count::Splits } else { Count::Rewrites }, 1);
-            shares[number].successors = Some(images);
-            rest = others;
-        }
-        if !mutant!("bptree.batch.successors_fence") {
-            self.fence()?;
-        }
-        Ok(gone)
-    }
-
     /// Appends its part to each leaf.
     fn write_shares(
         &self,
@@ -462,16 +431,5 @@ impl Writer {
             }
         }
         (dead, sparse)
-    }
-}
-
-/// What a batch asks of the pages.
-fn demand_of(shares: &[Share<'_>], steps: &[Step<'_>], use_reserve: bool) -> Demand {
-    let is_put = |step: &Step<'_>| step.header.kind == Kind::Put;
-    let mut all = shares.iter().flat_map(|share| &share.steps);
-    match () {
-        () if use_reserve || !steps.iter().any(is_put) => Demand::Reserve,
-        () if all.any(|(at, it)| !it.live && is_put(&steps[*at])) => Demand::Insert,
-        () => Demand::Overwrite,
     }
 }

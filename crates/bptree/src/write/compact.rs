@@ -7,8 +7,9 @@
 //! keys. And nobody is told that there is no
 //! space before many have been looked at, or all of them for what takes the place of another record.
 //!
-//! When no page is to be gained, and a record in a full leaf is to be written over, what that leaf and its
-//! neighbours have is spread evenly over as many leaves ([`Writer::spread`]).
+//! Where a leaf is full, and there are not the pages to cut it in two, and a record in it is to be written
+//! over, what that leaf and its neighbours have is spread evenly over as many leaves ([`Writer::spread`]).
+//! Which of all this is tried, and when, is decided in [`room`](crate::write::room) alone.
 //!
 //! How much each leaf has is known in DRAM, and the choice reads nothing else. Of all runs below one
 //! inner node the one is taken that has the least to copy.
@@ -18,7 +19,7 @@ use crate::tree::fill_factor::FillFactor;
 use crate::tree::image::page_capacity;
 use crate::volume::counters::Count;
 use crate::volume::hurt::is_damage;
-use crate::volume::pages::{Demand, Patience, RESERVE};
+use crate::volume::pages::{Demand, RESERVE};
 use crate::write::Writer;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::{epoch, spin};
@@ -84,7 +85,7 @@ impl Choice {
 impl Writer {
     /// Behind a leaf that was written anew: if pages are short puts some others together. None of it
     /// is needed now, so that it is never a reason to refuse what was asked for.
-    pub(crate) fn compact_if_due(&self) {
+    pub(super) fn compact_if_due(&self) {
         if self.pages.spare_len() < (self.space.pages() / 16).max(2 * RESERVE)
             && let Some(mut cursors) = self.compaction.cursors.try_lock()
         {
@@ -98,26 +99,18 @@ impl Writer {
     ///
     /// # Errors
     /// If the medium fails.
-    fn gain_page(&self, demand: Demand) -> Result<bool> {
+    pub(super) fn gain_page(&self, demand: Demand) -> Result<bool> {
         let nodes = if demand == Demand::Insert { INSERT_NODES } else { usize::MAX };
         let mut cursors = spin::lock(&self.compaction.cursors);
         self.gain(&mut cursors.scarce, (FillFactor::SCARCE, 0), nodes)
     }
 
-    /// For somebody who has found no space and tries again and again: true if there may be some by now.
+    /// For records of `len` bytes in the place of others, when their leaf is full: spreads what the leaf and
+    /// those beside it have evenly over as many. False if they have no room, or there are no pages for that.
     ///
     /// # Errors
     /// If the medium fails.
-    pub(crate) fn finds_more(&self, demand: Demand, patience: &mut Patience) -> Result<bool> {
-        Ok(self.gain_page(demand)? || self.pages.wait_for_more(patience))
-    }
-
-    /// For a record of `len` bytes in the place of another one, when its leaf is full and no page is to be
-    /// gained: spreads what the leaf and those beside it have evenly over as many. False if they have no room.
-    ///
-    /// # Errors
-    /// If the medium fails.
-    pub(crate) fn spread(&self, key: &[u8], len: usize) -> Result<bool> {
+    pub(super) fn spread(&self, key: &[u8], len: usize) -> Result<bool> {
         let guard = epoch::pin();
         let siblings = self.inner.siblings_of(key);
         let capacity = self.capacity_below(&siblings);

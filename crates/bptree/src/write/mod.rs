@@ -32,13 +32,14 @@ mod sight;
 use crate::read::Reader;
 use crate::read::get::Whole;
 use crate::volume::keys::Rest;
-use crate::volume::pages::{Demand, Patience};
+use crate::volume::pages::Demand;
 use compact::Compaction;
 use coreplane_engine::{Beside, Brief, Error, KEY_LEN_MAX, Outcome, Result, WriteOptions, Written};
 use coreplane_pmem::epoch;
 use coreplane_record::{HEADER, Header, Kind};
 use parking_lot::Mutex;
 use plan::{Decide, Plan, RestsOn};
+use room::Room;
 use sight::{Attempt, Preparation, Prepared};
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -150,23 +151,20 @@ impl Writer {
         (options, rests_on): (&WriteOptions, RestsOn),
         decide: Decide<'_, '_>,
     ) -> Result<Outcome> {
-        let (mut preparation, mut patience) = (Preparation::default(), Patience::default());
+        let (mut preparation, mut room) = (Preparation::default(), Room::new(self));
         loop {
             let provided =
                 match self.look_and_write(key, (options, rests_on), &mut preparation, decide) {
                     Ok(Attempt::Done(outcome)) => return self.finish(outcome, options),
-                    Ok(attempt) => self.provide(key, options, &mut preparation, attempt),
+                    Ok(attempt) => {
+                        self.provide(key, options, (&mut preparation, &mut room), attempt)
+                    }
                     Err(error) => Err(error),
                 };
             match provided {
                 Ok(Some(outcome)) => return self.finish(outcome, options),
                 Ok(None) => {}
-                // Pages that somebody may still read come back soon.
-                Err(Error::NoSpace { .. })
-                    if self.finds_more(preparation.demand, &mut patience)? => {}
-                Err(Error::NoSpace { .. })
-                    if preparation.may_spread() && self.spread(key, preparation.len)? => {}
-                Err(error) => return Err(error),
+                Err(refused) => room.search(refused)?,
             }
         }
     }

@@ -1,18 +1,138 @@
-//! Room for a record.
+//! The search for room: what is tried, and in which order, before anybody is told that there is no space.
+//!
+//! 1. A leaf that has no room is written anew, as one or as two. A batch does so with all of its leaves at
+//!    once, and if there are not as many pages, with one after the other.
+//! 2. What a full leaf and those beside it have is spread evenly over as many leaves, if all that is wanted
+//!    takes the place of other records ([`compact`](crate::write::compact)).
+//! 3. Some leaves elsewhere are put together as fewer, which gains a page.
+//! 4. Pages that were given back, and that somebody may still read, are waited for.
+//! 5. It is refused.
+//!
+//! After each step that has gained something the write, or the whole batch, is tried again. Nobody who
+//! searches has a guard or a lock: what he waits for could not come back.
+//!
+//! Others who take pages, and none of whom needs room in a leaf, wait for them alone
+//! ([`Pages::wait_for_more`](crate::volume::pages::Pages::wait_for_more)).
 
 use crate::tree::fill_factor::FillFactor;
-use crate::volume::pages::Demand;
+use crate::volume::hurt::is_damage;
+use crate::volume::pages::{Demand, Patience};
 use crate::write::Writer;
-use coreplane_engine::Result;
+use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch;
+use std::collections::BTreeSet;
 
-impl Writer {
-    /// Sees to it that the leaf that serves `key` has room for a record of `len` bytes. What is vital
-    /// takes the last pages.
+/// Room that a leaf has not.
+#[derive(Debug)]
+pub(super) struct Want {
+    /// One of the keys that the leaf serves.
+    pub(super) key: Box<[u8]>,
+    /// Bytes of records.
+    pub(super) len: usize,
+    pub(super) demand: Demand,
+    /// It was written anew for this by itself, and no page was found.
+    pub(super) is_rewritten: bool,
+}
+
+/// The search of one write, or of one batch.
+pub(super) struct Room<'w> {
+    writer: &'w Writer,
+    /// What the last try asked of the pages, and of which leaves.
+    demand: Demand,
+    wants: Vec<Want>,
+    /// Keys of leaves that were given room: once each.
+    served: BTreeSet<Box<[u8]>>,
+    patience: Patience,
+}
+
+impl<'w> Room<'w> {
+    pub(super) fn new(writer: &'w Writer) -> Self {
+        Self {
+            writer,
+            demand: Demand::default(),
+            wants: Vec::new(),
+            served: BTreeSet::new(),
+            patience: Patience::default(),
+        }
+    }
+
+    /// How many pages are to be left by what is about to take some, and room in no leaf.
+    pub(super) fn ask_for_pages(&mut self, demand: Demand) -> u32 {
+        self.wants.clear();
+        self.demand = demand;
+        self.writer.pages.reserve(demand)
+    }
+
+    /// Leaves have not the room that is wanted, and there were no pages for others in their place.
+    pub(super) fn want(&mut self, wants: Vec<Want>) {
+        self.demand = wants.iter().map(|want| want.demand).max().unwrap_or_default();
+        self.wants = wants;
+    }
+
+    /// Sees to it that the leaf that serves `key` has room for a record of `len` bytes.
     ///
     /// # Errors
-    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace), and if the medium fails.
-    pub(crate) fn make_room(&self, key: &[u8], len: usize, demand: Demand) -> Result<()> {
+    /// [`Error::NoSpace`], and if the medium fails.
+    pub(super) fn make(&mut self, key: &[u8], len: usize, demand: Demand) -> Result<()> {
+        let made = self.writer.make_room(key, len, demand);
+        if made.is_err() {
+            self.want(vec![Want { key: key.into(), len, demand, is_rewritten: true }]);
+        }
+        made
+    }
+
+    /// Looks for what a try was refused for. To be called without a guard and without a lock.
+    ///
+    /// # Errors
+    /// If there is none: why it was refused; and if the medium fails.
+    pub(super) fn search(&mut self, refused: Error) -> Result<()> {
+        if !matches!(refused, Error::NoSpace { .. }) {
+            return Err(refused);
+        }
+        let is_found = self.serve_all()?
+            || self.writer.gain_page(self.demand)?
+            || self.writer.pages.wait_for_more(&mut self.patience);
+        if is_found { Ok(()) } else { Err(refused) }
+    }
+
+    /// Gives room to leaves that want it, as far as that can be; true if some have it now.
+    fn serve_all(&mut self) -> Result<bool> {
+        let mut is_any = false;
+        for want in std::mem::take(&mut self.wants) {
+            if !self.served.contains(&want.key) && self.writer.serve(&want)? {
+                self.served.insert(want.key);
+                is_any = true;
+            }
+        }
+        if is_any {
+            // It has given back as many pages as it took: those are waited for once more.
+            self.patience = Patience::default();
+        }
+        Ok(is_any)
+    }
+}
+
+impl Writer {
+    /// Gives room to a leaf; false if there is none for it now.
+    fn serve(&self, want: &Want) -> Result<bool> {
+        let Want { key, len, demand, is_rewritten } = want;
+        if !is_rewritten {
+            match self.make_room(key, *len, *demand) {
+                Err(Error::NoSpace { .. }) => {}
+                // Whoever comes to it is told.
+                Err(error) if is_damage(&error) => return Ok(false),
+                made => return made.map(|()| true),
+            }
+        }
+        // One record more is no reason to write others anew for each.
+        if *demand == Demand::Insert { Ok(false) } else { self.spread(key, *len) }
+    }
+
+    /// Writes the leaf anew that serves `key` if it has no room for `len` bytes.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
+    fn make_room(&self, key: &[u8], len: usize, demand: Demand) -> Result<()> {
         {
             let guard = epoch::pin();
             let locked = self.lock_to_write(key, 0)?;

@@ -8,9 +8,10 @@ use crate::tree::look::Standing;
 use crate::volume::durable::Level;
 use crate::volume::keys::{Rest, tag_of_field};
 use crate::volume::overflow::Overflow;
-use crate::volume::pages::{Demand, RESERVE};
+use crate::volume::pages::Demand;
 use crate::write::Writer;
 use crate::write::plan::{Decide, Plan, RestsOn};
+use crate::write::room::Room;
 use coreplane_engine::{Batch, Change, Outcome, Result, Ticket, UnixMillis, WriteOptions};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
@@ -30,19 +31,6 @@ pub(super) struct Preparation<'s> {
     pub(super) value: Option<Prepared<'s>>,
     /// That of the key. It stays what it is whatever is decided.
     pub(super) rest: Option<Rest<'s>>,
-    /// What it asks of the pages, and how many bytes of its leaf.
-    pub(super) demand: Demand,
-    pub(super) len: usize,
-    /// There was no page for it, and its leaf was to share with others.
-    is_spread: bool,
-}
-
-impl Preparation<'_> {
-    /// True once, for what takes the place of another record.
-    pub(super) fn may_spread(&mut self) -> bool {
-        let is_first = !std::mem::replace(&mut self.is_spread, true);
-        is_first && self.len > 0 && self.demand != Demand::Insert
-    }
 }
 
 /// What came of one look.
@@ -70,7 +58,7 @@ impl Writer {
         &'s self,
         key: &[u8],
         options: &WriteOptions,
-        preparation: &mut Preparation<'s>,
+        (preparation, room): (&mut Preparation<'s>, &mut Room<'s>),
         attempt: Attempt,
     ) -> Result<Option<Outcome>> {
         match attempt {
@@ -81,15 +69,15 @@ impl Writer {
             }
             Attempt::NeedOverflow(value, seen, expires_at) => {
                 let demand = Demand::of(Kind::Put, seen.is_some());
-                preparation.demand = if options.use_reserve { Demand::Reserve } else { demand };
-                let overflow =
-                    self.write_overflow(&value, self.pages.reserve(preparation.demand))?;
+                let reserve = room.ask_for_pages(demand.or_reserve(options.use_reserve));
+                let overflow = self.write_overflow(&value, reserve)?;
                 preparation.value = Some(Prepared { overflow, seen, expires_at });
             }
             Attempt::NeedRest(kind) => {
-                let use_reserve = options.use_reserve || kind == Kind::Delete;
-                preparation.rest =
-                    Some(self.write_rest(key, if use_reserve { 0 } else { RESERVE })?);
+                // That of a key which is there is known: so nothing else is asked for than for an overwrite.
+                let demand = Demand::of(kind, true).or_reserve(options.use_reserve);
+                let reserve = room.ask_for_pages(demand);
+                preparation.rest = Some(self.write_rest(key, reserve)?);
                 self.fence()?;
             }
             Attempt::InPlaceOf(change) => {
@@ -98,9 +86,7 @@ impl Writer {
                 return Ok(Some(Outcome::Written(self.apply_changes(&batch, options)?)));
             }
             Attempt::NeedRoom(len, demand) => {
-                let demand = if options.use_reserve { Demand::Reserve } else { demand };
-                (preparation.demand, preparation.len) = (demand, len);
-                self.make_room(key, len, demand)?;
+                room.make(key, len, demand.or_reserve(options.use_reserve))?;
             }
         }
         Ok(None)

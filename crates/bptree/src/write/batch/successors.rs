@@ -1,22 +1,188 @@
-//! What the successors of a leaf have that has no room for its share of a batch.
+//! The leaves that have no room for their shares of a batch, and what is in their successors.
 
 use super::{Gone, Share, Step};
+use crate::leaf::{Head, PLACES};
+use crate::tree::SUPERSEDED_MARK_LEN;
+use crate::tree::cuts::Cuts;
+use crate::tree::fill_factor::FillFactor;
 use crate::tree::image::Item;
 use crate::tree::look::Standing;
+use crate::tree::multi_leaf_commit;
 use crate::tree::rewrite::Contents;
+use crate::volume::counters::Count;
+use crate::volume::keys::Edge;
+use crate::volume::pages::{Demand, RESERVE};
 use crate::write::Writer;
-use coreplane_engine::Result;
+use crate::write::room::Want;
+use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 
+/// A leaf that is written anew with its share.
+struct FullLeaf<'i> {
+    /// Of the share.
+    number: usize,
+    page: u32,
+    /// Bytes of its living records.
+    live: u32,
+    head: Head,
+    /// What its successors have.
+    items: Vec<Item<'i>>,
+    cuts: Cuts,
+}
+
+/// How many records each successor of a leaf has, and the successors' edges.
+type Plan<'s> = (Vec<usize>, Vec<Edge<'s>>);
+
 impl Writer {
+    /// The shares whose leaves are to be written anew with them, by their numbers, and the room that they want:
+    /// there is none; or the field of a key that is damaged is to go with its leaf.
+    pub(super) fn full_shares(
+        &self,
+        shares: &[Share<'_>],
+        steps: &[Step<'_>],
+        use_reserve: bool,
+    ) -> Vec<(usize, Want)> {
+        let want = |share: &Share<'_>| {
+            let lens: usize = share.steps.iter().map(|(at, _)| steps[*at].item(0).len()).sum();
+            let len = lens + multi_leaf_commit::LEN;
+            let places = share.steps.iter().filter(|(_, it)| it.place.is_none()).count();
+            let fits = len <= self.room(&share.locked) && places <= share.locked.leaf.vacancies();
+            let is_hurt = share.steps.iter().any(|(_, it)| it.is_hurt);
+            if share.is_idle() || fits && !is_hurt {
+                return None;
+            }
+            let demands =
+                share.steps.iter().map(|(at, it)| Demand::of(steps[*at].header.kind, it.live));
+            let demand = demands.max().unwrap_or_default().or_reserve(use_reserve);
+            let key = steps[share.steps[0].0].key.into();
+            Some(Want { key, len, demand, is_rewritten: false })
+        };
+        let wants = shares.iter().enumerate();
+        wants.filter_map(|(number, share)| Some((number, want(share)?))).collect()
+    }
+
+    /// Writes the leaves of full shares anew; durable when it returns. Says what is not in them.
+    pub(super) fn write_successors<'g>(
+        &'g self,
+        guard: &'g Guard,
+        shares: &mut [Share<'g>],
+        steps: &[Step<'_>],
+        (version, full): (u64, &[(usize, Want)]),
+    ) -> Result<Gone<'g>> {
+        let mut gone = Gone::default();
+        let Some(demand) = full.iter().map(|(_, want)| want.demand).max() else { return Ok(gone) };
+        let mut leaves = Vec::with_capacity(full.len());
+        for (number, _) in full {
+            let share = &shares[*number];
+            let (mut items, is_lost) =
+                self.items_of_successors(guard, share, (steps, version), &mut gone)?;
+            let cuts = self.sort_items(guard, &mut items)?;
+            let head = Head { is_lost, ..self.head_of(guard, share.locked.page)? };
+            leaves.push(FullLeaf {
+                number: *number,
+                page: share.locked.page,
+                live: share.locked.leaf.live(),
+                head,
+                items,
+                cuts,
+            });
+        }
+        let reserve = self.pages.reserve(demand);
+        let (plans, pages) = match self.plan_successors(guard, &leaves, reserve) {
+            // Where there is but one page for each it has to do.
+            Err(Error::NoSpace { .. }) => self.plan_dense(guard, &leaves, reserve)?,
+            planned => planned?,
+        };
+        let mut rest = &pages[..];
+        for (FullLeaf { number, head, items, .. }, (lens, edges)) in leaves.into_iter().zip(plans) {
+            let (mine, others) = rest.split_at(lens.len());
+            let locked = &shares[number].locked;
+            let head =
+                Head { predecessor: Some(locked.life()), version: locked.held.given(), ..head };
+            let images = self.write_images(head, (&items, &lens), (mine, edges))?;
+            self.counters.add(if mine.len() > 1 { Count::Splits } else { Count::Rewrites }, 1);
+            shares[number].successors = Some(images);
+            rest = others;
+        }
+        if !mutant!("bptree.batch.successors_fence") {
+            self.fence()?;
+        }
+        Ok(gone)
+    }
+
+    /// How many records go to each successor of full leaves, their edges, and pages for all of them: before
+    /// anything is written, for what no superseded mark makes count must not be there.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; if a leaf cannot be cut, and if the medium fails.
+    fn plan_successors(
+        &self,
+        guard: &Guard,
+        leaves: &[FullLeaf<'_>],
+        reserve: u32,
+    ) -> Result<(Vec<Plan<'_>>, Vec<u32>)> {
+        let fill = self.fill_factor();
+        let lens = |leaf: &FullLeaf<'_>| {
+            let lens = self.stretches(&leaf.head, &leaf.items, fill);
+            self.cut(leaf.page, (&leaf.items, leaf.cuts), lens)
+        };
+        let lens = leaves.iter().map(lens).collect::<Result<Vec<_>>>()?;
+        self.take_for(guard, leaves, (lens, reserve))
+    }
+
+    /// The same, with one successor for each leaf that can do with it: as when a single leaf is written anew
+    /// it has room for any of its records once more; or it has no less than before.
+    ///
+    /// # Errors
+    /// As [`Writer::plan_successors`].
+    fn plan_dense(
+        &self,
+        guard: &Guard,
+        leaves: &[FullLeaf<'_>],
+        reserve: u32,
+    ) -> Result<(Vec<Plan<'_>>, Vec<u32>)> {
+        let lens = |leaf: &FullLeaf<'_>| {
+            let FullLeaf { page, head, items, cuts, live, .. } = leaf;
+            let capacity = self.space.page_size() as usize - head.len() - SUPERSEDED_MARK_LEN;
+            let lens = || items.iter().map(Item::len);
+            let (len, longest) = (lens().sum::<usize>(), lens().max().unwrap_or(0));
+            let has_room = len + longest <= capacity && items.len() < PLACES;
+            let has_no_less = len <= *live as usize && items.len() <= PLACES;
+            if has_room || has_no_less {
+                return Ok(vec![items.len()]);
+            }
+            let lens = self.stretches(head, items, FillFactor::SCARCE);
+            self.cut(*page, (items, *cuts), lens)
+        };
+        let lens = leaves.iter().map(lens).collect::<Result<Vec<_>>>()?;
+        let are_ones = lens.iter().all(|lens| lens.len() == 1);
+        let reserve = if are_ones { reserve.min(RESERVE) / 2 } else { reserve };
+        self.take_for(guard, leaves, (lens, reserve))
+    }
+
+    fn take_for(
+        &self,
+        guard: &Guard,
+        leaves: &[FullLeaf<'_>],
+        (lens, reserve): (Vec<Vec<usize>>, u32),
+    ) -> Result<(Vec<Plan<'_>>, Vec<u32>)> {
+        let count = lens.iter().map(Vec::len).sum();
+        let mut plans = Vec::with_capacity(leaves.len());
+        for (leaf, lens) in leaves.iter().zip(lens) {
+            let edges = self.edges(guard, &leaf.head, (&leaf.items, &lens), reserve)?;
+            plans.push((lens, edges));
+        }
+        Ok((plans, self.pages.take(count, reserve)?))
+    }
+
     /// What the successors of a leaf have, in no order, and whether records of it are lost. What is not in them is
     /// noted.
     ///
     /// # Errors
     /// As [`Tree::records_of`](crate::tree::Tree::records_of).
-    pub(super) fn items_of_successors<'g, 'b>(
+    fn items_of_successors<'g, 'b>(
         &'g self,
         guard: &'g Guard,
         share: &Share<'g>,

@@ -1,0 +1,126 @@
+//! A full pool: what takes the place of other records finds room there, one by one and as a batch.
+
+use coreplane_bptree::{Bptree, Options};
+use coreplane_engine::{Batch, Engine, Error, Outcome, Repairable, WriteOptions};
+use coreplane_pmem::MediaChoice;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+const PAGE: u32 = 4096;
+
+/// A page that a reader of any store may still hold does not come back, and a full pool has few others: so the
+/// tests do not run beside each other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn key(number: u32) -> Vec<u8> {
+    // In no order, so that leaves are cut anywhere.
+    format!("key {:08x}", number.wrapping_mul(0x9e37_79b1)).into_bytes()
+}
+
+fn value(number: u32, round: u8, len: usize) -> Vec<u8> {
+    [&[round][..], &vec![number as u8; len]].concat()
+}
+
+/// A store of `size` bytes that takes no record more, and how many it has.
+fn full(size: u64, media: MediaChoice, len: usize) -> (tempfile::TempDir, Bptree, u32) {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let options = Options { background: false, ..Options::default() };
+    let path = directory.path().join("pool");
+    let store = Bptree::create(&path, size, PAGE, media, &options).expect("create");
+    let mut count = 0;
+    loop {
+        match store.put(&key(count), &value(count, 0, len), &WriteOptions::default()) {
+            Ok(Outcome::Written(_)) => count += 1,
+            Err(Error::NoSpace { .. }) => return (directory, store, count),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn check(store: &Bptree, count: u32, len: usize, round: impl Fn(u32) -> u8) {
+    for number in 0..count {
+        let found = store.get(&key(number)).expect("get");
+        assert_eq!(found, Some(value(number, round(number), len)), "{number}");
+    }
+    let report = store.verify(&mut |_| {}).expect("verify");
+    assert!(report.is_sound(), "{report:?}");
+}
+
+fn one_by_one(media: MediaChoice, len: usize) {
+    let (_directory, store, count) = full(1 << 20, media, len);
+    for round in 1..4 {
+        for number in 0..count {
+            let put = store.put(&key(number), &value(number, round, len), &WriteOptions::default());
+            assert!(put.is_ok(), "{number} in round {round}: {put:?}");
+        }
+    }
+    check(&store, count, len, |_| 3);
+}
+
+#[test]
+fn all_records_of_a_full_store_can_be_written_over_one_by_one() {
+    let _alone = alone();
+    one_by_one(MediaChoice::Auto, 100);
+    one_by_one(MediaChoice::Auto, 200);
+    one_by_one(MediaChoice::File, 100);
+}
+
+/// Of keys that are beside each other, and of keys of many leaves, with all the leaves full.
+fn batches(media: MediaChoice, len: usize) {
+    let (_directory, store, count) = full(1 << 20, media, len);
+    let mut sorted: Vec<u32> = (0..count).collect();
+    sorted.sort_by_key(|number| key(*number));
+    let scattered: Vec<u32> = (0..count).collect();
+    for (round, (numbers, size)) in
+        (1..).zip([(&sorted, 4), (&scattered, 4), (&sorted, 30), (&scattered, 30), (&sorted, 1)])
+    {
+        for (at, numbers) in numbers.chunks(size).enumerate() {
+            let mut batch = Batch::new();
+            for it in numbers {
+                batch.put(&key(*it), &value(*it, round, len));
+            }
+            let applied = store.apply(&batch, &WriteOptions::default());
+            assert!(applied.is_ok(), "batch {at} of {size} in round {round}: {applied:?}");
+        }
+    }
+    check(&store, count, len, |_| 5);
+}
+
+#[test]
+fn all_records_of_a_full_store_can_be_written_over_by_batches() {
+    let _alone = alone();
+    batches(MediaChoice::Auto, 100);
+    batches(MediaChoice::Auto, 200);
+}
+
+#[test]
+fn where_a_fence_is_a_sync() {
+    let _alone = alone();
+    batches(MediaChoice::File, 100);
+}
+
+#[test]
+fn where_records_are_long() {
+    let _alone = alone();
+    batches(MediaChoice::Auto, 300);
+}
+
+/// Inserts leave pages that only overwrites may take: a batch of both is refused as a whole, and one of
+/// overwrites is not.
+#[test]
+fn a_batch_with_a_new_record_is_refused_and_nothing_of_it_is_there() {
+    let _alone = alone();
+    let (_directory, store, count) = full(1 << 20, MediaChoice::Auto, 100);
+    let mut batch = Batch::new();
+    // More new ones than any leaf has room for.
+    for number in 0..200 {
+        batch.put(&key(count + number), &value(count + number, 1, 100));
+        batch.put(&key(number), &value(number, 1, 100));
+    }
+    let applied = store.apply(&batch, &WriteOptions::default());
+    assert!(matches!(applied, Err(Error::NoSpace { .. })), "{applied:?}");
+    assert_eq!(store.get(&key(count)).expect("get"), None);
+    check(&store, count, 100, |_| 0);
+}
