@@ -23,7 +23,7 @@
 //! A leaf that is *dead* has been written anew elsewhere. Whoever meets one goes down again.
 //!
 //! A table that was never filled is *not loaded*. After an open with a checkpoint all are: whoever is
-//! led to one fills it from its page first ([`lazy_load`](crate::lazy_load)).
+//! led to one fills it from its page first ([`lazy_load`](crate::tree::lazy_load)).
 //!
 //! A leaf that is *shut* is written to no more: the store is closed.
 

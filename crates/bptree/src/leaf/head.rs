@@ -59,7 +59,7 @@ pub(crate) struct Head {
     pub(crate) version: u64,
     /// The leaf whose records these were; of several the one with the lowest keys.
     pub(crate) predecessor: Option<Life>,
-    /// The [field](crate::keys) of the least key.
+    /// The [field](crate::volume::keys) of the least key.
     pub(crate) least: Box<[u8]>,
     /// That of the least key that is too great for it.
     pub(crate) bound: Option<Box<[u8]>>,

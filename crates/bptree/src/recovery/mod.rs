@@ -3,7 +3,7 @@
 pub(crate) mod checkpoint;
 mod coverage;
 pub(crate) mod open;
-mod prove;
+pub(crate) mod prove;
 mod recover;
 
 use crate::tree::Tree;

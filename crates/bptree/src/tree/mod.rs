@@ -9,7 +9,7 @@ pub(crate) mod doubt;
 pub(crate) mod fill;
 pub(crate) mod fill_factor;
 pub(crate) mod image;
-mod lazy_load;
+pub(crate) mod lazy_load;
 pub(crate) mod leaf_page;
 pub(crate) mod lock;
 pub(crate) mod look;
@@ -17,7 +17,7 @@ mod mend;
 pub(crate) mod multi_leaf_commit;
 mod prefetch;
 pub(crate) mod rewrite;
-mod salvage;
+pub(crate) mod salvage;
 
 use crate::inner::{Bound, Inner};
 use crate::leaf::{Directory, Head};

@@ -113,7 +113,7 @@ struct Leaf {
     predecessor: Option<Life>,
     /// In the order of their places.
     parts: Vec<Part>,
-    /// As in [`Found`].
+    /// As in [`Found`](crate::tree::leaf_page::Found).
     proven: u32,
 }
 

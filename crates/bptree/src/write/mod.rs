@@ -21,8 +21,8 @@
 
 mod ahead;
 mod batch;
-mod clear;
-mod compact;
+pub(crate) mod clear;
+pub(crate) mod compact;
 mod merge;
 pub(crate) mod plan;
 mod publication;
