@@ -67,15 +67,14 @@ fn all_records_of_a_full_store_can_be_written_over_one_by_one() {
     one_by_one(MediaChoice::File, 100);
 }
 
-/// Of keys that are beside each other, and of keys of many leaves, with all the leaves full.
+/// Of keys that are beside each other, and of keys of several leaves, with all the leaves full.
 fn batches(media: MediaChoice, len: usize) {
     let (_directory, store, count) = full(1 << 20, media, len);
     let mut sorted: Vec<u32> = (0..count).collect();
     sorted.sort_by_key(|number| key(*number));
     let scattered: Vec<u32> = (0..count).collect();
-    for (round, (numbers, size)) in
-        (1..).zip([(&sorted, 4), (&scattered, 4), (&sorted, 30), (&scattered, 30), (&sorted, 1)])
-    {
+    let worlds = [(&sorted, 4), (&scattered, 4), (&sorted, 30), (&sorted, 1), (&scattered, 2)];
+    for (round, (numbers, size)) in (1..).zip(worlds) {
         for (at, numbers) in numbers.chunks(size).enumerate() {
             let mut batch = Batch::new();
             for it in numbers {
