@@ -11,6 +11,10 @@
 //! After each step that has gained something the write, or the whole batch, is tried again. Nobody who
 //! searches has a guard or a lock: what he waits for could not come back.
 //!
+//! So two things are refused in a full pool although nothing grows: a single overwrite in a leaf that is full
+//! to the last record, when its neighbours are as well (a batch writes the leaf anew with the record in it,
+//! and has no need of room beside the old one); and a batch over more such leaves than there are pages.
+//!
 //! Others who take pages, and none of whom needs room in a leaf, wait for them alone
 //! ([`Pages::wait_for_more`](crate::volume::pages::Pages::wait_for_more)).
 
