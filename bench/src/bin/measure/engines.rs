@@ -37,8 +37,6 @@ const COLUMNS: [(&str, &str, &str); 11] = [
 ];
 
 const OURS: [&str; 2] = ["scmkv-pmem", "scmkv-dram"];
-/// What we do where a write need only survive a kill of the process, as the peers' fastest settings.
-const RELAXED: [&str; 2] = ["scmkv-pmem+relaxed", "scmkv-dram+relaxed"];
 const FLOORS: [&str; 2] = ["floor-pmem", "floor-dram"];
 /// Those whose puts return when every thread sees them, as ours do.
 const SEEN: [&str; 2] = ["floor-pmem-seen", "floor-dram-seen"];
@@ -92,7 +90,6 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         .zip(OURS)
         .flat_map(|(floor, ours)| [*floor, ours])
         .chain(SEEN)
-        .chain(RELAXED.into_iter().filter(|_| !peers.is_empty()))
         .chain(peers.iter().map(String::as_str))
         .collect();
     let bench = Bench { binaries, mount, counts };
@@ -335,10 +332,8 @@ fn ratios(rounds: &Rounds, contenders: &[&str]) -> String {
     }
     let is_peer = |name: &&str| !name.starts_with("scmkv-") && !name.starts_with("floor-");
     let peers = || contenders.iter().copied().filter(is_peer);
-    let strict = OURS.map(|ours| [(ours, false, "survives a kill"), (ours, true, "synced")]);
-    let relaxed = RELAXED.map(|ours| (ours, false, "survives a kill"));
-    let pairs = strict.into_iter().flatten().chain(relaxed);
-    for (ours, power, called) in pairs {
+    let pairs = OURS.map(|ours| [(ours, false, "survives a kill"), (ours, true, "synced")]);
+    for (ours, power, called) in pairs.into_iter().flatten() {
         let rivals = || peers().filter(|name| name.ends_with("+power") == power);
         if !contenders.contains(&ours) || rivals().next().is_none() {
             continue;

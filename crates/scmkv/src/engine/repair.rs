@@ -16,7 +16,7 @@ impl Scmkv {
     ///
     /// # Errors
     /// As [`Scmkv::open`], for damage of what cannot be done without: the pool's header, both
-    /// copies of its root. [`Error::NoSpace`] if there is no page for what must be written.
+    /// copies of its root. [`NoSpace`](coreplane_engine::Error::NoSpace) if there is no page for what must be written.
     pub fn repair(
         path: &Path,
         media: MediaChoice,

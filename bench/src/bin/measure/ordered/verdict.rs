@@ -13,7 +13,7 @@ const TWO: f64 = 1.6;
 
 /// A row for each goal: ours, what it is held against, ratio, what was promised, verdict.
 pub(super) fn table(class: Class, peers: &[String], rounds: &Rounds) -> String {
-    let ours = class.ours();
+    let ours = super::OURS;
     let mut table = Table::new([
         "phase",
         "threads",
