@@ -1,7 +1,7 @@
 //! A full pool: what takes the place of other records finds room there, one by one and as a batch.
 
 use coreplane_bptree::{Bptree, Options};
-use coreplane_engine::{Batch, Engine, Error, Outcome, Repairable, WriteOptions};
+use coreplane_engine::{Batch, Engine, Error, Outcome, Repairable, Replicated, WriteOptions};
 use coreplane_pmem::MediaChoice;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -104,6 +104,45 @@ fn where_a_fence_is_a_sync() {
 fn where_records_are_long() {
     let _alone = alone();
     batches(MediaChoice::Auto, 300);
+}
+
+/// Leaves of tombstones alone, and no page: what a batch wants of one of them is more than any leaf has.
+#[test]
+fn a_batch_of_deletes_over_leaves_in_which_nothing_lives() {
+    let _alone = alone();
+    for pinned in [false, true] {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let options = Options { background: false, ..Options::default() };
+        let path = directory.path().join("pool");
+        let store = Bptree::create(&path, 1 << 20, PAGE, MediaChoice::Auto, &options);
+        let store = store.expect("create");
+        store.hold_tombstones(0).expect("all are kept");
+        let gone: Vec<Vec<u8>> = (0..900).map(|it| format!("gone {it:05}").into_bytes()).collect();
+        let usual = WriteOptions::default();
+        for key in &gone {
+            let _put = store.put(key, b"value", &usual).expect("put");
+            let _deleted = store.delete(key, &usual).expect("delete");
+        }
+        for number in 0.. {
+            if store.put(&key(number), &value(number, 0, 100), &usual).is_err() {
+                break;
+            }
+        }
+        let mut batch = Batch::new();
+        for key in &gone {
+            batch.delete(key);
+            // With a sequence what is not there is deleted too.
+            batch.delete(&[key, &b" more"[..]].concat());
+        }
+        let sequence = Some(1 << 40);
+        let newer = WriteOptions { sequence, ..WriteOptions::default() };
+        let guard = pinned.then(coreplane_pmem::epoch::pin);
+        let applied = store.apply(&batch, &newer);
+        assert!(matches!(applied, Ok(_) | Err(Error::NoSpace { .. })), "{applied:?}");
+        drop(guard);
+        assert!(store.delete(&gone[0], &newer).is_ok(), "a delete takes the last page");
+        assert!(store.verify(&mut |_| {}).expect("verify").is_sound());
+    }
 }
 
 /// Inserts leave pages that only overwrites may take: a batch of both is refused as a whole, and one of

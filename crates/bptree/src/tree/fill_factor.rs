@@ -34,9 +34,12 @@ impl FillFactor {
     /// When there is no other page.
     pub(crate) const SCARCE: Self = Self { bytes: 15, records: PLACES * 15 / 16 };
 
-    /// What leaves room for so many bytes more, of a page with room for `capacity`.
-    pub(crate) fn leaving(len: usize, capacity: usize) -> Self {
-        Self { bytes: capacity.saturating_sub(len) * 16 / capacity.max(1), records: PLACES - 1 }
+    /// What leaves room for so many records more of so many bytes, of a page with room for `capacity`; none if
+    /// hardly anything beside them has any.
+    pub(crate) fn leaving((len, places): (usize, usize), capacity: usize) -> Option<Self> {
+        let bytes = capacity.saturating_sub(len) * 16 / capacity.max(1);
+        let records = PLACES.saturating_sub(places.max(1));
+        (bytes > 0 && records > 0).then_some(Self { bytes, records })
     }
 
     /// So many bytes of a page with room for `capacity`.

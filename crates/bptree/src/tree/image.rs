@@ -243,7 +243,7 @@ impl Tree {
         let capacity = fill.of(page_capacity(&self.space, field_len));
         let places = fill.records;
         let total: usize = items.iter().map(Item::len).sum();
-        let count = total.div_ceil(capacity).max(items.len().div_ceil(places)).max(1);
+        let count = total.div_ceil(capacity.max(1)).max(items.len().div_ceil(places)).max(1);
         let (fair_len, fair_count) = (total.div_ceil(count), items.len().div_ceil(count));
         let mut stretches = vec![0];
         let mut len = 0;

@@ -178,6 +178,17 @@ impl Pages {
         self.for_bounds.load(Ordering::Relaxed) > 0
     }
 
+    /// # Errors
+    /// [`Error::NoSpace`] if [`Pages::take`] would say so.
+    pub(crate) fn check_free(&self, count: usize, reserve: u32) -> Result<()> {
+        let free = self.free_len() as usize;
+        if free < count + reserve as usize { Err(self.no_space(count)) } else { Ok(()) }
+    }
+
+    fn no_space(&self, count: usize) -> Error {
+        Error::NoSpace { needed: count as u64 * u64::from(self.space.page_size()), reclaimable: 0 }
+    }
+
     /// Takes `count` pages, if `reserve` are left (0: none need be). They are free, and blank.
     ///
     /// # Errors
@@ -192,10 +203,7 @@ impl Pages {
             self.reclaim(&mut free);
         }
         if free.len() < count + reserve as usize {
-            return Err(Error::NoSpace {
-                needed: count as u64 * u64::from(self.space.page_size()),
-                reclaimable: 0,
-            });
+            return Err(self.no_space(count));
         }
         if free.blank.len() < count {
             let missing = count - free.blank.len();

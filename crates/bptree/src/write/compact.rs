@@ -105,16 +105,17 @@ impl Writer {
         self.gain(&mut cursors.scarce, (FillFactor::SCARCE, 0), nodes)
     }
 
-    /// For records of `len` bytes in the place of others, when their leaf is full: spreads what the leaf and
-    /// those beside it have evenly over as many. False if they have no room, or there are no pages for that.
+    /// For so many bytes of records, for so many of which there is no place, when their leaf is full: spreads what
+    /// the leaf and those beside it have evenly over as many. False if they have no room, or there are no pages
+    /// for that.
     ///
     /// # Errors
     /// If the medium fails.
-    pub(super) fn spread(&self, key: &[u8], len: usize) -> Result<bool> {
+    pub(super) fn spread(&self, key: &[u8], wanted: (usize, usize)) -> Result<bool> {
         let guard = epoch::pin();
         let siblings = self.inner.siblings_of(key);
         let capacity = self.capacity_below(&siblings);
-        let fill = FillFactor::leaving(len, capacity);
+        let Some(fill) = FillFactor::leaving(wanted, capacity) else { return Ok(false) };
         let sizes = self.sizes_of(&siblings);
         let runs = (2..=RUN_MAX.min(sizes.len())).flat_map(|count| {
             let first = (siblings.at + 1).saturating_sub(count);

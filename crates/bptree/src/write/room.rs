@@ -2,8 +2,8 @@
 //!
 //! 1. A leaf that has no room is written anew, as one or as two. A batch does so with all of its leaves at
 //!    once, and if there are not as many pages, with one after the other.
-//! 2. What a full leaf and those beside it have is spread evenly over as many leaves, if all that is wanted
-//!    takes the place of other records ([`compact`](crate::write::compact)).
+//! 2. What a full leaf and those beside it have is spread evenly over as many leaves, unless one record more
+//!    is among what is wanted ([`compact`](crate::write::compact)).
 //! 3. Some leaves elsewhere are put together as fewer, which gains a page.
 //! 4. Pages that were given back, and that somebody may still read, are waited for.
 //! 5. It is refused.
@@ -31,8 +31,9 @@ use std::collections::BTreeSet;
 pub(super) struct Want {
     /// One of the keys that the leaf serves.
     pub(super) key: Box<[u8]>,
-    /// Bytes of records.
+    /// Bytes of records, and how many of them have no place yet.
     pub(super) len: usize,
+    pub(super) places: usize,
     pub(super) demand: Demand,
     /// It was written anew for this by itself, and no page was found.
     pub(super) is_rewritten: bool,
@@ -73,14 +74,15 @@ impl<'w> Room<'w> {
         self.wants = wants;
     }
 
-    /// Sees to it that the leaf that serves `key` has room for a record of `len` bytes.
+    /// Sees to it that the leaf that serves `key` has room for one more record of `len` bytes.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
     pub(super) fn make(&mut self, key: &[u8], len: usize, demand: Demand) -> Result<()> {
-        let made = self.writer.make_room(key, len, demand);
+        let made = self.writer.make_room(key, (len, 1), demand);
         if made.is_err() {
-            self.want(vec![Want { key: key.into(), len, demand, is_rewritten: true }]);
+            let key = key.into();
+            self.want(vec![Want { key, len, places: 1, demand, is_rewritten: true }]);
         }
         made
     }
@@ -119,9 +121,9 @@ impl<'w> Room<'w> {
 impl Writer {
     /// Gives room to a leaf; false if there is none for it now.
     fn serve(&self, want: &Want) -> Result<bool> {
-        let Want { key, len, demand, is_rewritten } = want;
+        let Want { key, len, places, demand, is_rewritten } = want;
         if !is_rewritten {
-            match self.make_room(key, *len, *demand) {
+            match self.make_room(key, (*len, *places), *demand) {
                 Err(Error::NoSpace { .. }) => {}
                 // Whoever comes to it is told.
                 Err(error) if is_damage(&error) => return Ok(false),
@@ -129,14 +131,14 @@ impl Writer {
             }
         }
         // One record more is no reason to write others anew for each.
-        if *demand == Demand::Insert { Ok(false) } else { self.spread(key, *len) }
+        if *demand == Demand::Insert { Ok(false) } else { self.spread(key, (*len, *places)) }
     }
 
-    /// Writes the leaf anew that serves `key` if it has no room for `len` bytes.
+    /// Writes the leaf anew that serves `key` if it has no room for `len` bytes, or not so many places.
     ///
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
-    fn make_room(&self, key: &[u8], len: usize, demand: Demand) -> Result<()> {
+    fn make_room(&self, key: &[u8], (len, places): (usize, usize), demand: Demand) -> Result<()> {
         {
             let guard = epoch::pin();
             let locked = self.lock_to_write(key, 0)?;
@@ -144,7 +146,7 @@ impl Writer {
                 if self.fill_factor() != FillFactor::AMPLE {
                     locked.leaf.allow_full();
                 }
-                if locked.leaf.vacancy().is_some() {
+                if locked.leaf.vacancies() >= places {
                     return Ok(());
                 }
             }

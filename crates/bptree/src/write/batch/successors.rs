@@ -57,7 +57,7 @@ impl Writer {
                 share.steps.iter().map(|(at, it)| Demand::of(steps[*at].header.kind, it.live));
             let demand = demands.max().unwrap_or_default().or_reserve(use_reserve);
             let key = steps[share.steps[0].0].key.into();
-            Some(Want { key, len, demand, is_rewritten: false })
+            Some(Want { key, len, places, demand, is_rewritten: false })
         };
         let wants = shares.iter().enumerate();
         wants.filter_map(|(number, share)| Some((number, want(share)?))).collect()
@@ -169,6 +169,10 @@ impl Writer {
         (lens, reserve): (Vec<Vec<usize>>, u32),
     ) -> Result<(Vec<Plan<'_>>, Vec<u32>)> {
         let count = lens.iter().map(Vec::len).sum();
+        // Pages for the bounds of long keys do not come back while this thread has its guard.
+        if self.pages.keeps_for_bounds() {
+            self.pages.check_free(count, reserve)?;
+        }
         let mut plans = Vec::with_capacity(leaves.len());
         for (leaf, lens) in leaves.iter().zip(lens) {
             let edges = self.edges(guard, &leaf.head, (&leaf.items, &lens), reserve)?;
