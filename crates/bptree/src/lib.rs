@@ -37,7 +37,7 @@
 //! | `volume` | the pool as pages: `pages`, `root`, `durable`, `keys` and `hurt`, `overflow`, `counters` |
 //! | `tree` | from a key to its leaf and into it: `lock`, `look`, `prefetch`; its page: `append`, `fill`, `leaf_page`, `mend`, `lazy_load`; a leaf written anew: `image`, `rewrite`, `cuts`, `fill_factor`, `salvage`, `doubt`, `multi_leaf_commit` |
 //! | `read` | `get`, `scan`, `cursor`, `newer`, `damage` |
-//! | `write` | a write, told in `mod`: `ahead`, `sight`, `plan`, `publication`, `batch`; room for it: `room`, `compact`, `merge`; `clear` |
+//! | `write` | a write, told in `mod`: `ahead`, `sight`, `plan`, `publication`, `batch`; room for it: `page_search`, `compact`, `merge`; `clear` |
 //! | `recovery` | `open`; after a crash: `recover`, `coverage`, `prove`; after a close: `checkpoint` |
 //! | `upkeep` | the store: `close`, `scrub`, `verify`, `settle`, `sweep`, `tombstones` |
 //! | `engine` | the engine's face |

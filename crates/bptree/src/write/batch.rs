@@ -23,7 +23,7 @@ use crate::volume::overflow::Overflow;
 use crate::volume::pages::Demand;
 use crate::volume::root::STEP;
 use crate::write::Writer;
-use crate::write::room::Room;
+use crate::write::page_search::PageSearch;
 use coreplane_engine::{Batch, ChangeRef, Error, Result, Ticket, WriteOptions, Written};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{epoch, mutant};
@@ -123,11 +123,11 @@ impl Writer {
     /// # Errors
     /// As a write of each.
     pub(super) fn apply_changes(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
-        let mut room = Room::new(self);
+        let mut search = PageSearch::new(self);
         let (written, sparse) = loop {
-            match self.try_changes(batch, options, &mut room) {
+            match self.try_changes(batch, options, &mut search) {
                 Ok(done) => break done,
-                Err(refused) => room.search(refused)?,
+                Err(refused) => search.run(refused)?,
             }
         };
         self.counters.add(Count::Batches, 1);
@@ -143,14 +143,14 @@ impl Writer {
         &self,
         batch: &Batch,
         options: &WriteOptions,
-        room: &mut Room<'_>,
+        search: &mut PageSearch<'_>,
     ) -> Result<(Written, Vec<Vec<u8>>)> {
-        let mut steps = self.steps(batch, options, room)?;
+        let mut steps = self.steps(batch, options, search)?;
         loop {
-            match self.apply_steps(&mut steps, options, room)? {
+            match self.apply_steps(&mut steps, options, search)? {
                 Applied::Done(written, sparse) => return Ok((written, sparse)),
                 Applied::NeedRests(needing) => {
-                    self.write_rests(&mut steps, &needing, (options.use_reserve, room))?;
+                    self.write_rests(&mut steps, &needing, (options.use_reserve, search))?;
                 }
             }
         }
@@ -161,7 +161,7 @@ impl Writer {
         &'b self,
         batch: &'b Batch,
         options: &WriteOptions,
-        room: &mut Room<'_>,
+        search: &mut PageSearch<'_>,
     ) -> Result<Vec<Step<'b>>> {
         let sequence = options.sequence;
         for change in batch.changes() {
@@ -183,7 +183,7 @@ impl Writer {
                     if value.len() > self.inline_max() {
                         header.large = true;
                         let demand = Demand::of(Kind::Put, self.has(change.key()));
-                        let reserve = room.ask_for_pages(demand.or_reserve(options.use_reserve));
+                        let reserve = search.ask_for_pages(demand.or_reserve(options.use_reserve));
                         overflow = Some(self.write_overflow(value, reserve)?);
                     }
                     value
@@ -203,13 +203,13 @@ impl Writer {
         &'b self,
         steps: &mut [Step<'b>],
         needing: &[usize],
-        (use_reserve, room): (bool, &mut Room<'_>),
+        (use_reserve, search): (bool, &mut PageSearch<'_>),
     ) -> Result<()> {
         for at in needing {
             let step = &mut steps[*at];
             // As that of a single write.
             let demand = Demand::of(step.header.kind, true).or_reserve(use_reserve);
-            let reserve = room.ask_for_pages(demand);
+            let reserve = search.ask_for_pages(demand);
             step.rest = Some(self.write_rest(step.key, reserve)?);
         }
         self.fence()
@@ -234,7 +234,7 @@ impl Writer {
         &self,
         steps: &mut [Step<'_>],
         options: &WriteOptions,
-        room: &mut Room<'_>,
+        search: &mut PageSearch<'_>,
     ) -> Result<Applied> {
         let guard = epoch::pin();
         let mut shares = self.shares(&guard, steps)?;
@@ -260,7 +260,7 @@ impl Writer {
             |error| {
                 // Else whoever has room looks for it in vain.
                 if matches!(error, Error::NoSpace { .. }) {
-                    room.want(full.into_iter().map(|(_, want)| want).collect());
+                    search.want(full.into_iter().map(|(_, want)| want).collect());
                 }
                 error
             },

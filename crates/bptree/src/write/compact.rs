@@ -9,7 +9,7 @@
 //!
 //! Where a leaf is full, and there are not the pages to cut it in two, and a record in it is to be written
 //! over, what that leaf and its neighbours have is spread evenly over as many leaves ([`Writer::spread`]).
-//! Which of all this is tried, and when, is decided in [`room`](crate::write::room) alone.
+//! Which of all this is tried, and when, is decided in [`page_search`](crate::write::page_search) alone.
 //!
 //! How much each leaf has is known in DRAM, and the choice reads nothing else. Of all runs below one
 //! inner node the one is taken that has the least to copy.

@@ -17,16 +17,16 @@
 //! - [`batch`]: the same steps in many leaves at once. A write becomes a batch of one where its leaf has to
 //!   be written anew with it, since its key is there and damaged.
 //!
-//! A leaf without room is written anew first ([`room`]).
+//! A leaf without room is written anew first ([`page_search`]).
 
 mod ahead;
 mod batch;
 pub(crate) mod clear;
 pub(crate) mod compact;
 mod merge;
+mod page_search;
 pub(crate) mod plan;
 mod publication;
-mod room;
 mod sight;
 
 use crate::read::Reader;
@@ -37,9 +37,9 @@ use compact::Compaction;
 use coreplane_engine::{Beside, Brief, Error, KEY_LEN_MAX, Outcome, Result, WriteOptions, Written};
 use coreplane_pmem::epoch;
 use coreplane_record::{HEADER, Header, Kind};
+use page_search::PageSearch;
 use parking_lot::Mutex;
 use plan::{Decide, Plan, RestsOn};
-use room::Room;
 use sight::{Attempt, Preparation, Prepared};
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -151,20 +151,20 @@ impl Writer {
         (options, rests_on): (&WriteOptions, RestsOn),
         decide: Decide<'_, '_>,
     ) -> Result<Outcome> {
-        let (mut preparation, mut room) = (Preparation::default(), Room::new(self));
+        let (mut preparation, mut search) = (Preparation::default(), PageSearch::new(self));
         loop {
             let provided =
                 match self.look_and_write(key, (options, rests_on), &mut preparation, decide) {
                     Ok(Attempt::Done(outcome)) => return self.finish(outcome, options),
                     Ok(attempt) => {
-                        self.provide(key, options, (&mut preparation, &mut room), attempt)
+                        self.provide(key, options, (&mut preparation, &mut search), attempt)
                     }
                     Err(error) => Err(error),
                 };
             match provided {
                 Ok(Some(outcome)) => return self.finish(outcome, options),
                 Ok(None) => {}
-                Err(refused) => room.search(refused)?,
+                Err(refused) => search.run(refused)?,
             }
         }
     }
@@ -233,7 +233,7 @@ impl Writer {
                 return Ok(Attempt::NeedRest(header.kind));
             }
         };
-        // Room for it.
+        // PageSearch for it.
         let len = header.record_len(field, value.len());
         let place = standing.place.or_else(|| locked.leaf.vacancy());
         let Some(place) = place.filter(|_| len <= self.room(&locked)) else {

@@ -10,8 +10,8 @@ use crate::volume::keys::{Rest, tag_of_field};
 use crate::volume::overflow::Overflow;
 use crate::volume::pages::Demand;
 use crate::write::Writer;
+use crate::write::page_search::PageSearch;
 use crate::write::plan::{Decide, Plan, RestsOn};
-use crate::write::room::Room;
 use coreplane_engine::{Batch, Change, Outcome, Result, Ticket, UnixMillis, WriteOptions};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
@@ -58,7 +58,7 @@ impl Writer {
         &'s self,
         key: &[u8],
         options: &WriteOptions,
-        (preparation, room): (&mut Preparation<'s>, &mut Room<'s>),
+        (preparation, search): (&mut Preparation<'s>, &mut PageSearch<'s>),
         attempt: Attempt,
     ) -> Result<Option<Outcome>> {
         match attempt {
@@ -69,14 +69,14 @@ impl Writer {
             }
             Attempt::NeedOverflow(value, seen, expires_at) => {
                 let demand = Demand::of(Kind::Put, seen.is_some());
-                let reserve = room.ask_for_pages(demand.or_reserve(options.use_reserve));
+                let reserve = search.ask_for_pages(demand.or_reserve(options.use_reserve));
                 let overflow = self.write_overflow(&value, reserve)?;
                 preparation.value = Some(Prepared { overflow, seen, expires_at });
             }
             Attempt::NeedRest(kind) => {
                 // That of a key which is there is known: so nothing else is asked for than for an overwrite.
                 let demand = Demand::of(kind, true).or_reserve(options.use_reserve);
-                let reserve = room.ask_for_pages(demand);
+                let reserve = search.ask_for_pages(demand);
                 preparation.rest = Some(self.write_rest(key, reserve)?);
                 self.fence()?;
             }
@@ -86,7 +86,7 @@ impl Writer {
                 return Ok(Some(Outcome::Written(self.apply_changes(&batch, options)?)));
             }
             Attempt::NeedRoom(len, demand) => {
-                room.make(key, len, demand.or_reserve(options.use_reserve))?;
+                search.make(key, len, demand.or_reserve(options.use_reserve))?;
             }
         }
         Ok(None)

@@ -28,7 +28,7 @@
 
 use crate::clean::Cleaner;
 use crate::clean::CleanerState;
-use crate::clean::reserve::Room;
+use crate::clean::reserve::SplitPages;
 use crate::clean::unindexed::{Kinds, unindexed};
 use crate::table::counters::Count;
 use crate::table::index::{GroupLock, Leaf, Position, Probe, Slot, SlotRef, Verdict};
@@ -205,7 +205,7 @@ impl Cleaner {
                 (Probe::Full, None) => {
                     let leaf = held.leaf();
                     drop(held);
-                    self.split(leaf, place, Room::AsItIs(&guard))?;
+                    self.split(leaf, place, SplitPages::AsItIs(&guard))?;
                     continue;
                 }
             };

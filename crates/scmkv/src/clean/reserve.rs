@@ -47,7 +47,7 @@ use std::time::{Duration, Instant};
 
 /// Where the room for a split comes from.
 #[derive(Debug)]
-pub(crate) enum Room<'a> {
+pub(crate) enum SplitPages<'a> {
     /// From the cleaner, if there is no free page; the log is the caller's.
     ByCleaning(&'a mut Log),
     /// A recovery cannot clean, since not all that lives is known yet. It reads by its own guard.
@@ -98,7 +98,7 @@ impl Effort {
 }
 
 impl Cleaner {
-    /// Room in the log, by cleaning if need be.
+    /// SplitPages in the log, by cleaning if need be.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
@@ -208,10 +208,10 @@ impl Cleaner {
     ///
     /// # Errors
     /// [`Error::NoSpace`].
-    pub(crate) fn split(&self, leaf: Leaf, place: Place, mut room: Room<'_>) -> Result<()> {
+    pub(crate) fn split(&self, leaf: Leaf, place: Place, mut room: SplitPages<'_>) -> Result<()> {
         let recovering = match &room {
-            Room::ByCleaning(_) => None,
-            Room::AsItIs(guard) => Some(*guard),
+            SplitPages::ByCleaning(_) => None,
+            SplitPages::AsItIs(guard) => Some(*guard),
         };
         let rehash = |slot: Slot| -> Result<u32> {
             let y_of = |guard: &Guard| Ok(self.place(self.record(guard, slot)?.key()).y);
@@ -223,8 +223,10 @@ impl Cleaner {
         let mut supply = || self.supply_index_page(reserve);
         while !self.index.split(leaf, place.y, &mut supply, &rehash)? {
             match &mut room {
-                Room::ByCleaning(log) => self.clean_for_space(log, reserve + 1, page)?,
-                Room::AsItIs(_) => return Err(Error::NoSpace { needed: page, reclaimable: 0 }),
+                SplitPages::ByCleaning(log) => self.clean_for_space(log, reserve + 1, page)?,
+                SplitPages::AsItIs(_) => {
+                    return Err(Error::NoSpace { needed: page, reclaimable: 0 });
+                }
             }
         }
         Ok(())

@@ -21,7 +21,7 @@
 //! record in its runs.
 
 use crate::clean::Cleaner;
-use crate::clean::reserve::Room;
+use crate::clean::reserve::SplitPages;
 use crate::table::index::{Probe, Slot};
 use crate::table::page::{self, Element};
 use crate::table::run::Run;
@@ -287,7 +287,7 @@ impl<'s> Recovery<'s> {
                 Probe::Full => {
                     let leaf = held.leaf();
                     drop(held);
-                    self.split(leaf, place, Room::AsItIs(guard))?;
+                    self.split(leaf, place, SplitPages::AsItIs(guard))?;
                     continue;
                 }
                 Probe::Vacant { at } => at,

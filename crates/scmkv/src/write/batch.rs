@@ -19,7 +19,7 @@
 mod members;
 mod publication;
 
-use crate::clean::reserve::Room;
+use crate::clean::reserve::SplitPages;
 use crate::table::counters::Count;
 use crate::table::demand::Demand;
 use crate::table::hash::Place;
@@ -89,7 +89,7 @@ impl Writer {
                 Attempt::Done(written) => return Ok(written),
                 Attempt::NeedSplits(full) => {
                     for (leaf, place) in full.into_values() {
-                        self.split(leaf, place, Room::ByCleaning(log))?;
+                        self.split(leaf, place, SplitPages::ByCleaning(log))?;
                     }
                 }
                 Attempt::NeedRoom(inserts) => demand = inserts,

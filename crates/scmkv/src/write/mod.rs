@@ -18,7 +18,7 @@ pub(crate) mod overflow;
 pub(crate) mod sweep_expired;
 
 use crate::clean::Cleaner;
-use crate::clean::reserve::Room;
+use crate::clean::reserve::SplitPages;
 use crate::read::Reader;
 use crate::table::demand::Demand;
 use crate::table::index::GroupLock;
@@ -188,7 +188,7 @@ impl Writer {
                 Attempt::Done(_) => {}
                 Attempt::NeedRoom(len, demand) => self.make_room(&mut log, len, demand)?,
                 Attempt::NeedSplit(leaf) => {
-                    self.split(leaf, place, Room::ByCleaning(&mut log))?;
+                    self.split(leaf, place, SplitPages::ByCleaning(&mut log))?;
                 }
                 Attempt::NeedOverflow(value, plan) => {
                     if order == Order::Staged {

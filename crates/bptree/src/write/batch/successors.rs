@@ -13,7 +13,7 @@ use crate::volume::counters::Count;
 use crate::volume::keys::Edge;
 use crate::volume::pages::{Demand, RESERVE};
 use crate::write::Writer;
-use crate::write::room::Want;
+use crate::write::page_search::Want;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;

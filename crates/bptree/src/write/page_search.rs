@@ -26,7 +26,7 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch;
 use std::collections::BTreeSet;
 
-/// Room that a leaf has not.
+/// PageSearch that a leaf has not.
 #[derive(Debug)]
 pub(super) struct Want {
     /// One of the keys that the leaf serves.
@@ -40,7 +40,7 @@ pub(super) struct Want {
 }
 
 /// The search of one write, or of one batch.
-pub(super) struct Room<'w> {
+pub(super) struct PageSearch<'w> {
     writer: &'w Writer,
     /// What the last try asked of the pages, and of which leaves.
     demand: Demand,
@@ -50,7 +50,7 @@ pub(super) struct Room<'w> {
     patience: Patience,
 }
 
-impl<'w> Room<'w> {
+impl<'w> PageSearch<'w> {
     pub(super) fn new(writer: &'w Writer) -> Self {
         Self {
             writer,
@@ -91,7 +91,7 @@ impl<'w> Room<'w> {
     ///
     /// # Errors
     /// If there is none: why it was refused; and if the medium fails.
-    pub(super) fn search(&mut self, refused: Error) -> Result<()> {
+    pub(super) fn run(&mut self, refused: Error) -> Result<()> {
         if !matches!(refused, Error::NoSpace { .. }) {
             return Err(refused);
         }
