@@ -75,7 +75,7 @@ impl Reader {
     }
 
     /// # Errors
-    /// If reads are checked, as [`Reader::check_record`].
+    /// If reads are checked, as [`check_record`](crate::table::Table::check_record).
     #[inline]
     pub(crate) fn check_read(&self, view: &View<'_>) -> Result<()> {
         if self.check_reads { self.check_record(view) } else { Ok(()) }

@@ -1,7 +1,7 @@
 //! What is durable, and waiting for it, where a fence is a sync.
 //!
 //! On media that fence by an instruction every write is durable when it is visible; what has no
-//! ticket is durable already, and what has one is [`staged`](crate::staging). On `file` media a
+//! ticket is durable already, and what has one is [`staged`](crate::table::stage). On `file` media a
 //! write is visible early, in an index that does not outlive a crash, and its ticket is the
 //! generation of the sync that will cover it.
 //!

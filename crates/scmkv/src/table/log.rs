@@ -29,7 +29,7 @@ use std::time::Duration;
 pub(crate) enum Order {
     /// Flush and fence before it is published.
     Strict,
-    /// Published when it is flushed and fenced, with others ([`staging`](crate::staging)).
+    /// Published when it is flushed and fenced, with others ([`staging`](crate::table::stage)).
     Staged,
     /// Published at once; durable with the next sync. For indexes that do not outlive a crash.
     Early,

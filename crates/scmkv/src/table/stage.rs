@@ -1,6 +1,6 @@
 //! Writes that share a fence.
 //!
-//! A write whose caller does not wait ([`Completion::Early`]) is *staged* where a fence is an
+//! A write whose caller does not wait (`Completion::Early`) is *staged* where a fence is an
 //! instruction: its record is in the log, not flushed, and its slot is not published.
 //!
 //! ```text

@@ -14,7 +14,7 @@
 //! with runs in other pages lives until those pages are gone ([`clean`](crate::clean)).
 //!
 //! **Isolation.** All groups of the batch are locked while it is published, and readers, who take
-//! no lock, wait at the [`Gate`] for the moment between the first slot and the last.
+//! no lock, wait at the [`Gate`](crate::read::gate::Gate) for the moment between the first slot and the last.
 
 mod members;
 mod publication;

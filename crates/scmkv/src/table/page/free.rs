@@ -101,7 +101,7 @@ impl Pages {
         pages.drain(..).for_each(|page| self.push_free(page));
     }
 
-    /// Makes a page ready for small syncs ([`Space::prepare`]), if one of the next [`PREPARED`]
+    /// Makes a page ready for small syncs (`Space::prepare`), if one of the next [`PREPARED`]
     /// that will be opened is not; false if all are. No more than a quarter of the free pages are
     /// kept so; one is on its way meanwhile ([`Pages::free_and_retired`]).
     pub(crate) fn prepare_next(&self) -> Result<bool> {
