@@ -67,6 +67,30 @@ fn all_records_of_a_full_store_can_be_written_over_one_by_one() {
     one_by_one(MediaChoice::File, 100);
 }
 
+/// What one has taken and gives back in a moment is not missing for good to the other.
+#[test]
+fn two_threads_write_over_all_records_of_a_full_store() {
+    let _alone = alone();
+    for len in [100, 300] {
+        let (_directory, store, count) = full(1 << 20, MediaChoice::Auto, len);
+        std::thread::scope(|scope| {
+            for half in 0..2 {
+                let store = &store;
+                scope.spawn(move || {
+                    for round in 1..4 {
+                        for number in (half..count).step_by(2) {
+                            let value = value(number, round, len);
+                            let put = store.put(&key(number), &value, &WriteOptions::default());
+                            assert!(put.is_ok(), "{number} in round {round}: {put:?}");
+                        }
+                    }
+                });
+            }
+        });
+        check(&store, count, len, |_| 3);
+    }
+}
+
 /// Of keys that are beside each other, and of keys of several leaves, with all the leaves full.
 fn batches(media: MediaChoice, len: usize) {
     let (_directory, store, count) = full(1 << 20, media, len);

@@ -17,7 +17,7 @@ use std::cell::Cell;
 thread_local! {
     /// Where a leaf is put together: a leaf at a time, and as large as the largest.
     static BYTES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    /// PageSearch for the records of a leaf, which is more than an allocator has at hand.
+    /// Room for the records of a leaf, which is more than an allocator has at hand.
     static ITEMS: Cell<Vec<Item<'static>>> = const { Cell::new(Vec::new()) };
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Item<'a> {
     pub(crate) source: Source<'a>,
 }
 
-/// PageSearch for the records of a leaf: this thread's, if it was given back.
+/// Room for the records of a leaf: this thread's, if it was given back.
 pub(crate) fn take_items<'a>() -> Vec<Item<'a>> {
     let mut items = emptied(ITEMS.take());
     items.reserve(PLACES);

@@ -127,7 +127,7 @@ impl Writer {
         let (written, sparse) = loop {
             match self.try_changes(batch, options, &mut search) {
                 Ok(done) => break done,
-                Err(refused) => search.run(refused)?,
+                Err(refused) => search.run(refused, true)?,
             }
         };
         self.counters.add(Count::Batches, 1);

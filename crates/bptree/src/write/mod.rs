@@ -34,7 +34,9 @@ use crate::read::get::Whole;
 use crate::volume::keys::Rest;
 use crate::volume::pages::Demand;
 use compact::Compaction;
-use coreplane_engine::{Beside, Brief, Error, KEY_LEN_MAX, Outcome, Result, WriteOptions, Written};
+use coreplane_engine::{
+    Batch, Beside, Brief, Error, KEY_LEN_MAX, Outcome, Result, WriteOptions, Written,
+};
 use coreplane_pmem::epoch;
 use coreplane_record::{HEADER, Header, Kind};
 use page_search::PageSearch;
@@ -48,6 +50,8 @@ use std::ops::Deref;
 pub(crate) struct Writer {
     reader: Reader,
     compaction: Compaction,
+    /// Held by who searches for pages, for what takes the place of other records.
+    search_turn: Mutex<()>,
     /// Held by who closes or empties the store, while all leaves are shut.
     pub(crate) whole: Mutex<()>,
 }
@@ -66,7 +70,12 @@ const SEQUENCE_MAX: u64 = 1 << 61;
 
 impl Writer {
     pub(crate) fn new(reader: Reader) -> Self {
-        Self { reader, compaction: Compaction::default(), whole: Mutex::new(()) }
+        Self {
+            reader,
+            compaction: Compaction::default(),
+            search_turn: Mutex::new(()),
+            whole: Mutex::new(()),
+        }
     }
 
     /// Puts `key`, whatever was there.
@@ -164,9 +173,36 @@ impl Writer {
             match provided {
                 Ok(Some(outcome)) => return self.finish(outcome, options),
                 Ok(None) => {}
-                Err(refused) => search.run(refused)?,
+                Err(refused) => {
+                    let may_be_batch = rests_on == RestsOn::Nothing
+                        && options.sequence.is_none()
+                        && search.is_for_overwrite();
+                    match search.run(refused, !may_be_batch) {
+                        Err(Error::NoSpace { .. }) if may_be_batch => {
+                            return self.write_as_batch(key, options, decide);
+                        }
+                        found => found?,
+                    }
+                }
             }
         }
+    }
+
+    /// A put that found no page. As a batch of one it takes the place of the old record in the leaf that is written
+    /// anew, which needs no more room than that one has; in sight of the old record both must have room.
+    #[cold]
+    fn write_as_batch(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: Decide<'_, '_>,
+    ) -> Result<Outcome> {
+        let Plan::Put { value, expires_at } = decide(None)? else {
+            return Err(Error::NoSpace { needed: 0, reclaimable: 0 });
+        };
+        let mut batch = Batch::new();
+        batch.put_until(key, &value, expires_at);
+        self.apply_changes(&batch, options).map(Outcome::Written)
     }
 
     /// One write, in sight of the record that it takes the place of: done, or what it lacks.
@@ -233,7 +269,7 @@ impl Writer {
                 return Ok(Attempt::NeedRest(header.kind));
             }
         };
-        // PageSearch for it.
+        // Room for it.
         let len = header.record_len(field, value.len());
         let place = standing.place.or_else(|| locked.leaf.vacancy());
         let Some(place) = place.filter(|_| len <= self.room(&locked)) else {

@@ -6,14 +6,15 @@
 //!    is among what is wanted ([`compact`](crate::write::compact)).
 //! 3. Some leaves elsewhere are put together as fewer, which gains a page.
 //! 4. Pages that were given back, and that somebody may still read, are waited for.
-//! 5. It is refused.
+//! 5. It is refused; but what takes the place of other records only after some more tries, for what others
+//!    have taken they give back in a moment. One at a time searches for that.
 //!
 //! After each step that has gained something the write, or the whole batch, is tried again. Nobody who
 //! searches has a guard or a lock: what he waits for could not come back.
 //!
-//! So two things are refused in a full pool although nothing grows: a single overwrite in a leaf that is full
-//! to the last record, when its neighbours are as well (a batch writes the leaf anew with the record in it,
-//! and has no need of room beside the old one); and a batch over more such leaves than there are pages.
+//! A put that has found nothing is made as a batch of one: a batch writes the leaf anew with the record in it,
+//! and has no need of room beside the old one. So one thing is refused in a full pool although nothing grows: a
+//! batch over more leaves that are full to the last record than there are pages.
 //!
 //! Others who take pages, and none of whom needs room in a leaf, wait for them alone
 //! ([`Pages::wait_for_more`](crate::volume::pages::Pages::wait_for_more)).
@@ -24,9 +25,13 @@ use crate::volume::pages::{Demand, Patience};
 use crate::write::Writer;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch;
+use coreplane_pmem::spin::{self, Backoff};
 use std::collections::BTreeSet;
 
-/// PageSearch that a leaf has not.
+/// So many tries for the sake of others: some milliseconds, if nobody gives anything back.
+const TRIES_MAX: u32 = 32;
+
+/// Room that a leaf has not.
 #[derive(Debug)]
 pub(super) struct Want {
     /// One of the keys that the leaf serves.
@@ -48,6 +53,9 @@ pub(super) struct PageSearch<'w> {
     /// Keys of leaves that were given room: once each.
     served: BTreeSet<Box<[u8]>>,
     patience: Patience,
+    /// Tries for the sake of others who search.
+    tries: u32,
+    backoff: Backoff,
 }
 
 impl<'w> PageSearch<'w> {
@@ -58,6 +66,8 @@ impl<'w> PageSearch<'w> {
             wants: Vec::new(),
             served: BTreeSet::new(),
             patience: Patience::default(),
+            tries: 0,
+            backoff: Backoff::new(),
         }
     }
 
@@ -66,6 +76,11 @@ impl<'w> PageSearch<'w> {
         self.wants.clear();
         self.demand = demand;
         self.writer.pages.reserve(demand)
+    }
+
+    /// What was last looked for was to take the place of another record.
+    pub(super) fn is_for_overwrite(&self) -> bool {
+        self.demand == Demand::Overwrite
     }
 
     /// Leaves have not the room that is wanted, and there were no pages for others in their place.
@@ -87,18 +102,48 @@ impl<'w> PageSearch<'w> {
         made
     }
 
-    /// Looks for what a try was refused for. To be called without a guard and without a lock.
+    /// Looks for what a try was refused for. To be called without a guard and without a lock. `is_last`: nothing
+    /// else can be tried then.
     ///
     /// # Errors
     /// If there is none: why it was refused; and if the medium fails.
-    pub(super) fn run(&mut self, refused: Error) -> Result<()> {
+    pub(super) fn run(&mut self, refused: Error, is_last: bool) -> Result<()> {
         if !matches!(refused, Error::NoSpace { .. }) {
             return Err(refused);
         }
-        let is_found = self.serve_all()?
+        if self.demand == Demand::Insert || !is_last {
+            return if self.is_found()? { Ok(()) } else { Err(refused) };
+        }
+        let turn = self.writer.search_turn.try_lock();
+        if turn.is_none() {
+            // What another one finds may be enough for both.
+            drop(spin::lock(&self.writer.search_turn));
+            return self.again(refused);
+        }
+        if self.is_found()? {
+            return Ok(());
+        }
+        drop(turn);
+        self.again(refused)
+    }
+
+    fn is_found(&mut self) -> Result<bool> {
+        Ok(self.serve_all()?
             || self.writer.gain_page(self.demand)?
-            || self.writer.pages.wait_for_more(&mut self.patience);
-        if is_found { Ok(()) } else { Err(refused) }
+            || self.writer.pages.wait_for_more(&mut self.patience))
+    }
+
+    /// Others have taken pages, of which they give back as many in a moment: tries again, so many times.
+    fn again(&mut self, refused: Error) -> Result<()> {
+        if self.tries == TRIES_MAX {
+            return Err(refused);
+        }
+        self.tries += 1;
+        self.backoff.wait();
+        // They may have filled the leaf, too.
+        self.served.clear();
+        self.patience = Patience::default();
+        Ok(())
     }
 
     /// Gives room to leaves that want it, as far as that can be; true if some have it now.

@@ -166,7 +166,7 @@ impl Cleaner {
         state.log.commit(self, first, Order::Strict)
     }
 
-    /// SplitPages for a copy of `len` bytes.
+    /// Room for a copy of `len` bytes.
     ///
     /// # Errors
     /// [`Error::NoSpace`] if no page is free.
@@ -187,7 +187,7 @@ impl Cleaner {
         Ok(())
     }
 
-    /// Appends a copy to the cleaner's log, not durable yet. SplitPages was made.
+    /// Appends a copy to the cleaner's log, not durable yet. Room was made.
     pub(crate) fn append_copy(
         &self,
         state: &mut CleanerState,

@@ -298,7 +298,7 @@ impl Log {
         self.flushed = self.unfenced.len();
     }
 
-    /// Appends a record. SplitPages was made. Neither durable nor visible before [`Log::commit`], to
+    /// Appends a record. Room was made. Neither durable nor visible before [`Log::commit`], to
     /// which `order` is told too, and which follows in the same thread unless it is `Staged`.
     ///
     /// # Errors
