@@ -98,7 +98,7 @@ impl Effort {
 }
 
 impl Cleaner {
-    /// SplitPages in the log, by cleaning if need be.
+    /// Room in the log, by cleaning if need be.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
@@ -150,7 +150,9 @@ impl Cleaner {
         }
         let gained = match self.cleaner_state.try_lock() {
             Some(mut state) => self.clean_one_for(&mut state, log)?,
-            None if free > last => Some(CREDIT as i64),
+            // Near the last pages a credit would be more than is gained, and whoever then finds no page would
+            // clean for hundreds of milliseconds at a time.
+            None if free > least => Some(CREDIT as i64),
             None => self.clean_one_for(&mut spin::lock(&self.cleaner_state), log)?,
         };
         let paid = |gained: u64| {
