@@ -51,6 +51,7 @@ impl Bptree {
         media: MediaChoice,
         options: &Options,
     ) -> Result<Self> {
+        open::check_page_size(page_size)?;
         let create = open::create_options(size, page_size, media);
         let pool = Pool::create(path, &create).map_err(open::pool_error)?;
         let made =

@@ -100,6 +100,8 @@ fn leaves_are_as_long_as_was_asked_for_those_of_a_group_that_is_added_too() -> O
     for (code, engine, size) in [
         (64, "bptree", "5GiB"),
         (2, "bptree", "3000"),
+        (2, "bptree", "1KiB"),
+        (2, "bptree", "2KiB"),
         (2, "bptree", "1MiB"),
         (2, "scmkv", "64KiB"),
     ] {

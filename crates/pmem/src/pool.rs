@@ -9,6 +9,9 @@
 //!   page 1…  as the engine claims them
 //! ```
 //!
+//! Where pages have 1 KiB or 2 KiB the header takes as many of them as it needs, all claimed as pages of
+//! words, and nothing is left of them: the engine's own begin at [`Pool::first_page`].
+//!
 //! The static part is written once, its magic last of all: a creation that is cut short leaves
 //! no pool, never half of one. The root is for state larger than 8 bytes that must change
 //! atomically (module `root` says how, and how a torn write is told from a flipped bit). The size that
@@ -33,6 +36,7 @@ mod choose;
 mod error;
 mod header;
 mod lock;
+mod reserve;
 mod root;
 mod types;
 
@@ -40,12 +44,11 @@ pub use allocate::space_at;
 pub use error::PoolError;
 pub use types::{
     CreateOptions, FileState, HEADER_LEN, MediaChoice, Medium, OpenOptions, ROOT_WORDS,
-    UnsafeShutdowns,
+    UnsafeShutdowns, first_page,
 };
 
 use crate::epoch::barrier;
-use crate::media::Behaviour;
-use crate::space::{Claim, Space, SpaceOptions};
+use crate::space::{Claim, Space};
 use allocate::FaultIn;
 use choose::Chosen;
 use error::IoContext;
@@ -106,7 +109,8 @@ impl Pool {
         allocate::blocks(&file, path, 0, header.size)?;
         let chosen = choose::medium(&file, path, &options.media)?;
         allocate::sync(&file, path)?;
-        let space = map(Arc::new(file), path, &header, header.size, chosen.behaviour.clone())?;
+        let file = Arc::new(file);
+        let space = reserve::map(file, path, &header, header.size, chosen.behaviour.clone())?;
         allocate::fault_in(&space, 0, header.size);
         let mut pool = Self::format(space, header, &chosen, false)?;
         allocate::sync_directory(path)?;
@@ -136,7 +140,7 @@ impl Pool {
     ) -> Result<Self, PoolError> {
         claim_header(&space, Claim::Words)?;
         if flush_page {
-            space.persist(0, u64::from(header.page_size))?;
+            space.persist(0, space.start_of(first_page(header.page_size)))?;
         }
         let root = Root {
             size: header.size,
@@ -173,7 +177,8 @@ impl Pool {
         }
         allocate::fill_holes(&file, path, root.size)?;
         let chosen = choose::medium(&file, path, &options.media)?;
-        let space = map(Arc::new(file), path, &header, root.size, chosen.behaviour.clone())?;
+        let file = Arc::new(file);
+        let space = reserve::map(file, path, &header, root.size, chosen.behaviour.clone())?;
         let mut pool = Self::adopt(space, &chosen)?;
         pool.note_unsafe_shutdowns(chosen.unsafe_shutdowns)?;
         pool.file = pool.space.backing().map(|file| Opened { path: path.to_owned(), file });
@@ -315,6 +320,11 @@ impl Pool {
         self.faulting_in.get_or_init(|| FaultIn::start(&self.space));
     }
 
+    /// The first page of which all is the engine's: [`first_page`].
+    pub fn first_page(&self) -> u32 {
+        first_page(self.header.page_size)
+    }
+
     /// The mapped pool.
     pub fn space(&self) -> &Arc<Space> {
         &self.space
@@ -426,39 +436,12 @@ impl Pool {
     }
 }
 
+/// Claims the pages that the header is in.
 fn claim_header(space: &Space, claim: Claim) -> Result<(), PoolError> {
-    if space.claim_words(0, claim) {
+    let mut pages = 0..first_page(space.page_size());
+    if pages.all(|page| space.claim_words(page, claim)) {
         return Ok(());
     }
-    Err(PoolError::Geometry("page 0 of the space is missing or in use".to_owned()))
-}
-
-/// Maps the pool, with as much address space in reserve as its roles can name cheaply.
-fn map(
-    file: Arc<File>,
-    path: &Path,
-    header: &Static,
-    size: u64,
-    behaviour: Behaviour,
-) -> Result<Arc<Space>, PoolError> {
-    const RESERVE_MIN: u64 = 1 << 40;
-    const RESERVE_PAGES_MAX: u64 = 1 << 20;
-    let most = (u64::from(header.page_size) * RESERVE_PAGES_MAX).max(size);
-    let mut reserve = RESERVE_MIN.max(size.saturating_mul(16)).min(most);
-    loop {
-        let options = SpaceOptions { page_size: header.page_size, reserve };
-        match Space::file(Arc::clone(&file), size, &options, behaviour.clone()) {
-            Ok(space) => {
-                space.set_name(path);
-                return Ok(Arc::new(space));
-            }
-            // A limit on address space: less reserve will do.
-            Err(error)
-                if error.kind() == std::io::ErrorKind::OutOfMemory && reserve / 2 >= size =>
-            {
-                reserve /= 2;
-            }
-            Err(error) => return Err(error).io(format!("map {}", path.display())),
-        }
-    }
+    let what = "a page that the header is in is missing from the space or in use";
+    Err(PoolError::Geometry(what.to_owned()))
 }

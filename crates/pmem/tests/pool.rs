@@ -83,9 +83,14 @@ fn no_path_is_left_behind_by_a_refused_creation() {
 
 /// The bytes of a small pool whose root has been replaced, and of nothing else.
 fn bytes_of_a_pool() -> Vec<u8> {
+    bytes_with_pages_of(4096)
+}
+
+fn bytes_with_pages_of(page_size: u32) -> Vec<u8> {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = directory.path().join("p");
-    let pool = Pool::create(&path, &CreateOptions { page_size: 4096, ..options(1) }).unwrap();
+    let create = CreateOptions { page_size, size: u64::from(page_size.max(2048)), ..options(1) };
+    let pool = Pool::create(&path, &create).unwrap();
     for seed in 1..=3 {
         pool.set_root(root_of(seed)).unwrap();
     }
@@ -108,11 +113,17 @@ const STATE: std::ops::Range<usize> = 1536..1544;
 
 #[test]
 fn every_flipped_bit_of_the_header_is_an_error_and_flips_of_one_copy_are_repaired() {
-    let sound = bytes_of_a_pool();
+    // In one page, in one that has nothing else, and in two.
+    for page_size in [4096, 2048, 1024] {
+        flip_every_bit(&bytes_with_pages_of(page_size));
+    }
+}
+
+fn flip_every_bit(sound: &[u8]) {
     let copies = SLOTS.into_iter().flatten().chain(STATE);
     for (at, has_copy) in STATIC.map(|at| (at, false)).chain(copies.map(|at| (at, true))) {
         for bit in 0..8 {
-            let mut bytes = sound.clone();
+            let mut bytes = sound.to_vec();
             bytes[at] ^= 1 << bit;
             let (directory, opened) = open_bytes(&bytes);
             let error = opened.expect_err("a flipped bit was not noticed");
@@ -221,7 +232,7 @@ fn other_versions_are_named_and_impossible_sizes_refused() {
             other => panic!("{other:?}"),
         }
     }
-    for page_size in [0_u64, 3, 2048, 4097, 1 << 31, 1 << 40] {
+    for page_size in [0_u64, 3, 512, 1023, 4097, 1 << 31, 1 << 40] {
         let mut bytes = sound.clone();
         bytes[40..48].copy_from_slice(&page_size.to_le_bytes());
         reseal(&mut bytes);
@@ -233,6 +244,8 @@ fn other_versions_are_named_and_impossible_sizes_refused() {
         CreateOptions { size: 1, ..options(1) },
         CreateOptions { page_size: 0, ..options(1) },
         CreateOptions { page_size: 4097, ..options(1) },
+        CreateOptions { page_size: 512, ..options(1) },
+        CreateOptions { page_size: 1024, size: 2047, ..options(1) },
         CreateOptions { size: u64::MAX, ..options(1) },
         CreateOptions { kind: String::new(), ..options(1) },
         CreateOptions { kind: "ninechars".to_owned(), ..options(1) },

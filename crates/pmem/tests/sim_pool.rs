@@ -12,10 +12,11 @@ enum Op {
     Grow(u64),
 }
 
-/// Creates a pool, sets its root, grows it.
-struct Pools;
+/// Creates a pool with pages of so many bytes, sets its root, grows it.
+struct Pools(u64);
 
-const PAGE: u64 = 4096;
+/// Bytes of a pool at first.
+const LEN: u64 = 64 << 10;
 
 fn root(value: u64) -> [u64; ROOT_WORDS] {
     std::array::from_fn(|at| value.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(at as u32 * 7))
@@ -45,11 +46,11 @@ impl Subject for Pools {
         });
         for value in 1..6 {
             run.acknowledged(Op::SetRoot(value), || pool.set_root(root(value)).unwrap());
-            let pages = 16 + value;
-            run.acknowledged(Op::Grow(pages), || pool.grow(pages * PAGE).unwrap());
+            let pages = LEN / self.0 + value;
+            run.acknowledged(Op::Grow(pages), || pool.grow(pages * self.0).unwrap());
         }
         let call = run.began(Op::Grow(1000));
-        pool.grow(1000 * PAGE).unwrap_err();
+        pool.grow(1000 * self.0).unwrap_err();
         call.refused();
         run.acknowledged(Op::SetRoot(9), || pool.set_root(root(9)).unwrap());
     }
@@ -71,13 +72,13 @@ impl Subject for Pools {
             return Err("the static part is wrong".to_owned());
         }
         // The space may be longer than the pool: grown, and cut before the root said so.
-        Ok(Some((pool.root(), pool.space().len() / PAGE)))
+        Ok(Some((pool.root(), pool.space().len() / self.0)))
     }
 
     fn check(&self, contents: &Contents, history: &History<'_, Op>) -> Result<(), String> {
         let mut least = None;
         let apply = |to: &mut Contents, op: &Op| {
-            let (words, pages) = to.unwrap_or(([0; ROOT_WORDS], 16));
+            let (words, pages) = to.unwrap_or(([0; ROOT_WORDS], LEN / self.0));
             *to = Some(match op {
                 Op::Create => (words, pages),
                 Op::SetRoot(value) => (root(*value), pages),
@@ -99,9 +100,11 @@ impl Subject for Pools {
     }
 }
 
-fn options(model: Model) -> SimOptions {
+fn options(model: Model, page_size: u64) -> SimOptions {
     SimOptions {
         model,
+        len: LEN,
+        page_size: page_size as u32,
         max_len: 128 << 10,
         images_per_cut: 256,
         recovery_cut_in: 4,
@@ -114,9 +117,21 @@ fn options(model: Model) -> SimOptions {
 fn a_pool_survives_every_cut() {
     for model in [Model::X86, Model::File] {
         for seed in 1..4 {
-            let report = explore(&SimOptions { seed, ..options(model) }, &Pools);
+            let report = explore(&SimOptions { seed, ..options(model, 4096) }, &Pools(4096));
             assert!(report.is_clean(), "{report}");
             assert!(report.images > 300, "{report}");
+        }
+    }
+}
+
+/// The header is all of a page, or of two: what is written to one of them is cut off from the other.
+#[test]
+fn a_pool_survives_every_cut_with_pages_no_larger_than_its_header() {
+    for model in [Model::X86, Model::File] {
+        for page_size in [2048, 1024] {
+            let report = explore(&options(model, page_size), &Pools(page_size));
+            assert!(report.is_clean(), "{page_size}: {report}");
+            assert!(report.images > 300, "{page_size}: {report}");
         }
     }
 }
@@ -125,7 +140,8 @@ fn a_pool_survives_every_cut() {
 fn without_flushes_or_fences_it_does_not() {
     for model in [Model::X86, Model::File] {
         for fault in [Fault::DropEveryFlush, Fault::DropEveryFence] {
-            let report = explore(&SimOptions { fault: Some(fault), ..options(model) }, &Pools);
+            let report =
+                explore(&SimOptions { fault: Some(fault), ..options(model, 4096) }, &Pools(4096));
             assert!(!report.violations.is_empty(), "{report}");
         }
     }

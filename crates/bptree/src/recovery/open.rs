@@ -15,6 +15,18 @@ use std::sync::atomic::Ordering;
 /// The usual bytes in a page, and so in a leaf.
 pub const PAGE_SIZE: u32 = 16 << 10;
 
+/// Bytes that a page, and so a leaf, may have.
+const PAGE_SIZES: std::ops::RangeInclusive<u32> = 4 << 10..=512 << 10;
+
+/// # Errors
+/// If a leaf cannot have so many bytes.
+pub(crate) fn check_page_size(page_size: u32) -> Result<()> {
+    if PAGE_SIZES.contains(&page_size) {
+        return Ok(());
+    }
+    Err(Error::Unusable(format!("a leaf has 4 KiB to 512 KiB, not {page_size} bytes")))
+}
+
 /// What a pool of this engine is created with.
 pub(crate) fn create_options(size: u64, page_size: u32, media: MediaChoice) -> CreateOptions {
     CreateOptions { size, media, page_size, kind: KIND.to_owned(), parameters: [0; 8] }
@@ -22,9 +34,7 @@ pub(crate) fn create_options(size: u64, page_size: u32, media: MediaChoice) -> C
 
 /// Makes a fresh pool a store: one leaf for all keys.
 pub(crate) fn format(pool: Pool, options: &Options) -> Result<Writer> {
-    if pool.space().page_size() > 512 << 10 {
-        return Err(Error::Unusable("a leaf has at most 512 KiB".to_owned()));
-    }
+    check_page_size(pool.space().page_size())?;
     let root = Root { version_base: STEP, births_end: STEP, ..Root::default() };
     let tree = Tree::new(Volume::new(pool, &root, options), &root);
     tree.pages.allow_births(1, STEP);
@@ -42,6 +52,7 @@ pub(crate) fn open(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Writer> {
     pool.expect_kind(KIND).map_err(pool_error)?;
+    check_page_size(pool.space().page_size())?;
     let old = Root::from_words(pool.root());
     if old.version_base == 0 {
         return Err(Error::Unusable("the store was never wholly created".to_owned()));
@@ -82,4 +93,39 @@ pub(crate) fn open(
         Recovery { tree: &tree }.recover(recovery, progress)?;
     }
     Ok(Writer::new(Reader::new(tree, options)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Options, create_options, format, open};
+    use coreplane_engine::Error;
+    use coreplane_pmem::media::sim::{Sim, SimOptions};
+    use coreplane_pmem::{MediaChoice, Pool};
+    use std::sync::Arc;
+
+    /// A pool may have pages that no leaf can be in.
+    #[test]
+    fn leaves_of_less_than_4_kib_and_of_more_than_512_are_refused() {
+        let options = Options { background: false, ..Options::default() };
+        for shift in 10..=20 {
+            let (len, page_size) = (4 << 20, 1 << shift);
+            let simulated = SimOptions { len, max_len: len, page_size, ..SimOptions::default() };
+            let sim = Sim::new(&simulated).expect("memory");
+            let create = create_options(len, page_size, MediaChoice::Auto);
+            let made = Pool::simulated_create(Arc::clone(sim.space()), &create).expect("a pool");
+            let made = format(made, &options).map(drop);
+            if (12..=19).contains(&shift) {
+                assert!(made.is_ok(), "{made:?}");
+                continue;
+            }
+            let is_told =
+                |error: &Error| error.to_string().contains(&format!("not {page_size} bytes"));
+            assert!(made.as_ref().is_err_and(is_told), "{made:?}");
+            // Nor is such a pool opened.
+            let sim = Sim::after(sim.space(), &simulated).expect("memory");
+            let pool = Pool::simulated_open(Arc::clone(sim.space())).expect("the pool");
+            let opened = open(pool, &options, &|_| {}).map(drop);
+            assert!(opened.as_ref().is_err_and(is_told), "{opened:?}");
+        }
+    }
 }

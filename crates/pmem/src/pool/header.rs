@@ -1,4 +1,4 @@
-//! The static part of page 0 (`docs/media-format.md` has it to the byte).
+//! The static part of the header (`docs/media-format.md` has it to the byte).
 //!
 //! Two things are the same in every version of the format, so that a program can say what it
 //! meets: the magic at byte 0, and a CRC32C at byte 12 over bytes 0 to 511 with those four taken
@@ -9,7 +9,7 @@ use super::error::{IoContext, PoolError};
 use super::root::{self, Root};
 use super::types::CreateOptions;
 use crate::mutant;
-use crate::space::{Durable, Space, Word};
+use crate::space::{Durable, PAGE_SIZES, Space, Word};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -33,9 +33,6 @@ pub(super) const HEADER_WORDS: usize = super::HEADER_LEN as usize / 8;
 /// The uuid of every simulated pool.
 pub(super) const SIMULATED_UUID: [u8; 16] = *b"simulated pool\0\0";
 
-/// Pages are at most 1 GiB, at least 4 KiB.
-const PAGE_SIZES: std::ops::RangeInclusive<u32> = 4096..=1 << 30;
-
 /// The header's words as they are stored.
 pub(super) type Words = [u64; HEADER_WORDS];
 
@@ -54,13 +51,14 @@ pub(super) struct Static {
 pub(super) fn whole_pages(size: u64, page_size: u32) -> Result<u64, PoolError> {
     if !page_size.is_power_of_two() || !PAGE_SIZES.contains(&page_size) {
         return Err(PoolError::Geometry(format!(
-            "a page of {page_size} bytes; it must be a power of two from 4 KiB to 1 GiB"
+            "a page of {page_size} bytes; it must be a power of two from 1 KiB to 1 GiB"
         )));
     }
     let whole = size - size % u64::from(page_size);
-    if whole == 0 {
+    if whole < super::HEADER_LEN {
         return Err(PoolError::Geometry(format!(
-            "{size} bytes do not hold one page of {page_size}"
+            "{size} bytes do not hold the pages of the header, {} of {page_size} bytes",
+            super::first_page(page_size)
         )));
     }
     // Page numbers are 32 bits wide; the address space ends before that matters.
@@ -214,7 +212,7 @@ fn checksum(words: &[u64; STATIC_WORDS]) -> u32 {
 pub(super) fn word(space: &Space, at: usize) -> Result<Word<'_, Durable>, PoolError> {
     space
         .word(8 * at as u64)
-        .ok_or_else(|| PoolError::Geometry("page 0 is not a page of words".to_owned()))
+        .ok_or_else(|| PoolError::Geometry("the header is not in pages of words".to_owned()))
 }
 
 /// All words of the header.

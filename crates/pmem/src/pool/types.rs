@@ -2,8 +2,14 @@
 
 use std::str::FromStr;
 
-/// Bytes of page 0 that the pool itself uses.
+/// Bytes from the start that the pool itself uses: of page 0, or of so many smaller pages as they take.
 pub const HEADER_LEN: u64 = 2048;
+
+/// The first page of which all is the engine's, in a pool whose pages have so many bytes: 1, or 2 if
+/// they have 1 KiB. Of the page before it the engine has what is behind [`HEADER_LEN`], as words.
+pub const fn first_page(page_size: u32) -> u32 {
+    HEADER_LEN.div_ceil(page_size as u64) as u32
+}
 
 /// Words of a root.
 pub const ROOT_WORDS: usize = 8;
@@ -59,7 +65,7 @@ pub struct CreateOptions {
     pub size: u64,
     /// The medium.
     pub media: MediaChoice,
-    /// Bytes in a page.
+    /// Bytes in a page; a power of two from 1 KiB to 1 GiB.
     pub page_size: u32,
     /// What the pool holds, for example `scmkv`; at most 8 bytes.
     pub kind: String,

@@ -40,6 +40,17 @@ unsafe impl Sync for Mapping {}
 /// The size of a huge page, to which reserves are aligned.
 const HUGE: u64 = 2 << 20;
 
+/// Bytes of a page of the system: all that is mapped, or that the kernel is told, is of whole ones.
+fn system_page() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// The whole system pages that a range lies in: where they begin, and their bytes.
+pub(super) fn system_pages(offset: u64, len: u64) -> (u64, u64) {
+    let start = offset / system_page() * system_page();
+    (start, (offset + len).next_multiple_of(system_page()) - start)
+}
+
 impl Mapping {
     fn reserve(reserve: u64) -> io::Result<Self> {
         let reserved = reserve.checked_next_multiple_of(HUGE).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -152,11 +163,17 @@ impl Mapping {
                 format!("{len} bytes are over the reserve of {}", self.reserved),
             ));
         }
-        let more = usize::try_from(len - old).map_err(io::Error::other)?;
-        // SAFETY: `old < len <= reserved`: the range is ours, without access so far, and no
-        // reference into it can exist, since `self.len` has never been above `old`.
+        // The rest of the last system page was mapped with what lies before it.
+        let mapped = old.next_multiple_of(system_page());
+        if len <= mapped {
+            self.len.store(len, Ordering::Release);
+            return Ok(());
+        }
+        let more = usize::try_from(len - mapped).map_err(io::Error::other)?;
+        // SAFETY: `mapped < len <= reserved`: the range is ours, without access so far, and no
+        // reference into it can exist, since `self.len` has never been above `old <= mapped`.
         unsafe {
-            let at = self.base.as_ptr().add(old as usize);
+            let at = self.base.as_ptr().add(mapped as usize);
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             match file {
                 None => rustix::mm::mprotect(
@@ -176,7 +193,7 @@ impl Mapping {
                         protection,
                         kind | MapFlags::FIXED,
                         file,
-                        old,
+                        mapped,
                     )?;
                 }
             }
@@ -217,11 +234,13 @@ impl Mapping {
         if len == 0 {
             return;
         }
+        let (offset, len) = system_pages(offset, len);
         let advice = match access {
             Access::Read => Advice::LinuxPopulateRead,
             Access::Write => Advice::LinuxPopulateWrite,
         };
-        // SAFETY: the range is mapped; populating changes no byte.
+        // SAFETY: the range is mapped, to the end of its last system page; populating changes no
+        // byte.
         let _best_effort =
             unsafe { rustix::mm::madvise(self.at(offset).cast(), len as usize, advice) };
     }
@@ -233,7 +252,7 @@ impl Space {
     /// # Errors
     /// If it cannot be mapped so.
     pub(crate) fn copy(file: &File, len: u64, page_size: u32) -> io::Result<Self> {
-        Ok(Self::new(Mapping::copy(file, len)?, page_size, Behaviour::Dram, None))
+        Self::new(Mapping::copy(file, len)?, page_size, Behaviour::Dram, None)
     }
 }
 

@@ -64,10 +64,13 @@ pub enum Claim {
     WordsAsStored,
 }
 
+/// Bytes that a page may have, if they are a power of two.
+pub(crate) const PAGE_SIZES: std::ops::RangeInclusive<u32> = 1 << 10..=1 << 30;
+
 /// How a [`Space`] is made.
 #[derive(Debug)]
 pub struct SpaceOptions {
-    /// Bytes in a page; a power of two from 4 KiB to 1 GiB.
+    /// Bytes in a page; a power of two from 1 KiB to 1 GiB.
     pub page_size: u32,
     /// Address space to reserve for growth, in bytes.
     pub reserve: u64,
@@ -124,15 +127,15 @@ impl Space {
         page_size: u32,
         behaviour: Behaviour,
         backing: Option<Arc<std::fs::File>>,
-    ) -> Self {
-        let is_possible = page_size.is_power_of_two() && (4096..=1 << 30).contains(&page_size);
+    ) -> std::io::Result<Self> {
+        let is_possible = page_size.is_power_of_two() && PAGE_SIZES.contains(&page_size);
         assert!(is_possible, "page size {page_size}");
         let pages = mapping.reserved() / u64::from(page_size);
-        Self {
+        Ok(Self {
             mapping,
             lost: Mark::default(),
             page_shift: page_size.trailing_zeros(),
-            roles: Roles::new(usize::try_from(pages).unwrap_or(usize::MAX)),
+            roles: Roles::new(usize::try_from(pages).unwrap_or(usize::MAX))?,
             instruction: if behaviour.flushes_lines() {
                 order::chosen()
             } else {
@@ -148,7 +151,7 @@ impl Space {
             counters: (0..Self::COUNTERS).map(|_| CachePadded::default()).collect(),
             retired: Mutex::new(VecDeque::new()),
             recovery: recovery::Phase::default(),
-        }
+        })
     }
 
     /// An arena of DRAM: nothing in it is ever durable, flushes and fences do nothing. Huge pages
@@ -158,7 +161,7 @@ impl Space {
     /// If the address space cannot be had.
     pub fn dram(len: u64, options: &SpaceOptions) -> std::io::Result<Self> {
         let mapping = Mapping::anonymous(len, options.reserve, true)?;
-        Ok(Self::new(mapping, options.page_size, Behaviour::Dram, None))
+        Self::new(mapping, options.page_size, Behaviour::Dram, None)
     }
 
     /// Memory of the crash simulator: every access goes through `trace`.
@@ -171,7 +174,7 @@ impl Space {
         trace: Arc<dyn Trace>,
     ) -> std::io::Result<Self> {
         let mapping = Mapping::anonymous(len, options.reserve, false)?;
-        Ok(Self::new(mapping, options.page_size, Behaviour::Traced(trace), None))
+        Self::new(mapping, options.page_size, Behaviour::Traced(trace), None)
     }
 
     /// As [`Space::traced`], with `bytes` in it: what a simulated power cut has left.
@@ -181,7 +184,7 @@ impl Space {
         trace: Arc<dyn Trace>,
     ) -> std::io::Result<Self> {
         let mapping = Mapping::holding(bytes, options.reserve)?;
-        Ok(Self::new(mapping, options.page_size, Behaviour::Traced(trace), None))
+        Self::new(mapping, options.page_size, Behaviour::Traced(trace), None)
     }
 
     /// All bytes as they are now, of a space that nobody writes to any more.
@@ -205,7 +208,7 @@ impl Space {
         behaviour: Behaviour,
     ) -> std::io::Result<Self> {
         let mapping = Mapping::file(&file, len, options.reserve, behaviour.maps_sync())?;
-        Ok(Self::new(mapping, options.page_size, behaviour, Some(file)))
+        Self::new(mapping, options.page_size, behaviour, Some(file))
     }
 
     /// The file that is mapped.

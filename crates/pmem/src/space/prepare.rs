@@ -20,6 +20,9 @@
 //! the page is read, which for once is done in folios of 4 KiB: by `posix_fadvise`, whose
 //! read-ahead is not of the kernel's own making.
 //!
+//! A page of less than 4 KiB is one of several in its folio, of which the others may be in use. So
+//! such pages are not prepared: what the kernel keeps and writes is never less than the folio.
+//!
 //! # Whose errors
 //!
 //! When the kernel cannot write what was stored it says so once to each *open file description*,
@@ -29,6 +32,7 @@
 //! are prepared through a description of their own; where none is to be had, they are not.
 
 use super::Space;
+use super::map::system_pages;
 use crate::media::Behaviour;
 use std::fs::File;
 use std::io;
@@ -60,6 +64,9 @@ pub enum Preparation {
 impl Space {
     /// True where [`Space::prepare`] is of use.
     pub fn is_preparable(&self) -> bool {
+        if self.shares_folios() {
+            return false;
+        }
         match &self.behaviour {
             Behaviour::File => true,
             Behaviour::Traced(trace) => !trace.fences_at_once(),
@@ -67,10 +74,16 @@ impl Space {
         }
     }
 
+    /// True if a page is less than a folio.
+    fn shares_folios(&self) -> bool {
+        self.page_size() < FOLIO as u32
+    }
+
     /// Has a free page kept in such a way that later syncs of it write little; false if it is not
     /// free. The first time it is filled with zeroes. It may take milliseconds; nobody can claim
     /// the page meanwhile. Nothing need be durable when it returns. A page that the process may
-    /// not write by a system call (`RLIMIT_FSIZE`, which kills who tries) is left as it is.
+    /// not write by a system call (`RLIMIT_FSIZE`, which kills who tries) is left as it is, and so is
+    /// one of less than 4 KiB.
     ///
     /// # Errors
     /// If the file cannot be written. The page is free all the same.
@@ -81,6 +94,7 @@ impl Space {
             return Ok(false);
         }
         let result = match (&self.behaviour, preparation, self.preparing()) {
+            _ if self.shares_folios() => Ok(()),
             (Behaviour::File, Preparation::First, Some(file)) => {
                 self.write_small_folios(file, page)
             }
@@ -120,11 +134,12 @@ impl Space {
         {
             return;
         }
-        let at = self.mapping.at(self.start_of(page)).cast();
-        // SAFETY: the page is mapped in full, and the advice changes none of it.
-        let _best_effort = unsafe {
-            rustix::mm::madvise(at, self.page_size() as usize, rustix::mm::Advice::Random)
-        };
+        // Of pages that share a system page the others are read so, too.
+        let (start, len) = system_pages(self.start_of(page), u64::from(self.page_size()));
+        let at = self.mapping.at(start).cast();
+        // SAFETY: the system pages are mapped in full, and the advice changes no byte of them.
+        let _best_effort =
+            unsafe { rustix::mm::madvise(at, len as usize, rustix::mm::Advice::Random) };
     }
 
     fn write_small_folios(&self, file: &File, page: u32) -> io::Result<()> {

@@ -1,12 +1,16 @@
 //! Reading a page without the risk of a signal.
 
 use super::Space;
+use super::map::system_pages;
 use super::roles::Role;
 use crate::media::Behaviour;
 use crate::poison::PoisonedAt;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+
+/// What is lost is lost as a whole: a page of the system. 64 KiB ones exist, 4 KiB is never wrong.
+const SYSTEM_PAGE: u64 = 4096;
 
 impl Space {
     /// Has the kernel read `page` on the caller's behalf: a lost page is an error here and not a
@@ -62,42 +66,53 @@ impl Space {
         if self.backing.is_none() {
             return true;
         }
+        let (start, len) = system_pages(start, end - start);
+        let at = self.mapping.at(start).cast();
         // SAFETY: the range lies within the mapping, which lives as long as the space. That its pages
         // are made ready to be read changes nothing of what is in them.
-        let populated = unsafe {
-            libc::madvise(
-                self.mapping.at(start).cast(),
-                (end - start) as usize,
-                libc::MADV_POPULATE_READ,
-            )
-        };
+        let populated = unsafe { libc::madvise(at, len as usize, libc::MADV_POPULATE_READ) };
         populated == 0
     }
 
     /// Makes what cannot be read of `page` readable again, as zeroes, through the file: a device
     /// forgets a bad block that is written, and a memory file system a page that is cut out.
     /// Whatever was there is lost. The places that were filled, each a system page long. Of a log page
-    /// nothing is filled: somebody may have a slice of it.
+    /// nothing is filled: somebody may have a slice of it. Smaller pages are filled with all others in
+    /// their system page, which are lost like them.
     ///
     /// # Errors
-    /// If a place stays unreadable, or the page is neither free nor of words.
+    /// If a place stays unreadable, or one of the pages is neither free nor of words.
     pub fn heal(&self, page: u32) -> io::Result<Vec<u64>> {
         if self.probe(page).is_ok() {
             return Ok(Vec::new());
         }
-        let is_claimed = self.roles.claim(page);
-        if !is_claimed && self.roles.role(page) != Role::Words {
-            return Err(io::Error::other(format!("page {page} is in use")));
+        if page >= self.pages() {
+            return Err(io::Error::other(format!("there is no page {page}")));
         }
-        let healed = self.fill_unreadable(page);
-        if is_claimed {
-            self.roles.release(page);
+        let (mut claimed, mut in_use) = (Vec::new(), None);
+        for page in self.pages_beside(page) {
+            if self.roles.claim(page) {
+                claimed.push(page);
+            } else if self.roles.role(page) != Role::Words {
+                in_use = Some(page);
+            }
         }
+        let healed = match in_use {
+            None => self.fill_unreadable(page),
+            Some(page) => Err(io::Error::other(format!("page {page} is in use"))),
+        };
+        claimed.iter().for_each(|page| self.roles.release(*page));
         healed
     }
 
+    /// The page and those that share system pages with it.
+    fn pages_beside(&self, page: u32) -> Range<u32> {
+        let in_one = (SYSTEM_PAGE >> self.page_shift).max(1) as u32;
+        let first = page / in_one * in_one;
+        first..(first + in_one).min(self.pages())
+    }
+
     fn fill_unreadable(&self, page: u32) -> io::Result<Vec<u64>> {
-        const SYSTEM_PAGE: u64 = 4096;
         let mut healed: Vec<u64> = Vec::new();
         while let Err(PoisonedAt { offset }) = self.probe(page) {
             let at = offset / SYSTEM_PAGE * SYSTEM_PAGE;
@@ -105,13 +120,14 @@ impl Space {
                 let what = format!("offset {offset:#x} stays unreadable");
                 return Err(io::Error::other(what));
             };
-            let zeroes = [0; SYSTEM_PAGE as usize];
-            let written = file.write_all_at(&zeroes, at);
+            // The file becomes no longer than the pool, whose last page may end within a system page.
+            let zeroes = &[0; SYSTEM_PAGE as usize][..SYSTEM_PAGE.min(self.len() - at) as usize];
+            let written = file.write_all_at(zeroes, at);
             if written.is_err() || self.probe_mapping(at, at + SYSTEM_PAGE).is_err() {
                 let cut =
                     rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
                 rustix::fs::fallocate(&**file, cut, at, SYSTEM_PAGE)?;
-                file.write_all_at(&zeroes, at)?;
+                file.write_all_at(zeroes, at)?;
             }
             file.sync_data()?;
             healed.push(at);
@@ -126,23 +142,24 @@ impl Space {
         };
         let mut sector = [0; SECTOR];
         for offset in (start..end).step_by(SECTOR) {
-            file.read_exact_at(&mut sector, offset).map_err(|_| PoisonedAt { offset })?;
+            let len = SECTOR.min((end - offset) as usize);
+            file.read_exact_at(&mut sector[..len], offset).map_err(|_| PoisonedAt { offset })?;
         }
         Ok(())
     }
 
     fn probe_mapping(&self, start: u64, end: u64) -> Result<(), PoisonedAt> {
-        /// At most 1024 ranges a call; 64 KiB pages exist, 4 KiB is never wrong.
-        const BATCH: usize = 512;
-        const SYSTEM_PAGE: usize = 4096;
-        let mut offset = start;
+        /// At most 1024 ranges a call.
+        const BATCH: u64 = 512;
+        // Pages may be smaller.
+        let mut offset = start / SYSTEM_PAGE * SYSTEM_PAGE;
         while offset < end {
-            let count = BATCH.min((end - offset) as usize / SYSTEM_PAGE);
-            let read = self.read_one_byte_each(offset, count, SYSTEM_PAGE);
+            let count = BATCH.min((end - offset).div_ceil(SYSTEM_PAGE));
+            let read = self.read_one_byte_each(offset, count as usize, SYSTEM_PAGE as usize) as u64;
             if read < count {
-                return Err(PoisonedAt { offset: offset + (read * SYSTEM_PAGE) as u64 });
+                return Err(PoisonedAt { offset: offset + read * SYSTEM_PAGE });
             }
-            offset += (count * SYSTEM_PAGE) as u64;
+            offset += count * SYSTEM_PAGE;
         }
         Ok(())
     }

@@ -13,6 +13,9 @@
 
 use crate::mutant;
 use crate::order::LINE;
+use std::alloc::{Layout, alloc_zeroed};
+use std::io;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const FREE: u64 = 0;
@@ -82,11 +85,21 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    pub(super) fn new(pages: usize) -> Self {
-        let words = Box::<[AtomicU64]>::new_zeroed_slice(pages.next_multiple_of(BLOCK));
-        // SAFETY: all bits zero is a sound `AtomicU64`, and the value of `FREE`. The zeroes are
+    /// All pages free.
+    ///
+    /// # Errors
+    /// If so much address space cannot be had.
+    pub(super) fn new(pages: usize) -> io::Result<Self> {
+        let out_of_memory = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let len = pages.max(1).checked_next_multiple_of(BLOCK).ok_or_else(out_of_memory)?;
+        let layout = Layout::array::<AtomicU64>(len).map_err(io::Error::other)?;
+        // SAFETY: the layout is not empty.
+        let words = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(out_of_memory)?;
+        let words = NonNull::slice_from_raw_parts(words.cast::<AtomicU64>(), len);
+        // SAFETY: the memory is from the global allocator, with the layout of such a slice, and nobody
+        // else has it. All bits zero is a sound `AtomicU64`, and the value of `FREE`. The zeroes are
         // the system's, so that pages in reserve cost no memory until they are used.
-        Self { words: unsafe { words.assume_init() }, pages }
+        Ok(Self { words: unsafe { Box::from_raw(words.as_ptr()) }, pages })
     }
 
     #[inline]
@@ -329,7 +342,7 @@ mod tests {
     #[test]
     fn every_page_has_a_word_of_its_own_and_neighbours_share_no_line() {
         for pages in [1, 8, 63, 64, 65, 511, 512, 513, 1000, 5000] {
-            let roles = Roles::new(pages);
+            let roles = Roles::new(pages).unwrap();
             let at = |page| roles.word(page).map(|word| std::ptr::from_ref(word).addr());
             let all: std::collections::BTreeSet<_> = (0..pages).filter_map(at).collect();
             assert_eq!(all.len(), pages);
@@ -348,8 +361,14 @@ mod tests {
     }
 
     #[test]
+    fn more_pages_than_there_is_memory_for_are_an_error() {
+        assert!(Roles::new(usize::MAX).is_err() && Roles::new(usize::MAX >> 5).is_err());
+        assert!(Roles::new(0).unwrap().get(0).is_none());
+    }
+
+    #[test]
     fn watermarks_only_rise_and_never_revive_a_retired_page() {
-        let roles = Roles::new(1);
+        let roles = Roles::new(1).unwrap();
         assert!(roles.claim(0) && !roles.claim(0));
         roles.become_log(0, 0, 0, true);
         roles.raise_published(0, 64);
@@ -376,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_writer_goes_on_at_a_word_alone() {
-        let roles = Roles::new(1);
+        let roles = Roles::new(1).unwrap();
         roles.become_log(0, 63, 63, false);
         assert_eq!(roles.adopt_writer(0), None);
         roles.become_recovered(0, 1 << 30);

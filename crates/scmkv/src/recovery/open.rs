@@ -78,7 +78,7 @@ pub(crate) struct Parts {
 impl Store {
     /// Makes a fresh pool a store.
     pub(crate) fn format(pool: Pool, placement: Placement, options: &Options) -> Result<Self> {
-        let geometry = Geometry::from_parameters(&pool.parameters())?;
+        let geometry = geometry_of(&pool)?;
         let space = Arc::clone(pool.space());
         check_len(space.len())?;
         let in_pool = match placement {
@@ -274,13 +274,26 @@ pub(crate) fn check_len(len: u64) -> Result<()> {
     Ok(())
 }
 
+/// The geometry of the store in a pool.
+///
+/// # Errors
+/// If it makes no sense, or the pages of the pool are others.
+fn geometry_of(pool: &Pool) -> Result<Geometry> {
+    let geometry = Geometry::from_parameters(&pool.parameters())?;
+    let page_size = pool.space().page_size();
+    if geometry.page_size == page_size {
+        return Ok(geometry);
+    }
+    Err(Error::Unusable(format!("geometry {geometry:?} in a pool with pages of {page_size} bytes")))
+}
+
 /// What a pool says of the store in it.
 ///
 /// # Errors
 /// If it holds none, or what nothing has flushed.
 pub(crate) fn known(pool: &Pool) -> Result<(Geometry, Arc<Space>, Root)> {
     pool.expect_kind(KIND).map_err(pool_error)?;
-    let geometry = Geometry::from_parameters(&pool.parameters())?;
+    let geometry = geometry_of(pool)?;
     check_len(pool.space().len())?;
     let root = Root::from_words(pool.root());
     if root.version_base == 0 {

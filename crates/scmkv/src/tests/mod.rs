@@ -2,4 +2,5 @@
 
 mod cleaner;
 mod elements;
+mod pages;
 mod unflushed;
