@@ -161,6 +161,29 @@ impl Sim {
         Image { bytes: choice::bytes(&machine, &pending, &kept), options: self.options.clone() }
     }
 
+    /// Fences that were made since the medium had seen so many events ([`Sim::events`]), in all spaces and
+    /// by all threads; where a fence is a sync, the syncs that have ended.
+    pub fn fences_since(&self, events: usize) -> usize {
+        let is_fence = |event: &&Event| event.is_fence();
+        self.recorder.with_log(|log| log.events.iter().skip(events).filter(is_fence).count())
+    }
+
+    /// What a power cut in the midst of what ran last has left: of the fences that were made since the
+    /// medium had seen `events` events the first `fences` are made, and the next one is not, though all has
+    /// happened that came before it. At the end of what ran, if there are no more. So there are one more
+    /// such cuts than [`Sim::fences_since`] counts, and those of every other moment are among them: what is
+    /// undecided is what may be lost since the last fence. The same run with the same seed leaves the same.
+    ///
+    /// What the program did elsewhere while [`Sim::fences_since`] said `n` (an answer, a message) has
+    /// happened before this cut if `n <= fences`.
+    pub fn crash_at_fence(&self, events: usize, fences: usize, eviction: Eviction) -> Image {
+        let next = self.recorder.with_log(|log| {
+            let numbered = log.events.iter().enumerate().skip(events);
+            numbered.filter(|(_, event)| event.is_fence()).map(|(number, _)| number).nth(fences)
+        });
+        self.crash_at(next.unwrap_or(usize::MAX), eviction)
+    }
+
     /// Every image that a power cut at this moment can leave, if they are at most `limit`; else
     /// so many of them, by seed. No two are the same.
     pub fn crashes(&self, limit: usize) -> Vec<Image> {

@@ -32,6 +32,17 @@ pub(super) enum Event {
     Recovered,
 }
 
+impl Event {
+    /// True if what was flushed becomes durable by it.
+    pub(super) fn is_fence(&self) -> bool {
+        match self {
+            Self::Fence { at_once, .. } => *at_once,
+            Self::Covered { .. } | Self::SyncEnded { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// How a store goes to memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {

@@ -76,6 +76,33 @@
 //! images take bit flips and wiped lines. [`Run::cost_of`] counts the lines, flushes and fences
 //! of an operation.
 //!
+//! A machine whose power goes again and again, such as a node of a simulated cluster, is a [`Sim`] that is
+//! run for some steps, cut in the midst of them and started again with what that has left:
+//!
+//! ```
+//! # use coreplane_pmem::media::sim::{Eviction, Sim, SimOptions};
+//! # use coreplane_pmem::{Claim, Durable, Space};
+//! # fn step(space: &Space) -> Result<(), coreplane_pmem::SyncError> {
+//! #     let _again = space.claim_words(0, Claim::WordsAsStored);
+//! #     for at in [0, 64] {
+//! #         let word = space.word::<Durable>(at).expect("a word");
+//! #         word.store(word.load() + 1);
+//! #         space.persist(at, 8)?;
+//! #     }
+//! #     Ok(())
+//! # }
+//! # let mut draw = 0..;
+//! let mut sim = Sim::new(&SimOptions::default())?;
+//! for seed in 0..10 {
+//!     let before = sim.events();
+//!     step(sim.space())?;
+//!     // One of the cuts in front of each fence of the step, or the one at its end.
+//!     let fences = draw.next().unwrap_or(0) % (sim.fences_since(before) + 1);
+//!     sim = sim.crash_at_fence(before, fences, Eviction::Seeded(seed)).reopen()?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! A load of a [`Durable`](crate::Durable) word or of published bytes that another thread stored
 //! and has not made durable is an [`EarlyRead`]: whoever acts on it acts on what may never have
 //! been.
