@@ -145,8 +145,11 @@ impl Floor {
             FloorIndex::Pmem => (Arc::clone(pool.space()), 1),
             FloorIndex::Dram => {
                 let len = index_pages * u64::from(PAGE);
-                let space = Space::dram(len, &SpaceOptions { page_size: PAGE, reserve: len })
-                    .map_err(|error| Error::Plan(format!("{len} bytes of DRAM: {error}")))?;
+                let space = Space::dram(
+                    len,
+                    &SpaceOptions { page_size: PAGE, reserve: len, own_epochs: false },
+                )
+                .map_err(|error| Error::Plan(format!("{len} bytes of DRAM: {error}")))?;
                 space.populate(0, len);
                 (Arc::new(space), 0)
             }

@@ -27,12 +27,17 @@
 //! There are two *domains*, which know nothing of each other: [`Pages`], and [`Calls`] on things that may
 //! be taken away as a whole, such as the engine of a device. A call may wait for space, which comes from
 //! pages that are used again; so it must not keep those pages from being used again.
+//!
+//! And a space may have a domain to itself, for its pages alone ([`Space::pin`](crate::Space::pin)): its
+//! readers are counted under a lock (module `readers`).
 
 pub mod barrier;
 mod kernel;
 mod published;
+mod readers;
 
 pub use published::Published;
+pub(crate) use readers::{Reader, Readers};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
@@ -113,8 +118,8 @@ fn register() -> Arc<Slots> {
 #[derive(Debug)]
 pub struct Guard<D: Domain = Pages> {
     slot: *const Slot,
-    /// The space whose recovery has pinned it, by its address; 0: none.
-    recovers: usize,
+    /// What it was pinned for in particular, as a space knows it by its address; 0: nothing.
+    purpose: usize,
     not_send: PhantomData<(*mut (), D)>,
 }
 
@@ -138,21 +143,21 @@ pub fn pin_in<D: Domain>() -> Guard<D> {
         }
         // The guard keeps the slot alive by its own count only if the thread-local could go
         // first; it cannot, since the guard is not `Send` and thread-locals outlive the stack.
-        Guard { slot, recovers: 0, not_send: PhantomData }
+        Guard { slot, purpose: 0, not_send: PhantomData }
     })
 }
 
-/// As [`pin`], for the recovery of the space at an address.
-pub(crate) fn pin_for_recovery(space: usize) -> Guard {
+/// As [`pin`], for a purpose.
+pub(crate) fn pin_for(purpose: usize) -> Guard {
     let mut guard = pin();
-    guard.recovers = space;
+    guard.purpose = purpose;
     guard
 }
 
 impl Guard {
-    /// True if the recovery of the space at an address has pinned it.
-    pub(crate) fn is_of_recovery(&self, space: usize) -> bool {
-        self.recovers == space
+    /// True if it was pinned for this purpose.
+    pub(crate) fn is_for(&self, purpose: usize) -> bool {
+        self.purpose == purpose
     }
 }
 

@@ -40,6 +40,6 @@ pub use order::{Instruction, LINE};
 pub use pool::{CreateOptions, FileState, MediaChoice, Medium, OpenOptions, Pool, PoolError};
 pub use space::{
     Claim, Durable, FenceMark, Grade, PageBytes, PageWriter, Pen, Preparation, Recovery,
-    RecoveryGuard, ShortLived, Space, SpaceOptions, SyncError, Volatile, Word, WriteMode,
-    fence_mark, thread_number,
+    RecoveryGuard, ShortLived, Space, SpaceGuard, SpaceOptions, SyncError, Volatile, Word,
+    WriteMode, fence_mark, thread_number,
 };

@@ -7,7 +7,7 @@ const PAGE: u64 = 4096;
 const LOG_PAGE: u32 = 3;
 
 fn with_a_record() -> (Arc<Space>, PageWriter) {
-    let options = SpaceOptions { page_size: PAGE as u32, reserve: 1 << 20 };
+    let options = SpaceOptions { page_size: PAGE as u32, reserve: 1 << 20, own_epochs: false };
     let space = Arc::new(Space::dram(1 << 16, &options).unwrap());
     let mut writer = space.claim_log(LOG_PAGE).unwrap();
     writer.append(&[&[7; 64]]).unwrap();

@@ -48,7 +48,7 @@ pub(super) fn map(
 ) -> Result<Arc<Space>, PoolError> {
     let mut reserve = reserve_of(size, header.page_size, memory());
     loop {
-        let options = SpaceOptions { page_size: header.page_size, reserve };
+        let options = SpaceOptions { page_size: header.page_size, reserve, own_epochs: false };
         match Space::file(Arc::clone(&file), size, &options, behaviour.clone()) {
             Ok(space) => {
                 space.set_name(path);

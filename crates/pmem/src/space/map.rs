@@ -3,7 +3,7 @@
 //! The whole reserve is claimed from the system once, without access; growth maps more of it in
 //! place, so that no offset, slice or handle ever moves.
 
-use super::{Access, Space};
+use super::{Access, Space, SpaceOptions};
 use crate::media::Behaviour;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use std::cell::RefCell;
@@ -252,7 +252,8 @@ impl Space {
     /// # Errors
     /// If it cannot be mapped so.
     pub(crate) fn copy(file: &File, len: u64, page_size: u32) -> io::Result<Self> {
-        Self::new(Mapping::copy(file, len)?, page_size, Behaviour::Dram, None)
+        let options = SpaceOptions { page_size, reserve: len, own_epochs: false };
+        Self::new(Mapping::copy(file, len)?, &options, Behaviour::Dram, None)
     }
 }
 

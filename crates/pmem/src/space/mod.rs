@@ -7,6 +7,8 @@
 //! The same type serves a persistent pool and a DRAM arena, so that an index is one code with
 //! two placements: in DRAM nothing is flushed and nothing is traced.
 
+mod claim;
+mod guard;
 mod map;
 mod page_bytes;
 mod persist;
@@ -22,6 +24,8 @@ mod thread_number;
 mod word;
 mod writer;
 
+pub use claim::Claim;
+pub use guard::SpaceGuard;
 pub use page_bytes::PageBytes;
 pub use persist::{FenceMark, fence_mark};
 pub use prepare::Preparation;
@@ -55,15 +59,6 @@ pub(crate) enum Access {
     Write,
 }
 
-/// What a page is claimed for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
-    /// Aligned 8-byte atomics, zeroed by the claim (the zeroes are stores like any others).
-    Words,
-    /// As `Words`, the bytes left as they are: for reopening.
-    WordsAsStored,
-}
-
 /// Bytes that a page may have, if they are a power of two.
 pub(crate) const PAGE_SIZES: std::ops::RangeInclusive<u32> = 1 << 10..=1 << 30;
 
@@ -74,6 +69,9 @@ pub struct SpaceOptions {
     pub page_size: u32,
     /// Address space to reserve for growth, in bytes.
     pub reserve: u64,
+    /// The space has a domain of epochs to itself: log pages are read by guards of [`Space::pin`] alone, and
+    /// no other readers keep one from being used again. For simulations, since all its readers share a lock.
+    pub own_epochs: bool,
 }
 
 /// A mapped range in pages. All offsets are in bytes from its start.
@@ -98,6 +96,8 @@ pub struct Space {
     told: AtomicU32,
     counters: Box<[CachePadded<Counter>]>,
     retired: Mutex<VecDeque<(u32, u64)>>,
+    /// The domain of epochs that it has to itself.
+    own: Option<Box<guard::Own>>,
     recovery: recovery::Phase,
 }
 
@@ -124,10 +124,11 @@ impl Space {
 
     fn new(
         mapping: Mapping,
-        page_size: u32,
+        options: &SpaceOptions,
         behaviour: Behaviour,
         backing: Option<Arc<std::fs::File>>,
     ) -> std::io::Result<Self> {
+        let SpaceOptions { page_size, own_epochs, .. } = *options;
         let is_possible = page_size.is_power_of_two() && PAGE_SIZES.contains(&page_size);
         assert!(is_possible, "page size {page_size}");
         let pages = mapping.reserved() / u64::from(page_size);
@@ -135,7 +136,8 @@ impl Space {
             mapping,
             lost: Mark::default(),
             page_shift: page_size.trailing_zeros(),
-            roles: Roles::new(usize::try_from(pages).unwrap_or(usize::MAX))?,
+            roles: Roles::new(usize::try_from(pages).unwrap_or(usize::MAX), own_epochs)?,
+            own: own_epochs.then(Box::default),
             instruction: if behaviour.flushes_lines() {
                 order::chosen()
             } else {
@@ -161,7 +163,7 @@ impl Space {
     /// If the address space cannot be had.
     pub fn dram(len: u64, options: &SpaceOptions) -> std::io::Result<Self> {
         let mapping = Mapping::anonymous(len, options.reserve, true)?;
-        Self::new(mapping, options.page_size, Behaviour::Dram, None)
+        Self::new(mapping, options, Behaviour::Dram, None)
     }
 
     /// Memory of the crash simulator: every access goes through `trace`.
@@ -174,7 +176,7 @@ impl Space {
         trace: Arc<dyn Trace>,
     ) -> std::io::Result<Self> {
         let mapping = Mapping::anonymous(len, options.reserve, false)?;
-        Self::new(mapping, options.page_size, Behaviour::Traced(trace), None)
+        Self::new(mapping, options, Behaviour::Traced(trace), None)
     }
 
     /// As [`Space::traced`], with `bytes` in it: what a simulated power cut has left.
@@ -184,7 +186,7 @@ impl Space {
         trace: Arc<dyn Trace>,
     ) -> std::io::Result<Self> {
         let mapping = Mapping::holding(bytes, options.reserve)?;
-        Self::new(mapping, options.page_size, Behaviour::Traced(trace), None)
+        Self::new(mapping, options, Behaviour::Traced(trace), None)
     }
 
     /// All bytes as they are now, of a space that nobody writes to any more.
@@ -208,7 +210,7 @@ impl Space {
         behaviour: Behaviour,
     ) -> std::io::Result<Self> {
         let mapping = Mapping::file(&file, len, options.reserve, behaviour.maps_sync())?;
-        Self::new(mapping, options.page_size, behaviour, Some(file))
+        Self::new(mapping, options, behaviour, Some(file))
     }
 
     /// The file that is mapped.
@@ -369,8 +371,8 @@ impl Space {
     }
 
     /// The published bytes at `offset`; none if any of them is not in a log page below its
-    /// watermark (the page was retired, the offset is wrong, or it is under recovery and the guard is
-    /// another's). The slice stays as it is while the guard lives.
+    /// watermark (the page was retired, the offset is wrong, or it is under recovery or in a space with epochs
+    /// of its own, and the guard is another's). The slice stays as it is while the guard lives.
     #[inline]
     pub fn bytes<'g>(&'g self, guard: &'g Guard, offset: u64, len: u64) -> Option<&'g [u8]> {
         let within = offset & u64::from(self.page_size() - 1);
@@ -386,7 +388,8 @@ impl Space {
         // SAFETY: a page has a role only if it is mapped, and no watermark is above its end, so
         // that `offset + len <= self.len()`. The bytes are below the watermark that the page had after the guard was pinned:
         // they were written before it was raised (Release/Acquire), its writer writes only above
-        // it, and the page is not claimed again before the guard is dropped (module `epoch`). It is cut
+        // it, and the page is not claimed again before the guard is dropped (module `epoch`), which is of
+        // the space's own domain if it has one (`recovered_bytes`). It is cut
         // only by a recovery that no guard borrows, before anybody else sees it (`recovery`). The
         // mapping outlives `'g` because `self` does.
         let bytes: &'g [u8] = unsafe {
@@ -434,56 +437,6 @@ impl Space {
     /// are durable.
     pub fn mark_durable(&self, page: u32, durable: u32) {
         self.roles.raise_durable(page, durable.min(self.page_size()));
-    }
-
-    /// Claims a free page for words; false if it is not free.
-    pub fn claim_words(&self, page: u32, claim: Claim) -> bool {
-        if page >= self.pages() || !self.roles.claim(page) {
-            return false;
-        }
-        self.keep_folios_small(page);
-        if claim == Claim::Words {
-            self.zero(page);
-        }
-        self.roles.become_words(page);
-        true
-    }
-
-    /// Zeroes a page that is claimed and has no role yet.
-    fn zero(&self, page: u32) {
-        let start = self.start_of(page);
-        let len = self.page_size() as usize;
-        if let Behaviour::Traced(trace) = &self.behaviour {
-            trace.store(start, &vec![0; len], true);
-        }
-        // SAFETY: the page is claimed by this call alone and not yet of any role, so that nobody
-        // holds a reference into it; it is mapped in full.
-        unsafe { self.mapping.at(start).write_bytes(0, len) };
-    }
-
-    /// Claims a free page for appending; none if it is not free. Nothing is published yet, the
-    /// old bytes stay until they are overwritten.
-    pub fn claim_log(self: &Arc<Self>, page: u32) -> Option<PageWriter> {
-        self.claim_for_log(page).then(|| PageWriter::new(Arc::clone(self), page))
-    }
-
-    /// Claims a free page for a writer; false if it is not free.
-    fn claim_for_log(&self, page: u32) -> bool {
-        if page >= self.pages() || !self.roles.claim(page) {
-            return false;
-        }
-        self.roles.become_log(page, 0, 0, true);
-        true
-    }
-
-    /// Adopts a free page as a log page that nobody appends to, `published` bytes of it readable:
-    /// for reopening. False if it is not free or not that long.
-    pub fn adopt_log(&self, page: u32, published: u32) -> bool {
-        if page >= self.pages() || published > self.page_size() || !self.roles.claim(page) {
-            return false;
-        }
-        self.roles.become_log(page, published, published, false);
-        true
     }
 }
 

@@ -19,7 +19,7 @@
 //! ```compile_fail,E0502
 //! # use coreplane_pmem::{Space, SpaceOptions};
 //! # use std::sync::Arc;
-//! # let options = SpaceOptions { page_size: 4096, reserve: 4096 };
+//! # let options = SpaceOptions { page_size: 4096, reserve: 4096, own_epochs: false };
 //! # let space = Arc::new(Space::dram(4096, &options).unwrap());
 //! let mut recovery = space.recovery().unwrap();
 //! assert!(recovery.adopt(0, 4096));
@@ -34,7 +34,7 @@
 //! ```
 //! # use coreplane_pmem::{Pen, Space, SpaceOptions};
 //! # use std::sync::Arc;
-//! # let options = SpaceOptions { page_size: 4096, reserve: 4096 };
+//! # let options = SpaceOptions { page_size: 4096, reserve: 4096, own_epochs: false };
 //! # let space = Arc::new(Space::dram(4096, &options).unwrap());
 //! let mut recovery = space.recovery().unwrap();
 //! assert!(recovery.adopt(0, 4096));
@@ -46,8 +46,8 @@
 //! assert_eq!(writer.append(&[b"8 bytes."]), Some(0));
 //! ```
 
-use super::Space;
-use crate::epoch::{self, Guard};
+use super::{Space, SpaceGuard};
+use crate::epoch::Guard;
 use crate::mutant;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ pub struct Recovery {
 /// A guard by which the pages of a recovery can be read, and all others.
 #[derive(Debug)]
 pub struct RecoveryGuard<'r> {
-    guard: Guard,
+    guard: SpaceGuard<'r>,
     /// What it was pinned by cannot cut while this lives.
     _recovery: &'r Recovery,
 }
@@ -93,28 +93,27 @@ impl Space {
         is_first.is_ok().then(|| Recovery { space: Arc::clone(self) })
     }
 
-    /// How much of a page that a recovery has adopted may be read by whoever has this guard.
+    /// How much of a page that a recovery has adopted, or of any in a space with epochs of its own, may be
+    /// read by whoever has this guard.
     #[cold]
     pub(super) fn recovered_bytes(&self, page: u32, guard: &Guard) -> Option<u32> {
+        if let Some(own) = &self.own {
+            return self.own_bytes(own, page, guard);
+        }
         if self.recovery.0.load(Ordering::Acquire) == OVER {
             // Looked at again behind that: what was seen before may have been cut since.
             return self.roles.put_into_service(page);
         }
         // No cut comes between: the guard borrows the recovery.
-        let may_read = guard.is_of_recovery(self.address()) || mutant!("pmem.recovery.guard");
+        let may_read = guard.is_for(self.recovers()) || mutant!("pmem.recovery.guard");
         may_read.then(|| self.roles.published(page))?
-    }
-
-    /// What tells it from all other spaces while it lives: nobody moves what an `Arc` holds.
-    fn address(&self) -> usize {
-        std::ptr::from_ref(self).addr()
     }
 }
 
 impl Recovery {
-    /// Pins the current epoch, as [`epoch::pin`] does.
+    /// Pins the current epoch, as [`Space::pin`] does.
     pub fn pin(&self) -> RecoveryGuard<'_> {
-        RecoveryGuard { guard: epoch::pin_for_recovery(self.space.address()), _recovery: self }
+        RecoveryGuard { guard: self.space.pin_for(self.space.recovers()), _recovery: self }
     }
 
     /// Adopts a free page as a log page that nobody appends to, `published` bytes of it readable for
@@ -124,6 +123,9 @@ impl Recovery {
         if page >= space.pages() || published > space.page_size() || !space.roles.claim(page) {
             return false;
         }
+        if let Some(own) = &space.own {
+            own.adopt(page, published);
+        }
         space.roles.become_recovered(page, published);
         true
     }
@@ -132,12 +134,19 @@ impl Recovery {
     /// was found to be nobody's. False if this recovery has not adopted it, if it has a writer, or if
     /// more was published since.
     pub fn cut(&mut self, page: u32, published: u32) -> bool {
-        self.space.roles.lower(page, published)
+        let roles = &self.space.roles;
+        match &self.space.own {
+            None => roles.lower(page, published),
+            Some(own) => own.cut(roles, page, published),
+        }
     }
 }
 
 impl Drop for Recovery {
     fn drop(&mut self) {
+        if let Some(own) = &self.space.own {
+            own.put_into_service();
+        }
         // After all cuts: whoever sees this sees them.
         self.space.recovery.0.store(OVER, Ordering::Release);
     }
@@ -145,81 +154,91 @@ impl Drop for Recovery {
 
 #[cfg(test)]
 mod tests {
-    use crate::epoch::pin;
     use crate::{Pen, Space, SpaceOptions};
     use std::sync::Arc;
 
     const PAGE: u32 = 4096;
 
-    fn space() -> Arc<Space> {
-        let options = SpaceOptions { page_size: PAGE, reserve: 1 << 20 };
+    fn space(own_epochs: bool) -> Arc<Space> {
+        let options = SpaceOptions { page_size: PAGE, reserve: 1 << 20, own_epochs };
         Arc::new(Space::dram(16 * u64::from(PAGE), &options).unwrap())
+    }
+
+    /// A usual space, and one with epochs of its own.
+    fn spaces() -> [Arc<Space>; 2] {
+        [false, true].map(space)
     }
 
     #[test]
     fn a_page_under_recovery_is_read_by_its_guards_alone_and_then_by_all() {
-        let (space, other) = (space(), space());
-        let recovery = space.recovery().unwrap();
-        assert!(space.recovery().is_none(), "it is running");
-        assert!(recovery.adopt(3, 64) && !recovery.adopt(3, 64) && !recovery.adopt(16, 64));
-        assert!(!recovery.adopt(4, PAGE + 1));
-        let at = space.start_of(3);
-        let (usual, others) = (pin(), other.recovery().unwrap());
-        for foreign in [&usual, &*others.pin()] {
-            assert!(space.bytes(foreign, at, 64).is_none());
-            assert!(space.page_bytes(foreign, 3).is_none());
+        for (space, other) in spaces().into_iter().zip(spaces()) {
+            let recovery = space.recovery().unwrap();
+            assert!(space.recovery().is_none(), "it is running");
+            assert!(recovery.adopt(3, 64) && !recovery.adopt(3, 64) && !recovery.adopt(16, 64));
+            assert!(!recovery.adopt(4, PAGE + 1));
+            let at = space.start_of(3);
+            let (usual, others) = (space.pin(), other.recovery().unwrap());
+            for foreign in [&*usual, &*others.pin()] {
+                assert!(space.bytes(foreign, at, 64).is_none());
+                assert!(space.page_bytes(foreign, 3).is_none());
+            }
+            let own = recovery.pin();
+            assert!(space.bytes(&own, at, 64).is_some() && space.bytes(&own, at, 65).is_none());
+            assert_eq!(space.page_bytes(&own, 3).unwrap().published(), 64);
+            assert!(space.adopt_log(5, 8) && space.bytes(&own, space.start_of(5), 8).is_some());
+            drop(own);
+            drop(recovery);
+            assert!(space.recovery().is_none(), "once");
+            assert!(space.bytes(&usual, at, 64).is_some());
+            assert_eq!(space.page_bytes(&usual, 3).unwrap().published(), 64);
         }
-        let own = recovery.pin();
-        assert!(space.bytes(&own, at, 64).is_some() && space.bytes(&own, at, 65).is_none());
-        assert_eq!(space.page_bytes(&own, 3).unwrap().published(), 64);
-        assert!(space.adopt_log(5, 8) && space.bytes(&own, space.start_of(5), 8).is_some());
-        drop(own);
-        drop(recovery);
-        assert!(space.recovery().is_none(), "once");
-        assert!(space.bytes(&usual, at, 64).is_some());
-        assert_eq!(space.page_bytes(&usual, 3).unwrap().published(), 64);
     }
 
     #[test]
     fn what_others_may_have_slices_of_is_not_cut() {
-        let space = space();
-        let mut recovery = space.recovery().unwrap();
-        assert!(space.adopt_log(1, 64) && !recovery.cut(1, 0), "of nobody's recovery");
-        assert!(recovery.adopt(2, 64) && recovery.cut(2, 8) && recovery.cut(2, 32));
-        assert_eq!(space.watermarks(2), Some((8, 8)), "it never rises by a cut");
-        let mut writer = Pen::new(&space).take_up(2).unwrap();
-        assert!(!recovery.cut(2, 0), "it has a writer");
-        writer.append(&[&[1; 8]]).unwrap();
-        drop(writer);
-        assert!(recovery.cut(2, 0), "nothing was published");
-        let mut writer = Pen::new(&space).take_up(2).unwrap();
-        writer.append(&[&[2; 8]]).unwrap();
-        writer.publish();
-        let guard = pin();
-        let bytes = space.bytes(&guard, space.start_of(2), 8).unwrap();
-        drop(writer);
-        assert!(!recovery.cut(2, 0), "it is read by all");
-        assert_eq!(bytes, [2; 8]);
-        space.mark_durable(2, 8);
-        assert!(!recovery.cut(7, 0), "it is free");
+        for space in spaces() {
+            let mut recovery = space.recovery().unwrap();
+            assert!(space.adopt_log(1, 64) && !recovery.cut(1, 0), "of nobody's recovery");
+            assert!(recovery.adopt(2, 64) && recovery.cut(2, 8) && recovery.cut(2, 32));
+            assert_eq!(space.watermarks(2), Some((8, 8)), "it never rises by a cut");
+            let mut writer = Pen::new(&space).take_up(2).unwrap();
+            assert!(!recovery.cut(2, 0), "it has a writer");
+            writer.append(&[&[1; 8]]).unwrap();
+            drop(writer);
+            assert!(recovery.cut(2, 0), "nothing was published");
+            let mut writer = Pen::new(&space).take_up(2).unwrap();
+            writer.append(&[&[2; 8]]).unwrap();
+            writer.publish();
+            let guard = space.pin();
+            let bytes = space.bytes(&guard, space.start_of(2), 8).unwrap();
+            drop(writer);
+            assert!(!recovery.cut(2, 0), "it is read by all");
+            assert_eq!(bytes, [2; 8]);
+            space.mark_durable(2, 8);
+            assert!(!recovery.cut(7, 0), "it is free");
+        }
     }
 
     #[test]
     fn a_recovered_page_is_marked_durable_retired_and_claimed_again_like_any() {
-        let space = space();
-        let mut recovery = space.recovery().unwrap();
-        assert!(recovery.adopt(2, 64));
-        space.mark_durable(2, u32::MAX);
-        assert_eq!(space.watermarks(2), Some((64, PAGE)));
-        assert!(recovery.cut(2, 16));
-        assert_eq!(space.watermarks(2), Some((16, 16)));
-        assert!(space.bytes(&pin(), space.start_of(2), 8).is_none(), "it is still recovered");
-        assert!(space.retire(2) && !recovery.cut(2, 0));
-        let mut backoff = crate::spin::Backoff::new();
-        while space.reclaim().is_none() {
-            backoff.wait();
+        for space in spaces() {
+            let mut recovery = space.recovery().unwrap();
+            assert!(recovery.adopt(2, 64));
+            space.mark_durable(2, u32::MAX);
+            assert_eq!(space.watermarks(2), Some((64, PAGE)));
+            assert!(recovery.cut(2, 16));
+            assert_eq!(space.watermarks(2), Some((16, 16)));
+            assert!(
+                space.bytes(&space.pin(), space.start_of(2), 8).is_none(),
+                "it is still recovered"
+            );
+            assert!(space.retire(2) && !recovery.cut(2, 0));
+            let mut backoff = crate::spin::Backoff::new();
+            while space.reclaim().is_none() {
+                backoff.wait();
+            }
+            Pen::new(&space).begin(2).unwrap().abandon();
+            assert!(space.claim_log(2).is_some());
         }
-        Pen::new(&space).begin(2).unwrap().abandon();
-        assert!(space.claim_log(2).is_some());
     }
 }

@@ -12,7 +12,10 @@ impl Space {
         if !self.roles.retire(page) {
             return false;
         }
-        let stamp = epoch::stamp();
+        let stamp = match &self.own {
+            None => epoch::stamp(),
+            Some(own) => own.readers.stamp(),
+        };
         self.retired.lock().push_back((page, stamp));
         true
     }
@@ -21,7 +24,7 @@ impl Space {
     pub fn reclaim(&self) -> Option<u32> {
         let mut retired = self.retired.lock();
         let (page, stamp) = *retired.front()?;
-        if !epoch::has_passed(stamp) && !mutant!("pmem.page.reclaim") {
+        if stamp >= self.oldest_pinned() && !mutant!("pmem.page.reclaim") {
             return None;
         }
         retired.pop_front();
@@ -36,13 +39,21 @@ impl Space {
         if retired.is_empty() {
             return;
         }
-        let oldest = epoch::oldest_pinned();
+        let oldest = self.oldest_pinned();
         while let Some((page, stamp)) = retired.front().copied()
             && (stamp < oldest || mutant!("pmem.page.reclaim_all"))
         {
             retired.pop_front();
             self.roles.release(page);
             each(page);
+        }
+    }
+
+    /// The oldest epoch that a reader of its pages has pinned; `u64::MAX` if none has.
+    fn oldest_pinned(&self) -> u64 {
+        match &self.own {
+            None => epoch::oldest_pinned(),
+            Some(own) => own.readers.oldest(),
         }
     }
 
@@ -54,23 +65,22 @@ impl Space {
 
 #[cfg(test)]
 mod tests {
-    use crate::epoch::pin;
     use crate::spin::Backoff;
     use crate::{Space, SpaceOptions};
     use std::sync::Arc;
 
     const PAGE: u32 = 4096;
 
-    fn space() -> Arc<Space> {
-        let options = SpaceOptions { page_size: PAGE, reserve: 1 << 20 };
+    fn space(own_epochs: bool) -> Arc<Space> {
+        let options = SpaceOptions { page_size: PAGE, reserve: 1 << 20, own_epochs };
         Arc::new(Space::dram(4 * u64::from(PAGE), &options).unwrap())
     }
 
     /// A page that was retired under a reader; both ways to get it back.
     #[test]
     fn a_page_is_not_used_again_under_its_readers() {
-        for by_one in [true, false] {
-            let space = space();
+        for (by_one, own_epochs) in [(true, false), (false, false), (true, true), (false, true)] {
+            let space = space(own_epochs);
             let reclaim = || {
                 let mut all: Vec<u32> = Vec::new();
                 if by_one {
@@ -84,9 +94,9 @@ mod tests {
             writer.append(&[&[7; 64]]).unwrap();
             writer.publish();
             drop(writer);
-            let guard = pin();
+            let guard = space.pin();
             let bytes = space.bytes(&guard, space.start_of(2), 64).unwrap();
-            assert!(space.retire(2) && space.bytes(&pin(), space.start_of(2), 64).is_none());
+            assert!(space.retire(2) && space.bytes(&space.pin(), space.start_of(2), 64).is_none());
             assert_eq!((reclaim(), space.retired_len()), (Vec::new(), 1));
             assert!(space.claim_log(2).is_none());
             assert_eq!(bytes, [7; 64]);

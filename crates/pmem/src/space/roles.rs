@@ -7,9 +7,10 @@
 //!
 //! The two halves of the word hold `published + 1` and `durable + 1`, so that 0 is FREE; the top
 //! bit says that a [`PageWriter`](super::PageWriter) lives, which keeps the page from retiring
-//! under it. The top bit of the lower half says that a [`Recovery`](super::Recovery) has adopted
-//! the page, and that it was not in service since. Word pages never retire, since their handles are
-//! not bound to a guard.
+//! under it. The top bit of the lower half says that whoever reads the page has to show his guard: a
+//! [`Recovery`](super::Recovery) has adopted it, and it was not in service since; or the space has a
+//! domain of epochs to itself, in which that is so of every log page (`guard`). Word pages never
+//! retire, since their handles are not bound to a guard.
 
 use crate::mutant;
 use crate::order::LINE;
@@ -27,7 +28,8 @@ const RETIRED: u64 = u64::MAX - 2;
 /// reaches it.
 const WRITER: u64 = 1 << 63;
 
-/// Set in a log page's word while a recovery may cut it, and after that until somebody has read it.
+/// Set in a log page's word while a recovery may cut it, and after that until somebody has read it; in a
+/// space with epochs of its own always.
 const RECOVERED: u64 = 1 << 31;
 
 /// What a page is.
@@ -82,14 +84,16 @@ const BLOCK: usize = STRIPES * IN_LINE;
 pub(super) struct Roles {
     words: Box<[AtomicU64]>,
     pages: usize,
+    /// Set in every log page's word.
+    always: u64,
 }
 
 impl Roles {
-    /// All pages free.
+    /// All pages free. `own_epochs`: the guards of all who read are looked at.
     ///
     /// # Errors
     /// If so much address space cannot be had.
-    pub(super) fn new(pages: usize) -> io::Result<Self> {
+    pub(super) fn new(pages: usize, own_epochs: bool) -> io::Result<Self> {
         let out_of_memory = || io::Error::from(io::ErrorKind::OutOfMemory);
         let len = pages.max(1).checked_next_multiple_of(BLOCK).ok_or_else(out_of_memory)?;
         let layout = Layout::array::<AtomicU64>(len).map_err(io::Error::other)?;
@@ -99,7 +103,8 @@ impl Roles {
         // SAFETY: the memory is from the global allocator, with the layout of such a slice, and nobody
         // else has it. All bits zero is a sound `AtomicU64`, and the value of `FREE`. The zeroes are
         // the system's, so that pages in reserve cost no memory until they are used.
-        Ok(Self { words: unsafe { Box::from_raw(words.as_ptr()) }, pages })
+        let words = unsafe { Box::from_raw(words.as_ptr()) };
+        Ok(Self { words, pages, always: if own_epochs { RECOVERED } else { 0 } })
     }
 
     #[inline]
@@ -134,7 +139,8 @@ impl Roles {
         word.is_some_and(|word| word.load(Ordering::Acquire) == WORDS)
     }
 
-    /// How much of a log page is published, and whether a recovery has adopted it.
+    /// How much of a log page is published, and whether that is so for some guards alone: it has the mark of
+    /// a recovery, or the space epochs of its own.
     #[inline]
     pub(super) fn readable(&self, page: u64) -> Option<(u32, bool)> {
         let word = self.word(usize::try_from(page).ok()?)?.load(Ordering::Acquire);
@@ -175,7 +181,7 @@ impl Roles {
 
     pub(super) fn become_log(&self, page: u32, published: u32, durable: u32, writer: bool) {
         let writer = if writer { WRITER } else { 0 };
-        self.store(page, log_word(published, durable) | writer);
+        self.store(page, log_word(published, durable) | writer | self.always);
     }
 
     /// As [`Roles::become_log`], of a page that a recovery adopts.
@@ -187,6 +193,7 @@ impl Roles {
     pub(super) fn put_into_service(&self, page: u32) -> Option<u32> {
         let in_service =
             |word| matches!(Role::from_word(word), Role::Log { .. }).then_some(word & !RECOVERED);
+        debug_assert_eq!(self.always, 0);
         let before = self
             .word(page as usize)?
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, in_service)
@@ -240,7 +247,7 @@ impl Roles {
     #[inline]
     pub(super) fn raise_both(&self, page: u32, to: u32) {
         debug_assert!(self.has_writer(page));
-        self.store(page, log_word(to, to) | WRITER);
+        self.store(page, log_word(to, to) | WRITER | self.always);
     }
 
     /// As [`Roles::raise_both`], and the writer is gone. Where others raise watermarks meanwhile
@@ -248,7 +255,7 @@ impl Roles {
     #[inline]
     pub(super) fn finish(&self, page: u32, to: u32) {
         debug_assert!(self.has_writer(page));
-        self.store(page, log_word(to, to));
+        self.store(page, log_word(to, to) | self.always);
     }
 
     /// As [`Roles::finish`], of the published watermark alone.
@@ -256,7 +263,7 @@ impl Roles {
     pub(super) fn finish_early(&self, page: u32, to: u32) {
         debug_assert!(self.has_writer(page));
         if let Role::Log { durable, .. } = self.role(page) {
-            self.store(page, log_word(to, durable));
+            self.store(page, log_word(to, durable) | self.always);
         }
     }
 
@@ -342,7 +349,7 @@ mod tests {
     #[test]
     fn every_page_has_a_word_of_its_own_and_neighbours_share_no_line() {
         for pages in [1, 8, 63, 64, 65, 511, 512, 513, 1000, 5000] {
-            let roles = Roles::new(pages).unwrap();
+            let roles = Roles::new(pages, false).unwrap();
             let at = |page| roles.word(page).map(|word| std::ptr::from_ref(word).addr());
             let all: std::collections::BTreeSet<_> = (0..pages).filter_map(at).collect();
             assert_eq!(all.len(), pages);
@@ -362,13 +369,15 @@ mod tests {
 
     #[test]
     fn more_pages_than_there_is_memory_for_are_an_error() {
-        assert!(Roles::new(usize::MAX).is_err() && Roles::new(usize::MAX >> 5).is_err());
-        assert!(Roles::new(0).unwrap().get(0).is_none());
+        assert!(
+            Roles::new(usize::MAX, false).is_err() && Roles::new(usize::MAX >> 5, false).is_err()
+        );
+        assert!(Roles::new(0, false).unwrap().get(0).is_none());
     }
 
     #[test]
     fn watermarks_only_rise_and_never_revive_a_retired_page() {
-        let roles = Roles::new(1).unwrap();
+        let roles = Roles::new(1, false).unwrap();
         assert!(roles.claim(0) && !roles.claim(0));
         roles.become_log(0, 0, 0, true);
         roles.raise_published(0, 64);
@@ -395,7 +404,7 @@ mod tests {
 
     #[test]
     fn a_writer_goes_on_at_a_word_alone() {
-        let roles = Roles::new(1).unwrap();
+        let roles = Roles::new(1, false).unwrap();
         roles.become_log(0, 63, 63, false);
         assert_eq!(roles.adopt_writer(0), None);
         roles.become_recovered(0, 1 << 30);

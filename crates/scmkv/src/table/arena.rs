@@ -17,7 +17,7 @@ impl Arena {
     pub(crate) fn new(geometry: &Geometry, pool_reserve: u64) -> Result<Self> {
         let page = u64::from(geometry.page_size);
         let reserve = (pool_reserve / 4).max(64 * page);
-        let options = SpaceOptions { page_size: geometry.page_size, reserve };
+        let options = SpaceOptions { page_size: geometry.page_size, reserve, own_epochs: false };
         let space = Space::dram(page, &options)
             .map_err(|source| Error::Io { context: "DRAM for the index".to_owned(), source })?;
         Ok(Self { space: Arc::new(space), next: AtomicU32::new(0) })

@@ -13,6 +13,7 @@ const RECORD_CUTS: Suite = Suite::of("coreplane-scmkv", "crashes", &["with_the_i
 const SYNCS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::sync", "space::rounds"]);
 const SYNC_MODEL: Suite = Suite::of(PACKAGE, "sim_model", &["on_a_file", "sync"]);
 const RECOVERY: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::recovery"]);
+const GUARDS: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::guard"]);
 const ROLES: Suite = Suite::of(PACKAGE, Suite::UNIT, &["space::roles"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -45,6 +46,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("pmem.page.reclaim", "a page is used again under its readers", RETIRED).quick(),
     Mutant::new("pmem.page.reclaim_all", "as before, of many pages", RETIRED),
     Mutant::new("pmem.page.retire_under_writer", "a page retires while it has a writer", ROLES),
+    Mutant::new("pmem.guard.any", "any guard reads a space with epochs of its own", GUARDS),
+    Mutant::new("pmem.guard.reader", "a guard is not counted among the space's readers", GUARDS),
     Mutant::new("pmem.recovery.guard", "anybody reads what a recovery may cut", RECOVERY),
     Mutant::new("pmem.recovery.cut", "a page that is in service can be cut", RECOVERY).quick(),
     Mutant::new("pmem.sync.covers", "a flush is taken to be in the sync under way", SYNCS).hangs(),

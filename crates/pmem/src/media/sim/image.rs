@@ -7,7 +7,7 @@ use super::machine::{EarlyRead, Machine, Model};
 use super::options::SimOptions;
 use super::recorder::{Port, Recorder, Rules};
 use super::rng::Rng;
-use crate::space::{Space, SpaceOptions};
+use crate::space::Space;
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -62,8 +62,7 @@ impl Sim {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let recorder = Arc::new(Recorder::new(rules, recording));
-        let reserve = options.max_len.max(options.len);
-        let of_space = SpaceOptions { page_size: options.page_size, reserve };
+        let of_space = options.of_space();
         // An image that was cut off is of one space.
         let each = before.len() / options.spaces;
         let space = |number| {
@@ -100,8 +99,7 @@ impl Sim {
     /// # Errors
     /// If the memory cannot be had.
     pub fn killed(self) -> io::Result<Self> {
-        let reserve = self.options.max_len.max(self.options.len);
-        let of_space = SpaceOptions { page_size: self.options.page_size, reserve };
+        let of_space = self.options.of_space();
         let mut start = 0;
         let space = |(number, old): (usize, &Arc<Space>)| {
             let port = Port::new(Arc::clone(&self.recorder), number, start);

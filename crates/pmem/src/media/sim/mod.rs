@@ -121,7 +121,9 @@
 //!   others.
 //! - A recovery that itself starts threads is not scheduled: its cuts may not replay.
 //! - Epochs ([`epoch`](crate::epoch)) are those of the process: a guard that lives elsewhere in it
-//!   delays the reuse of pages in a run, which may then differ when it is replayed.
+//!   delays the reuse of pages in a run, which may then differ when it is replayed. But for a program
+//!   that pins by [`Space::pin`](crate::Space::pin): its spaces may have a domain each
+//!   ([`SimOptions::own_epochs`]).
 
 mod choice;
 mod cost;

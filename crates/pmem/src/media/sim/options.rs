@@ -2,6 +2,7 @@
 
 use super::fault::Fault;
 use super::machine::Model;
+use crate::space::SpaceOptions;
 use std::ops::Range;
 
 /// How a simulation runs. Start from [`SimOptions::default`]: 64 KiB in pages of 4 KiB.
@@ -16,6 +17,9 @@ pub struct SimOptions {
     pub max_len: u64,
     /// Bytes of a page.
     pub page_size: u32,
+    /// Each space has a domain of epochs to itself: when it uses a page again is decided by its own readers
+    /// alone, which pin by [`Space::pin`](crate::Space::pin).
+    pub own_epochs: bool,
     /// Which laws the medium obeys.
     pub model: Model,
     /// Decides which images are sampled and how threads are scheduled.
@@ -58,6 +62,7 @@ impl Default for SimOptions {
             len: 64 << 10,
             max_len: 64 << 10,
             page_size: 4096,
+            own_epochs: false,
             model: Model::X86,
             seed: 1,
             images_per_cut: 64,
@@ -74,6 +79,17 @@ impl Default for SimOptions {
             unreadable: None,
             max_violations: 3,
             shrink: true,
+        }
+    }
+}
+
+impl SimOptions {
+    /// How each space is made.
+    pub(super) fn of_space(&self) -> SpaceOptions {
+        SpaceOptions {
+            page_size: self.page_size,
+            reserve: self.max_len.max(self.len),
+            own_epochs: self.own_epochs,
         }
     }
 }
