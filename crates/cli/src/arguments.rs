@@ -231,13 +231,15 @@ pub(crate) struct NewPool {
     /// [default: mkvs].
     #[arg(long)]
     pub(crate) prototype: Option<Prototype>,
-    /// The engine of a pool that is created: scmkv (a hash, for point reads and writes) or bptree
-    /// (a B+-tree, which scans in the order of keys). One that exists must have been made so
+    /// The engine of a pool that is created: scmkv (a hash, for point reads and writes), bptree
+    /// (a B+-tree, which scans in the order of keys) or list (NVM-Raft's: ordered, with snapshots). One that exists
+    /// must have been made so
     /// [default: scmkv; in a matrix bptree].
     #[arg(long)]
     pub(crate) engine: Option<EngineChoice>,
     /// Bytes of a leaf of bptree in a pool that is created, for good: a power of two from 4KiB to 512KiB.
-    /// 64 records and a fifth more should fit: 64KiB for records of 600 bytes [default: 16KiB].
+    /// 64 records and a fifth more should fit: 64KiB for records of 600 bytes [default: 16KiB]. Of a page of list,
+    /// up to 1MiB [default: 4KiB].
     #[arg(long, value_parser = terms::page_size)]
     pub(crate) page_size: Option<u32>,
     /// Where the index of a pool of scmkv that is created lies, for good: in the pool (pmem: opens at once,
@@ -369,7 +371,7 @@ pub(crate) struct Del {
     pub(crate) keys: Vec<String>,
 }
 
-/// List records: in the order of their keys, if the engine has one (bptree, and a matrix of it).
+/// List records: in the order of their keys, if the engine has one (bptree, list, and a matrix of either).
 ///
 /// Where there is no order (scmkv) they come as the engine finds them; a prefix is looked for among all
 /// of them then, and bounds are refused. With --server it is an ordered store that is asked, and may be
@@ -474,11 +476,12 @@ pub(crate) struct Bench {
     /// Check a record's checksum at each read of it.
     #[arg(long)]
     pub(crate) check_reads: bool,
-    /// scmkv or bptree [default: what is in the pool, else scmkv].
+    /// scmkv, bptree or list [default: what is in the pool, else scmkv].
     #[arg(long)]
     pub(crate) engine: Option<EngineChoice>,
     /// Bytes of a leaf of bptree in a pool that is created, for good: a power of two from 4KiB to 512KiB.
-    /// 64 records and a fifth more should fit: 64KiB for records of 600 bytes [default: 16KiB].
+    /// 64 records and a fifth more should fit: 64KiB for records of 600 bytes [default: 16KiB]. Of a page of list,
+    /// up to 1MiB [default: 4KiB].
     #[arg(long, value_parser = terms::page_size)]
     pub(crate) page_size: Option<u32>,
     /// Where the index of a pool that is created lies: auto, pmem, dram (floor: auto is both).

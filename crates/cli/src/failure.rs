@@ -79,6 +79,9 @@ pub(crate) fn way_out(path: &std::path::Path) -> &'static str {
         Some(coreplane::EngineChoice::Bptree) => {
             "a pool of bptree is not repaired; what is sound in it can be read"
         }
+        Some(coreplane::EngineChoice::Map(_)) => {
+            "a pool of a map is not repaired; what is sound in it can be read"
+        }
         _ => "`coreplane verify --repair` gives up what is damaged, and says what is lost",
     }
 }

@@ -358,12 +358,12 @@ impl MatrixStore {
             let Some(its) = pool_engine(&path) else { continue };
             size = size.max(std::fs::metadata(&path).map_err(io)?.len());
             engine = engine.or(Some(its));
-            if its == EngineChoice::Bptree {
+            if its != EngineChoice::Scmkv {
                 page_size = page_size.or_else(|| pool_page_size(&path));
             }
         }
         let engine = engine.unwrap_or(EngineChoice::Bptree);
-        let page_size = page_size.filter(|_| engine == EngineChoice::Bptree);
+        let page_size = page_size.filter(|_| engine != EngineChoice::Scmkv);
         Ok(StoreConfig { page_size, ..self.config.clone() }.size(size).engine(engine))
     }
 }

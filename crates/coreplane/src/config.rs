@@ -4,6 +4,7 @@ use crate::Store;
 use crate::matrix::MatrixShape;
 use coreplane_engine::{Durability, Result};
 use coreplane_mkvs::{Ack, Prototype, ReadPath, WritePath};
+use coreplane_mvcc::MapKind;
 use coreplane_pmem::MediaChoice;
 use coreplane_scmkv::{Placement, Repair, Tell};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,8 @@ pub enum EngineChoice {
     Scmkv,
     /// The ordered engine, a B+-tree in a pool: scans in the order of keys.
     Bptree,
+    /// A persistent multi-version map of NVM-Raft, in a pool: scans in the order of keys, and snapshots.
+    Map(MapKind),
     /// The reference engine: a sorted map in DRAM, which has no pool and forgets everything when
     /// it is dropped. For tests: in builds with the feature `model`.
     Model,
@@ -32,6 +35,7 @@ impl EngineChoice {
         match self {
             Self::Scmkv => "scmkv",
             Self::Bptree => "bptree",
+            Self::Map(kind) => kind.name(),
             Self::Model => "model",
         }
     }
@@ -40,12 +44,12 @@ impl EngineChoice {
     pub fn is_ordered(self) -> bool {
         match self {
             Self::Scmkv => false,
-            Self::Bptree | Self::Model => true,
+            Self::Bptree | Self::Map(_) | Self::Model => true,
         }
     }
 }
 
-/// `scmkv` or `bptree`; with the feature `model`, `model`.
+/// `scmkv`, `bptree` or `list`; with the feature `model`, `model`.
 impl FromStr for EngineChoice {
     type Err = String;
 
@@ -53,8 +57,9 @@ impl FromStr for EngineChoice {
         match text {
             "scmkv" => Ok(Self::Scmkv),
             "bptree" => Ok(Self::Bptree),
+            "list" => Ok(Self::Map(MapKind::List)),
             "model" if cfg!(feature = "model") => Ok(Self::Model),
-            _ => Err(format!("`{text}` is neither scmkv nor bptree")),
+            _ => Err(format!("`{text}` is none of scmkv, bptree and list")),
         }
     }
 }
@@ -127,7 +132,8 @@ impl StoreConfig {
         self
     }
 
-    /// Bytes of a leaf of bptree, in a pool that is created; it keeps them for good. A power of two from
+    /// Bytes of a page of a map (4 KiB if nothing is said; keys have nearly half of that at most), or of a leaf of
+    /// bptree, in a pool that is created; it keeps them for good. Of bptree: A power of two from
     /// 4 KiB to 512 KiB; 16 KiB if nothing is said. A leaf has 64 records at the most: with a fifth more
     /// than those take, it is written anew as seldom as can be. So 16 KiB suit records of up to 200
     /// bytes, 64 KiB those of up to 800.

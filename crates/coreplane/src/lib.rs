@@ -40,6 +40,7 @@ pub use coreplane_mkvs::{
     Ack, Copied, CopyOptions, DamageSummary, Departure, Loss, MemberState, Position, Prototype,
     ReadPath, Scrubbed, WritePath, is_own_key,
 };
+pub use coreplane_mvcc::MapKind;
 pub use coreplane_pmem::{MediaChoice, Medium};
 pub use coreplane_scmkv::{Fate, Finding, Placement, Repair, Tell};
 pub use matrix::MatrixShape;

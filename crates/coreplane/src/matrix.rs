@@ -1,10 +1,13 @@
 //! A matrix in a directory: one file for each device, `g0d0` and so on.
 
 use crate::config::{EngineChoice, StoreConfig};
-use crate::store::{bptree_options, check_pages, index_of, pool_engine, scmkv_options};
+use crate::store::{
+    bptree_options, check_pages, create_map, index_of, map_options, pool_engine, scmkv_options,
+};
 use coreplane_bptree::Bptree;
 use coreplane_engine::{Error, Result, StorageEngine};
 use coreplane_mkvs::{DEVICES_MAX, GROUPS_MAX, Position, Rack, TimeSource};
+use coreplane_mvcc::MapEngine;
 use coreplane_pmem::Medium;
 use coreplane_scmkv::{Placement, Scmkv};
 use parking_lot::Mutex;
@@ -157,6 +160,13 @@ impl Rack for Directory<'_> {
                 self.note(made.medium(), Placement::Dram);
                 Arc::new(made)
             }
+            EngineChoice::Map(kind) => {
+                let options =
+                    coreplane_mvcc::Options { time, outlives_medium, ..map_options(config) };
+                let made = create_map(kind, &path, config, &options)?;
+                self.note(made.medium(), Placement::Dram);
+                Arc::new(made)
+            }
             EngineChoice::Model => {
                 let operation = "being a device: it has no pool";
                 return Err(Error::Unsupported { engine: "model", operation });
@@ -176,6 +186,13 @@ impl Rack for Directory<'_> {
                 let options =
                     coreplane_bptree::Options { time, outlives_medium, ..bptree_options(config) };
                 let found = Bptree::open(&path, media, &options, &|_| {})?;
+                self.note(found.medium(), Placement::Dram);
+                Arc::new(found)
+            }
+            EngineChoice::Map(kind) => {
+                let options =
+                    coreplane_mvcc::Options { time, outlives_medium, ..map_options(config) };
+                let found = MapEngine::open(kind, &path, media, &options, &|_| {})?;
                 self.note(found.medium(), Placement::Dram);
                 Arc::new(found)
             }

@@ -6,6 +6,7 @@ use crate::matrix::{self, Directory, MatrixShape};
 use coreplane_bptree::Bptree;
 use coreplane_engine::{Durability, Engine, Error, Result, Stats, StorageEngine};
 use coreplane_mkvs::{Matrix, Options, Prototype, Shape};
+use coreplane_mvcc::{MapEngine, MapKind};
 use coreplane_pmem::{Medium, Pool};
 use coreplane_scmkv::{Placement, Repair, Scmkv, Tell};
 use std::path::Path;
@@ -27,6 +28,7 @@ pub struct Store {
 enum Pooled {
     Scmkv(Arc<Scmkv>),
     Bptree(Arc<Bptree>),
+    Map(Arc<MapEngine>),
 }
 
 impl std::fmt::Debug for Store {
@@ -68,6 +70,10 @@ impl Store {
                 let made = Bptree::create(path, size, page_size, media, &bptree_options(config))?;
                 Pooled::Bptree(Arc::new(made))
             }
+            EngineChoice::Map(kind) => {
+                let options = map_options(config);
+                Pooled::Map(Arc::new(create_map(kind, path, config, &options)?))
+            }
             EngineChoice::Model => return Self::model(config),
         };
         Ok(Self::pooled(config, pooled))
@@ -97,6 +103,10 @@ impl Store {
             EngineChoice::Bptree => {
                 let found = Bptree::open(path, media, &bptree_options(config), &|_| {})?;
                 Pooled::Bptree(Arc::new(found))
+            }
+            EngineChoice::Map(kind) => {
+                let found = MapEngine::open(kind, path, media, &map_options(config), &|_| {})?;
+                Pooled::Map(Arc::new(found))
             }
             EngineChoice::Model => return Self::model(config),
         };
@@ -174,6 +184,10 @@ impl Store {
                 let operation = "repairing a pool: what is damaged is only told";
                 Err(Error::Unsupported { engine: coreplane_bptree::KIND, operation })
             }
+            EngineChoice::Map(kind) => {
+                let operation = "repairing a pool: what is damaged is only told";
+                Err(Error::Unsupported { engine: kind.name(), operation })
+            }
             EngineChoice::Model => Ok((Self::model(config)?, Repair::default())),
         }
     }
@@ -184,6 +198,7 @@ impl Store {
                 (engine.clone(), engine.medium(), index_of(engine.placement()))
             }
             Pooled::Bptree(engine) => (engine.clone(), engine.medium(), index_of(Placement::Dram)),
+            Pooled::Map(engine) => (engine.clone(), engine.medium(), index_of(Placement::Dram)),
         };
         let StoreConfig { durability, is_copy, .. } = *config;
         Self { engine, medium, index, pooled: Some(pooled), matrix: None, durability, is_copy }
@@ -191,7 +206,7 @@ impl Store {
 
     #[cfg(not(feature = "model"))]
     fn model(_config: &StoreConfig) -> Result<Self> {
-        Err(Error::Unusable("the model is in builds for tests alone: scmkv or bptree".to_owned()))
+        Err(Error::Unusable("the model is in builds for tests alone: scmkv, bptree or list".to_owned()))
     }
 
     #[cfg(feature = "model")]
@@ -266,6 +281,7 @@ impl Store {
         match &self.pooled {
             Some(Pooled::Scmkv(engine)) => engine.grow(size),
             Some(Pooled::Bptree(engine)) => engine.grow(size),
+            Some(Pooled::Map(engine)) => engine.grow(size),
             None => {
                 let operation = match &self.matrix {
                     Some(_) => {
@@ -402,7 +418,7 @@ fn check_single(config: &StoreConfig) -> Result<()> {
 pub(crate) fn check_pages(config: &StoreConfig) -> Result<()> {
     match config.page_size {
         Some(_) => {
-            let operation = "choosing the size of pages: they are the leaves of bptree";
+            let operation = "choosing the size of pages: bptree and list can";
             Err(Error::Unsupported { engine: coreplane_scmkv::KIND, operation })
         }
         None => Ok(()),
@@ -437,6 +453,21 @@ pub(crate) fn scmkv_options(config: &StoreConfig) -> coreplane_scmkv::Options {
         is_copy: config.is_copy,
         ..coreplane_scmkv::Options::default()
     }
+}
+
+pub(crate) fn map_options(config: &StoreConfig) -> coreplane_mvcc::Options {
+    bptree_options(config)
+}
+
+/// Makes a pool for a map.
+pub(crate) fn create_map(
+    kind: MapKind,
+    path: &Path,
+    config: &StoreConfig,
+    options: &coreplane_mvcc::Options,
+) -> Result<MapEngine> {
+    let page_size = config.page_size.unwrap_or(coreplane_mvcc::PAGE_SIZE);
+    MapEngine::create(kind, path, config.size, page_size, config.media.clone(), options)
 }
 
 pub(crate) fn bptree_options(config: &StoreConfig) -> coreplane_bptree::Options {

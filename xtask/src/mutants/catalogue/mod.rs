@@ -2,6 +2,7 @@
 
 mod bptree;
 mod mkvs;
+mod mvcc;
 mod pmem;
 mod record;
 mod scmkv;
@@ -67,7 +68,7 @@ impl Mutant {
 
 /// All of them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Mutant> {
-    [pmem::MUTANTS, record::MUTANTS, scmkv::MUTANTS, bptree::MUTANTS, mkvs::MUTANTS]
+    [pmem::MUTANTS, record::MUTANTS, scmkv::MUTANTS, bptree::MUTANTS, mkvs::MUTANTS, mvcc::MUTANTS]
         .into_iter()
         .flatten()
 }
@@ -83,7 +84,7 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
-        let crates = ["pmem.", "record.", "scmkv.", "bptree.", "mkvs."];
+        let crates = ["pmem.", "record.", "scmkv.", "bptree.", "mkvs.", "mvcc."];
         assert!(names.iter().all(|name| crates.iter().any(|it| name.starts_with(it))));
     }
 }

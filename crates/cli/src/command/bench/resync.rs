@@ -14,8 +14,8 @@ pub(super) fn run(bench: &Bench, plan: &Plan) -> Outcome {
     let engine = match bench.engine {
         None | Some(EngineChoice::Bptree) => DeviceEngine::Bptree,
         Some(EngineChoice::Scmkv) => DeviceEngine::Scmkv,
-        Some(EngineChoice::Model) => {
-            let message = "resync needs an engine with a pool: bptree or scmkv";
+        Some(EngineChoice::Map(_) | EngineChoice::Model) => {
+            let message = "resync is measured with bptree or scmkv";
             return Err(Failure::new(failure::USAGE, message));
         }
     };

@@ -1,0 +1,54 @@
+//! What a page of the stream holds, as an opening finds it.
+
+use crate::volume::Volume;
+use crate::volume::stream::end_mark;
+use coreplane_pmem::Recovery;
+use coreplane_record::{HEADER, Reader};
+
+/// What a page of the stream was found to hold.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Where its sound records begin, in order.
+    pub(crate) records: Vec<u64>,
+    /// Where what is no sound record begins, unless the page ends well.
+    pub(crate) broken: Option<u64>,
+    /// A sound record behind that follows.
+    pub(crate) follows_behind: bool,
+}
+
+impl Volume {
+    /// Looks at all of a page that a recovery has adopted.
+    pub(crate) fn look_at_page(&self, recovery: &Recovery, page: u32, birth: u64) -> Found {
+        let guard = recovery.pin();
+        let mut found = Found { records: Vec::new(), broken: None, follows_behind: false };
+        let (start, size) = (self.space.start_of(page), u64::from(self.space.page_size()));
+        let mut at = start;
+        while at + 8 <= start + size {
+            let word = self.space.bytes(&guard, at, 8).and_then(|it| it.first_chunk().copied());
+            if found.broken.is_none()
+                && word.is_some_and(|word| u64::from_le_bytes(word) == end_mark(birth, at))
+            {
+                return found;
+            }
+            let view = (at + HEADER as u64 <= start + size)
+                .then(|| Reader { space: &self.space }.view(&guard, at))
+                .flatten()
+                .filter(|view| view.check(self.seed_at(birth, at)).is_ok());
+            match view {
+                Some(view) if found.broken.is_none() => {
+                    found.records.push(at);
+                    at += u64::from(view.len());
+                }
+                Some(view) => {
+                    found.follows_behind |= view.header.follows;
+                    at += u64::from(view.len());
+                }
+                None => {
+                    found.broken = found.broken.or(Some(at));
+                    at += 8;
+                }
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,446 @@
+//! The stream: records in the order of their pages' births, written by one writer and committed in groups.
+//!
+//! ```text
+//!   births      7              8              9
+//!   pages   [a b c D e f ■] [g H i J k l ■] [M n …            capitals: the last record of a group
+//!                                              └ tail         ■ the end mark of a page
+//! ```
+//!
+//! This is the thesis's list of used pages: its free pointer is the tail of a page writer, its pointer to the
+//! next page the order of births. Nothing is allocated by a transaction, and nothing is flushed when it is
+//! appended: a commit flushes what is new, the words of the pages it is in, and makes one fence. So records of
+//! many writes share one, and what of a group a power cut has left is told by the last record of it.
+//!
+//! A record *follows* if all before it was durable when it was written. So bytes that are no sound record are
+//! damage if a record behind them follows, and what a cut has left if none does.
+//!
+//! # What readers see
+//!
+//! Where a fence is an instruction, nothing is published before it is durable: who comes to such a record has
+//! the stream committed first ([`Stream::commit`]), by whichever thread; it flushes all lines itself, since a
+//! fence is about its own thread's flushes alone. Where a fence is a sync, records are published when they are
+//! appended, and a *mark* says which sync covers the stream up to where ([`Stream::covering`]).
+
+use crate::volume::pages::Pages;
+use crate::volume::release::Stage;
+use crate::volume::table::Life;
+use crate::volume::{Volume, fold};
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::{PageWriter, mutant};
+use coreplane_record::{Header, sealed, sync_failed};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+// media-format: begin pool
+/// What the end mark of a page says, above what is left of its birth.
+const END: u64 = 0x656e;
+// media-format: end
+
+/// A place in the stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Position {
+    pub(crate) birth: u64,
+    pub(crate) within: u32,
+}
+
+/// What a sync covers.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    generation: u64,
+    end: Position,
+}
+
+/// The one writer of a pool.
+pub(crate) struct Stream {
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) pages: Pages,
+    pub(super) tail: Option<PageWriter>,
+    pub(super) next_birth: u64,
+    /// Pages that are full and not published yet, where a fence is an instruction.
+    filled: Vec<PageWriter>,
+    /// What was stored and not flushed: offset and length.
+    dirty: Vec<(u64, u64)>,
+    /// Up to here it was appended, and up to here it is durable.
+    end: Position,
+    durable: Position,
+    /// Where a fence is a sync: up to here the last generation covers it.
+    covered: Position,
+    /// Where a fence is a sync: what covers what is not durable yet, as far as anybody waits for it.
+    marks: VecDeque<Mark>,
+    /// The last generation that was drawn.
+    pub(super) generation: u64,
+    /// Where a fence is a sync: pages of which nothing lives, and the generation that must have ended before they
+    /// go on.
+    pub(super) waiting: VecDeque<(u64, u32, Stage)>,
+    /// Pages whose word is 0 by a store that is not flushed yet.
+    pub(super) ended: Vec<u32>,
+    /// Pages that have a life and nothing in them, for groups that are longer than a page; and the generation
+    /// that covers their lives.
+    pub(super) ahead: VecDeque<(PageWriter, u64)>,
+    pub(super) ahead_covered: u64,
+    /// Where a fence is a sync: what was moved since the last cover may not have been durable.
+    carries: bool,
+    /// What a recovery has found does not count is gone durably.
+    pub(crate) is_settled: bool,
+    pub(crate) bytes_appended: u64,
+    pub(crate) commits: u64,
+}
+
+/// The end mark of a page at `offset`.
+pub(crate) fn end_mark(birth: u64, offset: u64) -> u64 {
+    sealed::seal(END << 32 | u64::from(fold(birth)), offset)
+}
+
+impl Stream {
+    /// A stream that goes on in pages of its own, with births from `next_birth` on.
+    pub(crate) fn new(volume: &Arc<Volume>, pages: Pages, next_birth: u64) -> Self {
+        let before = Position { birth: next_birth, within: 0 };
+        Self {
+            volume: Arc::clone(volume),
+            pages,
+            tail: None,
+            next_birth,
+            filled: Vec::new(),
+            dirty: Vec::new(),
+            end: before,
+            durable: before,
+            covered: before,
+            marks: VecDeque::new(),
+            generation: 0,
+            waiting: VecDeque::new(),
+            ended: Vec::new(),
+            ahead: VecDeque::new(),
+            ahead_covered: 0,
+            carries: false,
+            is_settled: true,
+            bytes_appended: 0,
+            commits: 0,
+        }
+    }
+
+    /// True where a fence is an instruction.
+    pub(crate) fn fences_at_once(&self) -> bool {
+        self.volume.space.fences_at_once()
+    }
+
+    /// Pages that records of these lengths take at most, beside the one that is open.
+    pub(crate) fn pages_for(&self, lengths: impl Iterator<Item = usize>) -> u32 {
+        let size = self.volume.space.page_size() as usize;
+        let mut room = self.tail.as_ref().map_or(0, |tail| tail.remaining() as usize);
+        let mut pages: u32 = 0;
+        for len in lengths {
+            if len > room {
+                pages += 1;
+                room = size;
+            }
+            room -= len.min(room);
+        }
+        pages.saturating_sub(self.ahead.len() as u32)
+    }
+
+    /// The birth of the page that a record of `len` bytes would be in.
+    pub(crate) fn birth_for(&self, len: usize) -> u64 {
+        match &self.tail {
+            Some(tail) if tail.remaining() as usize >= len => self.end.birth,
+            _ => self.ahead.front().map_or(self.next_birth, |(_, birth)| *birth),
+        }
+    }
+
+    /// Appends a record; the offset where it is. Neither durable nor, where a fence is an instruction, visible
+    /// before a commit. It says by itself whether it follows.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if it is longer than a page, or no page is free; if the medium fails.
+    pub(crate) fn append(&mut self, header: Header, key: &[u8], value: &[&[u8]]) -> Result<u64> {
+        let len = header.record_len(key, value.iter().map(|part| part.len()).sum());
+        self.make_room(len)?;
+        // Asked when the page before has its end mark, which is not durable then.
+        let follows = self.is_proven() || mutant!("mvcc.stream.follows");
+        let no_space = Error::NoSpace { needed: len as u64, reclaimable: 0 };
+        let birth = self.end.birth;
+        let Some(tail) = &mut self.tail else { return Err(no_space) };
+        let offset = tail.next_offset();
+        let header = Header { follows, ..header };
+        let encoded = header.encode(self.volume.seed_at(birth, offset), key, value);
+        let mut parts: [&[u8]; 4] = [encoded.bytes(), key, &[], &[]];
+        let (_, values) = parts.split_at_mut(2);
+        values[..value.len()].copy_from_slice(value);
+        tail.append(&parts).ok_or(no_space)?;
+        let (page, within) = (tail.page(), tail.tail());
+        if !self.volume.space.fences_at_once() {
+            tail.publish_early();
+        }
+        self.end = Position { birth, within };
+        self.note_dirty(offset, len as u64);
+        self.pages.add_live(page, len as u32);
+        self.bytes_appended += len as u64;
+        Ok(offset)
+    }
+
+    /// Sees to it that a record of `len` bytes fits the tail.
+    fn make_room(&mut self, len: usize) -> Result<()> {
+        if self.tail.as_ref().is_some_and(|tail| tail.remaining() as usize >= len) {
+            return Ok(());
+        }
+        let no_space = Error::NoSpace { needed: len as u64, reclaimable: 0 };
+        if len > self.volume.space.page_size() as usize {
+            return Err(no_space);
+        }
+        if self.ahead.is_empty() {
+            self.begin_ahead().map_err(|error| match error {
+                Error::NoSpace { .. } => no_space,
+                error => error,
+            })?;
+        }
+        self.close_tail()?;
+        self.open_ahead();
+        Ok(())
+    }
+
+    /// Gives a free page a life in the stream.
+    pub(super) fn begin_ahead(&mut self) -> Result<()> {
+        self.volume.allow_birth(self.next_birth)?;
+        let needed = u64::from(self.volume.space.page_size());
+        let page = self.pages.take().ok_or(Error::NoSpace { needed, reclaimable: 0 })?;
+        let birth = self.next_birth;
+        let writer = self.begin(page, Life { birth, is_chain: false })?;
+        self.pages.begin(page, birth, true);
+        self.next_birth += 1;
+        self.ahead.push_back((writer, birth));
+        Ok(())
+    }
+
+    /// The first of the pages ahead is the open one.
+    fn open_ahead(&mut self) {
+        if let Some((writer, birth)) = self.ahead.pop_front() {
+            self.tail = Some(writer);
+            self.end = Position { birth, within: 0 };
+        }
+    }
+
+    /// Ends the open page and those ahead: what is in the pool is as a closed one is.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn close_all(&mut self) -> Result<()> {
+        self.close_tail()?;
+        while !self.ahead.is_empty() {
+            self.open_ahead();
+            self.close_tail()?;
+        }
+        Ok(())
+    }
+
+    /// A writer of a free page, which has this life from now on.
+    fn begin(&mut self, page: u32, life: Life) -> Result<PageWriter> {
+        let in_use = || Error::Unusable(format!("page {page} is in use, and should be free"));
+        let writer = self.volume.space.claim_log(page).ok_or_else(in_use)?;
+        let word = self.volume.table.set_life(page, Some(life)).ok_or_else(in_use)?;
+        self.note_dirty(word, 8);
+        Ok(writer)
+    }
+
+    /// Takes a page for a part of a large value: it and its birth. What is written to it, and the word of the
+    /// page, is flushed by whoever writes it.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
+    pub(crate) fn begin_apart(&mut self) -> Result<(PageWriter, u64)> {
+        let page_size = u64::from(self.volume.space.page_size());
+        self.volume.allow_birth(self.next_birth)?;
+        let page = self.pages.take();
+        let page = page.ok_or(Error::NoSpace { needed: page_size, reclaimable: 0 })?;
+        let birth = self.next_birth;
+        self.next_birth += 1;
+        let writer = self.begin(page, Life { birth, is_chain: true })?;
+        self.pages.begin(page, birth, false);
+        Ok((writer, birth))
+    }
+
+    /// Ends the open page: what comes next begins another.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn close_tail(&mut self) -> Result<()> {
+        let Some(mut tail) = self.tail.take() else { return Ok(()) };
+        if tail.remaining() >= 8 && !mutant!("mvcc.stream.end_mark") {
+            let offset = tail.next_offset();
+            tail.append(&[&end_mark(self.end.birth, offset).to_le_bytes()]);
+            self.note_dirty(offset, 8);
+        }
+        let page = tail.page();
+        if self.fences_at_once() {
+            self.filled.push(tail);
+        } else {
+            let _pen = tail.finish_early();
+        }
+        self.pages.close(page);
+        Ok(())
+    }
+
+    pub(super) fn note_dirty(&mut self, offset: u64, len: u64) {
+        match self.dirty.last_mut() {
+            Some((from, held)) if *from + *held == offset => *held += len,
+            _ => self.dirty.push((offset, len)),
+        }
+    }
+
+    fn flush_dirty(&mut self) {
+        for (offset, len) in self.dirty.drain(..) {
+            if !mutant!("mvcc.stream.flush") {
+                self.volume.space.flush(offset, len);
+            }
+        }
+    }
+
+    /// True if all records are durable, and the end marks of all pages but the open one.
+    fn is_proven(&self) -> bool {
+        if !self.is_settled && !mutant!("mvcc.recover.follows") {
+            return false;
+        }
+        if self.fences_at_once() {
+            return self.end == self.durable;
+        }
+        self.end == self.covered && self.pending().is_none()
+    }
+
+    /// True if all records are durable.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.end == self.durable
+    }
+
+    /// Where a fence is a sync: something was stored that the last generation does not cover.
+    pub(super) fn is_uncovered_itself(&self) -> bool {
+        self.end != self.covered || !self.dirty.is_empty()
+    }
+
+    /// Where a fence is a sync: a record was moved, maybe before it was durable, so that who waits for it where it was
+    /// waits for it where it is.
+    pub(crate) fn note_moved(&mut self) {
+        self.forget_marks();
+        self.carries |= !self.marks.is_empty() && !mutant!("mvcc.stream.carry");
+    }
+
+    /// True if something was stored that is not durable yet.
+    pub(crate) fn is_undurable(&self) -> bool {
+        if self.fences_at_once() {
+            return self.end != self.durable || !self.dirty.is_empty();
+        }
+        self.generation > 0 && !matches!(self.volume.space.sync_is_done(self.generation), Ok(true))
+            || !self.dirty.is_empty()
+    }
+
+    /// Where a fence is an instruction: makes all that was appended durable, and then visible. One fence, none
+    /// if there is nothing.
+    ///
+    /// # Errors
+    /// [`Error::SyncFailed`].
+    pub(crate) fn commit(&mut self) -> Result<()> {
+        if !self.fences_at_once() {
+            return Ok(());
+        }
+        if !self.is_undurable() {
+            self.advance();
+            return Ok(());
+        }
+        self.flush_dirty();
+        let ended = std::mem::take(&mut self.ended);
+        if !mutant!("mvcc.stream.fence") {
+            self.volume.space.fence().map_err(sync_failed)?;
+        }
+        self.publish();
+        self.commits += 1;
+        self.durable = self.end;
+        self.retire_ended(ended);
+        self.advance();
+        Ok(())
+    }
+
+    fn publish(&mut self) {
+        for writer in self.filled.drain(..) {
+            let _pen = writer.finish();
+        }
+        if let Some(tail) = &mut self.tail {
+            tail.publish();
+        }
+    }
+
+    /// Where a fence is a sync: the generation that covers all that was appended. Who `waits` for it is noted,
+    /// so that readers of what was appended wait for it, too.
+    pub(crate) fn cover(&mut self, waits: bool) -> u64 {
+        self.flush_dirty();
+        self.generation = self.volume.space.sync_generation();
+        self.covered = self.end;
+        self.forget_marks();
+        self.wait_for_generation();
+        let waits = std::mem::take(&mut self.carries) || waits;
+        if waits && !mutant!("mvcc.stream.mark") {
+            match self.marks.back_mut() {
+                Some(mark) if mark.generation == self.generation => mark.end = self.end,
+                _ => self.marks.push_back(Mark { generation: self.generation, end: self.end }),
+            }
+        }
+        self.advance();
+        self.generation
+    }
+
+    fn forget_marks(&mut self) {
+        while let Some(mark) = self.marks.front()
+            && matches!(self.volume.space.sync_is_done(mark.generation), Ok(true))
+        {
+            self.durable = mark.end;
+            self.marks.pop_front();
+        }
+    }
+
+    /// Where a record is in the stream.
+    #[inline]
+    fn position(&self, offset: u64) -> Position {
+        let page = self.volume.space.page_of(offset);
+        let within = (offset - self.volume.space.start_of(page)) as u32;
+        Position { birth: self.pages.birth(page), within }
+    }
+
+    /// Where a fence is an instruction: true if the record is not durable, and so not visible.
+    #[inline]
+    pub(crate) fn is_hidden(&self, offset: u64) -> bool {
+        self.fences_at_once() && self.end != self.durable && self.position(offset) >= self.durable
+    }
+
+    /// Where a fence is an instruction: true if the end of a full page is not visible.
+    pub(crate) fn is_partly_hidden(&self, page: u32) -> bool {
+        self.fences_at_once()
+            && self.end != self.durable
+            && self.pages.birth(page) >= self.durable.birth
+    }
+
+    /// Where a fence is a sync: the generation that has to end before the record is durable; none if it is, or
+    /// if nobody is to wait for it.
+    pub(crate) fn covering(&self, offset: u64) -> Option<u64> {
+        let last = self.marks.back()?;
+        let position = self.position(offset);
+        if position < self.durable || position >= last.end {
+            return None;
+        }
+        let mark = self.marks.iter().find(|mark| position < mark.end)?;
+        let is_done = matches!(self.volume.space.sync_is_done(mark.generation), Ok(true));
+        (!is_done).then_some(mark.generation)
+    }
+
+    /// Where a fence is a sync: true if the record is durable for sure, for something behind it is.
+    pub(crate) fn is_known_durable(&self, offset: u64) -> bool {
+        self.position(offset) < self.durable
+    }
+
+    /// The last generation that was drawn, if it has not ended.
+    pub(crate) fn pending(&self) -> Option<u64> {
+        let is_done = self.generation == 0
+            || matches!(self.volume.space.sync_is_done(self.generation), Ok(true));
+        (!is_done).then_some(self.generation)
+    }
+
+    /// A record is superseded: it lives no more.
+    pub(crate) fn supersede(&mut self, offset: u64, len: u32) {
+        self.pages.remove_live(self.volume.space.page_of(offset), len);
+    }
+}

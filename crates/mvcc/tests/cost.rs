@@ -1,0 +1,169 @@
+//! What an operation costs, counted by the simulated medium.
+
+use coreplane_engine::{
+    Batch, Completion, Deferred, Engine, Horizon, Ordered, Snapshots, Visibility, WriteOptions,
+};
+use coreplane_mvcc::{MapEngine, MapKind, Options};
+use coreplane_pmem::LINE;
+use coreplane_pmem::media::sim::{Cost, Model, Sim, SimOptions};
+use std::sync::Arc;
+
+const KINDS: [MapKind; 1] = [MapKind::List];
+const VALUE: [u8; 100] = [7; 100];
+
+/// Bytes of a record with a key of 16 bytes and that value.
+const RECORD: usize = (20_usize + 16 + 100).next_multiple_of(8);
+
+/// Lines that so many bytes touch at most.
+fn lines(bytes: usize) -> usize {
+    (bytes + LINE - 1).div_ceil(LINE)
+}
+
+fn key(number: u32) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..4].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+struct Counted {
+    sim: Sim,
+    store: MapEngine,
+}
+
+impl Counted {
+    fn new(kind: MapKind, non_temporal: bool, model: Model) -> Self {
+        let len = 4 << 20;
+        let options =
+            SimOptions { len, max_len: len, non_temporal, model, ..SimOptions::default() };
+        let sim = Sim::new(&SimOptions { page_size: 16 << 10, ..options }).expect("memory");
+        let options = Options { background: false, ..Options::default() };
+        let store = MapEngine::simulated_create(kind, Arc::clone(sim.space()), &options);
+        Self { store: store.expect("create"), sim }
+    }
+
+    fn cost(&self, operation: impl FnOnce(&MapEngine)) -> Cost {
+        self.sim.cost_of(|| operation(&self.store)).1
+    }
+
+    fn put(&self, number: u32, completion: Completion) -> Cost {
+        let options = WriteOptions { completion, ..WriteOptions::default() };
+        self.cost(|store| {
+            let _outcome = store.put(&key(number), &VALUE, &options).expect("put");
+        })
+    }
+}
+
+fn each(test: impl Fn(Counted)) {
+    for kind in KINDS {
+        for non_temporal in [false, true] {
+            test(Counted::new(kind, non_temporal, Model::X86));
+        }
+    }
+}
+
+#[test]
+fn a_write_is_one_fence_and_the_lines_of_its_record() {
+    each(|counted| {
+        counted.put(0, Completion::Wait);
+        let options = WriteOptions::default();
+        let flushed = |what: &str, cost: &Cost, bytes: usize| {
+            assert_eq!(cost.fences, 1, "{what}: {cost:?}");
+            assert!(cost.flushed_lines.len() <= lines(bytes), "{what}: {cost:?}");
+        };
+        flushed("put", &counted.put(1, Completion::Wait), RECORD);
+        flushed("overwrite", &counted.put(1, Completion::Wait), RECORD);
+        let delete = counted.cost(|store| {
+            let _outcome = store.delete(&key(1), &options).expect("delete");
+        });
+        flushed("delete", &delete, RECORD - 92);
+        let mut batch = Batch::new();
+        (2..10).for_each(|number| _ = batch.put(&key(number), &VALUE));
+        let batch = counted.cost(|store| {
+            store.apply(&batch, &options).expect("a batch");
+        });
+        flushed("batch", &batch, 8 * RECORD);
+    });
+}
+
+#[test]
+fn ten_early_puts_share_a_fence() {
+    each(|counted| {
+        counted.put(0, Completion::Wait);
+        let fences: Vec<_> =
+            (1..21).map(|number| counted.put(number, Completion::Early).fences).collect();
+        assert_eq!(fences.iter().sum::<u64>(), 2, "{fences:?}");
+        assert_eq!((fences[9], fences[19]), (1, 1), "{fences:?}");
+        counted.put(21, Completion::Early);
+        let horizon = Horizon::from(counted.store.visible_ticket());
+        let wait = counted.cost(|store| store.wait_durable(&horizon).expect("wait"));
+        let again = counted.cost(|store| store.wait_durable(&horizon).expect("wait"));
+        assert_eq!((wait.fences, again.fences), (1, 0));
+    });
+}
+
+/// Also where a page is full, or comes round: what is freed waits for fences that are made anyway.
+#[test]
+fn a_put_is_one_fence_while_pages_come_round() {
+    each(|counted| {
+        let (mut fences, mut more) = (0, 0);
+        for number in 0..20_000 {
+            let cost = counted.put(number % 1000, Completion::Wait);
+            fences += cost.fences;
+            more += u64::from(cost.fences != 1);
+        }
+        assert_eq!((fences, more), (20_000, 0));
+        assert!(counted.store.stats().log_bytes_written < 23_000 * RECORD as u64);
+    });
+}
+
+/// Of a group that is longer than a page the pages have their lives first.
+#[test]
+fn a_batch_of_several_pages_is_two_fences() {
+    each(|counted| {
+        let mut batch = Batch::new();
+        (0..400).for_each(|number| _ = batch.put(&key(number), &VALUE));
+        let cost = counted.cost(|store| {
+            store.apply(&batch, &WriteOptions::default()).expect("a batch");
+        });
+        assert_eq!(cost.fences, 2, "{}", cost.fences);
+    });
+}
+
+#[test]
+fn reading_flushes_nothing() {
+    each(|counted| {
+        (0..300).for_each(|number| drop(counted.put(number, Completion::Wait)));
+        let snapshot = counted.store.snapshot().expect("a snapshot");
+        let cost = counted.cost(|store| {
+            assert!(store.get(&key(7)).expect("get").is_some());
+            assert!(store.get(&key(7000)).expect("get").is_none());
+            let mut seen = 0;
+            let mut count = |_: coreplane_engine::Entry<'_>| {
+                seen += 1;
+                true
+            };
+            store.scan(b"", None, false, usize::MAX, &mut count).expect("scan");
+            store.scan(b"", None, true, usize::MAX, &mut count).expect("scan");
+            snapshot.scan(b"", None, true, usize::MAX, &mut count).expect("scan");
+            assert_eq!(seen, 900);
+            let keys = [key(1), key(2), key(200)];
+            let keys: Vec<&[u8]> = keys.iter().map(<[u8; 16]>::as_slice).collect();
+            let visibility = Visibility::Durable;
+            store.multi_get(&keys, visibility, &mut |_, it| assert!(it.is_some())).expect("gets");
+        });
+        assert_eq!((cost.fences, cost.flushed_lines.len()), (0, 0), "{cost:?}");
+    });
+}
+
+/// Where a fence is a sync, it is one too, and a look at what waits for one makes it.
+#[test]
+fn a_put_is_one_sync() {
+    for kind in KINDS {
+        let counted = Counted::new(kind, false, Model::File);
+        counted.put(0, Completion::Wait);
+        assert_eq!(counted.put(1, Completion::Wait).fences, 1);
+        assert_eq!(counted.put(2, Completion::Early).fences, 0);
+        let get = || counted.cost(|store| assert!(store.get(&key(2)).expect("get").is_some()));
+        assert_eq!((get().fences, get().fences), (1, 0));
+    }
+}

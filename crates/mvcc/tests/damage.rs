@@ -1,0 +1,132 @@
+//! A flipped bit anywhere in a pool is an error or makes no difference: no wrong value, no loss in silence, no panic.
+//!
+//! `COREPLANE_TEST_SCALE=full` flips every bit, and else one of each byte.
+
+use coreplane_engine::{Batch, Engine, Error, WriteOptions};
+use coreplane_mvcc::{MapEngine, MapKind, Options};
+use coreplane_pmem::media::sim::{Eviction, Image, Sim, SimOptions};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const KINDS: [MapKind; 1] = [MapKind::List];
+const PAGE: u64 = 4096;
+const PAGES: u64 = 24;
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options() -> Options {
+    Options { background: false, check_reads: true, ..Options::default() }
+}
+
+/// A pool, what it has, and the keys that were written last, for which nothing vouches but a close.
+struct Made {
+    image: Image,
+    map: Map,
+    last: Vec<Vec<u8>>,
+}
+
+fn made(kind: MapKind, closes: bool, count: u32) -> Made {
+    let len = PAGE * PAGES;
+    let options_of_sim = SimOptions { len, max_len: len, page_size: 4096, ..SimOptions::default() };
+    let sim = Sim::new(&options_of_sim).expect("memory");
+    let store = MapEngine::simulated_create(kind, Arc::clone(sim.space()), &options());
+    let store = store.expect("create");
+    let (mut map, mut groups) = (Map::new(), Vec::new());
+    for number in 0..count {
+        let key = format!("key {:02}", number * 7 % 19).into_bytes();
+        let len = if number == 11 { 9000 } else { 40 + number as usize * 37 % 300 };
+        let value: Vec<u8> = (0..len).map(|at| (number as usize + at) as u8).collect();
+        let options = WriteOptions::default();
+        groups.push(vec![key.clone()]);
+        match number % 8 {
+            3 => {
+                let _outcome = store.delete(&key, &options).expect("delete");
+                map.remove(&key);
+            }
+            5 => {
+                let other = format!("key {:02}", number * 5 % 19).into_bytes();
+                let mut batch = Batch::new();
+                batch.put(&other, &value).put(&key, &value);
+                store.apply(&batch, &options).expect("a batch");
+                groups.last_mut().expect("a group").push(other.clone());
+                map.extend([(other, value.clone()), (key, value)]);
+            }
+            _ => {
+                store.put(&key, &value, &options).map(drop).expect("put");
+                map.insert(key, value);
+            }
+        }
+    }
+    if closes {
+        store.close().expect("close");
+    }
+    drop(store);
+    // The last, and with it the last of the page before if it is the first of its own.
+    let last = groups.into_iter().rev().take(2).flatten().collect();
+    Made { image: sim.crash(Eviction::Everything), map, last }
+}
+
+/// What is wrong with what an opening finds. False if it is refused.
+fn look(kind: MapKind, sim: &Sim, made: &Made, may_lose: bool, what: &str) -> bool {
+    let store = match MapEngine::simulated_open(kind, Arc::clone(sim.space()), &options()) {
+        Ok(store) => store,
+        Err(Error::Corrupt { .. } | Error::ChecksumMismatch { .. } | Error::Unusable(_)) => {
+            return false;
+        }
+        Err(error) => panic!("{what}: {error}"),
+    };
+    for number in 0..19 {
+        let key = format!("key {number:02}").into_bytes();
+        if may_lose && made.last.contains(&key) {
+            continue;
+        }
+        if let Ok(found) = store.get(&key) {
+            assert!(
+                found.as_ref() == made.map.get(&key),
+                "{what}: {number} has changed in silence"
+            );
+        }
+    }
+    true
+}
+
+fn flip_all(closes: bool, counts: impl Iterator<Item = u32> + Clone) {
+    let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
+    let (mut refused, mut flips) = (0, 0);
+    for (kind, count) in KINDS.into_iter().flat_map(|kind| counts.clone().map(move |it| (kind, it)))
+    {
+        let made = made(kind, closes, count);
+        let used = |page: &u64| {
+            let bytes = &made.image.bytes()[(page * PAGE) as usize..][..PAGE as usize];
+            bytes.iter().any(|byte| *byte != 0)
+        };
+        for offset in (1..PAGES).filter(used).flat_map(|page| page * PAGE..(page + 1) * PAGE) {
+            let one = (offset % 8) as u32;
+            for bit in if is_full { 0..8 } else { one..one + 1 } {
+                let mut image = made.image.clone();
+                image.flip_bit(offset, bit);
+                let sim = image.reopen().expect("memory");
+                let what = format!("{count} writes, closed: {closes}, bit {bit} of {offset:#x}");
+                flips += 1;
+                if !look(kind, &sim, &made, !closes, &what) {
+                    refused += 1;
+                    // Who tries again is told the same.
+                    let sim = sim.killed().expect("memory");
+                    look(kind, &sim, &made, !closes, &format!("{what}, again"));
+                }
+            }
+        }
+    }
+    assert!(refused * 4 > flips, "{refused} of {flips} refused");
+}
+
+#[test]
+fn a_bit_of_a_closed_pool() {
+    flip_all(true, [40, 47].into_iter());
+}
+
+/// With the page of the last write hardly begun, half full, and full.
+#[test]
+fn a_bit_of_a_killed_pool() {
+    flip_all(false, [32, 41, 47].into_iter());
+}

@@ -1,0 +1,70 @@
+//! Mistakes in the persistent multi-version maps.
+
+use super::{Mutant, Suite};
+
+const PACKAGE: &str = "coreplane-mvcc";
+/// Stories of writes, cut everywhere.
+const CUTS: Suite = Suite::of(PACKAGE, "crashes", &["what_was_acknowledged"]);
+const BATCH_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["batches_are_whole"]);
+const CHAIN_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["large_values"]);
+const RELAXED_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["relaxed"]);
+const CLEAR_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["is_emptied_at_once"]);
+const EXPIRY_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["what_has_expired"]);
+/// As these, where the cleaner works all the time.
+const ROUND_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["where_pages_come_round"]);
+const DELETE_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["most_writes_are_deletes"]);
+const PIN_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["snapshots_are_pinned"]);
+/// One pool through many lives, each of which a cut ends.
+const LIVES: Suite = Suite::of(PACKAGE, "lives", &[]);
+const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
+const DAMAGE: Suite = Suite::of(PACKAGE, "damage", &[]);
+const EARLY: Suite = Suite::of(PACKAGE, "early", &[]);
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant::new("mvcc.stream.flush", "what is committed is not flushed", CUTS).quick(),
+    Mutant::new("mvcc.stream.fence", "a commit without its fence", CUTS).quick(),
+    Mutant::new("mvcc.stream.follows", "a record says of torn ones that they were durable", CUTS),
+    Mutant::new("mvcc.stream.mark", "nobody waits for the sync of what he reads", EARLY),
+    Mutant::new("mvcc.stream.carry", "nobody waits for it where it was moved to", EARLY),
+    Mutant::new("mvcc.stream.end_mark", "a full page has no end mark", CUTS),
+    Mutant::new("mvcc.stream.group", "a group goes on in pages that may have no life", BATCH_CUTS),
+    Mutant::new(
+        "mvcc.stream.free_early",
+        "a page goes before what has superseded it is durable",
+        ROUND_CUTS,
+    )
+    .quick(),
+    Mutant::new(
+        "mvcc.stream.reuse_early",
+        "a page is written to before its 0 is durable",
+        ROUND_CUTS,
+    ),
+    Mutant::new("mvcc.table.chain_flush", "the lives of a large value are not flushed", CHAIN_CUTS),
+    Mutant::new("mvcc.chain.fence", "a record before its large value", CHAIN_CUTS).quick(),
+    Mutant::new("mvcc.write.durable", "a search for pages calls early writes durable", ROUND_CUTS),
+    Mutant::new("mvcc.write.refused", "a refused write rests on nothing", RELAXED_CUTS),
+    Mutant::new("mvcc.clear.early", "a clear that nobody waits for", CLEAR_CUTS),
+    Mutant::new("mvcc.clean.cover", "what was moved is not covered", ROUND_CUTS),
+    Mutant::new("mvcc.clean.older", "an older version is moved, too", DELETE_CUTS),
+    Mutant::new(
+        "mvcc.clean.marker",
+        "the record of a clear goes before what it has cleared",
+        LIVES,
+    ),
+    Mutant::new("mvcc.list.pin", "what a pin sees is superseded", PIN_CUTS).quick(),
+    Mutant::new("mvcc.list.held", "tombstones that are held go", LIVES),
+    Mutant::new("mvcc.list.tombstone", "a tombstone goes before its key has", DELETE_CUTS),
+    Mutant::new("mvcc.list.half_groups", "half of a group counts", BATCH_CUTS).quick(),
+    Mutant::new("mvcc.list.void_stays", "what does not count stays", LIVES),
+    Mutant::new("mvcc.recover.void_order", "pages that do not count go in any order", LIVES),
+    Mutant::new(
+        "mvcc.recover.follows",
+        "what a recovery moves says of what is void that it was durable",
+        CUTS,
+    ),
+    Mutant::new("mvcc.recover.flush", "what a kill has left in caches stays there", KILLED),
+    Mutant::new("mvcc.root.expiry", "an expiry that was told is not durable", EXPIRY_CUTS),
+    Mutant::new("mvcc.open.versions", "versions begin again where they began", LIVES),
+    Mutant::new("mvcc.open.births", "births begin again where they began", LIVES),
+    Mutant::new("mvcc.open.begin", "a pool is called open before it was found sound", DAMAGE),
+];
