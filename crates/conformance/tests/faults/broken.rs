@@ -1,5 +1,6 @@
 //! The reference engine with one fault built around it.
 
+use crate::present::Present;
 use crate::{CLAIMED, Fault};
 use coreplane_conformance::model::{ManualClock, ModelEngine};
 use coreplane_engine::{
@@ -478,34 +479,10 @@ impl Ordered for Broken {
     }
 }
 
-/// A snapshot that shows the present.
-struct Present(Arc<ModelEngine>);
-
-impl Snapshot for Present {
-    fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        Ok(self.0.get_with(key, Visibility::Durable, visit)?.hit)
-    }
-
-    fn sequence(&self) -> u64 {
-        self.0.advance_sequence().unwrap_or(0)
-    }
-
-    fn scan(
-        &self,
-        start: &[u8],
-        end: Option<&[u8]>,
-        reverse: bool,
-        limit: usize,
-        visit: &mut dyn FnMut(Entry<'_>) -> bool,
-    ) -> Result<()> {
-        self.0.scan(start, end, reverse, limit, visit)
-    }
-}
-
 impl Snapshots for Broken {
     fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
         if self.is(Fault::SnapshotMoves) {
-            return Ok(Box::new(Present(Arc::clone(&self.model))));
+            return Ok(Box::new(Present::of(&self.model)));
         }
         self.model.snapshot()
     }

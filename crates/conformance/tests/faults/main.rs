@@ -2,6 +2,7 @@
 //! that is named beside its fault.
 
 mod broken;
+mod present;
 
 use broken::Broken;
 use coreplane_conformance::model::{ManualClock, ModelEngine};
