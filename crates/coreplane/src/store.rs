@@ -206,7 +206,9 @@ impl Store {
 
     #[cfg(not(feature = "model"))]
     fn model(_config: &StoreConfig) -> Result<Self> {
-        Err(Error::Unusable("the model is in builds for tests alone: scmkv, bptree or list".to_owned()))
+        Err(Error::Unusable(
+            "the model is in builds for tests alone: scmkv, bptree or list".to_owned(),
+        ))
     }
 
     #[cfg(feature = "model")]
