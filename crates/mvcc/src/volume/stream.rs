@@ -14,6 +14,15 @@
 //! A record *follows* if all before it was durable when it was written. So bytes that are no sound record are
 //! damage if a record behind them follows, and what a cut has left if none does.
 //!
+//! What is told apart by that, and what is not: a pool that was closed ends well, so there all damage is told. After
+//! a kill or a cut it is told of whatever is before the last record that follows. Behind that one, and of it, damage
+//! looks like a torn end, and goes with all that is behind it. That is the last group; with early completion, those
+//! that shared its commit; where a fence is a sync, what was written since the last record that was appended when no
+//! sync was owed. The first record of a page does not follow, for the end mark before it is not durable then: if it is
+//! the last of the pool, the group before it is not vouched for either. Nor do records follow that were moved by the
+//! cleaner since the last commit. To close that, a page would have to begin with where the one before it ended, or a
+//! put to have a second fence.
+//!
 //! # What readers see
 //!
 //! Where a fence is an instruction, nothing is published before it is durable: who comes to such a record has

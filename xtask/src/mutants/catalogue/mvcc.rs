@@ -56,7 +56,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.list.tombstone", "a tombstone goes before its key has", DELETE_CUTS),
     Mutant::new("mvcc.list.half_groups", "half of a group counts", BATCH_CUTS).quick(),
     Mutant::new("mvcc.list.void_stays", "what does not count stays", LIVES),
-    Mutant::new("mvcc.recover.void_order", "pages that do not count go in any order", LIVES),
+    Mutant::new(
+        "mvcc.recover.void_order",
+        "the first page that does not count goes first",
+        BATCH_CUTS,
+    ),
     Mutant::new(
         "mvcc.recover.follows",
         "what a recovery moves says of what is void that it was durable",
