@@ -226,7 +226,7 @@ macro_rules! __conformance_properties {
                 verify_finds_it_sound, closed_refuses_writes;
             restart: a_clean_restart_keeps_all, a_kill_loses_nothing,
                 a_power_cut_keeps_what_is_durable;
-            ordered: scans_in_order, snapshots_stand_still;
+            ordered: scans_in_order, snapshots_stand_still, snapshots_are_scanned_beside_writes;
             threads: modify_loses_nothing, batches_are_isolated, sequences_grow_across_threads,
                 only_one_insert_wins, what_returned_is_found_beside_growth, clear_comes_before_or_after;
             random: random_operations_match_the_oracle;

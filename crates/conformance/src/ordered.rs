@@ -79,6 +79,74 @@ fn then(snapshot: &dyn Snapshot, key: &[u8]) -> Option<Vec<u8>> {
     seen.pop().map(|seen| seen.value)
 }
 
+/// Keys and their values.
+type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// All that a snapshot has, up or down.
+fn all_then(snapshot: &dyn Snapshot, reverse: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut shown = Vec::new();
+    let mut visit = |entry: coreplane_engine::Entry<'_>| {
+        let record = entry.record.expect("a snapshot showed a tombstone");
+        assert!(entry.sequence <= snapshot.sequence(), "newer than the snapshot");
+        assert!(record.ticket.is_durable(), "a snapshot of what may be lost");
+        shown.push((entry.key.to_vec(), record.value.to_vec()));
+        true
+    };
+    snapshot.scan(b"", None, reverse, usize::MAX, &mut visit).unwrap();
+    if reverse {
+        shown.reverse();
+    }
+    shown
+}
+
+/// Beside overwrites, deletes and new keys, by which the engine has to clean, if it does.
+pub(super) fn snapshots_are_scanned_beside_writes(factory: Factory<'_>) {
+    let fixture = factory();
+    let engine = &*fixture.engine;
+    let Some(snapshots) = engine.snapshots() else { return };
+    let mut rng = Rng::new(fixture.scale.seed);
+    let count = fixture.scale.keys_of(256, 60);
+    let mut truth = Contents::new();
+    let mut held: Vec<(Box<dyn Snapshot>, Contents)> = Vec::new();
+    for number in 0..fixture.scale.operations {
+        let (key, value) = (key(rng.below(count)), rng.bytes(40));
+        if rng.one_in(5) {
+            if truth.remove(&key).is_some() {
+                written(engine.delete(&key, &WAIT).unwrap());
+            }
+        } else {
+            put(engine, &key, &value);
+            truth.insert(key, value);
+        }
+        if number % 97 == 0 {
+            let snapshot = snapshots.snapshot().unwrap();
+            let before = held.last().map_or(0, |(last, _)| last.sequence());
+            assert!(snapshot.sequence() >= before, "a snapshot of the past");
+            held.push((snapshot, truth.clone()));
+        }
+        if held.len() > 3 {
+            let (snapshot, then) = held.remove(rng.below(held.len()));
+            let then: Vec<_> = then.into_iter().collect();
+            let reverse = rng.one_in(2);
+            assert_eq!(all_then(&*snapshot, reverse), then, "a snapshot of {number} moved");
+        }
+    }
+    let from = key(count / 2);
+    for (snapshot, then) in held {
+        let mut shown = Vec::new();
+        let mut visit = |entry: coreplane_engine::Entry<'_>| {
+            shown.push(entry.key.to_vec());
+            shown.len() < 3
+        };
+        snapshot.scan(&from, None, false, usize::MAX, &mut visit).unwrap();
+        let due: Vec<_> = then.range(from.clone()..).map(|(key, _)| key.clone()).take(3).collect();
+        assert_eq!(shown, due, "a part of a snapshot");
+    }
+    let now: Vec<_> = truth.into_iter().collect();
+    let ordered = engine.ordered().map(|ordered| scan(ordered, b"", None, false, usize::MAX));
+    assert!(ordered.is_none_or(|shown| shown == now), "what is there after all snapshots went");
+}
+
 pub(super) fn snapshots_stand_still(factory: Factory<'_>) {
     let fixture = factory();
     let engine = &*fixture.engine;

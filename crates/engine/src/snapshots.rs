@@ -1,6 +1,6 @@
 //! Views of one moment.
 
-use crate::{Record, Result};
+use crate::{Entry, Record, Result};
 
 /// Views of the store as it was at one moment.
 pub trait Snapshots {
@@ -18,4 +18,21 @@ pub trait Snapshot: Send + Sync {
     /// # Errors
     /// As [`Engine`](crate::Engine)'s.
     fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<bool>;
+
+    /// The sequence of the last write that it has: every later one is greater.
+    fn sequence(&self) -> u64;
+
+    /// Shows the records that there were then, as [`Ordered::scan`](crate::Ordered::scan) does. A scan of all of
+    /// them may take as long as it likes: writes go on.
+    ///
+    /// # Errors
+    /// As [`Engine`](crate::Engine)'s.
+    fn scan(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        reverse: bool,
+        limit: usize,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()>;
 }

@@ -16,23 +16,35 @@ impl Ordered for ModelEngine {
         limit: usize,
         visit: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<()> {
-        if end.is_some_and(|end| end <= start) {
-            return Ok(());
-        }
         let state = self.lock();
-        let bounds = (Bound::Included(start), end.map_or(Bound::Unbounded, Bound::Excluded));
-        let range = state.cells.range::<[u8], _>(bounds);
-        let mut show = |(key, cell): (&Arc<[u8]>, &Cell)| {
-            let record = cell.record(state.ticket_of(cell));
-            visit(Entry { key, record, sequence: cell.sequence })
-        };
-        let live = |(_, cell): &(&Arc<[u8]>, &Cell)| cell.is_live(state.now);
-        if reverse {
-            range.rev().filter(live).take(limit).all(&mut show);
-        } else {
-            range.filter(live).take(limit).all(&mut show);
-        }
+        let ticket = |cell: &Cell| state.ticket_of(cell);
+        show((&state.cells, state.now), (start, end, reverse), limit, &ticket, visit);
         Ok(())
+    }
+}
+
+/// Shows cells of a range that are live.
+fn show(
+    (cells, now): (&BTreeMap<Arc<[u8]>, Cell>, UnixMillis),
+    (start, end, reverse): (&[u8], Option<&[u8]>, bool),
+    limit: usize,
+    ticket: &dyn Fn(&Cell) -> Ticket,
+    visit: &mut dyn FnMut(Entry<'_>) -> bool,
+) {
+    if end.is_some_and(|end| end <= start) {
+        return;
+    }
+    let bounds = (Bound::Included(start), end.map_or(Bound::Unbounded, Bound::Excluded));
+    let range = cells.range::<[u8], _>(bounds);
+    let mut show = |(key, cell): (&Arc<[u8]>, &Cell)| {
+        let record = cell.record(ticket(cell));
+        visit(Entry { key, record, sequence: cell.sequence })
+    };
+    let live = |(_, cell): &(&Arc<[u8]>, &Cell)| cell.is_live(now);
+    if reverse {
+        range.rev().filter(live).take(limit).all(&mut show);
+    } else {
+        range.filter(live).take(limit).all(&mut show);
     }
 }
 
@@ -40,6 +52,7 @@ impl Ordered for ModelEngine {
 struct View {
     cells: BTreeMap<Arc<[u8]>, Cell>,
     now: UnixMillis,
+    sequence: u64,
 }
 
 impl Snapshots for ModelEngine {
@@ -48,7 +61,8 @@ impl Snapshots for ModelEngine {
         let mut state = self.lock();
         let grew = state.harden();
         state.is_durable_at(state.appended)?;
-        let view = View { cells: state.cells.clone(), now: state.now };
+        let (cells, now) = (state.cells.clone(), state.now);
+        let view = View { cells, now, sequence: state.next_sequence() };
         drop(state);
         self.announce(grew);
         Ok(Box::new(view))
@@ -62,5 +76,22 @@ impl Snapshot for View {
         let found = record.is_some();
         record.into_iter().for_each(visit);
         Ok(found)
+    }
+
+    fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    fn scan(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        reverse: bool,
+        limit: usize,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        let durable = |_: &Cell| Ticket::DURABLE;
+        show((&self.cells, self.now), (start, end, reverse), limit, &durable, visit);
+        Ok(())
     }
 }

@@ -1,0 +1,171 @@
+//! Several changes that count together or not at all: one group of the stream, all of one version.
+
+use super::durable::Writing;
+use super::write::{Patience, Prepared};
+use super::{Count, Store};
+use crate::map::Space;
+use crate::volume::Volume;
+use crate::volume::overflow::NAME;
+use coreplane_engine::{
+    Batch, ChangeRef, Error, Result, Ticket, UnixMillis, WriteOptions, Written,
+};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::{Header, Kind};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+/// Changes in a batch at most.
+pub(super) const BATCH_LEN_MAX: usize = 1 << 20;
+
+/// One change of a batch, the last of its key.
+struct Part<'b> {
+    change: ChangeRef<'b>,
+    prepared: Option<Prepared>,
+    is_due: bool,
+    is_overwrite: bool,
+}
+
+enum Attempt {
+    Done(Written),
+    Expired(UnixMillis),
+    Wait(u64),
+}
+
+impl Store {
+    /// Makes all changes of a batch, or none.
+    pub(super) fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        if batch.len() > BATCH_LEN_MAX {
+            return Err(Error::BatchTooLarge { len: batch.len(), max: BATCH_LEN_MAX });
+        }
+        Volume::check_sequence(options.sequence)?;
+        let mut last: BTreeMap<&[u8], ChangeRef<'_>> = BTreeMap::new();
+        for change in batch.changes() {
+            self.check_lengths(change.key(), change.value().map_or(0, <[u8]>::len))?;
+            last.insert(change.key(), change);
+        }
+        let mut parts: Vec<Part<'_>> = Vec::with_capacity(last.len());
+        for change in last.into_values() {
+            parts.push(Part { change, prepared: None, is_due: true, is_overwrite: false });
+        }
+        let applied = self.apply_parts(&mut parts, options);
+        parts.iter_mut().for_each(|part| self.drop_prepared(&mut part.prepared));
+        let written = applied?;
+        let ticket = self.wait(written.ticket, options)?;
+        Ok(Written { ticket, ..written })
+    }
+
+    fn apply_parts(&self, parts: &mut [Part<'_>], options: &WriteOptions) -> Result<Written> {
+        for part in parts.iter_mut() {
+            if let Some(value) = part.change.value()
+                && value.len() > self.inline_max(part.change.key())
+            {
+                part.prepared = Some(self.prepare(value, None, options)?);
+            }
+        }
+        let mut patience = Patience::default();
+        loop {
+            match self.attempt_batch(parts, options)? {
+                Attempt::Done(written) => return Ok(written),
+                Attempt::Expired(at) => drop(self.volume.has_passed(at)?),
+                Attempt::Wait(generation) => patience.wait(self, generation)?,
+            }
+        }
+    }
+
+    fn attempt_batch(&self, parts: &mut [Part<'_>], options: &WriteOptions) -> Result<Attempt> {
+        let mut map = self.map.write();
+        self.check_writable()?;
+        let guard = epoch::pin();
+        let mut replaced = false;
+        for part in parts.iter_mut() {
+            let standing = match self.look(&mut map, &guard, part.change.key())? {
+                Ok(standing) => standing,
+                Err(at) => return Ok(Attempt::Expired(at)),
+            };
+            let is_late = match (options.sequence, standing.view) {
+                (Some(given), Some(view)) => given <= view.sequence(),
+                _ => false,
+            };
+            let is_idle =
+                options.sequence.is_none() && part.change.value().is_none() && !standing.is_live;
+            part.is_due = !is_late && !is_idle;
+            part.is_overwrite = standing.is_live;
+            replaced |= part.is_due && standing.is_live;
+        }
+        let due = || parts.iter().filter(|part| part.is_due);
+        let lengths: Vec<usize> = due().map(|part| part.len(self, options)).collect();
+        let reserve = due().map(|part| part.reserve(self, options)).max().unwrap_or(0);
+        let wanted = self.space_for(&mut map, lengths.iter().copied(), reserve)?;
+        if let Space::Wait(generation) = wanted {
+            return Ok(Attempt::Wait(generation));
+        }
+        let version = self.draw_version(options.sequence)?;
+        if let Err(error) = self.append_batch(&mut map, &guard, parts, version, options) {
+            // What comes next would end a group that is none. The pages were there: the medium has failed.
+            self.volume.closed.store(true, Ordering::Release);
+            return Err(error);
+        }
+        self.add(Count::Batches, 1);
+        let sequence = options.sequence.unwrap_or(version);
+        let ticket = match lengths.is_empty() {
+            true => self.rests_on_nothing(),
+            false => self.end_group(&mut map, lengths.iter().sum(), options)?,
+        };
+        map.tidy()?;
+        Ok(Attempt::Done(Written { sequence, ticket, replaced }))
+    }
+
+    /// A batch that changes nothing rests on all that it has seen.
+    fn rests_on_nothing(&self) -> Ticket {
+        self.visible_ticket()
+    }
+
+    fn append_batch(
+        &self,
+        map: &mut Writing<'_>,
+        guard: &Guard,
+        parts: &mut [Part<'_>],
+        version: u64,
+        options: &WriteOptions,
+    ) -> Result<()> {
+        let last = parts.iter().rposition(|part| part.is_due);
+        let mut links = Vec::with_capacity(parts.len());
+        for (at, part) in parts.iter_mut().enumerate().filter(|(_, part)| part.is_due) {
+            let header = Header { version, batched: last != Some(at), ..part.header(options) };
+            let value = part.change.value().unwrap_or_default();
+            let key = part.change.key();
+            let name = part.prepared.take();
+            let body = name.as_ref().map_or(value, |it| &it.name);
+            links.push((key, self.append(map, guard, header, key, body)?));
+            if let Some(it) = name {
+                map.stream_mut().adopt_chain(&it.pages);
+            }
+            self.count(header.kind, key.len() + value.len());
+        }
+        links.into_iter().try_for_each(|(key, new)| map.link(guard, key, new))
+    }
+}
+
+impl Part<'_> {
+    fn header(&self, options: &WriteOptions) -> Header {
+        let (kind, expires_at) = match self.change {
+            ChangeRef::Put { expires_at, .. } => (Kind::Put, expires_at),
+            ChangeRef::Delete { .. } => (Kind::Delete, None),
+        };
+        let large = self.prepared.is_some();
+        Header { kind, large, expires_at, sequence: options.sequence, ..Header::put(0) }
+    }
+
+    fn len(&self, store: &Store, options: &WriteOptions) -> usize {
+        let _store = store;
+        let value = match self.prepared {
+            Some(_) => NAME,
+            None => self.change.value().map_or(8, <[u8]>::len),
+        };
+        self.header(options).record_len(self.change.key(), value)
+    }
+
+    fn reserve(&self, store: &Store, options: &WriteOptions) -> u32 {
+        store.reserve(self.header(options).kind, self.is_overwrite, options.use_reserve)
+    }
+}

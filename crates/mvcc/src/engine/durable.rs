@@ -1,0 +1,212 @@
+//! What is durable, and waiting for it.
+//!
+//! Where a fence is an instruction, groups are numbered as they are appended, and a commit makes all of them
+//! durable: the thesis's early completion. It comes at the latest when [`GROUPS`] have been appended or after
+//! [`DELAY`] (its k and its millisecond), and at once when somebody asks for one of them: by waiting, by a commit,
+//! or by a look at a record that is not durable. Where a fence is a sync, a ticket is the generation of the sync
+//! that covers the group; nobody waits for it with the map in hand.
+
+use super::Store;
+use crate::map::Map;
+use coreplane_engine::{
+    Completion, Durability, Horizon, Outcome, Result, Ticket, Visibility, WriteOptions,
+};
+use coreplane_record::sync_failed;
+use parking_lot::RwLockWriteGuard;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// So many groups that nobody waits for share a commit at most.
+const GROUPS: u64 = 10;
+/// So long a group waits for others at most, unless its caller says less.
+const DELAY: Duration = Duration::from_millis(1);
+
+/// The map, as a writer has it.
+pub(super) type Writing<'s> = RwLockWriteGuard<'s, Box<dyn Map>>;
+
+impl Store {
+    fn fences_at_once(&self) -> bool {
+        self.volume.space.fences_at_once()
+    }
+
+    /// Where a fence is an instruction: makes all groups durable.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(super) fn commit_all(&self, map: &mut Writing<'_>) -> Result<()> {
+        map.stream_mut().commit()?;
+        self.durable.store(self.appended.load(Ordering::Relaxed), Ordering::Release);
+        map.settle();
+        Ok(())
+    }
+
+    /// A group was appended, of so many bytes: its ticket. Durable if the caller waits, where a fence is an
+    /// instruction; where it is a sync, [`Store::wait`] is called without the map.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(super) fn end_group(
+        &self,
+        map: &mut Writing<'_>,
+        len: usize,
+        options: &WriteOptions,
+    ) -> Result<Ticket> {
+        let level = options.durability.unwrap_or(self.durability);
+        if self.fences_at_once() {
+            let group = self.appended.fetch_add(1, Ordering::Relaxed) + 1;
+            let waits = options.completion == Completion::Wait;
+            if waits || group - self.durable.load(Ordering::Relaxed) >= GROUPS {
+                self.commit_all(map)?;
+                return Ok(Ticket::DURABLE);
+            }
+            self.windows.opened(match level {
+                Durability::Group { max_delay, .. } => max_delay.min(DELAY),
+                _ => DELAY,
+            });
+            return Ok(Ticket::new(0, group));
+        }
+        let is_relaxed = matches!(level, Durability::Relaxed { .. });
+        let generation = map.stream_mut().cover(!is_relaxed);
+        self.visible.fetch_max(generation, Ordering::AcqRel);
+        map.settle();
+        match level {
+            Durability::Relaxed { window_bytes, window } => {
+                let bytes = self.relaxed_bytes.fetch_add(len as u64, Ordering::AcqRel) + len as u64;
+                if bytes > window_bytes {
+                    self.relaxed_bytes.store(0, Ordering::Release);
+                    self.volume.space.sync_request(generation);
+                } else {
+                    self.windows.opened(window);
+                }
+                Ok(Ticket::DURABLE)
+            }
+            Durability::Group { max_delay, .. } if options.completion == Completion::Early => {
+                self.windows.opened(max_delay);
+                Ok(Ticket::new(0, generation))
+            }
+            _ => Ok(Ticket::new(0, generation)),
+        }
+    }
+
+    /// Waits, if the caller does, for what an outcome rests on.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(super) fn finish(&self, outcome: Outcome, options: &WriteOptions) -> Result<Outcome> {
+        let ticket = self.wait(outcome.ticket(), options)?;
+        Ok(outcome.resting_on(ticket))
+    }
+
+    /// Waits for a ticket, if the caller does.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(super) fn wait(&self, ticket: Ticket, options: &WriteOptions) -> Result<Ticket> {
+        if ticket.is_durable() || options.completion == Completion::Early {
+            return Ok(ticket);
+        }
+        self.wait_durable(&Horizon::from(ticket))?;
+        Ok(Ticket::DURABLE)
+    }
+
+    /// What rests on the record at `offset`, which is not hidden.
+    pub(super) fn rests_on(&self, map: &dyn Map, offset: u64) -> Ticket {
+        let generation = map.stream().covering(offset);
+        generation.map_or(Ticket::DURABLE, |generation| Ticket::new(0, generation))
+    }
+
+    /// What rests on there being no record: after a clear that is not durable there may be one again.
+    pub(super) fn rests_on_absence(&self) -> Ticket {
+        match self.cleared.load(Ordering::Acquire) {
+            0 => Ticket::DURABLE,
+            cleared if matches!(self.volume.space.sync_is_done(cleared), Ok(true)) => {
+                Ticket::DURABLE
+            }
+            cleared => Ticket::new(0, cleared),
+        }
+    }
+
+    /// Waits for a ticket that a reader may not pass.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(super) fn pass(&self, ticket: Ticket, visibility: Visibility) -> Result<bool> {
+        if ticket.is_durable() || visibility == Visibility::Early {
+            return Ok(true);
+        }
+        self.volume.space.sync_wait(ticket.position()).map_err(sync_failed)?;
+        Ok(false)
+    }
+
+    /// The ticket of everything that is visible now.
+    pub(super) fn visible_ticket(&self) -> Ticket {
+        if self.fences_at_once() {
+            let appended = self.appended.load(Ordering::Acquire);
+            let is_durable = self.durable.load(Ordering::Acquire) >= appended;
+            return if is_durable { Ticket::DURABLE } else { Ticket::new(0, appended) };
+        }
+        let visible = self.visible.load(Ordering::Acquire);
+        if visible == 0 || matches!(self.volume.space.sync_is_done(visible), Ok(true)) {
+            return Ticket::DURABLE;
+        }
+        Ticket::new(0, visible)
+    }
+
+    /// Makes durable, or sees to it, what the windows that are open have waited for.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(super) fn end_windows(&self) -> Result<()> {
+        self.commit(&Horizon::from(self.visible_ticket())).map(drop)
+    }
+
+    pub(super) fn commit(&self, horizon: &Horizon) -> Result<bool> {
+        let Some(last) = horizon.tickets().iter().map(|ticket| ticket.position()).max() else {
+            return self.is_durable(horizon);
+        };
+        if self.fences_at_once() {
+            if self.durable.load(Ordering::Acquire) < last {
+                self.commit_all(&mut self.map.write())?;
+            }
+        } else {
+            self.volume.space.sync_request(last);
+        }
+        self.is_durable(horizon)
+    }
+
+    pub(super) fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+        for ticket in horizon.tickets() {
+            let is_durable = if self.fences_at_once() {
+                self.volume.space.check_sync().map_err(sync_failed)?;
+                self.durable.load(Ordering::Acquire) >= ticket.position()
+            } else {
+                self.volume.space.sync_is_done(ticket.position()).map_err(sync_failed)?
+            };
+            if !is_durable {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        if self.fences_at_once() {
+            return self.commit(horizon).map(drop);
+        }
+        for ticket in horizon.tickets() {
+            self.volume.space.sync_wait(ticket.position()).map_err(sync_failed)?;
+        }
+        Ok(())
+    }
+
+    /// Everything that was written before is durable when it returns.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(super) fn sync(&self) -> Result<()> {
+        if self.fences_at_once() {
+            return self.commit_all(&mut self.map.write());
+        }
+        self.volume.space.fence().map_err(sync_failed)
+    }
+}

@@ -1,0 +1,277 @@
+//! The engine's face.
+
+use super::batch::BATCH_LEN_MAX;
+use super::snapshot::Pinned;
+use super::write::Plan;
+use super::{Count, MapEngine};
+use coreplane_engine::{
+    Backing, Batch, Deferred, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits,
+    Mutation, Ordered, Outcome, Progress, Record, Repairable, Replicated, Result, Snapshot,
+    Snapshots, Stats, Ticket, UnixMillis, VerifyReport, Visibility, WriteOptions, Written,
+};
+use coreplane_record::{backing_of, lost};
+use std::borrow::Cow;
+
+/// The longest value: its pages are one chain.
+pub(super) const VALUE_LEN_MAX: usize = 512 << 20;
+
+impl Engine for MapEngine {
+    fn name(&self) -> &'static str {
+        self.store.kind.name()
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            key_len_max: self.store.key_len_max(),
+            value_len_max: VALUE_LEN_MAX,
+            batch_len_max: BATCH_LEN_MAX,
+        }
+    }
+
+    fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        self.store.get_with(key, visibility, visit)
+    }
+
+    fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<Horizon> {
+        self.store.multi_get(keys, visibility, visit)
+    }
+
+    fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        self.store
+            .write(key, options, &mut |_| Ok(Plan::Put { value: Cow::Borrowed(value), expires_at }))
+    }
+
+    fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        self.store.write(key, options, &mut |live| {
+            Ok(match live {
+                Some(_) => Plan::Refuse(Outcome::Exists),
+                None => Plan::Put { value: Cow::Borrowed(value), expires_at },
+            })
+        })
+    }
+
+    fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        self.store.write(key, options, &mut |live| {
+            Ok(match live {
+                None => Plan::Refuse(Outcome::Missing),
+                Some(_) => Plan::Put { value: Cow::Borrowed(value), expires_at },
+            })
+        })
+    }
+
+    fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
+        let given = options.sequence.is_some();
+        self.store.write(key, options, &mut |live| {
+            Ok(if live.is_some() || given { Plan::Delete } else { Plan::Refuse(Outcome::Missing) })
+        })
+    }
+
+    fn compare_and_set(
+        &self,
+        key: &[u8],
+        expected: Expected<'_>,
+        value: &[u8],
+        options: &WriteOptions,
+    ) -> Result<Outcome> {
+        let expires_at = options.expires_at;
+        self.store.write(key, options, &mut |live| {
+            let as_expected = match (expected, live) {
+                (Expected::Absent, None) => true,
+                (Expected::Sequence(sequence), Some(record)) => record.sequence == sequence,
+                (Expected::Value(bytes), Some(record)) => record.value.equals(bytes),
+                _ => false,
+            };
+            Ok(match as_expected {
+                true => Plan::Put { value: Cow::Borrowed(value), expires_at },
+                false => Plan::Refuse(Outcome::Mismatch),
+            })
+        })
+    }
+
+    fn modify(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
+    ) -> Result<Outcome> {
+        let mut decided: Option<(Option<u64>, Mutation)> = None;
+        self.store.write(key, options, &mut |live| {
+            // Decided once, though the write may have to look again: unless the key was written in between.
+            let seen = live.map(|record| record.sequence);
+            let mutation = match decided.take() {
+                Some((before, mutation)) if before == seen => mutation,
+                _ => decide(live.copied()),
+            };
+            decided = Some((seen, mutation.clone()));
+            Ok(match (mutation, live) {
+                (Mutation::Put { value, expires_at }, _) => {
+                    Plan::Put { value: Cow::Owned(value), expires_at }
+                }
+                (Mutation::Keep, _) | (_, None) => Plan::Refuse(Outcome::Kept),
+                (Mutation::Delete, Some(_)) => Plan::Delete,
+                (Mutation::Expire(expires_at), Some(record)) => {
+                    Plan::Put { value: Cow::Owned(record.value.to_vec()), expires_at }
+                }
+            })
+        })
+    }
+
+    fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {
+        self.store.apply(batch, options)
+    }
+
+    fn iterate(&self, cursor: u64, count: usize, visit: &mut dyn FnMut(Entry<'_>)) -> Result<u64> {
+        self.store.iterate(cursor, count, visit)
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(self.store.map.read().len())
+    }
+
+    fn clear(&self) -> Result<()> {
+        self.store.clear()
+    }
+
+    fn sweep_expired(&self) -> Result<u64> {
+        self.store.sweep_expired()
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.store.volume.now()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.store.sync()
+    }
+
+    fn stats(&self) -> Stats {
+        let store = &self.store;
+        let space = &store.volume.space;
+        let map = store.map.read();
+        let (stream, mut stats) = (map.stream(), Stats::default());
+        (stats.flushes, stats.fences) = space.flushes_and_fences();
+        stats.hits = store.get(Count::Hits);
+        stats.misses = store.get(Count::Misses);
+        stats.puts = store.get(Count::Puts);
+        stats.deletes = store.get(Count::Deletes);
+        stats.batches = store.get(Count::Batches);
+        stats.expired = store.get(Count::Expired);
+        stats.user_bytes_written = store.get(Count::UserBytes);
+        stats.log_bytes_written = stream.bytes_appended;
+        (stats.cleaner_pages_freed, stats.cleaner_bytes_copied) = map.cleaned();
+        stats.records = map.len();
+        stats.live_bytes = stream.pages.live();
+        stats.pool_bytes = space.len();
+        stats.free_bytes =
+            u64::from(stream.pages.total_and_free().1) * u64::from(space.page_size());
+        stats.dram_bytes = map.dram_bytes() + space.dram_bytes();
+        stats.more = vec![("commits", stream.commits)];
+        stats
+    }
+
+    fn close(&self) -> Result<()> {
+        let closed = self.store.close();
+        self.stop_background();
+        closed
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        Some(self)
+    }
+
+    fn snapshots(&self) -> Option<&dyn Snapshots> {
+        Some(self)
+    }
+}
+
+impl Deferred for MapEngine {
+    fn commit(&self, horizon: &Horizon) -> Result<bool> {
+        self.store.commit(horizon)
+    }
+
+    fn visible_ticket(&self) -> Ticket {
+        self.store.visible_ticket()
+    }
+
+    fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+        self.store.is_durable(horizon)
+    }
+
+    fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+        self.store.wait_durable(horizon)
+    }
+
+    fn on_durable(&self, listener: DurableListener) {
+        self.store.volume.space.on_synced(listener);
+    }
+}
+
+impl Replicated for MapEngine {
+    fn advance_sequence(&self) -> Result<u64> {
+        let _map = self.store.map.write();
+        self.store.draw_version(None)
+    }
+
+    fn changes_since(&self, sequence: u64, visit: &mut dyn FnMut(Entry<'_>)) -> Result<()> {
+        self.store.changes_since(sequence, visit)
+    }
+
+    fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        self.store.hold_tombstones(sequence)
+    }
+
+    fn tombstone_horizon(&self) -> u64 {
+        self.store.map.read().tombstone_horizon()
+    }
+
+    fn clears_at_once(&self) -> bool {
+        true
+    }
+}
+
+impl Repairable for MapEngine {
+    fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        self.store.verify(progress)
+    }
+
+    fn check_medium(&self) -> Result<()> {
+        let volume = &self.store.volume;
+        volume.space.check_lost().map_err(|at| lost(&volume.pool, at))
+    }
+
+    fn backing(&self) -> Backing {
+        backing_of(&self.store.volume.pool)
+    }
+}
+
+impl Ordered for MapEngine {
+    fn scan(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        reverse: bool,
+        limit: usize,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        self.store.scan_at((start, end), reverse, (limit, u64::MAX), visit)
+    }
+}
+
+impl Snapshots for MapEngine {
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>> {
+        Ok(Box::new(Pinned::now(&self.store)?))
+    }
+}

@@ -1,0 +1,226 @@
+//! An engine over a map.
+//!
+//! One writer at a time has the map; readers share it. A write looks, decides, appends, leads the map to the
+//! record, and is durable by a fence of its own, or shares one with those that come after it ([`durable`]).
+
+mod batch;
+mod durable;
+mod face;
+mod open;
+mod read;
+mod snapshot;
+mod upkeep;
+mod walk;
+mod write;
+
+use crate::map::Map;
+use crate::volume::Volume;
+use coreplane_engine::{Cursors, Durability, Error, Progress, Result};
+use coreplane_pmem::stripes::Stripes;
+use coreplane_pmem::windows::Windows;
+use coreplane_pmem::{MediaChoice, Medium, OpenOptions, Pool, Space};
+use coreplane_record::{Options, outlive, pool_error, sync_failed};
+use parking_lot::{Mutex, RwLock};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+/// The usual bytes in a page.
+pub const PAGE_SIZE: u32 = 4096;
+
+/// Which map an engine is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MapKind {
+    /// The persistent list, with its index in DRAM.
+    List,
+}
+
+impl MapKind {
+    /// Its name, which is that of the engine and of the kind of pool.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::List => "list",
+        }
+    }
+}
+
+/// What is counted.
+#[derive(Debug, Clone, Copy)]
+enum Count {
+    Hits,
+    Misses,
+    Puts,
+    Deletes,
+    Batches,
+    Expired,
+    UserBytes,
+}
+
+const COUNTS: usize = Count::UserBytes as usize + 1;
+
+/// What an engine and its snapshots share.
+struct Store {
+    kind: MapKind,
+    volume: Arc<Volume>,
+    map: RwLock<Box<dyn Map>>,
+    /// The next version. Changed by who has the map to write.
+    next_version: AtomicU64,
+    /// Where a fence is an instruction: groups that were appended, and up to where they are durable.
+    appended: AtomicU64,
+    durable: AtomicU64,
+    /// Where a fence is a sync: the generation that covers all that is visible, and that of the last clear.
+    visible: AtomicU64,
+    cleared: AtomicU64,
+    /// Where a fence is a sync: bytes that were written `relaxed` since one was asked for.
+    relaxed_bytes: AtomicU64,
+    counts: Stripes<COUNTS>,
+    cursors: Mutex<Cursors<Box<[u8]>>>,
+    windows: Windows,
+    durability: Durability,
+    check_reads: bool,
+}
+
+impl Store {
+    fn add(&self, count: Count, by: i64) {
+        self.counts.add(count as usize, by);
+    }
+
+    fn get(&self, count: Count) -> u64 {
+        self.counts.get(count as usize).max(0) as u64
+    }
+
+    /// # Errors
+    /// If writes have stopped.
+    fn check_writable(&self) -> Result<()> {
+        if self.volume.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        self.volume.space.check_sync().map_err(sync_failed)
+    }
+}
+
+/// An open store. Dropping it without closing it is a crash: nothing that was acknowledged is lost.
+pub struct MapEngine {
+    store: Arc<Store>,
+    background: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for MapEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MapEngine")
+            .field("kind", &self.store.kind)
+            .field("pool", &self.store.volume.pool.path())
+            .finish_non_exhaustive()
+    }
+}
+
+impl MapEngine {
+    /// Creates a pool of `size` bytes with pages of `page_size` bytes at `path`, where nothing may be yet, and
+    /// opens it.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Unusable`], [`Error::Io`].
+    pub fn create(
+        kind: MapKind,
+        path: &Path,
+        size: u64,
+        page_size: u32,
+        media: MediaChoice,
+        options: &Options,
+    ) -> Result<Self> {
+        let create = open::create_options(kind, size, page_size, media);
+        let pool = Pool::create(path, &create).map_err(pool_error)?;
+        let made = outlive(&pool, options.outlives_medium)
+            .and_then(|()| Store::format(kind, pool, options));
+        if made.is_err() {
+            // A pool that is no store yet. If it cannot be removed, an open says so.
+            let _removed = std::fs::remove_file(path).is_ok();
+        }
+        Self::start(made?, options)
+    }
+
+    /// Opens the pool at `path`; recovers it if it was not closed.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`], [`Error::Corrupt`], [`Error::ChecksumMismatch`], [`Error::Io`].
+    pub fn open(
+        kind: MapKind,
+        path: &Path,
+        media: MediaChoice,
+        options: &Options,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<Self> {
+        let open = if options.is_copy { Pool::open_copy } else { Pool::open };
+        let pool = open(path, &OpenOptions { media }).map_err(pool_error)?;
+        outlive(&pool, options.outlives_medium)?;
+        let store = Store::open(kind, pool, options, progress)?;
+        store.volume.pool.fault_in();
+        Self::start(store, options)
+    }
+
+    /// Creates a store in the simulator's memory.
+    ///
+    /// # Errors
+    /// As [`MapEngine::create`].
+    pub fn simulated_create(kind: MapKind, space: Arc<Space>, options: &Options) -> Result<Self> {
+        let create = open::create_options(kind, space.len(), space.page_size(), MediaChoice::Auto);
+        let pool = Pool::simulated_create(space, &create).map_err(pool_error)?;
+        Self::start(Store::format(kind, pool, options)?, options)
+    }
+
+    /// Opens a store in the simulator's memory.
+    ///
+    /// # Errors
+    /// As [`MapEngine::open`].
+    pub fn simulated_open(kind: MapKind, space: Arc<Space>, options: &Options) -> Result<Self> {
+        let pool = Pool::simulated_open(space).map_err(pool_error)?;
+        Self::start(Store::open(kind, pool, options, &|_| {})?, options)
+    }
+
+    fn start(store: Store, options: &Options) -> Result<Self> {
+        let store = Arc::new(store);
+        let this = Self { store: Arc::clone(&store), background: Mutex::default() };
+        if options.background && store.volume.pool.path().is_some() {
+            let run = move || {
+                let is_closed = || store.volume.closed.load(Ordering::Acquire);
+                // If the medium has failed, writers are told so.
+                store.windows.end_in_time(is_closed, || store.end_windows().is_ok());
+            };
+            let builder = std::thread::Builder::new().name("coreplane-windows".to_owned());
+            let context = "a background thread".to_owned();
+            let spawned = builder.spawn(run);
+            let thread = spawned.map_err(|source| Error::Io { context, source })?;
+            *this.background.lock() = Some(thread);
+        }
+        Ok(this)
+    }
+
+    fn stop_background(&self) {
+        self.store.windows.wake();
+        if let Some(thread) = self.background.lock().take() {
+            // A panic there has been reported by its thread; what is durable is so anyway.
+            let _ended = thread.join().is_ok();
+        }
+    }
+
+    /// Grows the pool to `size` bytes while it is in use; durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Unusable`], [`Error::Io`].
+    pub fn grow(&self, size: u64) -> Result<()> {
+        self.store.grow(size)
+    }
+
+    /// What the pool rests on.
+    pub fn medium(&self) -> Medium {
+        self.store.volume.pool.medium()
+    }
+}
+
+impl Drop for MapEngine {
+    fn drop(&mut self) {
+        self.store.volume.closed.store(true, Ordering::SeqCst);
+        self.stop_background();
+    }
+}

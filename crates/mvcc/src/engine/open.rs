@@ -1,0 +1,111 @@
+//! Creating and opening a store.
+
+use super::{MapKind, Store};
+use crate::list::List;
+use crate::map::{Map, Opening};
+use crate::volume::Volume;
+use crate::volume::root::{Root, STEP};
+use coreplane_engine::{Cursors, Error, Progress, Result};
+use coreplane_pmem::windows::Windows;
+use coreplane_pmem::{Claim, CreateOptions, MediaChoice, Pool, mutant};
+use coreplane_record::{Options, pool_error, sync_failed};
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// The longest page: what a record lacks of one is kept in 32 bits, and a page is cleaned at a time.
+const PAGE_SIZE_MAX: u32 = 1 << 20;
+
+/// What a pool is created with.
+pub(super) fn create_options(
+    kind: MapKind,
+    size: u64,
+    page_size: u32,
+    media: MediaChoice,
+) -> CreateOptions {
+    let kind = kind.name().to_owned();
+    CreateOptions { size, media, page_size, kind, parameters: [0; 8] }
+}
+
+impl Store {
+    /// Makes a fresh pool a store.
+    pub(super) fn format(kind: MapKind, pool: Pool, options: &Options) -> Result<Self> {
+        if pool.space().page_size() > PAGE_SIZE_MAX {
+            return Err(Error::Unusable(format!("a page has at most {PAGE_SIZE_MAX} bytes")));
+        }
+        let root = Root { versions_end: STEP, births_end: STEP, ..Root::default() };
+        let volume = Arc::new(Volume::new(pool, &root, options));
+        let space = &volume.space;
+        volume.table.claim(0..space.pages(), Claim::Words)?;
+        space.fence().map_err(sync_failed)?;
+        // With this the store begins.
+        volume.pool.set_root(root.to_words()).map_err(pool_error)?;
+        let map: Box<dyn Map> = match kind {
+            MapKind::List => Box::new(List::format(&volume)),
+        };
+        Ok(Self::of(kind, volume, map, 1, options))
+    }
+
+    /// Opens the store that a pool holds, recovering it if it was not closed.
+    pub(super) fn open(
+        kind: MapKind,
+        pool: Pool,
+        options: &Options,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<Self> {
+        pool.expect_kind(kind.name()).map_err(pool_error)?;
+        let old = Root::from_words(pool.root());
+        if old.versions_end == 0 {
+            return Err(Error::Unusable("the store was never wholly created".to_owned()));
+        }
+        let was_closed = old.flags & Root::CLEAN != 0;
+        let raised = |end: u64, is_mutant: bool| end + if is_mutant { 0 } else { STEP };
+        let root = Root {
+            flags: old.flags & !Root::CLEAN,
+            versions_end: raised(old.versions_end, mutant!("mvcc.open.versions")),
+            births_end: raised(old.births_end, mutant!("mvcc.open.births")),
+            ..old
+        };
+        let volume = Arc::new(Volume::new(pool, &root, options));
+        volume.table.claim(0..volume.space.pages(), Claim::WordsAsStored)?;
+        // From here on a crash finds the store unclean, and versions and births go on above.
+        volume.pool.set_root(root.to_words()).map_err(pool_error)?;
+        let first_birth = if mutant!("mvcc.open.births") { 1 } else { old.births_end };
+        // What was forgotten before is not known, unless they were held.
+        let (held, horizon) = match root.held {
+            0 => (u64::MAX, old.versions_end),
+            held => (held - 1, held - 1),
+        };
+        let opening = Opening { was_closed, first_birth, held, horizon, progress };
+        let map: Box<dyn Map> = match kind {
+            MapKind::List => Box::new(List::open(&volume, &opening)?),
+        };
+        let version = if mutant!("mvcc.open.versions") { 1 } else { old.versions_end };
+        Ok(Self::of(kind, volume, map, version, options))
+    }
+
+    fn of(
+        kind: MapKind,
+        volume: Arc<Volume>,
+        map: Box<dyn Map>,
+        version: u64,
+        options: &Options,
+    ) -> Self {
+        Self {
+            kind,
+            volume,
+            map: RwLock::new(map),
+            next_version: AtomicU64::new(version),
+            appended: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
+            visible: AtomicU64::new(0),
+            cleared: AtomicU64::new(0),
+            relaxed_bytes: AtomicU64::new(0),
+            counts: coreplane_pmem::stripes::Stripes::default(),
+            cursors: Mutex::new(Cursors::default()),
+            windows: Windows::new(),
+            durability: options.durability,
+            check_reads: options.check_reads,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Reads of single keys.
+
+use super::{Count, Store};
+use coreplane_engine::{Found, Horizon, Record, Result, Ticket, UnixMillis, Visibility};
+use coreplane_pmem::epoch;
+use coreplane_record::{Kind, View};
+
+/// How a version stands to a reader.
+pub(super) enum Seen<'g> {
+    /// It is to be shown.
+    Live(View<'g>),
+    /// There is none: a tombstone, or it has expired.
+    Gone,
+    /// It is not durable and not to be seen before: the groups are to be committed.
+    Hidden,
+    /// Its time has passed, which is to be made known first.
+    Expired(UnixMillis),
+}
+
+impl Store {
+    /// How the record at `offset` stands.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(super) fn see<'g>(
+        &'g self,
+        map: &dyn crate::map::Map,
+        guard: &'g epoch::Guard,
+        offset: u64,
+    ) -> Result<Seen<'g>> {
+        if map.stream().is_hidden(offset) {
+            return Ok(Seen::Hidden);
+        }
+        let view = self.volume.view(guard, offset)?;
+        if view.header.kind != Kind::Put {
+            return Ok(Seen::Gone);
+        }
+        match view.header.expires_at {
+            Some(at) if self.volume.is_told_expired(at) => Ok(Seen::Gone),
+            Some(at) if at <= self.volume.now() => Ok(Seen::Expired(at)),
+            _ => Ok(Seen::Live(view)),
+        }
+    }
+
+    /// Does what has to be done, without the map, before a version can be seen.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(super) fn uncover(&self, seen: &Seen<'_>) -> Result<()> {
+        match seen {
+            Seen::Hidden => self.commit_all(&mut self.map.write()),
+            Seen::Expired(at) => self.volume.has_passed(*at).map(drop),
+            Seen::Live(_) | Seen::Gone => Ok(()),
+        }
+    }
+
+    pub(super) fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        loop {
+            let map = self.map.read();
+            let guard = epoch::pin();
+            let (seen, ticket) = match map.newest(key) {
+                None => (Seen::Gone, self.rests_on_absence()),
+                Some(offset) => (self.see(&**map, &guard, offset)?, self.rests_on(&**map, offset)),
+            };
+            if matches!(seen, Seen::Hidden | Seen::Expired(_)) {
+                drop(map);
+                self.uncover(&seen)?;
+                continue;
+            }
+            if !ticket.is_durable() && visibility == Visibility::Durable {
+                drop(map);
+                self.pass(ticket, visibility)?;
+                continue;
+            }
+            let hit = if let Seen::Live(view) = &seen {
+                self.show(&guard, view, ticket, false, visit)?;
+                true
+            } else {
+                false
+            };
+            self.add(if hit { Count::Hits } else { Count::Misses }, 1);
+            return Ok(Found { hit, ticket });
+        }
+    }
+
+    pub(super) fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<Horizon> {
+        loop {
+            let map = self.map.read();
+            let guard = epoch::pin();
+            let mut horizon = Horizon::new();
+            let mut all: Vec<(Option<View<'_>>, Ticket)> = Vec::with_capacity(keys.len());
+            let mut first = None;
+            for key in keys {
+                let (seen, ticket) = match map.newest(key) {
+                    None => (Seen::Gone, self.rests_on_absence()),
+                    Some(offset) => {
+                        (self.see(&**map, &guard, offset)?, self.rests_on(&**map, offset))
+                    }
+                };
+                horizon.include(ticket);
+                match seen {
+                    Seen::Live(view) => all.push((Some(view), ticket)),
+                    Seen::Gone => all.push((None, ticket)),
+                    seen => {
+                        first = Some(seen);
+                        break;
+                    }
+                }
+            }
+            if let Some(seen) = first {
+                drop(map);
+                self.uncover(&seen)?;
+                continue;
+            }
+            if visibility == Visibility::Durable && !horizon.is_empty() {
+                drop(map);
+                self.wait_durable(&horizon)?;
+                continue;
+            }
+            for (index, (view, ticket)) in all.iter().enumerate() {
+                match view {
+                    None => visit(index, None),
+                    Some(view) => {
+                        let mut shown = |record: Record<'_>| visit(index, Some(record));
+                        self.show(&guard, view, *ticket, false, &mut shown)?;
+                    }
+                }
+            }
+            let hits = all.iter().filter(|(view, _)| view.is_some()).count();
+            self.add(Count::Hits, hits as i64);
+            self.add(Count::Misses, (keys.len() - hits) as i64);
+            return Ok(horizon);
+        }
+    }
+}

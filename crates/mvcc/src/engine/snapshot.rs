@@ -1,0 +1,78 @@
+//! A version that is pinned: the store as it was then, while writes and the cleaner go on.
+
+use super::Store;
+use super::read::Seen;
+use coreplane_engine::{Entry, Record, Result, Snapshot, Ticket};
+use coreplane_pmem::epoch;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A pinned version.
+pub(super) struct Pinned {
+    store: Arc<Store>,
+    version: u64,
+}
+
+impl Pinned {
+    /// Pins what is there now; durable when it returns.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(super) fn now(store: &Arc<Store>) -> Result<Self> {
+        let version = {
+            let mut map = store.map.write();
+            store.commit_all(&mut map)?;
+            let version = store.next_version.load(Ordering::Relaxed) - 1;
+            map.pin(version);
+            version
+        };
+        let pinned = Self { store: Arc::clone(store), version };
+        store.sync()?;
+        Ok(pinned)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let mut map = self.store.map.write();
+        let guard = epoch::pin();
+        // Versions of records that cannot be read stay.
+        let _best_effort = map.unpin(&guard, self.version).is_ok();
+    }
+}
+
+impl Snapshot for Pinned {
+    fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        loop {
+            let map = self.store.map.read();
+            let guard = epoch::pin();
+            let Some(offset) = map.version_at(&guard, key, self.version)? else { return Ok(false) };
+            match self.store.see(&**map, &guard, offset)? {
+                Seen::Gone => return Ok(false),
+                Seen::Live(view) => {
+                    self.store.show(&guard, &view, Ticket::DURABLE, false, visit)?;
+                    return Ok(true);
+                }
+                seen => {
+                    drop(map);
+                    self.store.uncover(&seen)?;
+                }
+            }
+        }
+    }
+
+    fn sequence(&self) -> u64 {
+        self.version
+    }
+
+    fn scan(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        reverse: bool,
+        limit: usize,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        self.store.scan_at((start, end), reverse, (limit, self.version), visit)
+    }
+}

@@ -1,0 +1,189 @@
+//! Closing, growing, clearing, sweeping, verifying.
+
+use super::read::Seen;
+use super::walk::Place;
+use super::write::Patience;
+use super::{Count, Store};
+use crate::map::{Linked, Space};
+use coreplane_engine::{
+    Damage, Error, Horizon, Progress, Result, Ticket, UnixMillis, VerifyReport, WriteOptions,
+};
+use coreplane_pmem::epoch;
+use coreplane_pmem::{Claim, mutant};
+use coreplane_record::{Header, Kind, pool_error, sync_failed};
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+/// Expired records that are removed in one group.
+const SWEPT: usize = 64;
+
+impl Store {
+    /// Leaves a clean store behind. Writes fail from now on.
+    pub(super) fn close(&self) -> Result<()> {
+        let was_closed = self.volume.closed.swap(true, Ordering::SeqCst);
+        if was_closed {
+            let is_clean = self.volume.root().flags & crate::volume::root::Root::CLEAN != 0;
+            let failed = || Error::Unusable("closing has failed, or goes on".to_owned());
+            return is_clean.then_some(()).ok_or_else(failed);
+        }
+        {
+            let mut map = self.map.write();
+            map.stream_mut().close_tail()?;
+            self.commit_all(&mut map)?;
+            if !self.volume.space.fences_at_once() {
+                map.stream_mut().cover(true);
+            }
+        }
+        self.volume.space.fence().map_err(sync_failed)?;
+        self.volume.change_root(|root| root.flags |= crate::volume::root::Root::CLEAN).map(drop)
+    }
+
+    /// Grows the pool.
+    pub(super) fn grow(&self, size: u64) -> Result<()> {
+        let mut map = self.map.write();
+        self.check_writable()?;
+        let volume = &self.volume;
+        let before = volume.space.pages();
+        volume.pool.grow(size).map_err(pool_error)?;
+        volume.table.claim(before..volume.space.pages(), Claim::Words)?;
+        volume.space.fence().map_err(sync_failed)?;
+        map.stream_mut().pages.offer(volume.table.data_pages(before));
+        Ok(())
+    }
+
+    /// Removes every record, durably when it returns.
+    pub(super) fn clear(&self) -> Result<()> {
+        let mut patience = Patience::default();
+        let len = Header { kind: Kind::Commit, ..Header::put(0) }.record_len(&[], 8);
+        let ticket = loop {
+            let mut map = self.map.write();
+            self.check_writable()?;
+            let guard = epoch::pin();
+            if let Space::Wait(generation) = self.space_for(&mut map, [len].into_iter(), 2)? {
+                drop(map);
+                patience.wait(self, generation)?;
+                continue;
+            }
+            // Records that are not visible yet are cleared, too.
+            self.commit_all(&mut map)?;
+            let version = self.draw_version(None)?;
+            let header = Header { kind: Kind::Commit, ..Header::put(version) };
+            let cleared = self.append(&mut map, &guard, header, &[], &[])?;
+            if !mutant!("mvcc.clear.early") {
+                let ticket = self.end_group(&mut map, len, &WriteOptions::default())?;
+                self.cleared.store(ticket.position(), Ordering::Release);
+            }
+            map.unlink_all(&guard, cleared)?;
+            break Ticket::new(0, self.visible.load(Ordering::Acquire).max(1));
+        };
+        if self.volume.space.fences_at_once() {
+            return Ok(());
+        }
+        self.wait_durable(&Horizon::from(ticket))
+    }
+
+    /// Removes what has expired; how many records it was.
+    pub(super) fn sweep_expired(&self) -> Result<u64> {
+        self.check_writable()?;
+        let (mut from, mut swept) = (Vec::new(), 0);
+        loop {
+            let mut keys: Vec<Vec<u8>> = Vec::new();
+            let mut next = None;
+            self.walk(Place::Up(from), u64::MAX, &mut |_, met| {
+                if keys.len() == SWEPT {
+                    next = Some(met.key.to_vec());
+                    return Ok(ControlFlow::Break(()));
+                }
+                if met.view.header.kind == Kind::Put && !met.is_live {
+                    keys.push(met.key.to_vec());
+                }
+                Ok(ControlFlow::Continue(()))
+            })?;
+            for key in &keys {
+                swept += u64::from(self.remove_expired(key)?);
+            }
+            match next {
+                Some(key) => from = key,
+                None => break,
+            }
+        }
+        self.add(Count::Expired, swept as i64);
+        Ok(swept)
+    }
+
+    /// Puts a tombstone with its sequence in the place of an expired record; false if there is none any more.
+    fn remove_expired(&self, key: &[u8]) -> Result<bool> {
+        let mut patience = Patience::default();
+        let ticket = loop {
+            let mut map = self.map.write();
+            let guard = epoch::pin();
+            let standing = match self.look(&mut map, &guard, key)? {
+                Ok(standing) => standing,
+                Err(at) => {
+                    drop(map);
+                    self.make_known(at)?;
+                    continue;
+                }
+            };
+            let Some(view) = standing.view.filter(|it| it.header.kind == Kind::Put) else {
+                return Ok(false);
+            };
+            if standing.is_live {
+                return Ok(false);
+            }
+            let header =
+                Header { kind: Kind::Delete, sequence: Some(view.sequence()), ..Header::put(0) };
+            let len = header.record_len(key, 8);
+            let reserve = self.reserve(Kind::Delete, true, false);
+            if let Space::Wait(generation) = self.space_for(&mut map, [len].into_iter(), reserve)? {
+                drop(map);
+                patience.wait(self, generation)?;
+                continue;
+            }
+            let version = self.draw_version(None)?;
+            let new: Linked =
+                self.append(&mut map, &guard, Header { version, ..header }, key, &[])?;
+            map.link(&guard, key, new)?;
+            let ticket = self.end_group(&mut map, len, &WriteOptions::default())?;
+            map.tidy()?;
+            break ticket;
+        };
+        self.wait(ticket, &WriteOptions::default())?;
+        Ok(true)
+    }
+
+    fn make_known(&self, at: UnixMillis) -> Result<()> {
+        self.uncover(&Seen::Expired(at))
+    }
+
+    /// Keeps every tombstone with a sequence above `sequence`.
+    pub(super) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
+        self.volume.change_root(|root| root.held = sequence.checked_add(1).unwrap_or(0))?;
+        self.map.write().hold_tombstones(sequence);
+        Ok(())
+    }
+
+    /// Reads everything and holds it against its checksums.
+    pub(super) fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+        self.sync()?;
+        let map = self.map.read();
+        let guard = epoch::pin();
+        let stage = "checking records";
+        progress(Progress { stage, done: 0, total: map.len() });
+        let mut damages = Vec::new();
+        if let Err(error) = self.volume.pool.check() {
+            damages.push(damage_of(&pool_error(error)));
+        }
+        let (records, bytes) = map.verify(&guard, &mut |error| damages.push(damage_of(&error)))?;
+        progress(Progress { stage, done: map.len(), total: map.len() });
+        Ok(VerifyReport { records, bytes, damages })
+    }
+}
+
+fn damage_of(error: &Error) -> Damage {
+    let offset = match error {
+        Error::ChecksumMismatch { offset, .. } | Error::Corrupt { offset, .. } => *offset,
+        _ => 0,
+    };
+    Damage { offset, what: error.to_string() }
+}

@@ -1,0 +1,390 @@
+//! A write of one key.
+//!
+//! ```text
+//!   look at the newest version ─▶ decide ─▶ pages ─▶ append ─▶ link ─▶ durable ─▶ (without the map) wait
+//! ```
+//!
+//! What has to be waited for, or takes long, is done without the map, and the write looks again: pages that
+//! readers hold or a sync is to free, a large value that is written to pages of its own, an expiry that is to be
+//! made known durably.
+
+use super::durable::Writing;
+use super::{Count, Store};
+use crate::map::{Linked, Space};
+use crate::volume::Volume;
+use crate::volume::overflow::NAME;
+use coreplane_engine::{Error, Outcome, Record, Result, Ticket, UnixMillis, WriteOptions, Written};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
+use coreplane_pmem::spin::Backoff;
+use coreplane_record::{HEADER, Header, Kind, View, sync_failed};
+use std::borrow::Cow;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Pages that are left by who takes some: to deletes, to overwrites.
+const FOR_DELETES: u32 = 3;
+const FOR_OVERWRITES: u32 = 5;
+
+/// Readers are waited for so long.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a write is to do with what it has seen.
+pub(super) enum Plan<'v> {
+    /// Nothing, and say so.
+    Refuse(fn(Ticket) -> Outcome),
+    /// Write this value.
+    Put { value: Cow<'v, [u8]>, expires_at: Option<UnixMillis> },
+    /// Write a tombstone.
+    Delete,
+}
+
+/// Decides in sight of the live record. It may be asked more than once.
+pub(super) type Decide<'d, 'v> = &'d mut dyn FnMut(Option<&Record<'_>>) -> Result<Plan<'v>>;
+
+/// What one try came to.
+enum Attempt {
+    Done(Outcome),
+    /// The time has passed, which is to be made known.
+    Expired(UnixMillis),
+    /// Pages come with the end of this generation, or (0) with that of readers.
+    Wait(u64),
+    /// This value is to be written to pages of its own; what was seen.
+    Large(Vec<u8>, Option<u64>),
+}
+
+/// A large value that was written, and not named yet.
+pub(super) struct Prepared {
+    pub(super) name: [u8; NAME],
+    pub(super) pages: Vec<u32>,
+    /// The version that was seen when it was decided.
+    seen: Option<u64>,
+}
+
+/// The newest version of a key, as a write finds it.
+#[derive(Clone, Copy)]
+pub(super) struct Standing<'g> {
+    pub(super) view: Option<View<'g>>,
+    pub(super) is_live: bool,
+    pub(super) ticket: Ticket,
+}
+
+impl Store {
+    /// The longest key.
+    pub(super) fn key_len_max(&self) -> usize {
+        self.volume.space.page_size() as usize / 2 - HEADER - 16 - NAME
+    }
+
+    /// The longest value that is in its record.
+    pub(super) fn inline_max(&self, key: &[u8]) -> usize {
+        (self.volume.space.page_size() as usize / 2 - HEADER - 16)
+            .saturating_sub(key.len())
+            .max(NAME)
+    }
+
+    /// # Errors
+    /// If key or value are too long.
+    pub(super) fn check_lengths(&self, key: &[u8], value_len: usize) -> Result<()> {
+        if key.len() > self.key_len_max() {
+            return Err(Error::KeyTooLong { len: key.len(), max: self.key_len_max() });
+        }
+        if value_len > super::face::VALUE_LEN_MAX {
+            return Err(Error::ValueTooLong { len: value_len, max: super::face::VALUE_LEN_MAX });
+        }
+        Ok(())
+    }
+
+    /// Writes `key` as `decide` says.
+    pub(super) fn write(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        decide: Decide<'_, '_>,
+    ) -> Result<Outcome> {
+        self.check_lengths(key, 0)?;
+        Volume::check_sequence(options.sequence)?;
+        let mut prepared: Option<Prepared> = None;
+        let mut patience = Patience::default();
+        let outcome = loop {
+            match self.attempt(key, options, &mut prepared, decide) {
+                Ok(Attempt::Done(outcome)) => break Ok(outcome),
+                Ok(Attempt::Expired(at)) => drop(self.volume.has_passed(at)?),
+                Ok(Attempt::Wait(generation)) => match patience.wait(self, generation) {
+                    Ok(()) => {}
+                    Err(error) => break Err(error),
+                },
+                Ok(Attempt::Large(value, seen)) => {
+                    self.drop_prepared(&mut prepared);
+                    prepared = Some(self.prepare(&value, seen, options)?);
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        self.drop_prepared(&mut prepared);
+        self.finish(outcome?, options)
+    }
+
+    /// One look, and the write if nothing is lacking.
+    fn attempt(
+        &self,
+        key: &[u8],
+        options: &WriteOptions,
+        prepared: &mut Option<Prepared>,
+        decide: Decide<'_, '_>,
+    ) -> Result<Attempt> {
+        let mut map = self.map.write();
+        self.check_writable()?;
+        let guard = epoch::pin();
+        let standing = match self.look(&mut map, &guard, key)? {
+            Ok(standing) => standing,
+            Err(at) => return Ok(Attempt::Expired(at)),
+        };
+        if let (Some(given), Some(view)) = (options.sequence, standing.view)
+            && given <= view.sequence()
+        {
+            return Ok(Attempt::Done(Outcome::NotNewer(view.sequence(), standing.ticket)));
+        }
+        let live = standing.view.filter(|_| standing.is_live);
+        let seen = live.map(|view| view.header.version);
+        let plan = self.decide(&guard, live, standing.ticket, decide)?;
+        let (value, expires_at, kind) = match plan {
+            Plan::Refuse(outcome) => return Ok(Attempt::Done(outcome(standing.ticket))),
+            Plan::Put { value, expires_at } => (value, expires_at, Kind::Put),
+            Plan::Delete => (Cow::Borrowed([].as_slice()), None, Kind::Delete),
+        };
+        self.check_lengths(key, value.len())?;
+        let is_large = value.len() > self.inline_max(key);
+        if is_large && prepared.as_ref().is_none_or(|it| it.seen != seen) {
+            return Ok(Attempt::Large(value.into_owned(), seen));
+        }
+        let reserve = self.reserve(kind, standing.is_live, options.use_reserve);
+        let header = Header {
+            kind,
+            large: is_large,
+            expires_at,
+            sequence: options.sequence,
+            ..Header::put(0)
+        };
+        let value_len = if is_large { NAME } else { value.len().max(8) };
+        let len = header.record_len(key, value_len);
+        if let Space::Wait(generation) = self.space_for(&mut map, [len].into_iter(), reserve)? {
+            return Ok(Attempt::Wait(generation));
+        }
+        let version = self.draw_version(options.sequence)?;
+        let name = prepared.take();
+        let body = name.as_ref().filter(|_| is_large).map_or(&*value, |it| &it.name);
+        let new = self.append(&mut map, &guard, Header { version, ..header }, key, body)?;
+        if let Some(it) = name {
+            map.stream_mut().adopt_chain(&it.pages);
+        }
+        map.link(&guard, key, new)?;
+        self.count(kind, key.len() + value.len());
+        let ticket = self.end_group(&mut map, len, options)?;
+        map.tidy()?;
+        let replaced = standing.is_live;
+        Ok(Attempt::Done(Outcome::Written(Written { sequence: new.sequence, ticket, replaced })))
+    }
+
+    fn decide<'v>(
+        &self,
+        guard: &Guard,
+        live: Option<View<'_>>,
+        ticket: Ticket,
+        decide: Decide<'_, 'v>,
+    ) -> Result<Plan<'v>> {
+        match live {
+            None => decide(None),
+            Some(view) => {
+                let mut plan = None;
+                self.show(guard, &view, ticket, true, &mut |record| {
+                    plan = Some(decide(Some(&record)));
+                })?;
+                plan.unwrap_or_else(|| decide(None))
+            }
+        }
+    }
+
+    /// The newest version of a key. An error that is none: the time that has to be made known first.
+    pub(super) fn look<'g>(
+        &'g self,
+        map: &mut Writing<'_>,
+        guard: &'g Guard,
+        key: &[u8],
+    ) -> Result<std::result::Result<Standing<'g>, UnixMillis>> {
+        let Some(offset) = map.newest(key) else {
+            let ticket = self.rests_on_absence();
+            return Ok(Ok(Standing { view: None, is_live: false, ticket }));
+        };
+        if map.stream().is_hidden(offset) {
+            self.commit_all(map)?;
+            // A tombstone may be forgotten now.
+            if map.newest(key) != Some(offset) {
+                let ticket = Ticket::DURABLE;
+                return Ok(Ok(Standing { view: None, is_live: false, ticket }));
+            }
+        }
+        let view = self.volume.view(guard, offset)?;
+        let ticket = self.rests_on(&***map, offset);
+        let mut is_live = view.header.kind == Kind::Put;
+        if let Some(at) = view.header.expires_at.filter(|_| is_live) {
+            if !self.volume.is_told_expired(at) && at <= self.volume.now() {
+                return Ok(Err(at));
+            }
+            is_live = !self.volume.is_told_expired(at);
+        }
+        Ok(Ok(Standing { view: Some(view), is_live, ticket }))
+    }
+
+    /// Appends a record that ends its group, unless it is `batched`.
+    pub(super) fn append(
+        &self,
+        map: &mut Writing<'_>,
+        guard: &Guard,
+        header: Header,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<Linked> {
+        let _pinned = guard;
+        let stream = map.stream_mut();
+        let is_put = header.kind == Kind::Put;
+        let birth;
+        let value = if is_put {
+            value
+        } else {
+            birth = stream.birth_for(header.record_len(key, 8)).to_le_bytes();
+            &birth
+        };
+        let len = header.record_len(key, value.len()) as u32;
+        let offset = stream.append(header, key, &[value])?;
+        let (version, sequence) = (header.version, header.sequence.unwrap_or(header.version));
+        Ok(Linked { offset, version, sequence, len, is_put })
+    }
+
+    /// The next version: it is above `given`, too.
+    pub(super) fn draw_version(&self, given: Option<u64>) -> Result<u64> {
+        let version = self.next_version.load(Ordering::Relaxed).max(given.unwrap_or(0));
+        self.volume.allow_version(version + 1)?;
+        self.next_version.store(version + 1, Ordering::Relaxed);
+        Ok(version)
+    }
+
+    /// Pages that a write leaves to others.
+    pub(super) fn reserve(&self, kind: Kind, is_overwrite: bool, use_reserve: bool) -> u32 {
+        match kind {
+            Kind::Put if use_reserve => FOR_DELETES,
+            Kind::Put if is_overwrite => FOR_OVERWRITES,
+            Kind::Put => FOR_OVERWRITES + 4 + self.volume.space.pages() / 32,
+            _ => FOR_DELETES,
+        }
+    }
+
+    /// Sees to it that there are pages for records of these lengths.
+    pub(super) fn space_for(
+        &self,
+        map: &mut Writing<'_>,
+        lengths: impl Iterator<Item = usize>,
+        reserve: u32,
+    ) -> Result<Space> {
+        let pages = map.stream().pages_for(lengths);
+        if pages == 0 || map.stream().pages.total_and_free().1 >= pages + reserve {
+            return Ok(Space::Found);
+        }
+        let found = map.make_space(pages, reserve);
+        if self.volume.space.fences_at_once() {
+            // What was cleaned was committed.
+            self.durable.store(self.appended.load(Ordering::Relaxed), Ordering::Release);
+        }
+        found
+    }
+
+    /// Writes a large value to pages of its own; durable when it returns.
+    pub(super) fn prepare(
+        &self,
+        value: &[u8],
+        seen: Option<u64>,
+        options: &WriteOptions,
+    ) -> Result<Prepared> {
+        let pages = self.volume.chain_pages(value.len());
+        let reserve = self.reserve(Kind::Put, seen.is_some(), options.use_reserve);
+        let mut patience = Patience::default();
+        let chain = loop {
+            let mut map = self.map.write();
+            self.check_writable()?;
+            match map.make_space(pages, reserve)? {
+                Space::Found => break map.stream_mut().take_chain(value.len())?,
+                Space::Wait(generation) => {
+                    drop(map);
+                    patience.wait(self, generation)?;
+                }
+            }
+        };
+        let (name, pages) = self.volume.write_chain(chain, value)?;
+        if !mutant!("mvcc.chain.fence") {
+            self.volume.space.fence().map_err(sync_failed)?;
+        }
+        Ok(Prepared { name, pages, seen })
+    }
+
+    pub(super) fn drop_prepared(&self, prepared: &mut Option<Prepared>) {
+        if let Some(it) = prepared.take() {
+            self.map.write().stream_mut().drop_chain(&it.pages);
+        }
+    }
+
+    pub(super) fn count(&self, kind: Kind, bytes: usize) {
+        let count = if kind == Kind::Put { Count::Puts } else { Count::Deletes };
+        self.add(count, 1);
+        self.add(Count::UserBytes, bytes as i64);
+    }
+
+    /// Shows a live record.
+    pub(super) fn show(
+        &self,
+        guard: &Guard,
+        view: &View<'_>,
+        ticket: Ticket,
+        is_checked: bool,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<()> {
+        use coreplane_engine::Value;
+        let is_checked = is_checked || self.check_reads;
+        if is_checked {
+            self.volume.check(view)?;
+        }
+        let (sequence, expires_at) = (view.sequence(), view.header.expires_at);
+        let mut record = |value| visit(Record { value, sequence, expires_at, ticket });
+        if view.header.large {
+            let parts = self.volume.chain(guard, view.value(), is_checked)?;
+            let parts: Vec<&[u8]> = parts.into_iter().map(|(_, part)| part).collect();
+            record(Value::Pieces(&parts));
+        } else {
+            record(Value::Whole(view.value()));
+        }
+        Ok(())
+    }
+}
+
+/// How long pages have been waited for.
+#[derive(Default)]
+pub(super) struct Patience {
+    since: Option<Instant>,
+    backoff: Backoff,
+}
+
+impl Patience {
+    /// Waits for pages without the map.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if readers hold them for too long; if the medium fails.
+    pub(super) fn wait(&mut self, store: &Store, generation: u64) -> Result<()> {
+        if generation > 0 {
+            return store.volume.space.sync_wait(generation).map_err(sync_failed);
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        self.backoff.wait();
+        if since.elapsed() > PATIENCE {
+            return Err(Error::NoSpace { needed: 0, reclaimable: 0 });
+        }
+        Ok(())
+    }
+}

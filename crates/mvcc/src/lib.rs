@@ -1,0 +1,40 @@
+//! The persistent multi-version maps of NVM-Raft (`nvm-raft.txt`, 3.2 and 3.3), each as an engine of its own.
+//!
+//! # The problem
+//!
+//! A replicated store keeps a log of what is to be done and a state of what was done, writes everything twice,
+//! and reads the log again when it starts. In persistent memory both can be one sorted map from (key, version)
+//! to value: an entry is written once, taking it back is to roll versions back, and a snapshot is a version that
+//! is pinned.
+//!
+//! # The picture
+//!
+//! ```text
+//!   MapEngine    one writer at a time, versions, tickets, expiry, snapshots
+//!      │
+//!     Map        key, version ─▶ offset of a record        List: an ordered index in DRAM
+//!      │
+//!    Stream      records in the order of births, committed in groups with one fence
+//!      │
+//!    Volume      pages with lives, the table that says which
+//! ```
+//!
+//! # Rooms
+//!
+//! From the bottom to the top: a room names nothing but itself and rooms that stand earlier in this table.
+//!
+//! | room | what it is |
+//! |---|---|
+//! | `volume` | the pool: `root`, `table` of pages, `pages` that are free, the `stream` of records, `overflow` of large values |
+//! | `map` | what a map is to the engine |
+//! | `list` | the persistent list: `key`, `clean`, `recover` |
+//! | `engine` | an engine over any map: `open`, `write`, `batch`, `read`, `walk`, `durable`, `snapshot` |
+
+mod engine;
+mod list;
+mod map;
+mod volume;
+
+pub use coreplane_engine::TimeSource;
+pub use coreplane_record::Options;
+pub use engine::{MapEngine, MapKind, PAGE_SIZE};

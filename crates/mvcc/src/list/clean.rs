@@ -1,0 +1,237 @@
+//! The cleaner: what lives in a page is moved to the end of the stream, a page at a time, so that the page is free.
+//!
+//! It takes the page with the least that lives, and now and then the oldest, for tombstones wait for that. A
+//! page is small, so that a writer pays for its own space: when pages are short, whoever opens one cleans two.
+//!
+//! A record keeps its version when it is moved, so that after a cut it does not matter which of both is found.
+//! The page is free only when what was moved is durable.
+
+use super::List;
+use crate::map::Space;
+use crate::volume::Volume;
+use crate::volume::stream::end_mark;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
+use coreplane_record::{Header, Kind, View};
+use std::sync::Arc;
+
+/// A page of which less than this part is dead is not cleaned before there is need.
+const WORTH: u32 = 8;
+
+/// Pages that cleaning one may take.
+const FOR_CLEANER: u32 = 2;
+
+/// What a record of a victim is.
+struct Move<'g> {
+    view: View<'g>,
+    /// The index leads to it.
+    is_indexed: bool,
+}
+
+/// The birth that a tombstone was written in: a page that is older may have its key.
+fn birth_of(view: &View<'_>) -> u64 {
+    view.value_word(0).unwrap_or(u64::MAX)
+}
+
+impl List {
+    /// Sees to it that `pages` are free, and `reserve` more. It comes to an end: no page in which nothing is dead is
+    /// cleaned, and in what is moved nothing is.
+    pub(super) fn clean_for_space(&mut self, pages: u32, reserve: u32) -> Result<Space> {
+        loop {
+            let free = self.stream.pages.refresh_free();
+            if free >= pages + reserve {
+                return Ok(Space::Found);
+            }
+            // Those that are coming may wait for a guard of this very thread.
+            let is_enough_coming = free + self.stream.coming() >= pages + reserve;
+            if free >= FOR_CLEANER && !is_enough_coming && self.clean_one(1)? {
+                self.stream.commit()?;
+                self.cover();
+                continue;
+            }
+            self.stream.commit()?;
+            self.stream.free_emptied();
+            if self.stream.pages.refresh_free() > free {
+                continue;
+            }
+            if self.stream.coming() == 0 {
+                let reclaimable = self.reclaimable();
+                let needed = u64::from(pages) * u64::from(self.stream.volume.space.page_size());
+                return Err(Error::NoSpace { needed, reclaimable });
+            }
+            return Ok(Space::Wait(self.stream.waits_for().unwrap_or(0)));
+        }
+    }
+
+    /// Where a fence is a sync: what was moved is covered by the next one.
+    fn cover(&mut self) {
+        if !self.stream.fences_at_once() {
+            let generation = self.stream.cover(false);
+            self.stream.volume.space.sync_request(generation);
+        }
+    }
+
+    /// Bytes that are neither free nor alive.
+    fn reclaimable(&self) -> u64 {
+        let (total, free) = self.stream.pages.total_and_free();
+        let in_use = u64::from(total - free) * u64::from(self.stream.volume.space.page_size());
+        in_use.saturating_sub(self.stream.pages.live())
+    }
+
+    /// Cleans two pages if free ones are short.
+    pub(super) fn clean_in_time(&mut self) -> Result<()> {
+        let (total, free) = self.stream.pages.total_and_free();
+        if free + self.stream.coming() >= total / 8 + 8 {
+            return Ok(());
+        }
+        let dead_min = self.stream.volume.space.page_size() / WORTH;
+        for _ in 0..2 {
+            if self.stream.pages.refresh_free() < FOR_CLEANER || !self.clean_one(dead_min)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cleans one page, of which at least so many bytes are dead; false if there is none.
+    fn clean_one(&mut self, dead_min: u32) -> Result<bool> {
+        self.steps += 1;
+        let has_many_tombstones = self.tombstone_bytes * 8 > self.stream.pages.live();
+        let oldest = if has_many_tombstones && self.steps.is_multiple_of(4) {
+            self.stream.pages.oldest()
+        } else {
+            None
+        };
+        let size = self.stream.volume.space.page_size();
+        let victim = oldest.or_else(|| {
+            let (page, dead) = self.stream.pages.victim()?;
+            (dead >= dead_min).then_some(page)
+        });
+        let victim = match victim {
+            Some(page) => page,
+            // Nothing but tombstones may be in the way.
+            None if has_many_tombstones => match self.stream.pages.oldest() {
+                Some(page) => page,
+                None => return Ok(false),
+            },
+            None => return Ok(false),
+        };
+        let start = self.stream.volume.space.start_of(victim);
+        if self.stream.is_partly_hidden(victim) {
+            self.stream.commit()?;
+        }
+        let until = start + u64::from(size);
+        let guard = epoch::pin();
+        match self.clean_page(&guard, victim, until) {
+            Ok(()) => self.pages_cleaned += 1,
+            Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => {
+                // It stays as it is, for `verify` to name, and is not picked again.
+                self.stream.pages.keep(victim, true);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    /// Moves what lives in a page before `until`.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if it fits no free page; [`Error::ChecksumMismatch`] or [`Error::Corrupt`] if the page
+    /// is damaged; nothing is moved then.
+    pub(super) fn clean_page(&mut self, guard: &Guard, page: u32, until: u64) -> Result<()> {
+        let volume = Arc::clone(&self.stream.volume);
+        let records = records(&volume, guard, page, self.stream.pages.birth(page), until)?;
+        let moves: Vec<Move<'_>> =
+            records.iter().filter_map(|view| self.move_of(view, page)).collect();
+        let lengths = moves.iter().map(|it| it.view.len() as usize);
+        let pages = self.stream.pages_for(lengths);
+        if self.stream.pages.total_and_free().1 < pages {
+            let needed = u64::from(pages) * u64::from(volume.space.page_size());
+            return Err(Error::NoSpace { needed, reclaimable: 0 });
+        }
+        let last = moves.len().saturating_sub(1);
+        for (at, Move { view, is_indexed }) in moves.iter().enumerate() {
+            let header = Header { batched: at < last, ..view.header };
+            let offset = self.stream.append(header, view.key(), &[view.value()])?;
+            self.bytes_copied += u64::from(view.len());
+            if *is_indexed && let Some(versions) = self.index.get_mut(view.key()) {
+                let versions = versions.all_mut().iter_mut();
+                versions.filter(|it| **it == view.offset).for_each(|it| *it = offset);
+            }
+            self.move_grave(view.offset, offset, view.header.kind);
+            if !is_indexed {
+                self.forgotten.insert(offset);
+            }
+        }
+        for view in &records {
+            let is_moved = moves.iter().any(|it| it.view.offset == view.offset);
+            let is_dropped = self.forgotten.remove(&view.offset) && !is_moved;
+            if is_dropped {
+                self.tombstone_bytes = self.tombstone_bytes.saturating_sub(u64::from(view.len()));
+            }
+            if is_moved || is_dropped {
+                self.stream.supersede(view.offset, view.len());
+            }
+        }
+        if self.stream.pages.live_of(page) > 0 {
+            self.stream.pages.keep(page, false);
+        }
+        Ok(())
+    }
+
+    /// A tombstone that waits to be forgotten is elsewhere now.
+    fn move_grave(&mut self, from: u64, to: u64, kind: Kind) {
+        if kind == Kind::Delete {
+            let waiting = self.graves.iter_mut().filter(|it| it.offset == from);
+            waiting.for_each(|it| it.offset = to);
+        }
+    }
+
+    /// The record, if it is needed.
+    fn move_of<'g>(&mut self, view: &View<'g>, page: u32) -> Option<Move<'g>> {
+        let is_indexed = match self.index.get(view.key()) {
+            Some(versions) if view.header.kind != Kind::Commit => versions.newest() == view.offset,
+            _ => false,
+        };
+        (is_indexed || self.is_needed_tombstone(view, page))
+            .then_some(Move { view: *view, is_indexed })
+    }
+
+    /// True for a tombstone that the index does not lead to, or the record of a clear, if a page may be left
+    /// that has what it says is gone.
+    fn is_needed_tombstone(&mut self, view: &View<'_>, page: u32) -> bool {
+        if !self.forgotten.contains(&view.offset) || mutant!("mvcc.list.tombstone") {
+            return false;
+        }
+        // A newer version says more.
+        let is_known = view.header.kind == Kind::Delete && self.index.contains_key(view.key());
+        !is_known && self.stream.pages.is_any_older(birth_of(view), page)
+    }
+}
+
+/// The records of a full page, in order, up to `until` or its end mark.
+///
+/// # Errors
+/// If one is damaged, or there is no end.
+fn records<'g>(
+    volume: &'g Volume,
+    guard: &'g Guard,
+    page: u32,
+    birth: u64,
+    until: u64,
+) -> Result<Vec<View<'g>>> {
+    let (start, size) = (volume.space.start_of(page), u64::from(volume.space.page_size()));
+    let (mut at, end, mut records) = (start, until.min(start + size), Vec::new());
+    while at + 8 <= end {
+        let word = volume.space.bytes(guard, at, 8).and_then(|it| it.first_chunk().copied());
+        if word.is_some_and(|word| u64::from_le_bytes(word) == end_mark(birth, at)) {
+            break;
+        }
+        let view = volume.view(guard, at)?;
+        view.check(volume.seed_at(birth, at))?;
+        at += u64::from(view.len());
+        records.push(view);
+    }
+    Ok(records)
+}

@@ -1,0 +1,436 @@
+//! The persistent list: on the medium nothing but records in the order of their births, in DRAM an ordered index
+//! of keys and offsets.
+//!
+//! ```text
+//!   DRAM     a ─▶ 3       b ─▶ 5       c ─▶ 2, 6 (a snapshot still sees 2)
+//!   stream   [a b c a] [d b c d] …        a value is on the medium once, and never in DRAM
+//! ```
+//!
+//! It is the write-ahead log that is also the store: nothing is written twice, but what the cleaner moves
+//! ([`clean`]). A delete is a record, a *tombstone*. It stays in the stream until no page is left that is older
+//! than the delete, for one of those might show the key again after a restart; the index need not lead to it.
+//!
+//! Departures from the thesis (3.2): the background pass that removes duplicates is the cleaner, which moves
+//! what lives in the page with the least of it, so that no pass reads the whole list; and a snapshot does not
+//! stop it.
+
+mod clean;
+mod key;
+mod recover;
+
+use crate::map::{Linked, Map, Opening, Space, Way};
+use crate::volume::Volume;
+use crate::volume::pages::Pages;
+use crate::volume::stream::Stream;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::mutant;
+use coreplane_record::{Kind, View};
+use key::Key;
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// The versions of a key that are led to, the newest last.
+#[derive(Debug)]
+enum Versions {
+    One(u64),
+    Many(Vec<u64>),
+}
+
+impl Versions {
+    fn newest(&self) -> u64 {
+        match self {
+            Self::One(offset) => *offset,
+            Self::Many(offsets) => offsets.last().copied().unwrap_or_default(),
+        }
+    }
+
+    fn all(&self) -> &[u64] {
+        match self {
+            Self::One(offset) => std::slice::from_ref(offset),
+            Self::Many(offsets) => offsets,
+        }
+    }
+
+    fn all_mut(&mut self) -> &mut [u64] {
+        match self {
+            Self::One(offset) => std::slice::from_mut(offset),
+            Self::Many(offsets) => offsets,
+        }
+    }
+}
+
+type Index = BTreeMap<Key, Versions>;
+
+/// A tombstone that the index need not lead to once it is durable.
+#[derive(Debug)]
+struct Grave {
+    key: Key,
+    offset: u64,
+    sequence: u64,
+}
+
+/// The list and its index.
+pub(crate) struct List {
+    stream: Stream,
+    index: Index,
+    /// Keys whose newest version is no tombstone.
+    records: u64,
+    /// Bytes of keys that are not in their nodes.
+    key_bytes: u64,
+    /// What the index was before each clear that a pin still sees, and the version of the clear.
+    archives: Vec<(u64, Index)>,
+    /// Versions that are pinned, and how often.
+    pins: BTreeMap<u64, u32>,
+    /// Keys that have several versions.
+    aged: BTreeSet<Key>,
+    graves: VecDeque<Grave>,
+    /// Where tombstones are that the index does not lead to any more, and records of clears.
+    forgotten: HashSet<u64>,
+    /// Bytes of tombstones in the stream.
+    tombstone_bytes: u64,
+    held: u64,
+    horizon: u64,
+    /// Steps of the cleaner.
+    steps: u64,
+    pages_cleaned: u64,
+    bytes_copied: u64,
+}
+
+impl List {
+    /// An empty one in a fresh pool.
+    pub(crate) fn format(volume: &Arc<Volume>) -> Self {
+        let mut pages = Pages::new(&volume.space);
+        pages.offer(volume.table.data_pages(0));
+        Self::new(Stream::new(volume, pages, 1), u64::MAX, 0)
+    }
+
+    /// The one that a pool holds.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::ChecksumMismatch`], and if the medium fails.
+    pub(crate) fn open(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Self> {
+        recover::recover(volume, opening)
+    }
+
+    fn new(stream: Stream, held: u64, horizon: u64) -> Self {
+        Self {
+            stream,
+            index: Index::new(),
+            records: 0,
+            key_bytes: 0,
+            archives: Vec::new(),
+            pins: BTreeMap::new(),
+            aged: BTreeSet::new(),
+            graves: VecDeque::new(),
+            forgotten: HashSet::new(),
+            tombstone_bytes: 0,
+            held,
+            horizon,
+            steps: 0,
+            pages_cleaned: 0,
+            bytes_copied: 0,
+        }
+    }
+
+    /// A record is led to no more, and nobody needs it.
+    fn supersede(&mut self, guard: &Guard, offset: u64) -> Result<()> {
+        let volume = Arc::clone(&self.stream.volume);
+        let view = volume.view(guard, offset)?;
+        if view.header.kind == Kind::Delete {
+            self.tombstone_bytes = self.tombstone_bytes.saturating_sub(u64::from(view.len()));
+        }
+        self.end_chain(&volume, guard, &view);
+        self.stream.supersede(offset, view.len());
+        Ok(())
+    }
+
+    /// The pages of a large value are free when their record is. Those of one that is damaged are found by the
+    /// next opening.
+    fn end_chain(&mut self, volume: &Volume, guard: &Guard, view: &View<'_>) {
+        if view.header.large
+            && let Ok(chain) = volume.chain(guard, view.value(), false)
+        {
+            let pages: Vec<u32> = chain.into_iter().map(|(page, _)| page).collect();
+            self.stream.end_chain(&pages);
+        }
+    }
+
+    /// True if a pin sees this version of a key, which a later one replaces.
+    fn is_pinned(&self, version: u64, replaced_by: u64) -> bool {
+        !mutant!("mvcc.list.pin") && self.pins.range(version..replaced_by).next().is_some()
+    }
+
+    fn version_of(&self, guard: &Guard, offset: u64) -> Result<u64> {
+        Ok(self.stream.volume.view(guard, offset)?.header.version)
+    }
+
+    /// Drops the versions of a key that no pin sees any more.
+    fn trim(&mut self, guard: &Guard, key: &Key) -> Result<()> {
+        let Some(versions) = self.index.get(key.bytes()) else { return Ok(()) };
+        let offsets = versions.all().to_vec();
+        let mut kept = Vec::with_capacity(offsets.len());
+        for (at, offset) in offsets.iter().enumerate() {
+            let is_needed = match offsets.get(at + 1) {
+                None => true,
+                Some(next) => {
+                    self.is_pinned(self.version_of(guard, *offset)?, self.version_of(guard, *next)?)
+                }
+            };
+            if is_needed {
+                kept.push(*offset);
+            } else {
+                self.supersede(guard, *offset)?;
+            }
+        }
+        let newest = kept.last().copied().unwrap_or_default();
+        let is_one = kept.len() == 1;
+        if let Some(versions) = self.index.get_mut(key.bytes()) {
+            *versions = if is_one { Versions::One(newest) } else { Versions::Many(kept) };
+        }
+        if is_one {
+            self.aged.remove(key.bytes());
+            let view = self.stream.volume.view(guard, newest)?;
+            if view.header.kind == Kind::Delete {
+                let sequence = view.sequence();
+                self.graves.push_back(Grave { key: key.clone(), offset: newest, sequence });
+            }
+        }
+        Ok(())
+    }
+
+    /// The index that leads to what was there at a version.
+    fn index_at(&self, at: u64) -> &Index {
+        let archive = self.archives.iter().find(|(cleared, _)| *cleared > at);
+        archive.map_or(&self.index, |(_, index)| index)
+    }
+
+    /// What was there before a clear is superseded when no pin sees it any more.
+    fn drop_archives(&mut self, guard: &Guard) -> Result<()> {
+        let oldest = self.pins.keys().next().copied().unwrap_or(u64::MAX);
+        while self.archives.first().is_some_and(|(cleared, _)| *cleared <= oldest) {
+            let (_, index) = self.archives.remove(0);
+            let all = index.values().flat_map(|versions| versions.all().iter().copied());
+            all.into_iter().try_for_each(|offset| self.supersede(guard, offset))?;
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some((key, _)) = self.index.remove_entry(key.bytes()) {
+            self.key_bytes -= key.heap_bytes();
+        }
+    }
+}
+
+impl Map for List {
+    fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    fn stream_mut(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    fn newest(&self, key: &[u8]) -> Option<u64> {
+        self.index.get(key).map(Versions::newest)
+    }
+
+    fn version_at(&self, guard: &Guard, key: &[u8], at: u64) -> Result<Option<u64>> {
+        match self.index_at(at).get(key) {
+            Some(versions) => self.newest_at(guard, versions, at),
+            None => Ok(None),
+        }
+    }
+
+    fn link(&mut self, guard: &Guard, key: &[u8], new: Linked) -> Result<()> {
+        if !new.is_put {
+            self.tombstone_bytes += u64::from(new.len);
+            let sequence = new.sequence;
+            self.graves.push_back(Grave { key: Key::new(key), offset: new.offset, sequence });
+        }
+        self.records += u64::from(new.is_put);
+        let Some(versions) = self.index.get_mut(key) else {
+            let key = Key::new(key);
+            self.key_bytes += key.heap_bytes();
+            self.index.insert(key, Versions::One(new.offset));
+            return Ok(());
+        };
+        let old = versions.newest();
+        let view = self.stream.volume.view(guard, old)?;
+        self.records -= u64::from(view.header.kind == Kind::Put);
+        let is_seen = self.pins.range(view.header.version..new.version).next().is_some();
+        if is_seen && !mutant!("mvcc.list.pin") {
+            let mut offsets = versions.all().to_vec();
+            offsets.push(new.offset);
+            *versions = Versions::Many(offsets);
+            self.aged.insert(Key::new(key));
+            return Ok(());
+        }
+        if let Some(last) = versions.all_mut().last_mut() {
+            *last = new.offset;
+        }
+        self.supersede(guard, old)
+    }
+
+    fn unlink_all(&mut self, guard: &Guard, clear: Linked) -> Result<()> {
+        let version = clear.version;
+        self.forgotten.insert(clear.offset);
+        self.archives.push((version, std::mem::take(&mut self.index)));
+        self.aged.clear();
+        self.graves.clear();
+        (self.records, self.key_bytes) = (0, 0);
+        self.horizon = self.horizon.max(version);
+        self.drop_archives(guard)
+    }
+
+    fn settle(&mut self) {
+        while let Some(grave) = self.graves.front() {
+            let offset = grave.offset;
+            if self.stream.is_hidden(offset) || self.stream.covering(offset).is_some() {
+                return;
+            }
+            let Some(grave) = self.graves.pop_front() else { return };
+            let is_alone = matches!(self.index.get(grave.key.bytes()), Some(Versions::One(it)) if *it == offset);
+            if is_alone && (grave.sequence <= self.held || mutant!("mvcc.list.held")) {
+                self.horizon = self.horizon.max(grave.sequence);
+                self.remove(&grave.key);
+                self.forgotten.insert(offset);
+            }
+        }
+    }
+
+    fn walk(
+        &self,
+        guard: &Guard,
+        way: Way<'_>,
+        at: u64,
+        visit: &mut dyn FnMut(&[u8], u64) -> Result<bool>,
+    ) -> Result<()> {
+        let mut show = |(key, versions): (&Key, &Versions)| -> Result<bool> {
+            let version = match at {
+                u64::MAX => Some(versions.newest()),
+                at => self.newest_at(guard, versions, at)?,
+            };
+            version.map_or(Ok(true), |offset| visit(key.bytes(), offset))
+        };
+        match way {
+            Way::Up(from) => {
+                let from = (Bound::Included(from), Bound::Unbounded);
+                for entry in self.index_at(at).range::<[u8], _>(from) {
+                    if !show(entry)? {
+                        break;
+                    }
+                }
+            }
+            Way::Down(below) => {
+                let below = below.map_or(Bound::Unbounded, Bound::Excluded);
+                for entry in self.index_at(at).range::<[u8], _>((Bound::Unbounded, below)).rev() {
+                    if !show(entry)? {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn pin(&mut self, version: u64) {
+        *self.pins.entry(version).or_default() += 1;
+    }
+
+    fn unpin(&mut self, guard: &Guard, version: u64) -> Result<()> {
+        match self.pins.get_mut(&version) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                self.pins.remove(&version);
+                let aged: Vec<Key> = self.aged.iter().cloned().collect();
+                aged.iter().try_for_each(|key| self.trim(guard, key))?;
+                self.drop_archives(guard)?;
+                self.stream.pages.release();
+            }
+        }
+        Ok(())
+    }
+
+    fn hold_tombstones(&mut self, sequence: u64) {
+        let is_raised = sequence > self.held;
+        self.held = sequence;
+        if !is_raised {
+            return;
+        }
+        // Those that were held until now are looked at once more.
+        let guard = coreplane_pmem::epoch::pin();
+        let mut graves = VecDeque::new();
+        for (key, versions) in &self.index {
+            if let Versions::One(offset) = versions
+                && let Ok(view) = self.stream.volume.view(&guard, *offset)
+                && view.header.kind == Kind::Delete
+            {
+                let (offset, sequence) = (*offset, view.sequence());
+                graves.push_back(Grave { key: key.clone(), offset, sequence });
+            }
+        }
+        self.graves = graves;
+        self.settle();
+    }
+
+    fn tombstone_horizon(&self) -> u64 {
+        self.horizon
+    }
+
+    fn cleaned(&self) -> (u64, u64) {
+        (self.pages_cleaned, self.bytes_copied)
+    }
+
+    fn make_space(&mut self, pages: u32, reserve: u32) -> Result<Space> {
+        self.clean_for_space(pages, reserve)
+    }
+
+    fn tidy(&mut self) -> Result<()> {
+        self.clean_in_time()
+    }
+
+    fn verify(&self, guard: &Guard, damaged: &mut dyn FnMut(Error)) -> Result<(u64, u64)> {
+        let (volume, mut records, mut bytes) = (&self.stream.volume, 0, 0);
+        for offset in self.index.values().flat_map(|versions| versions.all().iter().copied()) {
+            let checked = volume.view(guard, offset).and_then(|view| {
+                volume.check(&view)?;
+                if view.header.large {
+                    volume.chain(guard, view.value(), true)?;
+                }
+                Ok(view)
+            });
+            match checked {
+                Ok(view) => {
+                    records += u64::from(view.header.kind == Kind::Put);
+                    bytes += u64::from(view.len());
+                }
+                Err(error) => damaged(error),
+            }
+        }
+        Ok((records, bytes))
+    }
+
+    fn len(&self) -> u64 {
+        self.records
+    }
+
+    fn dram_bytes(&self) -> u64 {
+        // Nodes of the index are about 70 % full.
+        let entry = (size_of::<Key>() + size_of::<Versions>()) as u64;
+        self.index.len() as u64 * entry * 10 / 7 + self.key_bytes + self.stream.pages.dram_bytes()
+    }
+}
+
+impl List {
+    fn newest_at(&self, guard: &Guard, versions: &Versions, at: u64) -> Result<Option<u64>> {
+        for offset in versions.all().iter().rev() {
+            if self.version_of(guard, *offset)? <= at {
+                return Ok(Some(*offset));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,309 @@
+//! Opening a list: all its pages are read, in the order of their births, and lead to the index.
+//!
+//! ```text
+//!   … [g H] [i J k ✂                           torn: no record behind follows ─▶ k, and i if its group is cut
+//!   … [g H] [i J ✗ L] [M …                     L follows: what was there was durable, and is damaged
+//! ```
+//!
+//! What a cut has left behind the last whole group is void. Its pages are freed, and what lives before it in a
+//! page is moved, before anything is appended: so every page but the open one ends well, for the next opening.
+
+use super::key::Key;
+use super::{Grave, List, Versions};
+use crate::map::{Map, Opening};
+use crate::volume::Volume;
+use crate::volume::pages::Pages;
+use crate::volume::stream::{Found, Stream};
+use crate::volume::table::Life;
+use coreplane_engine::{Error, Progress, Result};
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::{Recovery, mutant};
+use coreplane_record::{Kind, View, sync_failed};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Pages between two words on how far it is.
+const PACE: usize = 4096;
+
+/// What is in the pages.
+struct Contents {
+    /// Pages of the stream in the order of their births.
+    stream: Vec<(u64, u32)>,
+    /// Pages of large values.
+    chains: BTreeMap<u32, u64>,
+    free: Vec<u32>,
+}
+
+/// The list as far as it was read.
+struct Reading<'v> {
+    volume: &'v Volume,
+    guard: &'v Guard,
+    index: BTreeMap<Key, Versions>,
+    key_bytes: u64,
+    /// Records of a group that has not ended yet.
+    group: Vec<u64>,
+    /// What is older was cleared.
+    cleared: u64,
+    clears: Vec<u64>,
+    /// Where what is void begins.
+    void_from: Option<u64>,
+}
+
+/// Opens the list that a pool holds.
+pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<List> {
+    let in_use = || Error::Unusable("the pool was opened before".to_owned());
+    let recovery = volume.space.recovery().ok_or_else(in_use)?;
+    let mut contents = Contents { stream: Vec::new(), chains: BTreeMap::new(), free: Vec::new() };
+    for page in volume.table.data_pages(0) {
+        match volume.table.life(page)? {
+            None => contents.free.push(page),
+            Some(Life { birth, is_chain: true }) => {
+                let _previous = contents.chains.insert(page, birth);
+            }
+            Some(Life { birth, is_chain: false }) => contents.stream.push((birth, page)),
+        }
+    }
+    contents.stream.sort_unstable();
+    let (list, voids) = {
+        let guard = recovery.pin();
+        let reading = read(volume, &recovery, &guard, &contents, opening)?;
+        into_list(volume, &guard, reading, contents, opening)?
+    };
+    // From here on everybody may read, and pages can be given back.
+    drop(recovery);
+    finish(list, &voids)
+}
+
+/// Reads all pages of the stream.
+fn read<'v>(
+    volume: &'v Volume,
+    recovery: &Recovery,
+    guard: &'v Guard,
+    contents: &Contents,
+    opening: &Opening<'_>,
+) -> Result<Reading<'v>> {
+    let mut reading = Reading {
+        volume,
+        guard,
+        index: BTreeMap::new(),
+        key_bytes: 0,
+        group: Vec::new(),
+        cleared: 0,
+        clears: Vec::new(),
+        void_from: None,
+    };
+    let total = contents.stream.len();
+    let mut broken: Option<u64> = None;
+    let all = contents.stream.iter().map(|(_, page)| page).chain(contents.chains.keys());
+    for page in all {
+        if !recovery.adopt(*page, volume.space.page_size()) {
+            return Err(Error::Unusable(format!("page {page} is in use")));
+        }
+    }
+    for (at, (birth, page)) in contents.stream.iter().copied().enumerate() {
+        if at % PACE == 0 {
+            let stage = "reading the list";
+            (opening.progress)(Progress { stage, done: at as u64, total: total as u64 });
+        }
+        let found = volume.look_at_page(recovery, page, birth);
+        reading.take_page(&found, &mut broken, opening)?;
+    }
+    // A group that has no end, and no break: its last page was never named.
+    let open = reading.group.first().copied();
+    reading.void_from = reading.void_from.or(open);
+    Ok(reading)
+}
+
+impl Reading<'_> {
+    /// What is in a page counts, unless a cut was before it.
+    fn take_page(
+        &mut self,
+        found: &Found,
+        broken: &mut Option<u64>,
+        opening: &Opening<'_>,
+    ) -> Result<()> {
+        let views = |it: &u64| self.volume.view(self.guard, *it).ok();
+        if let Some(at) = *broken {
+            // All of this is void, unless it says that what is broken was durable.
+            let follows = found.records.iter().filter_map(views).any(|view| view.header.follows);
+            if follows || found.follows_behind {
+                return Err(damaged(at));
+            }
+            return Ok(());
+        }
+        for offset in &found.records {
+            let view = self.volume.view(self.guard, *offset)?;
+            self.group.push(*offset);
+            if !view.header.batched || mutant!("mvcc.list.half_groups") {
+                self.end_group()?;
+            }
+        }
+        if let Some(at) = found.broken {
+            if found.follows_behind || opening.was_closed {
+                return Err(damaged(at));
+            }
+            *broken = Some(at);
+            self.void_from = Some(self.group.first().copied().unwrap_or(at));
+        }
+        Ok(())
+    }
+
+    /// All records of a group are here: they count.
+    fn end_group(&mut self) -> Result<()> {
+        for offset in std::mem::take(&mut self.group) {
+            let view = self.volume.view(self.guard, offset)?;
+            match view.header.kind {
+                Kind::Put | Kind::Delete if view.header.version > self.cleared => {
+                    self.take_record(&view)?;
+                }
+                Kind::Commit => {
+                    self.clears.push(offset);
+                    self.clear(view.header.version)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn take_record(&mut self, view: &View<'_>) -> Result<()> {
+        match self.index.get_mut(view.key()) {
+            None => {
+                let key = Key::new(view.key());
+                self.key_bytes += key.heap_bytes();
+                self.index.insert(key, Versions::One(view.offset));
+            }
+            Some(versions) => {
+                let old = self.volume.view(self.guard, versions.newest())?;
+                if view.header.version > old.header.version {
+                    *versions = Versions::One(view.offset);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is older than a clear is gone.
+    fn clear(&mut self, version: u64) -> Result<()> {
+        self.cleared = self.cleared.max(version);
+        let (volume, guard, cleared) = (self.volume, self.guard, self.cleared);
+        let mut failed = None;
+        self.index.retain(|_, versions| match volume.view(guard, versions.newest()) {
+            Ok(view) => view.header.version > cleared,
+            Err(error) => {
+                failed = Some(error);
+                true
+            }
+        });
+        self.key_bytes = self.index.keys().map(Key::heap_bytes).sum();
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+fn damaged(offset: u64) -> Error {
+    let what = "no sound record, and those behind it say that there was one".to_owned();
+    Error::Corrupt { offset, what }
+}
+
+/// The list of what was read; and the pages that are void from some place on.
+fn into_list(
+    volume: &Arc<Volume>,
+    guard: &Guard,
+    reading: Reading<'_>,
+    contents: Contents,
+    opening: &Opening<'_>,
+) -> Result<(List, Vec<(u32, u64)>)> {
+    let Reading { index, key_bytes, clears, void_from, .. } = reading;
+    let mut pages = Pages::new(&volume.space);
+    pages.offer(contents.free.into_iter());
+    let place = void_from.map(|at| (volume.space.page_of(at), at));
+    let mut voids = Vec::new();
+    for (birth, page) in &contents.stream {
+        pages.adopt(*page, *birth);
+        match place {
+            Some((first, at)) if first == *page => voids.push((*page, at)),
+            Some(_) if !voids.is_empty() => voids.push((*page, volume.space.start_of(*page))),
+            _ => {}
+        }
+    }
+    let mut list =
+        List::new(Stream::new(volume, pages, opening.first_birth), opening.held, opening.horizon);
+    (list.index, list.key_bytes) = (index, key_bytes);
+    let mut named = Vec::new();
+    for (key, versions) in &list.index {
+        let view = volume.view(guard, versions.newest())?;
+        let is_put = view.header.kind == Kind::Put;
+        list.records += u64::from(is_put);
+        if !is_put {
+            let (offset, sequence) = (view.offset, view.sequence());
+            list.graves.push_back(Grave { key: key.clone(), offset, sequence });
+        }
+        if view.header.large {
+            let chain = volume.chain(guard, view.value(), false)?;
+            named.extend(chain.into_iter().map(|(page, _)| page));
+        }
+        list.stream.pages.add_live(volume.space.page_of(view.offset), view.len());
+    }
+    add_unindexed(volume, guard, &mut list, &clears)?;
+    for page in named {
+        let birth = contents.chains.get(&page).copied().unwrap_or_default();
+        list.stream.pages.adopt_apart(page, birth);
+        list.stream.adopt_chain(&[page]);
+    }
+    for (page, birth) in contents.chains {
+        if list.stream.pages.birth(page) == 0 {
+            list.stream.pages.adopt_apart(page, birth);
+            list.stream.drop_chain(&[page]);
+        }
+    }
+    for (_, page) in contents.stream {
+        if voids.iter().all(|it| it.0 != page) {
+            // What is left of it behind its end mark, nobody knows: it counts as dead.
+            list.stream.pages.set_used(page, volume.space.page_size());
+            list.stream.pages.close(page);
+        }
+    }
+    Ok((list, voids))
+}
+
+/// Clears live as long as a page may have what they say is gone: the cleaner sees to that, as to tombstones.
+fn add_unindexed(volume: &Volume, guard: &Guard, list: &mut List, clears: &[u64]) -> Result<()> {
+    for offset in clears {
+        let view = volume.view(guard, *offset)?;
+        list.stream.pages.add_live(volume.space.page_of(*offset), view.len());
+        list.forgotten.insert(*offset);
+    }
+    let mut bytes = 0;
+    for grave in &list.graves {
+        bytes += u64::from(volume.view(guard, grave.offset)?.len());
+    }
+    list.tombstone_bytes = bytes;
+    Ok(())
+}
+
+/// Moves what lives in pages that end with what a cut has left, and frees all void pages; durable when it
+/// returns.
+fn finish(mut list: List, voids: &[(u32, u64)]) -> Result<List> {
+    let volume = Arc::clone(&list.stream.volume);
+    if !mutant!("mvcc.list.void_stays") {
+        for (page, until) in voids {
+            let guard = coreplane_pmem::epoch::pin();
+            list.clean_page(&guard, *page, *until)?;
+            list.stream.pages.close(*page);
+        }
+    }
+    list.stream.commit()?;
+    if !list.stream.fences_at_once() {
+        let generation = list.stream.cover(false);
+        volume.space.sync_wait(generation).map_err(sync_failed)?;
+    }
+    // The words of the pages that are free now are durable before births go on.
+    list.stream.free_emptied();
+    list.stream.commit()?;
+    if !list.stream.fences_at_once() {
+        let generation = list.stream.cover(false);
+        volume.space.sync_wait(generation).map_err(sync_failed)?;
+    }
+    list.settle();
+    Ok(list)
+}

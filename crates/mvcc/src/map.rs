@@ -1,0 +1,142 @@
+//! What a persistent multi-version map is to the engine above it.
+//!
+//! A map leads from a key and a version to a record in the [`Stream`](crate::volume::stream): of a key it knows
+//! the newest version and those older ones that a pinned snapshot still sees. The engine appends records, has
+//! the map lead to them, and decides when what is new is made durable; so a map never waits, and is one
+//! thread's at a time.
+
+use crate::volume::stream::Stream;
+use coreplane_engine::{Error, Progress, Result};
+use coreplane_pmem::epoch::Guard;
+
+/// What comes of a search for pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Space {
+    /// There are as many as were asked for.
+    Found,
+    /// There will be when this generation of syncs has ended, or (0) when readers have gone.
+    Wait(u64),
+}
+
+/// A sorted map of (key, version) → record.
+pub(crate) trait Map: Send + Sync {
+    /// Where its records are.
+    fn stream(&self) -> &Stream;
+
+    /// The same, to append to.
+    fn stream_mut(&mut self) -> &mut Stream;
+
+    /// The newest version of `key`, a tombstone too.
+    fn newest(&self, key: &[u8]) -> Option<u64>;
+
+    /// The newest version of `key` that is not above `at`.
+    ///
+    /// # Errors
+    /// If the records that it looks at cannot be read.
+    fn version_at(&self, guard: &Guard, key: &[u8], at: u64) -> Result<Option<u64>>;
+
+    /// A record was appended that is the newest version of `key`: leads to it. What no pin sees is superseded.
+    ///
+    /// # Errors
+    /// If the record that it replaces cannot be read.
+    fn link(&mut self, guard: &Guard, key: &[u8], new: Linked) -> Result<()>;
+
+    /// Leads to nothing any more, but for pins: this record was appended, which says so. There are no tombstones
+    /// of that.
+    ///
+    /// # Errors
+    /// If the records cannot be read.
+    fn unlink_all(&mut self, guard: &Guard, clear: Linked) -> Result<()>;
+
+    /// What was appended before is durable as far as it will be: what was kept for that alone goes.
+    fn settle(&mut self);
+
+    /// Shows keys from `from` on, or below `below` in descending order, each with its newest version that is
+    /// not above `at`, until `visit` says no.
+    ///
+    /// # Errors
+    /// As [`Map::version_at`], and what `visit` says.
+    fn walk(
+        &self,
+        guard: &Guard,
+        way: Way<'_>,
+        at: u64,
+        visit: &mut dyn FnMut(&[u8], u64) -> Result<bool>,
+    ) -> Result<()>;
+
+    /// Keeps what is visible at `version` until it is unpinned as often as it was pinned.
+    fn pin(&mut self, version: u64);
+
+    /// The opposite.
+    ///
+    /// # Errors
+    /// If records that are superseded by that cannot be read.
+    fn unpin(&mut self, guard: &Guard, version: u64) -> Result<()>;
+
+    /// Tombstones with a sequence above this stay; what is dropped raises [`Map::tombstone_horizon`].
+    fn hold_tombstones(&mut self, sequence: u64);
+
+    /// No tombstone above this was dropped.
+    fn tombstone_horizon(&self) -> u64;
+
+    /// Sees to it that `pages` are free, and `reserve` more: cleans if need be.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
+    fn make_space(&mut self, pages: u32, reserve: u32) -> Result<Space>;
+
+    /// A step of cleaning, for a writer that has opened pages.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn tidy(&mut self) -> Result<()>;
+
+    /// Looks at all that is there; each damage goes to `damaged`.
+    ///
+    /// # Errors
+    /// Only if it could not go on.
+    fn verify(&self, guard: &Guard, damaged: &mut dyn FnMut(Error)) -> Result<(u64, u64)>;
+
+    /// Live records.
+    fn len(&self) -> u64;
+
+    /// Pages that were cleaned, and bytes that were moved for that.
+    fn cleaned(&self) -> (u64, u64);
+
+    /// Bytes of DRAM for what is in memory.
+    fn dram_bytes(&self) -> u64;
+}
+
+/// A record that was appended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Linked {
+    pub(crate) offset: u64,
+    pub(crate) version: u64,
+    /// As callers see it.
+    pub(crate) sequence: u64,
+    /// Bytes in the stream.
+    pub(crate) len: u32,
+    /// It is no tombstone.
+    pub(crate) is_put: bool,
+}
+
+/// Which way a walk goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Way<'a> {
+    /// Up from a key, which is shown.
+    Up(&'a [u8]),
+    /// Down from a bound, which is not shown; none: from the end.
+    Down(Option<&'a [u8]>),
+}
+
+/// How a pool is opened.
+pub(crate) struct Opening<'a> {
+    pub(crate) was_closed: bool,
+    /// New births begin here.
+    pub(crate) first_birth: u64,
+    /// Tombstones with a sequence above this stay.
+    pub(crate) held: u64,
+    /// No tombstone above this was dropped before.
+    pub(crate) horizon: u64,
+    pub(crate) progress: &'a (dyn Fn(Progress) + Sync),
+}

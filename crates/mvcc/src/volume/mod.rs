@@ -1,0 +1,83 @@
+//! The pool as pages with lives, and the stream of records that is written to them.
+
+pub(crate) mod overflow;
+pub(crate) mod pages;
+pub(crate) mod root;
+pub(crate) mod stream;
+pub(crate) mod table;
+
+use coreplane_engine::{Error, Result, TimeSource, UnixMillis};
+use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::{Pool, Space};
+use coreplane_record::{self as record, Options, Reader, View};
+use parking_lot::Mutex;
+use root::Root;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use table::Table;
+
+/// An open pool.
+pub(crate) struct Volume {
+    pub(crate) pool: Pool,
+    pub(crate) space: Arc<Space>,
+    /// What checksums begin with.
+    pub(crate) seed: u32,
+    pub(crate) table: Table,
+    root_change: Mutex<()>,
+    versions_end: AtomicU64,
+    births_end: AtomicU64,
+    told_expired: AtomicU64,
+    time: TimeSource,
+    pub(crate) closed: AtomicBool,
+}
+
+impl Volume {
+    /// A pool whose root says this.
+    pub(crate) fn new(pool: Pool, root: &Root, options: &Options) -> Self {
+        let space = Arc::clone(pool.space());
+        let first = coreplane_pmem::pool::HEADER_LEN.div_ceil(u64::from(space.page_size())) as u32;
+        Self {
+            seed: coreplane_pmem::checksum::crc32c_append(0, &pool.uuid()),
+            table: Table::new(&space, first),
+            root_change: Mutex::new(()),
+            versions_end: AtomicU64::new(root.versions_end),
+            births_end: AtomicU64::new(root.births_end),
+            told_expired: AtomicU64::new(root.told_expired),
+            time: options.time.clone().unwrap_or_else(|| Arc::new(UnixMillis::now)),
+            closed: AtomicBool::new(false),
+            space,
+            pool,
+        }
+    }
+
+    /// What the checksum of a record begins with.
+    #[inline]
+    pub(crate) fn seed_at(&self, birth: u64, offset: u64) -> u32 {
+        record::seed(self.seed, birth as u32, offset)
+    }
+
+    /// The record at `offset`. Its checksum is not looked at.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there is none.
+    #[inline]
+    pub(crate) fn view<'g>(&'g self, guard: &'g Guard, offset: u64) -> Result<View<'g>> {
+        Reader { space: &self.space }.view(guard, offset).ok_or_else(|| Error::Corrupt {
+            offset,
+            what: "no record is where one should be".to_owned(),
+        })
+    }
+
+    /// Holds a record against its checksum.
+    ///
+    /// # Errors
+    /// [`Error::ChecksumMismatch`], and if nobody uses its page.
+    pub(crate) fn check(&self, view: &View<'_>) -> Result<()> {
+        let page = self.space.page_of(view.offset);
+        let life = self.table.life(page)?.ok_or_else(|| Error::Corrupt {
+            offset: view.offset,
+            what: format!("page {page} is free"),
+        })?;
+        view.check(self.seed_at(life.birth, view.offset))
+    }
+}

@@ -1,0 +1,270 @@
+//! Pages: which are free, how much of each is alive, and which is worth cleaning.
+//!
+//! Nothing of this is on the medium but the birth of each page ([`table`](crate::volume::table)). What lives in
+//! a page is counted as records are appended and superseded, so that a page of which nothing lives is free
+//! without a look at it, and the cleaner need not look for the page with the least.
+//!
+//! The thesis collects by reachability alone: all that is not reached from the root, born before `stale_head`,
+//! is free. Here an opening does so once; from then on the counts say the same at no cost.
+
+use coreplane_pmem::Space;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Pages of which about as much is dead are of one class: the first has those with the most.
+const CLASSES: usize = 32;
+
+/// What is known of a page.
+#[derive(Debug, Clone, Copy, Default)]
+struct Page {
+    /// 0: nobody uses it.
+    birth: u64,
+    /// Bytes of its records that are needed.
+    live: u32,
+    /// Bytes of all that was appended to it.
+    used: u32,
+    /// Nothing is appended to it any more.
+    is_full: bool,
+}
+
+/// All pages of a pool.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    space: Arc<Space>,
+    pages: Vec<Page>,
+    free: Vec<u32>,
+    /// Pages of the stream and their births, in the order of these. Some are in use no more.
+    order: VecDeque<(u64, u32)>,
+    /// Full pages by their class. A page that has changed its class since stands in the other, too.
+    classes: [VecDeque<u32>; CLASSES],
+    /// Bytes that live.
+    live: u64,
+    /// Pages that can be in use.
+    total: u32,
+    /// Full pages of which nothing lives, until they are taken.
+    emptied: Vec<u32>,
+    /// Pages in which nothing but pinned versions is left.
+    kept: Vec<u32>,
+}
+
+impl Pages {
+    /// None of them is free yet.
+    pub(crate) fn new(space: &Arc<Space>) -> Self {
+        Self {
+            space: Arc::clone(space),
+            pages: vec![Page::default(); space.pages() as usize],
+            free: Vec::new(),
+            order: VecDeque::new(),
+            classes: std::array::from_fn(|_| VecDeque::new()),
+            live: 0,
+            total: 0,
+            emptied: Vec::new(),
+            kept: Vec::new(),
+        }
+    }
+
+    /// The pool has more pages: these are free. The lowest is used first.
+    pub(crate) fn offer(&mut self, pages: impl DoubleEndedIterator<Item = u32>) {
+        self.pages.resize(self.space.pages() as usize, Page::default());
+        let before = self.free.len();
+        self.free.splice(0..0, pages.rev());
+        self.total += (self.free.len() - before) as u32;
+    }
+
+    /// A page of records that an opening has found: it is full.
+    pub(crate) fn adopt(&mut self, page: u32, birth: u64) {
+        self.total += 1;
+        if let Some(it) = self.pages.get_mut(page as usize) {
+            *it = Page { birth, ..Page::default() };
+        }
+        self.order.push_back((birth, page));
+    }
+
+    /// As [`Pages::adopt`], of a page that is no part of the stream.
+    pub(crate) fn adopt_apart(&mut self, page: u32, birth: u64) {
+        self.total += 1;
+        if let Some(it) = self.pages.get_mut(page as usize) {
+            *it = Page { birth, is_full: true, ..Page::default() };
+        }
+    }
+
+    /// Pages that can be in use, and those that are free now.
+    pub(crate) fn total_and_free(&self) -> (u32, u32) {
+        (self.total, self.free.len() as u32)
+    }
+
+    /// Pages that are free, after those that no reader can hold any more have come back.
+    pub(crate) fn refresh_free(&mut self) -> u32 {
+        let Self { space, free, .. } = self;
+        space.reclaim_all(|page| free.push(page));
+        self.free.len() as u32
+    }
+
+    /// A free page.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// A page that was taken and not begun.
+    pub(crate) fn give_back(&mut self, page: u32) {
+        self.free.push(page);
+    }
+
+    /// A page that was taken has a life; it is one of the stream if it is `in_order`.
+    pub(crate) fn begin(&mut self, page: u32, birth: u64, in_order: bool) {
+        if let Some(it) = self.pages.get_mut(page as usize) {
+            *it = Page { birth, is_full: !in_order, ..Page::default() };
+        }
+        if in_order {
+            self.order.push_back((birth, page));
+        }
+    }
+
+    /// The birth of the page that is in use; 0 if it is not.
+    #[inline]
+    pub(crate) fn birth(&self, page: u32) -> u64 {
+        self.pages.get(page as usize).map_or(0, |page| page.birth)
+    }
+
+    /// A record of so many bytes was appended, or is found to be needed.
+    pub(crate) fn add_live(&mut self, page: u32, len: u32) {
+        if let Some(it) = self.pages.get_mut(page as usize) {
+            (it.live, it.used) = (it.live + len, it.used + len);
+            self.live += u64::from(len);
+        }
+    }
+
+    /// A record of so many bytes is needed no more.
+    pub(crate) fn remove_live(&mut self, page: u32, len: u32) {
+        let size = self.space.page_size();
+        let Some(it) = self.pages.get_mut(page as usize).filter(|_| len > 0) else { return };
+        let before = it.class(size);
+        debug_assert!(it.live >= len, "page {page} has {} bytes, not {len}", it.live);
+        it.live = it.live.saturating_sub(len);
+        self.live = self.live.saturating_sub(u64::from(len));
+        if it.is_full {
+            match (it.live, it.class(size)) {
+                (0, _) => self.emptied.push(page),
+                (_, Some(class)) if before != Some(class) => self.classes[class].push_back(page),
+                _ => {}
+            }
+        }
+    }
+
+    /// Nothing is appended to the page any more. Of one that was found so, `used` bytes are in use.
+    pub(crate) fn close(&mut self, page: u32) {
+        let size = self.space.page_size();
+        let Some(it) = self.pages.get_mut(page as usize) else { return };
+        it.is_full = true;
+        match (it.live, it.class(size)) {
+            (0, _) => self.emptied.push(page),
+            (_, Some(class)) => self.classes[class].push_back(page),
+            _ => {}
+        }
+    }
+
+    /// So many bytes are in use of a page that an opening has found.
+    pub(crate) fn set_used(&mut self, page: u32, used: u32) {
+        if let Some(it) = self.pages.get_mut(page as usize) {
+            it.used = used.max(it.live);
+        }
+    }
+
+    /// The full page of which most is dead, and how much that is.
+    pub(crate) fn victim(&mut self) -> Option<(u32, u32)> {
+        let size = self.space.page_size();
+        for class in 0..CLASSES {
+            while let Some(page) = self.classes[class].front().copied() {
+                let it = self.pages[page as usize];
+                let is_its = it.birth != 0 && it.is_full && it.live > 0;
+                if is_its && it.class(size) == Some(class) {
+                    return Some((page, it.used - it.live));
+                }
+                self.classes[class].pop_front();
+            }
+        }
+        None
+    }
+
+    /// Bytes of the page that live.
+    pub(crate) fn live_of(&self, page: u32) -> u32 {
+        self.pages.get(page as usize).map_or(0, |page| page.live)
+    }
+
+    /// The page is no victim: it is damaged, or what lives in it cannot be moved before a pin goes.
+    pub(crate) fn keep(&mut self, page: u32, is_damaged: bool) {
+        if let Some(it) = self.pages.get_mut(page as usize) {
+            it.is_full = false;
+        }
+        if !is_damaged {
+            self.kept.push(page);
+        }
+    }
+
+    /// A pin has gone: what was kept for it may be a victim again.
+    pub(crate) fn release(&mut self) {
+        for page in std::mem::take(&mut self.kept) {
+            self.close(page);
+        }
+    }
+
+    /// The oldest page of the stream that is in use, unless something is still appended to it.
+    pub(crate) fn oldest(&mut self) -> Option<u32> {
+        self.oldest_birth()?;
+        let page = self.order.front()?.1;
+        self.pages[page as usize].is_full.then_some(page)
+    }
+
+    /// The least birth of any page of the stream that is in use.
+    pub(crate) fn oldest_birth(&mut self) -> Option<u64> {
+        while let Some((birth, page)) = self.order.front().copied() {
+            if self.birth(page) == birth {
+                return Some(birth);
+            }
+            self.order.pop_front();
+        }
+        None
+    }
+
+    /// True if a page of the stream but `page` was born before `birth`, or with it.
+    pub(crate) fn is_any_older(&mut self, birth: u64, page: u32) -> bool {
+        let _front = self.oldest_birth();
+        let in_use = |it: &&(u64, u32)| self.birth(it.1) == it.0 && it.1 != page;
+        self.order.iter().find(in_use).is_some_and(|it| it.0 <= birth)
+    }
+
+    /// Full pages of which nothing lives since this was asked last.
+    pub(crate) fn take_emptied(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.emptied)
+    }
+
+    /// The page is in use no more: its word in the table says so.
+    pub(crate) fn end(&mut self, page: u32) {
+        if let Some(it) = self.pages.get_mut(page as usize) {
+            *it = Page::default();
+        }
+    }
+
+    /// Bytes that live.
+    pub(crate) fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Bytes of DRAM that this takes.
+    pub(crate) fn dram_bytes(&self) -> u64 {
+        let of_classes: usize = self.classes.iter().map(|class| 4 * class.capacity()).sum();
+        (size_of::<Page>() * self.pages.capacity()
+            + 4 * self.free.capacity()
+            + 16 * self.order.capacity()
+            + of_classes) as u64
+    }
+}
+
+impl Page {
+    /// None if nothing of it is dead.
+    fn class(&self, size: u32) -> Option<usize> {
+        let dead = self.used - self.live.min(self.used);
+        let class = u64::from(size - dead.min(size)) * CLASSES as u64 / u64::from(size.max(1));
+        (dead > 0).then_some((class as usize).min(CLASSES - 1))
+    }
+}

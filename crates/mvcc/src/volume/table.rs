@@ -1,0 +1,123 @@
+//! The table of pages: one sealed word for each page, which says whose life it is in.
+//!
+//! ```text
+//!   page     first        first+1 …                 first+S        …
+//!   what     table        data pages 1 … S-1        table          …          S = words in a page
+//! ```
+//!
+//! A word is 0 for a page that nobody uses, or its *life*, sealed: whether it is a part of a large value, and
+//! its *birth*, a number that no other page, and no other life of this page, has ever had. It is in the seed of
+//! every checksum in the page. A birth need not be
+//! durable before what is written to the page: a commit flushes both. Nor need a 0: whoever finds an old birth
+//! after a crash finds the records of that life, all of which were replaced, and what replaced them.
+
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::{Claim, Durable, Space, Word, mutant};
+use coreplane_record::sealed;
+use std::sync::Arc;
+
+/// What a page is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Life {
+    pub(crate) birth: u64,
+    /// It is a page of a large value, and not of the stream.
+    pub(crate) is_chain: bool,
+}
+
+// media-format: begin pool
+impl Life {
+    fn content(self) -> u64 {
+        self.birth << 1 | u64::from(self.is_chain)
+    }
+
+    fn of(content: u64) -> Self {
+        Self { birth: content >> 1, is_chain: content & 1 == 1 }
+    }
+}
+// media-format: end
+
+/// The words of all pages.
+#[derive(Debug)]
+pub(crate) struct Table {
+    space: Arc<Space>,
+    /// The first page that the engine may use, which is one of the table.
+    first: u32,
+}
+
+impl Table {
+    /// The table of a pool whose pages from `first` on are the engine's.
+    pub(crate) fn new(space: &Arc<Space>, first: u32) -> Self {
+        Self { space: Arc::clone(space), first }
+    }
+
+    /// Words in a page, and so pages from one page of the table to the next.
+    fn stride(&self) -> u32 {
+        self.space.page_size() / 8
+    }
+
+    /// True if the page is one of the table's.
+    pub(crate) fn is_table(&self, page: u32) -> bool {
+        page >= self.first && (page - self.first).is_multiple_of(self.stride())
+    }
+
+    /// Claims the table's own pages among `pages`.
+    ///
+    /// # Errors
+    /// If one of them is in use.
+    pub(crate) fn claim(&self, pages: std::ops::Range<u32>, claim: Claim) -> Result<()> {
+        for page in pages.filter(|page| self.is_table(*page)) {
+            if !self.space.claim_words(page, claim) {
+                return Err(Error::Unusable(format!("page {page} of the table is in use")));
+            }
+            if claim == Claim::Words {
+                self.space.flush(self.space.start_of(page), u64::from(self.space.page_size()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Pages from `from` to the end of the pool that records can be in.
+    pub(crate) fn data_pages(&self, from: u32) -> impl DoubleEndedIterator<Item = u32> + '_ {
+        (from.max(self.first)..self.space.pages()).filter(|page| !self.is_table(*page))
+    }
+
+    fn word(&self, page: u32) -> Option<Word<'_, Durable>> {
+        let within = page.checked_sub(self.first)?;
+        let table = self.first + within - within % self.stride();
+        self.space.word(self.space.start_of(table) + 8 * u64::from(within % self.stride()))
+    }
+
+    /// The life of a page; none if nobody uses it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the word is damaged.
+    pub(crate) fn life(&self, page: u32) -> Result<Option<Life>> {
+        let Some(word) = self.word(page) else { return Ok(None) };
+        match word.load() {
+            0 => Ok(None),
+            stored => match sealed::open(stored, word.offset()) {
+                Some(content) => Ok(Some(Life::of(content))),
+                None => {
+                    let what = format!("the word of page {page} in the table of pages");
+                    Err(Error::Corrupt { offset: word.offset(), what })
+                }
+            },
+        }
+    }
+
+    /// Flushes the word of a page.
+    pub(crate) fn flush_life(&self, page: u32) {
+        if let Some(word) = self.word(page)
+            && !mutant!("mvcc.table.chain_flush")
+        {
+            word.flush();
+        }
+    }
+
+    /// Gives the page a life, or none. Not durable yet: the offset of the word that is to be flushed.
+    pub(crate) fn set_life(&self, page: u32, life: Option<Life>) -> Option<u64> {
+        let word = self.word(page)?;
+        word.store(life.map_or(0, |life| sealed::seal(life.content(), word.offset())));
+        Some(word.offset())
+    }
+}
