@@ -26,8 +26,38 @@ pub(crate) trait Map: Send + Sync {
     /// The same, to append to.
     fn stream_mut(&mut self) -> &mut Stream;
 
+    /// True if [`Map::seal`] ends each group, so that no record that is appended does.
+    fn ends_groups(&self) -> bool {
+        false
+    }
+
+    /// Ends what was appended as a group that counts, if the map does so. Before each commit and each cover.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn seal(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Pages that [`Map::seal`] takes at most when these keys were put, too.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    fn pages_to_seal(&self, guard: &Guard, keys: &[&[u8]]) -> Result<u32> {
+        let _none = (guard, keys);
+        Ok(0)
+    }
+
+    /// Pages that who takes some leaves to others, where a writer of single records would leave so many.
+    fn leave(&self, reserve: u32) -> u32 {
+        reserve
+    }
+
     /// The newest version of `key`, a tombstone too.
-    fn newest(&self, key: &[u8]) -> Option<u64>;
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    fn newest(&self, guard: &Guard, key: &[u8]) -> Result<Option<u64>>;
 
     /// The newest version of `key` that is not above `at`.
     ///
@@ -41,8 +71,8 @@ pub(crate) trait Map: Send + Sync {
     /// If the record that it replaces cannot be read.
     fn link(&mut self, guard: &Guard, key: &[u8], new: Linked) -> Result<()>;
 
-    /// Leads to nothing any more, but for pins: this record was appended, which says so. There are no tombstones
-    /// of that.
+    /// Leads to nothing any more, but for pins: this record was appended, which says so, unless the map
+    /// [ends its groups](Map::ends_groups) itself. There are no tombstones of that.
     ///
     /// # Errors
     /// If the records cannot be read.

@@ -1,7 +1,7 @@
 //! Several changes that count together or not at all: one group of the stream, all of one version.
 
 use super::durable::Writing;
-use super::write::{Patience, Prepared};
+use super::write::{Patience, Prepared, Wanted};
 use super::{Count, Store};
 use crate::map::Space;
 use crate::volume::Volume;
@@ -95,8 +95,9 @@ impl Store {
         let due = || parts.iter().filter(|part| part.is_due);
         let lengths: Vec<usize> = due().map(|part| part.len(self, options)).collect();
         let reserve = due().map(|part| part.reserve(self, options)).max().unwrap_or(0);
-        let wanted = self.space_for(&mut map, lengths.iter().copied(), reserve)?;
-        if let Space::Wait(generation) = wanted {
+        let keys: Vec<&[u8]> = due().map(|part| part.change.key()).collect();
+        let wanted = Wanted { lengths: &lengths, keys: &keys, reserve };
+        if let Space::Wait(generation) = self.space_for(&mut map, &guard, wanted)? {
             return Ok(Attempt::Wait(generation));
         }
         let version = self.draw_version(options.sequence)?;

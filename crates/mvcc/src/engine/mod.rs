@@ -34,13 +34,24 @@ pub const PAGE_SIZE: u32 = 4096;
 pub enum MapKind {
     /// The persistent list, with its index in DRAM.
     List,
+    /// The persistent tree, nothing of which is in DRAM but what is not committed.
+    CowTree,
 }
 
 impl MapKind {
-    /// Its name, which is that of the engine and of the kind of pool.
+    /// Its name, which is that of the engine.
     pub fn name(self) -> &'static str {
         match self {
             Self::List => "list",
+            Self::CowTree => "cow-tree",
+        }
+    }
+
+    /// The kind of its pools: 8 letters at most.
+    fn pool_kind(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::CowTree => "cowtree",
         }
     }
 }

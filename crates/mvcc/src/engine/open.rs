@@ -3,6 +3,7 @@
 use super::{MapKind, Store};
 use crate::list::List;
 use crate::map::{Map, Opening};
+use crate::tree::Tree;
 use crate::volume::Volume;
 use crate::volume::root::{Root, STEP};
 use coreplane_engine::{Cursors, Error, Progress, Result};
@@ -23,7 +24,7 @@ pub(super) fn create_options(
     page_size: u32,
     media: MediaChoice,
 ) -> CreateOptions {
-    let kind = kind.name().to_owned();
+    let kind = kind.pool_kind().to_owned();
     CreateOptions { size, media, page_size, kind, parameters: [0; 8] }
 }
 
@@ -42,6 +43,7 @@ impl Store {
         volume.pool.set_root(root.to_words()).map_err(pool_error)?;
         let map: Box<dyn Map> = match kind {
             MapKind::List => Box::new(List::format(&volume)),
+            MapKind::CowTree => Box::new(Tree::format(&volume)),
         };
         Ok(Self::of(kind, volume, map, 1, options))
     }
@@ -53,7 +55,7 @@ impl Store {
         options: &Options,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
-        pool.expect_kind(kind.name()).map_err(pool_error)?;
+        pool.expect_kind(kind.pool_kind()).map_err(pool_error)?;
         let old = Root::from_words(pool.root());
         if old.versions_end == 0 {
             return Err(Error::Unusable("the store was never wholly created".to_owned()));
@@ -79,6 +81,7 @@ impl Store {
         let opening = Opening { was_closed, first_birth, held, horizon, progress };
         let map: Box<dyn Map> = match kind {
             MapKind::List => Box::new(List::open(&volume, &opening)?),
+            MapKind::CowTree => Box::new(Tree::open(&volume, &opening)?),
         };
         let version = if mutant!("mvcc.open.versions") { 1 } else { old.versions_end };
         Ok(Self::of(kind, volume, map, version, options))

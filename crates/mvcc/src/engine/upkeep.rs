@@ -2,7 +2,7 @@
 
 use super::read::Seen;
 use super::walk::Place;
-use super::write::Patience;
+use super::write::{Patience, Wanted};
 use super::{Count, Store};
 use crate::map::{Linked, Space};
 use coreplane_engine::{
@@ -28,6 +28,7 @@ impl Store {
         }
         {
             let mut map = self.map.write();
+            map.seal()?;
             map.stream_mut().close_tail()?;
             self.commit_all(&mut map)?;
             if !self.volume.space.fences_at_once() {
@@ -59,7 +60,8 @@ impl Store {
             let mut map = self.map.write();
             self.check_writable()?;
             let guard = epoch::pin();
-            if let Space::Wait(generation) = self.space_for(&mut map, [len].into_iter(), 2)? {
+            let wanted = Wanted { lengths: &[len], keys: &[], reserve: 2 };
+            if let Space::Wait(generation) = self.space_for(&mut map, &guard, wanted)? {
                 drop(map);
                 patience.wait(self, generation)?;
                 continue;
@@ -68,12 +70,23 @@ impl Store {
             self.commit_all(&mut map)?;
             let version = self.draw_version(None)?;
             let header = Header { kind: Kind::Commit, ..Header::put(version) };
-            let cleared = self.append(&mut map, &guard, header, &[], &[])?;
+            let ends_groups = map.ends_groups();
+            let cleared = if ends_groups {
+                let linked =
+                    Linked { offset: 0, version, sequence: version, len: 0, is_put: false };
+                // Nobody looks before it is durable.
+                map.unlink_all(&guard, linked)?;
+                linked
+            } else {
+                self.append(&mut map, &guard, header, &[], &[])?
+            };
             if !mutant!("mvcc.clear.early") {
                 let ticket = self.end_group(&mut map, len, &WriteOptions::default())?;
                 self.cleared.store(ticket.position(), Ordering::Release);
             }
-            map.unlink_all(&guard, cleared)?;
+            if !ends_groups {
+                map.unlink_all(&guard, cleared)?;
+            }
             break Ticket::new(0, self.visible.load(Ordering::Acquire).max(1));
         };
         if self.volume.space.fences_at_once() {
@@ -135,7 +148,8 @@ impl Store {
                 Header { kind: Kind::Delete, sequence: Some(view.sequence()), ..Header::put(0) };
             let len = header.record_len(key, 8);
             let reserve = self.reserve(Kind::Delete, true, false);
-            if let Space::Wait(generation) = self.space_for(&mut map, [len].into_iter(), reserve)? {
+            let wanted = Wanted { lengths: &[len], keys: &[key], reserve };
+            if let Space::Wait(generation) = self.space_for(&mut map, &guard, wanted)? {
                 drop(map);
                 patience.wait(self, generation)?;
                 continue;

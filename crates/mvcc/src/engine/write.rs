@@ -61,6 +61,17 @@ pub(super) struct Prepared {
     seen: Option<u64>,
 }
 
+/// Pages that a write asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'w> {
+    /// Of the records that are to be appended.
+    pub(super) lengths: &'w [usize],
+    /// Their keys.
+    pub(super) keys: &'w [&'w [u8]],
+    /// Pages that are left to others.
+    pub(super) reserve: u32,
+}
+
 /// The newest version of a key, as a write finds it.
 #[derive(Clone, Copy)]
 pub(super) struct Standing<'g> {
@@ -167,7 +178,8 @@ impl Store {
         };
         let value_len = if is_large { NAME } else { value.len().max(8) };
         let len = header.record_len(key, value_len);
-        if let Space::Wait(generation) = self.space_for(&mut map, [len].into_iter(), reserve)? {
+        let wanted = Wanted { lengths: &[len], keys: &[key], reserve };
+        if let Space::Wait(generation) = self.space_for(&mut map, &guard, wanted)? {
             return Ok(Attempt::Wait(generation));
         }
         let version = self.draw_version(options.sequence)?;
@@ -211,14 +223,14 @@ impl Store {
         guard: &'g Guard,
         key: &[u8],
     ) -> Result<std::result::Result<Standing<'g>, UnixMillis>> {
-        let Some(offset) = map.newest(key) else {
+        let Some(offset) = map.newest(guard, key)? else {
             let ticket = self.rests_on_absence();
             return Ok(Ok(Standing { view: None, is_live: false, ticket }));
         };
         if map.stream().is_hidden(offset) {
             self.commit_all(map)?;
             // A tombstone may be forgotten now.
-            if map.newest(key) != Some(offset) {
+            if map.newest(guard, key)? != Some(offset) {
                 let ticket = Ticket::DURABLE;
                 return Ok(Ok(Standing { view: None, is_live: false, ticket }));
             }
@@ -245,6 +257,7 @@ impl Store {
         value: &[u8],
     ) -> Result<Linked> {
         let _pinned = guard;
+        let header = Header { batched: header.batched || map.ends_groups(), ..header };
         let stream = map.stream_mut();
         let is_put = header.kind == Kind::Put;
         let birth;
@@ -278,19 +291,25 @@ impl Store {
         }
     }
 
-    /// Sees to it that there are pages for records of these lengths.
+    /// Sees to it that there are pages for what is wanted.
     pub(super) fn space_for(
         &self,
         map: &mut Writing<'_>,
-        lengths: impl Iterator<Item = usize>,
-        reserve: u32,
+        guard: &Guard,
+        wanted: Wanted<'_>,
     ) -> Result<Space> {
-        let pages = map.stream().pages_for(lengths);
+        let Wanted { lengths, keys, reserve } = wanted;
+        if lengths.is_empty() {
+            return Ok(Space::Found);
+        }
+        let pages = map.stream().pages_for(lengths.iter().copied());
+        let pages = pages + map.pages_to_seal(guard, keys)?;
+        let reserve = map.leave(reserve);
         if pages == 0 || map.stream().pages.total_and_free().1 >= pages + reserve {
             return Ok(Space::Found);
         }
         let found = map.make_space(pages, reserve);
-        if self.volume.space.fences_at_once() {
+        if self.volume.space.fences_at_once() && !map.stream().is_undurable() {
             // What was cleaned was committed.
             self.durable.store(self.appended.load(Ordering::Relaxed), Ordering::Release);
         }
@@ -310,7 +329,8 @@ impl Store {
         let chain = loop {
             let mut map = self.map.write();
             self.check_writable()?;
-            match map.make_space(pages, reserve)? {
+            let (to_seal, reserve) = (map.pages_to_seal(&epoch::pin(), &[])?, map.leave(reserve));
+            match map.make_space(pages + to_seal, reserve)? {
                 Space::Found => break map.stream_mut().take_chain(value.len())?,
                 Space::Wait(generation) => {
                     drop(map);

@@ -233,8 +233,8 @@ impl Map for List {
         &mut self.stream
     }
 
-    fn newest(&self, key: &[u8]) -> Option<u64> {
-        self.index.get(key).map(Versions::newest)
+    fn newest(&self, _guard: &Guard, key: &[u8]) -> Result<Option<u64>> {
+        Ok(self.index.get(key).map(Versions::newest))
     }
 
     fn version_at(&self, guard: &Guard, key: &[u8], at: u64) -> Result<Option<u64>> {

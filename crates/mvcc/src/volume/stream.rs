@@ -69,6 +69,10 @@ pub(crate) struct Stream {
     marks: VecDeque<Mark>,
     /// The last generation that was drawn.
     generation: u64,
+    /// Where a fence is a sync: up to where the syncs cover the stream that have not ended, and where those do
+    /// that have.
+    covers: VecDeque<Mark>,
+    proven: Position,
     /// Pages of which nothing lives, and the generation that must have ended before they are free.
     waiting: VecDeque<(u64, u32)>,
     pub(crate) bytes_appended: u64,
@@ -96,6 +100,8 @@ impl Stream {
             covered: before,
             marks: VecDeque::new(),
             generation: 0,
+            covers: VecDeque::new(),
+            proven: before,
             waiting: VecDeque::new(),
             bytes_appended: 0,
             commits: 0,
@@ -298,6 +304,10 @@ impl Stream {
         self.flush_dirty();
         self.generation = self.volume.space.sync_generation();
         self.covered = self.end;
+        match self.covers.back_mut() {
+            Some(mark) if mark.generation == self.generation => mark.end = self.end,
+            _ => self.covers.push_back(Mark { generation: self.generation, end: self.end }),
+        }
         self.forget_marks();
         if waits && !mutant!("mvcc.stream.mark") {
             match self.marks.back_mut() {
@@ -316,6 +326,25 @@ impl Stream {
             self.durable = mark.end;
             self.marks.pop_front();
         }
+    }
+
+    /// Where the stream ends.
+    pub(crate) fn end(&self) -> Position {
+        self.end
+    }
+
+    /// Up to where all of it is known to be durable.
+    pub(crate) fn proven(&mut self) -> Position {
+        if self.fences_at_once() {
+            return self.durable;
+        }
+        while let Some(mark) = self.covers.front()
+            && matches!(self.volume.space.sync_is_done(mark.generation), Ok(true))
+        {
+            self.proven = mark.end;
+            self.covers.pop_front();
+        }
+        self.proven
     }
 
     /// Pages of which nothing lives are free as soon as what has superseded it is durable.
@@ -360,7 +389,7 @@ impl Stream {
 
     /// Where a record is in the stream.
     #[inline]
-    fn position(&self, offset: u64) -> Position {
+    pub(crate) fn position(&self, offset: u64) -> Position {
         let page = self.volume.space.page_of(offset);
         let within = (offset - self.volume.space.start_of(page)) as u32;
         Position { birth: self.pages.birth(page), within }
