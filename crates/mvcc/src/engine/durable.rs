@@ -14,7 +14,7 @@ use coreplane_engine::{
 };
 use coreplane_pmem::mutant;
 use coreplane_record::sync_failed;
-use parking_lot::RwLockWriteGuard;
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ const DELAY: Duration = Duration::from_millis(1);
 
 /// The map, as a writer has it.
 pub(super) type Writing<'s> = RwLockWriteGuard<'s, Box<dyn Map>>;
+/// As a reader has it.
+pub(super) type Reading<'s> = RwLockReadGuard<'s, Box<dyn Map>>;
 
 impl Store {
     fn fences_at_once(&self) -> bool {
@@ -40,6 +42,22 @@ impl Store {
         self.durable.store(self.appended.load(Ordering::Relaxed), Ordering::Release);
         map.settle();
         Ok(())
+    }
+
+    /// The map to read, with nothing in it that is hidden: for who looks at records before he asks whether they are,
+    /// at older versions for one, which stand behind a newer one.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(super) fn exposed(&self) -> Result<Reading<'_>> {
+        let map = self.map.read();
+        if !map.stream().is_hiding() || mutant!("mvcc.read.exposed") {
+            return Ok(map);
+        }
+        drop(map);
+        let mut map = self.map.write();
+        self.commit_all(&mut map)?;
+        Ok(RwLockWriteGuard::downgrade(map))
     }
 
     /// A group was appended, of so many bytes: its ticket. Durable if the caller waits, where a fence is an

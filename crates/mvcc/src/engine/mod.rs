@@ -219,7 +219,7 @@ impl MapEngine {
     /// What has drifted.
     #[doc(hidden)]
     pub fn audit(&self) -> std::result::Result<u64, String> {
-        let map = self.store.map.read();
+        let map = self.store.exposed().map_err(|error| error.to_string())?;
         map.audit(&coreplane_pmem::epoch::pin())
     }
 

@@ -35,8 +35,9 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         let mut map = self.store.map.write();
+        // What is hidden cannot be read. Versions of records that cannot be read stay.
+        let _best_effort = self.store.commit_all(&mut map).is_ok();
         let guard = epoch::pin();
-        // Versions of records that cannot be read stay.
         let _best_effort = map.unpin(&guard, self.version).is_ok();
     }
 }
@@ -44,7 +45,7 @@ impl Drop for Pinned {
 impl Snapshot for Pinned {
     fn get_with(&self, key: &[u8], visit: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         loop {
-            let map = self.store.map.read();
+            let map = self.store.exposed()?;
             let guard = epoch::pin();
             let Some(offset) = map.version_at(&guard, key, self.version)? else { return Ok(false) };
             match self.store.see(&**map, &guard, offset)? {

@@ -161,14 +161,17 @@ impl Store {
     /// Keeps every tombstone with a sequence above `sequence`.
     pub(super) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
         self.volume.change_root(|root| root.held = sequence.checked_add(1).unwrap_or(0))?;
-        self.map.write().hold_tombstones(sequence);
+        let mut map = self.map.write();
+        // Of those that are hidden it cannot be read which they are.
+        self.commit_all(&mut map)?;
+        map.hold_tombstones(sequence);
         Ok(())
     }
 
     /// Reads everything and holds it against its checksums.
     pub(super) fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.sync()?;
-        let map = self.map.read();
+        let map = self.exposed()?;
         let guard = epoch::pin();
         let stage = "checking records";
         progress(Progress { stage, done: 0, total: map.len() });

@@ -9,6 +9,9 @@ impl List {
     /// Bytes of the newest versions that are no tombstones, large values included; what is wrong if the counts of
     /// any page, or of records, are not those of all that is led to.
     pub(super) fn count_again(&self, guard: &Guard) -> Result<u64, String> {
+        if self.pins.is_empty() && (!self.aged.is_empty() || !self.archives.is_empty()) {
+            return Err("there are versions that no pin sees".to_owned());
+        }
         let volume = &self.stream.volume;
         let size = volume.space.page_size();
         let mut pages: BTreeMap<u32, u32> = BTreeMap::new();

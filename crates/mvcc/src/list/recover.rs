@@ -81,8 +81,9 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Lis
         let guard = recovery.pin();
         let reading = read(volume, &recovery, &guard, &contents, opening)?;
         flush(volume, &contents, reading.proven, opening);
+        let list = into_list(volume, &guard, reading, contents, opening)?;
         (opening.begin)()?;
-        into_list(volume, &guard, reading, contents, opening)?
+        list
     };
     // From here on everybody may read, and pages can be given back.
     drop(recovery);

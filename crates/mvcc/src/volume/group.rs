@@ -22,7 +22,7 @@ impl Stream {
     /// Free pages that a group of records of these lengths takes at most.
     pub(crate) fn pages_for_group(&self, lengths: &[usize]) -> u32 {
         let (len, size) = (lengths.iter().sum(), self.volume.space.page_size() as usize);
-        if self.fits_tail(len) {
+        if lengths.is_empty() || self.fits_tail(len) {
             return 0;
         }
         let pages = if len <= size { 1 } else { pages_of(lengths, size) };
@@ -53,19 +53,33 @@ impl Stream {
                 while self.ahead.len() < pages.max(more) {
                     self.begin_ahead()?;
                 }
-                self.commit()?;
-                if !self.fences_at_once() {
-                    self.ahead_covered = self.cover(false);
-                }
             }
-            let is_durable = self.fences_at_once()
-                || matches!(self.volume.space.sync_is_done(self.ahead_covered), Ok(true));
-            if !is_durable {
-                return Ok(Some(self.ahead_covered));
+            if let Some(generation) = self.cover_ahead()? {
+                return Ok(Some(generation));
             }
         }
         self.close_tail()?;
         Ok(None)
+    }
+}
+
+impl Stream {
+    /// Sees to it that the lives of all pages ahead are durable: a generation that has to end for that.
+    fn cover_ahead(&mut self) -> Result<Option<u64>> {
+        if self.fences_at_once() {
+            if self.ahead_covered.is_none() {
+                self.commit()?;
+            }
+            self.ahead_covered = Some(0);
+            return Ok(None);
+        }
+        let generation = match self.ahead_covered {
+            Some(generation) => generation,
+            None => self.cover(false),
+        };
+        self.ahead_covered = Some(generation);
+        let is_done = matches!(self.volume.space.sync_is_done(generation), Ok(true));
+        Ok((!is_done).then_some(generation))
     }
 }
 

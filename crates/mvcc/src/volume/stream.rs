@@ -84,9 +84,9 @@ pub(crate) struct Stream {
     /// Pages whose word is 0 by a store that is not flushed yet.
     pub(super) ended: Vec<u32>,
     /// Pages that have a life and nothing in them, for groups that are longer than a page; and the generation
-    /// that covers their lives.
+    /// that covers their lives, once there is one.
     pub(super) ahead: VecDeque<(PageWriter, u64)>,
-    pub(super) ahead_covered: u64,
+    pub(super) ahead_covered: Option<u64>,
     /// Where a fence is a sync: what was moved since the last cover may not have been durable.
     carries: bool,
     /// What a recovery has found does not count is gone durably.
@@ -119,7 +119,7 @@ impl Stream {
             waiting: VecDeque::new(),
             ended: Vec::new(),
             ahead: VecDeque::new(),
-            ahead_covered: 0,
+            ahead_covered: None,
             carries: false,
             is_settled: true,
             bytes_appended: 0,
@@ -216,6 +216,7 @@ impl Stream {
         self.pages.begin(page, birth, true);
         self.next_birth += 1;
         self.ahead.push_back((writer, birth));
+        self.ahead_covered = None;
         Ok(())
     }
 
@@ -414,6 +415,11 @@ impl Stream {
     #[inline]
     pub(crate) fn is_hidden(&self, offset: u64) -> bool {
         self.fences_at_once() && self.end != self.durable && self.position(offset) >= self.durable
+    }
+
+    /// Where a fence is an instruction: true if there are records that are not visible.
+    pub(crate) fn is_hiding(&self) -> bool {
+        self.fences_at_once() && self.end != self.durable
     }
 
     /// Where a fence is an instruction: true if the end of a full page is not visible.

@@ -130,6 +130,11 @@ impl Pin {
     /// It shows what it showed, but for what has expired.
     fn check(&self, may_expire: bool) {
         let now = Self::scan(&*self.snapshot);
+        for (key, value) in &now {
+            let mut is_it = false;
+            let got = self.snapshot.get_with(key, &mut |record| is_it = record.value.equals(value));
+            assert!(got.expect("get") && is_it);
+        }
         if may_expire {
             assert!(now.iter().all(|(key, value)| self.shown.get(key) == Some(value)));
         } else {
@@ -449,7 +454,7 @@ pub(crate) fn options(seed: u64, len: u64) -> SimOptions {
         max_len: len,
         page_size: 4096,
         seed,
-        images_per_cut: if is_full_scale() { 12 } else { 3 },
+        images_per_cut: if is_full_scale() { 8 } else { 3 },
         recovery_cut_in: 20,
         images_per_recovery_cut: 3,
         checkers: 2,
