@@ -32,7 +32,7 @@ const BOTH: [Model; 2] = [Model::X86, Model::File];
 
 #[test]
 fn what_was_acknowledged_is_there_after_a_power_cut() {
-    let images = explore_all(1..5, 128, &BOTH, |story| story);
+    let images = explore_all(1..4, 128, &BOTH, |story| story);
     assert!(images > 1000, "{images}");
 }
 
@@ -53,7 +53,7 @@ fn large_values_are_whole() {
 #[test]
 fn where_many_writes_share_a_commit() {
     let story = |story| Story { waits_for: 9, batch_in: 3, ..story };
-    assert!(explore_all(31..35, 128, &BOTH, story) > 500);
+    assert!(explore_all(31..34, 128, &BOTH, story) > 500);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn nobody_is_told_otherwise_of_what_has_expired() {
 #[test]
 fn where_pages_come_round() {
     let story = |story| Story { keys: 8, large_in: 0, operations: 250, ..story };
-    assert!(explore_all(71..74, 26, &BOTH, story) > 1000);
+    assert!(explore_all(71..73, 26, &BOTH, story) > 1000);
 }
 
 #[test]
@@ -97,15 +97,15 @@ fn where_pages_come_round_and_writes_are_relaxed() {
 #[test]
 fn where_most_writes_are_deletes() {
     let story = |story| Story { deletes: 6, keys: 12, large_in: 0, operations: 250, ..story };
-    assert!(explore_all(101..104, 26, &BOTH, story) > 1000);
+    assert!(explore_all(101..103, 26, &BOTH, story) > 1000);
     let story = |it| Story { holds: true, ..story(it) };
-    assert!(explore_all(104..106, 26, &BOTH, story) > 500);
+    assert!(explore_all(104..105, 26, &BOTH, story) > 500);
 }
 
 #[test]
 fn where_snapshots_are_pinned() {
     let story = |story| Story { pins_in: 9, keys: 8, large_in: 30, operations: 200, ..story };
-    assert!(explore_all(111..114, 40, &BOTH, story) > 1000);
+    assert!(explore_all(111..113, 40, &BOTH, story) > 1000);
     let cleared = |it| Story { clears_in: 30, threads: 1, ..story(it) };
     assert!(explore_all(114..116, 40, &BOTH, cleared) > 500);
     // What they see stands behind what is not durable yet.
@@ -116,9 +116,9 @@ fn where_snapshots_are_pinned() {
 #[test]
 fn where_there_is_hardly_any_room() {
     let story = |story| Story { is_full: true, keys: 150, large_in: 0, operations: 140, ..story };
-    assert!(explore_all(121..123, 20, &BOTH, story) > 500);
+    assert!(explore_all(121..122, 20, &BOTH, story) > 500);
     let story = |it| Story { waits_for: 7, deletes: 4, ..story(it) };
-    assert!(explore_all(123..125, 20, &BOTH, story) > 500);
+    assert!(explore_all(123..124, 20, &BOTH, story) > 500);
 }
 
 /// A flush or fence may be harmless here and there. Most are not.
