@@ -93,7 +93,7 @@ impl Store {
             replaced |= part.is_due && standing.is_live;
         }
         let due = || parts.iter().filter(|part| part.is_due);
-        let lengths: Vec<usize> = due().map(|part| part.len(self, options)).collect();
+        let lengths: Vec<usize> = due().map(|part| part.len(options)).collect();
         let reserve = due().map(|part| part.reserve(self, options)).max().unwrap_or(0);
         let pages = map.stream().pages_for_group(&lengths);
         if let Space::Wait(generation) = self.pages_for(&mut map, pages, reserve)? {
@@ -159,8 +159,7 @@ impl Part<'_> {
         Header { kind, large, expires_at, sequence: options.sequence, ..Header::put(0) }
     }
 
-    fn len(&self, store: &Store, options: &WriteOptions) -> usize {
-        let _store = store;
+    fn len(&self, options: &WriteOptions) -> usize {
         let value = match self.prepared {
             Some(_) => NAME,
             None => self.change.value().map_or(8, <[u8]>::len),
