@@ -30,6 +30,7 @@
 //! | `Overflow` | its index among the overflow records of the value, then a part of it |
 //! | `Commit` | what counts from now on: the runs of a batch, the leaves in the place of another |
 //! | `Lost` | what was left of the records that lay here |
+//! | `Node` | a node of a tree: keys, and where what they lead to is |
 
 mod errors;
 mod options;
@@ -67,6 +68,8 @@ pub enum Kind {
     Commit = 4,
     /// What a repair has put over bytes that were lost.
     Lost = 5,
+    /// A node of a tree.
+    Node = 6,
 }
 
 impl Kind {
@@ -78,6 +81,7 @@ impl Kind {
             3 => Some(Self::Overflow),
             4 => Some(Self::Commit),
             5 => Some(Self::Lost),
+            6 => Some(Self::Node),
             _ => None,
         }
     }

@@ -94,8 +94,8 @@ impl Cleaner {
                 Kind::Put | Kind::Delete => {
                     self.clean_record(state, guard, (&view, place), moving)?;
                 }
-                // What was lost is not kept for ever.
-                Kind::Lost => {}
+                // What was lost is not kept for ever, and nodes are another engine's.
+                Kind::Lost | Kind::Node => {}
             }
         }
         if !mutant!("scmkv.clean.publish_first") {
