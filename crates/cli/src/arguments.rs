@@ -371,7 +371,7 @@ pub(crate) struct Del {
     pub(crate) keys: Vec<String>,
 }
 
-/// List records: in the order of their keys, if the engine has one (bptree, list, and a matrix of either).
+/// List records: in the order of their keys, if the engine has one (all but scmkv, and a matrix of any of them).
 ///
 /// Where there is no order (scmkv) they come as the engine finds them; a prefix is looked for among all
 /// of them then, and bounds are refused. With --server it is an ordered store that is asked, and may be
@@ -476,7 +476,7 @@ pub(crate) struct Bench {
     /// Check a record's checksum at each read of it.
     #[arg(long)]
     pub(crate) check_reads: bool,
-    /// scmkv, bptree or list [default: what is in the pool, else scmkv].
+    /// scmkv, bptree, list or cow-tree [default: what is in the pool, else scmkv].
     #[arg(long)]
     pub(crate) engine: Option<EngineChoice>,
     /// Bytes of a leaf of bptree in a pool that is created, for good: a power of two from 4KiB to 512KiB.

@@ -191,11 +191,12 @@ fn rounds() -> Outcome<u64> {
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_is_half_there() -> Outcome<()> {
     let place = Place::in_memory()?;
-    let stores: [(&str, &[&str]); 5] = [
+    let stores: [(&str, &[&str]); 6] = [
         ("pmem", &["--size", "512MiB", "--index", "pmem"]),
         ("dram", &["--size", "512MiB", "--index", "dram"]),
         ("bptree", &["--size", "512MiB", "--engine", "bptree"]),
         ("list", &["--size", "512MiB", "--engine", "list"]),
+        ("cow-tree", &["--size", "512MiB", "--engine", "cow-tree"]),
         ("matrix", &["--size", "128MiB", "--matrix", "2x2"]),
     ];
     for (name, arguments) in stores {

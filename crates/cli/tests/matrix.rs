@@ -49,7 +49,7 @@ fn created(place: &Place, engine: &str, keys: u64) -> Outcome<Pool> {
 #[test]
 fn a_lost_device_is_replaced_and_carries_the_group_alone() -> Outcome<()> {
     let place = Place::in_memory()?;
-    for engine in ["bptree", "scmkv", "list"] {
+    for engine in ["bptree", "scmkv", "list", "cow-tree"] {
         let matrix = created(&place, engine, 500)?;
         matrix.says(
             2,

@@ -49,7 +49,7 @@ impl EngineChoice {
     }
 }
 
-/// `scmkv`, `bptree` or `list`; with the feature `model`, `model`.
+/// `scmkv`, `bptree`, `list` or `cow-tree`; with the feature `model`, `model`.
 impl FromStr for EngineChoice {
     type Err = String;
 
@@ -58,8 +58,9 @@ impl FromStr for EngineChoice {
             "scmkv" => Ok(Self::Scmkv),
             "bptree" => Ok(Self::Bptree),
             "list" => Ok(Self::Map(MapKind::List)),
+            "cow-tree" => Ok(Self::Map(MapKind::CowTree)),
             "model" if cfg!(feature = "model") => Ok(Self::Model),
-            _ => Err(format!("`{text}` is none of scmkv, bptree and list")),
+            _ => Err(format!("`{text}` is none of scmkv, bptree, list and cow-tree")),
         }
     }
 }

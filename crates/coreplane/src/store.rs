@@ -207,7 +207,7 @@ impl Store {
     #[cfg(not(feature = "model"))]
     fn model(_config: &StoreConfig) -> Result<Self> {
         Err(Error::Unusable(
-            "the model is in builds for tests alone: scmkv, bptree or list".to_owned(),
+            "the model is in builds for tests alone: scmkv, bptree, list or cow-tree".to_owned(),
         ))
     }
 
@@ -420,7 +420,7 @@ fn check_single(config: &StoreConfig) -> Result<()> {
 pub(crate) fn check_pages(config: &StoreConfig) -> Result<()> {
     match config.page_size {
         Some(_) => {
-            let operation = "choosing the size of pages: bptree and list can";
+            let operation = "choosing the size of pages: the ordered engines can";
             Err(Error::Unsupported { engine: coreplane_scmkv::KIND, operation })
         }
         None => Ok(()),

@@ -13,7 +13,7 @@
 //!   MapEngine    one writer at a time, versions, tickets, expiry, snapshots
 //!      │
 //!     Map        key, version ─▶ offset of a record        List: an ordered index in DRAM
-//!      │
+//!      │                                                   Tree: nodes in the stream, too
 //!    Stream      records in the order of births, committed in groups with one fence
 //!      │
 //!    Volume      pages with lives, the table that says which
@@ -28,11 +28,13 @@
 //! | `volume` | the pool: `root`, `table` of pages, `pages` that are free, the `stream` of records, `overflow` of large values |
 //! | `map` | what a map is to the engine |
 //! | `list` | the persistent list: `key`, `clean`, `recover` |
+//! | `tree` | the persistent tree: `node`, `fresh`, `look`, `need`, `change`, `seal`, `clean`, `grave`, `recover` |
 //! | `engine` | an engine over any map: `open`, `write`, `batch`, `read`, `walk`, `durable`, `snapshot` |
 
 mod engine;
 mod list;
 mod map;
+mod tree;
 mod volume;
 
 pub use coreplane_engine::TimeSource;

@@ -26,8 +26,45 @@ pub(crate) trait Map: Send + Sync {
     /// The same, to append to.
     fn stream_mut(&mut self) -> &mut Stream;
 
+    /// True if [`Map::seal`] ends each group, so that no record that is appended does.
+    fn ends_groups(&self) -> bool {
+        false
+    }
+
+    /// Ends what was appended as a group that counts, if the map does so. Before each commit and each cover.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn seal(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Pages that a group takes at most, with what the map writes to end it.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    fn pages_for(&self, guard: &Guard, group: Group<'_>) -> Result<u32>;
+
+    /// Pages that who takes some leaves to others, where a writer of single records would leave so many.
+    fn leave(&self, reserve: u32) -> u32 {
+        reserve
+    }
+
+    /// What is appended next are records of these lengths, which are a group. Where a fence is a sync, a generation
+    /// that has to end before.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and if the medium fails.
+    fn begin_group(&mut self, lengths: &[usize]) -> Result<Option<u64>> {
+        let _any = lengths;
+        Ok(None)
+    }
+
     /// The newest version of `key`, a tombstone too.
-    fn newest(&self, key: &[u8]) -> Option<u64>;
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    fn newest(&self, guard: &Guard, key: &[u8]) -> Result<Option<u64>>;
 
     /// The newest version of `key` that is not above `at`.
     ///
@@ -41,12 +78,12 @@ pub(crate) trait Map: Send + Sync {
     /// If the record that it replaces cannot be read.
     fn link(&mut self, guard: &Guard, key: &[u8], new: Linked) -> Result<()>;
 
-    /// Leads to nothing any more, but for pins: this record was appended, which says so. There are no tombstones
-    /// of that.
+    /// Leads to nothing any more, but for pins, from this version on: a group of its own. There are no tombstones of
+    /// that.
     ///
     /// # Errors
-    /// If the records cannot be read.
-    fn unlink_all(&mut self, guard: &Guard, clear: Linked) -> Result<()>;
+    /// If the records cannot be read, and if the medium fails.
+    fn clear(&mut self, guard: &Guard, version: u64) -> Result<()>;
 
     /// What was appended before is durable as far as it will be: what was kept for that alone goes.
     fn settle(&mut self);
@@ -109,6 +146,20 @@ pub(crate) trait Map: Send + Sync {
 
     /// Bytes of DRAM for what is in memory.
     fn dram_bytes(&self) -> u64;
+}
+
+/// What a write is about to append.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Group<'w> {
+    /// Bytes of its records.
+    pub(crate) lengths: &'w [usize],
+    /// Their keys.
+    pub(crate) keys: &'w [&'w [u8]],
+}
+
+impl Group<'_> {
+    /// No record: what is to be ended alone.
+    pub(crate) const EMPTY: Self = Self { lengths: &[], keys: &[] };
 }
 
 /// A record that was appended.

@@ -1,4 +1,4 @@
-//! The conformance suite, on every medium.
+//! The conformance suite, of every kind of map, on every medium.
 
 use coreplane_conformance::model::ManualClock;
 use coreplane_conformance::{Fixture, Reopen, Restart, Scale};
@@ -8,14 +8,12 @@ use coreplane_pmem::MediaChoice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const KIND: MapKind = MapKind::List;
-
 fn options(clock: &ManualClock) -> Options {
     Options { time: Some(clock.as_clock()), check_reads: true, ..Options::default() }
 }
 
 /// Closes (or, for a kill, just drops) the store and opens its pool again.
-fn reopen(path: PathBuf, media: MediaChoice, clock: ManualClock) -> Reopen {
+fn reopen(kind: MapKind, path: PathBuf, clock: ManualClock) -> Reopen {
     Box::new(move |engine: Arc<dyn StorageEngine>, how| {
         match how {
             Restart::Clean => engine.close().expect("close"),
@@ -24,19 +22,19 @@ fn reopen(path: PathBuf, media: MediaChoice, clock: ManualClock) -> Reopen {
             Restart::PowerCut => return None,
         }
         drop(engine);
-        let opened = MapEngine::open(KIND, &path, media.clone(), &options(&clock), &|_| {});
+        let opened = MapEngine::open(kind, &path, MediaChoice::Auto, &options(&clock), &|_| {});
         Some(Arc::new(opened.expect("open")) as Arc<dyn StorageEngine>)
     })
 }
 
-fn fixture(directory: tempfile::TempDir, size: u64, page_size: u32, scale: Scale) -> Fixture {
+fn fixture(kind: MapKind, directory: tempfile::TempDir, size: u64, scale: Scale) -> Fixture {
     let clock = ManualClock::starting_at(UnixMillis(1_800_000_000_000));
-    let (path, media) = (directory.path().join("pool"), MediaChoice::Auto);
+    let path = directory.path().join("pool");
     let options = options(&clock);
-    let store = MapEngine::create(KIND, &path, size, page_size, media.clone(), &options);
+    let store = MapEngine::create(kind, &path, size, 4096, MediaChoice::Auto, &options);
     Fixture::new(Arc::new(store.expect("create")))
         .with_clock(clock.clone())
-        .with_reopen(reopen(path, media, clock))
+        .with_reopen(reopen(kind, path, clock))
         .with_scale(scale)
         .keeping(Box::new(directory))
 }
@@ -45,33 +43,49 @@ fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
 }
 
-/// As large as the suite likes it.
-mod in_memory {
-    use super::*;
+/// The suite over one kind of map, on every medium.
+macro_rules! suite_of {
+    ($kind:expr) => {
+        use super::*;
 
-    fn fresh() -> Fixture {
-        fixture(in_memory(), 64 << 20, 4096, Scale::USUAL)
-    }
-    coreplane_conformance::conformance_suite!(fresh);
+        /// As large as the suite likes it.
+        mod in_memory {
+            use super::*;
+
+            fn fresh() -> Fixture {
+                fixture($kind, super::super::in_memory(), 64 << 20, Scale::USUAL)
+            }
+            coreplane_conformance::conformance_suite!(fresh);
+        }
+
+        /// A pool that can be filled.
+        mod tiny {
+            use super::*;
+
+            fn fresh() -> Fixture {
+                let directory = super::super::in_memory();
+                fixture($kind, directory, 1 << 20, Scale::TINY).filled_by(1 << 20)
+            }
+            coreplane_conformance::conformance_suite!(fresh);
+        }
+
+        /// On a disk every fence is a sync.
+        mod on_disk {
+            use super::*;
+
+            fn fresh() -> Fixture {
+                let directory = tempfile::tempdir().expect("a directory");
+                fixture($kind, directory, 64 << 20, Scale::SYNCED)
+            }
+            coreplane_conformance::conformance_suite!(fresh);
+        }
+    };
 }
 
-/// A pool that can be filled.
-mod tiny {
-    use super::*;
-
-    fn fresh() -> Fixture {
-        fixture(in_memory(), 1 << 20, 4096, Scale::TINY).filled_by(1 << 20)
-    }
-    coreplane_conformance::conformance_suite!(fresh);
+mod list {
+    suite_of!(MapKind::List);
 }
 
-/// On a disk every fence is a sync.
-mod on_disk {
-    use super::*;
-
-    fn fresh() -> Fixture {
-        let directory = tempfile::tempdir().expect("a directory");
-        fixture(directory, 64 << 20, 4096, Scale::SYNCED)
-    }
-    coreplane_conformance::conformance_suite!(fresh);
+mod cow_tree {
+    suite_of!(MapKind::CowTree);
 }

@@ -3,7 +3,7 @@
 use super::durable::Writing;
 use super::write::{Patience, Prepared};
 use super::{Count, Store};
-use crate::map::Space;
+use crate::map::{Group, Space};
 use crate::volume::Volume;
 use crate::volume::overflow::NAME;
 use coreplane_engine::{
@@ -95,11 +95,12 @@ impl Store {
         let due = || parts.iter().filter(|part| part.is_due);
         let lengths: Vec<usize> = due().map(|part| part.len(options)).collect();
         let reserve = due().map(|part| part.reserve(self, options)).max().unwrap_or(0);
-        let pages = map.stream().pages_for_group(&lengths);
-        if let Space::Wait(generation) = self.pages_for(&mut map, pages, reserve)? {
+        let keys: Vec<&[u8]> = due().map(|part| part.change.key()).collect();
+        let group = Group { lengths: &lengths, keys: &keys };
+        if let Space::Wait(generation) = self.space_for(&mut map, &guard, group, reserve)? {
             return Ok(Attempt::Wait(generation));
         }
-        if let Some(generation) = map.stream_mut().begin_group(&lengths)? {
+        if let Some(generation) = map.begin_group(&lengths)? {
             return Ok(Attempt::Wait(generation));
         }
         let version = self.draw_version(options.sequence)?;

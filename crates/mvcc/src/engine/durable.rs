@@ -38,6 +38,9 @@ impl Store {
     /// # Errors
     /// If the medium fails.
     pub(super) fn commit_all(&self, map: &mut Writing<'_>) -> Result<()> {
+        if self.fences_at_once() {
+            map.seal()?;
+        }
         map.stream_mut().commit()?;
         self.durable.store(self.appended.load(Ordering::Relaxed), Ordering::Release);
         map.settle();
@@ -85,6 +88,7 @@ impl Store {
             });
             return Ok(Ticket::new(0, group));
         }
+        map.seal()?;
         let is_relaxed = matches!(level, Durability::Relaxed { .. });
         let generation = map.stream_mut().cover(!is_relaxed);
         self.visible.fetch_max(generation, Ordering::AcqRel);

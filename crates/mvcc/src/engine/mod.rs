@@ -34,13 +34,19 @@ pub const PAGE_SIZE: u32 = 4096;
 pub enum MapKind {
     /// The persistent list, with its index in DRAM.
     List,
+    /// The persistent tree, nothing of which is in DRAM but what is not committed.
+    CowTree,
 }
 
 impl MapKind {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::List, Self::CowTree];
+
     /// Its name, which is that of the engine and of the kind of pool.
     pub fn name(self) -> &'static str {
         match self {
             Self::List => "list",
+            Self::CowTree => "cow-tree",
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{MapKind, Store};
 use crate::list::List;
 use crate::map::{Map, Opening};
+use crate::tree::Tree;
 use crate::volume::Volume;
 use crate::volume::root::{Root, STEP};
 use coreplane_engine::{Cursors, Error, Progress, Result};
@@ -42,6 +43,7 @@ impl Store {
         volume.pool.set_root(root.to_words()).map_err(pool_error)?;
         let map: Box<dyn Map> = match kind {
             MapKind::List => Box::new(List::format(&volume)),
+            MapKind::CowTree => Box::new(Tree::format(&volume)),
         };
         Ok(Self::of(kind, volume, map, 1, options))
     }
@@ -83,6 +85,7 @@ impl Store {
         let opening = Opening { was_closed, first_birth, held, horizon, begin, progress };
         let map: Box<dyn Map> = match kind {
             MapKind::List => Box::new(List::open(&volume, &opening)?),
+            MapKind::CowTree => Box::new(Tree::open(&volume, &opening)?),
         };
         let version = if mutant!("mvcc.open.versions") { 1 } else { old.versions_end };
         Ok(Self::of(kind, volume, map, version, options))

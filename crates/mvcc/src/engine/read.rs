@@ -63,7 +63,7 @@ impl Store {
         loop {
             let map = self.map.read();
             let guard = epoch::pin();
-            let (seen, ticket) = match map.newest(key) {
+            let (seen, ticket) = match map.newest(&guard, key)? {
                 None => (Seen::Gone, self.rests_on_absence()),
                 Some(offset) => (self.see(&**map, &guard, offset)?, self.rests_on(&**map, offset)),
             };
@@ -101,7 +101,7 @@ impl Store {
             let mut all: Vec<(Option<View<'_>>, Ticket)> = Vec::with_capacity(keys.len());
             let mut first = None;
             for key in keys {
-                let (seen, ticket) = match map.newest(key) {
+                let (seen, ticket) = match map.newest(&guard, key)? {
                     None => (Seen::Gone, self.rests_on_absence()),
                     Some(offset) => {
                         (self.see(&**map, &guard, offset)?, self.rests_on(&**map, offset))

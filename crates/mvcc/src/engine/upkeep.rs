@@ -4,7 +4,7 @@ use super::read::Seen;
 use super::walk::Place;
 use super::write::Patience;
 use super::{Count, Store};
-use crate::map::{Linked, Space};
+use crate::map::{Group, Linked, Space};
 use coreplane_engine::{
     Damage, Error, Horizon, Progress, Result, Ticket, UnixMillis, VerifyReport, WriteOptions,
 };
@@ -28,6 +28,7 @@ impl Store {
         }
         {
             let mut map = self.map.write();
+            map.seal()?;
             map.stream_mut().close_all()?;
             self.commit_all(&mut map)?;
             if !self.volume.space.fences_at_once() {
@@ -59,7 +60,8 @@ impl Store {
             let mut map = self.map.write();
             self.check_writable()?;
             let guard = epoch::pin();
-            if let Space::Wait(generation) = self.space_for(&mut map, [len].into_iter(), 2)? {
+            let group = Group { lengths: &[len], keys: &[] };
+            if let Space::Wait(generation) = self.space_for(&mut map, &guard, group, 2)? {
                 drop((map, guard));
                 patience.wait(self, generation)?;
                 continue;
@@ -67,13 +69,11 @@ impl Store {
             // Records that are not visible yet are cleared, too.
             self.commit_all(&mut map)?;
             let version = self.draw_version(None)?;
-            let header = Header { kind: Kind::Commit, ..Header::put(version) };
-            let cleared = self.append(&mut map, &guard, header, &[], &[])?;
+            map.clear(&guard, version)?;
             if !mutant!("mvcc.clear.early") {
                 let ticket = self.end_group(&mut map, len, &WriteOptions::default())?;
                 self.cleared.store(ticket.position(), Ordering::Release);
             }
-            map.unlink_all(&guard, cleared)?;
             break Ticket::new(0, self.visible.load(Ordering::Acquire).max(1));
         };
         if self.volume.space.fences_at_once() {
@@ -137,7 +137,8 @@ impl Store {
                 Header { kind: Kind::Delete, sequence: Some(view.sequence()), ..Header::put(0) };
             let len = header.record_len(key, 8);
             let reserve = self.reserve(Kind::Delete, true, false);
-            if let Space::Wait(generation) = self.space_for(&mut map, [len].into_iter(), reserve)? {
+            let group = Group { lengths: &[len], keys: &[key] };
+            if let Space::Wait(generation) = self.space_for(&mut map, &guard, group, reserve)? {
                 drop(map);
                 patience.wait(self, generation)?;
                 continue;

@@ -10,7 +10,7 @@
 
 use super::durable::Writing;
 use super::{Count, Store};
-use crate::map::{Linked, Space};
+use crate::map::{Group, Linked, Space};
 use crate::volume::Volume;
 use crate::volume::overflow::NAME;
 use coreplane_engine::{Error, Outcome, Record, Result, Ticket, UnixMillis, WriteOptions, Written};
@@ -170,7 +170,8 @@ impl Store {
         };
         let value_len = if is_large { NAME } else { value.len().max(8) };
         let len = header.record_len(key, value_len);
-        if let Space::Wait(generation) = self.space_for(&mut map, [len].into_iter(), reserve)? {
+        let group = Group { lengths: &[len], keys: &[key] };
+        if let Space::Wait(generation) = self.space_for(&mut map, &guard, group, reserve)? {
             return Ok(Attempt::Wait(generation));
         }
         let version = self.draw_version(options.sequence)?;
@@ -214,14 +215,14 @@ impl Store {
         guard: &'g Guard,
         key: &[u8],
     ) -> Result<std::result::Result<Standing<'g>, UnixMillis>> {
-        let Some(offset) = map.newest(key) else {
+        let Some(offset) = map.newest(guard, key)? else {
             let ticket = self.rests_on_absence();
             return Ok(Ok(Standing { view: None, is_live: false, ticket }));
         };
         if map.stream().is_hidden(offset) {
             self.commit_all(map)?;
             // A tombstone may be forgotten now.
-            if map.newest(key) != Some(offset) {
+            if map.newest(guard, key)? != Some(offset) {
                 let ticket = Ticket::DURABLE;
                 return Ok(Ok(Standing { view: None, is_live: false, ticket }));
             }
@@ -248,6 +249,7 @@ impl Store {
         value: &[u8],
     ) -> Result<Linked> {
         let _pinned = guard;
+        let header = Header { batched: header.batched || map.ends_groups(), ..header };
         let stream = map.stream_mut();
         let is_put = header.kind == Kind::Put;
         let birth;
@@ -281,24 +283,19 @@ impl Store {
         }
     }
 
-    /// Sees to it that there are pages for records of these lengths.
+    /// Sees to it that there are pages for a group, and so many more.
     pub(super) fn space_for(
         &self,
         map: &mut Writing<'_>,
-        lengths: impl Iterator<Item = usize>,
+        guard: &Guard,
+        group: Group<'_>,
         reserve: u32,
     ) -> Result<Space> {
-        let pages = map.stream().pages_for(lengths);
-        self.pages_for(map, pages, reserve)
-    }
-
-    /// Sees to it that so many pages are free.
-    pub(super) fn pages_for(
-        &self,
-        map: &mut Writing<'_>,
-        pages: u32,
-        reserve: u32,
-    ) -> Result<Space> {
+        if group.lengths.is_empty() {
+            return Ok(Space::Found);
+        }
+        let pages = map.pages_for(guard, group)?;
+        let reserve = map.leave(reserve);
         if pages == 0 || map.stream().pages.total_and_free().1 >= pages + reserve {
             return Ok(Space::Found);
         }
@@ -324,7 +321,9 @@ impl Store {
         let chain = loop {
             let mut map = self.map.write();
             self.check_writable()?;
-            match map.make_space(pages, reserve)? {
+            let (to_end, reserve) =
+                (map.pages_for(&epoch::pin(), Group::EMPTY)?, map.leave(reserve));
+            match map.make_space(pages + to_end, reserve)? {
                 Space::Found => break map.stream_mut().take_chain(value.len())?,
                 Space::Wait(generation) => {
                     drop(map);

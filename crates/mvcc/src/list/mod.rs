@@ -19,14 +19,14 @@ mod clean;
 mod key;
 mod recover;
 
-use crate::map::{Linked, Map, Opening, Space, Way};
+use crate::map::{Group, Linked, Map, Opening, Space, Way};
 use crate::volume::Volume;
 use crate::volume::pages::Pages;
 use crate::volume::stream::Stream;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
-use coreplane_record::{Kind, View};
+use coreplane_record::{Header, Kind, View};
 use key::Key;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ops::Bound;
@@ -239,8 +239,16 @@ impl Map for List {
         &mut self.stream
     }
 
-    fn newest(&self, key: &[u8]) -> Option<u64> {
-        self.index.get(key).map(Versions::newest)
+    fn pages_for(&self, _guard: &Guard, group: Group<'_>) -> Result<u32> {
+        Ok(self.stream.pages_for_group(group.lengths))
+    }
+
+    fn begin_group(&mut self, lengths: &[usize]) -> Result<Option<u64>> {
+        self.stream.begin_group(lengths)
+    }
+
+    fn newest(&self, _guard: &Guard, key: &[u8]) -> Result<Option<u64>> {
+        Ok(self.index.get(key).map(Versions::newest))
     }
 
     fn version_at(&self, guard: &Guard, key: &[u8], at: u64) -> Result<Option<u64>> {
@@ -284,9 +292,12 @@ impl Map for List {
         self.supersede(guard, old)
     }
 
-    fn unlink_all(&mut self, guard: &Guard, clear: Linked) -> Result<()> {
-        let version = clear.version;
-        self.forget(clear.offset, clear.len);
+    fn clear(&mut self, guard: &Guard, version: u64) -> Result<()> {
+        let header = Header { kind: Kind::Commit, ..Header::put(version) };
+        let len = header.record_len(&[], 8);
+        let birth = self.stream.birth_for(len).to_le_bytes();
+        let offset = self.stream.append(header, &[], &[&birth])?;
+        self.forget(offset, len as u32);
         self.archives.push((version, std::mem::take(&mut self.index)));
         self.aged.clear();
         self.graves.clear();

@@ -252,6 +252,12 @@ impl Pages {
         self.order.iter().find(in_use).is_some_and(|it| it.0 <= birth)
     }
 
+    /// Pages of the stream that are in use and were born between these two.
+    pub(crate) fn count_between(&self, after: u64, before: u64) -> u32 {
+        let newer = self.order.iter().rev().take_while(|it| it.0 > after);
+        newer.filter(|it| it.0 < before && self.birth(it.1) == it.0).count() as u32
+    }
+
     /// How many [`Pages::take_emptied`] would take.
     pub(crate) fn emptied(&self) -> usize {
         self.emptied.len()

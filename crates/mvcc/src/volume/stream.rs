@@ -78,6 +78,10 @@ pub(crate) struct Stream {
     marks: VecDeque<Mark>,
     /// The last generation that was drawn.
     pub(super) generation: u64,
+    /// Where a fence is a sync: up to where the syncs cover the stream that have not ended, and where those do that
+    /// have.
+    covers: VecDeque<Mark>,
+    proven: Position,
     /// Where a fence is a sync: pages of which nothing lives, and the generation that must have ended before they
     /// go on.
     pub(super) waiting: VecDeque<(u64, u32, Stage)>,
@@ -116,6 +120,8 @@ impl Stream {
             covered: before,
             marks: VecDeque::new(),
             generation: 0,
+            covers: VecDeque::new(),
+            proven: before,
             waiting: VecDeque::new(),
             ended: Vec::new(),
             ahead: VecDeque::new(),
@@ -381,6 +387,10 @@ impl Stream {
         self.flush_dirty();
         self.generation = self.volume.space.sync_generation();
         self.covered = self.end;
+        match self.covers.back_mut() {
+            Some(mark) if mark.generation == self.generation => mark.end = self.end,
+            _ => self.covers.push_back(Mark { generation: self.generation, end: self.end }),
+        }
         self.forget_marks();
         self.wait_for_generation();
         let waits = std::mem::take(&mut self.carries) || waits;
@@ -403,9 +413,28 @@ impl Stream {
         }
     }
 
+    /// Where the stream ends.
+    pub(crate) fn end_position(&self) -> Position {
+        self.end
+    }
+
+    /// Up to where all of it is known to be durable.
+    pub(crate) fn proven(&mut self) -> Position {
+        if self.fences_at_once() {
+            return self.durable;
+        }
+        while let Some(mark) = self.covers.front()
+            && matches!(self.volume.space.sync_is_done(mark.generation), Ok(true))
+        {
+            self.proven = mark.end;
+            self.covers.pop_front();
+        }
+        self.proven
+    }
+
     /// Where a record is in the stream.
     #[inline]
-    fn position(&self, offset: u64) -> Position {
+    pub(crate) fn position(&self, offset: u64) -> Position {
         let page = self.volume.space.page_of(offset);
         let within = (offset - self.volume.space.start_of(page)) as u32;
         Position { birth: self.pages.birth(page), within }

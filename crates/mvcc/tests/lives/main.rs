@@ -18,7 +18,7 @@ use coreplane_pmem::media::sim::{Eviction, Image, Model, Sim, SimOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-const KINDS: [MapKind; 1] = [MapKind::List];
+const KINDS: [MapKind; 2] = MapKind::ALL;
 
 /// What time it is at the beginning of each life.
 const START: u64 = 1_800_000_000_000;

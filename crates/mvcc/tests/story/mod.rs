@@ -11,7 +11,7 @@ use coreplane_pmem::media::sim::{History, Run, Sim, SimOptions, Standing, Subjec
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-pub(crate) const KINDS: [MapKind; 1] = [MapKind::List];
+pub(crate) const KINDS: [MapKind; 2] = MapKind::ALL;
 
 /// What time it is when a store is created, and at each recovery.
 const START: u64 = 1_800_000_000_000;

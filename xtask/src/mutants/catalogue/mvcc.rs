@@ -18,6 +18,8 @@ const PIN_CUTS: Suite = Suite::of(PACKAGE, "crashes", &["snapshots_are_pinned"])
 const LIVES: Suite = Suite::of(PACKAGE, "lives", &[]);
 const KILLED: Suite = Suite::of(PACKAGE, "killed", &[]);
 const DAMAGE: Suite = Suite::of(PACKAGE, "damage", &[]);
+/// The tree alone, with kills between a seal and its fence.
+const TREE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tree::tests"]);
 const EARLY: Suite = Suite::of(PACKAGE, "early", &[]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -53,6 +55,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         LIVES,
     ),
     Mutant::new("mvcc.list.pin", "what a pin sees is superseded", PIN_CUTS).quick(),
+    Mutant::new("mvcc.tree.pin", "a page that a pinned root leads to is free", PIN_CUTS).quick(),
+    Mutant::new("mvcc.tree.held", "tombstones that are held go", LIVES),
+    Mutant::new("mvcc.tree.half_groups", "a commit that is torn counts", CUTS).quick(),
+    Mutant::new("mvcc.tree.unproven", "a page is free that the newest commit rests on", TREE),
+    Mutant::new("mvcc.tree.heir", "what a killed process has left is not flushed", TREE),
     Mutant::new("mvcc.list.held", "tombstones that are held go", LIVES),
     Mutant::new("mvcc.list.tombstone", "a tombstone goes before its key has", DELETE_CUTS),
     Mutant::new("mvcc.list.half_groups", "half of a group counts", BATCH_CUTS).quick(),

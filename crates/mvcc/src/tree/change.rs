@@ -1,0 +1,135 @@
+//! Changing a tree: the way from the root is made fresh, and changed in place.
+//!
+//! A node that has too many entries, or does not fit a page any more, is split; the root grows a level. A node
+//! that has become small is left as it is until its last entry goes: then it goes, too, and a root with one
+//! entry gives way to what is below. So each leaf costs something for at least one record, deletes make
+//! nothing larger, and puts between the keys that are left fill the nodes again.
+
+use super::fresh::{Entry, Limits, Link, Node};
+use super::look::Look;
+use super::seal::Gone;
+use coreplane_engine::{Error, Result};
+
+/// Who changes a tree.
+pub(super) struct Change<'c> {
+    pub(super) look: Look<'c>,
+    pub(super) limits: Limits,
+    /// Sealed nodes that fresh ones replace.
+    pub(super) gone: &'c mut Vec<Gone>,
+}
+
+impl Change<'_> {
+    /// The node that a link leads to, made fresh.
+    fn fresh<'n>(&mut self, link: &'n mut Link) -> Result<&'n mut Node> {
+        if let Link::Sealed(offset) = *link {
+            let sealed = self.look.sealed(offset)?;
+            self.gone.push(Gone { offset, len: sealed.view.len(), is_large: false });
+            *link = Link::Fresh(Box::new(sealed.to_fresh()));
+        }
+        match link {
+            Link::Fresh(node) => Ok(node),
+            Link::Sealed(offset) => {
+                Err(Error::Corrupt { offset: *offset, what: "no fresh node".to_owned() })
+            }
+        }
+    }
+
+    /// Leads from a key to a record.
+    ///
+    /// # Errors
+    /// If a node cannot be read; nothing is changed then, but that nodes are fresh.
+    pub(super) fn put(&mut self, root: &mut Option<Link>, key: &[u8], record: u64) -> Result<()> {
+        let Some(link) = root else {
+            let entries = vec![Entry { key: key.into(), to: Link::Sealed(record) }];
+            *root = Some(Link::Fresh(Box::new(Node { level: 0, entries })));
+            return Ok(());
+        };
+        let node = self.fresh(link)?;
+        if let Some(right) = self.put_below(node, key, record)? {
+            let (key, level) = (node.least().into(), node.level + 1);
+            if let Some(left) = root.take() {
+                let entries = vec![Entry { key, to: left }, right];
+                *root = Some(Link::Fresh(Box::new(Node { level, entries })));
+            }
+        }
+        Ok(())
+    }
+
+    /// The node that was split off, if one was.
+    fn put_below(&mut self, node: &mut Node, key: &[u8], record: u64) -> Result<Option<Entry>> {
+        let at = node.child_for(key);
+        if node.level > 0 {
+            let Some(entry) = node.entries.get_mut(at) else { return Ok(None) };
+            let child = self.fresh(&mut entry.to)?;
+            let right = self.put_below(child, key, record)?;
+            // An entry's key is not above any that is under it.
+            if *key < *entry.key {
+                entry.key = key.into();
+            }
+            if let Some(right) = right {
+                node.entries.insert(at + 1, right);
+            }
+            return Ok(node.split(self.limits));
+        }
+        let to = Link::Sealed(record);
+        match node.entries.binary_search_by(|entry| (*entry.key).cmp(key)) {
+            Ok(at) => node.entries[at].to = to,
+            Err(at) => node.entries.insert(at, Entry { key: key.into(), to }),
+        }
+        Ok(node.split(self.limits))
+    }
+
+    /// Leads from a key, which is there, to nothing.
+    ///
+    /// # Errors
+    /// As [`Change::put`].
+    pub(super) fn remove(&mut self, root: &mut Option<Link>, key: &[u8]) -> Result<()> {
+        let Some(link) = root else { return Ok(()) };
+        let node = self.fresh(link)?;
+        self.remove_below(node, key)?;
+        while let Some(Link::Fresh(node)) = root
+            && (node.entries.is_empty() || node.level > 0 && node.entries.len() == 1)
+        {
+            *root = node.entries.pop().map(|entry| entry.to);
+        }
+        Ok(())
+    }
+
+    fn remove_below(&mut self, node: &mut Node, key: &[u8]) -> Result<()> {
+        let at = node.child_for(key);
+        let Some(entry) = node.entries.get_mut(at) else { return Ok(()) };
+        let is_empty = if node.level > 0 {
+            let child = self.fresh(&mut entry.to)?;
+            self.remove_below(child, key)?;
+            child.entries.is_empty()
+        } else {
+            *entry.key == *key
+        };
+        if is_empty {
+            node.entries.remove(at);
+        }
+        Ok(())
+    }
+
+    /// Makes the way to `key` fresh, down to this level.
+    ///
+    /// # Errors
+    /// As [`Change::put`].
+    pub(super) fn freshen(
+        &mut self,
+        root: &mut Option<Link>,
+        key: &[u8],
+        level: u32,
+    ) -> Result<()> {
+        let Some(mut link) = root.as_mut() else { return Ok(()) };
+        loop {
+            let node = self.fresh(link)?;
+            let at = node.child_for(key);
+            if node.level <= level {
+                return Ok(());
+            }
+            let Some(entry) = node.entries.get_mut(at) else { return Ok(()) };
+            link = &mut entry.to;
+        }
+    }
+}

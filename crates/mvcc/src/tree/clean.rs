@@ -1,0 +1,249 @@
+//! The cleaner: what lives in a page is written anew elsewhere, so that the page is free.
+//!
+//! A record of a key is appended again and its entry changed; a node is made fresh, so that the next commit
+//! writes it. Either rewrites the way from the root, which costs more than the record did: so many pages are
+//! cleaned for one commit, whose ways have their upper nodes in common, and before a record is moved there have
+//! to be pages for all that the commit will write. A page that cannot be moved as a whole is moved in parts.
+//!
+//! What a pin sees is not moved, since it would have to stay, too.
+
+use super::Tree;
+use super::change::Change;
+use super::look::Look;
+use super::node::Sealed;
+use super::seal::Gone;
+use crate::map::{Map, Space};
+use crate::volume::Volume;
+use crate::volume::stream::end_mark;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::{Header, Kind, View};
+use std::sync::Arc;
+
+/// Pages that are cleaned for one commit at most.
+const ROUND: usize = 32;
+/// Rounds after which there must be more pages.
+const FUTILE: u32 = 16;
+
+impl Tree {
+    /// Sees to it that `pages` are free, and `reserve` more.
+    pub(super) fn clean_for_space(&mut self, pages: u32, reserve: u32) -> Result<Space> {
+        let wanted = pages + reserve;
+        if self.stream.pages.refresh_free() < wanted && self.need().bytes() > 0 {
+            // What is fresh is a part of what is wanted: the caller asks for less when it is sealed.
+            self.push_out()?;
+            return Ok(Space::Wait(self.stream.pending().unwrap_or(0)));
+        }
+        loop {
+            let free = self.stream.pages.refresh_free();
+            if free >= wanted {
+                return Ok(Space::Found);
+            }
+            let proven = self.stream.proven();
+            if self.late.iter().any(|it| it.at < proven) {
+                // A commit that says so is all that they wait for.
+                self.is_due = true;
+                self.push_out()?;
+                continue;
+            }
+            if !self.late.is_empty() {
+                self.push_out()?;
+                match self.stream.pending() {
+                    Some(generation) => return Ok(Space::Wait(generation)),
+                    None => continue,
+                }
+            }
+            // Those that are coming may wait for a guard of this very thread.
+            let soon = free + self.stream.coming();
+            if soon < wanted && self.is_worth(soon) && self.clean_round(wanted)? {
+                self.push_out()?;
+                continue;
+            }
+            self.push_out()?;
+            // Pages whose word has become 0 by that.
+            self.push_out()?;
+            if self.stream.pages.refresh_free() > free {
+                continue;
+            }
+            if self.stream.coming() == 0 {
+                let needed = u64::from(pages) * u64::from(self.stream.volume.space.page_size());
+                return Err(Error::NoSpace { needed, reclaimable: self.reclaimable() });
+            }
+            return Ok(Space::Wait(self.stream.waits_for().unwrap_or(0)));
+        }
+    }
+
+    /// Seals what is fresh; durable where a fence is an instruction, and else with the next sync.
+    fn push_out(&mut self) -> Result<()> {
+        self.seal_all()?;
+        if self.stream.fences_at_once() {
+            return self.stream.commit();
+        }
+        if self.stream.is_uncovered() {
+            let generation = self.stream.cover(false);
+            self.stream.volume.space.sync_request(generation);
+        } else {
+            self.stream.advance();
+        }
+        Ok(())
+    }
+
+    /// False if the last rounds have brought nothing: `soon` pages are free, or will be. They bring something if
+    /// that is more than ever since the last write, so that they come to an end.
+    fn is_worth(&mut self, soon: u32) -> bool {
+        self.futile = if soon > self.most_free { 0 } else { self.futile + 1 };
+        self.most_free = self.most_free.max(soon);
+        self.futile <= FUTILE
+    }
+
+    /// Bytes that are neither free nor alive.
+    fn reclaimable(&self) -> u64 {
+        let (total, free) = self.stream.pages.total_and_free();
+        let in_use = u64::from(total - free) * u64::from(self.stream.volume.space.page_size());
+        in_use.saturating_sub(self.stream.pages.live())
+    }
+
+    /// Cleans some pages; false if there is nothing to be moved.
+    fn clean_round(&mut self, wanted: u32) -> Result<bool> {
+        let size = self.stream.volume.space.page_size();
+        let (total, free) = self.stream.pages.total_and_free();
+        let dead_min = if free < total / 8 { size / 32 } else { size / 4 };
+        let enough = ROUND.min(2 * (wanted - free.min(wanted)) as usize + ROUND / 2);
+        let mut count = 0;
+        while count < enough && self.clean_one(dead_min)? {
+            count += 1;
+        }
+        Ok(count > 0)
+    }
+
+    /// Cleans two pages, most of which is dead, if free ones are short.
+    pub(super) fn clean_in_time(&mut self) -> Result<()> {
+        let (total, free) = self.stream.pages.total_and_free();
+        if free + self.stream.coming() >= total / 8 + self.leave(8) {
+            return Ok(());
+        }
+        let dead_min = self.stream.volume.space.page_size() / 2;
+        for _ in 0..2 {
+            let _free = self.stream.pages.refresh_free();
+            if !self.clean_one(dead_min)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cleans one page, or a part of it, of which at least so many bytes are dead; false if there is none, or no
+    /// space for it.
+    fn clean_one(&mut self, dead_min: u32) -> Result<bool> {
+        let Some((victim, dead)) = self.stream.pages.victim() else { return Ok(false) };
+        if dead < dead_min {
+            return Ok(false);
+        }
+        if self.stream.is_partly_hidden(victim) {
+            self.push_out()?;
+        }
+        let guard = epoch::pin();
+        let before = self.gone.len();
+        // It is no victim until the commit.
+        self.stream.pages.keep(victim, true);
+        match self.clean_page(&guard, victim) {
+            Ok(true) => {
+                self.aside.push(victim);
+                self.pages_cleaned += 1;
+                Ok(true)
+            }
+            Ok(false) => {
+                self.part.push(victim);
+                Ok(self.gone.len() > before)
+            }
+            // It stays as it is, for `verify` to name, and is not picked again.
+            Err(Error::ChecksumMismatch { .. } | Error::Corrupt { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Moves what lives in a page; false if a part of it is left.
+    fn clean_page(&mut self, guard: &Guard, page: u32) -> Result<bool> {
+        let volume = Arc::clone(&self.stream.volume);
+        let look = Look { volume: &volume, guard };
+        let pinned = self.pins.values().map(|pin| pin.end).max().unwrap_or_default();
+        let (mut need, mut is_all) = (self.need(), true);
+        for view in records(&volume, guard, page, self.stream.pages.birth(page)) {
+            if self.stream.position(view.offset) < pinned || !self.is_live(look, &view)? {
+                continue;
+            }
+            if self.stream.covering(view.offset).is_some() {
+                // Who reads it has to wait for it; of where it is moved to, nobody would know that.
+                is_all = false;
+                continue;
+            }
+            if view.header.kind == Kind::Commit {
+                self.is_due = true;
+                continue;
+            }
+            need.add_path(look, self.root.as_ref().map(super::fresh::Link::as_ref), view.key())?;
+            let pages =
+                need.pages(&volume) + self.stream.pages_for([view.len() as usize].into_iter());
+            if self.stream.pages.total_and_free().1 <= pages {
+                return Ok(false);
+            }
+            self.move_record(look, &view)?;
+        }
+        Ok(is_all)
+    }
+
+    /// True if the tree leads to the record.
+    fn is_live(&self, look: Look<'_>, view: &View<'_>) -> Result<bool> {
+        let root = self.root.as_ref().map(super::fresh::Link::as_ref);
+        Ok(match view.header.kind {
+            Kind::Put | Kind::Delete => look.find(root, view.key())? == Some(view.offset),
+            Kind::Node => match Sealed::of(*view) {
+                Some(node) => look.meets(root, view.key(), (node.level, view.offset))?,
+                None => false,
+            },
+            Kind::Commit => self.last.commit.is_some_and(|it| it.0 == view.offset),
+            Kind::Overflow | Kind::Lost => false,
+        })
+    }
+
+    fn move_record(&mut self, look: Look<'_>, view: &View<'_>) -> Result<()> {
+        self.bytes_copied += u64::from(view.len());
+        let node = Sealed::of(*view);
+        let offset = match node {
+            Some(_) => 0,
+            None => {
+                let header = Header { batched: true, ..view.header };
+                self.stream.append(header, view.key(), &[view.value()])?
+            }
+        };
+        let mut change = Change { look, limits: self.limits, gone: &mut self.gone };
+        match node {
+            Some(node) => change.freshen(&mut self.root, view.key(), node.level),
+            None => {
+                change.put(&mut self.root, view.key(), offset)?;
+                // The pages of a large value have the copy from now on.
+                let (offset, len) = (view.offset, view.len());
+                self.gone.push(Gone { offset, len, is_large: false });
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The records of a page that is full, in order, up to its end mark. What is behind something that is no sound
+/// record was left by a cut, or if it lives nevertheless, it stays where it is.
+fn records<'g>(volume: &'g Volume, guard: &'g Guard, page: u32, birth: u64) -> Vec<View<'g>> {
+    let (start, size) = (volume.space.start_of(page), u64::from(volume.space.page_size()));
+    let (mut at, mut records) = (start, Vec::new());
+    while at + 8 <= start + size {
+        let word = volume.space.bytes(guard, at, 8).and_then(|it| it.first_chunk().copied());
+        if word.is_some_and(|word| u64::from_le_bytes(word) == end_mark(birth, at)) {
+            break;
+        }
+        let sound = |view: &View<'_>| view.check(volume.seed_at(birth, at)).is_ok();
+        let Some(view) = volume.view(guard, at).ok().filter(sound) else { break };
+        at += u64::from(view.len());
+        records.push(view);
+    }
+    records
+}

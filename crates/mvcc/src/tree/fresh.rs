@@ -1,0 +1,165 @@
+//! Nodes that were made or changed since the last commit: in DRAM, and changed in place.
+//!
+//! A link leads to what is below an entry: a sealed record, or a fresh node. No sealed node leads to a fresh
+//! one, so the fresh nodes are a top of the tree.
+
+use super::node::{self, HEAD, PER_ENTRY};
+use coreplane_record::Header;
+
+/// What an entry leads to. In a leaf that is a record of a key, and always sealed.
+#[derive(Debug)]
+pub(super) enum Link {
+    Sealed(u64),
+    Fresh(Box<Node>),
+}
+
+impl Link {
+    pub(super) fn as_ref(&self) -> LinkRef<'_> {
+        match self {
+            Self::Sealed(offset) => LinkRef::Sealed(*offset),
+            Self::Fresh(node) => LinkRef::Fresh(node),
+        }
+    }
+}
+
+/// The same, to look at.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum LinkRef<'a> {
+    Sealed(u64),
+    Fresh(&'a Node),
+}
+
+/// A key, and what it leads to: in a leaf the record of the key, above it what has this and greater keys.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: Box<[u8]>,
+    pub(super) to: Link,
+}
+
+/// A fresh node. It has an entry at least, but while it is changed.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// Nodes from it down to a leaf, which is of level 0.
+    pub(super) level: u32,
+    /// In the order of their keys.
+    pub(super) entries: Vec<Entry>,
+}
+
+/// How large a node may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Entries.
+    pub(super) fan_out: usize,
+    /// Bytes of its record, which is in one page.
+    pub(super) bytes: usize,
+}
+
+impl Node {
+    pub(super) fn least(&self) -> &[u8] {
+        self.entries.first().map_or(&[], |entry| &entry.key)
+    }
+
+    /// Bytes of its record.
+    pub(super) fn record_len(&self) -> usize {
+        record_len(&self.entries)
+    }
+
+    /// Its record's value.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let offset_of = |entry: &Entry| match &entry.to {
+            Link::Sealed(offset) => *offset,
+            Link::Fresh(_) => 0,
+        };
+        let entries = self.entries.iter().map(|entry| (&*entry.key, offset_of(entry)));
+        node::encode(self.level, entries.collect::<Vec<_>>().as_slice())
+    }
+
+    /// The entry that a key is under; the first if it is under none.
+    pub(super) fn child_for(&self, key: &[u8]) -> usize {
+        self.entries.partition_point(|entry| &*entry.key <= key).saturating_sub(1)
+    }
+
+    /// Takes off the greater half if it is too large, as an entry for the node above.
+    ///
+    /// A node that fitted has had one entry more, of half a page at most: so there is a place where both
+    /// halves fit, and the most even one is taken.
+    pub(super) fn split(&mut self, limits: Limits) -> Option<Entry> {
+        if self.entries.len() <= limits.fan_out && self.record_len() <= limits.bytes {
+            return None;
+        }
+        let len = |range: &[Entry]| record_len(range);
+        let larger = |at: &usize| {
+            let (left, right) = self.entries.split_at(*at);
+            let count = left.len().max(right.len());
+            // Too many entries are less of an evil than too many bytes.
+            let (bytes, many) = (len(left).max(len(right)), count > limits.fan_out);
+            (bytes > limits.bytes, many, bytes, count)
+        };
+        let at = (1..self.entries.len()).min_by_key(larger)?;
+        let entries = self.entries.split_off(at);
+        let key = entries.first().map(|entry| entry.key.clone())?;
+        Some(Entry { key, to: Link::Fresh(Box::new(Self { level: self.level, entries })) })
+    }
+
+    /// Shows the lengths of the records of all fresh nodes from here on down.
+    pub(super) fn lengths(&self, show: &mut dyn FnMut(usize)) {
+        show(self.record_len());
+        for entry in &self.entries {
+            if let Link::Fresh(node) = &entry.to {
+                node.lengths(show);
+            }
+        }
+    }
+}
+
+fn record_len(entries: &[Entry]) -> usize {
+    let keys: usize = entries.iter().map(|entry| entry.key.len()).sum();
+    Header::put(0).record_len(&[], HEAD + PER_ENTRY * entries.len() + keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(lengths: &[usize]) -> Node {
+        let entry = |(at, len): (usize, &usize)| {
+            let mut key = vec![0; (*len).max(2)];
+            key[..2].copy_from_slice(&(at as u16).to_be_bytes());
+            Entry { key: key.into(), to: Link::Sealed(8 * at as u64) }
+        };
+        Node { level: 0, entries: lengths.iter().enumerate().map(entry).collect() }
+    }
+
+    const LIMITS: Limits = Limits { fan_out: 7, bytes: 1024 };
+
+    #[test]
+    fn a_node_of_eight_is_split_in_the_middle() {
+        assert!(leaf(&[9; 7]).split(LIMITS).is_none());
+        let mut left = leaf(&[9; 8]);
+        let right = left.split(LIMITS).unwrap();
+        let Link::Fresh(node) = &right.to else { panic!("sealed") };
+        assert_eq!((left.entries.len(), node.entries.len()), (4, 4));
+        assert_eq!(&*right.key, node.least());
+    }
+
+    #[test]
+    fn a_node_that_fits_no_page_is_split_where_both_halves_do() {
+        let longest = LIMITS.bytes / 2 - 60;
+        assert!(leaf(&[longest; 2]).split(LIMITS).is_none(), "two of the longest fit a page");
+        for at in 0..3 {
+            let mut lengths = [longest; 3];
+            lengths[at] = 9;
+            for lengths in
+                [&lengths[..], &[longest; 3], &[300, longest, 300], &[150, 150, 150, 100, longest]]
+            {
+                let mut left = leaf(lengths);
+                if let Some(right) = left.split(LIMITS) {
+                    let Link::Fresh(node) = right.to else { panic!("sealed") };
+                    assert!(node.record_len() <= LIMITS.bytes, "{lengths:?}");
+                    assert_eq!(left.entries.len() + node.entries.len(), lengths.len());
+                }
+                assert!(left.record_len() <= LIMITS.bytes, "{lengths:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Tombstones that are entries of the tree, until they need not be.
+
+use super::Tree;
+use super::change::Change;
+use super::look::Look;
+use crate::map::{Group, Map};
+use coreplane_engine::Result;
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
+use coreplane_record::Kind;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A tombstone that the tree had an entry for.
+#[derive(Debug)]
+struct Grave {
+    key: Box<[u8]>,
+    version: u64,
+    sequence: u64,
+}
+
+/// Those that may go when they are durable, and those that are held.
+#[derive(Debug)]
+pub(super) struct Graves {
+    open: VecDeque<Grave>,
+    kept: Vec<Grave>,
+    /// Those with a sequence above this are held.
+    held: u64,
+}
+
+impl Graves {
+    pub(super) fn new(held: u64) -> Self {
+        Self { open: VecDeque::new(), kept: Vec::new(), held }
+    }
+
+    pub(super) fn dig(&mut self, key: &[u8], version: u64, sequence: u64) {
+        let grave = Grave { key: key.into(), version, sequence };
+        if sequence <= self.held || mutant!("mvcc.tree.held") {
+            self.open.push_back(grave);
+        } else {
+            self.kept.push(grave);
+        }
+    }
+
+    pub(super) fn hold(&mut self, sequence: u64) {
+        self.held = sequence;
+        for it in std::mem::take(&mut self.kept) {
+            self.dig(&it.key, it.version, it.sequence);
+        }
+        for it in std::mem::take(&mut self.open) {
+            self.dig(&it.key, it.version, it.sequence);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.open.clear();
+        self.kept.clear();
+    }
+}
+
+impl Tree {
+    /// Removes the entries of tombstones that are durable, as long as there are pages for what that makes fresh.
+    /// Those that cannot be removed now are when this is called again.
+    pub(super) fn bury_graves(&mut self) {
+        let guard = epoch::pin();
+        while let Some(grave) = self.graves.open.pop_front() {
+            match self.bury_grave(&guard, &grave) {
+                Ok(true) => {}
+                // A tree that cannot be read is for `verify` to name; the tombstone does no harm.
+                Ok(false) | Err(_) => {
+                    self.graves.open.push_front(grave);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// False if it has to wait.
+    fn bury_grave(&mut self, guard: &Guard, grave: &Grave) -> Result<bool> {
+        let volume = Arc::clone(&self.stream.volume);
+        let look = Look { volume: &volume, guard };
+        let Some(offset) = look.find(self.root(), &grave.key)? else { return Ok(true) };
+        if self.stream.is_hidden(offset) || self.stream.covering(offset).is_some() {
+            return Ok(false);
+        }
+        let view = volume.view(guard, offset)?;
+        if view.header.kind != Kind::Delete || view.header.version != grave.version {
+            return Ok(true);
+        }
+        let pages = self.pages_for(guard, Group { lengths: &[], keys: &[&grave.key] })?;
+        if self.stream.pages.total_and_free().1 <= pages {
+            return Ok(false);
+        }
+        let mut change = Change { look, limits: self.limits, gone: &mut self.gone };
+        change.remove(&mut self.root, &grave.key)?;
+        self.bury(&view);
+        self.horizon = self.horizon.max(grave.sequence);
+        Ok(true)
+    }
+}

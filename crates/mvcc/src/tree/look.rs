@@ -1,0 +1,259 @@
+//! Looking at a tree, whatever of it is sealed and whatever is fresh.
+
+use super::fresh::{LinkRef, Node};
+use super::node::Sealed;
+use crate::map::Way;
+use crate::volume::Volume;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::epoch::Guard;
+use coreplane_record::Kind;
+
+/// A node.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum NodeRef<'a> {
+    Sealed(Sealed<'a>),
+    Fresh(&'a Node),
+}
+
+impl<'a> NodeRef<'a> {
+    pub(super) fn level(&self) -> u32 {
+        match self {
+            Self::Sealed(node) => node.level,
+            Self::Fresh(node) => node.level,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Sealed(node) => node.len(),
+            Self::Fresh(node) => node.entries.len(),
+        }
+    }
+
+    pub(super) fn key(&self, at: usize) -> &'a [u8] {
+        match self {
+            Self::Sealed(node) => node.key(at),
+            Self::Fresh(node) => node.entries.get(at).map_or(&[], |entry| &entry.key),
+        }
+    }
+
+    pub(super) fn link(&self, at: usize) -> LinkRef<'a> {
+        match self {
+            Self::Sealed(node) => LinkRef::Sealed(node.offset(at)),
+            Self::Fresh(node) => {
+                node.entries.get(at).map_or(LinkRef::Sealed(0), |entry| entry.to.as_ref())
+            }
+        }
+    }
+
+    /// Entries whose keys are not above `key`.
+    fn not_above(&self, key: &[u8]) -> usize {
+        let (mut from, mut to) = (0, self.len());
+        while from < to {
+            let middle = from.midpoint(to);
+            if self.key(middle) <= key { from = middle + 1 } else { to = middle }
+        }
+        from
+    }
+
+    /// The entry that a key is under.
+    fn child_for(&self, key: &[u8]) -> usize {
+        self.not_above(key).saturating_sub(1)
+    }
+
+    /// The record that a leaf's entry leads to.
+    pub(super) fn record(&self, at: usize) -> u64 {
+        match self.link(at) {
+            LinkRef::Sealed(offset) => offset,
+            LinkRef::Fresh(_) => 0,
+        }
+    }
+}
+
+/// What a walk shows: a key, and the offset of its record.
+type Visit<'v> = &'v mut dyn FnMut(&[u8], u64) -> Result<bool>;
+
+/// Who looks.
+#[derive(Clone, Copy)]
+pub(super) struct Look<'a> {
+    pub(super) volume: &'a Volume,
+    pub(super) guard: &'a Guard,
+}
+
+impl<'a> Look<'a> {
+    /// The node that is sealed at `offset`.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there is none.
+    pub(super) fn sealed(&self, offset: u64) -> Result<Sealed<'a>> {
+        let node = Sealed::of(self.volume.view(self.guard, offset)?);
+        let what = || "no node is where one should be".to_owned();
+        node.ok_or_else(|| Error::Corrupt { offset, what: what() })
+    }
+
+    pub(super) fn node(&self, link: LinkRef<'a>) -> Result<NodeRef<'a>> {
+        Ok(match link {
+            LinkRef::Sealed(offset) => NodeRef::Sealed(self.sealed(offset)?),
+            LinkRef::Fresh(node) => NodeRef::Fresh(node),
+        })
+    }
+
+    /// Shows the nodes from the root to the leaf that a key is in, or would be, until `visit` says no.
+    pub(super) fn path(
+        &self,
+        root: LinkRef<'a>,
+        key: &[u8],
+        visit: &mut dyn FnMut(LinkRef<'a>, &NodeRef<'a>) -> bool,
+    ) -> Result<()> {
+        let mut link = root;
+        loop {
+            let node = self.node(link)?;
+            if !visit(link, &node) || node.level() == 0 {
+                return Ok(());
+            }
+            link = self.below(&node, node.child_for(key))?;
+        }
+    }
+
+    /// What an entry leads to, which is of the next level: so that a search comes to an end.
+    fn below(&self, node: &NodeRef<'a>, at: usize) -> Result<LinkRef<'a>> {
+        let link = node.link(at);
+        if let LinkRef::Sealed(offset) = link
+            && self.sealed(offset)?.level + 1 != node.level()
+        {
+            let what = "a node of another level is where one should be".to_owned();
+            return Err(Error::Corrupt { offset, what });
+        }
+        Ok(link)
+    }
+
+    /// The record of a key.
+    pub(super) fn find(&self, root: Option<LinkRef<'a>>, key: &[u8]) -> Result<Option<u64>> {
+        let (Some(root), mut found) = (root, None) else { return Ok(None) };
+        self.path(root, key, &mut |_, node| {
+            if node.level() == 0 {
+                let at = node.child_for(key);
+                found = (node.key(at) == key).then(|| node.record(at));
+            }
+            true
+        })?;
+        Ok(found)
+    }
+
+    /// True if the way to `key` has, at this level, the node that is sealed at `offset`.
+    pub(super) fn meets(
+        &self,
+        root: Option<LinkRef<'a>>,
+        key: &[u8],
+        (level, offset): (u32, u64),
+    ) -> Result<bool> {
+        let (Some(root), mut is_met) = (root, false) else { return Ok(false) };
+        self.path(root, key, &mut |link, node| {
+            is_met |= node.level() == level && matches!(link, LinkRef::Sealed(it) if it == offset);
+            node.level() > level
+        })?;
+        Ok(is_met)
+    }
+
+    /// Shows records in order, until `visit` says no; then false.
+    pub(super) fn walk(&self, root: LinkRef<'a>, way: Way<'_>, visit: Visit<'_>) -> Result<bool> {
+        let node = self.node(root)?;
+        let is_leaf = node.level() == 0;
+        let mut step = |at: usize, way: Way<'_>| match is_leaf {
+            true => visit(node.key(at), node.record(at)),
+            false => self.walk(self.below(&node, at)?, way, visit),
+        };
+        match way {
+            Way::Up(key) => {
+                let mut from = node.child_for(key);
+                if is_leaf && node.key(from) < key {
+                    from += 1;
+                }
+                for at in from..node.len() {
+                    let way = if at == from { way } else { Way::Up(&[]) };
+                    if !step(at, way)? {
+                        return Ok(false);
+                    }
+                }
+            }
+            Way::Down(below) => {
+                // The entry that the bound itself is under may have lesser keys, but in a leaf.
+                let mut to = below.map_or(node.len(), |key| node.not_above(key));
+                if is_leaf && to > 0 && below == Some(node.key(to - 1)) {
+                    to -= 1;
+                }
+                for at in (0..to).rev() {
+                    let way = if at + 1 == to { way } else { Way::Down(None) };
+                    if !step(at, way)? {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Shows all nodes, each before those below it.
+    ///
+    /// # Errors
+    /// If one cannot be read, and what `visit` says.
+    pub(super) fn nodes(
+        &self,
+        root: LinkRef<'a>,
+        visit: &mut dyn FnMut(&NodeRef<'a>) -> Result<()>,
+    ) -> Result<()> {
+        let node = self.node(root)?;
+        visit(&node)?;
+        if node.level() > 0 {
+            for at in 0..node.len() {
+                self.nodes(self.below(&node, at)?, visit)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks all that a node leads to, and counts records of keys and bytes.
+    pub(super) fn verify(
+        &self,
+        root: LinkRef<'a>,
+        sums: &mut (u64, u64),
+        damaged: &mut dyn FnMut(Error),
+    ) {
+        let checked = self.node(root).and_then(|node| {
+            if let NodeRef::Sealed(node) = &node {
+                self.volume.check(&node.view)?;
+                sums.1 += u64::from(node.view.len());
+            }
+            Ok(node)
+        });
+        let node = match checked {
+            Ok(node) => node,
+            Err(error) => return damaged(error),
+        };
+        for at in 0..node.len() {
+            if node.level() > 0 {
+                match self.below(&node, at) {
+                    Ok(below) => self.verify(below, sums, damaged),
+                    Err(error) => damaged(error),
+                }
+            } else if let Err(error) = self.verify_record(node.key(at), node.record(at), sums) {
+                damaged(error);
+            }
+        }
+    }
+
+    fn verify_record(&self, key: &[u8], offset: u64, sums: &mut (u64, u64)) -> Result<()> {
+        let view = self.volume.view(self.guard, offset)?;
+        self.volume.check(&view)?;
+        if view.key() != key {
+            let what = "a record of another key is where one should be".to_owned();
+            return Err(Error::Corrupt { offset, what });
+        }
+        if view.header.large {
+            self.volume.chain(self.guard, view.value(), true)?;
+        }
+        sums.0 += u64::from(view.header.kind == Kind::Put);
+        sums.1 += u64::from(view.len());
+        Ok(())
+    }
+}

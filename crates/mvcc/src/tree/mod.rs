@@ -1,0 +1,364 @@
+//! The persistent tree: a purely functional B+-tree, whose nodes are records beside those of the keys.
+//!
+//! ```text
+//!   root ─▶ [a, m] ─┬─▶ [a, d, g] ─┬─▶ [a, b, c] ─▶ records of a, b, c
+//!                   │              └─▶ …              in a leaf a key and the offset of its record
+//!                   └─▶ [m, r] …                      above it the least key of a child and its offset
+//! ```
+//!
+//! # The problem
+//!
+//! The [list](crate::list) has an index in DRAM, which is as large as all keys are and is made when the store is
+//! opened. A tree in persistent memory is there at once. But a tree that is changed in place needs a log, or a
+//! fence for each step; one whose nodes are never changed needs neither: a change writes the way from the root
+//! to a leaf anew, and counts when a new root is named. And whoever keeps an old root has an old version.
+//!
+//! # The picture
+//!
+//! Writes change *fresh* nodes in DRAM ([`fresh`], [`change`]): the first change of a sealed node makes a fresh
+//! copy of it. A commit *seals*: it writes all fresh nodes and then one record with the root ([`seal`]). So ten
+//! writes of one commit share the upper nodes, and one fence. Reads look at both kinds ([`look`]).
+//!
+//! The thesis's trees have 4 to 7 children; so have these ([`FAN_OUT`]). A node that does not fit a page is
+//! split as well, since keys have up to half a page.
+//!
+//! # Invariants
+//!
+//! - What is sealed is never changed; no sealed node leads to a fresh one.
+//! - An entry's key is not above any key that is under it, and above all that are under the entry before.
+//! - There are always pages for all that is fresh ([`Need`]), so that a commit cannot fail for want of them.
+//! - A page is free when all that was in it was replaced, by a commit that is durable ([`seal`]).
+//!
+//! # Versions
+//!
+//! The tree has one version of a key; an older one is found under the root that a pin keeps, and what only pins
+//! lead to is not counted as dead. A tombstone is an entry until it is durable and nobody holds it. Then the
+//! entry goes, and the tombstone with it: since what the root does not lead to does not count, nothing has to
+//! outlive what it has replaced.
+//!
+//! # Departures from the thesis (3.2, 3.3)
+//!
+//! - Its keys are pairs of a key and a version. Here old versions are in old roots, which cost nothing unless
+//!   one is pinned; so the tree is as large as what it has now.
+//! - Its root is named in a control block, with a fence before and one behind. Here it is named in the stream,
+//!   behind the nodes, and both have one fence; what a cut has left is told by what the record says ([`seal`]).
+//! - Its values are in the leaves' memory. Here a leaf leads to a record, so that a value is not written again
+//!   when its neighbour changes.
+//! - Its collector frees what was not reached. Here an opening does ([`recover`]), and then bytes are counted.
+//!
+//! An opening walks the tree for these counts, and so takes time with its size. The tree could be read at once:
+//! a first answer in a few milliseconds needs the counts to be made, or kept, beside the first answers.
+
+mod audit;
+mod change;
+mod clean;
+mod fresh;
+mod grave;
+mod look;
+mod need;
+mod node;
+mod recover;
+mod seal;
+#[cfg(test)]
+mod tests;
+
+use crate::map::{Group, Linked, Map, Opening, Space, Way};
+use crate::volume::Volume;
+use crate::volume::pages::Pages;
+use crate::volume::stream::Stream;
+use change::Change;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::epoch::Guard;
+use coreplane_record::{HEADER, Kind, View};
+use fresh::{Limits, Link, LinkRef};
+use grave::Graves;
+use look::{Look, NodeRef};
+use need::Need;
+use seal::{Gone, Last, Late, Pin};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Entries of a node at most.
+const FAN_OUT: usize = 7;
+/// Ways from the root that the cleaner may write, which are left by everybody.
+const FOR_CLEANER: u32 = 4;
+
+/// The tree.
+pub(crate) struct Tree {
+    stream: Stream,
+    limits: Limits,
+    root: Option<Link>,
+    last: Last,
+    /// Keys that are there, and are no tombstones.
+    records: u64,
+    /// At least as long as the longest key.
+    longest_key: usize,
+    /// At least as many as the levels.
+    height: u32,
+    /// The newest version that was linked.
+    version: u64,
+    /// What was replaced since the last commit, by commits that do not count for sure, and what pins keep.
+    gone: Vec<Gone>,
+    late: Vec<Late>,
+    kept: Vec<Late>,
+    /// A commit is to be written, though the tree is the same.
+    is_due: bool,
+    pins: BTreeMap<u64, Pin>,
+    graves: Graves,
+    horizon: u64,
+    /// Pages that the cleaner is done with, and those of which it has moved a part since the last commit.
+    aside: Vec<u32>,
+    part: Vec<u32>,
+    /// Rounds of the cleaner that brought nothing, and most pages that were free or to come before one.
+    futile: u32,
+    most_free: u32,
+    pages_cleaned: u64,
+    bytes_copied: u64,
+}
+
+impl Tree {
+    /// An empty one in a fresh pool.
+    pub(crate) fn format(volume: &Arc<Volume>) -> Self {
+        let mut pages = Pages::new(&volume.space);
+        pages.offer(volume.table.data_pages(0));
+        Self::new(Stream::new(volume, pages, 1), u64::MAX)
+    }
+
+    /// The one that a pool holds.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::ChecksumMismatch`], and if the medium fails.
+    pub(crate) fn open(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Self> {
+        recover::recover(volume, opening)
+    }
+
+    fn new(stream: Stream, held: u64) -> Self {
+        let bytes = stream.volume.space.page_size() as usize;
+        Self {
+            stream,
+            limits: Limits { fan_out: FAN_OUT, bytes },
+            root: None,
+            last: Last::default(),
+            records: 0,
+            longest_key: 0,
+            height: 0,
+            version: 0,
+            gone: Vec::new(),
+            late: Vec::new(),
+            kept: Vec::new(),
+            is_due: false,
+            pins: BTreeMap::new(),
+            graves: Graves::new(held),
+            horizon: 0,
+            aside: Vec::new(),
+            part: Vec::new(),
+            futile: 0,
+            most_free: 0,
+            pages_cleaned: 0,
+            bytes_copied: 0,
+        }
+    }
+
+    fn root(&self) -> Option<LinkRef<'_>> {
+        self.root.as_ref().map(Link::as_ref)
+    }
+
+    /// The root that leads to what was there at a version.
+    fn root_at(&self, at: u64) -> Option<LinkRef<'_>> {
+        match self.pins.get(&at) {
+            Some(pin) => pin.root.map(LinkRef::Sealed),
+            None => self.root(),
+        }
+    }
+
+    fn find(&self, guard: &Guard, root: Option<LinkRef<'_>>, key: &[u8]) -> Result<Option<u64>> {
+        Look { volume: &self.stream.volume, guard }.find(root, key)
+    }
+
+    /// What a commit writes if nothing more is changed.
+    fn need(&self) -> Need {
+        let mut need = Need::default();
+        if let Some(Link::Fresh(node)) = &self.root {
+            node.lengths(&mut |len| need.add(len));
+        }
+        need
+    }
+
+    /// The tree leads to this record no more.
+    fn bury(&mut self, view: &View<'_>) {
+        self.records -= u64::from(view.header.kind == Kind::Put);
+        let (offset, len, is_large) = (view.offset, view.len(), view.header.large);
+        self.gone.push(Gone { offset, len, is_large });
+    }
+}
+
+impl Map for Tree {
+    fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    fn stream_mut(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    fn ends_groups(&self) -> bool {
+        true
+    }
+
+    fn seal(&mut self) -> Result<()> {
+        self.seal_all()
+    }
+
+    fn pages_for(&self, guard: &Guard, group: Group<'_>) -> Result<u32> {
+        let volume = &*self.stream.volume;
+        let mut need = self.need();
+        for key in group.keys {
+            need.add_path(Look { volume, guard }, self.root(), key)?;
+        }
+        need.grow(group.keys, self.longest_key, self.limits);
+        Ok(self.stream.pages_for(group.lengths.iter().copied()) + need.pages(volume))
+    }
+
+    fn leave(&self, reserve: u32) -> u32 {
+        // Nodes of long keys fill a page each.
+        let node = HEADER + node::HEAD + self.limits.fan_out * (node::PER_ENTRY + self.longest_key);
+        let bytes = self.height as usize * node.min(self.limits.bytes);
+        let way = (bytes / self.limits.bytes) as u32;
+        reserve + FOR_CLEANER + way * (FOR_CLEANER + reserve.min(FOR_CLEANER))
+    }
+
+    fn newest(&self, guard: &Guard, key: &[u8]) -> Result<Option<u64>> {
+        self.find(guard, self.root(), key)
+    }
+
+    fn version_at(&self, guard: &Guard, key: &[u8], at: u64) -> Result<Option<u64>> {
+        self.find(guard, self.root_at(at), key)
+    }
+
+    fn link(&mut self, guard: &Guard, key: &[u8], new: Linked) -> Result<()> {
+        let volume = Arc::clone(&self.stream.volume);
+        let look = Look { volume: &volume, guard };
+        let old = match look.find(self.root(), key)? {
+            Some(offset) => Some(volume.view(guard, offset)?),
+            None => None,
+        };
+        let mut change = Change { look, limits: self.limits, gone: &mut self.gone };
+        change.put(&mut self.root, key, new.offset)?;
+        if let Some(view) = old {
+            self.bury(&view);
+        }
+        self.records += u64::from(new.is_put);
+        self.longest_key = self.longest_key.max(key.len());
+        if let Some(Link::Fresh(node)) = &self.root {
+            self.height = node.level + 1;
+        }
+        self.version = self.version.max(new.version);
+        (self.futile, self.most_free) = (0, 0);
+        if !new.is_put {
+            self.graves.dig(key, new.version, new.sequence);
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self, guard: &Guard, version: u64) -> Result<()> {
+        let volume = Arc::clone(&self.stream.volume);
+        let look = Look { volume: &volume, guard };
+        let mut gone = Vec::new();
+        if let Some(root) = self.root() {
+            look.nodes(root, &mut |node| {
+                if let NodeRef::Sealed(node) = node {
+                    let (offset, len) = (node.view.offset, node.view.len());
+                    gone.push(Gone { offset, len, is_large: false });
+                }
+                for at in 0..if node.level() == 0 { node.len() } else { 0 } {
+                    let view = volume.view(guard, node.record(at))?;
+                    let (offset, len, is_large) = (view.offset, view.len(), view.header.large);
+                    gone.push(Gone { offset, len, is_large });
+                }
+                Ok(())
+            })?;
+        }
+        self.gone.append(&mut gone);
+        (self.root, self.records, self.longest_key, self.height) = (None, 0, 0, 0);
+        self.graves.clear();
+        self.version = self.version.max(version);
+        self.horizon = self.horizon.max(version);
+        self.is_due = true;
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        self.bury_graves();
+    }
+
+    fn walk(
+        &self,
+        guard: &Guard,
+        way: Way<'_>,
+        at: u64,
+        visit: &mut dyn FnMut(&[u8], u64) -> Result<bool>,
+    ) -> Result<()> {
+        let look = Look { volume: &self.stream.volume, guard };
+        self.root_at(at).map_or(Ok(()), |root| look.walk(root, way, visit).map(drop))
+    }
+
+    fn pin(&mut self, version: u64) {
+        let (root, end) = (self.last.root, self.last.end);
+        self.pins.entry(version).or_insert(Pin { count: 0, root, end }).count += 1;
+    }
+
+    fn unpin(&mut self, guard: &Guard, version: u64) -> Result<()> {
+        match self.pins.get_mut(&version) {
+            Some(pin) if pin.count > 1 => pin.count -= 1,
+            _ => {
+                self.pins.remove(&version);
+                (self.futile, self.most_free) = (0, 0);
+                self.release_kept(guard);
+            }
+        }
+        Ok(())
+    }
+
+    fn hold_tombstones(&mut self, sequence: u64) {
+        self.graves.hold(sequence);
+        self.bury_graves();
+    }
+
+    fn tombstone_horizon(&self) -> u64 {
+        self.horizon
+    }
+
+    fn make_space(&mut self, pages: u32, reserve: u32) -> Result<Space> {
+        self.clean_for_space(pages, reserve)
+    }
+
+    fn tidy(&mut self) -> Result<()> {
+        self.clean_in_time()
+    }
+
+    fn verify(&self, guard: &Guard, damaged: &mut dyn FnMut(Error)) -> Result<(u64, u64)> {
+        let look = Look { volume: &self.stream.volume, guard };
+        let mut sums = (0, 0);
+        if let Some(root) = self.root() {
+            look.verify(root, &mut sums, damaged);
+        }
+        Ok(sums)
+    }
+
+    fn len(&self) -> u64 {
+        self.records
+    }
+
+    fn audit(&self, guard: &Guard) -> std::result::Result<u64, String> {
+        self.count_again(guard)
+    }
+
+    fn cleaned(&self) -> (u64, u64) {
+        (self.pages_cleaned, self.bytes_copied)
+    }
+
+    fn dram_bytes(&self) -> u64 {
+        let late = (self.late.len() + self.kept.len()) * size_of::<Late>();
+        self.need().bytes() + late as u64 + self.stream.pages.dram_bytes()
+    }
+}

@@ -1,0 +1,79 @@
+//! What a commit will write, at most.
+
+use super::fresh::{Limits, LinkRef};
+use super::look::Look;
+use super::node::{HEAD, PER_ENTRY};
+use super::seal::Commit;
+use crate::volume::Volume;
+use coreplane_engine::Result;
+use coreplane_record::HEADER;
+use std::collections::HashSet;
+
+/// Bytes of a node beside its entries.
+const NODE: usize = HEADER + HEAD + 8;
+
+/// Nodes that are fresh, and such as will be.
+#[derive(Debug, Default)]
+pub(super) struct Need {
+    bytes: usize,
+    nodes: usize,
+    longest: usize,
+    /// Sealed nodes that are counted already.
+    seen: HashSet<u64>,
+}
+
+impl Need {
+    pub(super) fn add(&mut self, len: usize) {
+        (self.bytes, self.nodes) = (self.bytes + len, self.nodes + 1);
+        self.longest = self.longest.max(len);
+    }
+
+    /// What is sealed of the way to a key will be fresh.
+    pub(super) fn add_path(
+        &mut self,
+        look: Look<'_>,
+        root: Option<LinkRef<'_>>,
+        key: &[u8],
+    ) -> Result<()> {
+        let Some(root) = root else { return Ok(()) };
+        look.path(root, key, &mut |link, node| {
+            if let (LinkRef::Sealed(offset), super::look::NodeRef::Sealed(node)) = (link, node)
+                && self.seen.insert(offset)
+            {
+                self.add(node.view.len() as usize);
+            }
+            true
+        })
+    }
+
+    /// These keys are put, too. Each adds an entry, and may become the least of each node on its way. Each node
+    /// that is counted may be split, and new ones not more often than there are keys; a split puts a key of the
+    /// node into the one above, or a new root.
+    pub(super) fn grow(&mut self, keys: &[&[u8]], longest_key: usize, limits: Limits) {
+        if keys.is_empty() {
+            return;
+        }
+        let given = keys.iter().map(|key| key.len());
+        let longest_given = given.clone().max().unwrap_or(0);
+        let longest_key = longest_given.max(longest_key);
+        let separators = (self.nodes * longest_key).min(self.bytes);
+        self.bytes += separators + given.map(|len| PER_ENTRY + len).sum::<usize>();
+        self.bytes += (self.nodes + keys.len() + 1) * (NODE + PER_ENTRY + longest_given);
+        self.bytes += (keys.len() + 1) * longest_key;
+        let node = NODE + limits.fan_out * (PER_ENTRY + longest_key);
+        self.longest = self.longest.max(node).min(limits.bytes);
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// Pages for that and the commit record. In each but the last there is no space for one more, and two that
+    /// follow each other have more than one page.
+    pub(super) fn pages(&self, volume: &Volume) -> u32 {
+        let size = volume.space.page_size() as usize;
+        let bytes = self.bytes + Commit::record_len();
+        let longest = self.longest.max(Commit::record_len()).min(size);
+        (bytes / (size - longest + 8)).min(2 * bytes / size) as u32 + 1
+    }
+}

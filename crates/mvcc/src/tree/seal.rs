@@ -1,0 +1,228 @@
+//! Sealing: the fresh nodes are written, from the bottom to the top, and then the record that names the root.
+//!
+//! ```text
+//!   DRAM      root' ── inner' ── leaf'
+//!   stream    [… put put │ leaf' inner' root' C]        C is the one record of the group that ends it
+//! ```
+//!
+//! All of it becomes durable with one fence, so C may be on the medium while a node is not. A recovery has to
+//! know which records C rests on without reading what is older. So C names the place up to which the stream was
+//! durable when C was written, and how many pages were begun since: C counts if all from there to C is whole.
+//!
+//! # When what was replaced is dead
+//!
+//! What a commit replaces lives until
+//!
+//! - no pin from before that commit is left that was set after it was written,
+//! - a commit was written that says of its place that it was durable: nobody will look from there on for what is
+//!   whole, and miss the page.
+//!
+//! Its page is free when that later commit is durable itself, for which the stream waits. Where a fence is an
+//! instruction, both commits are the same one.
+
+use super::Tree;
+use super::fresh::{Link, Node};
+use crate::volume::stream::{Position, Stream};
+use coreplane_engine::Result;
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
+use coreplane_record::{Header, Kind, View};
+use std::sync::Arc;
+
+/// What a commit record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Commit {
+    /// Offset of the root; 0 if there are no records.
+    pub(super) root: u64,
+    pub(super) records: u64,
+    /// No tombstone above this was dropped.
+    pub(super) horizon: u64,
+    /// Before this all was durable when it was written.
+    pub(super) proven: Position,
+    /// Pages of the stream that were begun behind that, without the commit's own.
+    pub(super) pages: u32,
+}
+
+impl Commit {
+    // media-format: begin pool
+    /// Bytes of the value.
+    const LEN: usize = 40;
+
+    fn encode(&self) -> [u8; Self::LEN] {
+        let Self { root, records, horizon, proven, pages } = self;
+        let places = u64::from(proven.within) | u64::from(*pages) << 32;
+        let mut bytes = [0; Self::LEN];
+        let words = [*root, *records, *horizon, proven.birth, places];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+    // media-format: end
+
+    /// None if the record is no commit.
+    pub(super) fn of(view: &View<'_>) -> Option<Self> {
+        let places = view.value_word(4)?;
+        let is_commit = view.header.kind == Kind::Commit && !view.header.batched;
+        (is_commit && view.value().len() == Self::LEN).then_some(())?;
+        Some(Self {
+            root: view.value_word(0)?,
+            records: view.value_word(1)?,
+            horizon: view.value_word(2)?,
+            proven: Position { birth: view.value_word(3)?, within: places as u32 },
+            pages: (places >> 32) as u32,
+        })
+    }
+
+    /// Bytes of the record.
+    pub(super) fn record_len() -> usize {
+        Header::put(0).record_len(&[], Self::LEN)
+    }
+}
+
+/// A record that the tree does not lead to any more.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Gone {
+    pub(super) offset: u64,
+    pub(super) len: u32,
+    /// The pages of its value go with it.
+    pub(super) is_large: bool,
+}
+
+/// The same, when the commit that replaces it was written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Late {
+    pub(super) gone: Gone,
+    pub(super) at: Position,
+    /// The end of that commit.
+    until: Position,
+}
+
+/// A version that is pinned: the tree as it was sealed last then.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pin {
+    pub(super) count: u32,
+    pub(super) root: Option<u64>,
+    pub(super) end: Position,
+}
+
+/// What was sealed last.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Last {
+    pub(super) root: Option<u64>,
+    /// The commit record: its offset and length.
+    pub(super) commit: Option<(u64, u32)>,
+    pub(super) end: Position,
+    /// What that record says was durable before.
+    proven: Position,
+}
+
+impl Tree {
+    /// Writes what is fresh, and the record that names the root; nothing if nothing has changed. Neither durable
+    /// nor, where a fence is an instruction, visible before a commit of the stream.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace) if pages were not seen to, and if the medium fails.
+    pub(super) fn seal_all(&mut self) -> Result<()> {
+        let is_fresh = matches!(self.root, Some(Link::Fresh(_)));
+        if !is_fresh && self.gone.is_empty() && !self.is_due {
+            return Ok(());
+        }
+        let proven = proven(&mut self.stream);
+        if let Some(Link::Fresh(node)) = &mut self.root {
+            let offset = seal_node(&mut self.stream, node, self.version)?;
+            self.root = Some(Link::Sealed(offset));
+        }
+        let root = match self.root {
+            Some(Link::Sealed(offset)) => Some(offset),
+            _ => None,
+        };
+        let len = Commit::record_len();
+        let pages = self.stream.pages.count_between(proven.birth, self.stream.birth_for(len));
+        let (records, horizon) = (self.records, self.horizon);
+        let commit = Commit { root: root.unwrap_or(0), records, horizon, proven, pages };
+        let header = Header { kind: Kind::Commit, ..Header::put(self.version) };
+        let offset = self.stream.append(header, &[], &[&commit.encode()])?;
+        if let Some((offset, len)) = self.last.commit {
+            self.gone.push(Gone { offset, len, is_large: false });
+        }
+        let (end, commit) = (self.stream.end_position(), Some((offset, len as u32)));
+        self.last = Last { root, commit, end, proven };
+        self.is_due = false;
+        for gone in std::mem::take(&mut self.gone) {
+            self.late.push(Late { gone, at: self.stream.position(gone.offset), until: end });
+        }
+        self.release(&epoch::pin());
+        Ok(())
+    }
+
+    /// Supersedes what nobody needs.
+    fn release(&mut self, guard: &Guard) {
+        for it in std::mem::take(&mut self.late) {
+            if it.at >= self.last.proven && !mutant!("mvcc.tree.unproven") {
+                self.late.push(it);
+            } else {
+                self.supersede(guard, it);
+            }
+        }
+        self.part.drain(..).for_each(|page| self.stream.pages.close(page));
+        let pages = &mut self.stream.pages;
+        self.aside.retain(|page| {
+            let lives = pages.live_of(*page) > 0;
+            if !lives {
+                pages.close(*page);
+            }
+            lives
+        });
+    }
+
+    fn supersede(&mut self, guard: &Guard, it: Late) {
+        let sees = |pin: &Pin| it.at < pin.end && pin.end < it.until;
+        if self.pins.values().any(sees) && !mutant!("mvcc.tree.pin") {
+            self.kept.push(it);
+            return;
+        }
+        let Gone { offset, len, is_large } = it.gone;
+        if is_large {
+            let volume = Arc::clone(&self.stream.volume);
+            // The pages of a value that is damaged are found by the next opening.
+            if let Ok(view) = volume.view(guard, offset)
+                && let Ok(chain) = volume.chain(guard, view.value(), false)
+            {
+                let pages: Vec<u32> = chain.into_iter().map(|(page, _)| page).collect();
+                self.stream.end_chain(&pages);
+            }
+        }
+        self.stream.supersede(offset, len);
+    }
+
+    /// A pin has gone.
+    pub(super) fn release_kept(&mut self, guard: &Guard) {
+        for it in std::mem::take(&mut self.kept) {
+            self.supersede(guard, it);
+        }
+        // What was not moved for the pin may be moved now.
+        self.aside.drain(..).for_each(|page| self.stream.pages.close(page));
+    }
+}
+
+/// Up to where all is durable. Never the beginning of a page, of which it is not known that it is one.
+fn proven(stream: &mut Stream) -> Position {
+    match stream.proven() {
+        Position { birth, within: 0 } => {
+            Position { birth: birth.saturating_sub(1), within: u32::MAX }
+        }
+        proven => proven,
+    }
+}
+
+/// Writes a fresh node behind those below it; where it is.
+fn seal_node(stream: &mut Stream, node: &mut Node, version: u64) -> Result<u64> {
+    for entry in &mut node.entries {
+        if let Link::Fresh(below) = &mut entry.to {
+            entry.to = Link::Sealed(seal_node(stream, below, version)?);
+        }
+    }
+    let header = Header { kind: Kind::Node, batched: true, ..Header::put(version) };
+    stream.append(header, node.least(), &[&node.encode()])
+}

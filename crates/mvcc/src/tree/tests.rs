@@ -1,0 +1,312 @@
+//! The tree against an ordered map, with pins, a cleaner at work, and openings.
+
+use super::Tree;
+use crate::map::{Group, Linked, Map, Opening, Space as Found, Way};
+use crate::volume::Volume;
+use crate::volume::root::{Root, STEP};
+use coreplane_pmem::epoch;
+use coreplane_pmem::media::sim::{Eviction, Model as Law, Sim, SimOptions};
+use coreplane_pmem::{Claim, CreateOptions, MediaChoice, Pool};
+use coreplane_record::{Header, Kind, Options};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+type Model = BTreeMap<Vec<u8>, u64>;
+
+const PAGE: u32 = 4096;
+
+/// A tree, and what should be in it.
+struct Bench {
+    sim: Sim,
+    volume: Arc<Volume>,
+    tree: Tree,
+    model: Model,
+    pins: Vec<(u64, Model)>,
+    version: u64,
+    random: u64,
+    /// What there was after each write of this life: events of the medium before it, and its model.
+    history: Vec<(usize, Model)>,
+}
+
+impl Bench {
+    fn new(law: Law, pages: u64, seed: u64) -> Self {
+        let len = pages * u64::from(PAGE);
+        let (max_len, page_size, early_reads) = (len, PAGE, false);
+        let options = SimOptions {
+            len,
+            max_len,
+            page_size,
+            early_reads,
+            model: law,
+            ..SimOptions::default()
+        };
+        let sim = Sim::new(&options).unwrap();
+        let create = CreateOptions {
+            size: len,
+            media: MediaChoice::Auto,
+            page_size: PAGE,
+            kind: "test".to_owned(),
+            parameters: [0; 8],
+        };
+        let pool = Pool::simulated_create(Arc::clone(sim.space()), &create).unwrap();
+        let root = Root { versions_end: STEP, births_end: STEP, ..Root::default() };
+        let volume = Arc::new(Volume::new(pool, &root, &Options::default()));
+        volume.table.claim(0..volume.space.pages(), Claim::Words).unwrap();
+        volume.space.fence().unwrap();
+        volume.pool.set_root(root.to_words()).unwrap();
+        let tree = Tree::format(&volume);
+        let (model, pins, history) = (Model::new(), Vec::new(), Vec::new());
+        Self { sim, volume, tree, model, pins, version: 0, random: seed, history }
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % below
+    }
+
+    /// Some keys are so long that two of them fill a node.
+    fn key(&mut self, keys: u64) -> Vec<u8> {
+        let number = self.draw(keys);
+        let len = if number.is_multiple_of(17) {
+            PAGE as usize / 2 - 60
+        } else {
+            4 + number as usize % 9
+        };
+        let mut key = number.to_be_bytes()[4..].to_vec();
+        key.resize(len, b'k');
+        key
+    }
+
+    fn space_for(&mut self, key: &[u8], len: usize) {
+        for _ in 0..1000 {
+            let guard = epoch::pin();
+            let group = Group { lengths: &[len], keys: &[key] };
+            let pages = self.tree.pages_for(&guard, group).unwrap();
+            drop(guard);
+            let space = self.tree.make_space(pages, self.tree.leave(3));
+            if space.is_err() && !self.pins.is_empty() {
+                // What pins keep is not moved.
+                for (version, _) in std::mem::take(&mut self.pins) {
+                    self.tree.unpin(&epoch::pin(), version).unwrap();
+                }
+                continue;
+            }
+            match space.unwrap() {
+                Found::Found => return,
+                // Another test may read just now.
+                Found::Wait(0) => std::thread::sleep(Duration::from_millis(1)),
+                Found::Wait(generation) => self.volume.space.sync_wait(generation).unwrap(),
+            }
+        }
+        panic!("no space comes");
+    }
+
+    fn write(&mut self, key: &[u8], is_put: bool) {
+        let kind = if is_put { Kind::Put } else { Kind::Delete };
+        self.version += 1;
+        let events = self.sim.events();
+        let header = Header { kind, batched: true, ..Header::put(self.version) };
+        let value = self.version.to_le_bytes();
+        let len = header.record_len(key, 8);
+        self.space_for(key, len);
+        let guard = epoch::pin();
+        // As the engine does: what is looked at is committed.
+        let newest = self.tree.newest(&guard, key).unwrap();
+        if newest.is_some_and(|it| self.tree.stream().is_hidden(it)) {
+            self.commit();
+        }
+        let offset = self.tree.stream_mut().append(header, key, &[&value]).unwrap();
+        let (version, sequence) = (self.version, self.version);
+        let new = Linked { offset, version, sequence, len: len as u32, is_put };
+        self.tree.link(&guard, key, new).unwrap();
+        match is_put {
+            true => self.model.insert(key.to_vec(), version),
+            false => self.model.remove(key),
+        };
+        self.history.push((events, self.model.clone()));
+        self.tree.tidy().unwrap();
+    }
+
+    fn commit(&mut self) {
+        self.tree.seal().unwrap();
+        self.tree.stream_mut().commit().unwrap();
+        if !self.volume.space.fences_at_once() {
+            let generation = self.tree.stream_mut().cover(true);
+            if self.draw(2) == 0 {
+                self.volume.space.sync_wait(generation).unwrap();
+            }
+        }
+        self.tree.settle();
+    }
+
+    fn shown(&self, way: Way<'_>, at: u64) -> Vec<(Vec<u8>, u64)> {
+        let guard = epoch::pin();
+        let mut shown = Vec::new();
+        let mut visit = |key: &[u8], offset| {
+            let view = self.volume.view(&guard, offset).unwrap();
+            assert_eq!(view.key(), key);
+            if view.header.kind == Kind::Put {
+                shown.push((key.to_vec(), view.header.version));
+            }
+            Ok(true)
+        };
+        self.tree.walk(&guard, way, at, &mut visit).unwrap();
+        shown
+    }
+
+    fn check_at(&self, model: &Model, at: u64, from: &[u8]) {
+        let all: Vec<_> = model.iter().map(|(key, version)| (key.clone(), *version)).collect();
+        assert_eq!(self.shown(Way::Up(&[]), at), all);
+        let up: Vec<_> = all.iter().filter(|it| *it.0 >= *from).cloned().collect();
+        assert_eq!(self.shown(Way::Up(from), at), up);
+        let down: Vec<_> = all.iter().filter(|it| *it.0 < *from).rev().cloned().collect();
+        assert_eq!(self.shown(Way::Down(Some(from)), at), down);
+        assert_eq!(self.shown(Way::Down(None), at).len(), all.len());
+    }
+
+    fn check(&mut self, keys: u64) {
+        self.commit();
+        let from = self.key(keys);
+        self.check_at(&self.model, u64::MAX, &from);
+        for (version, model) in &self.pins {
+            self.check_at(model, *version, &from);
+        }
+        assert_eq!(self.tree.len(), self.model.len() as u64);
+        let guard = epoch::pin();
+        let verified = self.tree.verify(&guard, &mut |error| panic!("{error}")).unwrap();
+        assert_eq!(verified.0, self.tree.len());
+        // What lives is what is reached, and the commit; tombstones and pins apart.
+        if self.pins.is_empty() && self.tree.kept.is_empty() && self.tree.late.is_empty() {
+            let commit = u64::from(self.tree.last.commit.unwrap().1);
+            let gone: u64 = self.tree.gone.iter().map(|it| u64::from(it.len)).sum();
+            let fresh = u64::from(self.tree.need().bytes() > 0);
+            if fresh == 0 {
+                assert_eq!(self.tree.stream.pages.live(), verified.1 + commit + gone);
+            }
+        }
+    }
+
+    /// Opens what is on a medium.
+    fn open(sim: Sim, version: u64, random: u64) -> Self {
+        let pool = Pool::simulated_open(Arc::clone(sim.space())).unwrap();
+        let root = Root::from_words(pool.root());
+        let first_birth = root.births_end;
+        let root = Root { births_end: first_birth + STEP, ..root };
+        let volume = Arc::new(Volume::new(pool, &root, &Options::default()));
+        volume.table.claim(0..volume.space.pages(), Claim::WordsAsStored).unwrap();
+        volume.pool.set_root(root.to_words()).unwrap();
+        let (progress, begin) = (&|_| {}, &|| Ok(()));
+        let (was_closed, held, horizon) = (false, u64::MAX, 0);
+        let opening = Opening { was_closed, first_birth, held, horizon, begin, progress };
+        let tree = Tree::open(&volume, &opening).unwrap();
+        let (pins, model) = (Vec::new(), Model::new());
+        Self { sim, volume, tree, model, pins, version, random, history: Vec::new() }
+    }
+
+    /// The process ends, perhaps between a seal and its fence; another opens the pool, and the power goes.
+    fn kill(mut self) -> Self {
+        if self.draw(2) == 0 {
+            self.tree.seal().unwrap();
+        }
+        let Self { sim, version, random, model, tree, .. } = self;
+        drop(tree);
+        let next = Self::open(sim.killed().unwrap(), version, random);
+        let image = next.sim.crash(Eviction::Seeded(random));
+        let shown: Model = next.shown(Way::Up(&[]), u64::MAX).into_iter().collect();
+        let is_all = shown == model;
+        let mut last = Self::open(image.reopen().unwrap(), version, random);
+        last.model = last.shown(Way::Up(&[]), u64::MAX).into_iter().collect();
+        // What the first heir has shown is there, whether it was all or not.
+        assert!(last.model == shown, "lost with the power, after a kill that left all: {is_all}");
+        last
+    }
+
+    /// Cuts the power somewhere in the last writes, and opens what is left.
+    fn cut(mut self) -> Self {
+        self.commit();
+        self.volume.space.fence().unwrap();
+        let durable = self.sim.events();
+        let first = self.history.len();
+        for _ in 0..self.draw(12) {
+            let key = self.key(200);
+            let is_put = self.draw(3) > 0 || !self.model.contains_key(&key);
+            self.write(&key, is_put);
+            if self.draw(3) == 0 {
+                self.commit();
+            }
+        }
+        let events = durable + self.draw((self.sim.events() - durable) as u64 + 1) as usize;
+        let eviction = Eviction::Seeded(self.random);
+        let image = self.sim.crash_at(events, eviction);
+        let Self { version, random, history, .. } = self;
+        let mut cut = Self::open(image.reopen().unwrap(), version, random);
+        let shown: Model = cut.shown(Way::Up(&[]), u64::MAX).into_iter().collect();
+        let may_be = history[first - 1..].iter().filter(|it| it.0 <= events);
+        assert!(may_be.clone().any(|it| it.1 == shown), "what is left is none of what there was");
+        cut.model = shown;
+        cut
+    }
+}
+
+fn write_and_pin(bench: &mut Bench, steps: u64, keys: u64) {
+    for step in 1..=steps {
+        let key = bench.key(keys);
+        let is_put = bench.draw(3) > 0 || !bench.model.contains_key(&key);
+        bench.write(&key, is_put);
+        match bench.draw(20) {
+            0..=3 => bench.commit(),
+            4 if bench.pins.len() < 3 => {
+                bench.commit();
+                let version = bench.version;
+                bench.tree.pin(version);
+                bench.pins.push((version, bench.model.clone()));
+            }
+            5..=6 if !bench.pins.is_empty() => {
+                let at = bench.draw(bench.pins.len() as u64) as usize;
+                let (version, _) = bench.pins.swap_remove(at);
+                bench.tree.unpin(&epoch::pin(), version).unwrap();
+            }
+            _ => {}
+        }
+        if step % 50 == 0 {
+            bench.check(keys);
+        }
+    }
+}
+
+#[test]
+fn a_tree_is_as_an_ordered_map_and_pins_stand_still() {
+    for seed in 1..=4 {
+        println!("seed {seed}");
+        let law = if seed % 2 == 0 { Law::File } else { Law::X86 };
+        write_and_pin(&mut Bench::new(law, 2000, seed), 1500, 300);
+    }
+}
+
+#[test]
+fn pages_come_back_while_pins_go() {
+    for seed in 11..=14 {
+        println!("seed {seed}");
+        let law = if seed % 2 == 0 { Law::File } else { Law::X86 };
+        let mut bench = Bench::new(law, 200, seed);
+        write_and_pin(&mut bench, 1500, 250);
+        assert!(bench.tree.pages_cleaned > 0, "nothing was cleaned");
+    }
+}
+
+#[test]
+fn a_cut_leaves_a_whole_number_of_commits() {
+    for seed in 21..=60 {
+        println!("seed {seed}");
+        let law = if seed % 2 == 0 { Law::File } else { Law::X86 };
+        let mut bench = Bench::new(law, 200, seed);
+        for _ in 0..8 {
+            write_and_pin(&mut bench, 25, 60);
+            bench = if bench.draw(3) == 0 { bench.kill() } else { bench.cut() };
+            bench.check(60);
+        }
+    }
+}
