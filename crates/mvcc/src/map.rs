@@ -16,6 +16,8 @@ pub(crate) enum Space {
     Found,
     /// There will be when this generation of syncs has ended, or (0) when readers have gone.
     Wait(u64),
+    /// There may be: the map asks for the next step. It is to be let go of before, for others.
+    Again,
 }
 
 /// A sorted map of (key, version) → record.
@@ -45,10 +47,8 @@ pub(crate) trait Map: Send + Sync {
     /// If the map cannot be read.
     fn pages_for(&self, guard: &Guard, group: Group<'_>) -> Result<u32>;
 
-    /// Pages that who takes some leaves to others, where a writer of single records would leave so many.
-    fn leave(&self, reserve: u32) -> u32 {
-        reserve
-    }
+    /// Pages that who takes some leaves to others; more than there are if there is no room for what he wants.
+    fn reserve(&self, purpose: Purpose) -> u32;
 
     /// What is appended next are records of these lengths, which are a group. Where a fence is a sync, a generation
     /// that has to end before.
@@ -128,6 +128,11 @@ pub(crate) trait Map: Send + Sync {
     /// If the medium fails.
     fn tidy(&mut self) -> Result<()>;
 
+    /// Counts some of what an opening has found and did not count; false if there is no more.
+    fn count_some(&mut self) -> bool {
+        false
+    }
+
     /// Looks at all that is there; each damage goes to `damaged`.
     ///
     /// # Errors
@@ -146,6 +151,17 @@ pub(crate) trait Map: Send + Sync {
 
     /// Bytes of DRAM for what is in memory.
     fn dram_bytes(&self) -> u64;
+}
+
+/// What pages are wanted for, the least first: each leaves some to those before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Purpose {
+    /// That all is gone.
+    Clear,
+    /// Deletes, and what the caller wants to succeed before all else.
+    Delete,
+    Overwrite,
+    Insert,
 }
 
 /// What a write is about to append.

@@ -1,9 +1,9 @@
 //! Several changes that count together or not at all: one group of the stream, all of one version.
 
 use super::durable::Writing;
-use super::write::{Patience, Prepared};
+use super::write::{Patience, Prepared, purpose_of};
 use super::{Count, Store};
-use crate::map::{Group, Space};
+use crate::map::{Group, Purpose, Space};
 use crate::volume::Volume;
 use crate::volume::overflow::NAME;
 use coreplane_engine::{
@@ -28,7 +28,7 @@ struct Part<'b> {
 enum Attempt {
     Done(Written),
     Expired(UnixMillis),
-    Wait(u64),
+    Wait(Space),
 }
 
 impl Store {
@@ -67,7 +67,7 @@ impl Store {
             match self.attempt_batch(parts, options)? {
                 Attempt::Done(written) => return Ok(written),
                 Attempt::Expired(at) => drop(self.volume.has_passed(at)?),
-                Attempt::Wait(generation) => patience.wait(self, generation)?,
+                Attempt::Wait(space) => patience.wait(self, space)?,
             }
         }
     }
@@ -94,14 +94,15 @@ impl Store {
         }
         let due = || parts.iter().filter(|part| part.is_due);
         let lengths: Vec<usize> = due().map(|part| part.len(options)).collect();
-        let reserve = due().map(|part| part.reserve(self, options)).max().unwrap_or(0);
+        let purpose = due().map(|part| part.purpose(options)).max().unwrap_or(Purpose::Delete);
         let keys: Vec<&[u8]> = due().map(|part| part.change.key()).collect();
         let group = Group { lengths: &lengths, keys: &keys };
-        if let Space::Wait(generation) = self.space_for(&mut map, &guard, group, reserve)? {
-            return Ok(Attempt::Wait(generation));
+        let space = self.space_for(&mut map, &guard, group, purpose)?;
+        if space != Space::Found {
+            return Ok(Attempt::Wait(space));
         }
         if let Some(generation) = map.begin_group(&lengths)? {
-            return Ok(Attempt::Wait(generation));
+            return Ok(Attempt::Wait(Space::Wait(generation)));
         }
         let version = self.draw_version(options.sequence)?;
         if let Err(error) = self.append_batch(&mut map, &guard, parts, version, options) {
@@ -168,7 +169,7 @@ impl Part<'_> {
         self.header(options).record_len(self.change.key(), value)
     }
 
-    fn reserve(&self, store: &Store, options: &WriteOptions) -> u32 {
-        store.reserve(self.header(options).kind, self.is_overwrite, options.use_reserve)
+    fn purpose(&self, options: &WriteOptions) -> Purpose {
+        purpose_of(self.header(options).kind, self.is_overwrite, options.use_reserve)
     }
 }

@@ -109,7 +109,7 @@ impl Store {
 /// An open store. Dropping it without closing it is a crash: nothing that was acknowledged is lost.
 pub struct MapEngine {
     store: Arc<Store>,
-    background: Mutex<Option<JoinHandle<()>>>,
+    background: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for MapEngine {
@@ -188,23 +188,31 @@ impl MapEngine {
         let store = Arc::new(store);
         let this = Self { store: Arc::clone(&store), background: Mutex::default() };
         if options.background && store.volume.pool.path().is_some() {
-            let run = move || {
-                let is_closed = || store.volume.closed.load(Ordering::Acquire);
+            let of_windows = Arc::clone(&store);
+            this.spawn("coreplane-windows", move || {
+                let is_closed = || of_windows.volume.closed.load(Ordering::Acquire);
                 // If the medium has failed, writers are told so.
-                store.windows.end_in_time(is_closed, || store.end_windows().is_ok());
-            };
-            let builder = std::thread::Builder::new().name("coreplane-windows".to_owned());
-            let context = "a background thread".to_owned();
-            let spawned = builder.spawn(run);
-            let thread = spawned.map_err(|source| Error::Io { context, source })?;
-            *this.background.lock() = Some(thread);
+                of_windows.windows.end_in_time(is_closed, || of_windows.end_windows().is_ok());
+            })?;
+            if store.map.write().count_some() {
+                this.spawn("coreplane-count", move || store.count_all())?;
+            }
         }
         Ok(this)
     }
 
+    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        let context = "a background thread".to_owned();
+        let thread = spawned.map_err(|source| Error::Io { context, source })?;
+        self.background.lock().push(thread);
+        Ok(())
+    }
+
     fn stop_background(&self) {
         self.store.windows.wake();
-        if let Some(thread) = self.background.lock().take() {
+        let threads = std::mem::take(&mut *self.background.lock());
+        for thread in threads {
             // A panic there has been reported by its thread; what is durable is so anyway.
             let _ended = thread.join().is_ok();
         }
@@ -225,6 +233,7 @@ impl MapEngine {
     /// What has drifted.
     #[doc(hidden)]
     pub fn audit(&self) -> std::result::Result<u64, String> {
+        self.store.count_all();
         let map = self.store.exposed().map_err(|error| error.to_string())?;
         map.audit(&coreplane_pmem::epoch::pin())
     }

@@ -4,7 +4,7 @@ use super::read::Seen;
 use super::walk::Place;
 use super::write::Patience;
 use super::{Count, Store};
-use crate::map::{Group, Linked, Space};
+use crate::map::{Group, Linked, Purpose, Space};
 use coreplane_engine::{
     Damage, Error, Horizon, Progress, Result, Ticket, UnixMillis, VerifyReport, WriteOptions,
 };
@@ -39,6 +39,14 @@ impl Store {
         self.volume.change_root(|root| root.flags |= crate::volume::root::Root::CLEAN).map(drop)
     }
 
+    /// Counts what an opening has found, in steps between which others have the map, until all is counted or the store
+    /// is closed.
+    pub(super) fn count_all(&self) {
+        while !self.volume.closed.load(Ordering::Acquire) && self.map.write().count_some() {
+            std::thread::yield_now();
+        }
+    }
+
     /// Grows the pool.
     pub(super) fn grow(&self, size: u64) -> Result<()> {
         let mut map = self.map.write();
@@ -61,9 +69,10 @@ impl Store {
             self.check_writable()?;
             let guard = epoch::pin();
             let group = Group { lengths: &[len], keys: &[] };
-            if let Space::Wait(generation) = self.space_for(&mut map, &guard, group, 2)? {
+            let space = self.space_for(&mut map, &guard, group, Purpose::Clear)?;
+            if space != Space::Found {
                 drop((map, guard));
-                patience.wait(self, generation)?;
+                patience.wait(self, space)?;
                 continue;
             }
             // Records that are not visible yet are cleared, too.
@@ -136,11 +145,11 @@ impl Store {
             let header =
                 Header { kind: Kind::Delete, sequence: Some(view.sequence()), ..Header::put(0) };
             let len = header.record_len(key, 8);
-            let reserve = self.reserve(Kind::Delete, true, false);
             let group = Group { lengths: &[len], keys: &[key] };
-            if let Space::Wait(generation) = self.space_for(&mut map, &guard, group, reserve)? {
+            let space = self.space_for(&mut map, &guard, group, Purpose::Delete)?;
+            if space != Space::Found {
                 drop(map);
-                patience.wait(self, generation)?;
+                patience.wait(self, space)?;
                 continue;
             }
             let version = self.draw_version(None)?;

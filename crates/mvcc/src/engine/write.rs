@@ -10,7 +10,7 @@
 
 use super::durable::Writing;
 use super::{Count, Store};
-use crate::map::{Group, Linked, Space};
+use crate::map::{Group, Linked, Purpose, Space};
 use crate::volume::Volume;
 use crate::volume::overflow::NAME;
 use coreplane_engine::{Error, Outcome, Record, Result, Ticket, UnixMillis, WriteOptions, Written};
@@ -21,10 +21,6 @@ use coreplane_record::{HEADER, Header, Kind, View, sync_failed};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-
-/// Pages that are left by who takes some: to deletes, to overwrites.
-const FOR_DELETES: u32 = 3;
-const FOR_OVERWRITES: u32 = 5;
 
 /// Readers are waited for so long.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -47,8 +43,8 @@ enum Attempt {
     Done(Outcome),
     /// The time has passed, which is to be made known.
     Expired(UnixMillis),
-    /// Pages come with the end of this generation, or (0) with that of readers.
-    Wait(u64),
+    /// Pages are to come.
+    Wait(Space),
     /// This value is to be written to pages of its own; what was seen.
     Large(Vec<u8>, Option<u64>),
 }
@@ -109,7 +105,7 @@ impl Store {
             match self.attempt(key, options, &mut prepared, decide) {
                 Ok(Attempt::Done(outcome)) => break Ok(outcome),
                 Ok(Attempt::Expired(at)) => drop(self.volume.has_passed(at)?),
-                Ok(Attempt::Wait(generation)) => match patience.wait(self, generation) {
+                Ok(Attempt::Wait(space)) => match patience.wait(self, space) {
                     Ok(()) => {}
                     Err(error) => break Err(error),
                 },
@@ -160,7 +156,7 @@ impl Store {
         if is_large && prepared.as_ref().is_none_or(|it| it.seen != seen) {
             return Ok(Attempt::Large(value.into_owned(), seen));
         }
-        let reserve = self.reserve(kind, standing.is_live, options.use_reserve);
+        let purpose = purpose_of(kind, standing.is_live, options.use_reserve);
         let header = Header {
             kind,
             large: is_large,
@@ -171,8 +167,9 @@ impl Store {
         let value_len = if is_large { NAME } else { value.len().max(8) };
         let len = header.record_len(key, value_len);
         let group = Group { lengths: &[len], keys: &[key] };
-        if let Space::Wait(generation) = self.space_for(&mut map, &guard, group, reserve)? {
-            return Ok(Attempt::Wait(generation));
+        let space = self.space_for(&mut map, &guard, group, purpose)?;
+        if space != Space::Found {
+            return Ok(Attempt::Wait(space));
         }
         let version = self.draw_version(options.sequence)?;
         let name = prepared.take();
@@ -273,29 +270,19 @@ impl Store {
         Ok(version)
     }
 
-    /// Pages that a write leaves to others.
-    pub(super) fn reserve(&self, kind: Kind, is_overwrite: bool, use_reserve: bool) -> u32 {
-        match kind {
-            Kind::Put if use_reserve => FOR_DELETES,
-            Kind::Put if is_overwrite => FOR_OVERWRITES,
-            Kind::Put => FOR_OVERWRITES + 4 + self.volume.space.pages() / 32,
-            _ => FOR_DELETES,
-        }
-    }
-
-    /// Sees to it that there are pages for a group, and so many more.
+    /// Sees to it that there are pages for a group, and those that are left to others.
     pub(super) fn space_for(
         &self,
         map: &mut Writing<'_>,
         guard: &Guard,
         group: Group<'_>,
-        reserve: u32,
+        purpose: Purpose,
     ) -> Result<Space> {
         if group.lengths.is_empty() {
             return Ok(Space::Found);
         }
         let pages = map.pages_for(guard, group)?;
-        let reserve = map.leave(reserve);
+        let reserve = map.reserve(purpose);
         if pages == 0 || map.stream().pages.total_and_free().1 >= pages + reserve {
             return Ok(Space::Found);
         }
@@ -316,18 +303,18 @@ impl Store {
         options: &WriteOptions,
     ) -> Result<Prepared> {
         let pages = self.volume.chain_pages(value.len());
-        let reserve = self.reserve(Kind::Put, seen.is_some(), options.use_reserve);
+        let purpose = purpose_of(Kind::Put, seen.is_some(), options.use_reserve);
         let mut patience = Patience::default();
         let chain = loop {
             let mut map = self.map.write();
             self.check_writable()?;
             let (to_end, reserve) =
-                (map.pages_for(&epoch::pin(), Group::EMPTY)?, map.leave(reserve));
+                (map.pages_for(&epoch::pin(), Group::EMPTY)?, map.reserve(purpose));
             match map.make_space(pages + to_end, reserve)? {
                 Space::Found => break map.stream_mut().take_chain(value.len())?,
-                Space::Wait(generation) => {
+                space => {
                     drop(map);
-                    patience.wait(self, generation)?;
+                    patience.wait(self, space)?;
                 }
             }
         };
@@ -377,6 +364,16 @@ impl Store {
     }
 }
 
+/// What a write wants pages for.
+pub(super) fn purpose_of(kind: Kind, is_overwrite: bool, use_reserve: bool) -> Purpose {
+    match kind {
+        Kind::Put if use_reserve => Purpose::Delete,
+        Kind::Put if is_overwrite => Purpose::Overwrite,
+        Kind::Put => Purpose::Insert,
+        _ => Purpose::Delete,
+    }
+}
+
 /// How long pages have been waited for.
 #[derive(Default)]
 pub(super) struct Patience {
@@ -389,9 +386,13 @@ impl Patience {
     ///
     /// # Errors
     /// [`Error::NoSpace`] if readers hold them for too long; if the medium fails.
-    pub(super) fn wait(&mut self, store: &Store, generation: u64) -> Result<()> {
-        if generation > 0 {
-            return store.volume.space.sync_wait(generation).map_err(sync_failed);
+    pub(super) fn wait(&mut self, store: &Store, space: Space) -> Result<()> {
+        match space {
+            Space::Found | Space::Again => return Ok(()),
+            Space::Wait(generation) if generation > 0 => {
+                return store.volume.space.sync_wait(generation).map_err(sync_failed);
+            }
+            Space::Wait(_) => {}
         }
         let since = *self.since.get_or_insert_with(Instant::now);
         self.backoff.wait();

@@ -19,7 +19,7 @@ mod clean;
 mod key;
 mod recover;
 
-use crate::map::{Group, Linked, Map, Opening, Space, Way};
+use crate::map::{Group, Linked, Map, Opening, Purpose, Space, Way};
 use crate::volume::Volume;
 use crate::volume::pages::Pages;
 use crate::volume::stream::Stream;
@@ -31,6 +31,11 @@ use key::Key;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
+
+/// Pages that are left by who takes some: to a clear, to deletes, to overwrites.
+const FOR_CLEARS: u32 = 2;
+const FOR_DELETES: u32 = 3;
+const FOR_OVERWRITES: u32 = 5;
 
 /// The versions of a key that are led to, the newest last.
 #[derive(Debug)]
@@ -241,6 +246,15 @@ impl Map for List {
 
     fn pages_for(&self, _guard: &Guard, group: Group<'_>) -> Result<u32> {
         Ok(self.stream.pages_for_group(group.lengths))
+    }
+
+    fn reserve(&self, purpose: Purpose) -> u32 {
+        match purpose {
+            Purpose::Clear => FOR_CLEARS,
+            Purpose::Delete => FOR_DELETES,
+            Purpose::Overwrite => FOR_OVERWRITES,
+            Purpose::Insert => FOR_OVERWRITES + 4 + self.stream.volume.space.pages() / 32,
+        }
     }
 
     fn begin_group(&mut self, lengths: &[usize]) -> Result<Option<u64>> {

@@ -332,7 +332,7 @@ fn finish(mut list: List, voids: &[(u32, u64)]) -> Result<List> {
     list.stream.settle()?;
     if let Some((page, until)) = voids.first() {
         // A pool that is full has a page now, if it has no other.
-        list.stream.pages.refresh_free();
+        let _found = list.stream.await_free();
         let guard = coreplane_pmem::epoch::pin();
         list.clean_page(&guard, *page, *until)?;
         drop(guard);

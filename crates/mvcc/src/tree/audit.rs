@@ -1,7 +1,7 @@
 //! Counts what lives once more, for tests: what is kept up to date by every write must not drift.
 
 use super::Tree;
-use super::look::{Look, NodeRef};
+use super::look::NodeRef;
 use super::seal::Gone;
 use crate::volume::Volume;
 use coreplane_engine::{Error, Result};
@@ -63,7 +63,9 @@ impl Tree {
         let volume = &*self.stream.volume;
         let mut tally = Tally { volume, guard, pages: BTreeMap::new(), records: 0, needed: 0 };
         if let Some(root) = self.root() {
-            Look { volume, guard }.nodes(root, &mut |node| tally.take_node(node)).map_err(said)?;
+            self.look(volume, guard)
+                .nodes(root, &mut |node| tally.take_node(node))
+                .map_err(said)?;
         }
         let replaced =
             self.late.iter().chain(&self.kept).map(|it| it.gone).chain(self.gone.iter().copied());

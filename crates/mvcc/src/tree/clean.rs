@@ -7,12 +7,12 @@
 //!
 //! What a pin sees is not moved, since it would have to stay, too.
 
-use super::Tree;
 use super::change::Change;
 use super::look::Look;
 use super::node::Sealed;
-use super::seal::Gone;
-use crate::map::{Map, Space};
+use super::seal::{Commit, Gone};
+use super::{FOR_OPENINGS, Tree, count};
+use crate::map::{Map, Purpose, Space};
 use crate::volume::Volume;
 use crate::volume::stream::end_mark;
 use coreplane_engine::{Error, Result};
@@ -22,13 +22,17 @@ use std::sync::Arc;
 
 /// Pages that are cleaned for one commit at most.
 const ROUND: usize = 32;
-/// Rounds after which there must be more pages.
-const FUTILE: u32 = 16;
+/// How often the cleaner goes through all pages for one write at most.
+const PASSES: u64 = 2;
 
 impl Tree {
     /// Sees to it that `pages` are free, and `reserve` more.
     pub(super) fn clean_for_space(&mut self, pages: u32, reserve: u32) -> Result<Space> {
         let wanted = pages + reserve;
+        if reserve >= self.stream.pages.total_and_free().0 {
+            let needed = u64::from(pages) * u64::from(self.stream.volume.space.page_size());
+            return Err(Error::NoSpace { needed, reclaimable: self.reclaimable() });
+        }
         if self.stream.pages.refresh_free() < wanted && self.need().bytes() > 0 {
             // What is fresh is a part of what is wanted: the caller asks for less when it is sealed.
             self.push_out()?;
@@ -40,22 +44,27 @@ impl Tree {
                 return Ok(Space::Found);
             }
             let proven = self.stream.proven();
-            if self.late.iter().any(|it| it.at < proven) {
+            let of_commit = self.stream.pages_for([Commit::record_len()].into_iter());
+            let can_commit = free >= of_commit + FOR_OPENINGS;
+            if can_commit && self.late.iter().any(|it| it.at < proven) {
                 // A commit that says so is all that they wait for.
                 self.is_due = true;
                 self.push_out()?;
                 continue;
             }
-            if !self.late.is_empty() {
+            if can_commit && !self.late.is_empty() {
                 self.push_out()?;
                 match self.stream.pending() {
                     Some(generation) => return Ok(Space::Wait(generation)),
                     None => continue,
                 }
             }
+            if self.count_nodes(count::STEP) {
+                return Ok(Space::Again);
+            }
             // Those that are coming may wait for a guard of this very thread.
             let soon = free + self.stream.coming();
-            if soon < wanted && self.is_worth(soon) && self.clean_round(wanted)? {
+            if soon < wanted && !self.is_in_vain() && self.clean_round(wanted)? {
                 self.push_out()?;
                 continue;
             }
@@ -88,12 +97,10 @@ impl Tree {
         Ok(())
     }
 
-    /// False if the last rounds have brought nothing: `soon` pages are free, or will be. They bring something if
-    /// that is more than ever since the last write, so that they come to an end.
-    fn is_worth(&mut self, soon: u32) -> bool {
-        self.futile = if soon > self.most_free { 0 } else { self.futile + 1 };
-        self.most_free = self.most_free.max(soon);
-        self.futile <= FUTILE
+    /// True if so much was cleaned for one write that more would bring no more.
+    fn is_in_vain(&self) -> bool {
+        self.pages_cleaned
+            > self.cleaned_before + PASSES * u64::from(self.stream.pages.total_and_free().0)
     }
 
     /// Bytes that are neither free nor alive.
@@ -119,7 +126,10 @@ impl Tree {
     /// Cleans two pages, most of which is dead, if free ones are short.
     pub(super) fn clean_in_time(&mut self) -> Result<()> {
         let (total, free) = self.stream.pages.total_and_free();
-        if free + self.stream.coming() >= total / 8 + self.leave(8) {
+        if free + self.stream.coming() >= total / 8 + self.reserve(Purpose::Overwrite) {
+            return Ok(());
+        }
+        if self.count_nodes(count::STEP / 16) {
             return Ok(());
         }
         let dead_min = self.stream.volume.space.page_size() / 2;
@@ -135,13 +145,17 @@ impl Tree {
     /// Cleans one page, or a part of it, of which at least so many bytes are dead; false if there is none, or no
     /// space for it.
     fn clean_one(&mut self, dead_min: u32) -> Result<bool> {
-        let Some((victim, dead)) = self.stream.pages.victim() else { return Ok(false) };
-        if dead < dead_min {
-            return Ok(false);
-        }
-        if self.stream.is_partly_hidden(victim) {
+        let victim = |tree: &mut Self| tree.stream.pages.victim().filter(|it| it.1 >= dead_min);
+        let Some((mut page, _)) = victim(self) else { return Ok(false) };
+        if self.stream.is_partly_hidden(page) {
             self.push_out()?;
+            // That may have freed it.
+            match victim(self) {
+                Some((next, _)) => page = next,
+                None => return Ok(false),
+            }
         }
+        let victim = page;
         let guard = epoch::pin();
         let before = self.gone.len();
         // It is no victim until the commit.
@@ -154,6 +168,7 @@ impl Tree {
             }
             Ok(false) => {
                 self.part.push(victim);
+                self.pages_cleaned += 1;
                 Ok(self.gone.len() > before)
             }
             // It stays as it is, for `verify` to name, and is not picked again.
@@ -165,7 +180,7 @@ impl Tree {
     /// Moves what lives in a page; false if a part of it is left.
     fn clean_page(&mut self, guard: &Guard, page: u32) -> Result<bool> {
         let volume = Arc::clone(&self.stream.volume);
-        let look = Look { volume: &volume, guard };
+        let look = self.look(&volume, guard);
         let pinned = self.pins.values().map(|pin| pin.end).max().unwrap_or_default();
         let (mut need, mut is_all) = (self.need(), true);
         for view in records(&volume, guard, page, self.stream.pages.birth(page)) {
@@ -184,7 +199,7 @@ impl Tree {
             need.add_path(look, self.root.as_ref().map(super::fresh::Link::as_ref), view.key())?;
             let pages =
                 need.pages(&volume) + self.stream.pages_for([view.len() as usize].into_iter());
-            if self.stream.pages.total_and_free().1 <= pages {
+            if self.stream.pages.total_and_free().1 < pages + FOR_OPENINGS {
                 return Ok(false);
             }
             self.move_record(look, &view)?;

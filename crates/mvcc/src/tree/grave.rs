@@ -1,8 +1,7 @@
 //! Tombstones that are entries of the tree, until they need not be.
 
-use super::Tree;
 use super::change::Change;
-use super::look::Look;
+use super::{FOR_OPENINGS, Tree};
 use crate::map::{Group, Map};
 use coreplane_engine::Result;
 use coreplane_pmem::epoch::{self, Guard};
@@ -78,7 +77,7 @@ impl Tree {
     /// False if it has to wait.
     fn bury_grave(&mut self, guard: &Guard, grave: &Grave) -> Result<bool> {
         let volume = Arc::clone(&self.stream.volume);
-        let look = Look { volume: &volume, guard };
+        let look = self.look(&volume, guard);
         let Some(offset) = look.find(self.root(), &grave.key)? else { return Ok(true) };
         if self.stream.is_hidden(offset) || self.stream.covering(offset).is_some() {
             return Ok(false);
@@ -88,7 +87,7 @@ impl Tree {
             return Ok(true);
         }
         let pages = self.pages_for(guard, Group { lengths: &[], keys: &[&grave.key] })?;
-        if self.stream.pages.total_and_free().1 <= pages {
+        if self.stream.pages.total_and_free().1 < pages + FOR_OPENINGS {
             return Ok(false);
         }
         let mut change = Change { look, limits: self.limits, gone: &mut self.gone };

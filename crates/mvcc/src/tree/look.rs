@@ -78,6 +78,8 @@ type Visit<'v> = &'v mut dyn FnMut(&[u8], u64) -> Result<bool>;
 pub(super) struct Look<'a> {
     pub(super) volume: &'a Volume,
     pub(super) guard: &'a Guard,
+    /// Nodes are held against their checksums.
+    pub(super) is_checked: bool,
 }
 
 impl<'a> Look<'a> {
@@ -86,7 +88,11 @@ impl<'a> Look<'a> {
     /// # Errors
     /// [`Error::Corrupt`] if there is none.
     pub(super) fn sealed(&self, offset: u64) -> Result<Sealed<'a>> {
-        let node = Sealed::of(self.volume.view(self.guard, offset)?);
+        let view = self.volume.view(self.guard, offset)?;
+        if self.is_checked {
+            self.volume.check(&view)?;
+        }
+        let node = Sealed::of(view);
         let what = || "no node is where one should be".to_owned();
         node.ok_or_else(|| Error::Corrupt { offset, what: what() })
     }

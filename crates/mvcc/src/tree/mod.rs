@@ -52,6 +52,7 @@
 mod audit;
 mod change;
 mod clean;
+mod count;
 mod fresh;
 mod grave;
 mod look;
@@ -62,7 +63,7 @@ mod seal;
 #[cfg(test)]
 mod tests;
 
-use crate::map::{Group, Linked, Map, Opening, Space, Way};
+use crate::map::{Group, Linked, Map, Opening, Purpose, Space, Way};
 use crate::volume::Volume;
 use crate::volume::pages::Pages;
 use crate::volume::stream::Stream;
@@ -70,6 +71,7 @@ use change::Change;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_record::{HEADER, Kind, View};
+use count::Count;
 use fresh::{Limits, Link, LinkRef};
 use grave::Graves;
 use look::{Look, NodeRef};
@@ -80,8 +82,14 @@ use std::sync::Arc;
 
 /// Entries of a node at most.
 const FAN_OUT: usize = 7;
-/// Ways from the root that the cleaner may write, which are left by everybody.
-const FOR_CLEANER: u32 = 4;
+/// Pages for a round of the cleaner, which are left by everybody, at least and at most. The more it moves at once, the
+/// fewer nodes it writes for each record.
+const FOR_CLEANER: (u32, u32) = (4, 64);
+/// Pages for the commits that the next two openings begin with: what the first has, the second still needs.
+const FOR_OPENINGS: u32 = 2;
+/// Nothing is put in any more when this part of the pool lives, in sixteenths. To move a record costs a node, too, and
+/// to free a page by that pays only if more than half of it is dead.
+const FULL: u64 = 9;
 
 /// The tree.
 pub(crate) struct Tree {
@@ -109,11 +117,14 @@ pub(crate) struct Tree {
     /// Pages that the cleaner is done with, and those of which it has moved a part since the last commit.
     aside: Vec<u32>,
     part: Vec<u32>,
-    /// Rounds of the cleaner that brought nothing, and most pages that were free or to come before one.
-    futile: u32,
-    most_free: u32,
+    /// Pages that were cleaned before the last write.
+    cleaned_before: u64,
     pages_cleaned: u64,
     bytes_copied: u64,
+    /// What an opening has found and was not counted yet.
+    count: Option<Count>,
+    /// Nodes that were not held against their checksums since the opening may be damaged.
+    is_doubtful: bool,
 }
 
 impl Tree {
@@ -152,11 +163,16 @@ impl Tree {
             horizon: 0,
             aside: Vec::new(),
             part: Vec::new(),
-            futile: 0,
-            most_free: 0,
+            cleaned_before: 0,
             pages_cleaned: 0,
             bytes_copied: 0,
+            count: None,
+            is_doubtful: false,
         }
+    }
+
+    fn look<'a>(&self, volume: &'a Volume, guard: &'a Guard) -> Look<'a> {
+        Look { volume, guard, is_checked: self.is_doubtful || volume.check_reads }
     }
 
     fn root(&self) -> Option<LinkRef<'_>> {
@@ -172,7 +188,14 @@ impl Tree {
     }
 
     fn find(&self, guard: &Guard, root: Option<LinkRef<'_>>, key: &[u8]) -> Result<Option<u64>> {
-        Look { volume: &self.stream.volume, guard }.find(root, key)
+        self.look(&self.stream.volume, guard).find(root, key)
+    }
+
+    /// True if as much lives as the cleaner can cope with.
+    fn is_full(&self) -> bool {
+        let (total, _) = self.stream.pages.total_and_free();
+        let size = u64::from(self.stream.volume.space.page_size());
+        self.stream.pages.live() * 16 > u64::from(total) * size * FULL
     }
 
     /// What a commit writes if nothing more is changed.
@@ -213,18 +236,29 @@ impl Map for Tree {
         let volume = &*self.stream.volume;
         let mut need = self.need();
         for key in group.keys {
-            need.add_path(Look { volume, guard }, self.root(), key)?;
+            need.add_path(self.look(volume, guard), self.root(), key)?;
         }
         need.grow(group.keys, self.longest_key, self.limits);
         Ok(self.stream.pages_for(group.lengths.iter().copied()) + need.pages(volume))
     }
 
-    fn leave(&self, reserve: u32) -> u32 {
+    fn reserve(&self, purpose: Purpose) -> u32 {
+        let (total, _) = self.stream.pages.total_and_free();
+        if purpose == Purpose::Insert && self.is_full() {
+            return total;
+        }
+        let cleaner = (total / 16).clamp(FOR_CLEANER.0, FOR_CLEANER.1);
+        let (more, ways) = match purpose {
+            Purpose::Insert => (cleaner + total / 16, 2),
+            Purpose::Overwrite => (cleaner / 2, 2),
+            Purpose::Delete => (0, 1),
+            Purpose::Clear => return FOR_OPENINGS,
+        };
         // Nodes of long keys fill a page each.
         let node = HEADER + node::HEAD + self.limits.fan_out * (node::PER_ENTRY + self.longest_key);
         let bytes = self.height as usize * node.min(self.limits.bytes);
         let way = (bytes / self.limits.bytes) as u32;
-        reserve + FOR_CLEANER + way * (FOR_CLEANER + reserve.min(FOR_CLEANER))
+        cleaner + more + way * ways * 2 * FOR_CLEANER.0
     }
 
     fn newest(&self, guard: &Guard, key: &[u8]) -> Result<Option<u64>> {
@@ -237,7 +271,7 @@ impl Map for Tree {
 
     fn link(&mut self, guard: &Guard, key: &[u8], new: Linked) -> Result<()> {
         let volume = Arc::clone(&self.stream.volume);
-        let look = Look { volume: &volume, guard };
+        let look = self.look(&volume, guard);
         let old = match look.find(self.root(), key)? {
             Some(offset) => Some(volume.view(guard, offset)?),
             None => None,
@@ -253,7 +287,7 @@ impl Map for Tree {
             self.height = node.level + 1;
         }
         self.version = self.version.max(new.version);
-        (self.futile, self.most_free) = (0, 0);
+        self.cleaned_before = self.pages_cleaned;
         if !new.is_put {
             self.graves.dig(key, new.version, new.sequence);
         }
@@ -262,7 +296,7 @@ impl Map for Tree {
 
     fn clear(&mut self, guard: &Guard, version: u64) -> Result<()> {
         let volume = Arc::clone(&self.stream.volume);
-        let look = Look { volume: &volume, guard };
+        let look = self.look(&volume, guard);
         let mut gone = Vec::new();
         if let Some(root) = self.root() {
             look.nodes(root, &mut |node| {
@@ -298,7 +332,7 @@ impl Map for Tree {
         at: u64,
         visit: &mut dyn FnMut(&[u8], u64) -> Result<bool>,
     ) -> Result<()> {
-        let look = Look { volume: &self.stream.volume, guard };
+        let look = self.look(&self.stream.volume, guard);
         self.root_at(at).map_or(Ok(()), |root| look.walk(root, way, visit).map(drop))
     }
 
@@ -312,7 +346,7 @@ impl Map for Tree {
             Some(pin) if pin.count > 1 => pin.count -= 1,
             _ => {
                 self.pins.remove(&version);
-                (self.futile, self.most_free) = (0, 0);
+                self.cleaned_before = self.pages_cleaned;
                 self.release_kept(guard);
             }
         }
@@ -336,8 +370,12 @@ impl Map for Tree {
         self.clean_in_time()
     }
 
+    fn count_some(&mut self) -> bool {
+        self.count_nodes(count::STEP)
+    }
+
     fn verify(&self, guard: &Guard, damaged: &mut dyn FnMut(Error)) -> Result<(u64, u64)> {
-        let look = Look { volume: &self.stream.volume, guard };
+        let look = self.look(&self.stream.volume, guard);
         let mut sums = (0, 0);
         if let Some(root) = self.root() {
             look.verify(root, &mut sums, damaged);

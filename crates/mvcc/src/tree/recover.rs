@@ -15,8 +15,7 @@
 //! lives in it.
 
 use super::Tree;
-use super::look::Look;
-use super::node::Sealed;
+use super::count::Count;
 use super::seal::Commit;
 use crate::map::Opening;
 use crate::volume::Volume;
@@ -27,20 +26,20 @@ use crate::volume::table::Life;
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{Recovery, mutant};
-use coreplane_record::{Kind, View, sync_failed};
+use coreplane_record::{View, sync_failed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Nodes between two words on how far it is.
-const PACE: u64 = 1 << 14;
+/// Pages among which the commit that counts is looked for first.
+const NEWEST: usize = 1 << 12;
 
 /// What is in the pages.
 #[derive(Default)]
 struct Contents {
-    /// Pages of the stream in the order of their births.
+    /// Pages of the stream, by their births.
     stream: Vec<(u64, u32)>,
     /// Pages of large values.
-    chains: BTreeMap<u32, u64>,
+    chains: Vec<(u64, u32)>,
     free: Vec<u32>,
 }
 
@@ -56,13 +55,49 @@ struct Chosen {
     commit: Commit,
 }
 
-/// Pages as far as they were read.
-struct Reading<'v> {
+/// Who reads pages.
+#[derive(Clone, Copy)]
+struct Reader<'v> {
     volume: &'v Volume,
     recovery: &'v Recovery,
     guard: &'v Guard,
+}
+
+/// The newest pages, as far as they were read.
+struct Reading<'v> {
+    reader: Reader<'v>,
+    /// In the order of their births.
     pages: &'v [(u64, u32)],
+    /// There are older ones, which were needed.
+    is_short: bool,
+    has_older: bool,
     found: BTreeMap<usize, Found>,
+}
+
+impl<'v> Reader<'v> {
+    /// The commit that counts. Pages are sorted as far as that needs, the newest last.
+    fn choose(self, pages: &mut [(u64, u32)], opening: &Opening<'_>) -> Result<Option<Chosen>> {
+        let mut count = NEWEST.min(pages.len());
+        loop {
+            let older = pages.len() - count;
+            if older > 0 {
+                pages.select_nth_unstable(older);
+            }
+            let Some(newest) = pages.get_mut(older..) else { return Ok(None) };
+            newest.sort_unstable();
+            let (has_older, found) = (older > 0, BTreeMap::new());
+            let mut reading =
+                Reading { reader: self, pages: newest, is_short: false, has_older, found };
+            let chosen = reading.choose(opening);
+            if reading.is_short {
+                count = pages.len();
+                continue;
+            }
+            let chosen = chosen?;
+            reading.make_durable(chosen)?;
+            return Ok(chosen);
+        }
+    }
 }
 
 /// Opens the tree that a pool holds.
@@ -70,6 +105,7 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Tre
     let in_use = || Error::Unusable("the pool was opened before".to_owned());
     let recovery = volume.space.recovery().ok_or_else(in_use)?;
     let mut contents = Contents::default();
+    (opening.progress)(Progress { stage: "reading the table of pages", done: 0, total: 1 });
     for page in volume.table.data_pages(0) {
         match volume.table.life(page)? {
             None => contents.free.push(page),
@@ -77,32 +113,26 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Tre
                 let what = format!("page {page} is of a life that there never was");
                 return Err(Error::Corrupt { offset: volume.space.start_of(page), what });
             }
-            Some(Life { birth, is_chain: true }) => {
-                let _previous = contents.chains.insert(page, birth);
-            }
+            Some(Life { birth, is_chain: true }) => contents.chains.push((birth, page)),
             Some(Life { birth, is_chain: false }) => contents.stream.push((birth, page)),
         }
     }
-    contents.stream.sort_unstable();
-    for page in contents.stream.iter().map(|(_, page)| page).chain(contents.chains.keys()) {
+    for (_, page) in contents.stream.iter().chain(&contents.chains) {
         if !recovery.adopt(*page, volume.space.page_size()) {
             return Err(Error::Unusable(format!("page {page} is in use")));
         }
     }
-    let (tree, chosen) = {
+    let (tree, voids, chosen) = {
         let guard = recovery.pin();
-        let found = BTreeMap::new();
-        let pages = &contents.stream;
-        let mut reading = Reading { volume, recovery: &recovery, guard: &guard, pages, found };
-        let chosen = reading.choose(opening)?;
-        let tree = into_tree(volume, &guard, chosen, &contents, opening)?;
+        let reader = Reader { volume, recovery: &recovery, guard: &guard };
+        let chosen = reader.choose(&mut contents.stream, opening)?;
         (opening.begin)()?;
-        reading.make_durable(chosen)?;
-        (tree, chosen)
+        let (tree, voids) = into_tree(volume, chosen, contents, opening);
+        (tree, voids, chosen)
     };
     // From here on everybody may read, and pages can be given back.
     drop(recovery);
-    finish(tree, &contents.stream, chosen)
+    finish(tree, &voids, chosen)
 }
 
 fn damaged(offset: u64) -> Error {
@@ -113,7 +143,8 @@ fn damaged(offset: u64) -> Error {
 impl Reading<'_> {
     fn found(&mut self, index: usize) -> &Found {
         let (birth, page) = self.pages[index];
-        let look = || self.volume.look_at_page(self.recovery, page, birth);
+        let Reader { volume, recovery, .. } = self.reader;
+        let look = || volume.look_at_page(recovery, page, birth);
         self.found.entry(index).or_insert_with(look)
     }
 
@@ -125,7 +156,7 @@ impl Reading<'_> {
         for index in (0..self.pages.len()).rev() {
             let records = self.found(index).records.clone();
             for offset in records.into_iter().rev() {
-                let view = self.volume.view(self.guard, offset)?;
+                let view = self.reader.volume.view(self.reader.guard, offset)?;
                 let Some(commit) = Commit::of(&view) else { continue };
                 let (proven, _) = *proven.get_or_insert((commit.proven, offset));
                 let end = self.end_of(index, &view);
@@ -143,6 +174,10 @@ impl Reading<'_> {
                 break;
             }
         }
+        if chosen.is_none() && self.has_older {
+            self.is_short = true;
+            return Ok(None);
+        }
         if let Some((proven, offset)) = proven
             && (chosen.is_none() && proven.birth > 0 || self.is_before(chosen, proven))
         {
@@ -159,20 +194,21 @@ impl Reading<'_> {
 
     fn end_of(&self, index: usize, view: &View<'_>) -> Position {
         let (birth, page) = self.pages[index];
-        let within = (view.offset - self.volume.space.start_of(page)) as u32 + view.len();
+        let within = (view.offset - self.reader.volume.space.start_of(page)) as u32 + view.len();
         Position { birth, within }
     }
 
     /// True if all that a commit rests on is there. What is before it in its page is sound.
     fn is_whole(&mut self, index: usize, commit: &Commit) -> bool {
         let Position { birth, within } = commit.proven;
-        let mut begun = 0;
+        let (mut begun, mut is_begun) = (0, !self.has_older);
         for at in (0..index).rev() {
             let (its, page) = self.pages[at];
             if its < birth {
+                is_begun = true;
                 break;
             }
-            let start = self.volume.space.start_of(page);
+            let start = self.reader.volume.space.start_of(page);
             let broken = self.found(at).broken.map(|at| (at - start) as u32);
             let is_torn = broken.is_some_and(|broken| its > birth || broken >= within);
             if is_torn && !mutant!("mvcc.tree.half_groups") {
@@ -180,6 +216,7 @@ impl Reading<'_> {
             }
             begun += u32::from(its > birth);
         }
+        self.is_short |= !is_begun;
         begun == commit.pages || mutant!("mvcc.tree.half_groups")
     }
 
@@ -189,8 +226,8 @@ impl Reading<'_> {
         // What follows directly rests on nothing but what counts.
         let mut is_next = true;
         for index in first..self.pages.len() {
-            let start = self.volume.space.start_of(self.pages[index].1);
-            let (volume, guard) = (self.volume, self.guard);
+            let start = self.reader.volume.space.start_of(self.pages[index].1);
+            let Reader { volume, guard, .. } = self.reader;
             let found = self.found(index);
             let behind = |it: &&u64| index > first || chosen.is_none() || **it > offset;
             for offset in found.records.iter().filter(behind) {
@@ -214,148 +251,73 @@ impl Reading<'_> {
     /// durable, it is.
     fn make_durable(&mut self, chosen: Option<Chosen>) -> Result<()> {
         let Some(chosen) = chosen.filter(|_| !mutant!("mvcc.tree.heir")) else { return Ok(()) };
-        let (space, size) = (&self.volume.space, u64::from(self.volume.space.page_size()));
+        let Reader { volume, .. } = self.reader;
+        let (space, size) = (&volume.space, u64::from(volume.space.page_size()));
         for (_, page) in self.pages[..=chosen.index]
             .iter()
             .rev()
             .take_while(|(birth, _)| *birth >= chosen.commit.proven.birth)
         {
             space.flush(space.start_of(*page), size);
-            self.volume.table.flush_life(*page);
+            volume.table.flush_life(*page);
         }
         space.fence().map_err(sync_failed)
     }
 }
 
-/// The tree below the root that counts.
+/// The tree below the root that counts, and pages that are void.
 fn into_tree(
     volume: &Arc<Volume>,
-    guard: &Guard,
     chosen: Option<Chosen>,
-    contents: &Contents,
+    contents: Contents,
     opening: &Opening<'_>,
-) -> Result<Tree> {
+) -> (Tree, Vec<u32>) {
     let mut pages = Pages::new(&volume.space);
-    pages.offer(contents.free.iter().copied());
-    contents.stream.iter().for_each(|(birth, page)| pages.adopt(*page, *birth));
-    let tree = Tree::new(Stream::new(volume, pages, opening.first_birth), opening.held);
-    let mut named = Vec::new();
-    let look = Look { volume, guard };
-    let mut count = Count { tree, look, opening, nodes: 0, total: 0, named: &mut named };
+    pages.offer(contents.free.into_iter());
+    let end = chosen.map_or(0, |it| it.end.birth);
+    let (mut before, mut voids) = (Vec::with_capacity(contents.stream.len()), Vec::new());
+    for (birth, page) in contents.stream {
+        pages.adopt_uncounted(page, birth);
+        if birth > end { voids.push(page) } else { before.push(page) }
+    }
+    for (birth, page) in contents.chains {
+        pages.adopt_uncounted(page, birth);
+        before.push(page);
+    }
+    let mut tree = Tree::new(Stream::new(volume, pages, opening.first_birth), opening.held);
+    let root = chosen.map(|it| it.commit.root).filter(|root| *root != 0);
     if let Some(Chosen { commit, offset, len, version, end, .. }) = chosen {
-        count.total = commit.records;
-        if commit.root != 0 {
-            count.take_node(commit.root, None)?;
-        }
-        let tree = &mut count.tree;
-        if tree.records != commit.records {
-            let what = format!("a tree of {} records has {}", commit.records, tree.records);
-            return Err(Error::Corrupt { offset: commit.root, what });
-        }
-        tree.root = (commit.root != 0).then_some(super::Link::Sealed(commit.root));
+        tree.root = root.map(super::Link::Sealed);
+        tree.records = commit.records;
         (tree.version, tree.horizon) = (version, commit.horizon);
-        tree.last.root = (commit.root != 0).then_some(commit.root);
+        (tree.longest_key, tree.height) = (commit.longest_key as usize, commit.height);
+        tree.last.root = root;
         (tree.last.commit, tree.last.end) = (Some((offset, len)), end);
         tree.stream.pages.add_live(volume.space.page_of(offset), len);
     }
-    let mut tree = count.tree;
-    for page in named {
-        let birth = contents.chains.get(&page).copied().unwrap_or_default();
-        tree.stream.pages.adopt_apart(page, birth);
-        tree.stream.adopt_chain(&[page]);
-    }
-    for (page, birth) in &contents.chains {
-        if tree.stream.pages.birth(*page) == 0 {
-            tree.stream.pages.adopt_apart(*page, *birth);
-            tree.stream.drop_chain(&[*page]);
-        }
-    }
-    Ok(tree)
+    tree.count = Some(Count::new(root, before));
+    tree.is_doubtful = root.is_some();
+    (tree, voids)
 }
 
-/// Counting what lives.
-struct Count<'c> {
-    tree: Tree,
-    look: Look<'c>,
-    opening: &'c Opening<'c>,
-    nodes: u64,
-    total: u64,
-    /// Pages of large values that are named.
-    named: &'c mut Vec<u32>,
-}
-
-impl Count<'_> {
-    fn take_node(&mut self, offset: u64, above: Option<u32>) -> Result<()> {
-        let (volume, guard) = (self.look.volume, self.look.guard);
-        let view = volume.view(guard, offset)?;
-        volume.check(&view)?;
-        let node = Sealed::of(view).filter(|it| above.is_none_or(|level| it.level + 1 == level));
-        let what = || "no node of this level is where one should be".to_owned();
-        let node = node.ok_or_else(|| Error::Corrupt { offset, what: what() })?;
-        if self.nodes.is_multiple_of(PACE) {
-            let (stage, done, total) = ("walking the tree", self.tree.records, self.total);
-            (self.opening.progress)(Progress { stage, done: done.min(total), total });
-        }
-        self.nodes += 1;
-        self.tree.height = self.tree.height.max(node.level + 1);
-        self.tree.stream.pages.add_live(volume.space.page_of(offset), view.len());
-        for at in 0..node.len() {
-            match node.level {
-                0 => self.take_record(node.key(at), node.offset(at))?,
-                level => self.take_node(node.offset(at), Some(level))?,
-            }
-        }
-        Ok(())
-    }
-
-    fn take_record(&mut self, key: &[u8], offset: u64) -> Result<()> {
-        let (volume, guard) = (self.look.volume, self.look.guard);
-        let view = volume.view(guard, offset)?;
-        let tree = &mut self.tree;
-        match view.header.kind {
-            Kind::Put => tree.records += 1,
-            Kind::Delete => tree.graves.dig(key, view.header.version, view.sequence()),
-            _ => {
-                let what = "no record of a key is where one should be".to_owned();
-                return Err(Error::Corrupt { offset, what });
-            }
-        }
-        tree.longest_key = tree.longest_key.max(key.len());
-        tree.stream.pages.add_live(volume.space.page_of(offset), view.len());
-        if view.header.large {
-            let chain = volume.chain(guard, view.value(), false)?;
-            self.named.extend(chain.into_iter().map(|(page, _)| page));
-        }
-        Ok(())
-    }
-}
-
-/// Begins the new life with a commit, durable when it returns; pages of which nothing lives are free then.
-fn finish(mut tree: Tree, stream: &[(u64, u32)], chosen: Option<Chosen>) -> Result<Tree> {
-    let volume = Arc::clone(&tree.stream.volume);
-    // Until then the commit that counts has to be found again, as it was found now.
-    let is_needed = |birth: u64| {
-        chosen.is_some_and(|it| (it.commit.proven.birth..=it.end.birth).contains(&birth))
-    };
-    let close = |tree: &mut Tree, needed: bool| {
-        for (birth, page) in stream.iter().filter(|it| is_needed(it.0) == needed) {
-            debug_assert_eq!(tree.stream.pages.birth(*page), *birth);
-            // What is left of it behind its end, nobody knows: it counts as dead.
-            tree.stream.pages.set_used(*page, volume.space.page_size());
-            tree.stream.pages.close(*page);
-        }
-    };
-    close(&mut tree, false);
+/// Begins the new life with a commit, durable when it returns.
+fn finish(mut tree: Tree, voids: &[u32], chosen: Option<Chosen>) -> Result<Tree> {
+    voids.iter().for_each(|page| tree.stream.pages.close(*page));
     if tree.stream.pages.refresh_free() == 0 {
         tree.stream.settle()?;
-        tree.stream.pages.refresh_free();
     }
-    if !stream.is_empty() {
+    if !tree.stream.await_free()
+        && let Some(Chosen { commit, end, .. }) = chosen
+    {
+        // Until the new commit the one that counts has to be found again, as it was found now.
+        tree.count_all_but(&(commit.proven.birth..=end.birth));
+        tree.stream.settle()?;
+        let _found = tree.stream.await_free();
+    }
+    if chosen.is_some() || !voids.is_empty() {
         tree.is_due = true;
         tree.seal_all()?;
     }
-    tree.stream.settle()?;
-    close(&mut tree, true);
     tree.stream.settle()?;
     Ok(tree)
 }

@@ -41,18 +41,22 @@ pub(super) struct Commit {
     pub(super) proven: Position,
     /// Pages of the stream that were begun behind that, without the commit's own.
     pub(super) pages: u32,
+    /// At least as long as the longest key, and as many as the levels.
+    pub(super) longest_key: u32,
+    pub(super) height: u32,
 }
 
 impl Commit {
     // media-format: begin pool
     /// Bytes of the value.
-    const LEN: usize = 40;
+    const LEN: usize = 48;
 
     fn encode(&self) -> [u8; Self::LEN] {
-        let Self { root, records, horizon, proven, pages } = self;
+        let Self { root, records, horizon, proven, pages, longest_key, height } = self;
         let places = u64::from(proven.within) | u64::from(*pages) << 32;
+        let sizes = u64::from(*longest_key) | u64::from(*height) << 32;
         let mut bytes = [0; Self::LEN];
-        let words = [*root, *records, *horizon, proven.birth, places];
+        let words = [*root, *records, *horizon, proven.birth, places, sizes];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
@@ -62,7 +66,7 @@ impl Commit {
 
     /// None if the record is no commit.
     pub(super) fn of(view: &View<'_>) -> Option<Self> {
-        let places = view.value_word(4)?;
+        let (places, sizes) = (view.value_word(4)?, view.value_word(5)?);
         let is_commit = view.header.kind == Kind::Commit && !view.header.batched;
         (is_commit && view.value().len() == Self::LEN).then_some(())?;
         Some(Self {
@@ -71,6 +75,8 @@ impl Commit {
             horizon: view.value_word(2)?,
             proven: Position { birth: view.value_word(3)?, within: places as u32 },
             pages: (places >> 32) as u32,
+            longest_key: sizes as u32,
+            height: (sizes >> 32) as u32,
         })
     }
 
@@ -140,7 +146,10 @@ impl Tree {
         let len = Commit::record_len();
         let pages = self.stream.pages.count_between(proven.birth, self.stream.birth_for(len));
         let (records, horizon) = (self.records, self.horizon);
-        let commit = Commit { root: root.unwrap_or(0), records, horizon, proven, pages };
+        let root_offset = root.unwrap_or(0);
+        let (longest_key, height) = (self.longest_key as u32, self.height);
+        let commit =
+            Commit { root: root_offset, records, horizon, proven, pages, longest_key, height };
         let header = Header { kind: Kind::Commit, ..Header::put(self.version) };
         let offset = self.stream.append(header, &[], &[&commit.encode()])?;
         if let Some((offset, len)) = self.last.commit {

@@ -39,6 +39,8 @@ pub(crate) struct Volume {
     births_end: AtomicU64,
     told_expired: AtomicU64,
     time: TimeSource,
+    /// What is read is held against its checksum.
+    pub(crate) check_reads: bool,
     pub(crate) closed: AtomicBool,
 }
 
@@ -55,6 +57,7 @@ impl Volume {
             births_end: AtomicU64::new(root.births_end),
             told_expired: AtomicU64::new(root.told_expired),
             time: options.time.clone().unwrap_or_else(|| Arc::new(UnixMillis::now)),
+            check_reads: options.check_reads,
             closed: AtomicBool::new(false),
             space,
             pool,

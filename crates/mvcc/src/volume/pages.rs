@@ -25,6 +25,8 @@ struct Page {
     used: u32,
     /// Nothing is appended to it any more.
     is_full: bool,
+    /// Not all that lives in it was added yet, so that what was taken away may be more.
+    is_uncounted: bool,
 }
 
 /// All pages of a pool.
@@ -88,6 +90,15 @@ impl Pages {
         }
     }
 
+    /// A page that an opening has found, of the stream or not. What lives in it is added in time, and it is
+    /// [closed](Pages::close) then; until then it stays.
+    pub(crate) fn adopt_uncounted(&mut self, page: u32, birth: u64) {
+        self.total += 1;
+        if let Some(it) = self.pages.get_mut(page as usize) {
+            *it = Page { birth, is_uncounted: true, ..Page::default() };
+        }
+    }
+
     /// Pages that can be in use, and those that are free now.
     pub(crate) fn total_and_free(&self) -> (u32, u32) {
         (self.total, self.free.len() as u32)
@@ -133,8 +144,8 @@ impl Pages {
     /// A record of so many bytes was appended, or is found to be needed.
     pub(crate) fn add_live(&mut self, page: u32, len: u32) {
         if let Some(it) = self.pages.get_mut(page as usize) {
-            (it.live, it.used) = (it.live + len, it.used + len);
-            self.live += u64::from(len);
+            (it.live, it.used) = (it.live.wrapping_add(len), it.used.wrapping_add(len));
+            self.live = self.live.wrapping_add(u64::from(len));
         }
     }
 
@@ -142,6 +153,11 @@ impl Pages {
     pub(crate) fn remove_live(&mut self, page: u32, len: u32) {
         let size = self.space.page_size();
         let Some(it) = self.pages.get_mut(page as usize).filter(|_| len > 0) else { return };
+        if it.is_uncounted {
+            it.live = it.live.wrapping_sub(len);
+            self.live = self.live.wrapping_sub(u64::from(len));
+            return;
+        }
         let before = it.class(size);
         debug_assert!(it.live >= len, "page {page} has {} bytes, not {len}", it.live);
         it.live = it.live.saturating_sub(len);
@@ -173,7 +189,7 @@ impl Pages {
     pub(crate) fn close(&mut self, page: u32) {
         let size = self.space.page_size();
         let Some(it) = self.pages.get_mut(page as usize) else { return };
-        it.is_full = true;
+        (it.is_full, it.is_uncounted) = (true, false);
         match (it.live, it.class(size)) {
             (0, _) => self.emptied.push(page),
             (_, Some(class)) => self.classify(page, class),
@@ -275,9 +291,9 @@ impl Pages {
         }
     }
 
-    /// Bytes that live.
+    /// Bytes that live; less as long as pages are not counted.
     pub(crate) fn live(&self) -> u64 {
-        self.live
+        i64::try_from(self.live).map_or(0, i64::cast_unsigned)
     }
 
     /// Bytes of DRAM that this takes.

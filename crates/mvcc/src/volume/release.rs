@@ -14,7 +14,12 @@
 use crate::volume::stream::Stream;
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
+use coreplane_pmem::spin::Backoff;
 use coreplane_record::sync_failed;
+use std::time::{Duration, Instant};
+
+/// Readers are waited for so long.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How far a page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +109,18 @@ impl Stream {
                 self.volume.space.sync_wait(generation).map_err(sync_failed)?;
             }
         }
+    }
+
+    /// Waits, for a while, for a free page that only readers of other pools hold: an opening has none of its own.
+    pub(crate) fn await_free(&mut self) -> bool {
+        let (since, mut backoff) = (Instant::now(), Backoff::default());
+        while self.pages.refresh_free() == 0 {
+            if self.volume.space.retired_len() == 0 || since.elapsed() > PATIENCE {
+                return false;
+            }
+            backoff.wait();
+        }
+        true
     }
 
     /// Pages that are free, or will be as soon as what was superseded is durable and nobody reads it.

@@ -1,0 +1,128 @@
+//! Counting what lives, behind the first answers.
+//!
+//! ```text
+//!   opened      pages of before stay as they are: none is free, none is a victim of the cleaner
+//!   counted     all that the root led to then was added, all that was replaced since was taken away
+//!               ─▶ a page of which nothing is left is free
+//! ```
+//!
+//! An opening needs the root alone. What lives in a page has to be known before the page can be free, so the pages of
+//! before are kept until the tree was walked as it was then, in steps of some nodes between which others have the
+//! map. What is replaced meanwhile is taken away from counts that it was not added to yet; the sum is the same.
+//!
+//! The walk holds each node against its checksum, and as long as it has not been everywhere, so does who reads. If a
+//! node is damaged, what it leads to is not known: then the pages of before stay for good, and all else can be
+//! read.
+
+use super::Tree;
+use super::look::Look;
+use super::node::Sealed;
+use crate::volume::Volume;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::Kind;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// Nodes in a step.
+pub(super) const STEP: usize = 256;
+
+/// How far it is.
+#[derive(Debug, Default)]
+pub(super) struct Count {
+    /// Nodes that are to be looked at, and their levels, where they are known; the next is the last.
+    nodes: Vec<(u64, Option<u32>)>,
+    /// Pages of before, in the order in which they were found.
+    pages: Vec<u32>,
+    is_damaged: bool,
+}
+
+impl Count {
+    /// Of what is below a root, which lies in these pages.
+    pub(super) fn new(root: Option<u64>, pages: Vec<u32>) -> Self {
+        let nodes = root.map(|offset| (offset, None)).into_iter().collect();
+        Self { nodes, pages, is_damaged: false }
+    }
+}
+
+impl Tree {
+    /// Counts what some nodes lead to; false if there is no more.
+    pub(super) fn count_nodes(&mut self, nodes: usize) -> bool {
+        let Some(mut count) = self.count.take() else { return false };
+        if self.take_nodes(&mut count, nodes) {
+            self.count = Some(count);
+            return true;
+        }
+        if !count.is_damaged {
+            count.pages.into_iter().for_each(|page| self.stream.pages.close(page));
+            self.is_doubtful = false;
+        }
+        false
+    }
+
+    /// Counts all at once, so that there are free pages before the first commit: those that an opening still needs,
+    /// of these births, are not.
+    pub(super) fn count_all_but(&mut self, needed: &RangeInclusive<u64>) {
+        let Some(mut count) = self.count.take() else { return };
+        while self.take_nodes(&mut count, usize::MAX) {}
+        if !count.is_damaged {
+            let pages = &mut self.stream.pages;
+            let is_needed = |page: &u32| needed.contains(&pages.birth(*page));
+            let (kept, done): (Vec<u32>, Vec<u32>) = count.pages.into_iter().partition(is_needed);
+            done.into_iter().for_each(|page| pages.close(page));
+            count.pages = kept;
+        }
+        self.count = Some(count);
+    }
+
+    /// False if all is counted.
+    fn take_nodes(&mut self, count: &mut Count, nodes: usize) -> bool {
+        let volume = Arc::clone(&self.stream.volume);
+        let guard = epoch::pin();
+        for _ in 0..nodes {
+            let Some(node) = count.nodes.pop() else { return false };
+            if self.count_node(&volume, &guard, count, node).is_err() {
+                // For `verify` to name.
+                count.is_damaged = true;
+            }
+        }
+        true
+    }
+
+    fn count_node(
+        &mut self,
+        volume: &Volume,
+        guard: &Guard,
+        count: &mut Count,
+        (offset, level): (u64, Option<u32>),
+    ) -> Result<()> {
+        let wrong = |what: &str| Error::Corrupt { offset, what: what.to_owned() };
+        let node: Sealed<'_> = Look { volume, guard, is_checked: true }.sealed(offset)?;
+        if level.is_some_and(|level| level != node.level) {
+            return Err(wrong("no node of this level is where one should be"));
+        }
+        self.stream.pages.add_live(volume.space.page_of(offset), node.view.len());
+        if node.level > 0 {
+            let below = (0..node.len()).map(|at| (node.offset(at), Some(node.level - 1)));
+            count.nodes.extend(below.rev());
+            return Ok(());
+        }
+        for at in 0..node.len() {
+            let view = volume.view(guard, node.offset(at))?;
+            match view.header.kind {
+                Kind::Put => {}
+                Kind::Delete => {
+                    self.graves.dig(node.key(at), view.header.version, view.sequence());
+                }
+                _ => return Err(wrong("no record of a key is where one should be")),
+            }
+            self.stream.pages.add_live(volume.space.page_of(view.offset), view.len());
+            if view.header.large {
+                let chain = volume.chain(guard, view.value(), false)?;
+                let pages: Vec<u32> = chain.into_iter().map(|(page, _)| page).collect();
+                self.stream.adopt_chain(&pages);
+            }
+        }
+        Ok(())
+    }
+}
