@@ -4,9 +4,8 @@
 //! names it, counts the syncs that its writes ask for, tells its DRAM. All of them keep their keys
 //! in order; a scan reads key and value of every record that it passes.
 
-use crate::memory::Dram;
 use crate::{Peer, Safety};
-use coreplane_bench::{Costs, Result, Session, Target};
+use coreplane_bench::{Costs, Dram, Result, Session, Target};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -29,7 +29,6 @@ mod fjall;
 mod floors;
 mod leveldb;
 mod lmdb;
-mod memory;
 mod redb;
 mod rocksdb;
 mod wire;
