@@ -68,6 +68,16 @@ impl Draws {
     }
 }
 
+/// The numbers of `records` records, each once, in an order that is drawn (Fisher and Yates).
+pub(crate) fn shuffled(records: u64, draws: &mut Draws) -> Vec<u32> {
+    // Plans have fewer than 2^32 records.
+    let mut numbers: Vec<u32> = (0..records as u32).collect();
+    for at in (1..numbers.len()).rev() {
+        numbers.swap(at, draws.below(at as u64 + 1) as usize);
+    }
+    numbers
+}
+
 /// The constants of a distribution over `records` records.
 #[derive(Debug, Clone)]
 pub(crate) struct Chooser {
@@ -156,6 +166,19 @@ mod tests {
         assert!(counts[0] < 10_000, "the first record is not the most popular one");
         counts.sort_unstable();
         assert!(counts[999] > 10_000, "some record is");
+    }
+
+    #[test]
+    fn a_shuffle_has_every_number_once_and_each_time_another_order() {
+        let mut draws = Draws::new(3);
+        let (first, second) = (shuffled(1000, &mut draws), shuffled(1000, &mut draws));
+        assert_ne!(first, second);
+        for mut order in [first, second] {
+            assert!(!order.is_sorted());
+            order.sort_unstable();
+            assert!(order.into_iter().eq(0..1000));
+        }
+        assert!(shuffled(0, &mut draws).is_empty());
     }
 
     #[test]

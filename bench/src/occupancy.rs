@@ -165,7 +165,7 @@ fn overwrite_until(
 }
 
 /// Every record is there, with a value that was written for it.
-fn check_all(engine: &dyn Engine, plan: &Plan, records: u64) -> Result<()> {
+pub(crate) fn check_all(engine: &dyn Engine, plan: &Plan, records: u64) -> Result<()> {
     let mut key = vec![0; plan.key_size];
     for number in 0..records {
         write_key(number, &mut key);

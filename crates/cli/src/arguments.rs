@@ -6,7 +6,7 @@ use coreplane::{
     Ack, Durability, EngineChoice, MatrixShape, MediaChoice, Placement, Position, Prototype,
     ReadPath, WritePath,
 };
-use coreplane_bench::{Jitter, Plan, Refill, Sweep};
+use coreplane_bench::{Jitter, MapWork, Plan, Refill, Sweep};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -446,8 +446,10 @@ pub(crate) struct Grow {
 ///              often it is wrong, and that it denies no key, in --operations
 ///   competition  gets of matrices whose devices stall, due at times that do not depend on each
 ///              other; without and with competition, in turn
-///   occupancy  overwrites in pools that are loaded with a share of what they can take (--shares), beside
-///              the pool and as long as --size (1 GiB)
+///   occupancy  overwrites in pools of --size (1 GiB) that have a share of what they can take (--shares)
+///   commits    inserts, reads and deletes, of which --group writes share a commit
+///   turnover   every record written over --times times: bytes in use, DRAM, bytes flushed
+///   interference  puts alone, and beside the cleaner and snapshots that are read
 ///   resync     a matrix under load of which a device is pulled out, and a new one filled, twice: at
 ///              full speed, and throttled
 #[derive(Debug, Args)]
@@ -458,7 +460,7 @@ pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) paths: Paths,
     /// What to do, one after the other: load, fill, a, b, c, d, e, f, mget, overwrite, open, floor,
-    /// filter, competition, occupancy, resync; `c@uniform:2t:1000` chooses records so, on two threads, in so many
+    /// filter, competition, occupancy, commits, turnover, interference, resync; `c@uniform:2t:1000` chooses records so, on two threads, in so many
     /// operations, whatever the other options say.
     #[arg(long, default_value = "a", value_delimiter = ',')]
     pub(crate) workload: Vec<String>,
@@ -470,6 +472,8 @@ pub(crate) struct Bench {
     pub(crate) refill: Refill,
     #[command(flatten)]
     pub(crate) sweep: Sweep,
+    #[command(flatten)]
+    pub(crate) map_work: MapWork,
     /// strict, group, relaxed (on files; elsewhere it is strict).
     #[arg(long, default_value = "strict", value_parser = terms::durability)]
     pub(crate) durability: Durability,

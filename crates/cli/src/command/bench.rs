@@ -18,8 +18,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 mod competition;
+mod maps;
 mod occupancy;
 mod resync;
+mod scratch;
 
 pub(crate) fn run(bench: Bench) -> Outcome {
     let plan = bench.plan;
@@ -53,7 +55,17 @@ enum Work<'n> {
     Special(&'n str),
 }
 
-const SPECIALS: [&str; 6] = ["open", "floor", "filter", "competition", "occupancy", "resync"];
+const SPECIALS: [&str; 9] = [
+    "open",
+    "floor",
+    "filter",
+    "competition",
+    "occupancy",
+    "commits",
+    "turnover",
+    "interference",
+    "resync",
+];
 
 impl<'n> Work<'n> {
     fn of(name: &'n str) -> Result<Self, Failure> {
@@ -73,6 +85,9 @@ fn special(name: &str, bench: &Bench, plan: &Plan) -> Outcome {
         "filter" => filter(bench, plan)?,
         "competition" => competition::run(bench, plan)?,
         "occupancy" => occupancy::run(bench, plan)?,
+        "commits" => maps::commits(bench, plan)?,
+        "turnover" => maps::turnover(bench, plan)?,
+        "interference" => maps::interference(bench, plan)?,
         _ => return resync::run(bench, plan),
     }
     Ok(0)

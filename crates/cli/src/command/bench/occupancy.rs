@@ -1,26 +1,20 @@
 //! Overwrites the fuller a pool is.
 
+use super::scratch::Scratch;
 use crate::arguments::Bench;
-use crate::failure::{self, Failure};
+use crate::failure::Failure;
 use crate::json;
-use coreplane::Store;
 use coreplane_bench::{Plan, load_until_full, overwrite_share};
 use std::io::{self, Write};
-use std::path::PathBuf;
-
-/// Bytes of a pool, if nobody says.
-const SIZE: u64 = 1 << 30;
 
 /// In pools of its own beside the pool: a line for each share.
 pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
-    let beside = bench.pool.pool.clone().unwrap_or_else(|| PathBuf::from("/dev/shm/coreplane"));
-    let mut name = beside.into_os_string();
-    name.push(format!(".occupancy-{}", std::process::id()));
-    let path = PathBuf::from(name);
-    let full = in_pool(bench, &path, |store| load_until_full(&**store.engine(), plan, u64::MAX))?;
+    let pool = Scratch::new(bench, "occupancy");
+    let full =
+        pool.with(pool.size(), |store| load_until_full(&**store.engine(), plan, u64::MAX))?;
     for percent in &bench.sweep.shares {
         let records = full * percent / 100;
-        let report = in_pool(bench, &path, |store| {
+        let report = pool.with(pool.size(), |store| {
             let engine = &**store.engine();
             let loaded = load_until_full(engine, plan, records)?;
             overwrite_share(engine, plan, (*percent, loaded), bench.sweep.overwrite_ms)
@@ -46,25 +40,4 @@ pub(super) fn run(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
         )?;
     }
     Ok(())
-}
-
-/// Does it in a pool that was not there before, and is not afterwards.
-fn in_pool<T>(
-    bench: &Bench,
-    path: &PathBuf,
-    work: impl FnOnce(&Store) -> coreplane_bench::Result<T>,
-) -> Result<T, Failure> {
-    let config = coreplane::StoreConfig::at(path)
-        .media(bench.pool.media.clone())
-        .size(bench.size.unwrap_or(SIZE))
-        .placement(bench.index)
-        .durability(bench.durability);
-    let config = bench.engine.map_or(config.clone(), |engine| config.engine(engine));
-    let config = bench.page_size.map_or(config.clone(), |size| config.page_size(size));
-    let store = config.create().map_err(|error| Failure::of_pool(&error, path))?;
-    let done = work(&store);
-    store.close()?;
-    std::fs::remove_file(path)
-        .map_err(|error| Failure::new(failure::FAILED, format!("{}: {error}", path.display())))?;
-    Ok(done?)
 }

@@ -1,0 +1,53 @@
+//! Pools that are there for one measurement alone.
+
+use crate::arguments::Bench;
+use crate::failure::{self, Failure};
+use coreplane::Store;
+use std::path::PathBuf;
+
+/// Bytes of a pool, if nobody says.
+const SIZE: u64 = 1 << 30;
+
+/// Where such a pool is made: beside the pool that is named.
+pub(super) struct Scratch<'b> {
+    bench: &'b Bench,
+    path: PathBuf,
+}
+
+impl<'b> Scratch<'b> {
+    /// Pools whose name says what they are for.
+    pub(super) fn new(bench: &'b Bench, what: &str) -> Self {
+        let beside = bench.pool.pool.clone().unwrap_or_else(|| PathBuf::from("/dev/shm/coreplane"));
+        let mut name = beside.into_os_string();
+        name.push(format!(".{what}-{}", std::process::id()));
+        Self { bench, path: PathBuf::from(name) }
+    }
+
+    /// Bytes of a pool as the command line says.
+    pub(super) fn size(&self) -> u64 {
+        self.bench.size.unwrap_or(SIZE)
+    }
+
+    /// Does it in a pool of `size` bytes that was not there before, and is not afterwards.
+    pub(super) fn with<T>(
+        &self,
+        size: u64,
+        work: impl FnOnce(&Store) -> coreplane_bench::Result<T>,
+    ) -> Result<T, Failure> {
+        let Self { bench, path } = self;
+        let config = coreplane::StoreConfig::at(path)
+            .media(bench.pool.media.clone())
+            .size(size)
+            .placement(bench.index)
+            .durability(bench.durability);
+        let config = bench.engine.map_or(config.clone(), |engine| config.engine(engine));
+        let config = bench.page_size.map_or(config.clone(), |size| config.page_size(size));
+        let store = config.create().map_err(|error| Failure::of_pool(&error, path))?;
+        let done = work(&store);
+        store.close()?;
+        std::fs::remove_file(path).map_err(|error| {
+            Failure::new(failure::FAILED, format!("{}: {error}", path.display()))
+        })?;
+        Ok(done?)
+    }
+}
