@@ -113,17 +113,21 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
 
 /// What `--sizes` and `--keys` say.
 pub(super) fn shapes(flags: &Flags) -> Outcome<Vec<Shape>> {
-    let keys: u64 = flags.get("keys", 4_000_000, 100_000)?;
+    let keys: Vec<u64> = flags.list("keys", "4000000", "100000")?;
     let sizes: Vec<String> = flags.list("sizes", "16/100,128/512", "16/100,128/512")?;
-    let shape = |size: &String| -> Outcome<Shape> {
-        let wrong = || format!("--sizes {size}: 16/100 is one");
-        let (key, value) = size.split_once('/').ok_or_else(wrong)?;
-        let (key, value) = (key.parse().map_err(|_| wrong())?, value.parse().map_err(|_| wrong())?);
-        // As in the issue: a quarter of the keys where records are large.
-        let records = if key + value > 256 { keys / 4 } else { keys };
-        Ok(Shape { key, value, records: records.max(1) })
-    };
-    sizes.iter().map(shape).collect()
+    let mut shapes = Vec::new();
+    for keys in keys {
+        for size in &sizes {
+            let wrong = || format!("--sizes {size}: 16/100 is one");
+            let (key, value) = size.split_once('/').ok_or_else(wrong)?;
+            let [key, value] = [key, value].map(|bytes| bytes.parse::<u64>().map_err(|_| wrong()));
+            let (key, value) = (key?, value?);
+            // As in the issue: a quarter of the keys where records are large.
+            let records = if key + value > 256 { keys / 4 } else { keys };
+            shapes.push(Shape { key, value, records: records.max(1) });
+        }
+    }
+    Ok(shapes)
 }
 
 fn peers(flags: &Flags) -> Outcome<Vec<String>> {

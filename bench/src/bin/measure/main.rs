@@ -51,7 +51,7 @@ cargo xtask measure competition|cost|engines|figures|filter|matrix|occupancy|ord
 
   engines   floors, both placements of the index, and peers: put, get, mget, YCSB A, B, C, F,
             overwrite; one thread and two
-            --keys N  --sizes 16/100,128/512 (the second has a quarter of the keys)
+            --keys N,…  --sizes 16/100,128/512 (the second has a quarter of the keys)
             --operations N  --peer-operations N  --threads 1,2
             --peers all|none|rocksdb,lmdb,lmdb+power,…  (+power: synced at each write)
   competition  gets of a matrix whose devices stall, without and with competition
@@ -74,8 +74,8 @@ cargo xtask measure competition|cost|engines|figures|filter|matrix|occupancy|ord
             --overwrite-ms N
   ordered   bptree between the floors and LMDB, redb, RocksDB, LevelDB, fjall: load, YCSB A, C, and E
             (scans of 50); one thread and two; to survive a kill, and a power cut; the goals
-            --keys N  --sizes 16/100,128/512 (the second has a quarter of the keys)
-            --power-keys N (default: a tenth of the keys)
+            --engines bptree,list,…  --keys N,…  --sizes 16/100,128/512 (the second has a quarter of the keys)
+            --power-keys N (default: a tenth of the keys; 0: a kill alone)
             --operations N  --peer-operations N  --peer-rounds N  --peers lmdb,redb,…
   restart   from the start of a process to its first read and write, after a close and a kill -9
             --engine scmkv|bptree  --keys 1000000,10000000,40000000 (bptree: 1000000,10000000)

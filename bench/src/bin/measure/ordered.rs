@@ -1,4 +1,4 @@
-//! `cargo xtask measure ordered`: the ordered engine between the floor and the ordered peers.
+//! `cargo xtask measure ordered`: the ordered engines between the floor and the ordered peers.
 //!
 //! Twice, with what a write must survive the same for all: a kill of the process (ours `strict`,
 //! theirs the fastest setting that does), then a power cut (ours `strict`, theirs a sync at each
@@ -40,8 +40,8 @@ const THREADS: [u64; 2] = [1, 2];
 const LONG: u64 = 250;
 /// Records of a scan.
 const SCAN: &str = "50";
-/// It is strict where a kill is what counts, too: on such a medium nothing less is faster.
-const OURS: &str = "bptree";
+/// Strict where a kill is what counts, too: on such a medium nothing less is faster.
+const ENGINES: &str = "bptree";
 const PEERS: &str = "lmdb,redb,rocksdb,leveldb,fjall";
 /// Neither takes part in the goals of a write that survives a power cut: they cost nothing more.
 const FLOORS: [&str; 2] = ["floor-dram", "floor-dram-seen"];
@@ -80,8 +80,16 @@ struct Counts {
 
 /// `cargo xtask measure ordered …`.
 pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
-    let own =
-        ["keys", "power-keys", "sizes", "operations", "peer-operations", "peer-rounds", "peers"];
+    let own = [
+        "engines",
+        "keys",
+        "power-keys",
+        "sizes",
+        "operations",
+        "peer-operations",
+        "peer-rounds",
+        "peers",
+    ];
     let flags = Flags::parse(arguments, &own)?;
     let counts = Counts {
         operations: flags.get("operations", 1_000_000, 50_000)?,
@@ -96,11 +104,12 @@ pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         records: (shape.records * power_keys / (tenth * 10).max(1)).max(1),
         ..*shape
     };
-    let power: Vec<Shape> = kill.iter().map(scaled).collect();
+    let power: Vec<Shape> = kill.iter().filter(|_| power_keys > 0).map(scaled).collect();
+    let engines: Vec<String> = flags.list("engines", ENGINES, ENGINES)?;
     let peers: Vec<String> = flags.list("peers", PEERS, PEERS)?;
     let binaries = Binaries::prepare(root, !flags.has("no-build"), true)?;
-    let bench = Bench { binaries, mount: Mount::make(root, &flags)?, counts, peers };
-    let title = "The ordered engine beside the floors and the ordered peers";
+    let bench = Bench { binaries, mount: Mount::make(root, &flags)?, counts, engines, peers };
+    let title = "The ordered engines beside the floors and the ordered peers";
     let mut record = Record::begin(root, flags.out(root, "ordered"), title, flags.quick())?;
     bench.notes(&mut record);
     for (class, shapes) in [(Class::Kill, kill), (Class::Power, power)] {
@@ -144,6 +153,7 @@ struct Bench {
     binaries: Binaries,
     mount: Mount,
     counts: Counts,
+    engines: Vec<String>,
     peers: Vec<String>,
 }
 
@@ -195,7 +205,7 @@ impl Bench {
 
     /// Who takes part, in this round.
     fn contenders(&self, class: Class, round: usize) -> Vec<String> {
-        let mut names = vec![OURS.to_owned()];
+        let mut names = self.engines.clone();
         let first = round < self.counts.peer_rounds;
         if first && class == Class::Kill {
             names.extend(FLOORS.map(str::to_owned));
@@ -223,9 +233,13 @@ impl Bench {
         Ok(())
     }
 
+    fn is_ours(&self, name: &str) -> bool {
+        self.engines.iter().any(|engine| engine == name)
+    }
+
     /// Operations of a phase, and of how many of them E makes one.
     fn operations(&self, name: &str) -> (u64, u64) {
-        if name.starts_with("bptree") || name.starts_with("floor") {
+        if self.is_ours(name) || name.starts_with("floor") {
             (self.counts.operations, 10)
         } else if name.starts_with("lmdb") {
             (self.counts.peer_operations * 2, 10)
@@ -304,15 +318,14 @@ impl Bench {
         let place = self.mount.fresh("store")?;
         let limit = 120 + (shape.records + 10 * operations) / 5_000;
         let (called, setting) = name.split_once('+').unwrap_or((name, ""));
-        let mut command = if called == "bptree" {
-            let durability = if setting.is_empty() { "strict" } else { setting };
+        let mut command = if self.is_ours(name) {
             let mut command = child::limited(&self.binaries.coreplane, limit);
-            command.args(["bench", "--json", "--engine", called, "--durability", durability]);
+            command.args(["bench", "--json", "--engine", called, "--durability", "strict"]);
             // Leaves are not full, and records that were overwritten stay until a leaf is made anew.
             let record = shape.key + shape.value + 40;
             let size = (shape.records + operations) * record * 3 + (512 << 20);
             command.args(["--size", &size.to_string()]).arg("--pool").arg(place);
-            if record > LONG {
+            if called == "bptree" && record > LONG {
                 command.args(["--page-size", "64KiB"]);
             }
             command
@@ -340,7 +353,7 @@ impl Bench {
         let names = self.contenders(class, 0);
         let peers: Vec<String> = self.peers.iter().map(|name| class.peer(name)).collect();
         let title = format!("What was promised: to survive {}, {of}", class.name());
-        record.section(&title, &verdict::table(class, &peers, &taken.rounds));
+        record.section(&title, &verdict::table(class, &self.engines, &peers, &taken.rounds));
         for threads in THREADS {
             let title = format!("To survive {}, {of}, threads: {threads}", class.name());
             let mut text = rates(&taken.rounds, &names, threads, "", "M operations/s");
