@@ -55,7 +55,9 @@ pub use floor::{Floor, FloorIndex, FloorRoom};
 pub use interference::{InterferenceReport, run_interference};
 pub use map_work::MapWork;
 pub use memory::Dram;
-pub use occupancy::{OccupancyReport, Sweep, load_until_full, overwrite_share};
+pub use occupancy::{
+    OccupancyReport, OverwriteReport, Sweep, load_until_full, overwrite_for, overwrite_share,
+};
 pub use plan::Plan;
 pub use report::Report;
 pub use resync::{Refill, ResyncEnd, ResyncReport, resync};

@@ -136,6 +136,41 @@ pub fn overwrite_share(
     })
 }
 
+/// What overwrites of a store that was just opened have shown. Serialized, it is one line of `coreplane bench --json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OverwriteReport {
+    /// `then`.
+    pub phase: &'static str,
+    /// The engine.
+    pub engine: String,
+    /// Records.
+    pub records: u64,
+    /// Overwrites a second.
+    pub puts_per_s: f64,
+    /// The longest, in nanoseconds.
+    pub max_ns: u64,
+    /// Overwrites that ended in [`NoSpace`](EngineError::NoSpace).
+    pub refused_puts: u64,
+}
+
+/// Writes over evenly chosen records of a loaded store, for so long, on one thread.
+///
+/// # Errors
+/// If the store fails otherwise than for want of space.
+pub fn overwrite_for(engine: &dyn Engine, plan: &Plan, time: Duration) -> Result<OverwriteReport> {
+    let begun = Instant::now();
+    let chosen = (plan.records, Draws::new(plan.seed));
+    let (tally, _, refused_puts) = overwrite_until(begun + time, engine, plan, chosen)?;
+    Ok(OverwriteReport {
+        phase: "then",
+        engine: engine.name().to_owned(),
+        records: plan.records,
+        puts_per_s: tally.operations as f64 / begun.elapsed().as_secs_f64(),
+        max_ns: tally.latencies.max(),
+        refused_puts,
+    })
+}
+
 /// Writes until then; beside the times how many writes were long, and how many refused.
 fn overwrite_until(
     end: Instant,
@@ -193,6 +228,9 @@ mod tests {
         let plan = Plan { threads: 2, ..Plan::default() };
         let records = load_until_full(&store, &plan, u64::MAX)?;
         assert!(records > 30_000, "{records} records");
+        let one = Plan { records, ..Plan::default() };
+        let report = overwrite_for(&store, &one, Duration::from_millis(20))?;
+        assert!(report.puts_per_s > 0.0 && report.max_ns > 0, "{report:?}");
         let report = overwrite_share(&store, &plan, (100, records), 50)?;
         assert!(report.puts_per_s > 0.0 && report.refused_puts == 0, "{report:?}");
         assert!((1.0..2.0).contains(&report.pool_bytes_per_byte), "{report:?}");

@@ -440,7 +440,7 @@ pub(crate) struct Grow {
 ///   f          half gets, half reads followed by a write
 ///   mget       gets in batches of 16; an operation is one key, a latency one batch
 ///   overwrite  overwrites alone
-///   open       how long until a loaded pool is open, one record read, one written
+///   open       how long until a loaded pool is open, one record read, one written; then --then-ms
 ///   floor      what the medium allows: see `floor-…` in the output
 ///   filter     the filter of a matrix's group alone, with room for --records: what it costs, how
 ///              often it is wrong, and that it denies no key, in --operations
@@ -474,6 +474,9 @@ pub(crate) struct Bench {
     pub(crate) sweep: Sweep,
     #[command(flatten)]
     pub(crate) map_work: MapWork,
+    /// open: milliseconds of overwrites after the first write, of which the longest is told.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) then_ms: u64,
     /// strict, group, relaxed (on files; elsewhere it is strict).
     #[arg(long, default_value = "strict", value_parser = terms::durability)]
     pub(crate) durability: Durability,

@@ -78,7 +78,8 @@ cargo xtask measure competition|cost|engines|figures|filter|matrix|occupancy|ord
             --power-keys N (default: a tenth of the keys; 0: a kill alone)
             --operations N  --peer-operations N  --peer-rounds N  --peers lmdb,redb,…
   restart   from the start of a process to its first read and write, after a close and a kill -9
-            --engine scmkv|bptree  --keys 1000000,10000000,40000000 (bptree: 1000000,10000000)
+            --engines scmkv,bptree,list,…  --keys 1000000,10000000 (scmkv alone: 40000000 too)
+            --then-ms N  overwrites for so long afterwards, and tells the longest
   resync    a 2x2 matrix at W = all under load loses a device and is given another, at full speed and
             throttled: throughput of clients in each stage, failed reads, lost writes
             --engine bptree|scmkv  --keys N  --stage-ms N  --throttle BYTES (a second)

@@ -27,69 +27,97 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// `cargo xtask measure restart …`.
 pub(super) fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
-    let flags = Flags::parse(arguments, &["keys", "engine"])?;
-    let engine: String = flags.get("engine", "scmkv".to_owned(), "scmkv".to_owned())?;
-    let (indexes, all): (&[&str], _) = match engine.as_str() {
-        "scmkv" => (&["pmem", "dram"], "1000000,10000000,40000000"),
-        // Its inner nodes are in DRAM.
-        "bptree" => (&["dram"], "1000000,10000000"),
-        _ => return Err(format!("--engine {engine}: scmkv and bptree have pools").into()),
-    };
+    let flags = Flags::parse(arguments, &["keys", "engines", "then-ms"])?;
+    let engines: Vec<String> = flags.list("engines", "scmkv", "scmkv")?;
+    let is_hashed = engines.iter().all(|engine| engine == "scmkv");
+    let all = if is_hashed { "1000000,10000000,40000000" } else { "1000000,10000000" };
     let keys: Vec<u64> = flags.list("keys", all, "100000,1000000")?;
+    let then_ms: u64 = flags.get("then-ms", 0, 0)?;
     let rounds = flags.rounds()?;
     let binaries = Binaries::prepare(root, !flags.has("no-build"), false)?;
-    let bench = Bench { binaries, mount: Mount::make(root, &flags)?, engine };
+    let bench = Bench { binaries, mount: Mount::make(root, &flags)?, rounds, then_ms };
     let title = "Restart: from the start of the process to the first read and write";
-    let called = if bench.engine == "scmkv" { "restart" } else { "restart-bptree" };
-    let mut record = Record::begin(root, flags.out(root, called), title, flags.quick())?;
-    record.note("engine", &bench.engine);
+    let mut record = Record::begin(root, flags.out(root, "restart"), title, flags.quick())?;
     record.note("mount", bench.mount.described());
     record.note("rounds", &format!("{rounds}; figures are medians; 16 B keys, 100 B values"));
     let mut results = Rounds::default();
-    for &keys in &keys {
-        for index in indexes {
-            let label = format!("{keys} keys, index {index}");
-            if let Err(why) = bench.series(keys, index, rounds, &mut results, &mut record) {
-                record.failed(&label, &why);
-            }
+    let stores: Vec<Stored<'_>> = keys
+        .iter()
+        .flat_map(|keys| engines.iter().map(move |engine| (*keys, engine.as_str())))
+        .flat_map(|(keys, engine)| {
+            indexes(engine).iter().map(move |index| Stored { keys, engine, index })
+        })
+        .collect();
+    for stored in &stores {
+        if let Err(why) = bench.series(*stored, &mut results, &mut record) {
+            record.failed(&stored.label(), &why);
         }
     }
-    let mut table = Table::new([
-        "keys",
-        "index",
-        "after",
-        "process start to first get, ms",
-        "process start to first get and put, ms",
-        "open, ms",
-        "first get, ms",
-        "first put, ms",
-    ]);
-    for &keys in &keys {
-        for index in indexes {
-            for after in ["close", "kill -9"] {
-                let of = whose(keys, index, after);
-                let cell = |what: &str| figure(results.median(what, &of));
-                table.row([
-                    keys.to_string(),
-                    (*index).to_owned(),
-                    after.to_owned(),
-                    cell("read"),
-                    cell("wall"),
-                    cell("open_ms"),
-                    cell("first_get_ms"),
-                    cell("first_put_ms"),
-                ]);
-            }
-        }
-    }
-    let note = "\nThe last three from the call that opens, one after the other. The first two include \
-                the start of the process and its output; to the first get is what both took less the \
-                time of the put.";
-    record.section("Milliseconds until the store answers", &(table.finish() + note));
-    if bench.engine == "bptree" {
-        record.section("What was promised", &verdicts(&keys, &results));
+    record.section("Milliseconds until the store answers", &table(&stores, &results, then_ms));
+    if engines.iter().any(|engine| engine == "bptree") {
+        record.section("What was promised of bptree", &verdicts(&keys, &results));
     }
     record.finish()
+}
+
+/// A loaded store.
+#[derive(Debug, Clone, Copy)]
+struct Stored<'a> {
+    keys: u64,
+    engine: &'a str,
+    index: &'a str,
+}
+
+impl Stored<'_> {
+    fn label(&self) -> String {
+        format!("{}, {} keys, index {}", self.engine, self.keys, self.index)
+    }
+
+    /// Whose figures these are.
+    fn whose(&self, after: &str) -> String {
+        format!("{} {} {} {after}", self.engine, self.keys, self.index)
+    }
+}
+
+/// Where the index may lie; of all but scmkv where the engine has it.
+fn indexes(engine: &str) -> &'static [&'static str] {
+    if engine == "scmkv" { &["pmem", "dram"] } else { &["auto"] }
+}
+
+fn table(stores: &[Stored<'_>], results: &Rounds, then_ms: u64) -> String {
+    let columns = [
+        ("read", "process start to first get, ms"),
+        ("wall", "process start to first get and put, ms"),
+        ("open_ms", "open, ms"),
+        ("first_get_ms", "first get, ms"),
+        ("first_put_ms", "first put, ms"),
+        ("rate", "M keys opened a second"),
+        ("longest", "longest put afterwards, ms"),
+        ("puts", "k puts/s afterwards"),
+    ];
+    let shown = if then_ms == 0 { &columns[..6] } else { &columns[..] };
+    let heads = ["engine", "keys", "index", "after"];
+    let mut table = Table::new(heads.into_iter().chain(shown.iter().map(|(_, head)| *head)));
+    for stored in stores {
+        let Stored { keys, engine, index } = *stored;
+        for after in ["close", "kill -9"] {
+            let of = stored.whose(after);
+            let names = [engine.to_owned(), keys.to_string(), index.to_owned(), after.to_owned()];
+            let cells = shown.iter().map(|(what, _)| figure(results.median(what, &of)));
+            table.row(names.into_iter().chain(cells));
+        }
+    }
+    let mut note = "\nOpen, first get and first put from the call that opens, one after the other. The first two \
+                    include the start of the process and its output; to the first get is what both took less \
+                    the time of the put."
+        .to_owned();
+    if then_ms > 0 {
+        note += &format!(
+            " Afterwards: overwrites for {then_ms} ms, right after the first put, one thread, each durable \
+             when it returns."
+        );
+    }
+    table.finish() + &note
 }
 
 /// Milliseconds from the start of the process to its first read, and of how many keys.
@@ -101,7 +129,7 @@ fn verdicts(keys: &[u64], results: &Rounds) -> String {
         Table::new(["keys", "after", "to the first get, ms", "promised, ms", "verdict"]);
     for &keys in keys {
         for (after, goal) in GOALS {
-            let found = results.median("read", &whose(keys, "dram", after));
+            let found = results.median("read", &tree(keys).whose(after));
             let verdict = match found {
                 None => "not measured",
                 Some(found) if found >= goal => "**missed**",
@@ -115,87 +143,107 @@ fn verdicts(keys: &[u64], results: &Rounds) -> String {
     table.finish()
 }
 
-fn whose(keys: u64, index: &str, after: &str) -> String {
-    format!("{keys} {index} {after}")
+/// The tree with so many keys.
+fn tree(keys: u64) -> Stored<'static> {
+    Stored { keys, engine: "bptree", index: "auto" }
+}
+
+/// What an opening has shown.
+struct Opened {
+    line: Value,
+    /// Until that line was there.
+    wall: Duration,
+    /// What the overwrites afterwards have shown; null if there were none.
+    then: Value,
 }
 
 struct Bench {
     binaries: Binaries,
     mount: Mount,
-    engine: String,
+    rounds: usize,
+    /// Overwrites for so long after the first put.
+    then_ms: u64,
 }
 
 impl Bench {
     /// Loads a pool, and opens it again and again.
-    fn series(
-        &self,
-        keys: u64,
-        index: &str,
-        rounds: usize,
-        results: &mut Rounds,
-        record: &mut Record,
-    ) -> Outcome<()> {
+    fn series(&self, stored: Stored<'_>, results: &mut Rounds, record: &mut Record) -> Outcome<()> {
         let pool = self.mount.fresh("pool")?;
-        println!("{keys} keys, index {index}: loading");
-        // Records of 144 bytes, index, and room for what is overwritten before it is cleaned; leaves
-        // of a tree are half full at worst.
-        let each = if self.engine == "bptree" { 2 * (144 + 32) } else { 144 + 32 };
-        let size = keys * each * 21 / 20 + (2 << 30);
-        let mut load = child::limited(&self.binaries.coreplane, 120 + keys / 50_000);
-        load.args(["bench", "--workload", "load", "--threads", "2", "--json", "--index", index]);
-        load.args(["--engine", &self.engine]);
-        load.args(["--records", &keys.to_string(), "--size", &size.to_string()]);
-        child::lines(load.arg("--pool").arg(&pool))?;
+        println!("{}: loading", stored.label());
+        self.load(&pool, stored)?;
         for after in ["close", "kill -9"] {
-            for round in 0..rounds {
+            for round in 0..self.rounds {
                 if after == "kill -9" {
-                    self.overwrite_and_kill(&pool, keys)?;
+                    self.overwrite_and_kill(&pool, stored.keys)?;
                 }
-                let (mut line, wall) = self.open(&pool, keys, round as u64)?;
-                println!(
-                    "{keys} keys, index {index}, after {after}: {:.1} ms",
-                    wall.as_secs_f64() * 1e3
-                );
+                let Opened { mut line, wall, mut then } =
+                    self.open(&pool, stored.keys, round as u64)?;
+                let wall = wall.as_secs_f64() * 1e3;
+                println!("{}, after {after}: {wall:.1} ms", stored.label());
                 if line["misses"] != 0 {
                     return Err(format!("a record is missing after {after}").into());
                 }
-                let of = whose(keys, index, after);
-                let wall = wall.as_secs_f64() * 1e3;
+                let of = stored.whose(after);
                 results.add("wall", &of, wall);
                 let time = |what: &str| line[what].as_f64().ok_or("the line has no times");
                 let put = time("first_put_ms")? - time("first_get_ms")?;
                 results.add("read", &of, wall - put);
+                results.add("rate", &of, stored.keys as f64 / time("open_ms")? * 1e-3);
                 for what in ["open_ms", "first_get_ms", "first_put_ms"] {
                     results.add(what, &of, time(what)?);
                 }
-                line["after"] = after.into();
-                line["round"] = round.into();
-                line["wall_ms"] = wall.into();
-                record.keep(&line)?;
+                if let (Some(longest), Some(rate)) =
+                    (then["max_ns"].as_f64(), then["puts_per_s"].as_f64())
+                {
+                    results.add("longest", &of, longest * 1e-6);
+                    results.add("puts", &of, rate * 1e-3);
+                }
+                for line in [&mut line, &mut then].into_iter().filter(|line| line.is_object()) {
+                    line["after"] = after.into();
+                    line["round"] = round.into();
+                    line["wall_ms"] = wall.into();
+                    record.keep(line)?;
+                }
             }
         }
         self.mount.fresh("pool")?;
         Ok(())
     }
 
-    /// Opens, reads, writes, closes; the time until the first line.
-    fn open(&self, pool: &Path, keys: u64, seed: u64) -> Outcome<(Value, Duration)> {
+    fn load(&self, pool: &Path, stored: Stored<'_>) -> Outcome<()> {
+        let Stored { keys, engine, index } = stored;
+        // Records of 144 bytes, index, and room for what is overwritten before it is cleaned; leaves
+        // of a tree are half full at worst.
+        let each = if engine == "scmkv" { 144 + 32 } else { 2 * (144 + 32) };
+        let size = keys * each * 21 / 20 + (2 << 30);
+        let mut load = child::limited(&self.binaries.coreplane, 120 + keys / 50_000);
+        load.args(["bench", "--workload", "load", "--threads", "2", "--json", "--index", index]);
+        load.args(["--engine", engine]);
+        load.args(["--records", &keys.to_string(), "--size", &size.to_string()]);
+        child::lines(load.arg("--pool").arg(pool)).map(drop)
+    }
+
+    /// Opens, reads, writes, overwrites, closes; the time until the first line.
+    fn open(&self, pool: &Path, keys: u64, seed: u64) -> Outcome<Opened> {
         let mut command = Command::new(&self.binaries.coreplane);
         command.args(["bench", "--workload", "open", "--json", "--records", &keys.to_string()]);
-        command.args(["--seed", &seed.to_string()]).arg("--pool").arg(pool);
+        command.args(["--seed", &seed.to_string(), "--then-ms", &self.then_ms.to_string()]);
+        command.arg("--pool").arg(pool);
         let begun = Instant::now();
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let watchdog = child::Watchdog::over(&child, PATIENCE);
-        let mut line = String::new();
-        let out = child.stdout.take().ok_or("the child has no output")?;
-        BufReader::new(out).read_line(&mut line)?;
+        let (mut line, mut then) = (String::new(), String::new());
+        let mut out = BufReader::new(child.stdout.take().ok_or("the child has no output")?);
+        out.read_line(&mut line)?;
         let wall = begun.elapsed();
+        out.read_line(&mut then)?;
         let status = child.wait()?;
         drop(watchdog);
         if !status.success() {
             return Err(format!("open: {status}").into());
         }
-        Ok((serde_json::from_str(&line)?, wall))
+        let then = if then.is_empty() { Value::Null } else { serde_json::from_str(&then)? };
+        Ok(Opened { line: serde_json::from_str(&line)?, wall, then })
     }
 
     /// Leaves the pool as a crash does.
@@ -230,6 +278,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_measured_of_each_store_is_in_its_row() {
+        let stored = Stored { keys: 1000, engine: "list", index: indexes("list")[0] };
+        let mut results = Rounds::default();
+        for (what, found) in [("wall", 7.0), ("rate", 2.0), ("longest", 30.0)] {
+            results.add(what, &stored.whose("kill -9"), found);
+        }
+        let row = "| list | 1000 | auto | kill -9 | – | 7.00 | – | – | – | 2.00 |";
+        let with = table(&[stored], &results, 3000);
+        assert!(with.contains(&format!("{row} 30.0 | – |")) && with.contains("3000 ms"), "{with}");
+        assert!(table(&[stored], &results, 0).contains(&format!("{row}\n")));
+        assert_eq!(indexes("scmkv").len(), 2);
+    }
+
+    #[test]
     fn goals_are_of_ten_million_keys() {
         let mut results = Rounds::default();
         for (keys, after, time) in [
@@ -238,7 +300,7 @@ mod tests {
             (1_000, "close", 1.0),
             (1_000, "kill -9", 2001.0),
         ] {
-            results.add("read", &whose(keys, "dram", after), time);
+            results.add("read", &tree(keys).whose(after), time);
         }
         let text = verdicts(&[GOAL_KEYS, 1_000, 5], &results);
         let verdicts: Vec<&str> =

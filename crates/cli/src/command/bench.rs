@@ -9,13 +9,13 @@ use crate::terms;
 use coreplane::{EngineChoice, Placement, Store};
 use coreplane_bench::record::{check_value, mix, write_key, write_value};
 use coreplane_bench::{
-    EngineTarget, Error, FilterReport, Floor, FloorIndex, Plan, Report, Step, Target, Workload,
-    run as drive, run_filter,
+    EngineTarget, Error, FilterReport, Floor, FloorIndex, OverwriteReport, Plan, Report, Step,
+    Target, Workload, overwrite_for, run as drive, run_filter,
 };
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 mod competition;
 mod maps;
@@ -192,6 +192,22 @@ fn first_operations(bench: &Bench, plan: &Plan) -> Result<(), Failure> {
             "open             opened after {opened:.2} ms, read{found} after {read:.2} ms, written \
              after {written:.2} ms"
         )?;
+    }
+    if bench.then_ms > 0 {
+        // Whoever times the process reads the line before, which is there by now.
+        io::stdout().flush()?;
+        let time = Duration::from_millis(bench.then_ms);
+        let report = overwrite_for(&**store.engine(), plan, time)?;
+        let mut out = io::stdout().lock();
+        if bench.pool.json {
+            json::write_line(&mut out, &serde_json::to_value(&report)?)?;
+        } else {
+            let OverwriteReport { puts_per_s, max_ns, refused_puts, .. } = report;
+            writeln!(
+                out,
+                "afterwards       puts {puts_per_s:.0}/s  max {max_ns} ns  refused {refused_puts}"
+            )?;
+        }
     }
     Ok(store.close()?)
 }
