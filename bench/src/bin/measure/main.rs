@@ -26,6 +26,7 @@ mod figures;
 mod filter;
 mod flags;
 mod machine;
+mod maps;
 mod matrix;
 mod mount;
 mod occupancy;
@@ -47,7 +48,7 @@ use rounds::Rounds;
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const USAGE: &str = "\
-cargo xtask measure competition|cost|engines|figures|filter|matrix|occupancy|ordered|restart|resync|server [OPTION…]
+cargo xtask measure competition|cost|engines|figures|filter|maps|matrix|occupancy|ordered|restart|resync|server [OPTION…]
 
   engines   floors, both placements of the index, and peers: put, get, mget, YCSB A, B, C, F,
             overwrite; one thread and two
@@ -64,6 +65,20 @@ cargo xtask measure competition|cost|engines|figures|filter|matrix|occupancy|ord
   filter    the filter of a matrix's group: wrong answers at 50, 100 and 120 % of its design load, none
             that denies a key, nanoseconds
             --keys 1000000,10000000  --operations N  --threads N
+  maps      the maps of NVM-Raft: the thesis's table of data structures (insert, read, delete; a commit every
+            ten writes; scmkv and bptree beside); space, DRAM and bytes flushed while every record is written
+            over; puts beside the cleaner and a snapshot that is read. --rounds is 5 if not given.
+            --engines list,cow-tree  --parts table,space,latency
+            table:   --keys N  --value BYTES  --group N (writes of a commit)  --cycles N
+            space:   --space-keys N  --times N  --groups 1,10
+                     --pools 2,2.5,4 (times the bytes of the newest records)
+            latency: --latency-pool MiB  --latency-puts N  --fullness PERCENT
+                     --room N (the quiet pool is so many times as large)
+            Two questions of the maps are asked by others, of any engine. YCSB beside bptree and LMDB:
+              ordered --engines bptree,list,cow-tree --peers lmdb --keys 1000000,10000000 --sizes 16/100
+                --power-keys 0
+            the start after a kill -9, and the longest write of the first seconds:
+              restart --engines list,cow-tree --keys 1000000,10000000 --then-ms 3000
   matrix    MKVS's tables 1 to 6 and figures 3 to 6: the prototypes, as a library and behind coreplane
             serve, beside Redis and memcached; then the same with 1,000,000 records
             --size KEY/VALUE  --threads 1,2,4,8,16  --repeat N  --large N  --large-size KEY/VALUE
@@ -120,6 +135,7 @@ fn run(root: &Path, arguments: &[String]) -> Outcome<()> {
         "engines" => engines::run(root, rest),
         "figures" => figures::run(root, rest),
         "filter" => filter::run(root, rest),
+        "maps" => maps::run(root, rest),
         "matrix" => matrix::run(root, rest),
         "occupancy" => occupancy::run(root, rest),
         "ordered" => ordered::run(root, rest),

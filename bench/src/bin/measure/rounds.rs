@@ -25,6 +25,12 @@ impl Rounds {
         Some(f64::midpoint(*figures.get(middle.checked_sub(1)?)?, *figures.get(middle)?))
     }
 
+    /// The greatest of all rounds; none if there is no figure.
+    pub(super) fn greatest(&self, what: &str, whose: &str) -> Option<f64> {
+        let figures = self.figures.get(&(what.to_owned(), whose.to_owned()))?;
+        figures.iter().copied().max_by(f64::total_cmp)
+    }
+
     /// How far the rounds are apart at worst, over everything of `whose`: (max - min) / median.
     pub(super) fn spread(&self, whose: &str) -> Option<f64> {
         self.figures
@@ -70,6 +76,7 @@ mod tests {
         assert_eq!(rounds.median("get", "a"), Some(3.0));
         assert_eq!(rounds.median("get", "b"), Some(1.5));
         assert_eq!(rounds.median("put", "a"), None);
+        assert_eq!((rounds.greatest("get", "a"), rounds.greatest("put", "a")), (Some(9.0), None));
         assert_eq!(rounds.ratio("get", "a", ("get", "b")), Some(2.0));
         assert_eq!(rounds.best("get", ["b", "a", "c"]), Some((3.0, "a")));
         assert!(rounds.spread("a").is_some_and(|spread| (spread - 8.0 / 3.0).abs() < 1e-9));
