@@ -27,11 +27,13 @@
 //! |---|---|
 //! | `volume` | the pool: `root`, `table` of pages, `pages` that are free, the `stream` of records, `overflow` of large values |
 //! | `map` | what a map is to the engine |
-//! | `list` | the persistent list: `key`, `clean`, `recover` |
-//! | `tree` | the persistent tree: `node`, `fresh`, `look`, `need`, `change`, `seal`, `clean`, `grave`, `recover` |
+//! | `key` | a key in DRAM |
+//! | `list` | the persistent list: `clean`, `recover` |
+//! | `tree` | the persistent tree: `node`, `fresh`, `look`, `need`, `change`, `seal`, `clean`, `grave`, `count`, `recover` |
 //! | `engine` | an engine over any map: `open`, `write`, `batch`, `read`, `walk`, `durable`, `snapshot` |
 
 mod engine;
+mod key;
 mod list;
 mod map;
 mod tree;

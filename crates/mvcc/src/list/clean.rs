@@ -211,7 +211,7 @@ impl List {
 
     /// The record, if it is needed.
     fn move_of<'g>(&mut self, view: &View<'g>, page: u32) -> Option<Move<'g>> {
-        let is_indexed = match self.index.get(view.key()) {
+        let is_indexed = match self.versions(view.key()) {
             Some(versions) if view.header.kind != Kind::Commit => versions.newest() == view.offset,
             _ => false,
         };

@@ -16,9 +16,9 @@
 
 mod audit;
 mod clean;
-mod key;
 mod recover;
 
+use crate::key::Key;
 use crate::map::{Group, Linked, Map, Opening, Purpose, Space, Way};
 use crate::volume::Volume;
 use crate::volume::pages::Pages;
@@ -27,7 +27,6 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
-use key::Key;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -221,6 +220,14 @@ impl List {
         Ok(())
     }
 
+    /// The versions of a key. A short one is looked for as it stands in the index.
+    fn versions(&self, key: &[u8]) -> Option<&Versions> {
+        match Key::short(key) {
+            Some(key) => self.index.get(&key),
+            None => self.index.get(key),
+        }
+    }
+
     /// The index leads no more to this tombstone, or record of a clear.
     fn forget(&mut self, offset: u64, len: u32) {
         if self.forgotten.insert(offset) {
@@ -229,7 +236,7 @@ impl List {
     }
 
     fn remove(&mut self, key: &Key) {
-        if let Some((key, _)) = self.index.remove_entry(key.bytes()) {
+        if let Some((key, _)) = self.index.remove_entry(key) {
             self.key_bytes -= key.heap_bytes();
         }
     }
@@ -262,7 +269,7 @@ impl Map for List {
     }
 
     fn newest(&self, _guard: &Guard, key: &[u8]) -> Result<Option<u64>> {
-        Ok(self.index.get(key).map(Versions::newest))
+        Ok(self.versions(key).map(Versions::newest))
     }
 
     fn version_at(&self, guard: &Guard, key: &[u8], at: u64) -> Result<Option<u64>> {
@@ -283,8 +290,8 @@ impl Map for List {
             });
         }
         self.records += u64::from(new.is_put);
-        let Some(versions) = self.index.get_mut(key) else {
-            let key = Key::new(key);
+        let key = Key::new(key);
+        let Some(versions) = self.index.get_mut(&key) else {
             self.key_bytes += key.heap_bytes();
             self.index.insert(key, Versions::One(new.offset));
             return Ok(());
@@ -297,7 +304,7 @@ impl Map for List {
             let mut offsets = versions.all().to_vec();
             offsets.push(new.offset);
             *versions = Versions::Many(offsets);
-            self.aged.insert(Key::new(key));
+            self.aged.insert(key);
             return Ok(());
         }
         if let Some(last) = versions.all_mut().last_mut() {
@@ -327,7 +334,8 @@ impl Map for List {
                 return;
             }
             let Some(grave) = self.graves.pop_front() else { return };
-            let is_alone = matches!(self.index.get(grave.key.bytes()), Some(Versions::One(it)) if *it == offset);
+            let is_alone =
+                matches!(self.index.get(&grave.key), Some(Versions::One(it)) if *it == offset);
             if is_alone && (grave.sequence <= self.held || mutant!("mvcc.list.held")) {
                 self.horizon = self.horizon.max(grave.sequence);
                 self.remove(&grave.key);

@@ -13,8 +13,8 @@
 //! A process that was killed may have left in the caches alone what is found here, and shown. So all that nothing
 //! proves to be durable is flushed before it counts.
 
-use super::key::Key;
 use super::{Grave, List, Versions};
+use crate::key::Key;
 use crate::map::{Map, Opening};
 use crate::volume::Volume;
 use crate::volume::page::Found;
@@ -189,9 +189,9 @@ impl Reading<'_> {
     }
 
     fn take_record(&mut self, view: &View<'_>) -> Result<()> {
-        match self.index.get_mut(view.key()) {
+        let key = Key::new(view.key());
+        match self.index.get_mut(&key) {
             None => {
-                let key = Key::new(view.key());
                 self.key_bytes += key.heap_bytes();
                 self.index.insert(key, Versions::One(view.offset));
             }

@@ -34,34 +34,45 @@ impl Change<'_> {
         }
     }
 
-    /// Leads from a key to a record.
+    /// Leads from a key to a record; the one that it led to before.
     ///
     /// # Errors
     /// If a node cannot be read; nothing is changed then, but that nodes are fresh.
-    pub(super) fn put(&mut self, root: &mut Option<Link>, key: &[u8], record: u64) -> Result<()> {
+    pub(super) fn put(
+        &mut self,
+        root: &mut Option<Link>,
+        key: &[u8],
+        record: u64,
+    ) -> Result<Option<u64>> {
         let Some(link) = root else {
             let entries = vec![Entry { key: key.into(), to: Link::Sealed(record) }];
             *root = Some(Link::Fresh(Box::new(Node { level: 0, entries })));
-            return Ok(());
+            return Ok(None);
         };
-        let node = self.fresh(link)?;
-        if let Some(right) = self.put_below(node, key, record)? {
+        let (node, mut old) = (self.fresh(link)?, None);
+        if let Some(right) = self.put_below(node, key, record, &mut old)? {
             let (key, level) = (node.least().into(), node.level + 1);
             if let Some(left) = root.take() {
                 let entries = vec![Entry { key, to: left }, right];
                 *root = Some(Link::Fresh(Box::new(Node { level, entries })));
             }
         }
-        Ok(())
+        Ok(old)
     }
 
     /// The node that was split off, if one was.
-    fn put_below(&mut self, node: &mut Node, key: &[u8], record: u64) -> Result<Option<Entry>> {
+    fn put_below(
+        &mut self,
+        node: &mut Node,
+        key: &[u8],
+        record: u64,
+        old: &mut Option<u64>,
+    ) -> Result<Option<Entry>> {
         let at = node.child_for(key);
         if node.level > 0 {
             let Some(entry) = node.entries.get_mut(at) else { return Ok(None) };
             let child = self.fresh(&mut entry.to)?;
-            let right = self.put_below(child, key, record)?;
+            let right = self.put_below(child, key, record, old)?;
             // An entry's key is not above any that is under it.
             if *key < *entry.key {
                 entry.key = key.into();
@@ -73,7 +84,11 @@ impl Change<'_> {
         }
         let to = Link::Sealed(record);
         match node.entries.binary_search_by(|entry| (*entry.key).cmp(key)) {
-            Ok(at) => node.entries[at].to = to,
+            Ok(at) => {
+                if let Link::Sealed(offset) = std::mem::replace(&mut node.entries[at].to, to) {
+                    *old = Some(offset);
+                }
+            }
             Err(at) => node.entries.insert(at, Entry { key: key.into(), to }),
         }
         Ok(node.split(self.limits))

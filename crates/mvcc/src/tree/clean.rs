@@ -231,6 +231,7 @@ impl Tree {
                 self.stream.append(header, view.key(), &[view.value()])?
             }
         };
+        self.fresh_max += 2 * self.height as usize + 2;
         let mut change = Change { look, limits: self.limits, gone: &mut self.gone };
         match node {
             Some(node) => change.freshen(&mut self.root, view.key(), node.level),

@@ -4,6 +4,7 @@
 //! one, so the fresh nodes are a top of the tree.
 
 use super::node::{self, HEAD, PER_ENTRY};
+use crate::key::Key;
 use coreplane_record::Header;
 
 /// What an entry leads to. In a leaf that is a record of a key, and always sealed.
@@ -32,7 +33,7 @@ pub(super) enum LinkRef<'a> {
 /// A key, and what it leads to: in a leaf the record of the key, above it what has this and greater keys.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) key: Box<[u8]>,
+    pub(super) key: Key,
     pub(super) to: Link,
 }
 
@@ -65,13 +66,13 @@ impl Node {
     }
 
     /// Its record's value.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self, value: &mut Vec<u8>) {
         let offset_of = |entry: &Entry| match &entry.to {
             Link::Sealed(offset) => *offset,
             Link::Fresh(_) => 0,
         };
         let entries = self.entries.iter().map(|entry| (&*entry.key, offset_of(entry)));
-        node::encode(self.level, entries.collect::<Vec<_>>().as_slice())
+        node::encode(self.level, entries, value);
     }
 
     /// The entry that a key is under; the first if it is under none.
@@ -125,7 +126,7 @@ mod tests {
         let entry = |(at, len): (usize, &usize)| {
             let mut key = vec![0; (*len).max(2)];
             key[..2].copy_from_slice(&(at as u16).to_be_bytes());
-            Entry { key: key.into(), to: Link::Sealed(8 * at as u64) }
+            Entry { key: Key::new(&key), to: Link::Sealed(8 * at as u64) }
         };
         Node { level: 0, entries: lengths.iter().enumerate().map(entry).collect() }
     }

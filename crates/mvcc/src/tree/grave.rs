@@ -91,6 +91,7 @@ impl Tree {
             return Ok(false);
         }
         let mut change = Change { look, limits: self.limits, gone: &mut self.gone };
+        self.fresh_max += self.height as usize;
         change.remove(&mut self.root, &grave.key)?;
         self.bury(&view);
         self.horizon = self.horizon.max(grave.sequence);

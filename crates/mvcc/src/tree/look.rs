@@ -111,26 +111,24 @@ impl<'a> Look<'a> {
         key: &[u8],
         visit: &mut dyn FnMut(LinkRef<'a>, &NodeRef<'a>) -> bool,
     ) -> Result<()> {
-        let mut link = root;
-        loop {
-            let node = self.node(link)?;
-            if !visit(link, &node) || node.level() == 0 {
-                return Ok(());
-            }
-            link = self.below(&node, node.child_for(key))?;
+        let (mut link, mut node) = (root, self.node(root)?);
+        while visit(link, &node) && node.level() > 0 {
+            (link, node) = self.below(&node, node.child_for(key))?;
         }
+        Ok(())
     }
 
     /// What an entry leads to, which is of the next level: so that a search comes to an end.
-    fn below(&self, node: &NodeRef<'a>, at: usize) -> Result<LinkRef<'a>> {
+    fn below(&self, node: &NodeRef<'a>, at: usize) -> Result<(LinkRef<'a>, NodeRef<'a>)> {
         let link = node.link(at);
+        let below = self.node(link)?;
         if let LinkRef::Sealed(offset) = link
-            && self.sealed(offset)?.level + 1 != node.level()
+            && below.level() + 1 != node.level()
         {
             let what = "a node of another level is where one should be".to_owned();
             return Err(Error::Corrupt { offset, what });
         }
-        Ok(link)
+        Ok((link, below))
     }
 
     /// The record of a key.
@@ -167,7 +165,7 @@ impl<'a> Look<'a> {
         let is_leaf = node.level() == 0;
         let mut step = |at: usize, way: Way<'_>| match is_leaf {
             true => visit(node.key(at), node.record(at)),
-            false => self.walk(self.below(&node, at)?, way, visit),
+            false => self.walk(self.below(&node, at)?.0, way, visit),
         };
         match way {
             Way::Up(key) => {
@@ -212,7 +210,7 @@ impl<'a> Look<'a> {
         visit(&node)?;
         if node.level() > 0 {
             for at in 0..node.len() {
-                self.nodes(self.below(&node, at)?, visit)?;
+                self.nodes(self.below(&node, at)?.0, visit)?;
             }
         }
         Ok(())
@@ -239,7 +237,7 @@ impl<'a> Look<'a> {
         for at in 0..node.len() {
             if node.level() > 0 {
                 match self.below(&node, at) {
-                    Ok(below) => self.verify(below, sums, damaged),
+                    Ok((below, _)) => self.verify(below, sums, damaged),
                     Err(error) => damaged(error),
                 }
             } else if let Err(error) = self.verify_record(node.key(at), node.record(at), sums) {

@@ -123,6 +123,10 @@ pub(crate) struct Tree {
     bytes_copied: u64,
     /// What an opening has found and was not counted yet.
     count: Option<Count>,
+    /// At least as many as nodes are fresh.
+    fresh_max: usize,
+    /// Where the values of nodes are put together.
+    value: Vec<u8>,
     /// Nodes that were not held against their checksums since the opening may be damaged.
     is_doubtful: bool,
 }
@@ -167,6 +171,8 @@ impl Tree {
             pages_cleaned: 0,
             bytes_copied: 0,
             count: None,
+            fresh_max: 0,
+            value: Vec::new(),
             is_doubtful: false,
         }
     }
@@ -196,6 +202,12 @@ impl Tree {
         let (total, _) = self.stream.pages.total_and_free();
         let size = u64::from(self.stream.volume.space.page_size());
         self.stream.pages.live() * 16 > u64::from(total) * size * FULL
+    }
+
+    /// Bytes of the record of a node at most, when a key of `len` bytes was put, too.
+    fn node_len_max(&self, len: usize) -> usize {
+        let key = node::PER_ENTRY + self.longest_key.max(len);
+        (HEADER + node::HEAD + 8 + self.limits.fan_out * key).min(self.limits.bytes)
     }
 
     /// What a commit writes if nothing more is changed.
@@ -234,12 +246,22 @@ impl Map for Tree {
 
     fn pages_for(&self, guard: &Guard, group: Group<'_>) -> Result<u32> {
         let volume = &*self.stream.volume;
+        let records = self.stream.pages_for(group.lengths.iter().copied());
+        if let [key] = group.keys {
+            let nodes = self.fresh_max + 2 * self.height as usize + 2;
+            let node = self.node_len_max(key.len());
+            let most = records + Need::most(nodes, node).pages(volume);
+            // Most of the time there are as many, and nobody has to look.
+            if most + self.reserve(Purpose::Insert) <= self.stream.pages.total_and_free().1 {
+                return Ok(most);
+            }
+        }
         let mut need = self.need();
         for key in group.keys {
             need.add_path(self.look(volume, guard), self.root(), key)?;
         }
         need.grow(group.keys, self.longest_key, self.limits);
-        Ok(self.stream.pages_for(group.lengths.iter().copied()) + need.pages(volume))
+        Ok(records + need.pages(volume))
     }
 
     fn reserve(&self, purpose: Purpose) -> u32 {
@@ -255,8 +277,7 @@ impl Map for Tree {
             Purpose::Clear => return FOR_OPENINGS,
         };
         // Nodes of long keys fill a page each.
-        let node = HEADER + node::HEAD + self.limits.fan_out * (node::PER_ENTRY + self.longest_key);
-        let bytes = self.height as usize * node.min(self.limits.bytes);
+        let bytes = self.height as usize * self.node_len_max(0);
         let way = (bytes / self.limits.bytes) as u32;
         cleaner + more + way * ways * 2 * FOR_CLEANER.0
     }
@@ -272,14 +293,10 @@ impl Map for Tree {
     fn link(&mut self, guard: &Guard, key: &[u8], new: Linked) -> Result<()> {
         let volume = Arc::clone(&self.stream.volume);
         let look = self.look(&volume, guard);
-        let old = match look.find(self.root(), key)? {
-            Some(offset) => Some(volume.view(guard, offset)?),
-            None => None,
-        };
+        self.fresh_max += 2 * self.height as usize + 2;
         let mut change = Change { look, limits: self.limits, gone: &mut self.gone };
-        change.put(&mut self.root, key, new.offset)?;
-        if let Some(view) = old {
-            self.bury(&view);
+        if let Some(offset) = change.put(&mut self.root, key, new.offset)? {
+            self.bury(&volume.view(guard, offset)?);
         }
         self.records += u64::from(new.is_put);
         self.longest_key = self.longest_key.max(key.len());

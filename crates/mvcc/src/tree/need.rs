@@ -23,6 +23,11 @@ pub(super) struct Need {
 }
 
 impl Need {
+    /// Of so many nodes, none of which is longer.
+    pub(super) fn most(nodes: usize, len: usize) -> Self {
+        Self { bytes: nodes * len, nodes, longest: len, seen: HashSet::new() }
+    }
+
     pub(super) fn add(&mut self, len: usize) {
         (self.bytes, self.nodes) = (self.bytes + len, self.nodes + 1);
         self.longest = self.longest.max(len);

@@ -19,19 +19,22 @@ pub(super) const HEAD: usize = 8;
 /// Bytes of an entry beside its key.
 pub(super) const PER_ENTRY: usize = 12;
 
-/// The value of a node's record.
-pub(super) fn encode(level: u32, entries: &[(&[u8], u64)]) -> Vec<u8> {
-    let mut value = Vec::with_capacity(HEAD + PER_ENTRY * entries.len());
+/// Puts the value of a node's record in place of what is in `value`.
+pub(super) fn encode<'k>(
+    level: u32,
+    entries: impl ExactSizeIterator<Item = (&'k [u8], u64)> + Clone,
+    value: &mut Vec<u8>,
+) {
+    value.clear();
     value.extend_from_slice(&level.to_le_bytes());
     value.extend_from_slice(&(entries.len() as u32).to_le_bytes());
-    entries.iter().for_each(|(_, offset)| value.extend_from_slice(&offset.to_le_bytes()));
+    entries.clone().for_each(|(_, offset)| value.extend_from_slice(&offset.to_le_bytes()));
     let mut end = 0;
-    for (at, (key, _)) in entries.iter().enumerate() {
+    for (at, (key, _)) in entries.clone().enumerate() {
         end += if at == 0 { 0 } else { key.len() as u32 };
         value.extend_from_slice(&end.to_le_bytes());
     }
-    entries.iter().skip(1).for_each(|(key, _)| value.extend_from_slice(key));
-    value
+    entries.skip(1).for_each(|(key, _)| value.extend_from_slice(key));
 }
 // media-format: end
 
@@ -100,6 +103,13 @@ impl<'a> Sealed<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn encoded(level: u32, entries: &[(&[u8], u64)]) -> Vec<u8> {
+        let mut value = vec![1, 2, 3];
+        encode(level, entries.iter().copied(), &mut value);
+        value
+    }
+
     use coreplane_pmem::epoch;
     use coreplane_pmem::{Space, SpaceOptions};
     use coreplane_record::{Header, Reader};
@@ -124,14 +134,16 @@ mod tests {
         for keys in [vec![&b""[..]], vec![b"", b"a"], vec![b"a", b"aa", b"b"], vec![b"\0", &long]] {
             let entries: Vec<(&[u8], u64)> =
                 keys.iter().enumerate().map(|(at, key)| (*key, 64 + 8 * at as u64)).collect();
-            with_record(Kind::Node, keys[0], &encode(2, &entries), |view| {
+            with_record(Kind::Node, keys[0], &encoded(2, &entries), |view| {
                 let node = Sealed::of(view).unwrap();
                 assert_eq!((node.level, node.len()), (2, keys.len()));
                 for (at, (key, offset)) in entries.iter().enumerate() {
                     assert_eq!((node.key(at), node.offset(at)), (*key, *offset));
                 }
                 let fresh = node.to_fresh();
-                assert_eq!(fresh.encode(), encode(2, &entries));
+                let mut value = Vec::new();
+                fresh.encode(&mut value);
+                assert_eq!(value, encoded(2, &entries));
                 assert_eq!(fresh.least(), keys[0]);
                 assert_eq!(fresh.record_len(), view.len() as usize);
             });
@@ -140,7 +152,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_node_are_not_taken_for_one() {
-        let sound = encode(0, &[(b"a", 8), (b"bc", 16)]);
+        let sound = encoded(0, &[(b"a", 8), (b"bc", 16)]);
         with_record(Kind::Put, b"a", &sound, |view| assert!(Sealed::of(view).is_none()));
         for len in 0..sound.len() {
             with_record(Kind::Node, b"a", &sound[..len], |view| {

@@ -136,7 +136,7 @@ impl Tree {
         }
         let proven = proven(&mut self.stream);
         if let Some(Link::Fresh(node)) = &mut self.root {
-            let offset = seal_node(&mut self.stream, node, self.version)?;
+            let offset = seal_node(&mut self.stream, node, self.version, &mut self.value)?;
             self.root = Some(Link::Sealed(offset));
         }
         let root = match self.root {
@@ -157,7 +157,7 @@ impl Tree {
         }
         let (end, commit) = (self.stream.end_position(), Some((offset, len as u32)));
         self.last = Last { root, commit, end, proven };
-        self.is_due = false;
+        (self.is_due, self.fresh_max) = (false, 0);
         for gone in std::mem::take(&mut self.gone) {
             self.late.push(Late { gone, at: self.stream.position(gone.offset), until: end });
         }
@@ -226,12 +226,18 @@ fn proven(stream: &mut Stream) -> Position {
 }
 
 /// Writes a fresh node behind those below it; where it is.
-fn seal_node(stream: &mut Stream, node: &mut Node, version: u64) -> Result<u64> {
+fn seal_node(
+    stream: &mut Stream,
+    node: &mut Node,
+    version: u64,
+    value: &mut Vec<u8>,
+) -> Result<u64> {
     for entry in &mut node.entries {
         if let Link::Fresh(below) = &mut entry.to {
-            entry.to = Link::Sealed(seal_node(stream, below, version)?);
+            entry.to = Link::Sealed(seal_node(stream, below, version, value)?);
         }
     }
     let header = Header { kind: Kind::Node, batched: true, ..Header::put(version) };
-    stream.append(header, node.least(), &[&node.encode()])
+    node.encode(value);
+    stream.append(header, node.least(), &[value])
 }

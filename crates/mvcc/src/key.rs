@@ -1,4 +1,4 @@
-//! A key in the index: in place if it is short, so that a search of a node need not leave the node.
+//! A key in DRAM: in place if it is short, so that a search of a node need not leave the node.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -8,23 +8,26 @@ const SHORT: usize = 22;
 
 /// The bytes of a key.
 #[derive(Clone)]
-pub(super) enum Key {
+pub(crate) enum Key {
     Short(u8, [u8; SHORT]),
     Long(Box<[u8]>),
 }
 
 impl Key {
-    pub(super) fn new(bytes: &[u8]) -> Self {
-        if bytes.len() > SHORT {
-            return Self::Long(bytes.into());
-        }
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        Self::short(bytes).unwrap_or_else(|| Self::Long(bytes.into()))
+    }
+
+    /// One that is in place, if it can be.
+    #[inline]
+    pub(crate) fn short(bytes: &[u8]) -> Option<Self> {
         let mut short = [0; SHORT];
-        short[..bytes.len()].copy_from_slice(bytes);
-        Self::Short(bytes.len() as u8, short)
+        short.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Self::Short(bytes.len() as u8, short))
     }
 
     #[inline]
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Short(len, bytes) => &bytes[..usize::from(*len)],
             Self::Long(bytes) => bytes,
@@ -32,11 +35,25 @@ impl Key {
     }
 
     /// Bytes that it takes beside those of the node that it is in.
-    pub(super) fn heap_bytes(&self) -> u64 {
+    pub(crate) fn heap_bytes(&self) -> u64 {
         match self {
             Self::Short(..) => 0,
             Self::Long(bytes) => bytes.len() as u64 + 16,
         }
+    }
+}
+
+impl std::ops::Deref for Key {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl From<&[u8]> for Key {
+    fn from(bytes: &[u8]) -> Self {
+        Self::new(bytes)
     }
 }
 
@@ -61,9 +78,24 @@ impl PartialOrd for Key {
 }
 
 impl Ord for Key {
+    /// As that of their bytes. Short ones are compared by words, without a call: behind a key stand zeros, and of two
+    /// that differ in nothing but zeros the shorter comes first.
+    #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
-        self.bytes().cmp(other.bytes())
+        match (self, other) {
+            (Self::Short(len, bytes), Self::Short(other_len, other)) => {
+                words(bytes).cmp(&words(other)).then(len.cmp(other_len))
+            }
+            _ => self.bytes().cmp(other.bytes()),
+        }
     }
+}
+
+/// The bytes as numbers, of which the first that differ decide; the last overlaps the one before.
+#[inline]
+fn words(bytes: &[u8; SHORT]) -> [u64; 3] {
+    let word = |at: usize| bytes[at..].first_chunk().map_or(0, |it| u64::from_be_bytes(*it));
+    [word(0), word(8), word(SHORT - 8)]
 }
 
 impl std::fmt::Debug for Key {
@@ -83,6 +115,8 @@ mod tests {
         for len in [0, 1, 21, 22, 23, 40] {
             for byte in [0, 1, 255] {
                 all.push(vec![byte; len]);
+                all.push([vec![byte; len], vec![0]].concat());
+                all.push([vec![byte; len], vec![7; 9]].concat());
             }
         }
         for one in &all {
