@@ -5,9 +5,11 @@
 //! the map lead to them, and decides when what is new is made durable; so a map never waits, and is one
 //! thread's at a time.
 
+use crate::volume::overflow::NAME;
 use crate::volume::stream::Stream;
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::Guard;
+use coreplane_record::HEADER;
 
 /// What comes of a search for pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +29,11 @@ pub(crate) trait Map: Send + Sync {
 
     /// The same, to append to.
     fn stream_mut(&mut self) -> &mut Stream;
+
+    /// Bytes of a key at most, where pages have so many.
+    fn key_len_max(&self, page_size: usize) -> usize {
+        page_size / 2 - HEADER - 16 - NAME
+    }
 
     /// True if [`Map::seal`] ends each group, so that no record that is appended does.
     fn ends_groups(&self) -> bool {

@@ -2,7 +2,7 @@
 //! of that is durable.
 
 use coreplane_engine::{
-    Batch, Completion, Durability, Engine, Ordered, Outcome, Repairable, WriteOptions,
+    Batch, Completion, Durability, Engine, Ordered, Outcome, Repairable, Snapshots, WriteOptions,
 };
 use coreplane_mvcc::{MapEngine, MapKind, Options};
 use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
@@ -112,6 +112,60 @@ fn what_is_shown_after_a_kill_is_there_after_a_power_cut() {
             is_all_there(kind, &sim, &map, &format!("{what}, closed"));
         }
         assert!(at_risk > 20, "{at_risk} of the kills leave something that is not in the medium");
+    }
+}
+
+/// A snapshot that goes after a close, and whatever else is asked then, leaves a pool that was closed as it is.
+#[test]
+fn nothing_is_written_after_a_close() {
+    for kind in KINDS {
+        for seed in 0..4 {
+            let (sim, _) = killed(kind, Model::X86, seed);
+            let store = opened(kind, &sim);
+            let map = contents(&store);
+            let snapshot = store.snapshot().expect("a snapshot");
+            let early = WriteOptions { completion: Completion::Early, ..WriteOptions::default() };
+            let (gone, _) = map.first_key_value().expect("some");
+            let _outcome = store.delete(gone, &early).expect("delete");
+            store.close().expect("close");
+            drop(snapshot);
+            let _late = (store.sync().is_ok(), store.verify(&mut |_| {}).is_ok());
+            drop(store);
+            let sim = sim.killed().expect("memory");
+            let left = contents(&opened(kind, &sim));
+            assert!(left.len() + 1 == map.len() && !left.contains_key(gone), "{kind:?}");
+        }
+    }
+}
+
+/// What was dead before an opening is known to be, so that a store which is opened can be written over as before.
+#[test]
+fn a_store_is_written_over_after_an_opening() {
+    for kind in KINDS {
+        let len = 1 << 20;
+        let sim = SimOptions { len, max_len: len, page_size: 4096, ..SimOptions::default() };
+        let sim = Sim::new(&sim).expect("a medium");
+        let store = MapEngine::simulated_create(kind, Arc::clone(sim.space()), &options());
+        let store = store.expect("create");
+        let mut count = 0_u32;
+        while store.put(&count.to_be_bytes(), &[1; 100], &WriteOptions::default()).is_ok() {
+            count += 1;
+        }
+        let over = |store: &MapEngine, round: u8| {
+            for step in 0..count {
+                let key = (step * 7919 % count).to_be_bytes();
+                let outcome = store.put(&key, &[round; 100], &WriteOptions::default());
+                assert!(outcome.is_ok(), "{kind:?}, round {round}, {step} of {count}: {outcome:?}");
+            }
+        };
+        over(&store, 2);
+        store.close().expect("close");
+        drop(store);
+        let sim = sim.killed().expect("memory");
+        let store = opened(kind, &sim);
+        over(&store, 3);
+        over(&store, 4);
+        assert!(store.audit().is_ok());
     }
 }
 

@@ -107,6 +107,7 @@ impl Store {
         let version = self.draw_version(options.sequence)?;
         if let Err(error) = self.append_batch(&mut map, &guard, parts, version, options) {
             // What comes next would end a group that is none. The pages were there: the medium has failed.
+            map.stream_mut().is_broken = true;
             self.volume.closed.store(true, Ordering::Release);
             return Err(error);
         }

@@ -10,7 +10,7 @@ use super::Store;
 use super::write::Standing;
 use crate::map::Map;
 use coreplane_engine::{
-    Completion, Durability, Horizon, Outcome, Result, Ticket, Visibility, WriteOptions,
+    Completion, Durability, Error, Horizon, Outcome, Result, Ticket, Visibility, WriteOptions,
 };
 use coreplane_pmem::mutant;
 use coreplane_record::sync_failed;
@@ -38,6 +38,9 @@ impl Store {
     /// # Errors
     /// If the medium fails.
     pub(super) fn commit_all(&self, map: &mut Writing<'_>) -> Result<()> {
+        if map.stream().is_broken {
+            return Err(Error::Unusable("the medium has failed within a batch".to_owned()));
+        }
         if self.fences_at_once() {
             map.seal()?;
         }

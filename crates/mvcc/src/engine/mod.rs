@@ -85,6 +85,8 @@ struct Store {
     windows: Windows,
     durability: Durability,
     check_reads: bool,
+    /// Of keys, in bytes.
+    key_len_max: usize,
 }
 
 impl Store {

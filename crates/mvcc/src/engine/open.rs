@@ -98,7 +98,9 @@ impl Store {
         version: u64,
         options: &Options,
     ) -> Self {
+        let key_len_max = map.key_len_max(volume.space.page_size() as usize);
         Self {
+            key_len_max,
             kind,
             volume,
             map: RwLock::new(map),

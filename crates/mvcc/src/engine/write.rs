@@ -68,7 +68,7 @@ pub(super) struct Standing<'g> {
 impl Store {
     /// The longest key.
     pub(super) fn key_len_max(&self) -> usize {
-        self.volume.space.page_size() as usize / 2 - HEADER - 16 - NAME
+        self.key_len_max
     }
 
     /// The longest value that is in its record.

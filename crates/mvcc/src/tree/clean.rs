@@ -46,13 +46,13 @@ impl Tree {
             let proven = self.stream.proven();
             let of_commit = self.stream.pages_for([Commit::record_len()].into_iter());
             let can_commit = free >= of_commit + FOR_OPENINGS;
-            if can_commit && self.late.iter().any(|it| it.at < proven) {
+            if can_commit && self.is_late_before(proven) {
                 // A commit that says so is all that they wait for.
                 self.is_due = true;
                 self.push_out()?;
                 continue;
             }
-            if can_commit && !self.late.is_empty() {
+            if can_commit && self.is_late_before(self.stream.end_position()) {
                 self.push_out()?;
                 match self.stream.pending() {
                     Some(generation) => return Ok(Space::Wait(generation)),
@@ -66,7 +66,7 @@ impl Tree {
             let soon = free + self.stream.coming();
             if soon < wanted && !self.is_in_vain() && self.clean_round(wanted)? {
                 self.push_out()?;
-                continue;
+                return Ok(Space::Again);
             }
             self.push_out()?;
             // Pages whose word has become 0 by that.

@@ -8,7 +8,7 @@
 //!
 //! An opening needs the root alone. What lives in a page has to be known before the page can be free, so the pages of
 //! before are kept until the tree was walked as it was then, in steps of some nodes between which others have the
-//! map. What is replaced meanwhile is taken away from counts that it was not added to yet; the sum is the same.
+//! map; all at once only where there is no page for the first commit. What is replaced meanwhile is taken away from counts that it was not added to yet; the sum is the same.
 //!
 //! The walk holds each node against its checksum, and as long as it has not been everywhere, so does who reads. If a
 //! node is damaged, what it leads to is not known: then the pages of before stay for good, and all else can be
@@ -18,6 +18,7 @@ use super::Tree;
 use super::look::Look;
 use super::node::Sealed;
 use crate::volume::Volume;
+use crate::volume::overflow::NAME;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::Kind;
@@ -53,11 +54,23 @@ impl Tree {
             self.count = Some(count);
             return true;
         }
-        if !count.is_damaged {
-            count.pages.into_iter().for_each(|page| self.stream.pages.close(page));
-            self.is_doubtful = false;
+        if count.is_damaged {
+            return false;
         }
+        self.is_doubtful = false;
+        if self.is_unborn && self.seal_all().is_err() {
+            // What the opening has found is all that there is yet.
+            self.count = Some(count);
+            return false;
+        }
+        count.pages.into_iter().for_each(|page| self.close_counted(page));
         false
+    }
+
+    /// What is dead in a page of before nobody knows, but that all that does not live is.
+    fn close_counted(&mut self, page: u32) {
+        self.stream.pages.set_used(page, self.stream.volume.space.page_size());
+        self.stream.pages.close(page);
     }
 
     /// Counts all at once, so that there are free pages before the first commit: those that an opening still needs,
@@ -66,10 +79,9 @@ impl Tree {
         let Some(mut count) = self.count.take() else { return };
         while self.take_nodes(&mut count, usize::MAX) {}
         if !count.is_damaged {
-            let pages = &mut self.stream.pages;
-            let is_needed = |page: &u32| needed.contains(&pages.birth(*page));
+            let is_needed = |page: &u32| needed.contains(&self.stream.pages.birth(*page));
             let (kept, done): (Vec<u32>, Vec<u32>) = count.pages.into_iter().partition(is_needed);
-            done.into_iter().for_each(|page| pages.close(page));
+            done.into_iter().for_each(|page| self.close_counted(page));
             count.pages = kept;
         }
         self.count = Some(count);
@@ -109,6 +121,14 @@ impl Tree {
         }
         for at in 0..node.len() {
             let view = volume.view(guard, node.offset(at))?;
+            // What says how long something lives is not believed unseen.
+            let says_more = view.header.large || view.value().len() == NAME;
+            if says_more || view.header.kind != Kind::Put {
+                volume.check(&view)?;
+            }
+            if view.header.version > node.view.header.version {
+                return Err(wrong("a record that is younger than its leaf"));
+            }
             match view.header.kind {
                 Kind::Put => {}
                 Kind::Delete => {

@@ -82,10 +82,11 @@ impl Node {
 
     /// Takes off the greater half if it is too large, as an entry for the node above.
     ///
-    /// A node that fitted has had one entry more, of half a page at most: so there is a place where both
-    /// halves fit, and the most even one is taken.
+    /// A node that fitted has had one entry more, of a quarter of a page at most: so there is a place where both
+    /// halves fit and have two entries at least, and the most even one is taken.
     pub(super) fn split(&mut self, limits: Limits) -> Option<Entry> {
-        if self.entries.len() <= limits.fan_out && self.record_len() <= limits.bytes {
+        let fits = self.entries.len() <= limits.fan_out && self.record_len() <= limits.bytes;
+        if fits || self.entries.len() < 4 {
             return None;
         }
         let len = |range: &[Entry]| record_len(range);
@@ -96,7 +97,7 @@ impl Node {
             let (bytes, many) = (len(left).max(len(right)), count > limits.fan_out);
             (bytes > limits.bytes, many, bytes, count)
         };
-        let at = (1..self.entries.len()).min_by_key(larger)?;
+        let at = (2..self.entries.len() - 1).min_by_key(larger)?;
         let entries = self.entries.split_off(at);
         let key = entries.first().map(|entry| entry.key.clone())?;
         Some(Entry { key, to: Link::Fresh(Box::new(Self { level: self.level, entries })) })
@@ -145,22 +146,18 @@ mod tests {
 
     #[test]
     fn a_node_that_fits_no_page_is_split_where_both_halves_do() {
-        let longest = LIMITS.bytes / 2 - 60;
-        assert!(leaf(&[longest; 2]).split(LIMITS).is_none(), "two of the longest fit a page");
-        for at in 0..3 {
-            let mut lengths = [longest; 3];
-            lengths[at] = 9;
-            for lengths in
-                [&lengths[..], &[longest; 3], &[300, longest, 300], &[150, 150, 150, 100, longest]]
-            {
-                let mut left = leaf(lengths);
-                if let Some(right) = left.split(LIMITS) {
-                    let Link::Fresh(node) = right.to else { panic!("sealed") };
-                    assert!(node.record_len() <= LIMITS.bytes, "{lengths:?}");
-                    assert_eq!(left.entries.len() + node.entries.len(), lengths.len());
-                }
-                assert!(left.record_len() <= LIMITS.bytes, "{lengths:?}");
+        let longest = (LIMITS.bytes - 28 - 8) / 4 - PER_ENTRY;
+        assert!(leaf(&[longest; 4]).split(LIMITS).is_none(), "four of the longest fit a page");
+        let short = [9, 9, longest, longest, longest, longest];
+        let mixed = [longest, 9, longest, longest, longest, longest, 9];
+        for lengths in [&[longest; 5][..], &[longest; 6], &short, &mixed] {
+            let mut left = leaf(lengths);
+            let right = left.split(LIMITS).unwrap();
+            let Link::Fresh(node) = right.to else { panic!("sealed") };
+            for half in [&left, &node] {
+                assert!(half.record_len() <= LIMITS.bytes && half.entries.len() > 1, "{lengths:?}");
             }
+            assert_eq!(left.entries.len() + node.entries.len(), lengths.len());
         }
     }
 }

@@ -10,6 +10,9 @@ use coreplane_record::Kind;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Tombstones that go after one commit at most: each writes the way to it anew.
+const AT_ONCE: usize = 64;
+
 /// A tombstone that the tree had an entry for.
 #[derive(Debug)]
 struct Grave {
@@ -61,8 +64,12 @@ impl Tree {
     /// Removes the entries of tombstones that are durable, as long as there are pages for what that makes fresh.
     /// Those that cannot be removed now are when this is called again.
     pub(super) fn bury_graves(&mut self) {
+        if self.stream.is_closed {
+            return;
+        }
         let guard = epoch::pin();
-        while let Some(grave) = self.graves.open.pop_front() {
+        for _ in 0..AT_ONCE {
+            let Some(grave) = self.graves.open.pop_front() else { return };
             match self.bury_grave(&guard, &grave) {
                 Ok(true) => {}
                 // A tree that cannot be read is for `verify` to name; the tombstone does no harm.

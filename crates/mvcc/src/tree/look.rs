@@ -23,6 +23,12 @@ impl<'a> NodeRef<'a> {
         }
     }
 
+    /// True of what stands where something else stood when the other was written.
+    fn is_younger_than(&self, other: &Self) -> bool {
+        matches!((self, other), (Self::Sealed(this), Self::Sealed(other))
+            if this.view.header.version > other.view.header.version)
+    }
+
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Sealed(node) => node.len(),
@@ -123,9 +129,9 @@ impl<'a> Look<'a> {
         let link = node.link(at);
         let below = self.node(link)?;
         if let LinkRef::Sealed(offset) = link
-            && below.level() + 1 != node.level()
+            && (below.level() + 1 != node.level() || below.is_younger_than(node))
         {
-            let what = "a node of another level is where one should be".to_owned();
+            let what = "a node of another level or age is where one should be".to_owned();
             return Err(Error::Corrupt { offset, what });
         }
         Ok((link, below))

@@ -45,9 +45,6 @@
 //! - Its values are in the leaves' memory. Here a leaf leads to a record, so that a value is not written again
 //!   when its neighbour changes.
 //! - Its collector frees what was not reached. Here an opening does ([`recover`]), and then bytes are counted.
-//!
-//! An opening walks the tree for these counts, and so takes time with its size. The tree could be read at once:
-//! a first answer in a few milliseconds needs the counts to be made, or kept, beside the first answers.
 
 mod audit;
 mod change;
@@ -109,8 +106,9 @@ pub(crate) struct Tree {
     gone: Vec<Gone>,
     late: Vec<Late>,
     kept: Vec<Late>,
-    /// A commit is to be written, though the tree is the same.
+    /// A commit is to be written, though the tree is the same; the first since the opening.
     is_due: bool,
+    is_unborn: bool,
     pins: BTreeMap<u64, Pin>,
     graves: Graves,
     horizon: u64,
@@ -162,6 +160,7 @@ impl Tree {
             late: Vec::new(),
             kept: Vec::new(),
             is_due: false,
+            is_unborn: false,
             pins: BTreeMap::new(),
             graves: Graves::new(held),
             horizon: 0,
@@ -234,6 +233,11 @@ impl Map for Tree {
 
     fn stream_mut(&mut self) -> &mut Stream {
         &mut self.stream
+    }
+
+    fn key_len_max(&self, page_size: usize) -> usize {
+        // Four of them fit a node, so that each half of one that is split has two.
+        (page_size - HEADER - node::HEAD - 8) / 4 - node::PER_ENTRY
     }
 
     fn ends_groups(&self) -> bool {

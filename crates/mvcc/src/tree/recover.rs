@@ -1,5 +1,5 @@
-//! Opening a tree: the newest commit that is whole is looked for from the newest page backwards, and the tree is
-//! walked from its root, to count what lives.
+//! Opening a tree: the newest commit that is whole is looked for from the newest page backwards. Nothing else is
+//! read but the table of pages; what lives is counted later ([`count`](super::count)).
 //!
 //! ```text
 //!   births   7          8          9          10
@@ -210,7 +210,12 @@ impl Reading<'_> {
             }
             let start = self.reader.volume.space.start_of(page);
             let broken = self.found(at).broken.map(|at| (at - start) as u32);
-            let is_torn = broken.is_some_and(|broken| its > birth || broken >= within);
+            let is_torn = match broken {
+                None => false,
+                Some(broken) if its > birth || broken >= within => true,
+                // What is before it may be damaged, and does not matter.
+                Some(_) => within != u32::MAX && !self.is_sound_from(at, within),
+            };
             if is_torn && !mutant!("mvcc.tree.half_groups") {
                 return false;
             }
@@ -218,6 +223,12 @@ impl Reading<'_> {
         }
         self.is_short |= !is_begun;
         begun == commit.pages || mutant!("mvcc.tree.half_groups")
+    }
+
+    fn is_sound_from(&self, index: usize, within: u32) -> bool {
+        let (birth, page) = self.pages[index];
+        let Reader { volume, recovery, .. } = self.reader;
+        volume.look_from(recovery, page, birth, within).broken.is_none()
     }
 
     /// Nothing behind what counts says that there was more.
@@ -315,8 +326,12 @@ fn finish(mut tree: Tree, voids: &[u32], chosen: Option<Chosen>) -> Result<Tree>
         let _found = tree.stream.await_free();
     }
     if chosen.is_some() || !voids.is_empty() {
-        tree.is_due = true;
-        tree.seal_all()?;
+        (tree.is_due, tree.is_unborn) = (true, chosen.is_some());
+        match tree.seal_all() {
+            // It can be read, and the next commit names the same root.
+            Ok(()) | Err(Error::NoSpace { .. }) => {}
+            Err(error) => return Err(error),
+        }
     }
     tree.stream.settle()?;
     Ok(tree)

@@ -14,11 +14,10 @@
 //! What a commit replaces lives until
 //!
 //! - no pin from before that commit is left that was set after it was written,
-//! - a commit was written that says of its place that it was durable: nobody will look from there on for what is
-//!   whole, and miss the page.
+//! - two commits were written that say of its place that it was durable: nobody will look from there on for what is
+//!   whole, and miss the page; and if the newest is damaged, the one before has all that it leads to.
 //!
-//! Its page is free when that later commit is durable itself, for which the stream waits. Where a fence is an
-//! instruction, both commits are the same one.
+//! Its page is free when the later of them is durable itself, for which the stream waits.
 
 use super::Tree;
 use super::fresh::{Link, Node};
@@ -102,6 +101,8 @@ pub(super) struct Late {
     pub(super) at: Position,
     /// The end of that commit.
     until: Position,
+    /// The record of a commit, of which there is always another.
+    is_commit: bool,
 }
 
 /// A version that is pinned: the tree as it was sealed last then.
@@ -119,8 +120,9 @@ pub(super) struct Last {
     /// The commit record: its offset and length.
     pub(super) commit: Option<(u64, u32)>,
     pub(super) end: Position,
-    /// What that record says was durable before.
+    /// What that record, and the one before, say was durable before.
     proven: Position,
+    proven_before: Position,
 }
 
 impl Tree {
@@ -130,6 +132,9 @@ impl Tree {
     /// # Errors
     /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace) if pages were not seen to, and if the medium fails.
     pub(super) fn seal_all(&mut self) -> Result<()> {
+        if self.stream.is_closed {
+            return Ok(());
+        }
         let is_fresh = matches!(self.root, Some(Link::Fresh(_)));
         if !is_fresh && self.gone.is_empty() && !self.is_due {
             return Ok(());
@@ -152,23 +157,31 @@ impl Tree {
             Commit { root: root_offset, records, horizon, proven, pages, longest_key, height };
         let header = Header { kind: Kind::Commit, ..Header::put(self.version) };
         let offset = self.stream.append(header, &[], &[&commit.encode()])?;
-        if let Some((offset, len)) = self.last.commit {
-            self.gone.push(Gone { offset, len, is_large: false });
-        }
+        let replaced = self.last.commit.map(|(offset, len)| Gone { offset, len, is_large: false });
         let (end, commit) = (self.stream.end_position(), Some((offset, len as u32)));
-        self.last = Last { root, commit, end, proven };
-        (self.is_due, self.fresh_max) = (false, 0);
-        for gone in std::mem::take(&mut self.gone) {
-            self.late.push(Late { gone, at: self.stream.position(gone.offset), until: end });
+        let (before, earlier) = (self.last.proven, self.last.proven_before);
+        self.last = Last { root, commit, end, proven, proven_before: before };
+        (self.is_due, self.is_unborn, self.fresh_max) = (false, false, 0);
+        let gone = std::mem::take(&mut self.gone).into_iter().map(|gone| (gone, false));
+        for (gone, is_commit) in gone.chain(replaced.map(|gone| (gone, true))) {
+            let at = self.stream.position(gone.offset);
+            self.late.push(Late { gone, at, until: end, is_commit });
         }
-        self.release(&epoch::pin());
+        if before != earlier || mutant!("mvcc.tree.unproven") {
+            self.release(&epoch::pin());
+        }
         Ok(())
+    }
+
+    /// True if something waits for a commit that says that all up to here was durable.
+    pub(super) fn is_late_before(&self, place: Position) -> bool {
+        self.late.iter().any(|it| !it.is_commit && it.at < place)
     }
 
     /// Supersedes what nobody needs.
     fn release(&mut self, guard: &Guard) {
         for it in std::mem::take(&mut self.late) {
-            if it.at >= self.last.proven && !mutant!("mvcc.tree.unproven") {
+            if it.at >= self.last.proven_before && !mutant!("mvcc.tree.unproven") {
                 self.late.push(it);
             } else {
                 self.supersede(guard, it);

@@ -71,7 +71,7 @@ impl Bench {
     fn key(&mut self, keys: u64) -> Vec<u8> {
         let number = self.draw(keys);
         let len = if number.is_multiple_of(17) {
-            PAGE as usize / 2 - 60
+            PAGE as usize / 4 - 28
         } else {
             4 + number as usize % 9
         };
@@ -305,5 +305,23 @@ fn a_cut_leaves_a_whole_number_of_commits() {
             bench = if bench.draw(3) == 0 { bench.kill() } else { bench.cut() };
             bench.check(60);
         }
+    }
+}
+
+/// The longest keys, in an order that always meets the same end of the tree.
+#[test]
+fn a_tree_of_long_keys_is_as_low_as_one_of_short_keys() {
+    for descends in [false, true] {
+        let mut bench = Bench::new(Law::X86, 2000, 1);
+        let longest = bench.tree.key_len_max(PAGE as usize);
+        for number in 0..200_u32 {
+            let number = if descends { 1000 - number } else { number };
+            let mut key = number.to_be_bytes().to_vec();
+            key.resize(longest, b'k');
+            bench.write(&key, true);
+            bench.commit();
+        }
+        bench.check(10);
+        assert!(bench.tree.height <= 8, "{} levels", bench.tree.height);
     }
 }

@@ -19,10 +19,21 @@ pub(crate) struct Found {
 impl Volume {
     /// Looks at all of a page that a recovery has adopted.
     pub(crate) fn look_at_page(&self, recovery: &Recovery, page: u32, birth: u64) -> Found {
+        self.look_from(recovery, page, birth, 0)
+    }
+
+    /// As that, from a record on that begins so many bytes behind the start of the page, or the end mark.
+    pub(crate) fn look_from(
+        &self,
+        recovery: &Recovery,
+        page: u32,
+        birth: u64,
+        within: u32,
+    ) -> Found {
         let guard = recovery.pin();
         let mut found = Found { records: Vec::new(), broken: None, follows_behind: false };
         let (start, size) = (self.space.start_of(page), u64::from(self.space.page_size()));
-        let mut at = start;
+        let mut at = start + u64::from(within);
         while at + 8 <= start + size {
             let word = self.space.bytes(&guard, at, 8).and_then(|it| it.first_chunk().copied());
             if found.broken.is_none()

@@ -93,6 +93,10 @@ pub(crate) struct Stream {
     pub(super) ahead_covered: Option<u64>,
     /// Where a fence is a sync: what was moved since the last cover may not have been durable.
     carries: bool,
+    /// All pages were ended, so that nothing is appended any more.
+    pub(crate) is_closed: bool,
+    /// A group was cut short: nothing may end it.
+    pub(crate) is_broken: bool,
     /// What a recovery has found does not count is gone durably.
     pub(crate) is_settled: bool,
     pub(crate) bytes_appended: u64,
@@ -127,6 +131,8 @@ impl Stream {
             ahead: VecDeque::new(),
             ahead_covered: None,
             carries: false,
+            is_closed: false,
+            is_broken: false,
             is_settled: true,
             bytes_appended: 0,
             commits: 0,
@@ -244,6 +250,7 @@ impl Stream {
             self.open_ahead();
             self.close_tail()?;
         }
+        self.is_closed = true;
         Ok(())
     }
 
