@@ -31,6 +31,7 @@
 //! | `Commit` | what counts from now on: the runs of a batch, the leaves in the place of another |
 //! | `Lost` | what was left of the records that lay here |
 //! | `Node` | a node of a tree: keys, and where what they lead to is |
+//! | `Entry` | what ends the changes of an entry of a log: how many they are, and a header |
 
 mod errors;
 mod options;
@@ -70,6 +71,8 @@ pub enum Kind {
     Lost = 5,
     /// A node of a tree.
     Node = 6,
+    /// The end of an entry of a log.
+    Entry = 7,
 }
 
 impl Kind {
@@ -82,6 +85,7 @@ impl Kind {
             4 => Some(Self::Commit),
             5 => Some(Self::Lost),
             6 => Some(Self::Node),
+            7 => Some(Self::Entry),
             _ => None,
         }
     }

@@ -217,7 +217,7 @@ impl Tree {
                 None => false,
             },
             Kind::Commit => self.last.commit.is_some_and(|it| it.0 == view.offset),
-            Kind::Overflow | Kind::Lost => false,
+            Kind::Overflow | Kind::Lost | Kind::Entry => false,
         })
     }
 

@@ -121,7 +121,7 @@ impl Cleaner {
         self.check_record(view).ok()?;
         let len = u64::from(view.len());
         match view.header.kind {
-            Kind::Lost | Kind::Node => Some(0),
+            Kind::Lost | Kind::Node | Kind::Entry => Some(0),
             Kind::Commit => Some(len),
             Kind::Overflow => {
                 let owner = self.owner_of(guard, view)?;

@@ -95,7 +95,7 @@ impl Cleaner {
                     self.clean_record(state, guard, (&view, place), moving)?;
                 }
                 // What was lost is not kept for ever, and nodes are another engine's.
-                Kind::Lost | Kind::Node => {}
+                Kind::Lost | Kind::Node | Kind::Entry => {}
             }
         }
         if !mutant!("scmkv.clean.publish_first") {

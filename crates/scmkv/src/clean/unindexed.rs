@@ -82,7 +82,7 @@ pub(crate) fn unindexed(
             let is_of_kind = match seen.view.header.kind {
                 Kind::Put => true,
                 Kind::Delete => kinds == Kinds::All,
-                Kind::Overflow | Kind::Commit | Kind::Lost | Kind::Node => false,
+                Kind::Overflow | Kind::Commit | Kind::Lost | Kind::Node | Kind::Entry => false,
             };
             if !is_meant || !is_of_kind || failure.is_err() {
                 return;
@@ -123,7 +123,7 @@ fn look_into(records: Records<'_>, suspects: &mut HashMap<Vec<u8>, Option<Newest
         let is_put = match view.header.kind {
             Kind::Put => true,
             Kind::Delete => false,
-            Kind::Overflow | Kind::Commit | Kind::Lost | Kind::Node => return,
+            Kind::Overflow | Kind::Commit | Kind::Lost | Kind::Node | Kind::Entry => return,
         };
         let (version, generation) = (view.header.version, seen.generation);
         let newest = Newest { version, generation, offset: view.offset, is_put };

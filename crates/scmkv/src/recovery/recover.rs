@@ -181,7 +181,7 @@ impl<'s> Recovery<'s> {
                 Err(_) => break,
             };
             match view.header.kind {
-                Kind::Overflow | Kind::Lost | Kind::Node => {}
+                Kind::Overflow | Kind::Lost | Kind::Node | Kind::Entry => {}
                 Kind::Commit => {
                     let runs: Vec<_> = Run::decode_all(view.value()).collect();
                     let local = runs.iter().all(|run| self.space.page_of(run.start) == page.page);
