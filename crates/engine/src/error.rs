@@ -98,6 +98,21 @@ pub enum Error {
         /// The oldest that can be answered.
         horizon: u64,
     },
+    /// A number that is none of those that can be given now.
+    #[error("{what}: {given} is not one of {from} to {to}")]
+    OutOfRange {
+        /// What it was given for.
+        what: &'static str,
+        /// The number.
+        given: u64,
+        /// The least that can be.
+        from: u64,
+        /// The greatest that can be.
+        to: u64,
+    },
+    /// A snapshot is being installed: nothing is there before it is.
+    #[error("a snapshot is being installed, and was not installed as a whole yet")]
+    Installing,
     /// The operation is not one of this engine's.
     #[error("{engine} does not support {operation}")]
     Unsupported {
@@ -124,9 +139,11 @@ impl Error {
             | Self::ValueTooLong { .. }
             | Self::BatchTooLarge { .. }
             | Self::HistoryGone { .. }
+            | Self::OutOfRange { .. }
             | Self::Unsupported { .. }
             | Self::ReadOnly => Remedy::FixInput,
             Self::NoSpace { .. } => Remedy::FreeSpace,
+            Self::Installing => Remedy::Retry,
             Self::ChecksumMismatch { .. }
             | Self::Corrupt { .. }
             | Self::Unusable(_)
