@@ -11,7 +11,8 @@
 //!
 //! ```text
 //!   MapEngine    one writer at a time, versions, tickets, expiry, snapshots
-//!      │
+//!      │  LogMap  the same as a log: entries are pending until they are applied or rolled back
+//!      │ ┌──┘
 //!     Map        key, version ─▶ offset of a record        List: an ordered index in DRAM
 //!      │                                                   Tree: nodes in the stream, too
 //!    Stream      records in the order of births, committed in groups with one fence
@@ -25,20 +26,26 @@
 //!
 //! | room | what it is |
 //! |---|---|
-//! | `volume` | the pool: `root`, `table` of pages, `pages` that are free, the `stream` of records, `overflow` of large values |
-//! | `map` | what a map is to the engine |
+//! | `volume` | the pool: `root`, `table` of pages, `pages` that are free, pages `ahead`, the `stream` of records, `overflow` of large values |
+//! | `control` | what a log says of itself on the medium |
+//! | `map` | what a map is to the engine, and what a log is to who replicates |
 //! | `key` | a key in DRAM |
-//! | `list` | the persistent list: `clean`, `recover` |
+//! | `list` | the persistent list: `entries` of a log, `grave`, `clean`, `recover`, what is `found` of a log |
 //! | `tree` | the persistent tree: `node`, `fresh`, `look`, `need`, `change`, `seal`, `clean`, `grave`, `count`, `recover` |
 //! | `engine` | an engine over any map: `open`, `write`, `batch`, `read`, `walk`, `durable`, `snapshot` |
+//! | `log` | log and state in one map: `append`, `read`, `install` |
 
+mod control;
 mod engine;
 mod key;
 mod list;
+mod log;
 mod map;
 mod tree;
 mod volume;
 
+pub use control::{Control, ENTRY_HEADER_MAX, MEMBERS_MAX};
 pub use coreplane_engine::TimeSource;
 pub use coreplane_record::Options;
 pub use engine::{MapEngine, MapKind, PAGE_SIZE};
+pub use log::{LogEntry, LogMap, LogSnapshot, SnapshotRecord};

@@ -5,6 +5,7 @@
 //! the map lead to them, and decides when what is new is made durable; so a map never waits, and is one
 //! thread's at a time.
 
+use crate::control::Control;
 use crate::volume::overflow::NAME;
 use crate::volume::stream::Stream;
 use coreplane_engine::{Error, Progress, Result};
@@ -158,6 +159,83 @@ pub(crate) trait Map: Send + Sync {
 
     /// Bytes of DRAM for what is in memory.
     fn dram_bytes(&self) -> u64;
+
+    /// The log that it is, too, if its pool is one of a log.
+    fn log(&self) -> Option<&dyn Log> {
+        None
+    }
+
+    /// The same, to append to.
+    fn log_mut(&mut self) -> Option<&mut dyn Log> {
+        None
+    }
+}
+
+/// A map that is a log, too: beside what is applied there are *pending* entries, which may be taken back. Whatever
+/// changes it appends a control record, for which there are pages; if it fails otherwise, it is to be opened again.
+pub(crate) trait Log {
+    /// What the log says of itself.
+    fn control(&self) -> &Control;
+
+    /// Where the records of a pending entry are.
+    ///
+    /// # Errors
+    /// If they cannot be found.
+    fn pending(&self, guard: &Guard, timestamp: u64) -> Result<Option<Places>>;
+
+    /// The changes of the next timestamp were appended as a part of a group, in the order of their keys, each key once:
+    /// ends the entry. It is pending.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn close_entry(&mut self, timestamp: u64, header: &[u8], changes: Vec<Part>) -> Result<()>;
+
+    /// The pending entries up to `to` are applied: the map leads to them. Where a fence is an instruction they are
+    /// durable when it returns; where it is a sync, one covers them.
+    ///
+    /// # Errors
+    /// If records cannot be read, and if the medium fails.
+    fn apply(&mut self, guard: &Guard, to: u64) -> Result<()>;
+
+    /// The pending entries above `to` never were.
+    ///
+    /// # Errors
+    /// If records cannot be read, and if the medium fails.
+    fn roll_back(&mut self, guard: &Guard, to: u64) -> Result<()>;
+
+    /// Says something else of itself.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn set_control(&mut self, control: Control) -> Result<()>;
+
+    /// Nothing is there any more, but for pins: a snapshot comes, whose records are linked as others are.
+    ///
+    /// # Errors
+    /// If records cannot be read, and if the medium fails.
+    fn begin_install(&mut self, guard: &Guard) -> Result<()>;
+
+    /// The oldest version that is pinned.
+    fn oldest_pin(&self) -> Option<u64>;
+}
+
+/// Where the records of an entry are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// Those of its changes, in the order of their keys.
+    pub(crate) changes: Vec<u64>,
+    /// The one that closes it.
+    pub(crate) closing: u64,
+}
+
+/// A change of a pending entry, as it was appended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) offset: u64,
+    /// Bytes in the stream.
+    pub(crate) len: u32,
+    /// Its value has pages of its own.
+    pub(crate) is_large: bool,
 }
 
 /// What pages are wanted for, the least first: each leaves some to those before it.

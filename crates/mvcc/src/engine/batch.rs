@@ -59,7 +59,8 @@ impl Store {
             if let Some(value) = part.change.value()
                 && value.len() > self.inline_max(part.change.key())
             {
-                part.prepared = Some(self.prepare(value, None, options)?);
+                let purpose = purpose_of(Kind::Put, false, options.use_reserve);
+                part.prepared = Some(self.prepare(value, purpose)?);
             }
         }
         let mut patience = Patience::default();

@@ -24,7 +24,7 @@ const GROUPS: u64 = 10;
 const DELAY: Duration = Duration::from_millis(1);
 
 /// The map, as a writer has it.
-pub(super) type Writing<'s> = RwLockWriteGuard<'s, Box<dyn Map>>;
+pub(crate) type Writing<'s> = RwLockWriteGuard<'s, Box<dyn Map>>;
 /// As a reader has it.
 pub(super) type Reading<'s> = RwLockReadGuard<'s, Box<dyn Map>>;
 
@@ -37,7 +37,7 @@ impl Store {
     ///
     /// # Errors
     /// If the medium fails.
-    pub(super) fn commit_all(&self, map: &mut Writing<'_>) -> Result<()> {
+    pub(crate) fn commit_all(&self, map: &mut Writing<'_>) -> Result<()> {
         if map.stream().is_broken {
             return Err(Error::Unusable("the medium has failed within a batch".to_owned()));
         }
@@ -55,7 +55,7 @@ impl Store {
     ///
     /// # Errors
     /// If the medium fails.
-    pub(super) fn exposed(&self) -> Result<Reading<'_>> {
+    pub(crate) fn exposed(&self) -> Result<Reading<'_>> {
         let map = self.map.read();
         if !map.stream().is_hiding() || mutant!("mvcc.read.exposed") {
             return Ok(map);
@@ -185,7 +185,7 @@ impl Store {
     }
 
     /// The ticket of everything that is visible now.
-    pub(super) fn visible_ticket(&self) -> Ticket {
+    pub(crate) fn visible_ticket(&self) -> Ticket {
         if self.fences_at_once() {
             let appended = self.appended.load(Ordering::Acquire);
             let is_durable = self.durable.load(Ordering::Acquire) >= appended;
@@ -220,7 +220,7 @@ impl Store {
         self.is_durable(horizon)
     }
 
-    pub(super) fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
+    pub(crate) fn is_durable(&self, horizon: &Horizon) -> Result<bool> {
         for ticket in horizon.tickets() {
             let is_durable = if self.fences_at_once() {
                 self.volume.space.check_sync().map_err(sync_failed)?;
@@ -235,7 +235,7 @@ impl Store {
         Ok(true)
     }
 
-    pub(super) fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
+    pub(crate) fn wait_durable(&self, horizon: &Horizon) -> Result<()> {
         if self.fences_at_once() {
             return self.commit(horizon).map(drop);
         }
@@ -249,7 +249,7 @@ impl Store {
     ///
     /// # Errors
     /// If the medium fails.
-    pub(super) fn sync(&self) -> Result<()> {
+    pub(crate) fn sync(&self) -> Result<()> {
         if self.fences_at_once() {
             return self.commit_all(&mut self.map.write());
         }

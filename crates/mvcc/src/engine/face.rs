@@ -1,9 +1,9 @@
 //! The engine's face.
 
+use super::MapEngine;
 use super::batch::BATCH_LEN_MAX;
 use super::snapshot::Pinned;
 use super::write::Plan;
-use super::{Count, MapEngine};
 use coreplane_engine::{
     Backing, Batch, Deferred, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits,
     Mutation, Ordered, Outcome, Progress, Record, Repairable, Replicated, Result, Snapshot,
@@ -13,7 +13,7 @@ use coreplane_record::{backing_of, lost};
 use std::borrow::Cow;
 
 /// The longest value: its pages are one chain.
-pub(super) const VALUE_LEN_MAX: usize = 512 << 20;
+pub(crate) const VALUE_LEN_MAX: usize = 512 << 20;
 
 impl Engine for MapEngine {
     fn name(&self) -> &'static str {
@@ -158,28 +158,7 @@ impl Engine for MapEngine {
     }
 
     fn stats(&self) -> Stats {
-        let store = &self.store;
-        let space = &store.volume.space;
-        let map = store.map.read();
-        let (stream, mut stats) = (map.stream(), Stats::default());
-        (stats.flushes, stats.fences) = space.flushes_and_fences();
-        stats.hits = store.get(Count::Hits);
-        stats.misses = store.get(Count::Misses);
-        stats.puts = store.get(Count::Puts);
-        stats.deletes = store.get(Count::Deletes);
-        stats.batches = store.get(Count::Batches);
-        stats.expired = store.get(Count::Expired);
-        stats.user_bytes_written = store.get(Count::UserBytes);
-        stats.log_bytes_written = stream.bytes_appended;
-        (stats.cleaner_pages_freed, stats.cleaner_bytes_copied) = map.cleaned();
-        stats.records = map.len();
-        stats.live_bytes = stream.pages.live();
-        stats.pool_bytes = space.len();
-        stats.free_bytes =
-            u64::from(stream.pages.total_and_free().1) * u64::from(space.page_size());
-        stats.dram_bytes = map.dram_bytes() + space.dram_bytes();
-        stats.more = vec![("commits", stream.commits)];
-        stats
+        self.store.stats()
     }
 
     fn close(&self) -> Result<()> {

@@ -4,17 +4,17 @@
 //! record, and is durable by a fence of its own, or shares one with those that come after it ([`durable`]).
 
 mod batch;
-mod durable;
+pub(crate) mod durable;
 mod face;
-mod open;
+pub(crate) mod open;
 mod read;
-mod snapshot;
+pub(crate) mod snapshot;
 mod upkeep;
 mod walk;
-mod write;
+pub(crate) mod write;
 
 use crate::map::Map;
-use crate::volume::Volume;
+use crate::volume::{Use, Volume};
 use coreplane_engine::{Cursors, Durability, Error, Progress, Result};
 use coreplane_pmem::stripes::Stripes;
 use coreplane_pmem::windows::Windows;
@@ -66,12 +66,12 @@ enum Count {
 const COUNTS: usize = Count::UserBytes as usize + 1;
 
 /// What an engine and its snapshots share.
-struct Store {
+pub(crate) struct Store {
     kind: MapKind,
-    volume: Arc<Volume>,
-    map: RwLock<Box<dyn Map>>,
-    /// The next version. Changed by who has the map to write.
-    next_version: AtomicU64,
+    pub(crate) volume: Arc<Volume>,
+    pub(crate) map: RwLock<Box<dyn Map>>,
+    /// The next version; of a log, the one behind what is applied. Changed by who has the map to write.
+    pub(crate) next_version: AtomicU64,
     /// Where a fence is an instruction: groups that were appended, and up to where they are durable.
     appended: AtomicU64,
     durable: AtomicU64,
@@ -100,7 +100,7 @@ impl Store {
 
     /// # Errors
     /// If writes have stopped.
-    fn check_writable(&self) -> Result<()> {
+    pub(crate) fn check_writable(&self) -> Result<()> {
         if self.volume.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
@@ -137,7 +137,7 @@ impl MapEngine {
         media: MediaChoice,
         options: &Options,
     ) -> Result<Self> {
-        let create = open::create_options(kind, size, page_size, media);
+        let create = open::create_options(kind, size, page_size, media, Use::Engine);
         let pool = Pool::create(path, &create).map_err(pool_error)?;
         let made = outlive(&pool, options.outlives_medium)
             .and_then(|()| Store::format(kind, pool, options));
@@ -162,7 +162,7 @@ impl MapEngine {
         let open = if options.is_copy { Pool::open_copy } else { Pool::open };
         let pool = open(path, &OpenOptions { media }).map_err(pool_error)?;
         outlive(&pool, options.outlives_medium)?;
-        let store = Store::open(kind, pool, options, progress)?;
+        let store = Store::open(kind, Use::Engine, pool, options, progress)?;
         store.volume.pool.fault_in();
         Self::start(store, options)
     }
@@ -172,7 +172,8 @@ impl MapEngine {
     /// # Errors
     /// As [`MapEngine::create`].
     pub fn simulated_create(kind: MapKind, space: Arc<Space>, options: &Options) -> Result<Self> {
-        let create = open::create_options(kind, space.len(), space.page_size(), MediaChoice::Auto);
+        let (len, page_size) = (space.len(), space.page_size());
+        let create = open::create_options(kind, len, page_size, MediaChoice::Auto, Use::Engine);
         let pool = Pool::simulated_create(space, &create).map_err(pool_error)?;
         Self::start(Store::format(kind, pool, options)?, options)
     }
@@ -183,7 +184,7 @@ impl MapEngine {
     /// As [`MapEngine::open`].
     pub fn simulated_open(kind: MapKind, space: Arc<Space>, options: &Options) -> Result<Self> {
         let pool = Pool::simulated_open(space).map_err(pool_error)?;
-        Self::start(Store::open(kind, pool, options, &|_| {})?, options)
+        Self::start(Store::open(kind, Use::Engine, pool, options, &|_| {})?, options)
     }
 
     fn start(store: Store, options: &Options) -> Result<Self> {

@@ -4,8 +4,8 @@ use super::{MapKind, Store};
 use crate::list::List;
 use crate::map::{Map, Opening};
 use crate::tree::Tree;
-use crate::volume::Volume;
 use crate::volume::root::{Root, STEP};
+use crate::volume::{Use, Volume};
 use coreplane_engine::{Cursors, Error, Progress, Result};
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{Claim, CreateOptions, MediaChoice, Pool, mutant};
@@ -18,19 +18,20 @@ use std::sync::atomic::AtomicU64;
 const PAGE_SIZE_MAX: u32 = 1 << 20;
 
 /// What a pool is created with.
-pub(super) fn create_options(
+pub(crate) fn create_options(
     kind: MapKind,
     size: u64,
     page_size: u32,
     media: MediaChoice,
+    its_use: Use,
 ) -> CreateOptions {
     let kind = kind.name().to_owned();
-    CreateOptions { size, media, page_size, kind, parameters: [0; 8] }
+    CreateOptions { size, media, page_size, kind, parameters: its_use.parameters() }
 }
 
 impl Store {
     /// Makes a fresh pool a store.
-    pub(super) fn format(kind: MapKind, pool: Pool, options: &Options) -> Result<Self> {
+    pub(crate) fn format(kind: MapKind, pool: Pool, options: &Options) -> Result<Self> {
         if pool.space().page_size() > PAGE_SIZE_MAX {
             return Err(Error::Unusable(format!("a page has at most {PAGE_SIZE_MAX} bytes")));
         }
@@ -49,13 +50,15 @@ impl Store {
     }
 
     /// Opens the store that a pool holds, recovering it if it was not closed.
-    pub(super) fn open(
+    pub(crate) fn open(
         kind: MapKind,
+        its_use: Use,
         pool: Pool,
         options: &Options,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<Self> {
         pool.expect_kind(kind.name()).map_err(pool_error)?;
+        its_use.expect(&pool)?;
         let old = Root::from_words(pool.root());
         if old.versions_end == 0 {
             return Err(Error::Unusable("the store was never wholly created".to_owned()));
@@ -87,7 +90,11 @@ impl Store {
             MapKind::List => Box::new(List::open(&volume, &opening)?),
             MapKind::CowTree => Box::new(Tree::open(&volume, &opening)?),
         };
-        let version = if mutant!("mvcc.open.versions") { 1 } else { old.versions_end };
+        let version = match map.log() {
+            Some(log) => log.control().applied + 1,
+            None if mutant!("mvcc.open.versions") => 1,
+            None => old.versions_end,
+        };
         Ok(Self::of(kind, volume, map, version, options))
     }
 

@@ -54,7 +54,7 @@ impl Store {
         }
     }
 
-    pub(super) fn get_with(
+    pub(crate) fn get_with(
         &self,
         key: &[u8],
         visibility: Visibility,
@@ -88,7 +88,7 @@ impl Store {
         }
     }
 
-    pub(super) fn multi_get(
+    pub(crate) fn multi_get(
         &self,
         keys: &[&[u8]],
         visibility: Visibility,

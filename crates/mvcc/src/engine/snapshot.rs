@@ -1,6 +1,7 @@
 //! A version that is pinned: the store as it was then, while writes and the cleaner go on.
 
 use super::Store;
+use super::durable::Writing;
 use super::read::Seen;
 use coreplane_engine::{Entry, Record, Result, Snapshot, Ticket};
 use coreplane_pmem::epoch;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A pinned version.
-pub(super) struct Pinned {
+pub(crate) struct Pinned {
     store: Arc<Store>,
     version: u64,
 }
@@ -18,17 +19,23 @@ impl Pinned {
     ///
     /// # Errors
     /// If the medium fails.
-    pub(super) fn now(store: &Arc<Store>) -> Result<Self> {
-        let version = {
-            let mut map = store.map.write();
-            store.commit_all(&mut map)?;
-            let version = store.next_version.load(Ordering::Relaxed) - 1;
-            map.pin(version);
-            version
-        };
-        let pinned = Self { store: Arc::clone(store), version };
+    pub(crate) fn now(store: &Arc<Store>) -> Result<Self> {
+        let pinned = Self::within(store, &mut store.map.write())?;
         store.sync()?;
         Ok(pinned)
+    }
+}
+
+impl Pinned {
+    /// The same of who has the map; on file media durable only after a sync.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn within(store: &Arc<Store>, map: &mut Writing<'_>) -> Result<Self> {
+        store.commit_all(map)?;
+        let version = store.next_version.load(Ordering::Relaxed) - 1;
+        map.pin(version);
+        Ok(Self { store: Arc::clone(store), version })
     }
 }
 

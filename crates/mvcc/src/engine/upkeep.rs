@@ -6,7 +6,7 @@ use super::write::Patience;
 use super::{Count, Store};
 use crate::map::{Group, Linked, Purpose, Space};
 use coreplane_engine::{
-    Damage, Error, Horizon, Progress, Result, Ticket, UnixMillis, VerifyReport, WriteOptions,
+    Damage, Error, Horizon, Progress, Result, Stats, Ticket, UnixMillis, VerifyReport, WriteOptions,
 };
 use coreplane_pmem::epoch;
 use coreplane_pmem::{Claim, mutant};
@@ -19,7 +19,7 @@ const SWEPT: usize = 64;
 
 impl Store {
     /// Leaves a clean store behind. Writes fail from now on.
-    pub(super) fn close(&self) -> Result<()> {
+    pub(crate) fn close(&self) -> Result<()> {
         let was_closed = self.volume.closed.swap(true, Ordering::SeqCst);
         if was_closed {
             let is_clean = self.volume.root().flags & crate::volume::root::Root::CLEAN != 0;
@@ -48,7 +48,7 @@ impl Store {
     }
 
     /// Grows the pool.
-    pub(super) fn grow(&self, size: u64) -> Result<()> {
+    pub(crate) fn grow(&self, size: u64) -> Result<()> {
         let mut map = self.map.write();
         self.check_writable()?;
         let volume = &self.volume;
@@ -178,8 +178,33 @@ impl Store {
         Ok(())
     }
 
+    /// What was counted.
+    pub(crate) fn stats(&self) -> Stats {
+        let space = &self.volume.space;
+        let map = self.map.read();
+        let (stream, mut stats) = (map.stream(), Stats::default());
+        (stats.flushes, stats.fences) = space.flushes_and_fences();
+        stats.hits = self.get(Count::Hits);
+        stats.misses = self.get(Count::Misses);
+        stats.puts = self.get(Count::Puts);
+        stats.deletes = self.get(Count::Deletes);
+        stats.batches = self.get(Count::Batches);
+        stats.expired = self.get(Count::Expired);
+        stats.user_bytes_written = self.get(Count::UserBytes);
+        stats.log_bytes_written = stream.bytes_appended;
+        (stats.cleaner_pages_freed, stats.cleaner_bytes_copied) = map.cleaned();
+        stats.records = map.len();
+        stats.live_bytes = stream.pages.live();
+        stats.pool_bytes = space.len();
+        stats.free_bytes =
+            u64::from(stream.pages.total_and_free().1) * u64::from(space.page_size());
+        stats.dram_bytes = map.dram_bytes() + space.dram_bytes();
+        stats.more = vec![("commits", stream.commits)];
+        stats
+    }
+
     /// Reads everything and holds it against its checksums.
-    pub(super) fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
+    pub(crate) fn verify(&self, progress: &mut dyn FnMut(Progress)) -> Result<VerifyReport> {
         self.sync()?;
         let map = self.exposed()?;
         let guard = epoch::pin();

@@ -88,7 +88,7 @@ impl Store {
     }
 
     /// Shows live records of a range.
-    pub(super) fn scan_at(
+    pub(crate) fn scan_at(
         &self,
         (start, end): (&[u8], Option<&[u8]>),
         reverse: bool,

@@ -50,9 +50,9 @@ enum Attempt {
 }
 
 /// A large value that was written, and not named yet.
-pub(super) struct Prepared {
-    pub(super) name: [u8; NAME],
-    pub(super) pages: Vec<u32>,
+pub(crate) struct Prepared {
+    pub(crate) name: [u8; NAME],
+    pub(crate) pages: Vec<u32>,
     /// The version that was seen when it was decided.
     seen: Option<u64>,
 }
@@ -67,12 +67,12 @@ pub(super) struct Standing<'g> {
 
 impl Store {
     /// The longest key.
-    pub(super) fn key_len_max(&self) -> usize {
+    pub(crate) fn key_len_max(&self) -> usize {
         self.key_len_max
     }
 
     /// The longest value that is in its record.
-    pub(super) fn inline_max(&self, key: &[u8]) -> usize {
+    pub(crate) fn inline_max(&self, key: &[u8]) -> usize {
         (self.volume.space.page_size() as usize / 2 - HEADER - 16)
             .saturating_sub(key.len())
             .max(NAME)
@@ -80,7 +80,7 @@ impl Store {
 
     /// # Errors
     /// If key or value are too long.
-    pub(super) fn check_lengths(&self, key: &[u8], value_len: usize) -> Result<()> {
+    pub(crate) fn check_lengths(&self, key: &[u8], value_len: usize) -> Result<()> {
         if key.len() > self.key_len_max() {
             return Err(Error::KeyTooLong { len: key.len(), max: self.key_len_max() });
         }
@@ -111,7 +111,8 @@ impl Store {
                 },
                 Ok(Attempt::Large(value, seen)) => {
                     self.drop_prepared(&mut prepared);
-                    prepared = Some(self.prepare(&value, seen, options)?);
+                    let purpose = purpose_of(Kind::Put, seen.is_some(), options.use_reserve);
+                    prepared = Some(Prepared { seen, ..self.prepare(&value, purpose)? });
                 }
                 Err(error) => break Err(error),
             }
@@ -237,7 +238,7 @@ impl Store {
     }
 
     /// Appends a record that ends its group, unless it is `batched`.
-    pub(super) fn append(
+    pub(crate) fn append(
         &self,
         map: &mut Writing<'_>,
         guard: &Guard,
@@ -271,7 +272,7 @@ impl Store {
     }
 
     /// Sees to it that there are pages for a group, and those that are left to others.
-    pub(super) fn space_for(
+    pub(crate) fn space_for(
         &self,
         map: &mut Writing<'_>,
         guard: &Guard,
@@ -296,14 +297,8 @@ impl Store {
     }
 
     /// Writes a large value to pages of its own; durable when it returns.
-    pub(super) fn prepare(
-        &self,
-        value: &[u8],
-        seen: Option<u64>,
-        options: &WriteOptions,
-    ) -> Result<Prepared> {
+    pub(crate) fn prepare(&self, value: &[u8], purpose: Purpose) -> Result<Prepared> {
         let pages = self.volume.chain_pages(value.len());
-        let purpose = purpose_of(Kind::Put, seen.is_some(), options.use_reserve);
         let mut patience = Patience::default();
         let chain = loop {
             let mut map = self.map.write();
@@ -322,23 +317,23 @@ impl Store {
         if !mutant!("mvcc.chain.fence") {
             self.volume.space.fence().map_err(sync_failed)?;
         }
-        Ok(Prepared { name, pages, seen })
+        Ok(Prepared { name, pages, seen: None })
     }
 
-    pub(super) fn drop_prepared(&self, prepared: &mut Option<Prepared>) {
+    pub(crate) fn drop_prepared(&self, prepared: &mut Option<Prepared>) {
         if let Some(it) = prepared.take() {
             self.map.write().stream_mut().drop_chain(&it.pages);
         }
     }
 
-    pub(super) fn count(&self, kind: Kind, bytes: usize) {
+    pub(crate) fn count(&self, kind: Kind, bytes: usize) {
         let count = if kind == Kind::Put { Count::Puts } else { Count::Deletes };
         self.add(count, 1);
         self.add(Count::UserBytes, bytes as i64);
     }
 
     /// Shows a live record.
-    pub(super) fn show(
+    pub(crate) fn show(
         &self,
         guard: &Guard,
         view: &View<'_>,
@@ -376,7 +371,7 @@ pub(super) fn purpose_of(kind: Kind, is_overwrite: bool, use_reserve: bool) -> P
 
 /// How long pages have been waited for.
 #[derive(Default)]
-pub(super) struct Patience {
+pub(crate) struct Patience {
     since: Option<Instant>,
     backoff: Backoff,
 }
@@ -386,7 +381,7 @@ impl Patience {
     ///
     /// # Errors
     /// [`Error::NoSpace`] if readers hold them for too long; if the medium fails.
-    pub(super) fn wait(&mut self, store: &Store, space: Space) -> Result<()> {
+    pub(crate) fn wait(&mut self, store: &Store, space: Space) -> Result<()> {
         match space {
             Space::Found | Space::Again => return Ok(()),
             Space::Wait(generation) if generation > 0 => {

@@ -22,16 +22,22 @@ const WORTH: u32 = 8;
 /// Pages that cleaning one may take, and one that a recovery takes if the power goes then.
 const FOR_CLEANER: u32 = 3;
 
-/// What a record of a victim is.
+/// A record of a victim that is needed.
 struct Move<'g> {
     view: View<'g>,
-    /// The index leads to it.
-    is_indexed: bool,
+    holder: Holder,
 }
 
-/// The birth that a tombstone was written in: a page that is older may have its key.
-fn birth_of(view: &View<'_>) -> u64 {
-    view.value_word(0).unwrap_or(u64::MAX)
+/// Who leads to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    Index,
+    /// Those that are forgotten: a page that was born so may have what it says is gone.
+    Forgotten(u64),
+    /// A pending entry.
+    Entry,
+    /// It is the newest control record.
+    Control,
 }
 
 impl List {
@@ -47,8 +53,13 @@ impl List {
             }
             // Those that are coming may wait for a guard of this very thread.
             let is_enough_coming = free + self.stream.coming() >= pages + reserve;
-            let may_clean = steps > 0 && free >= FOR_CLEANER && !is_enough_coming;
-            if may_clean && self.clean_one(1)? {
+            let usable = free + self.stream.pages_ahead();
+            let may_clean = steps > 0 && usable >= FOR_CLEANER && !is_enough_coming;
+            if may_clean && let Some(generation) = self.stream.moves_wait_for()? {
+                self.stream.volume.space.sync_request(generation);
+                return Ok(Space::Wait(generation));
+            }
+            if may_clean && self.clean_one(1, true)? {
                 steps -= 1;
                 self.press()?;
                 continue;
@@ -100,7 +111,11 @@ impl List {
         }
         let dead_min = self.stream.volume.space.page_size() / WORTH;
         for _ in 0..2 {
-            if self.stream.pages.refresh_free() < FOR_CLEANER || !self.clean_one(dead_min)? {
+            let usable = self.stream.pages.refresh_free() + self.stream.pages_ahead();
+            if usable < FOR_CLEANER
+                || !self.stream.may_move()
+                || !self.clean_one(dead_min, !self.is_log)?
+            {
                 break;
             }
         }
@@ -111,8 +126,9 @@ impl List {
         Ok(())
     }
 
-    /// Cleans one page, of which at least so many bytes are dead; false if there is none.
-    fn clean_one(&mut self, dead_min: u32) -> Result<bool> {
+    /// Cleans one page, of which at least so many bytes are dead; false if there is none. One with records that are not
+    /// durable only if that `may_commit`: of a log a commit is its caller's.
+    fn clean_one(&mut self, dead_min: u32, may_commit: bool) -> Result<bool> {
         self.steps += 1;
         // Those that are held, or not durable yet, stay wherever they are.
         let has_many_tombstones = self.forgotten_bytes * 8 > self.stream.pages.live();
@@ -137,6 +153,9 @@ impl List {
         };
         let start = self.stream.volume.space.start_of(victim);
         if self.stream.is_partly_hidden(victim) {
+            if !may_commit {
+                return Ok(false);
+            }
             self.stream.commit()?;
         }
         let until = start + u64::from(size);
@@ -168,23 +187,16 @@ impl List {
             let needed = u64::from(pages) * u64::from(volume.space.page_size());
             return Err(Error::NoSpace { needed, reclaimable: 0 });
         }
-        for Move { view, is_indexed } in &moves {
+        for Move { view, holder } in &moves {
             // Each for itself: it is all the same which of both is found.
             let header = Header { batched: false, ..view.header };
             let offset = self.stream.append(header, view.key(), &[view.value()])?;
             self.bytes_copied += u64::from(view.len());
-            if *is_indexed && let Some(versions) = self.index.get_mut(view.key()) {
-                let versions = versions.all_mut().iter_mut();
-                versions.filter(|it| **it == view.offset).for_each(|it| *it = offset);
-            }
-            self.move_grave(view.offset, offset, view.header.kind);
-            if !is_indexed {
-                self.forgotten.insert(offset);
-            }
+            self.note_move(view, *holder, offset);
         }
         for view in &records {
             let is_moved = moves.iter().any(|it| it.view.offset == view.offset);
-            let is_dropped = self.forgotten.remove(&view.offset) && !is_moved;
+            let is_dropped = self.forgotten.remove(&view.offset).is_some() && !is_moved;
             if is_dropped {
                 self.forgotten_bytes = self.forgotten_bytes.saturating_sub(u64::from(view.len()));
             }
@@ -201,11 +213,31 @@ impl List {
         Ok(())
     }
 
-    /// A tombstone that waits to be forgotten is elsewhere now.
-    fn move_grave(&mut self, from: u64, to: u64, kind: Kind) {
-        if kind == Kind::Delete {
-            let waiting = self.graves.iter_mut().filter(|it| it.offset == from);
-            waiting.for_each(|it| it.offset = to);
+    /// A record is elsewhere now.
+    fn note_move(&mut self, view: &View<'_>, holder: Holder, offset: u64) {
+        match holder {
+            Holder::Index => {
+                if let Some(versions) = self.index.get_mut(view.key()) {
+                    let versions = versions.all_mut().iter_mut();
+                    versions.filter(|it| **it == view.offset).for_each(|it| *it = offset);
+                }
+            }
+            Holder::Forgotten(birth) => drop(self.forgotten.insert(offset, birth)),
+            Holder::Entry => {
+                if let Some(part) = self.entries.part_at(view.header.version, view.offset) {
+                    part.offset = offset;
+                }
+            }
+            Holder::Control => {
+                if let Some(newest) = &mut self.entries.newest {
+                    newest.offset = offset;
+                }
+            }
+        }
+        if view.header.kind == Kind::Delete {
+            // It may wait to be forgotten.
+            let waiting = self.graves.iter_mut().filter(|it| it.offset == view.offset);
+            waiting.for_each(|it| it.offset = offset);
         }
     }
 
@@ -216,23 +248,36 @@ impl List {
             _ => false,
         };
         let is_older = mutant!("mvcc.clean.older") && self.index.contains_key(view.key());
-        (is_indexed || is_older || self.is_needed_tombstone(view, page))
-            .then_some(Move { view: *view, is_indexed })
+        let holder = if is_indexed {
+            Holder::Index
+        } else if is_older {
+            Holder::Forgotten(u64::MAX)
+        } else if self.is_newest_control(view) {
+            Holder::Control
+        } else if self.entries.part_at(view.header.version, view.offset).is_some() {
+            Holder::Entry
+        } else {
+            Holder::Forgotten(self.needed_until(view, page)?)
+        };
+        Some(Move { view: *view, holder })
     }
 
-    /// True for a tombstone that the index does not lead to, or the record of a clear, if a page may be left
-    /// that has what it says is gone.
-    fn is_needed_tombstone(&mut self, view: &View<'_>, page: u32) -> bool {
+    fn is_newest_control(&self, view: &View<'_>) -> bool {
+        let newest = self.entries.newest.filter(|_| !mutant!("mvcc.log.control"));
+        newest.is_some_and(|newest| newest.offset == view.offset)
+    }
+
+    /// Of a tombstone that the index does not lead to, the record of a clear, or a control record that rolled back, if a
+    /// page may be left that has what it says is gone: up to which birth that may be.
+    fn needed_until(&mut self, view: &View<'_>, page: u32) -> Option<u64> {
         let is_lost = match view.header.kind {
             Kind::Commit => mutant!("mvcc.clean.marker"),
             _ => mutant!("mvcc.list.tombstone"),
         };
-        if !self.forgotten.contains(&view.offset) || is_lost {
-            return false;
-        }
+        let birth = *self.forgotten.get(&view.offset).filter(|_| !is_lost)?;
         // A newer version says more.
         let is_known = view.header.kind == Kind::Delete && self.index.contains_key(view.key());
-        !is_known && self.stream.pages.is_any_older(birth_of(view), page)
+        (!is_known && self.stream.pages.is_any_older(birth, page)).then_some(birth)
     }
 }
 

@@ -16,10 +16,13 @@
 
 mod audit;
 mod clean;
+mod entries;
+mod found;
+mod grave;
 mod recover;
 
 use crate::key::Key;
-use crate::map::{Group, Linked, Map, Opening, Purpose, Space, Way};
+use crate::map::{Group, Linked, Log, Map, Opening, Purpose, Space, Way};
 use crate::volume::Volume;
 use crate::volume::pages::Pages;
 use crate::volume::stream::Stream;
@@ -27,7 +30,9 @@ use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use entries::Entries;
+use grave::Grave;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -68,15 +73,6 @@ impl Versions {
 
 type Index = BTreeMap<Key, Versions>;
 
-/// A tombstone that the index need not lead to once it is durable.
-#[derive(Debug)]
-struct Grave {
-    key: Key,
-    offset: u64,
-    len: u32,
-    sequence: u64,
-}
-
 /// The list and its index.
 pub(crate) struct List {
     stream: Stream,
@@ -92,8 +88,9 @@ pub(crate) struct List {
     /// Keys that have several versions.
     aged: BTreeSet<Key>,
     graves: VecDeque<Grave>,
-    /// Where tombstones are that the index does not lead to any more, and records of clears.
-    forgotten: HashSet<u64>,
+    /// Where tombstones are that the index does not lead to any more, and records of clears, or control records that
+    /// rolled back; of each, up to which birth a page may have what it says is gone.
+    forgotten: HashMap<u64, u64>,
     /// Their bytes.
     forgotten_bytes: u64,
     held: u64,
@@ -102,6 +99,9 @@ pub(crate) struct List {
     steps: u64,
     pages_cleaned: u64,
     bytes_copied: u64,
+    /// It is a log; what is pending then, and the control record.
+    is_log: bool,
+    entries: Entries,
 }
 
 impl List {
@@ -120,7 +120,9 @@ impl List {
         recover::recover(volume, opening)
     }
 
-    fn new(stream: Stream, held: u64, horizon: u64) -> Self {
+    fn new(mut stream: Stream, held: u64, horizon: u64) -> Self {
+        let is_log = stream.volume.is_log();
+        stream.is_ordered = is_log;
         Self {
             stream,
             index: Index::new(),
@@ -130,13 +132,15 @@ impl List {
             pins: BTreeMap::new(),
             aged: BTreeSet::new(),
             graves: VecDeque::new(),
-            forgotten: HashSet::new(),
+            forgotten: HashMap::new(),
             forgotten_bytes: 0,
             held,
             horizon,
             steps: 0,
             pages_cleaned: 0,
             bytes_copied: 0,
+            is_log,
+            entries: Entries::default(),
         }
     }
 
@@ -196,8 +200,8 @@ impl List {
             self.aged.remove(key.bytes());
             let view = self.stream.volume.view(guard, newest)?;
             if view.header.kind == Kind::Delete {
-                let (len, sequence) = (view.len(), view.sequence());
-                self.graves.push_back(Grave { key: key.clone(), offset: newest, len, sequence });
+                let grave = self.grave_of(key.clone(), &view);
+                self.graves.push_back(grave);
             }
         }
         Ok(())
@@ -225,13 +229,6 @@ impl List {
         match Key::short(key) {
             Some(key) => self.index.get(&key),
             None => self.index.get(key),
-        }
-    }
-
-    /// The index leads no more to this tombstone, or record of a clear.
-    fn forget(&mut self, offset: u64, len: u32) {
-        if self.forgotten.insert(offset) {
-            self.forgotten_bytes += u64::from(len);
         }
     }
 
@@ -281,13 +278,9 @@ impl Map for List {
 
     fn link(&mut self, guard: &Guard, key: &[u8], new: Linked) -> Result<()> {
         if !new.is_put {
-            let sequence = new.sequence;
-            self.graves.push_back(Grave {
-                key: Key::new(key),
-                offset: new.offset,
-                len: new.len,
-                sequence,
-            });
+            let Linked { offset, len, sequence, .. } = new;
+            let birth = self.grave_birth(self.stream.position(offset).birth);
+            self.graves.push_back(Grave { key: Key::new(key), offset, len, sequence, birth });
         }
         self.records += u64::from(new.is_put);
         let key = Key::new(key);
@@ -316,9 +309,9 @@ impl Map for List {
     fn clear(&mut self, guard: &Guard, version: u64) -> Result<()> {
         let header = Header { kind: Kind::Commit, ..Header::put(version) };
         let len = header.record_len(&[], 8);
-        let birth = self.stream.birth_for(len).to_le_bytes();
-        let offset = self.stream.append(header, &[], &[&birth])?;
-        self.forget(offset, len as u32);
+        let birth = self.stream.birth_for(len);
+        let offset = self.stream.append(header, &[], &[&birth.to_le_bytes()])?;
+        self.forget(offset, len as u32, birth);
         self.archives.push((version, std::mem::take(&mut self.index)));
         self.aged.clear();
         self.graves.clear();
@@ -328,20 +321,7 @@ impl Map for List {
     }
 
     fn settle(&mut self) {
-        while let Some(grave) = self.graves.front() {
-            let offset = grave.offset;
-            if self.stream.is_hidden(offset) || self.stream.covering(offset).is_some() {
-                return;
-            }
-            let Some(grave) = self.graves.pop_front() else { return };
-            let is_alone =
-                matches!(self.index.get(&grave.key), Some(Versions::One(it)) if *it == offset);
-            if is_alone && (grave.sequence <= self.held || mutant!("mvcc.list.held")) {
-                self.horizon = self.horizon.max(grave.sequence);
-                self.remove(&grave.key);
-                self.forget(offset, grave.len);
-            }
-        }
+        self.bury_graves();
     }
 
     fn walk(
@@ -398,25 +378,7 @@ impl Map for List {
     }
 
     fn hold_tombstones(&mut self, sequence: u64) {
-        let is_raised = sequence > self.held;
-        self.held = sequence;
-        if !is_raised {
-            return;
-        }
-        // Those that were held until now are looked at once more.
-        let guard = coreplane_pmem::epoch::pin();
-        let mut graves = VecDeque::new();
-        for (key, versions) in &self.index {
-            if let Versions::One(offset) = versions
-                && let Ok(view) = self.stream.volume.view(&guard, *offset)
-                && view.header.kind == Kind::Delete
-            {
-                let (offset, len, sequence) = (*offset, view.len(), view.sequence());
-                graves.push_back(Grave { key: key.clone(), offset, len, sequence });
-            }
-        }
-        self.graves = graves;
-        self.settle();
+        self.hold_graves(sequence);
     }
 
     fn tombstone_horizon(&self) -> u64 {
@@ -437,7 +399,9 @@ impl Map for List {
 
     fn verify(&self, guard: &Guard, damaged: &mut dyn FnMut(Error)) -> Result<(u64, u64)> {
         let (volume, mut records, mut bytes) = (&self.stream.volume, 0, 0);
-        for offset in self.index.values().flat_map(|versions| versions.all().iter().copied()) {
+        let indexed = self.index.values().flat_map(|versions| versions.all().iter().copied());
+        let of_log = self.of_log().map(|offset| (offset, false));
+        for (offset, is_indexed) in indexed.map(|offset| (offset, true)).chain(of_log) {
             let checked = volume.view(guard, offset).and_then(|view| {
                 volume.check(&view)?;
                 if view.header.large {
@@ -446,10 +410,11 @@ impl Map for List {
                 Ok(view)
             });
             match checked {
-                Ok(view) => {
+                Ok(view) if is_indexed => {
                     records += u64::from(view.header.kind == Kind::Put);
                     bytes += u64::from(view.len());
                 }
+                Ok(_) => {}
                 Err(error) => damaged(error),
             }
         }
@@ -467,7 +432,17 @@ impl Map for List {
     fn dram_bytes(&self) -> u64 {
         // Nodes of the index are about 70 % full.
         let entry = (size_of::<Key>() + size_of::<Versions>()) as u64;
-        self.index.len() as u64 * entry * 10 / 7 + self.key_bytes + self.stream.pages.dram_bytes()
+        let entries = self.entries.dram_bytes();
+        let index = self.index.len() as u64 * entry * 10 / 7 + self.key_bytes;
+        index + entries + self.stream.pages.dram_bytes()
+    }
+
+    fn log(&self) -> Option<&dyn Log> {
+        self.is_log.then_some(self)
+    }
+
+    fn log_mut(&mut self) -> Option<&mut dyn Log> {
+        self.is_log.then_some(self)
     }
 }
 

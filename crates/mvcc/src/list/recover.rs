@@ -13,13 +13,15 @@
 //! A process that was killed may have left in the caches alone what is found here, and shown. So all that nothing
 //! proves to be durable is flushed before it counts.
 
-use super::{Grave, List, Versions};
+use super::entries::Pending;
+use super::found::{self, Standing};
+use super::{List, Versions};
 use crate::key::Key;
 use crate::map::{Map, Opening};
 use crate::volume::Volume;
 use crate::volume::page::Found;
 use crate::volume::pages::Pages;
-use crate::volume::stream::Stream;
+use crate::volume::stream::{Position, Stream};
 use crate::volume::table::Life;
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::Guard;
@@ -46,8 +48,8 @@ struct Reading<'v> {
     guard: &'v Guard,
     index: BTreeMap<Key, Versions>,
     key_bytes: u64,
-    /// Records of a group that has not ended yet.
-    group: Vec<u64>,
+    /// Records of a group that has not ended yet, and where they are.
+    group: Vec<(Position, u64)>,
     /// What is older was cleared.
     cleared: u64,
     /// Their versions, and where they are.
@@ -56,6 +58,9 @@ struct Reading<'v> {
     void_from: Option<u64>,
     /// The last page with a record that follows, by its number in the order of births.
     proven: usize,
+    /// Of a log: all records that count as far as is known, and what comes of them.
+    found: Option<found::Found>,
+    standing: Standing,
 }
 
 /// Opens the list that a pool holds.
@@ -108,6 +113,8 @@ fn read<'v>(
         clears: Vec::new(),
         void_from: None,
         proven: 0,
+        found: volume.is_log().then(found::Found::default),
+        standing: Standing::default(),
     };
     let total = contents.stream.len();
     let mut broken: Option<u64> = None;
@@ -123,11 +130,12 @@ fn read<'v>(
             (opening.progress)(Progress { stage, done: at as u64, total: total as u64 });
         }
         let found = volume.look_at_page(recovery, page, birth);
-        reading.take_page(&found, &mut broken, (at, opening))?;
+        reading.take_page(&found, &mut broken, (at, birth, opening))?;
     }
     // A group that has no end, and no break: its last page was never named.
-    let open = reading.group.first().copied();
+    let open = reading.group.first().map(|it| it.1);
     reading.void_from = reading.void_from.or(open);
+    reading.take_log()?;
     Ok(reading)
 }
 
@@ -137,7 +145,7 @@ impl Reading<'_> {
         &mut self,
         found: &Found,
         broken: &mut Option<u64>,
-        (number, opening): (usize, &Opening<'_>),
+        (number, birth, opening): (usize, u64, &Opening<'_>),
     ) -> Result<()> {
         let views = |it: &u64| self.volume.view(self.guard, *it).ok();
         if let Some(at) = *broken {
@@ -150,7 +158,9 @@ impl Reading<'_> {
         }
         for offset in &found.records {
             let view = self.volume.view(self.guard, *offset)?;
-            self.group.push(*offset);
+            let start = self.volume.space.start_of(self.volume.space.page_of(*offset));
+            let place = Position { birth, within: (*offset - start) as u32 };
+            self.group.push((place, *offset));
             if view.header.follows {
                 self.proven = number;
             }
@@ -163,15 +173,19 @@ impl Reading<'_> {
                 return Err(damaged(at));
             }
             *broken = Some(at);
-            self.void_from = Some(self.group.first().copied().unwrap_or(at));
+            self.void_from = Some(self.group.first().map_or(at, |it| it.1));
         }
         Ok(())
     }
 
     /// All records of a group are here: they count.
     fn end_group(&mut self) -> Result<()> {
-        for offset in std::mem::take(&mut self.group) {
+        for (place, offset) in std::mem::take(&mut self.group) {
             let view = self.volume.view(self.guard, offset)?;
+            if let Some(found) = &mut self.found {
+                found.take(place, &view);
+                continue;
+            }
             match view.header.kind {
                 Kind::Put | Kind::Delete if view.header.version > self.cleared => {
                     self.take_record(&view)?;
@@ -202,6 +216,16 @@ impl Reading<'_> {
                     *versions = Versions::One(view.offset);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Of a log, when all of it was read: what counts.
+    fn take_log(&mut self) -> Result<()> {
+        let Some(found) = self.found.take() else { return Ok(()) };
+        self.standing = found.sort(self.volume, self.guard)?;
+        for offset in std::mem::take(&mut self.standing.applied) {
+            self.take_record(&self.volume.view(self.guard, offset)?)?;
         }
         Ok(())
     }
@@ -249,7 +273,7 @@ fn into_list(
     contents: Contents,
     opening: &Opening<'_>,
 ) -> Result<(List, Vec<(u32, u64)>)> {
-    let Reading { index, key_bytes, clears, void_from, .. } = reading;
+    let Reading { index, key_bytes, clears, void_from, standing, .. } = reading;
     let mut pages = Pages::new(&volume.space);
     pages.offer(contents.free.into_iter());
     let place = void_from.map(|at| (volume.space.page_of(at), at));
@@ -265,22 +289,25 @@ fn into_list(
     let mut list =
         List::new(Stream::new(volume, pages, opening.first_birth), opening.held, opening.horizon);
     (list.index, list.key_bytes) = (index, key_bytes);
+    list.entries = standing.entries;
     let mut named = Vec::new();
     for (key, versions) in &list.index {
         let view = volume.view(guard, versions.newest())?;
         let is_put = view.header.kind == Kind::Put;
         list.records += u64::from(is_put);
         if !is_put {
-            let (offset, len, sequence) = (view.offset, view.len(), view.sequence());
-            list.graves.push_back(Grave { key: key.clone(), offset, len, sequence });
+            list.graves.push_back(list.grave_of(key.clone(), &view));
         }
-        if view.header.large {
-            let chain = volume.chain(guard, view.value(), false)?;
-            named.extend(chain.into_iter().map(|(page, _)| page));
-        }
-        list.stream.pages.add_live(volume.space.page_of(view.offset), view.len());
+        live(volume, guard, &mut list.stream.pages, &view, &mut named)?;
     }
-    add_unindexed(volume, guard, &mut list, &clears)?;
+    for part in list.entries.pending.iter().flat_map(Pending::all) {
+        let view = volume.view(guard, part.offset)?;
+        live(volume, guard, &mut list.stream.pages, &view, &mut named)?;
+    }
+    if let Some(newest) = list.entries.newest {
+        list.stream.pages.add_live(volume.space.page_of(newest.offset), newest.len);
+    }
+    add_unindexed(volume, guard, &mut list, &clears, &standing.voids)?;
     for page in named {
         let birth = contents.chains.get(&page).copied().unwrap_or_default();
         list.stream.pages.adopt_apart(page, birth);
@@ -302,17 +329,38 @@ fn into_list(
     Ok((list, voids))
 }
 
-/// Clears live as long as a page may have what they say is gone: the cleaner sees to that, as to tombstones.
+/// A record is needed, and the pages of its value, which are `named`.
+fn live(
+    volume: &Volume,
+    guard: &Guard,
+    pages: &mut Pages,
+    view: &View<'_>,
+    named: &mut Vec<u32>,
+) -> Result<()> {
+    if view.header.large {
+        let chain = volume.chain(guard, view.value(), false)?;
+        named.extend(chain.into_iter().map(|(page, _)| page));
+    }
+    pages.add_live(volume.space.page_of(view.offset), view.len());
+    Ok(())
+}
+
+/// Clears live as long as a page may have what they say is gone, and so do control records that rolled back: the cleaner
+/// sees to that, as to tombstones.
 fn add_unindexed(
     volume: &Volume,
     guard: &Guard,
     list: &mut List,
     clears: &[(u64, u64)],
+    voids: &[(u64, u64)],
 ) -> Result<()> {
-    for (_, offset) in clears {
-        let view = volume.view(guard, *offset)?;
-        list.stream.pages.add_live(volume.space.page_of(*offset), view.len());
-        list.forget(*offset, view.len());
+    let clears = clears.iter().map(|(_, offset)| (*offset, None));
+    for (offset, birth) in clears.chain(voids.iter().map(|(offset, birth)| (*offset, Some(*birth))))
+    {
+        let view = volume.view(guard, offset)?;
+        list.stream.pages.add_live(volume.space.page_of(offset), view.len());
+        let written = view.value_word(0).unwrap_or(u64::MAX);
+        list.forget(offset, view.len(), birth.unwrap_or(written));
     }
     Ok(())
 }

@@ -325,3 +325,21 @@ fn a_tree_of_long_keys_is_as_low_as_one_of_short_keys() {
         assert!(bench.tree.height <= 8, "{} levels", bench.tree.height);
     }
 }
+
+/// What was dead in the pages of before is known when they were counted.
+#[test]
+fn an_opened_tree_has_victims() {
+    let mut bench = Bench::new(Law::X86, 400, 3);
+    for _ in 0..900 {
+        let key = bench.key(200);
+        bench.write(&key, true);
+        bench.commit();
+    }
+    let Bench { sim, version, random, tree, .. } = bench;
+    drop(tree);
+    let mut bench = Bench::open(sim.killed().unwrap(), version, random);
+    assert!(bench.tree.stream.pages.victim().is_none(), "what is not counted is no victim");
+    while bench.tree.count_some() {}
+    let (_, dead) = bench.tree.stream.pages.victim().unwrap();
+    assert!(dead > PAGE / 2, "{dead} bytes are dead in the page with most of them");
+}

@@ -9,14 +9,15 @@
 //! A recovery knows by its last record that a group is whole, if it sees all pages that it is in. A page whose life
 //! did not become durable is not seen, and what is before and behind it would be taken for one group. So a group of
 //! several pages goes to pages that have had their lives before it begins; of those that are missing, all was
-//! superseded. A single record, and a group in one page, needs no such care.
+//! superseded. A single record, and a group in one page, needs no such care; but where the stream is ordered, every page
+//! has had its life before ([`ahead`](crate::volume::ahead)).
+//!
+//! A group of several pages begins in one of its own in any case. What a cut has left of it fills pages in which nothing
+//! else is, so that a recovery has nothing to move behind it, which would be taken for its end.
 
 use crate::volume::stream::Stream;
 use coreplane_engine::Result;
 use coreplane_pmem::mutant;
-
-/// Where a fence is a sync, so many lives are made durable at once at most, if there is room.
-const AHEAD: u32 = 64;
 
 impl Stream {
     /// Free pages that a group of records of these lengths takes at most.
@@ -26,7 +27,7 @@ impl Stream {
             return 0;
         }
         let pages = if len <= size { 1 } else { pages_of(lengths, size) };
-        pages.saturating_sub(self.ahead.len() as u32)
+        pages.saturating_sub(self.pages_ahead())
     }
 
     fn fits_tail(&self, len: usize) -> bool {
@@ -40,46 +41,24 @@ impl Stream {
     /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace), and if the medium fails.
     pub(crate) fn begin_group(&mut self, lengths: &[usize]) -> Result<Option<u64>> {
         let (len, size) = (lengths.iter().sum(), self.volume.space.page_size() as usize);
-        if lengths.len() < 2 || self.fits_tail(len) || mutant!("mvcc.stream.group") {
+        if self.fits_tail(len) {
             return Ok(None);
         }
-        if len > size {
-            let pages = pages_of(lengths, size) as usize;
-            if self.ahead.len() < pages {
-                let more = match self.fences_at_once() {
-                    true => 0,
-                    false => (self.pages.total_and_free().1 / 16).min(AHEAD) as usize,
-                };
-                while self.ahead.len() < pages.max(more) {
-                    self.begin_ahead()?;
-                }
-            }
-            if let Some(generation) = self.cover_ahead()? {
-                return Ok(Some(generation));
-            }
+        let is_single = lengths.len() < 2;
+        if !is_single && mutant!("mvcc.stream.group") {
+            return Ok(None);
         }
-        self.close_tail()?;
+        let is_prepared = self.is_ordered && !mutant!("mvcc.stream.order");
+        if (is_prepared || len > size && !is_single)
+            && let Some(generation) = self.prepare_ahead(pages_of(lengths, size))?
+        {
+            return Ok(Some(generation));
+        }
+        let is_lost = self.is_ordered && mutant!("mvcc.stream.own_page");
+        if !is_single && !is_lost {
+            self.close_tail()?;
+        }
         Ok(None)
-    }
-}
-
-impl Stream {
-    /// Sees to it that the lives of all pages ahead are durable: a generation that has to end for that.
-    fn cover_ahead(&mut self) -> Result<Option<u64>> {
-        if self.fences_at_once() {
-            if self.ahead_covered.is_none() {
-                self.commit()?;
-            }
-            self.ahead_covered = Some(0);
-            return Ok(None);
-        }
-        let generation = match self.ahead_covered {
-            Some(generation) => generation,
-            None => self.cover(false),
-        };
-        self.ahead_covered = Some(generation);
-        let is_done = matches!(self.volume.space.sync_is_done(generation), Ok(true));
-        Ok((!is_done).then_some(generation))
     }
 }
 

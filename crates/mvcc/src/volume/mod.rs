@@ -1,5 +1,6 @@
 //! The pool as pages with lives, and the stream of records that is written to them.
 
+pub(crate) mod ahead;
 pub(crate) mod group;
 pub(crate) mod overflow;
 pub(crate) mod page;
@@ -26,6 +27,44 @@ pub(crate) fn fold(birth: u64) -> u32 {
     crc32c::crc32c(&birth.to_le_bytes())
 }
 // media-format: end
+
+/// What a pool is used as, for ever: the first of its parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// By an engine alone.
+    Engine,
+    /// By a log, whose entries are pending before they are applied.
+    Log,
+}
+
+impl Use {
+    // media-format: begin pool
+    pub(crate) fn parameters(self) -> [u64; 8] {
+        [u64::from(self == Self::Log), 0, 0, 0, 0, 0, 0, 0]
+    }
+    // media-format: end
+
+    fn of(pool: &Pool) -> Self {
+        match pool.parameters() {
+            [0, ..] => Self::Engine,
+            _ => Self::Log,
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Unusable`] if a pool is not used so.
+    pub(crate) fn expect(self, pool: &Pool) -> Result<()> {
+        match (self, Self::of(pool)) {
+            (Self::Engine, Self::Log) => Err(Error::Unusable(
+                "the pool has the log of a replica, and is opened as one".to_owned(),
+            )),
+            (Self::Log, Self::Engine) => Err(Error::Unusable(
+                "the pool is a store of its own, and has no log of a replica".to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
 
 /// An open pool.
 pub(crate) struct Volume {
@@ -62,6 +101,11 @@ impl Volume {
             space,
             pool,
         }
+    }
+
+    /// True if the pool is one of a log.
+    pub(crate) fn is_log(&self) -> bool {
+        Use::of(&self.pool) == Use::Log
     }
 
     /// What the checksum of a record begins with.

@@ -30,6 +30,7 @@
 //! fence is about its own thread's flushes alone. Where a fence is a sync, records are published when they are
 //! appended, and a *mark* says which sync covers the stream up to where ([`Stream::covering`]).
 
+use crate::volume::ahead::Ahead;
 use crate::volume::pages::Pages;
 use crate::volume::release::Stage;
 use crate::volume::table::Life;
@@ -70,7 +71,7 @@ pub(crate) struct Stream {
     /// What was stored and not flushed: offset and length.
     dirty: Vec<(u64, u64)>,
     /// Up to here it was appended, and up to here it is durable.
-    end: Position,
+    pub(super) end: Position,
     durable: Position,
     /// Where a fence is a sync: up to here the last generation covers it.
     covered: Position,
@@ -87,10 +88,10 @@ pub(crate) struct Stream {
     pub(super) waiting: VecDeque<(u64, u32, Stage)>,
     /// Pages whose word is 0 by a store that is not flushed yet.
     pub(super) ended: Vec<u32>,
-    /// Pages that have a life and nothing in them, for groups that are longer than a page; and the generation
-    /// that covers their lives, once there is one.
-    pub(super) ahead: VecDeque<(PageWriter, u64)>,
-    pub(super) ahead_covered: Option<u64>,
+    /// Pages that have a life and nothing in them.
+    pub(super) ahead: VecDeque<Ahead>,
+    /// No page is begun before its life is durable: what a cut leaves is the beginning of the stream.
+    pub(crate) is_ordered: bool,
     /// Where a fence is a sync: what was moved since the last cover may not have been durable.
     carries: bool,
     /// All pages were ended, so that nothing is appended any more.
@@ -129,7 +130,7 @@ impl Stream {
             waiting: VecDeque::new(),
             ended: Vec::new(),
             ahead: VecDeque::new(),
-            ahead_covered: None,
+            is_ordered: false,
             carries: false,
             is_closed: false,
             is_broken: false,
@@ -144,7 +145,7 @@ impl Stream {
         self.volume.space.fences_at_once()
     }
 
-    /// Pages that records of these lengths take at most, beside the one that is open.
+    /// Free pages that records of these lengths take at most, beside the one that is open.
     pub(crate) fn pages_for(&self, lengths: impl Iterator<Item = usize>) -> u32 {
         let size = self.volume.space.page_size() as usize;
         let mut room = self.tail.as_ref().map_or(0, |tail| tail.remaining() as usize);
@@ -156,15 +157,20 @@ impl Stream {
             }
             room -= len.min(room);
         }
-        pages.saturating_sub(self.ahead.len() as u32)
+        pages.saturating_sub(self.pages_ahead())
     }
 
-    /// The birth of the page that a record of `len` bytes would be in.
-    pub(crate) fn birth_for(&self, len: usize) -> u64 {
+    /// Where a record of `len` bytes would be.
+    pub(crate) fn place_for(&self, len: usize) -> Position {
         match &self.tail {
-            Some(tail) if tail.remaining() as usize >= len => self.end.birth,
-            _ => self.ahead.front().map_or(self.next_birth, |(_, birth)| *birth),
+            Some(tail) if tail.remaining() as usize >= len => self.end,
+            _ => Position { birth: self.birth_ahead(), within: 0 },
         }
+    }
+
+    /// The birth of the page that it would be in.
+    pub(crate) fn birth_for(&self, len: usize) -> u64 {
+        self.place_for(len).birth
     }
 
     /// Appends a record; the offset where it is. Neither durable nor, where a fence is an instruction, visible
@@ -207,55 +213,17 @@ impl Stream {
         if len > self.volume.space.page_size() as usize {
             return Err(no_space);
         }
-        if self.ahead.is_empty() {
-            self.begin_ahead().map_err(|error| match error {
-                Error::NoSpace { .. } => no_space,
-                error => error,
-            })?;
-        }
+        self.see_to_next().map_err(|error| match error {
+            Error::NoSpace { .. } => no_space,
+            error => error,
+        })?;
         self.close_tail()?;
         self.open_ahead();
         Ok(())
     }
 
-    /// Gives a free page a life in the stream.
-    pub(super) fn begin_ahead(&mut self) -> Result<()> {
-        self.volume.allow_birth(self.next_birth)?;
-        let needed = u64::from(self.volume.space.page_size());
-        let page = self.pages.take().ok_or(Error::NoSpace { needed, reclaimable: 0 })?;
-        let birth = self.next_birth;
-        let writer = self.begin(page, Life { birth, is_chain: false })?;
-        self.pages.begin(page, birth, true);
-        self.next_birth += 1;
-        self.ahead.push_back((writer, birth));
-        self.ahead_covered = None;
-        Ok(())
-    }
-
-    /// The first of the pages ahead is the open one.
-    fn open_ahead(&mut self) {
-        if let Some((writer, birth)) = self.ahead.pop_front() {
-            self.tail = Some(writer);
-            self.end = Position { birth, within: 0 };
-        }
-    }
-
-    /// Ends the open page and those ahead: what is in the pool is as a closed one is.
-    ///
-    /// # Errors
-    /// If the medium fails.
-    pub(crate) fn close_all(&mut self) -> Result<()> {
-        self.close_tail()?;
-        while !self.ahead.is_empty() {
-            self.open_ahead();
-            self.close_tail()?;
-        }
-        self.is_closed = true;
-        Ok(())
-    }
-
     /// A writer of a free page, which has this life from now on.
-    fn begin(&mut self, page: u32, life: Life) -> Result<PageWriter> {
+    pub(super) fn begin(&mut self, page: u32, life: Life) -> Result<PageWriter> {
         let in_use = || Error::Unusable(format!("page {page} is in use, and should be free"));
         let writer = self.volume.space.claim_log(page).ok_or_else(in_use)?;
         let word = self.volume.table.set_life(page, Some(life)).ok_or_else(in_use)?;
@@ -366,6 +334,7 @@ impl Stream {
             self.advance();
             return Ok(());
         }
+        self.stock_up();
         self.flush_dirty();
         let ended = std::mem::take(&mut self.ended);
         if !mutant!("mvcc.stream.fence") {
@@ -374,6 +343,7 @@ impl Stream {
         self.publish();
         self.commits += 1;
         self.durable = self.end;
+        self.note_covered(0);
         self.retire_ended(ended);
         self.advance();
         Ok(())
@@ -391,9 +361,11 @@ impl Stream {
     /// Where a fence is a sync: the generation that covers all that was appended. Who `waits` for it is noted,
     /// so that readers of what was appended wait for it, too.
     pub(crate) fn cover(&mut self, waits: bool) -> u64 {
+        self.stock_up();
         self.flush_dirty();
         self.generation = self.volume.space.sync_generation();
         self.covered = self.end;
+        self.note_covered(self.generation);
         match self.covers.back_mut() {
             Some(mark) if mark.generation == self.generation => mark.end = self.end,
             _ => self.covers.push_back(Mark { generation: self.generation, end: self.end }),

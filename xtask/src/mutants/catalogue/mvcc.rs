@@ -21,6 +21,14 @@ const DAMAGE: Suite = Suite::of(PACKAGE, "damage", &[]);
 /// The tree alone, with kills between a seal and its fence.
 const TREE: Suite = Suite::of(PACKAGE, Suite::UNIT, &["tree::tests"]);
 const EARLY: Suite = Suite::of(PACKAGE, "early", &[]);
+/// Logs, cut everywhere.
+const LOG_CUTS: Suite = Suite::of(PACKAGE, "log", &["entries_are_there"]);
+const LOG_PAGE_CUTS: Suite = Suite::of(PACKAGE, "log", &["many_pages_share"]);
+const LOG_INSTALL_CUTS: Suite = Suite::of(PACKAGE, "log", &["snapshots_come_and_go"]);
+/// One log through many lives, while pages come round.
+const LOG_LIVES: Suite = Suite::of(PACKAGE, "log", &["where_pages_are_few"]);
+const LOG_MOMENTS: Suite = Suite::of(PACKAGE, "log", &["moments"]);
+const LOG_READS: Suite = Suite::of(PACKAGE, "log_cost", &["may_be_lost"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.stream.flush", "what is committed is not flushed", CUTS).quick(),
@@ -79,4 +87,46 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.open.versions", "versions begin again where they began", LIVES),
     Mutant::new("mvcc.open.births", "births begin again where they began", LIVES),
     Mutant::new("mvcc.open.begin", "a pool is called open before it was found sound", DAMAGE),
+    Mutant::new("mvcc.stream.order", "a log goes on in pages that may have no life", LOG_MOMENTS),
+    Mutant::new(
+        "mvcc.stream.own_page",
+        "what a recovery of a log moves ends a group that a cut has torn",
+        LOG_PAGE_CUTS,
+    ),
+    Mutant::new("mvcc.log.loose", "changes count before the record that closes them", LOG_CUTS),
+    Mutant::new("mvcc.log.early", "what is applied may be lost, and is shown", LOG_READS).quick(),
+    Mutant::new(
+        "mvcc.log.purge",
+        "what an apply has superseded goes before it is said to be applied",
+        LOG_CUTS,
+    )
+    .quick(),
+    Mutant::new("mvcc.log.rolled_back", "an entry that was rolled back comes back", LOG_CUTS),
+    Mutant::new(
+        "mvcc.log.void",
+        "an entry that was rolled back comes back when the record that says so was cleaned",
+        LOG_LIVES,
+    ),
+    Mutant::new(
+        "mvcc.log.origin",
+        "a record of a roll-back that was moved takes back what came behind it",
+        LOG_MOMENTS,
+    ),
+    Mutant::new("mvcc.log.control", "the cleaner loses vote, term and what is applied", LOG_LIVES)
+        .quick(),
+    Mutant::new(
+        "mvcc.log.grave",
+        "a tombstone goes before a version that was moved while it was pending",
+        LOG_MOMENTS,
+    ),
+    Mutant::new(
+        "mvcc.log.install",
+        "what was there before a snapshot is not void",
+        LOG_INSTALL_CUTS,
+    ),
+    Mutant::new(
+        "mvcc.log.forgotten",
+        "a tombstone is moved behind the snapshot that has replaced everything",
+        LOG_MOMENTS,
+    ),
 ];

@@ -1,0 +1,186 @@
+//! What a log says of itself: the control record, and the record that closes an entry.
+//!
+//! ```text
+//!   [a₅ b₅ E₅] [c₆ E₆] [C applied 5] [a₇ E₇] [C newest 6 ✂6] [d₇ E₇] [C applied 7]
+//!    entry 5    entry 6                └── void: above 6, before ✂ ──┘  └ entry 7 is this one
+//! ```
+//!
+//! # The problem
+//!
+//! A replica has entries that are not confirmed yet and may be taken back, and a state, of which all entries up to the
+//! applied timestamp are a part. Both are records of one stream, written once. What makes the difference must be as
+//! durable as they are, and must not cost a fence of its own.
+//!
+//! # The records
+//!
+//! The changes of an entry are records whose version is its timestamp. An [`Entry`](coreplane_record::Kind::Entry) record
+//! behind them closes it: one group, which counts as a whole. Each later *control record* says which timestamp is
+//! applied. So the thesis's rollback record, with the list of the keys of an unconfirmed timestamp, is the closing record
+//! and those before it that have its version; to apply an entry moves nothing.
+//!
+//! The newest control record is the one with the greatest number, wherever the cleaner has moved it. It is never lost.
+//!
+//! # What is void
+//!
+//! A timestamp that was rolled back is used again, for something else. So a control record that rolls back says from
+//! where on: all that stands before the place where it was written *first* and has a version above its bound is void
+//! ([`Void`]). It goes on saying so wherever it is moved, for as long as there is a page that may have such records.
+//! A snapshot that replaces everything begins with a control record whose bound is 0.
+
+use crate::volume::stream::Position;
+use coreplane_engine::{Error, Result};
+use coreplane_record::{Header, Kind, View};
+
+/// The longest header of an entry.
+pub const ENTRY_HEADER_MAX: usize = 256;
+/// The longest list of members.
+pub const MEMBERS_MAX: usize = 512;
+
+// media-format: begin pool
+/// Bytes of a control record's value before the header of the applied entry and the members.
+const CONTROL_HEAD: usize = 56;
+/// A bit above the bytes of the header: a snapshot is being installed.
+const INSTALLS: u32 = 1 << 16;
+/// Bytes of a closing record's value before the header of its entry.
+const ENTRY_HEAD: usize = 4;
+// media-format: end
+
+/// What a log says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Control {
+    /// The newest term that was seen.
+    pub term: u64,
+    /// Who was voted for in that term; 0: nobody.
+    pub vote: u64,
+    /// Who the members are, as whoever replicates writes it.
+    pub members: Vec<u8>,
+    /// The newest timestamp that was appended.
+    pub newest: u64,
+    /// The newest timestamp that readers see.
+    pub applied: u64,
+    /// The header of that entry.
+    pub applied_header: Vec<u8>,
+    /// The oldest timestamp that can be read: the oldest one that is pinned, or the applied one. It is not on the
+    /// medium, for pins are not.
+    pub purged: u64,
+    /// A snapshot was begun to be installed: nothing is there before one is installed as a whole. `applied` is what was
+    /// applied before.
+    pub is_installing: bool,
+}
+
+/// What a control record takes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Void {
+    /// Where it was written first: what stands before that …
+    pub(crate) origin: Position,
+    /// … and has a version above this never was.
+    pub(crate) above: u64,
+}
+
+impl Void {
+    /// A bound that is above all versions.
+    pub(crate) const NOTHING: u64 = u64::MAX;
+
+    /// True if anything can be void by it.
+    pub(crate) fn is_any(&self) -> bool {
+        self.above != Self::NOTHING
+    }
+
+    /// True if a record of this version, which stands there, is void.
+    pub(crate) fn includes(&self, place: Position, version: u64) -> bool {
+        version > self.above && place < self.origin
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(<[u8]>::first_chunk).map_or(0, |it| u64::from_le_bytes(*it))
+}
+
+impl Control {
+    /// Bytes of its record.
+    pub(crate) fn record_len(&self) -> usize {
+        Self::len_with(self.members.len(), self.applied_header.len())
+    }
+
+    /// Bytes of a record with these members and any header.
+    pub(crate) fn record_len_max(&self) -> usize {
+        Self::len_with(self.members.len(), ENTRY_HEADER_MAX)
+    }
+
+    fn len_with(members: usize, header: usize) -> usize {
+        Header::put(0).record_len(&[], CONTROL_HEAD + members + header)
+    }
+
+    /// The value of its record.
+    // media-format: begin pool
+    pub(crate) fn encode(&self, void: Void) -> Vec<u8> {
+        let mut value = Vec::with_capacity(CONTROL_HEAD + self.members.len() + ENTRY_HEADER_MAX);
+        let installs = if self.is_installing { INSTALLS } else { 0 };
+        let form = self.applied_header.len() as u32 | installs;
+        value.extend_from_slice(&void.origin.birth.to_le_bytes());
+        value.extend_from_slice(&void.origin.within.to_le_bytes());
+        value.extend_from_slice(&form.to_le_bytes());
+        for number in [void.above, self.term, self.vote, self.newest, self.applied] {
+            value.extend_from_slice(&number.to_le_bytes());
+        }
+        value.extend_from_slice(&self.applied_header);
+        value.extend_from_slice(&self.members);
+        value
+    }
+    // media-format: end
+
+    /// What a control record says.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it is none.
+    pub(crate) fn decode(view: &View<'_>) -> Result<(Self, Void)> {
+        let value = view.value();
+        let form = (word(value, 8) >> 32) as u32;
+        let rest = value.get(CONTROL_HEAD..).unwrap_or_default();
+        let header = rest.get(..(form & (INSTALLS - 1)) as usize);
+        let (Some(header), Kind::Commit) = (header, view.header.kind) else {
+            let what = "no control record of a log".to_owned();
+            return Err(Error::Corrupt { offset: view.offset, what });
+        };
+        let origin = Position { birth: word(value, 0), within: word(value, 8) as u32 };
+        let control = Self {
+            term: word(value, 24),
+            vote: word(value, 32),
+            members: rest.get(header.len()..).unwrap_or_default().to_vec(),
+            newest: word(value, 40),
+            applied: word(value, 48),
+            applied_header: header.to_vec(),
+            purged: word(value, 48),
+            is_installing: form & INSTALLS != 0,
+        };
+        Ok((control, Void { origin, above: word(value, 16) }))
+    }
+}
+
+/// Bytes of the record that closes an entry with a header of so many.
+pub(crate) fn closing_len(header: usize) -> usize {
+    Header::put(0).record_len(&[], ENTRY_HEAD + header)
+}
+
+/// The value of a record that closes an entry of so many changes, before its header.
+// media-format: begin pool
+pub(crate) fn closing_head(changes: usize) -> [u8; ENTRY_HEAD] {
+    (changes as u32).to_le_bytes()
+}
+// media-format: end
+
+/// What a closing record says: how many changes its entry has, and its header.
+///
+/// # Errors
+/// [`Error::Corrupt`] if it is none.
+pub(crate) fn closing<'g>(view: &View<'g>) -> Result<(usize, &'g [u8])> {
+    match view.value().split_first_chunk::<ENTRY_HEAD>() {
+        Some((count, header)) if view.header.kind == Kind::Entry => {
+            Ok((u32::from_le_bytes(*count) as usize, header))
+        }
+        _ => {
+            let what = "no record that closes an entry".to_owned();
+            Err(Error::Corrupt { offset: view.offset, what })
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Appending an entry.
+//!
+//! ```text
+//!   large values, in pages of their own ─▶ the next timestamp? ─▶ pages ─▶ changes, by key ─▶ what closes them
+//! ```
+//!
+//! Until the pages are there nothing is appended, so that an error leaves nothing. Of several changes of a key in one
+//! entry the last counts, and the others are not kept; so their order says nothing, and they stand in the order of keys.
+
+use super::{LogMap, check_range, log_of};
+use crate::control::{ENTRY_HEADER_MAX, closing_len};
+use crate::engine::durable::Writing;
+use crate::engine::write::{Patience, Prepared};
+use crate::map::{Part, Purpose, Space};
+use crate::volume::overflow::NAME;
+use coreplane_engine::{Batch, ChangeRef, Error, Result};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
+use coreplane_record::{Header, Kind};
+use std::collections::BTreeMap;
+
+/// Changes of an entry at most.
+const CHANGES_MAX: usize = 1 << 20;
+
+/// A change, and its value if it was written to pages of its own.
+struct Change<'b> {
+    change: ChangeRef<'b>,
+    prepared: Option<Prepared>,
+}
+
+impl Change<'_> {
+    fn header(&self, version: u64) -> Header {
+        let (kind, expires_at) = match self.change {
+            ChangeRef::Put { expires_at, .. } => (Kind::Put, expires_at),
+            ChangeRef::Delete { .. } => (Kind::Delete, None),
+        };
+        let batched = !mutant!("mvcc.log.loose");
+        Header { kind, large: self.prepared.is_some(), expires_at, batched, ..Header::put(version) }
+    }
+
+    fn len(&self) -> usize {
+        let value = match self.prepared {
+            Some(_) => NAME,
+            None => self.change.value().map_or(8, <[u8]>::len),
+        };
+        self.header(0).record_len(self.change.key(), value)
+    }
+}
+
+impl LogMap {
+    /// Appends an entry: it is pending, and durable after a [`LogMap::commit`].
+    ///
+    /// The header has at most [`ENTRY_HEADER_MAX`] bytes. Who `uses_reserve` takes pages that others leave: a replica
+    /// that has to take what its leader had room for.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] if `timestamp` is not the one behind the newest; [`Error::ValueTooLong`],
+    /// [`Error::KeyTooLong`], [`Error::BatchTooLarge`]; [`Error::NoSpace`]; [`Error::Installing`]; if the medium fails. An
+    /// error leaves nothing behind.
+    pub fn append(
+        &self,
+        timestamp: u64,
+        header: &[u8],
+        changes: &Batch,
+        uses_reserve: bool,
+    ) -> Result<()> {
+        if header.len() > ENTRY_HEADER_MAX {
+            return Err(Error::ValueTooLong { len: header.len(), max: ENTRY_HEADER_MAX });
+        }
+        if changes.len() > CHANGES_MAX {
+            return Err(Error::BatchTooLarge { len: changes.len(), max: CHANGES_MAX });
+        }
+        self.check_next(&mut self.store.map.write(), timestamp)?;
+        let mut last: BTreeMap<&[u8], ChangeRef<'_>> = BTreeMap::new();
+        for change in changes.changes() {
+            self.store.check_lengths(change.key(), change.value().map_or(0, <[u8]>::len))?;
+            last.insert(change.key(), change);
+        }
+        let all = last.into_values().map(|change| Change { change, prepared: None });
+        let mut all: Vec<Change<'_>> = all.collect();
+        let appended = self.append_all((timestamp, header), &mut all, uses_reserve);
+        all.iter_mut().for_each(|it| self.store.drop_prepared(&mut it.prepared));
+        appended
+    }
+
+    fn check_next(&self, map: &mut Writing<'_>, timestamp: u64) -> Result<()> {
+        self.store.check_writable()?;
+        let control = log_of(map)?.control();
+        if control.is_installing {
+            return Err(Error::Installing);
+        }
+        let next = control.newest + 1;
+        check_range("append an entry", timestamp, (next, next))
+    }
+
+    fn append_all(
+        &self,
+        (timestamp, header): (u64, &[u8]),
+        all: &mut [Change<'_>],
+        uses_reserve: bool,
+    ) -> Result<()> {
+        let store = &self.store;
+        for it in all.iter_mut() {
+            if let Some(value) = it.change.value()
+                && value.len() > store.inline_max(it.change.key())
+            {
+                it.prepared = Some(store.prepare(value, purpose_of(uses_reserve))?);
+            }
+        }
+        let lengths = all.iter().map(Change::len).chain([closing_len(header.len())]);
+        let lengths: Vec<usize> = lengths.collect();
+        let keys: Vec<&[u8]> = all.iter().map(|it| it.change.key()).collect();
+        let has_puts = all.iter().any(|it| it.change.value().is_some());
+        let purpose = purpose_of(uses_reserve || !has_puts);
+        let mut patience = Patience::default();
+        loop {
+            let mut map = store.map.write();
+            self.check_next(&mut map, timestamp)?;
+            let guard = epoch::pin();
+            let space = self.room_for(&mut map, &guard, (&lengths, &keys), purpose)?;
+            if space != Space::Found {
+                drop((map, guard));
+                patience.wait(store, space)?;
+                continue;
+            }
+            let appended = self.append_group(&mut map, &guard, (timestamp, header), all);
+            // What comes next would end a group that is none. The pages were there: the medium has failed.
+            return self.stop_if_failed(appended);
+        }
+    }
+
+    fn append_group(
+        &self,
+        map: &mut Writing<'_>,
+        guard: &Guard,
+        (timestamp, header): (u64, &[u8]),
+        all: &mut [Change<'_>],
+    ) -> Result<()> {
+        let mut parts = Vec::with_capacity(all.len());
+        for it in all {
+            let (kind, key) = (it.header(timestamp), it.change.key());
+            let name = it.prepared.take();
+            let value = it.change.value().unwrap_or_default();
+            let body = name.as_ref().map_or(value, |it| &it.name);
+            let new = self.store.append(map, guard, kind, key, body)?;
+            if let Some(it) = name {
+                map.stream_mut().adopt_chain(&it.pages);
+            }
+            self.store.count(kind.kind, key.len() + value.len());
+            parts.push(Part { offset: new.offset, len: new.len, is_large: kind.large });
+        }
+        log_of(map)?.close_entry(timestamp, header, parts)
+    }
+}
+
+fn purpose_of(uses_reserve: bool) -> Purpose {
+    if uses_reserve { Purpose::Overwrite } else { Purpose::Insert }
+}

@@ -1,0 +1,160 @@
+//! Replacing everything by a snapshot.
+//!
+//! ```text
+//!   … a₅ b₆ ✂│C installing  above 0      a₉  c₇  d₄ … │C applied 9
+//!      void ─┘                           records of the snapshot, each for itself
+//! ```
+//!
+//! The first control record says that all before it is void, and that a snapshot is being installed; the last one, that
+//! it is there. A cut in between leaves a log that says so, with its term and vote, and nothing else. What was installed
+//! by then goes with the next attempt.
+//!
+//! A record of a snapshot keeps the timestamp of the entry that wrote it: so it is the same for readers, who may have
+//! it compared, wherever it is.
+
+use super::{Gate, LogMap, check_members, check_range, log_of};
+use crate::control::{Control, ENTRY_HEADER_MAX};
+use crate::engine::durable::Writing;
+use crate::engine::write::{Patience, Prepared};
+use crate::map::{Purpose, Space};
+use crate::volume::overflow::NAME;
+use coreplane_engine::{Error, Result, UnixMillis};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::{Header, Kind};
+use std::sync::atomic::Ordering;
+
+/// A record of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotRecord<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// The timestamp of the entry that wrote it: the record's sequence, as readers see it.
+    pub timestamp: u64,
+    /// Its expiry.
+    pub expires_at: Option<UnixMillis>,
+}
+
+impl LogMap {
+    /// Gives up all that is there, but for term, vote, members and what snapshots see, for one of `timestamp` that is to
+    /// come. Readers are refused until it was installed as a whole.
+    ///
+    /// It may be called again, to begin once more.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] unless the timestamp is above what is applied (or the same, of an installation that was cut
+    /// off); [`Error::NoSpace`]; if the medium fails or is damaged.
+    pub fn begin_install(&self, timestamp: u64) -> Result<()> {
+        let mut gate = self.gate.write();
+        let len = |control: &Control| {
+            let from = control.applied + u64::from(!control.is_installing);
+            check_range("install a snapshot", timestamp, (from.max(1), u64::MAX - 1))?;
+            Ok(Some(control.record_len()))
+        };
+        self.with_pages(len, |map, guard| {
+            *gate = Gate::Installing(Some(timestamp));
+            log_of(map)?.begin_install(guard)
+        })
+    }
+
+    /// Adds records of the snapshot, each key once.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] if none was begun since the pool was opened, or a key is there; [`Error::OutOfRange`] of a
+    /// record that is newer than the snapshot; [`Error::ValueTooLong`], [`Error::KeyTooLong`]; [`Error::NoSpace`]; if the
+    /// medium fails. Those before the one with the error are there.
+    pub fn install<'r>(&self, records: impl IntoIterator<Item = SnapshotRecord<'r>>) -> Result<()> {
+        let newest = self.timestamp_to_install()?;
+        for record in records {
+            check_range("install a record", record.timestamp, (1, newest))?;
+            self.store.check_lengths(record.key, record.value.len())?;
+            let mut prepared = None;
+            let is_large = record.value.len() > self.store.inline_max(record.key);
+            if is_large {
+                prepared = Some(self.store.prepare(record.value, Purpose::Overwrite)?);
+            }
+            let added = self.add(&record, &mut prepared);
+            self.store.drop_prepared(&mut prepared);
+            added?;
+        }
+        Ok(())
+    }
+
+    /// The snapshot is there as a whole: its timestamp is the newest, and applied, with the header of that entry; the
+    /// members are those of then. Durable after a [`LogMap::commit`].
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] if none was begun since the pool was opened; [`Error::ValueTooLong`]; [`Error::NoSpace`]; if the
+    /// medium fails.
+    pub fn end_install(&self, header: &[u8], members: &[u8]) -> Result<()> {
+        if header.len() > ENTRY_HEADER_MAX {
+            return Err(Error::ValueTooLong { len: header.len(), max: ENTRY_HEADER_MAX });
+        }
+        check_members(members)?;
+        let timestamp = self.timestamp_to_install()?;
+        let mut gate = self.gate.write();
+        self.set(|control| {
+            (control.newest, control.applied) = (timestamp, timestamp);
+            control.applied_header = header.to_vec();
+            control.members = members.to_vec();
+            control.is_installing = false;
+            Ok(())
+        })?;
+        self.store.next_version.store(timestamp + 1, Ordering::Relaxed);
+        *gate = Gate::Open;
+        Ok(())
+    }
+
+    fn timestamp_to_install(&self) -> Result<u64> {
+        match *self.gate.read() {
+            Gate::Installing(Some(timestamp)) => Ok(timestamp),
+            _ => Err(Error::Unusable("no snapshot was begun to be installed".to_owned())),
+        }
+    }
+
+    fn add(&self, record: &SnapshotRecord<'_>, prepared: &mut Option<Prepared>) -> Result<()> {
+        let header = Header {
+            kind: Kind::Put,
+            large: prepared.is_some(),
+            expires_at: record.expires_at,
+            ..Header::put(record.timestamp)
+        };
+        let value_len = if prepared.is_some() { NAME } else { record.value.len() };
+        let len = header.record_len(record.key, value_len);
+        let mut patience = Patience::default();
+        loop {
+            let mut map = self.store.map.write();
+            self.store.check_writable()?;
+            let guard = epoch::pin();
+            if map.newest(&guard, record.key)?.is_some() {
+                return Err(Error::Unusable("a key is in the snapshot twice".to_owned()));
+            }
+            let group = (&[len][..], &[record.key][..]);
+            let space = self.room_for(&mut map, &guard, group, Purpose::Overwrite)?;
+            if space != Space::Found {
+                drop((map, guard));
+                patience.wait(&self.store, space)?;
+                continue;
+            }
+            let added = self.add_with(&mut map, &guard, header, record, prepared.take());
+            return self.stop_if_failed(added);
+        }
+    }
+
+    fn add_with(
+        &self,
+        map: &mut Writing<'_>,
+        guard: &Guard,
+        header: Header,
+        record: &SnapshotRecord<'_>,
+        prepared: Option<Prepared>,
+    ) -> Result<()> {
+        let body = prepared.as_ref().map_or(record.value, |it| &it.name);
+        let new = self.store.append(map, guard, header, record.key, body)?;
+        if let Some(it) = prepared {
+            map.stream_mut().adopt_chain(&it.pages);
+        }
+        map.link(guard, record.key, new)
+    }
+}

@@ -1,0 +1,252 @@
+//! What is pending, and what is applied.
+
+use super::{Gate, LogMap, check_range, no_log};
+use crate::control::closing;
+use crate::engine::snapshot::Pinned;
+use crate::map::Places;
+use coreplane_engine::{
+    ChangeRef, Entry, Error, Found, Horizon, Record, Result, Snapshot, Visibility,
+};
+use coreplane_pmem::epoch::{self, Guard};
+use coreplane_record::{Kind, View};
+use parking_lot::RwLockReadGuard;
+use std::borrow::Cow;
+
+/// An entry that is pending.
+#[derive(Debug, Clone, Copy)]
+pub struct LogEntry<'a> {
+    /// Its timestamp.
+    pub timestamp: u64,
+    /// What its writer has given.
+    pub header: &'a [u8],
+    /// Its changes in the order of their keys, each key once.
+    pub changes: &'a [ChangeRef<'a>],
+}
+
+/// The records of an entry.
+struct Views<'g> {
+    changes: Vec<View<'g>>,
+    closing: View<'g>,
+}
+
+impl LogMap {
+    /// Shows the pending entries from `from` to `to`, in order, until `visit` says no. Each is held against its
+    /// checksums.
+    ///
+    /// # Errors
+    /// [`Error::HistoryGone`] of those that are applied; [`Error::OutOfRange`] of those that are not there;
+    /// [`Error::Installing`]; [`Error::ChecksumMismatch`], [`Error::Corrupt`]; if the medium fails.
+    pub fn entries(
+        &self,
+        range: std::ops::RangeInclusive<u64>,
+        visit: &mut dyn FnMut(LogEntry<'_>) -> bool,
+    ) -> Result<()> {
+        for timestamp in range {
+            let guard = epoch::pin();
+            let views = self.views(&guard, timestamp)?;
+            if !self.show_entry(&guard, timestamp, &views, visit)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The header of an entry that is pending, or of the one that was applied last; none of others.
+    ///
+    /// # Errors
+    /// [`Error::ChecksumMismatch`], [`Error::Corrupt`]; if the medium fails.
+    pub fn header(&self, timestamp: u64) -> Result<Option<Vec<u8>>> {
+        let guard = epoch::pin();
+        match self.views(&guard, timestamp) {
+            Ok(views) => {
+                self.store.volume.check(&views.closing)?;
+                Ok(Some(closing(&views.closing)?.1.to_vec()))
+            }
+            Err(Error::HistoryGone { .. } | Error::OutOfRange { .. } | Error::Installing) => {
+                let control = self.control();
+                let is_it = control.applied == timestamp && timestamp > 0;
+                Ok((is_it && !control.is_installing).then_some(control.applied_header))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where the records of a pending entry are now. They are there as long as the guard is.
+    fn views<'g>(&'g self, guard: &'g Guard, timestamp: u64) -> Result<Views<'g>> {
+        let store = &self.store;
+        let view = |offset| store.volume.view(guard, offset);
+        loop {
+            let map = store.map.read();
+            let log = map.log().ok_or_else(no_log)?;
+            let control = log.control();
+            if control.is_installing {
+                return Err(Error::Installing);
+            }
+            if timestamp <= control.applied {
+                return Err(Error::HistoryGone { asked: timestamp, horizon: control.applied });
+            }
+            check_range("read an entry", timestamp, (control.applied + 1, control.newest))?;
+            let missing = || Error::Unusable(format!("entry {timestamp} is not there"));
+            let Places { changes, closing } = log.pending(guard, timestamp)?.ok_or_else(missing)?;
+            let is_hidden = |offset: &u64| map.stream().is_hidden(*offset);
+            if changes.iter().chain([&closing]).any(is_hidden) {
+                drop(map);
+                store.commit_all(&mut store.map.write())?;
+                continue;
+            }
+            let changes = changes.into_iter().map(view).collect::<Result<_>>()?;
+            return Ok(Views { changes, closing: view(closing)? });
+        }
+    }
+
+    fn show_entry(
+        &self,
+        guard: &Guard,
+        timestamp: u64,
+        views: &Views<'_>,
+        visit: &mut dyn FnMut(LogEntry<'_>) -> bool,
+    ) -> Result<bool> {
+        let volume = &self.store.volume;
+        volume.check(&views.closing)?;
+        let mut values: Vec<Cow<'_, [u8]>> = Vec::with_capacity(views.changes.len());
+        for view in &views.changes {
+            volume.check(view)?;
+            values.push(match view.header.large {
+                false => Cow::Borrowed(view.value()),
+                true => {
+                    let parts = volume.chain(guard, view.value(), true)?;
+                    Cow::Owned(parts.into_iter().flat_map(|(_, part)| part).copied().collect())
+                }
+            });
+        }
+        let changes = views.changes.iter().zip(&values).map(|(view, value)| {
+            let (key, expires_at) = (view.key(), view.header.expires_at);
+            match view.header.kind {
+                Kind::Delete => ChangeRef::Delete { key },
+                _ => ChangeRef::Put { key, value, expires_at },
+            }
+        });
+        let changes: Vec<ChangeRef<'_>> = changes.collect();
+        let header = closing(&views.closing)?.1;
+        Ok(visit(LogEntry { timestamp, header, changes: &changes }))
+    }
+
+    /// # Errors
+    /// [`Error::Installing`].
+    fn enter(&self) -> Result<RwLockReadGuard<'_, Gate>> {
+        // A reader may read more when it is shown a record.
+        let gate = self.gate.read_recursive();
+        match *gate {
+            Gate::Open => Ok(gate),
+            Gate::Installing(_) => Err(Error::Installing),
+        }
+    }
+
+    /// Shows the record of a key, of what is applied. Its sequence is the timestamp of the entry that wrote it.
+    ///
+    /// # Errors
+    /// [`Error::Installing`]; if the record is damaged, or the medium fails.
+    pub fn get_with(
+        &self,
+        key: &[u8],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(Record<'_>),
+    ) -> Result<Found> {
+        let _gate = self.enter()?;
+        self.store.get_with(key, visibility, visit)
+    }
+
+    /// The value of a key, of what is applied, once it is durable here.
+    ///
+    /// # Errors
+    /// As [`LogMap::get_with`].
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = None;
+        let mut take = |record: Record<'_>| value = Some(record.value.to_vec());
+        let found = self.get_with(key, Visibility::Durable, &mut take)?;
+        Ok(value.filter(|_| found.hit))
+    }
+
+    /// Shows the records of several keys, by their indices.
+    ///
+    /// # Errors
+    /// As [`LogMap::get_with`].
+    pub fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        visibility: Visibility,
+        visit: &mut dyn FnMut(usize, Option<Record<'_>>),
+    ) -> Result<Horizon> {
+        let _gate = self.enter()?;
+        self.store.multi_get(keys, visibility, visit)
+    }
+
+    /// Shows the records of a range in order, of what is applied, until `visit` says no. Between some hundred keys
+    /// entries may be applied; a [snapshot](LogMap::snapshot) shows one timestamp.
+    ///
+    /// # Errors
+    /// As [`LogMap::get_with`].
+    pub fn scan(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        reverse: bool,
+        limit: usize,
+        visit: &mut dyn FnMut(Entry<'_>) -> bool,
+    ) -> Result<()> {
+        let _gate = self.enter()?;
+        self.store.scan_at((start, end), reverse, (limit, u64::MAX), visit)
+    }
+
+    /// Pins what is applied now, to be read or sent while entries go on. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`Error::Installing`]; if the medium fails.
+    pub fn snapshot(&self) -> Result<LogSnapshot> {
+        let _gate = self.enter()?;
+        let (pinned, header, members) = {
+            let mut map = self.store.map.write();
+            let pinned = Pinned::within(&self.store, &mut map)?;
+            let control = map.log().ok_or_else(no_log)?.control();
+            (pinned, control.applied_header.clone(), control.members.clone())
+        };
+        let snapshot = LogSnapshot { pinned, header, members };
+        self.store.sync()?;
+        Ok(snapshot)
+    }
+}
+
+/// What was applied at one moment. Dropping it releases the versions that it sees.
+pub struct LogSnapshot {
+    pinned: Pinned,
+    header: Vec<u8>,
+    members: Vec<u8>,
+}
+
+impl std::fmt::Debug for LogSnapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogSnapshot").field("timestamp", &self.timestamp()).finish_non_exhaustive()
+    }
+}
+
+impl LogSnapshot {
+    /// The timestamp that was applied last.
+    pub fn timestamp(&self) -> u64 {
+        self.pinned.sequence()
+    }
+
+    /// The header of that entry.
+    pub fn header(&self) -> &[u8] {
+        &self.header
+    }
+
+    /// The members of then.
+    pub fn members(&self) -> &[u8] {
+        &self.members
+    }
+
+    /// Its records.
+    pub fn records(&self) -> &dyn Snapshot {
+        &self.pinned
+    }
+}

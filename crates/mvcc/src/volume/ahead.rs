@@ -1,0 +1,174 @@
+//! Pages ahead of the open one: they have a life and nothing in them.
+//!
+//! ```text
+//!   births    7        8          9    10
+//!   pages   [a b ■] [c d · ·]   [· ·] [· ·]       8 is open, 9 and 10 are ahead
+//!                                  └ life durable since the last commit: may be begun
+//! ```
+//!
+//! A page whose life did not become durable is not seen after a cut: the stream has a hole there, and goes on behind
+//! it. Records of single keys may be lost so, each for itself. But a group of several pages would be taken for one with
+//! what follows ([`group`](crate::volume::group)); and in a log each record rests on all before it. So in an *ordered*
+//! stream no page is begun whose life is not durable: what a cut leaves of it is its beginning.
+//!
+//! That costs no fence of its own as a rule. Each commit begins some pages ahead, and makes their lives durable with all
+//! else. Only who writes more pages than that in one commit waits for their lives first.
+
+use crate::volume::stream::{Position, Stream};
+use crate::volume::table::Life;
+use coreplane_engine::{Error, Result};
+use coreplane_pmem::{PageWriter, mutant};
+use coreplane_record::sync_failed;
+
+/// Where a fence is a sync, so many lives are made durable at once at most, if there is room.
+const LIVES: u32 = 64;
+/// Pages that are kept ahead of an ordered stream, in a pool that is large enough.
+const STOCK: u32 = 8;
+/// Pages that moving what lives in one takes at most: no record is longer than half a page, but control records.
+const FOR_MOVES: u32 = 2;
+
+/// A page ahead.
+pub(super) struct Ahead {
+    writer: PageWriter,
+    birth: u64,
+    /// The generation that covers its life; where a fence is an instruction 0: it is durable.
+    covered: Option<u64>,
+}
+
+impl Stream {
+    /// The birth of the page that is begun next.
+    pub(super) fn birth_ahead(&self) -> u64 {
+        self.ahead.front().map_or(self.next_birth, |page| page.birth)
+    }
+
+    /// Pages that have a life and nothing in them.
+    pub(crate) fn pages_ahead(&self) -> u32 {
+        self.ahead.len() as u32
+    }
+
+    /// Gives a free page a life in the stream.
+    pub(super) fn begin_ahead(&mut self) -> Result<()> {
+        self.volume.allow_birth(self.next_birth)?;
+        let needed = u64::from(self.volume.space.page_size());
+        let page = self.pages.take().ok_or(Error::NoSpace { needed, reclaimable: 0 })?;
+        let birth = self.next_birth;
+        let writer = self.begin(page, Life { birth, is_chain: false })?;
+        self.pages.begin(page, birth, true);
+        self.next_birth += 1;
+        self.ahead.push_back(Ahead { writer, birth, covered: None });
+        Ok(())
+    }
+
+    /// The first of the pages ahead is the open one.
+    pub(super) fn open_ahead(&mut self) {
+        if let Some(Ahead { writer, birth, .. }) = self.ahead.pop_front() {
+            self.tail = Some(writer);
+            self.end = Position { birth, within: 0 };
+        }
+    }
+
+    /// Sees to it that there is a page ahead, which may be begun.
+    pub(super) fn see_to_next(&mut self) -> Result<()> {
+        if self.ahead.is_empty() {
+            self.begin_ahead()?;
+        }
+        if !self.is_ordered || mutant!("mvcc.stream.order") {
+            return Ok(());
+        }
+        if let Some(generation) = self.cover_ahead(1)? {
+            // Only of who did not ask before: a recovery, which is alone.
+            self.volume.space.sync_wait(generation).map_err(sync_failed)?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that there are so many pages ahead, whose lives are durable: a generation that has to end for that.
+    pub(super) fn prepare_ahead(&mut self, pages: u32) -> Result<Option<u64>> {
+        if self.pages_ahead() < pages {
+            let more = match self.fences_at_once() {
+                true => 0,
+                false => (self.pages.total_and_free().1 / 16).min(LIVES),
+            };
+            while self.pages_ahead() < pages.max(more) {
+                self.begin_ahead()?;
+            }
+        }
+        self.cover_ahead(pages)
+    }
+
+    /// Sees to it that the lives of the first pages ahead are durable: a generation that has to end for that.
+    fn cover_ahead(&mut self, pages: u32) -> Result<Option<u64>> {
+        let is_covered =
+            |it: &Self| it.ahead.iter().take(pages as usize).all(|page| page.covered.is_some());
+        if !is_covered(self) {
+            if self.fences_at_once() {
+                self.commit()?;
+            } else {
+                self.cover(false);
+            }
+        }
+        let needed = self.ahead.iter().take(pages as usize).filter_map(|page| page.covered).max();
+        Ok(needed.filter(|generation| !self.has_ended(*generation)))
+    }
+
+    fn has_ended(&self, generation: u64) -> bool {
+        generation == 0 || matches!(self.volume.space.sync_is_done(generation), Ok(true))
+    }
+
+    /// Lives are durable, or will be by this generation.
+    pub(super) fn note_covered(&mut self, generation: u64) {
+        let lacking = self.ahead.iter_mut().rev().take_while(|page| page.covered.is_none());
+        lacking.for_each(|page| page.covered = Some(generation));
+    }
+
+    /// Before a commit, or a generation is drawn: an ordered stream has pages ahead, if there are any, and if it goes on.
+    pub(super) fn stock_up(&mut self) {
+        if !self.is_ordered || self.tail.is_none() {
+            return;
+        }
+        let (total, free) = self.pages.total_and_free();
+        let lacking = (FOR_MOVES + total / 32).min(STOCK).saturating_sub(self.pages_ahead());
+        if free < lacking {
+            self.pages.refresh_free();
+        }
+        for _ in 0..lacking {
+            // Without it the next page has a fence of its own.
+            if self.begin_ahead().is_err() {
+                return;
+            }
+        }
+    }
+
+    /// True if what lives in a page can be moved without a fence, or a wait, of its own.
+    pub(crate) fn may_move(&self) -> bool {
+        let durable = self
+            .ahead
+            .iter()
+            .take_while(|page| page.covered.is_some_and(|generation| self.has_ended(generation)));
+        !self.is_ordered || durable.take(FOR_MOVES as usize).count() == FOR_MOVES as usize
+    }
+
+    /// Where a fence is a sync: a generation that has to end before what lives in a page may be moved, if the map is not
+    /// to wait.
+    pub(crate) fn moves_wait_for(&mut self) -> Result<Option<u64>> {
+        if !self.is_ordered || self.fences_at_once() {
+            return Ok(None);
+        }
+        let free = self.pages.total_and_free().1;
+        self.prepare_ahead(FOR_MOVES.min(self.pages_ahead() + free))
+    }
+
+    /// Ends the open page and those ahead: what is in the pool is as a closed one is.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(crate) fn close_all(&mut self) -> Result<()> {
+        self.close_tail()?;
+        while !self.ahead.is_empty() {
+            self.open_ahead();
+            self.close_tail()?;
+        }
+        self.is_closed = true;
+        Ok(())
+    }
+}

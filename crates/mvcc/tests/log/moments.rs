@@ -1,0 +1,193 @@
+//! Moments that chance seldom meets, each made on purpose.
+
+use crate::ops::{options, sim_options};
+use crate::worlds::WORLD;
+use coreplane_engine::Batch;
+use coreplane_mvcc::{LogMap, SnapshotRecord};
+use coreplane_pmem::LINE;
+use coreplane_pmem::media::sim::{Eviction, Sim};
+use std::sync::Arc;
+
+/// Tombstones of before a snapshot are void. The cleaner, which works while it is installed, must not move them to where
+/// they would count again, and hide records of the snapshot that are older.
+#[test]
+fn a_tombstone_does_not_outlive_what_it_was_a_part_of() {
+    let world = crate::ops::World { pages: 40, ..WORLD };
+    let sim = Sim::new(&sim_options(&world, 1)).expect("memory");
+    let log = LogMap::simulated_create(world.kind, Arc::clone(sim.space()), &options());
+    let log = log.expect("create");
+    let (filler, mut timestamp) = (vec![7; 900], 0);
+    let key = |number: u64| format!("key {number:03}").into_bytes();
+    let append = |timestamp: u64, batch: &Batch| {
+        log.append(timestamp, b"", batch, true).expect("append");
+        log.apply(timestamp).expect("apply");
+        log.commit().expect("commit");
+    };
+    for number in 0..60 {
+        timestamp += 1;
+        append(timestamp, Batch::new().put(&key(number), b"old"));
+    }
+    for number in 0..60 {
+        timestamp += 1;
+        // One or two in each page, and nothing else that lives.
+        append(timestamp, Batch::new().delete(&key(number)).put(b"filler", &filler));
+        timestamp += 1;
+        append(timestamp, Batch::new().put(b"filler", &filler));
+    }
+    log.begin_install(timestamp + 1).expect("begin");
+    let record = |key: Vec<u8>, timestamp| (key, timestamp);
+    let others = (0..100).map(|number| record(format!("a {number:03}").into_bytes(), 1));
+    for (key, timestamp) in others.chain((0..60).map(|number| record(key(number), 1 + number))) {
+        let value = if key.starts_with(b"a") { filler.as_slice() } else { b"new" };
+        let record = SnapshotRecord { key: &key, value, timestamp, expires_at: None };
+        log.install([record]).expect("install");
+        log.commit().expect("commit");
+    }
+    log.end_install(b"", b"").expect("end");
+    log.commit().expect("commit");
+    assert!(log.stats().cleaner_pages_freed > 0, "the cleaner has not worked");
+    drop(log);
+    let sim = sim.killed().expect("memory");
+    let log = LogMap::simulated_open(world.kind, Arc::clone(sim.space()), &options());
+    let log = log.expect("open");
+    for number in 0..60 {
+        let found = log.get(&key(number)).expect("get");
+        assert_eq!(found.as_deref(), Some(b"new".as_slice()), "{number}");
+    }
+}
+
+/// Many pages are written that no commit has made durable, more than have had their lives before. If the medium has all
+/// but one line of them, what is there is their beginning.
+#[test]
+fn what_a_cut_leaves_of_many_pages_is_their_beginning() {
+    let world = crate::ops::World { page_size: 1024, pages: 120, ..WORLD };
+    let sim = Sim::new(&sim_options(&world, 2)).expect("memory");
+    let log = LogMap::simulated_create(world.kind, Arc::clone(sim.space()), &options());
+    let (log, mut newest) = (log.expect("create"), 0);
+    let append = |newest: &mut u64, batch: &Batch| {
+        *newest += 1;
+        log.append(*newest, b"", batch, false).expect("append");
+    };
+    // So that free pages are in no order.
+    for _ in 0..400 {
+        let (key, value) = ([b'k', (newest % 5) as u8], vec![newest as u8; 400]);
+        append(&mut newest, Batch::new().put(&key, &value));
+        log.apply(newest).expect("apply");
+        log.commit().expect("commit");
+    }
+    let durable = newest;
+    for _ in 0..800 {
+        append(&mut newest, &Batch::new());
+    }
+    let (old, new) = (sim.crash(Eviction::Nothing), sim.crash(Eviction::Everything));
+    let lines = old.bytes().chunks(LINE).zip(new.bytes().chunks(LINE)).enumerate();
+    let (mut count, mut parts) = (0, 0);
+    for (at, (old, new_line)) in lines.filter(|(_, (old, new))| old != new) {
+        let mut image = new.clone();
+        for (byte, (old, new)) in (at * LINE..).zip(old.iter().zip(new_line)) {
+            let differs = |bit: &u32| (old ^ new) >> bit & 1 == 1;
+            (0..8).filter(differs).for_each(|bit| image.flip_bit(byte as u64, bit));
+        }
+        let sim = image.reopen().expect("memory");
+        let found = LogMap::simulated_open(world.kind, Arc::clone(sim.space()), &options());
+        let found = found.unwrap_or_else(|error| panic!("without line {at}: {error}"));
+        let last = found.control().newest;
+        assert!((durable..=newest).contains(&last), "without line {at}: {last}");
+        (count, parts) = (count + 1, parts + u64::from(last > durable && last < newest));
+    }
+    assert!(count > 40 && parts > 40, "{count} lines, of which {parts} leave a part");
+}
+
+fn opened(sim: &Sim) -> LogMap {
+    LogMap::simulated_open(WORLD.kind, Arc::clone(sim.space()), &options()).expect("open")
+}
+
+/// Fills most of a small pool with pages that nobody cleans, for nothing in them is dead; the newest timestamp.
+fn fill(log: &LogMap, records: u8) -> u64 {
+    for number in 0..records {
+        let batch = Batch::new().put(&[number], &[7; 1300]).clone();
+        log.append(u64::from(number) + 1, b"", &batch, true).expect("append");
+    }
+    log.apply(u64::from(records)).expect("apply");
+    u64::from(records)
+}
+
+/// So many votes: records that nobody needs when the next one comes, so that pages come round.
+fn vote(log: &LogMap, count: u64) {
+    let first = log.control().term + 1;
+    for term in first..first + count {
+        log.set_vote(term, 1).expect("vote");
+        log.commit().expect("commit");
+    }
+}
+
+/// The record of a roll-back is moved behind entries that have the timestamps of those that it took back: it goes on to
+/// speak of what was before it, and of nothing else.
+#[test]
+fn a_roll_back_that_is_moved_spares_what_came_behind_it() {
+    let world = crate::ops::World { pages: 24, ..WORLD };
+    for seed in 0..4_u8 {
+        let sim = Sim::new(&sim_options(&world, 3)).expect("memory");
+        let log = LogMap::simulated_create(world.kind, Arc::clone(sim.space()), &options());
+        let log = log.expect("create");
+        let newest = fill(&log, 34 + seed);
+        let entry = |value: u8| Batch::new().put(b"key", &[value]).clone();
+        log.append(newest + 1, b"first", &entry(1), true).expect("append");
+        log.commit().expect("commit");
+        log.roll_back(newest).expect("roll back");
+        vote(&log, 40);
+        // A page that is all alive, so that it stays where it is.
+        let mut second = entry(2);
+        (0..3_u8).for_each(|number| _ = second.put(&[b's', number], &[7; 1300]));
+        log.append(newest + 1, b"second", &second, true).expect("append");
+        log.commit().expect("commit");
+        for _ in 0..20 {
+            vote(&log, 60);
+            let sim = sim.crash(Eviction::Everything).reopen().expect("memory");
+            let header = opened(&sim).header(newest + 1).expect("header");
+            assert_eq!(header.as_deref(), Some(b"second".as_slice()), "{seed}");
+        }
+        assert!(log.stats().cleaner_bytes_copied > 0, "the cleaner has not worked");
+    }
+}
+
+/// Records are moved while the entry that deletes them is pending: the tombstones outlive every copy of them.
+#[test]
+fn a_tombstone_outlives_what_was_moved_while_it_was_pending() {
+    let world = crate::ops::World { pages: 28, ..WORLD };
+    let sim = Sim::new(&sim_options(&world, 4)).expect("memory");
+    let log = LogMap::simulated_create(world.kind, Arc::clone(sim.space()), &options());
+    let (log, mut newest) = (log.expect("create"), 0);
+    let mut append = |batch: &Batch| {
+        newest += 1;
+        log.append(newest, b"", batch, true).expect("append");
+        newest
+    };
+    // Most of the pool is a value that is no part of the stream: no page of that is old.
+    append(Batch::new().put(b"large", &vec![7; 12 * 4000]));
+    for number in 0..12_u8 {
+        let mut batch = Batch::new();
+        batch.put(&[b'a', number], &[7; 900]).put(&[b'b', number], b"deleted");
+        // What comes next replaces it, so that these pages are to be cleaned.
+        let newest = append(batch.put(b"filler", &[7; 700]));
+        log.apply(newest).expect("apply");
+    }
+    // In a page that is all alive, so that it stays where it is while those before it are moved behind it.
+    let mut batch = Batch::new();
+    (0..4_u8).for_each(|number| _ = batch.put(&[b't', number], &[7; 850]));
+    (0..12_u8).for_each(|number| _ = batch.delete(&[b'b', number]));
+    let deleted = append(&batch);
+    vote(&log, 200);
+    assert!(log.stats().cleaner_bytes_copied > 10_000, "the cleaner has not worked");
+    log.apply(deleted).expect("apply");
+    (0..4_u8).for_each(|number| _ = append(Batch::new().put(&[b't', number], b"")));
+    log.apply(log.control().newest).expect("apply");
+    for _ in 0..30 {
+        vote(&log, 25);
+        let sim = sim.crash(Eviction::Everything).reopen().expect("memory");
+        let log = opened(&sim);
+        for number in 0..12 {
+            assert_eq!(log.get(&[b'b', number]).expect("get"), None, "{number}");
+        }
+    }
+}
