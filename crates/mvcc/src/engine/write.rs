@@ -284,7 +284,7 @@ impl Store {
         }
         let pages = map.pages_for(guard, group)?;
         let reserve = map.reserve(purpose);
-        if pages == 0 || map.stream().pages.total_and_free().1 >= pages + reserve {
+        if pages == 0 || map.stream().pages_usable() >= pages + reserve {
             return Ok(Space::Found);
         }
         let found = map.make_space(pages, reserve);
@@ -305,6 +305,8 @@ impl Store {
             self.check_writable()?;
             let (to_end, reserve) =
                 (map.pages_for(&epoch::pin(), Group::EMPTY)?, map.reserve(purpose));
+            // Those ahead are of the stream.
+            let reserve = reserve + map.stream().pages_ahead();
             match map.make_space(pages + to_end, reserve)? {
                 Space::Found => break map.stream_mut().take_chain(value.len())?,
                 space => {

@@ -48,12 +48,12 @@ impl List {
         let mut steps = 2 * self.stream.pages.total_and_free().0;
         loop {
             let free = self.stream.pages.refresh_free();
-            if free >= pages + reserve {
+            let usable = self.stream.pages_usable();
+            if usable >= pages + reserve {
                 return Ok(Space::Found);
             }
             // Those that are coming may wait for a guard of this very thread.
-            let is_enough_coming = free + self.stream.coming() >= pages + reserve;
-            let usable = free + self.stream.pages_ahead();
+            let is_enough_coming = usable + self.stream.coming() >= pages + reserve;
             let may_clean = steps > 0 && usable >= FOR_CLEANER && !is_enough_coming;
             if may_clean && let Some(generation) = self.stream.moves_wait_for()? {
                 self.stream.volume.space.sync_request(generation);

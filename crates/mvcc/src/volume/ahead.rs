@@ -46,6 +46,11 @@ impl Stream {
         self.ahead.len() as u32
     }
 
+    /// Pages that the stream can go on in: those that are free, and those that are ahead.
+    pub(crate) fn pages_usable(&self) -> u32 {
+        self.pages.total_and_free().1 + self.pages_ahead()
+    }
+
     /// Gives a free page a life in the stream.
     pub(super) fn begin_ahead(&mut self) -> Result<()> {
         self.volume.allow_birth(self.next_birth)?;

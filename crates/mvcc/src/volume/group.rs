@@ -20,14 +20,13 @@ use coreplane_engine::Result;
 use coreplane_pmem::mutant;
 
 impl Stream {
-    /// Free pages that a group of records of these lengths takes at most.
+    /// Pages that a group of records of these lengths takes at most, of those that are free or ahead.
     pub(crate) fn pages_for_group(&self, lengths: &[usize]) -> u32 {
         let (len, size) = (lengths.iter().sum(), self.volume.space.page_size() as usize);
         if lengths.is_empty() || self.fits_tail(len) {
             return 0;
         }
-        let pages = if len <= size { 1 } else { pages_of(lengths, size) };
-        pages.saturating_sub(self.pages_ahead())
+        if len <= size { 1 } else { pages_of(lengths, size) }
     }
 
     fn fits_tail(&self, len: usize) -> bool {

@@ -2,10 +2,10 @@
 
 use crate::ops::{options, sim_options};
 use crate::worlds::WORLD;
-use coreplane_engine::Batch;
+use coreplane_engine::{Batch, Error};
 use coreplane_mvcc::{LogMap, SnapshotRecord};
 use coreplane_pmem::LINE;
-use coreplane_pmem::media::sim::{Eviction, Sim};
+use coreplane_pmem::media::sim::{Eviction, Model, Sim};
 use std::sync::Arc;
 
 /// Tombstones of before a snapshot are void. The cleaner, which works while it is installed, must not move them to where
@@ -188,6 +188,50 @@ fn a_tombstone_outlives_what_was_moved_while_it_was_pending() {
         let log = opened(&sim);
         for number in 0..12 {
             assert_eq!(log.get(&[b'b', number]).expect("get"), None, "{number}");
+        }
+    }
+}
+
+/// A pool in which hardly anything is dead is full one day. Term and vote can be noted then, what is pending applied or
+/// taken back, and what a cut leaves opened: with the pages that were ahead, too.
+#[test]
+fn a_full_log_can_vote_apply_and_roll_back() {
+    for model in [Model::X86, Model::File] {
+        let world = crate::ops::World { pages: 60, model, ..WORLD };
+        let sim = Sim::new(&sim_options(&world, 3)).expect("memory");
+        let log = LogMap::simulated_create(world.kind, Arc::clone(sim.space()), &options());
+        let (log, mut newest) = (log.expect("create"), 0);
+        let committed = || {
+            let ticket = log.commit().expect("commit");
+            log.wait_durable(ticket).expect("wait");
+        };
+        for uses_reserve in [false, true] {
+            loop {
+                let mut batch = Batch::new();
+                batch.put(&(newest as u32).to_be_bytes(), &[newest as u8; 1300]);
+                match log.append(newest + 1, b"header", &batch, uses_reserve) {
+                    Ok(()) => newest += 1,
+                    Err(Error::NoSpace { .. }) => break,
+                    Err(error) => panic!("{error}"),
+                }
+                committed();
+                log.apply(newest - u64::from(uses_reserve)).expect("apply");
+                committed();
+            }
+        }
+        assert!(newest > 60, "{newest} entries");
+        log.set_vote(7, 3).expect("vote");
+        log.roll_back(newest - 1).expect("roll back");
+        log.set_members(b"members").expect("members");
+        committed();
+        let control = log.control();
+        for eviction in [Eviction::Nothing, Eviction::Everything] {
+            let image = sim.crash(eviction).reopen().expect("memory");
+            let left = LogMap::simulated_open(world.kind, Arc::clone(image.space()), &options());
+            let left = left.unwrap_or_else(|error| panic!("{model:?}: {error}"));
+            assert_eq!(left.control(), control);
+            left.set_vote(8, 1).expect("vote");
+            assert!(left.get(&0_u32.to_be_bytes()).expect("get").is_some());
         }
     }
 }
