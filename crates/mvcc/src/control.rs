@@ -138,7 +138,8 @@ impl Control {
         let form = (word(value, 8) >> 32) as u32;
         let rest = value.get(CONTROL_HEAD..).unwrap_or_default();
         let header = rest.get(..(form & (INSTALLS - 1)) as usize);
-        let (Some(header), Kind::Commit) = (header, view.header.kind) else {
+        let is_known = form & !(INSTALLS | (INSTALLS - 1)) == 0 && value.len() >= CONTROL_HEAD;
+        let (Some(header), Kind::Commit, true) = (header, view.header.kind, is_known) else {
             let what = "no control record of a log".to_owned();
             return Err(Error::Corrupt { offset: view.offset, what });
         };

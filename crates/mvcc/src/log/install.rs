@@ -20,6 +20,7 @@ use crate::map::{Purpose, Space};
 use crate::volume::overflow::NAME;
 use coreplane_engine::{Error, Result, UnixMillis};
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind};
 use std::sync::atomic::Ordering;
 
@@ -82,7 +83,7 @@ impl LogMap {
     }
 
     /// The snapshot is there as a whole: its timestamp is the newest, and applied, with the header of that entry; the
-    /// members are those of then. Durable after a [`LogMap::commit`].
+    /// members are those of then. Durable when it returns, and readers come in.
     ///
     /// # Errors
     /// [`Error::Unusable`] if none was begun since the pool was opened; [`Error::ValueTooLong`]; [`Error::NoSpace`]; if the
@@ -102,6 +103,11 @@ impl LogMap {
             Ok(())
         })?;
         self.store.next_version.store(timestamp + 1, Ordering::Relaxed);
+        // Readers see nothing of it before all of it is durable.
+        if !mutant!("mvcc.log.unveil") {
+            let ticket = self.commit()?;
+            self.wait_durable(ticket)?;
+        }
         *gate = Gate::Open;
         Ok(())
     }

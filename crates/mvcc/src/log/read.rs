@@ -134,8 +134,7 @@ impl LogMap {
     /// # Errors
     /// [`Error::Installing`].
     fn enter(&self) -> Result<RwLockReadGuard<'_, Gate>> {
-        // A reader may read more when it is shown a record.
-        let gate = self.gate.read_recursive();
+        let gate = self.gate.read();
         match *gate {
             Gate::Open => Ok(gate),
             Gate::Installing(_) => Err(Error::Installing),
@@ -207,6 +206,10 @@ impl LogMap {
         let (pinned, header, members) = {
             let mut map = self.store.map.write();
             let pinned = Pinned::within(&self.store, &mut map)?;
+            if !map.stream().fences_at_once() && map.stream().is_uncovered() {
+                // The control record, too, that says what is applied.
+                map.stream_mut().cover(true);
+            }
             let control = map.log().ok_or_else(no_log)?.control();
             (pinned, control.applied_header.clone(), control.members.clone())
         };

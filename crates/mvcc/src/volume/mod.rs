@@ -44,17 +44,18 @@ impl Use {
     }
     // media-format: end
 
-    fn of(pool: &Pool) -> Self {
+    fn of(pool: &Pool) -> Result<Self> {
         match pool.parameters() {
-            [0, ..] => Self::Engine,
-            _ => Self::Log,
+            [0, 0, 0, 0, 0, 0, 0, 0] => Ok(Self::Engine),
+            [1, 0, 0, 0, 0, 0, 0, 0] => Ok(Self::Log),
+            other => Err(Error::Unusable(format!("a pool of a later version: {other:?}"))),
         }
     }
 
     /// # Errors
     /// [`Error::Unusable`] if a pool is not used so.
     pub(crate) fn expect(self, pool: &Pool) -> Result<()> {
-        match (self, Self::of(pool)) {
+        match (self, Self::of(pool)?) {
             (Self::Engine, Self::Log) => Err(Error::Unusable(
                 "the pool has the log of a replica, and is opened as one".to_owned(),
             )),
@@ -105,7 +106,7 @@ impl Volume {
 
     /// True if the pool is one of a log.
     pub(crate) fn is_log(&self) -> bool {
-        Use::of(&self.pool) == Use::Log
+        matches!(Use::of(&self.pool), Ok(Use::Log))
     }
 
     /// What the checksum of a record begins with.

@@ -235,3 +235,29 @@ fn a_full_log_can_vote_apply_and_roll_back() {
         }
     }
 }
+
+/// A reader who is let in after a snapshot was installed is shown nothing that a cut could take back.
+#[test]
+fn an_installed_snapshot_is_durable_before_it_is_read() {
+    for model in [Model::X86, Model::File] {
+        let world = crate::ops::World { pages: 60, model, ..WORLD };
+        let sim = Sim::new(&sim_options(&world, 4)).expect("memory");
+        let log = LogMap::simulated_create(world.kind, Arc::clone(sim.space()), &options());
+        let log = log.expect("create");
+        log.begin_install(5).expect("begin");
+        let record =
+            SnapshotRecord { key: b"key", value: b"value", timestamp: 4, expires_at: None };
+        log.install([record]).expect("install");
+        log.end_install(b"header", b"members").expect("end");
+        assert!(log.get(b"key").expect("get").is_some());
+        let image = sim.crash(Eviction::Nothing).reopen().expect("memory");
+        let left = LogMap::simulated_open(world.kind, Arc::clone(image.space()), &options());
+        let left = left.expect("open");
+        assert_eq!(
+            left.get(b"key").expect("get").as_deref(),
+            Some(b"value".as_slice()),
+            "{model:?}"
+        );
+        assert_eq!((left.control().applied, left.control().members), (5, b"members".to_vec()));
+    }
+}

@@ -129,4 +129,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "a tombstone is moved behind the snapshot that has replaced everything",
         LOG_MOMENTS,
     ),
+    Mutant::new(
+        "mvcc.log.unveil",
+        "an installed snapshot is read before it is durable",
+        LOG_MOMENTS,
+    ),
 ];
