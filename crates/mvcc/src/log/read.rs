@@ -43,7 +43,7 @@ impl LogMap {
     ) -> Result<()> {
         for timestamp in range {
             let guard = epoch::pin();
-            let views = self.views(&guard, timestamp)?;
+            let views = self.views(&guard, timestamp, true)?;
             if !self.show_entry(&guard, timestamp, &views, visit)? {
                 break;
             }
@@ -57,11 +57,8 @@ impl LogMap {
     /// [`Error::ChecksumMismatch`], [`Error::Corrupt`]; if the medium fails.
     pub fn header(&self, timestamp: u64) -> Result<Option<Vec<u8>>> {
         let guard = epoch::pin();
-        match self.views(&guard, timestamp) {
-            Ok(views) => {
-                self.store.volume.check(&views.closing)?;
-                Ok(Some(closing(&views.closing)?.1.to_vec()))
-            }
+        match self.views(&guard, timestamp, false) {
+            Ok(views) => Ok(Some(closing(&views.closing)?.1.to_vec())),
             Err(Error::HistoryGone { .. } | Error::OutOfRange { .. } | Error::Installing) => {
                 let control = self.control();
                 let is_it = control.applied == timestamp && timestamp > 0;
@@ -71,10 +68,19 @@ impl LogMap {
         }
     }
 
-    /// Where the records of a pending entry are now. They are there as long as the guard is.
-    fn views<'g>(&'g self, guard: &'g Guard, timestamp: u64) -> Result<Views<'g>> {
+    /// The records of a pending entry, as they are now: its changes too, if it is to be whole. They are there as long as
+    /// the guard is. They are held against their checksums with the map in hand: which life their pages are in is not
+    /// known when somebody else has it.
+    fn views<'g>(&'g self, guard: &'g Guard, timestamp: u64, is_whole: bool) -> Result<Views<'g>> {
         let store = &self.store;
-        let view = |offset| store.volume.view(guard, offset);
+        let view = |offset| {
+            let view = store.volume.view(guard, offset)?;
+            store.volume.check(&view)?;
+            if view.header.large {
+                store.volume.chain(guard, view.value(), true)?;
+            }
+            Ok(view)
+        };
         loop {
             let map = store.map.read();
             let log = map.log().ok_or_else(no_log)?;
@@ -94,6 +100,7 @@ impl LogMap {
                 store.commit_all(&mut store.map.write())?;
                 continue;
             }
+            let changes = if is_whole { changes } else { Vec::new() };
             let changes = changes.into_iter().map(view).collect::<Result<_>>()?;
             return Ok(Views { changes, closing: view(closing)? });
         }
@@ -107,14 +114,12 @@ impl LogMap {
         visit: &mut dyn FnMut(LogEntry<'_>) -> bool,
     ) -> Result<bool> {
         let volume = &self.store.volume;
-        volume.check(&views.closing)?;
         let mut values: Vec<Cow<'_, [u8]>> = Vec::with_capacity(views.changes.len());
         for view in &views.changes {
-            volume.check(view)?;
             values.push(match view.header.large {
                 false => Cow::Borrowed(view.value()),
                 true => {
-                    let parts = volume.chain(guard, view.value(), true)?;
+                    let parts = volume.chain(guard, view.value(), false)?;
                     Cow::Owned(parts.into_iter().flat_map(|(_, part)| part).copied().collect())
                 }
             });

@@ -1,7 +1,7 @@
 //! One thread drives a log in a file, others read: whatever they see was applied, and is never older than before.
 
 use crate::ops::Draw;
-use coreplane_engine::{Batch, Entry, Visibility};
+use coreplane_engine::{Batch, Entry, Error, Visibility};
 use coreplane_mvcc::{LogMap, MapKind, Options};
 use coreplane_pmem::MediaChoice;
 use std::collections::BTreeMap;
@@ -57,6 +57,14 @@ fn read(log: &LogMap, applied: &AtomicU64, is_done: &AtomicBool) -> u64 {
             let mut show = |record: coreplane_engine::Record<'_>| check(&key, record);
             log.get_with(&key, Visibility::Early, &mut show).expect("get");
         }
+        let behind = log.control().applied + 1 + draw.next(4);
+        let entry = log.entries(behind..=behind, &mut |entry| {
+            assert_eq!((entry.timestamp, entry.header), (behind, b"header".as_slice()));
+            true
+        });
+        let is_gone = matches!(entry, Err(Error::HistoryGone { .. } | Error::OutOfRange { .. }));
+        assert!(entry.is_ok() || is_gone, "{entry:?}");
+        log.header(behind).expect("header");
         let snapshot = log.snapshot().expect("snapshot");
         let (timestamp, mut shown) = (snapshot.timestamp(), [0, 0]);
         for shown in &mut shown {
