@@ -41,6 +41,8 @@ pub const MEMBERS_MAX: usize = 512;
 const CONTROL_HEAD: usize = 56;
 /// A bit above the bytes of the header: a snapshot is being installed.
 const INSTALLS: u32 = 1 << 16;
+/// From this bit on stand the bytes of the members.
+const MEMBERS: u32 = 17;
 /// Bytes of a closing record's value before the header of its entry.
 const ENTRY_HEAD: usize = 4;
 // media-format: end
@@ -116,7 +118,8 @@ impl Control {
     pub(crate) fn encode(&self, void: Void) -> Vec<u8> {
         let mut value = Vec::with_capacity(CONTROL_HEAD + self.members.len() + ENTRY_HEADER_MAX);
         let installs = if self.is_installing { INSTALLS } else { 0 };
-        let form = self.applied_header.len() as u32 | installs;
+        let members = (self.members.len() as u32) << MEMBERS;
+        let form = self.applied_header.len() as u32 | installs | members;
         value.extend_from_slice(&void.origin.birth.to_le_bytes());
         value.extend_from_slice(&void.origin.within.to_le_bytes());
         value.extend_from_slice(&form.to_le_bytes());
@@ -138,8 +141,11 @@ impl Control {
         let form = (word(value, 8) >> 32) as u32;
         let rest = value.get(CONTROL_HEAD..).unwrap_or_default();
         let header = rest.get(..(form & (INSTALLS - 1)) as usize);
-        let is_known = form & !(INSTALLS | (INSTALLS - 1)) == 0 && value.len() >= CONTROL_HEAD;
-        let (Some(header), Kind::Commit, true) = (header, view.header.kind, is_known) else {
+        let members = header.and_then(|it| rest.get(it.len()..));
+        // What is longer is of a later version.
+        let members = members.filter(|it| it.len() == (form >> MEMBERS) as usize);
+        let (Some(header), Some(members), Kind::Commit) = (header, members, view.header.kind)
+        else {
             let what = "no control record of a log".to_owned();
             return Err(Error::Corrupt { offset: view.offset, what });
         };
@@ -147,7 +153,7 @@ impl Control {
         let control = Self {
             term: word(value, 24),
             vote: word(value, 32),
-            members: rest.get(header.len()..).unwrap_or_default().to_vec(),
+            members: members.to_vec(),
             newest: word(value, 40),
             applied: word(value, 48),
             applied_header: header.to_vec(),

@@ -125,7 +125,7 @@ impl LogMap {
             }
             let appended = self.append_group(&mut map, &guard, (timestamp, header), all);
             // What comes next would end a group that is none. The pages were there: the medium has failed.
-            return self.stop_if_failed(appended);
+            return self.stop_if_failed(&mut map, appended);
         }
     }
 

@@ -144,7 +144,7 @@ impl LogMap {
                 continue;
             }
             let added = self.add_with(&mut map, &guard, header, record, prepared.take());
-            return self.stop_if_failed(added);
+            return self.stop_if_failed(&mut map, added);
         }
     }
 

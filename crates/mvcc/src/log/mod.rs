@@ -78,7 +78,7 @@ use coreplane_record::{Options, outlive, pool_error};
 use parking_lot::RwLock;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether readers may come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +94,8 @@ enum Gate {
 pub struct LogMap {
     store: Arc<Store>,
     gate: RwLock<Gate>,
+    /// A change has failed in between.
+    is_broken: AtomicBool,
 }
 
 impl std::fmt::Debug for LogMap {
@@ -185,7 +187,11 @@ impl LogMap {
             map.log().ok_or_else(no_log)?.control().is_installing
         };
         let gate = if is_installing { Gate::Installing(None) } else { Gate::Open };
-        Ok(Self { store: Arc::new(store), gate: RwLock::new(gate) })
+        Ok(Self {
+            store: Arc::new(store),
+            gate: RwLock::new(gate),
+            is_broken: AtomicBool::new(false),
+        })
     }
 
     /// What the log says of itself now; durable after a [`LogMap::commit`].
@@ -405,7 +411,7 @@ impl LogMap {
             let space = self.room_for(&mut map, &guard, (&[len], &[]), Purpose::Delete)?;
             if space == Space::Found {
                 let changed = change(&mut map, &guard);
-                return self.stop_if_failed(changed);
+                return self.stop_if_failed(&mut map, changed);
             }
             drop((map, guard));
             patience.wait(store, space)?;
@@ -428,8 +434,11 @@ impl LogMap {
     }
 
     /// What has failed when it was begun has left the map in between: the pool is to be opened again.
-    fn stop_if_failed<T>(&self, result: Result<T>) -> Result<T> {
+    /// Nothing ends what was begun, and readers are not shown a part of it.
+    fn stop_if_failed<T>(&self, map: &mut Writing<'_>, result: Result<T>) -> Result<T> {
         if result.is_err() {
+            map.stream_mut().is_broken = true;
+            self.is_broken.store(true, Ordering::Release);
             self.store.volume.closed.store(true, Ordering::Release);
         }
         result

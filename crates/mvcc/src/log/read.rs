@@ -11,6 +11,7 @@ use coreplane_pmem::epoch::{self, Guard};
 use coreplane_record::{Kind, View};
 use parking_lot::RwLockReadGuard;
 use std::borrow::Cow;
+use std::sync::atomic::Ordering;
 
 /// An entry that is pending.
 #[derive(Debug, Clone, Copy)]
@@ -137,9 +138,13 @@ impl LogMap {
     }
 
     /// # Errors
-    /// [`Error::Installing`].
+    /// [`Error::Installing`]; [`Error::Unusable`] after a change that has failed in between.
     fn enter(&self) -> Result<RwLockReadGuard<'_, Gate>> {
         let gate = self.gate.read();
+        if self.is_broken.load(Ordering::Acquire) {
+            let what = "a change has failed halfway: the pool is to be opened again".to_owned();
+            return Err(Error::Unusable(what));
+        }
         match *gate {
             Gate::Open => Ok(gate),
             Gate::Installing(_) => Err(Error::Installing),
