@@ -20,7 +20,7 @@
 //! writes of one commit share the upper nodes, and one fence. Reads look at both kinds ([`look`]).
 //!
 //! The thesis's trees have 4 to 7 children; so have these ([`FAN_OUT`]). A node that does not fit a page is
-//! split as well, since keys have up to half a page.
+//! split as well: keys have up to a quarter of a page, so that each half has two.
 //!
 //! # Invariants
 //!
@@ -44,7 +44,7 @@
 //!   behind the nodes, and both have one fence; what a cut has left is told by what the record says ([`seal`]).
 //! - Its values are in the leaves' memory. Here a leaf leads to a record, so that a value is not written again
 //!   when its neighbour changes.
-//! - Its collector frees what was not reached. Here an opening does ([`recover`]), and then bytes are counted.
+//! - Its collector frees what was not reached. Here bytes are counted, once by a walk behind the first answers ([`count`]).
 
 mod audit;
 mod change;
