@@ -53,6 +53,8 @@ use coreplane_pmem::{PageBytes, Space, mutant};
 /// Bytes of a header without expiry and sequence.
 pub const HEADER: usize = 20;
 const KEY_BITS: u32 = 17;
+/// Where in a header the version is.
+pub const VERSION: usize = 12;
 // media-format: end
 
 /// What a record is.
@@ -172,7 +174,7 @@ impl Header {
         // as a whole is not there before the parts have left the processor's stores.
         let both = u64::from(lengths) | u64::from(value_len as u32) << 32;
         bytes[4..12].copy_from_slice(&both.to_le_bytes());
-        bytes[12..HEADER].copy_from_slice(&self.version.to_le_bytes());
+        bytes[VERSION..HEADER].copy_from_slice(&self.version.to_le_bytes());
         let mut len = HEADER;
         for extra in [self.expires_at.map(|at| at.0), self.sequence].into_iter().flatten() {
             bytes[len..len + 8].copy_from_slice(&extra.to_le_bytes());
@@ -265,7 +267,7 @@ impl<'a> View<'a> {
             batched: flags & BATCHED != 0,
             follows: flags & FOLLOWS != 0,
             doubtful: flags & DOUBTFUL != 0,
-            version: word64(bytes, 12),
+            version: word64(bytes, VERSION),
             expires_at,
             sequence,
         };

@@ -37,7 +37,7 @@ impl Tally<'_> {
 
     fn take_node(&mut self, node: &NodeRef<'_>) -> Result<()> {
         if let NodeRef::Sealed(node) = node {
-            let (offset, len) = (node.view.offset, node.view.len());
+            let (offset, len) = (node.offset, node.record_len());
             self.needed += self.add(Gone { offset, len, is_large: false })?;
         }
         for at in 0..if node.level() == 0 { node.len() } else { 0 } {

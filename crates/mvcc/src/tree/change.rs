@@ -23,7 +23,7 @@ impl Change<'_> {
     fn fresh<'n>(&mut self, link: &'n mut Link) -> Result<&'n mut Node> {
         if let Link::Sealed(offset) = *link {
             let sealed = self.look.sealed(offset)?;
-            self.gone.push(Gone { offset, len: sealed.view.len(), is_large: false });
+            self.gone.push(Gone { offset, len: sealed.record_len(), is_large: false });
             *link = Link::Fresh(Box::new(sealed.to_fresh()));
         }
         match link {

@@ -9,7 +9,6 @@
 
 use super::change::Change;
 use super::look::Look;
-use super::node::Sealed;
 use super::seal::{Commit, Gone};
 use super::{FOR_OPENINGS, Tree, count};
 use crate::map::{Map, Purpose, Space};
@@ -212,7 +211,7 @@ impl Tree {
         let root = self.root.as_ref().map(super::fresh::Link::as_ref);
         Ok(match view.header.kind {
             Kind::Put | Kind::Delete => look.find(root, view.key())? == Some(view.offset),
-            Kind::Node => match Sealed::of(*view) {
+            Kind::Node => match look.unchecked(view.offset) {
                 Some(node) => look.meets(root, view.key(), (node.level, view.offset))?,
                 None => false,
             },
@@ -223,7 +222,7 @@ impl Tree {
 
     fn move_record(&mut self, look: Look<'_>, view: &View<'_>) -> Result<()> {
         self.bytes_copied += u64::from(view.len());
-        let node = Sealed::of(*view);
+        let node = look.unchecked(view.offset);
         let offset = match node {
             Some(_) => 0,
             None => {

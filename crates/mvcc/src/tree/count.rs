@@ -113,20 +113,20 @@ impl Tree {
         if level.is_some_and(|level| level != node.level) {
             return Err(wrong("no node of this level is where one should be"));
         }
-        self.stream.pages.add_live(volume.space.page_of(offset), node.view.len());
+        self.stream.pages.add_live(volume.space.page_of(offset), node.record_len());
         if node.level > 0 {
-            let below = (0..node.len()).map(|at| (node.offset(at), Some(node.level - 1)));
+            let below = (0..node.len()).map(|at| (node.offset_of(at), Some(node.level - 1)));
             count.nodes.extend(below.rev());
             return Ok(());
         }
         for at in 0..node.len() {
-            let view = volume.view(guard, node.offset(at))?;
+            let view = volume.view(guard, node.offset_of(at))?;
             // What says how long something lives is not believed unseen.
             let says_more = view.header.large || view.value().len() == NAME;
             if says_more || view.header.kind != Kind::Put {
                 volume.check(&view)?;
             }
-            if view.header.version > node.view.header.version {
+            if view.header.version > node.version() {
                 return Err(wrong("a record that is younger than its leaf"));
             }
             match view.header.kind {

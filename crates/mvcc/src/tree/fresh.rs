@@ -77,7 +77,12 @@ impl Node {
 
     /// The entry that a key is under; the first if it is under none.
     pub(super) fn child_for(&self, key: &[u8]) -> usize {
-        self.entries.partition_point(|entry| &*entry.key <= key).saturating_sub(1)
+        self.not_above(key).saturating_sub(1)
+    }
+
+    /// Entries whose keys are not above `key`.
+    pub(super) fn not_above(&self, key: &[u8]) -> usize {
+        self.entries.partition_point(|entry| !node::is_above(&entry.key, key))
     }
 
     /// Takes off the greater half if it is too large, as an entry for the node above.

@@ -5,6 +5,7 @@ use super::node::Sealed;
 use crate::map::Way;
 use crate::volume::Volume;
 use coreplane_engine::{Error, Result};
+use coreplane_pmem::LINE;
 use coreplane_pmem::epoch::Guard;
 use coreplane_record::Kind;
 
@@ -16,6 +17,7 @@ pub(super) enum NodeRef<'a> {
 }
 
 impl<'a> NodeRef<'a> {
+    #[inline(always)]
     pub(super) fn level(&self) -> u32 {
         match self {
             Self::Sealed(node) => node.level,
@@ -24,9 +26,10 @@ impl<'a> NodeRef<'a> {
     }
 
     /// True of what stands where something else stood when the other was written.
+    #[inline(always)]
     fn is_younger_than(&self, other: &Self) -> bool {
         matches!((self, other), (Self::Sealed(this), Self::Sealed(other))
-            if this.view.header.version > other.view.header.version)
+            if this.version() > other.version())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -36,6 +39,7 @@ impl<'a> NodeRef<'a> {
         }
     }
 
+    #[inline(always)]
     pub(super) fn key(&self, at: usize) -> &'a [u8] {
         match self {
             Self::Sealed(node) => node.key(at),
@@ -43,9 +47,10 @@ impl<'a> NodeRef<'a> {
         }
     }
 
+    #[inline(always)]
     pub(super) fn link(&self, at: usize) -> LinkRef<'a> {
         match self {
-            Self::Sealed(node) => LinkRef::Sealed(node.offset(at)),
+            Self::Sealed(node) => LinkRef::Sealed(node.offset_of(at)),
             Self::Fresh(node) => {
                 node.entries.get(at).map_or(LinkRef::Sealed(0), |entry| entry.to.as_ref())
             }
@@ -53,16 +58,16 @@ impl<'a> NodeRef<'a> {
     }
 
     /// Entries whose keys are not above `key`.
+    #[inline(always)]
     fn not_above(&self, key: &[u8]) -> usize {
-        let (mut from, mut to) = (0, self.len());
-        while from < to {
-            let middle = from.midpoint(to);
-            if self.key(middle) <= key { from = middle + 1 } else { to = middle }
+        match self {
+            Self::Sealed(node) => node.not_above(key),
+            Self::Fresh(node) => node.not_above(key),
         }
-        from
     }
 
     /// The entry that a key is under.
+    #[inline(always)]
     fn child_for(&self, key: &[u8]) -> usize {
         self.not_above(key).saturating_sub(1)
     }
@@ -88,21 +93,32 @@ pub(super) struct Look<'a> {
     pub(super) is_checked: bool,
 }
 
+/// Lines of a node that are asked for together: it has as many if its keys are short.
+const LINES: u32 = 4;
+
 impl<'a> Look<'a> {
     /// The node that is sealed at `offset`.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if there is none.
+    #[inline(always)]
     pub(super) fn sealed(&self, offset: u64) -> Result<Sealed<'a>> {
-        let view = self.volume.view(self.guard, offset)?;
         if self.is_checked {
-            self.volume.check(&view)?;
+            self.volume.check(&self.volume.view(self.guard, offset)?)?;
         }
-        let node = Sealed::of(view);
-        let what = || "no node is where one should be".to_owned();
-        node.ok_or_else(|| Error::Corrupt { offset, what: what() })
+        self.unchecked(offset).ok_or_else(|| no_node(offset))
     }
 
+    /// The same, if there is one, whatever its checksum is.
+    #[inline(always)]
+    pub(super) fn unchecked(&self, offset: u64) -> Option<Sealed<'a>> {
+        let page = self.volume.space.page_at(self.guard, offset)?;
+        let within = (offset - page.start()) as u32;
+        (1..LINES).for_each(|line| page.prefetch(within + line * LINE as u32));
+        Sealed::at(&page, offset)
+    }
+
+    #[inline(always)]
     pub(super) fn node(&self, link: LinkRef<'a>) -> Result<NodeRef<'a>> {
         Ok(match link {
             LinkRef::Sealed(offset) => NodeRef::Sealed(self.sealed(offset)?),
@@ -115,7 +131,7 @@ impl<'a> Look<'a> {
         &self,
         root: LinkRef<'a>,
         key: &[u8],
-        visit: &mut dyn FnMut(LinkRef<'a>, &NodeRef<'a>) -> bool,
+        mut visit: impl FnMut(LinkRef<'a>, &NodeRef<'a>) -> bool,
     ) -> Result<()> {
         let (mut link, mut node) = (root, self.node(root)?);
         while visit(link, &node) && node.level() > 0 {
@@ -125,29 +141,31 @@ impl<'a> Look<'a> {
     }
 
     /// What an entry leads to, which is of the next level: so that a search comes to an end.
+    #[inline(always)]
     fn below(&self, node: &NodeRef<'a>, at: usize) -> Result<(LinkRef<'a>, NodeRef<'a>)> {
         let link = node.link(at);
         let below = self.node(link)?;
-        if let LinkRef::Sealed(offset) = link
-            && (below.level() + 1 != node.level() || below.is_younger_than(node))
-        {
-            let what = "a node of another level or age is where one should be".to_owned();
-            return Err(Error::Corrupt { offset, what });
+        match link {
+            LinkRef::Sealed(offset)
+                if below.level() + 1 != node.level() || below.is_younger_than(node) =>
+            {
+                Err(wrong_node(offset))
+            }
+            _ => Ok((link, below)),
         }
-        Ok((link, below))
     }
 
     /// The record of a key.
     pub(super) fn find(&self, root: Option<LinkRef<'a>>, key: &[u8]) -> Result<Option<u64>> {
-        let (Some(root), mut found) = (root, None) else { return Ok(None) };
-        self.path(root, key, &mut |_, node| {
+        let Some(root) = root else { return Ok(None) };
+        let mut node = self.node(root)?;
+        loop {
+            let at = node.child_for(key);
             if node.level() == 0 {
-                let at = node.child_for(key);
-                found = (node.key(at) == key).then(|| node.record(at));
+                return Ok((node.key(at) == key).then(|| node.record(at)));
             }
-            true
-        })?;
-        Ok(found)
+            node = self.below(&node, at)?.1;
+        }
     }
 
     /// True if the way to `key` has, at this level, the node that is sealed at `offset`.
@@ -158,7 +176,7 @@ impl<'a> Look<'a> {
         (level, offset): (u32, u64),
     ) -> Result<bool> {
         let (Some(root), mut is_met) = (root, false) else { return Ok(false) };
-        self.path(root, key, &mut |link, node| {
+        self.path(root, key, |link, node| {
             is_met |= node.level() == level && matches!(link, LinkRef::Sealed(it) if it == offset);
             node.level() > level
         })?;
@@ -231,8 +249,8 @@ impl<'a> Look<'a> {
     ) {
         let checked = self.node(root).and_then(|node| {
             if let NodeRef::Sealed(node) = &node {
-                self.volume.check(&node.view)?;
-                sums.1 += u64::from(node.view.len());
+                self.volume.check(&self.volume.view(self.guard, node.offset)?)?;
+                sums.1 += u64::from(node.record_len());
             }
             Ok(node)
         });
@@ -266,4 +284,15 @@ impl<'a> Look<'a> {
         sums.1 += u64::from(view.len());
         Ok(())
     }
+}
+
+#[cold]
+fn no_node(offset: u64) -> Error {
+    Error::Corrupt { offset, what: "no node is where one should be".to_owned() }
+}
+
+#[cold]
+fn wrong_node(offset: u64) -> Error {
+    let what = "a node of another level or age is where one should be".to_owned();
+    Error::Corrupt { offset, what }
 }

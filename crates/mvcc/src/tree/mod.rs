@@ -322,7 +322,7 @@ impl Map for Tree {
         if let Some(root) = self.root() {
             look.nodes(root, &mut |node| {
                 if let NodeRef::Sealed(node) = node {
-                    let (offset, len) = (node.view.offset, node.view.len());
+                    let (offset, len) = (node.offset, node.record_len());
                     gone.push(Gone { offset, len, is_large: false });
                 }
                 for at in 0..if node.level() == 0 { node.len() } else { 0 } {

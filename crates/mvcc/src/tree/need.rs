@@ -41,11 +41,11 @@ impl Need {
         key: &[u8],
     ) -> Result<()> {
         let Some(root) = root else { return Ok(()) };
-        look.path(root, key, &mut |link, node| {
+        look.path(root, key, |link, node| {
             if let (LinkRef::Sealed(offset), super::look::NodeRef::Sealed(node)) = (link, node)
                 && self.seen.insert(offset)
             {
-                self.add(node.view.len() as usize);
+                self.add(node.record_len() as usize);
             }
             true
         })
