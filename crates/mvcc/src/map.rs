@@ -86,6 +86,29 @@ pub(crate) trait Map: Send + Sync {
     /// If the record that it replaces cannot be read.
     fn link(&mut self, guard: &Guard, key: &[u8], new: Linked) -> Result<()>;
 
+    /// True if a delete with this sequence needs no tombstone: it is [removed](Map::remove).
+    fn removes(&self, sequence: u64) -> bool {
+        let _any = sequence;
+        false
+    }
+
+    /// Leads from `key` to nothing from this version on, whether it did or not, and needs no tombstone for that. What no
+    /// pin sees is superseded.
+    ///
+    /// # Errors
+    /// If the record that it replaces, or the way to it, cannot be read.
+    fn remove(&mut self, guard: &Guard, key: &[u8], version: u64, sequence: u64) -> Result<()> {
+        let _which = (guard, key, version, sequence);
+        Err(Error::Unusable("a delete of this kind of map has a tombstone".to_owned()))
+    }
+
+    /// Where a fence is an instruction: true if it is not durable, and not to be seen, that there is no such key; of
+    /// none, if that is so of any.
+    fn hides_absence(&self, key: Option<&[u8]>) -> bool {
+        let _any = key;
+        false
+    }
+
     /// Leads to nothing any more, but for pins, from this version on: a group of its own. There are no tombstones of
     /// that.
     ///

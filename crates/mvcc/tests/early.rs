@@ -1,7 +1,8 @@
 //! Whoever reads what is not durable yet is told so, wherever the cleaner has moved it since.
 
 use coreplane_engine::{
-    Completion, Deferred, Durability, Engine, Error, Horizon, Visibility, WriteOptions,
+    Completion, Deferred, Durability, Engine, Error, Horizon, Ordered, Outcome, Visibility,
+    WriteOptions,
 };
 use coreplane_mvcc::{MapEngine, MapKind, Options};
 use coreplane_pmem::media::sim::{Eviction, Model, Sim, SimOptions};
@@ -80,6 +81,69 @@ fn what_a_reader_is_told_is_durable_is() {
             let early = told(kind, Model::File, seed);
             // A tree's cleaner lets lie what somebody waits for.
             assert!(early > 20 || kind == MapKind::CowTree, "{early}");
+        }
+    }
+}
+
+/// Deletes that nobody has asked to be durable, each read by another way: whether what was seen not to be there is not
+/// there after a cut.
+#[test]
+fn what_is_seen_not_to_be_there_is_durable() {
+    let unhurried = || WriteOptions {
+        durability: Some(Durability::Group {
+            max_ops: 1 << 20,
+            max_delay: Duration::from_hours(1),
+        }),
+        completion: Completion::Early,
+        ..WriteOptions::default()
+    };
+    type Look = fn(&MapEngine) -> bool;
+    let looks: [Look; 5] = [
+        |store| store.get(b"key 3").expect("get").is_some(),
+        |store| {
+            let mut is_there = false;
+            let keys = [b"key 1".as_slice(), b"key 3"];
+            let _found = store.multi_get(&keys, Visibility::Early, &mut |at, record| {
+                is_there |= at == 1 && record.is_some();
+            });
+            is_there
+        },
+        |store| {
+            let mut is_there = false;
+            let mut see = |entry: coreplane_engine::Entry<'_>| {
+                is_there |= entry.key == b"key 3";
+                true
+            };
+            store.scan(b"key 2", None, false, 10, &mut see).expect("scan");
+            is_there
+        },
+        |store| {
+            let outcome = store.update(b"key 3", b"other", &WriteOptions::default());
+            !matches!(outcome.expect("update"), Outcome::Missing(_))
+        },
+        |store| {
+            // An insert finds its place free, and its own commit is not needed to say so.
+            let outcome = store.delete(b"key 3", &WriteOptions::default()).expect("delete");
+            !matches!(outcome, Outcome::Missing(_))
+        },
+    ];
+    for kind in KINDS {
+        for (number, look) in looks.iter().enumerate() {
+            let len = 62 << 12;
+            let sim = SimOptions { len, max_len: len, page_size: 4096, ..SimOptions::default() };
+            let sim = Sim::new(&sim).expect("memory");
+            let store = MapEngine::simulated_create(kind, Arc::clone(sim.space()), &options());
+            let store = store.expect("create");
+            for key in 0..6 {
+                let key = format!("key {key}").into_bytes();
+                store.put(&key, b"value", &WriteOptions::default()).map(drop).expect("put");
+            }
+            store.delete(b"key 3", &unhurried()).map(drop).expect("delete");
+            assert!(!look(&store), "{kind:?}, {number}");
+            let image = sim.crash(Eviction::Nothing).reopen().expect("memory");
+            let after = MapEngine::simulated_open(kind, Arc::clone(image.space()), &options());
+            let after = after.expect("open").get(b"key 3").expect("get");
+            assert!(after.is_none(), "{kind:?}, {number}: back after a cut");
         }
     }
 }

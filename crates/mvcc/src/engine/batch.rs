@@ -23,6 +23,8 @@ struct Part<'b> {
     prepared: Option<Prepared>,
     is_due: bool,
     is_overwrite: bool,
+    /// Bytes of its record in the stream; 0 if it needs none.
+    len: usize,
 }
 
 enum Attempt {
@@ -45,7 +47,7 @@ impl Store {
         }
         let mut parts: Vec<Part<'_>> = Vec::with_capacity(last.len());
         for change in last.into_values() {
-            parts.push(Part { change, prepared: None, is_due: true, is_overwrite: false });
+            parts.push(Part { change, prepared: None, is_due: true, is_overwrite: false, len: 0 });
         }
         let applied = self.apply_parts(&mut parts, options);
         parts.iter_mut().for_each(|part| self.drop_prepared(&mut part.prepared));
@@ -92,12 +94,14 @@ impl Store {
             part.is_due = !is_late && !is_idle;
             part.is_overwrite = standing.is_live;
             replaced |= part.is_due && standing.is_live;
+            let (header, value_len) = (part.header(options), part.value_len());
+            part.len = self.len_of(&map, &header, part.change.key(), value_len);
         }
         let due = || parts.iter().filter(|part| part.is_due);
-        let lengths: Vec<usize> = due().map(|part| part.len(options)).collect();
+        let lengths: Vec<usize> = due().map(|part| part.len).filter(|len| *len > 0).collect();
         let purpose = due().map(|part| part.purpose(options)).max().unwrap_or(Purpose::Delete);
         let keys: Vec<&[u8]> = due().map(|part| part.change.key()).collect();
-        let group = Group { lengths: &lengths, keys: &keys };
+        let (group, is_idle) = (Group { lengths: &lengths, keys: &keys }, keys.is_empty());
         let space = self.space_for(&mut map, &guard, group, purpose)?;
         if space != Space::Found {
             return Ok(Attempt::Wait(space));
@@ -114,7 +118,7 @@ impl Store {
         }
         self.add(Count::Batches, 1);
         let sequence = options.sequence.unwrap_or(version);
-        let ticket = match lengths.is_empty() {
+        let ticket = match is_idle {
             true => self.rests_on_nothing(),
             false => self.end_group(&mut map, lengths.iter().sum(), options)?,
         };
@@ -136,20 +140,27 @@ impl Store {
         options: &WriteOptions,
     ) -> Result<()> {
         let last = parts.iter().rposition(|part| part.is_due);
-        let mut links = Vec::with_capacity(parts.len());
+        let (mut links, mut removals) = (Vec::with_capacity(parts.len()), Vec::new());
         for (at, part) in parts.iter_mut().enumerate().filter(|(_, part)| part.is_due) {
             let header = Header { version, batched: last != Some(at), ..part.header(options) };
             let value = part.change.value().unwrap_or_default();
             let key = part.change.key();
+            self.count(header.kind, key.len() + value.len());
+            if part.len == 0 {
+                removals.push((key, header));
+                continue;
+            }
             let name = part.prepared.take();
             let body = name.as_ref().map_or(value, |it| &it.name);
             links.push((key, self.append(map, guard, header, key, body)?));
             if let Some(it) = name {
                 map.stream_mut().adopt_chain(&it.pages);
             }
-            self.count(header.kind, key.len() + value.len());
         }
-        links.into_iter().try_for_each(|(key, new)| map.link(guard, key, new))
+        links.into_iter().try_for_each(|(key, new)| map.link(guard, key, new))?;
+        removals
+            .into_iter()
+            .try_for_each(|(key, header)| self.remove(map, guard, &header, key).map(drop))
     }
 }
 
@@ -163,12 +174,12 @@ impl Part<'_> {
         Header { kind, large, expires_at, sequence: options.sequence, ..Header::put(0) }
     }
 
-    fn len(&self, options: &WriteOptions) -> usize {
-        let value = match self.prepared {
+    /// Bytes of the value that its record has.
+    fn value_len(&self) -> usize {
+        match self.prepared {
             Some(_) => NAME,
             None => self.change.value().map_or(8, <[u8]>::len),
-        };
-        self.header(options).record_len(self.change.key(), value)
+        }
     }
 
     fn purpose(&self, options: &WriteOptions) -> Purpose {

@@ -56,8 +56,21 @@ impl Store {
     /// # Errors
     /// If the medium fails.
     pub(crate) fn exposed(&self) -> Result<Reading<'_>> {
+        self.reading(|map| map.stream().is_hiding() && !mutant!("mvcc.read.exposed"))
+    }
+
+    /// The map to read, in which it is durable of each key that is not there that it is not.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    pub(super) fn complete(&self) -> Result<Reading<'_>> {
+        self.reading(|map| map.hides_absence(None))
+    }
+
+    /// The map to read, committed if it is to be.
+    fn reading(&self, hides: impl Fn(&dyn Map) -> bool) -> Result<Reading<'_>> {
         let map = self.map.read();
-        if !map.stream().is_hiding() || mutant!("mvcc.read.exposed") {
+        if !hides(&**map) {
             return Ok(map);
         }
         drop(map);

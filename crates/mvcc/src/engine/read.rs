@@ -42,6 +42,12 @@ impl Store {
         }
     }
 
+    /// How it stands that there is no such key.
+    pub(super) fn see_none<'g>(&self, map: &dyn crate::map::Map, key: &[u8]) -> (Seen<'g>, Ticket) {
+        let seen = if map.hides_absence(Some(key)) { Seen::Hidden } else { Seen::Gone };
+        (seen, self.rests_on_absence())
+    }
+
     /// Does what has to be done, without the map, before a version can be seen.
     ///
     /// # Errors
@@ -64,7 +70,7 @@ impl Store {
             let map = self.map.read();
             let guard = epoch::pin();
             let (seen, ticket) = match map.newest(&guard, key)? {
-                None => (Seen::Gone, self.rests_on_absence()),
+                None => self.see_none(&**map, key),
                 Some(offset) => (self.see(&**map, &guard, offset)?, self.rests_on(&**map, offset)),
             };
             if matches!(seen, Seen::Hidden | Seen::Expired(_)) {
@@ -102,7 +108,7 @@ impl Store {
             let mut first = None;
             for key in keys {
                 let (seen, ticket) = match map.newest(&guard, key)? {
-                    None => (Seen::Gone, self.rests_on_absence()),
+                    None => self.see_none(&**map, key),
                     Some(offset) => {
                         (self.see(&**map, &guard, offset)?, self.rests_on(&**map, offset))
                     }

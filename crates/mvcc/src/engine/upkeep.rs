@@ -4,7 +4,7 @@ use super::read::Seen;
 use super::walk::Place;
 use super::write::Patience;
 use super::{Count, Store};
-use crate::map::{Group, Linked, Purpose, Space};
+use crate::map::{Group, Purpose, Space};
 use coreplane_engine::{
     Damage, Error, Horizon, Progress, Result, Stats, Ticket, UnixMillis, VerifyReport, WriteOptions,
 };
@@ -144,8 +144,9 @@ impl Store {
             }
             let header =
                 Header { kind: Kind::Delete, sequence: Some(view.sequence()), ..Header::put(0) };
-            let len = header.record_len(key, 8);
-            let group = Group { lengths: &[len], keys: &[key] };
+            let len = self.len_of(&map, &header, key, 8);
+            let lengths = if len > 0 { &[len][..] } else { &[] };
+            let group = Group { lengths, keys: &[key] };
             let space = self.space_for(&mut map, &guard, group, Purpose::Delete)?;
             if space != Space::Found {
                 drop(map);
@@ -153,9 +154,13 @@ impl Store {
                 continue;
             }
             let version = self.draw_version(None)?;
-            let new: Linked =
-                self.append(&mut map, &guard, Header { version, ..header }, key, &[])?;
-            map.link(&guard, key, new)?;
+            let header = Header { version, ..header };
+            if len == 0 {
+                self.remove(&mut map, &guard, &header, key)?;
+            } else {
+                let new = self.append(&mut map, &guard, header, key, &[])?;
+                map.link(&guard, key, new)?;
+            }
             let ticket = self.end_group(&mut map, len, &WriteOptions::default())?;
             map.tidy()?;
             break ticket;

@@ -43,7 +43,7 @@ impl Store {
 
     /// Some of them; where to go on.
     fn walk_some(&self, place: &Place, at: u64, visit: Visit<'_>) -> Result<Option<Place>> {
-        let map = if at == u64::MAX { self.map.read() } else { self.exposed()? };
+        let map = if at == u64::MAX { self.complete()? } else { self.exposed()? };
         let guard = epoch::pin();
         let (mut left, mut next, mut blocked) = (STEP, None, None);
         let is_up = matches!(place, Place::Up(_));

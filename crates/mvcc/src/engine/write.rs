@@ -166,8 +166,9 @@ impl Store {
             ..Header::put(0)
         };
         let value_len = if is_large { NAME } else { value.len().max(8) };
-        let len = header.record_len(key, value_len);
-        let group = Group { lengths: &[len], keys: &[key] };
+        let len = self.len_of(&map, &header, key, value_len);
+        let lengths = if len > 0 { &[len][..] } else { &[] };
+        let group = Group { lengths, keys: &[key] };
         let space = self.space_for(&mut map, &guard, group, purpose)?;
         if space != Space::Found {
             return Ok(Attempt::Wait(space));
@@ -175,16 +176,22 @@ impl Store {
         let version = self.draw_version(options.sequence)?;
         let name = prepared.take();
         let body = name.as_ref().filter(|_| is_large).map_or(&*value, |it| &it.name);
-        let new = self.append(&mut map, &guard, Header { version, ..header }, key, body)?;
-        if let Some(it) = name {
-            map.stream_mut().adopt_chain(&it.pages);
-        }
-        map.link(&guard, key, new)?;
+        let header = Header { version, ..header };
+        let sequence = if len == 0 {
+            self.remove(&mut map, &guard, &header, key)?
+        } else {
+            let new = self.append(&mut map, &guard, header, key, body)?;
+            if let Some(it) = name {
+                map.stream_mut().adopt_chain(&it.pages);
+            }
+            map.link(&guard, key, new)?;
+            new.sequence
+        };
         self.count(kind, key.len() + value.len());
         let ticket = self.end_group(&mut map, len, options)?;
         map.tidy()?;
         let replaced = standing.is_live;
-        Ok(Attempt::Done(Outcome::Written(Written { sequence: new.sequence, ticket, replaced })))
+        Ok(Attempt::Done(Outcome::Written(Written { sequence, ticket, replaced })))
     }
 
     fn decide<'v>(
@@ -214,6 +221,9 @@ impl Store {
         key: &[u8],
     ) -> Result<std::result::Result<Standing<'g>, UnixMillis>> {
         let Some(offset) = map.newest(guard, key)? else {
+            if map.hides_absence(Some(key)) {
+                self.commit_all(map)?;
+            }
             let ticket = self.rests_on_absence();
             return Ok(Ok(Standing { view: None, is_live: false, ticket }));
         };
@@ -263,6 +273,32 @@ impl Store {
         Ok(Linked { offset, version, sequence, len, is_put })
     }
 
+    /// Bytes of the record of a change in the stream; 0 if it needs none.
+    pub(super) fn len_of(
+        &self,
+        map: &Writing<'_>,
+        header: &Header,
+        key: &[u8],
+        value_len: usize,
+    ) -> usize {
+        let version = self.next_version.load(Ordering::Relaxed);
+        let is_removed =
+            header.kind == Kind::Delete && map.removes(header.sequence.unwrap_or(version));
+        if is_removed { 0 } else { header.record_len(key, value_len) }
+    }
+
+    /// A delete that needs no record; its sequence.
+    pub(super) fn remove(
+        &self,
+        map: &mut Writing<'_>,
+        guard: &Guard,
+        header: &Header,
+        key: &[u8],
+    ) -> Result<u64> {
+        let sequence = header.sequence.unwrap_or(header.version);
+        map.remove(guard, key, header.version, sequence).map(|()| sequence)
+    }
+
     /// The next version: it is above `given`, too.
     pub(super) fn draw_version(&self, given: Option<u64>) -> Result<u64> {
         let version = self.next_version.load(Ordering::Relaxed).max(given.unwrap_or(0));
@@ -279,7 +315,7 @@ impl Store {
         group: Group<'_>,
         purpose: Purpose,
     ) -> Result<Space> {
-        if group.lengths.is_empty() {
+        if group.keys.is_empty() && group.lengths.is_empty() {
             return Ok(Space::Found);
         }
         let pages = map.pages_for(guard, group)?;
@@ -288,7 +324,8 @@ impl Store {
             return Ok(Space::Found);
         }
         let found = map.make_space(pages, reserve);
-        let is_durable = map.stream().is_durable() || mutant!("mvcc.write.durable");
+        let is_durable =
+            map.stream().is_durable() && !map.hides_absence(None) || mutant!("mvcc.write.durable");
         if self.volume.space.fences_at_once() && is_durable {
             // It was committed for pages.
             self.durable.store(self.appended.load(Ordering::Relaxed), Ordering::Release);

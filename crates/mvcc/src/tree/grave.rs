@@ -35,9 +35,14 @@ impl Graves {
         Self { open: VecDeque::new(), kept: Vec::new(), held }
     }
 
+    /// True if nobody holds a tombstone with this sequence.
+    pub(super) fn may_go(&self, sequence: u64) -> bool {
+        sequence <= self.held || mutant!("mvcc.tree.held")
+    }
+
     pub(super) fn dig(&mut self, key: &[u8], version: u64, sequence: u64) {
         let grave = Grave { key: key.into(), version, sequence };
-        if sequence <= self.held || mutant!("mvcc.tree.held") {
+        if self.may_go(sequence) {
             self.open.push_back(grave);
         } else {
             self.kept.push(grave);

@@ -32,9 +32,10 @@
 //! # Versions
 //!
 //! The tree has one version of a key; an older one is found under the root that a pin keeps, and what only pins
-//! lead to is not counted as dead. A tombstone is an entry until it is durable and nobody holds it. Then the
-//! entry goes, and the tombstone with it: since what the root does not lead to does not count, nothing has to
-//! outlive what it has replaced.
+//! lead to is not counted as dead. What the root does not lead to does not count, so nothing has to outlive what
+//! it has replaced: a delete takes the entry out. It has a tombstone only where somebody holds those, or has to
+//! wait for one: where a fence is a sync, who does not find the key finds the record that says so, and what it
+//! rests on. Then the tombstone is an entry until it is durable and nobody holds it ([`grave`]).
 //!
 //! # Departures from the thesis (3.2, 3.3)
 //!
@@ -60,6 +61,7 @@ mod seal;
 #[cfg(test)]
 mod tests;
 
+use crate::key::Key;
 use crate::map::{Group, Linked, Map, Opening, Purpose, Space, Way};
 use crate::volume::Volume;
 use crate::volume::pages::Pages;
@@ -67,6 +69,7 @@ use crate::volume::stream::Stream;
 use change::Change;
 use coreplane_engine::{Error, Result};
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::mutant;
 use coreplane_record::{HEADER, Kind, View};
 use count::Count;
 use fresh::{Limits, Link, LinkRef};
@@ -87,6 +90,9 @@ const FOR_OPENINGS: u32 = 2;
 /// Nothing is put in any more when this part of the pool lives, in sixteenths. To move a record costs a node, too, and
 /// to free a page by that pays only if more than half of it is dead.
 const FULL: u64 = 9;
+
+/// So many keys that were removed since the last commit are told apart from others.
+const REMOVED: usize = 16;
 
 /// The tree.
 pub(crate) struct Tree {
@@ -111,6 +117,8 @@ pub(crate) struct Tree {
     is_unborn: bool,
     pins: BTreeMap<u64, Pin>,
     graves: Graves,
+    /// Keys that were removed since the last commit, as long as there are few of them.
+    removed: Vec<Key>,
     horizon: u64,
     /// Pages that the cleaner is done with, and those of which it has moved a part since the last commit.
     aside: Vec<u32>,
@@ -163,6 +171,7 @@ impl Tree {
             is_unborn: false,
             pins: BTreeMap::new(),
             graves: Graves::new(held),
+            removed: Vec::new(),
             horizon: 0,
             aside: Vec::new(),
             part: Vec::new(),
@@ -315,6 +324,39 @@ impl Map for Tree {
         Ok(())
     }
 
+    fn removes(&self, sequence: u64) -> bool {
+        self.stream.fences_at_once() && self.graves.may_go(sequence)
+    }
+
+    fn remove(&mut self, guard: &Guard, key: &[u8], version: u64, sequence: u64) -> Result<()> {
+        let volume = Arc::clone(&self.stream.volume);
+        let look = self.look(&volume, guard);
+        if let Some(offset) = look.find(self.root(), key)? {
+            let view = volume.view(guard, offset)?;
+            self.fresh_max += self.height as usize;
+            let mut change = Change { look, limits: self.limits, gone: &mut self.gone };
+            change.remove(&mut self.root, key)?;
+            self.bury(&view);
+        }
+        self.version = self.version.max(version);
+        self.horizon = self.horizon.max(sequence);
+        (self.is_due, self.cleaned_before) = (true, self.pages_cleaned);
+        if self.removed.len() < REMOVED {
+            self.removed.push(Key::new(key));
+        }
+        Ok(())
+    }
+
+    fn hides_absence(&self, key: Option<&[u8]>) -> bool {
+        let is_hidden = match key {
+            Some(key) if self.removed.len() < REMOVED => {
+                self.removed.iter().any(|it| it.bytes() == key)
+            }
+            _ => !self.removed.is_empty(),
+        };
+        is_hidden && !mutant!("mvcc.tree.absence")
+    }
+
     fn clear(&mut self, guard: &Guard, version: u64) -> Result<()> {
         let volume = Arc::clone(&self.stream.volume);
         let look = self.look(&volume, guard);
@@ -343,6 +385,7 @@ impl Map for Tree {
     }
 
     fn settle(&mut self) {
+        self.removed.clear();
         self.bury_graves();
     }
 

@@ -65,6 +65,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.list.pin", "what a pin sees is superseded", PIN_CUTS).quick(),
     Mutant::new("mvcc.tree.pin", "a page that a pinned root leads to is free", PIN_CUTS).quick(),
     Mutant::new("mvcc.tree.held", "tombstones that are held go", LIVES),
+    Mutant::new("mvcc.tree.absence", "who finds nothing is told so before it is durable", EARLY),
     Mutant::new("mvcc.tree.half_groups", "a commit that is torn counts", CUTS).quick(),
     Mutant::new("mvcc.tree.unproven", "a page is free that the newest commit rests on", TREE),
     Mutant::new("mvcc.tree.heir", "what a killed process has left is not flushed", TREE),
