@@ -21,8 +21,20 @@ impl Key {
     /// One that is in place, if it can be.
     #[inline]
     pub(crate) fn short(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() > SHORT {
+            return None;
+        }
         let mut short = [0; SHORT];
-        short.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        // Eight bytes at a time, the last of which overlap: without a call.
+        if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+            short[..8].copy_from_slice(first);
+            if let Some(second) = bytes.get(8..16) {
+                short[8..16].copy_from_slice(second);
+            }
+            short[bytes.len() - 8..bytes.len()].copy_from_slice(last);
+        } else {
+            short.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
+        }
         Some(Self::Short(bytes.len() as u8, short))
     }
 

@@ -5,7 +5,7 @@
 //! entry gives way to what is below. So each leaf costs something for at least one record, deletes make
 //! nothing larger, and puts between the keys that are left fill the nodes again.
 
-use super::fresh::{Entry, Limits, Link, Node};
+use super::fresh::{Entry, Limits, Link, Node, Spare};
 use super::look::Look;
 use super::seal::Gone;
 use coreplane_engine::{Error, Result};
@@ -16,6 +16,8 @@ pub(super) struct Change<'c> {
     pub(super) limits: Limits,
     /// Sealed nodes that fresh ones replace.
     pub(super) gone: &'c mut Vec<Gone>,
+    /// Nodes of before, to be used again.
+    pub(super) spare: &'c mut Spare,
 }
 
 impl Change<'_> {
@@ -24,7 +26,9 @@ impl Change<'_> {
         if let Link::Sealed(offset) = *link {
             let sealed = self.look.sealed(offset)?;
             self.gone.push(Gone { offset, len: sealed.record_len(), is_large: false });
-            *link = Link::Fresh(Box::new(sealed.to_fresh()));
+            let mut node = self.spare.pop().unwrap_or_default();
+            sealed.to_fresh(&mut node);
+            *link = Link::Fresh(node);
         }
         match link {
             Link::Fresh(node) => Ok(node),
@@ -94,36 +98,40 @@ impl Change<'_> {
         Ok(node.split(self.limits))
     }
 
-    /// Leads from a key, which is there, to nothing.
+    /// Leads from a key to nothing; the record that it led to before.
     ///
     /// # Errors
     /// As [`Change::put`].
-    pub(super) fn remove(&mut self, root: &mut Option<Link>, key: &[u8]) -> Result<()> {
-        let Some(link) = root else { return Ok(()) };
+    pub(super) fn remove(&mut self, root: &mut Option<Link>, key: &[u8]) -> Result<Option<u64>> {
+        let Some(link) = root else { return Ok(None) };
         let node = self.fresh(link)?;
-        self.remove_below(node, key)?;
+        let old = self.remove_below(node, key)?;
         while let Some(Link::Fresh(node)) = root
             && (node.entries.is_empty() || node.level > 0 && node.entries.len() == 1)
         {
             *root = node.entries.pop().map(|entry| entry.to);
         }
-        Ok(())
+        Ok(old)
     }
 
-    fn remove_below(&mut self, node: &mut Node, key: &[u8]) -> Result<()> {
+    fn remove_below(&mut self, node: &mut Node, key: &[u8]) -> Result<Option<u64>> {
         let at = node.child_for(key);
-        let Some(entry) = node.entries.get_mut(at) else { return Ok(()) };
-        let is_empty = if node.level > 0 {
+        let Some(entry) = node.entries.get_mut(at) else { return Ok(None) };
+        let (is_empty, old) = if node.level > 0 {
             let child = self.fresh(&mut entry.to)?;
-            self.remove_below(child, key)?;
-            child.entries.is_empty()
+            let old = self.remove_below(child, key)?;
+            (child.entries.is_empty(), old)
         } else {
-            *entry.key == *key
+            let old = match entry.to {
+                Link::Sealed(offset) if *entry.key == *key => Some(offset),
+                _ => None,
+            };
+            (old.is_some(), old)
         };
         if is_empty {
             node.entries.remove(at);
         }
-        Ok(())
+        Ok(old)
     }
 
     /// Makes the way to `key` fresh, down to this level.

@@ -231,7 +231,8 @@ impl Tree {
             }
         };
         self.fresh_max += 2 * self.height as usize + 2;
-        let mut change = Change { look, limits: self.limits, gone: &mut self.gone };
+        let (limits, gone, spare) = (self.limits, &mut self.gone, &mut self.spare);
+        let mut change = Change { look, limits, gone, spare };
         match node {
             Some(node) => change.freshen(&mut self.root, view.key(), node.level),
             None => {

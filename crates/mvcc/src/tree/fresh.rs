@@ -38,13 +38,16 @@ pub(super) struct Entry {
 }
 
 /// A fresh node. It has an entry at least, but while it is changed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Node {
     /// Nodes from it down to a leaf, which is of level 0.
     pub(super) level: u32,
     /// In the order of their keys.
     pub(super) entries: Vec<Entry>,
 }
+
+/// Nodes to be used again.
+pub(super) type Spare = Vec<Box<Node>>;
 
 /// How large a node may be.
 #[derive(Debug, Clone, Copy)]

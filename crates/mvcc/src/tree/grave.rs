@@ -102,7 +102,8 @@ impl Tree {
         if self.stream.pages.total_and_free().1 < pages + FOR_OPENINGS {
             return Ok(false);
         }
-        let mut change = Change { look, limits: self.limits, gone: &mut self.gone };
+        let (limits, gone, spare) = (self.limits, &mut self.gone, &mut self.spare);
+        let mut change = Change { look, limits, gone, spare };
         self.fresh_max += self.height as usize;
         change.remove(&mut self.root, &grave.key)?;
         self.bury(&view);

@@ -72,7 +72,7 @@ use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{HEADER, Kind, View};
 use count::Count;
-use fresh::{Limits, Link, LinkRef};
+use fresh::{Limits, Link, LinkRef, Spare};
 use grave::Graves;
 use look::{Look, NodeRef};
 use need::Need;
@@ -131,8 +131,9 @@ pub(crate) struct Tree {
     count: Option<Count>,
     /// At least as many as nodes are fresh.
     fresh_max: usize,
-    /// Where the values of nodes are put together.
+    /// Where the values of nodes are put together; nodes that were sealed, to be used again.
     value: Vec<u8>,
+    spare: Spare,
     /// Nodes that were not held against their checksums since the opening may be damaged.
     is_doubtful: bool,
 }
@@ -181,6 +182,7 @@ impl Tree {
             count: None,
             fresh_max: 0,
             value: Vec::new(),
+            spare: Vec::new(),
             is_doubtful: false,
         }
     }
@@ -307,7 +309,8 @@ impl Map for Tree {
         let volume = Arc::clone(&self.stream.volume);
         let look = self.look(&volume, guard);
         self.fresh_max += 2 * self.height as usize + 2;
-        let mut change = Change { look, limits: self.limits, gone: &mut self.gone };
+        let (limits, gone, spare) = (self.limits, &mut self.gone, &mut self.spare);
+        let mut change = Change { look, limits, gone, spare };
         if let Some(offset) = change.put(&mut self.root, key, new.offset)? {
             self.bury(&volume.view(guard, offset)?);
         }
@@ -331,12 +334,11 @@ impl Map for Tree {
     fn remove(&mut self, guard: &Guard, key: &[u8], version: u64, sequence: u64) -> Result<()> {
         let volume = Arc::clone(&self.stream.volume);
         let look = self.look(&volume, guard);
-        if let Some(offset) = look.find(self.root(), key)? {
-            let view = volume.view(guard, offset)?;
-            self.fresh_max += self.height as usize;
-            let mut change = Change { look, limits: self.limits, gone: &mut self.gone };
-            change.remove(&mut self.root, key)?;
-            self.bury(&view);
+        self.fresh_max += self.height as usize;
+        let (limits, gone, spare) = (self.limits, &mut self.gone, &mut self.spare);
+        let mut change = Change { look, limits, gone, spare };
+        if let Some(offset) = change.remove(&mut self.root, key)? {
+            self.bury(&volume.view(guard, offset)?);
         }
         self.version = self.version.max(version);
         self.horizon = self.horizon.max(sequence);

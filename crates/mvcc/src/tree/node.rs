@@ -143,10 +143,14 @@ impl<'a> Sealed<'a> {
         from
     }
 
-    /// A fresh node that is the same.
-    pub(super) fn to_fresh(self) -> Node {
+    /// Makes a fresh node the same.
+    pub(super) fn to_fresh(self, node: &mut Node) {
         let entry = |at| Entry { key: self.key(at).into(), to: Link::Sealed(self.offset_of(at)) };
-        Node { level: self.level, entries: (0..self.len()).map(entry).collect() }
+        node.level = self.level;
+        node.entries.clear();
+        // One more is put in, and then it is split.
+        node.entries.reserve(self.len() + 1);
+        node.entries.extend((0..self.len()).map(entry));
     }
 }
 
@@ -210,7 +214,8 @@ mod tests {
                 for (at, (key, offset)) in entries.iter().enumerate() {
                     assert_eq!((node.key(at), node.offset_of(at)), (*key, *offset));
                 }
-                let fresh = node.to_fresh();
+                let mut fresh = Node::default();
+                node.to_fresh(&mut fresh);
                 let mut value = Vec::new();
                 fresh.encode(&mut value);
                 assert_eq!(value, encoded(2, &entries));

@@ -20,7 +20,7 @@
 //! Its page is free when the later of them is durable itself, for which the stream waits.
 
 use super::Tree;
-use super::fresh::{Link, Node};
+use super::fresh::{Link, Spare};
 use crate::volume::stream::{Position, Stream};
 use coreplane_engine::Result;
 use coreplane_pmem::epoch::{self, Guard};
@@ -140,9 +140,9 @@ impl Tree {
             return Ok(());
         }
         let proven = proven(&mut self.stream);
-        if let Some(Link::Fresh(node)) = &mut self.root {
-            let offset = seal_node(&mut self.stream, node, self.version, &mut self.value)?;
-            self.root = Some(Link::Sealed(offset));
+        if let Some(link) = &mut self.root {
+            let (stream, value, spare) = (&mut self.stream, &mut self.value, &mut self.spare);
+            Sealing { stream, version: self.version, value, spare }.seal(link)?;
         }
         let root = match self.root {
             Some(Link::Sealed(offset)) => Some(offset),
@@ -238,19 +238,35 @@ fn proven(stream: &mut Stream) -> Position {
     }
 }
 
-/// Writes a fresh node behind those below it; where it is.
-fn seal_node(
-    stream: &mut Stream,
-    node: &mut Node,
+/// So many nodes are kept to be used again.
+const SPARE: usize = 256;
+
+/// Who writes what is fresh.
+struct Sealing<'s> {
+    stream: &'s mut Stream,
     version: u64,
-    value: &mut Vec<u8>,
-) -> Result<u64> {
-    for entry in &mut node.entries {
-        if let Link::Fresh(below) = &mut entry.to {
-            entry.to = Link::Sealed(seal_node(stream, below, version, value)?);
+    /// Where the values of nodes are put together.
+    value: &'s mut Vec<u8>,
+    /// Nodes that were written.
+    spare: &'s mut Spare,
+}
+
+impl Sealing<'_> {
+    /// Writes a fresh node behind those below it; the link leads to where it is.
+    fn seal(&mut self, link: &mut Link) -> Result<()> {
+        let Link::Fresh(node) = link else { return Ok(()) };
+        for entry in &mut node.entries {
+            self.seal(&mut entry.to)?;
         }
+        let header = Header { kind: Kind::Node, batched: true, ..Header::put(self.version) };
+        node.encode(self.value);
+        let offset = self.stream.append(header, node.least(), &[&*self.value])?;
+        if let Link::Fresh(mut node) = std::mem::replace(link, Link::Sealed(offset))
+            && self.spare.len() < SPARE
+        {
+            node.entries.clear();
+            self.spare.push(node);
+        }
+        Ok(())
     }
-    let header = Header { kind: Kind::Node, batched: true, ..Header::put(version) };
-    node.encode(value);
-    stream.append(header, node.least(), &[value])
 }
