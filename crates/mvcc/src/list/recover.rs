@@ -75,10 +75,10 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Lis
                 let what = format!("page {page} is of a life that there never was");
                 return Err(Error::Corrupt { offset: volume.space.start_of(page), what });
             }
-            Some(Life { birth, is_chain: true }) => {
+            Some(Life { birth, is_apart: true }) => {
                 let _previous = contents.chains.insert(page, birth);
             }
-            Some(Life { birth, is_chain: false }) => contents.stream.push((birth, page)),
+            Some(Life { birth, is_apart: false }) => contents.stream.push((birth, page)),
         }
     }
     contents.stream.sort_unstable();

@@ -5,6 +5,8 @@
 //! cleaned for one commit, whose ways have their upper nodes in common, and before a record is moved there have
 //! to be pages for all that the commit will write. A page that cannot be moved as a whole is moved in parts.
 //!
+//! Where a fence is an instruction, records are moved to pages [apart](crate::volume::cold), and not among nodes.
+//!
 //! What a pin sees is not moved, since it would have to stay, too.
 
 use super::change::Change;
@@ -196,8 +198,12 @@ impl Tree {
                 continue;
             }
             need.add_path(look, self.root.as_ref().map(super::fresh::Link::as_ref), view.key())?;
-            let pages =
-                need.pages(&volume) + self.stream.pages_for([view.len() as usize].into_iter());
+            let len = view.len() as usize;
+            let for_copy = match self.stream.fences_at_once() {
+                true => self.stream.pages_for_cold(len),
+                false => self.stream.pages_for([len].into_iter()),
+            };
+            let pages = need.pages(&volume) + for_copy;
             if self.stream.pages.total_and_free().1 < pages + FOR_OPENINGS {
                 return Ok(false);
             }
@@ -226,8 +232,11 @@ impl Tree {
         let offset = match node {
             Some(_) => 0,
             None => {
-                let header = Header { batched: true, ..view.header };
-                self.stream.append(header, view.key(), &[view.value()])?
+                let header = Header { batched: true, follows: false, ..view.header };
+                match self.stream.fences_at_once() {
+                    true => self.stream.append_cold(header, view.key(), view.value())?,
+                    false => self.stream.append(header, view.key(), &[view.value()])?,
+                }
             }
         };
         self.fresh_max += 2 * self.height as usize + 2;

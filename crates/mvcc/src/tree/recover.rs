@@ -113,8 +113,8 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Tre
                 let what = format!("page {page} is of a life that there never was");
                 return Err(Error::Corrupt { offset: volume.space.start_of(page), what });
             }
-            Some(Life { birth, is_chain: true }) => contents.chains.push((birth, page)),
-            Some(Life { birth, is_chain: false }) => contents.stream.push((birth, page)),
+            Some(Life { birth, is_apart: true }) => contents.chains.push((birth, page)),
+            Some(Life { birth, is_apart: false }) => contents.stream.push((birth, page)),
         }
     }
     for (_, page) in contents.stream.iter().chain(&contents.chains) {
@@ -288,11 +288,11 @@ fn into_tree(
     let end = chosen.map_or(0, |it| it.end.birth);
     let (mut before, mut voids) = (Vec::with_capacity(contents.stream.len()), Vec::new());
     for (birth, page) in contents.stream {
-        pages.adopt_uncounted(page, birth);
+        pages.adopt_uncounted(page, birth, false);
         if birth > end { voids.push(page) } else { before.push(page) }
     }
     for (birth, page) in contents.chains {
-        pages.adopt_uncounted(page, birth);
+        pages.adopt_uncounted(page, birth, true);
         before.push(page);
     }
     let mut tree = Tree::new(Stream::new(volume, pages, opening.first_birth), opening.held);

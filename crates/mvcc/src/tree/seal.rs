@@ -8,6 +8,8 @@
 //! All of it becomes durable with one fence, so C may be on the medium while a node is not. A recovery has to
 //! know which records C rests on without reading what is older. So C names the place up to which the stream was
 //! durable when C was written, and how many pages were begun since: C counts if all from there to C is whole.
+//! Records that the cleaner has moved to pages [apart](crate::volume::cold) are not looked for there: a commit that
+//! shares its time with such moves has a fence before it, and two in all.
 //!
 //! # When what was replaced is dead
 //!
@@ -139,6 +141,7 @@ impl Tree {
         if !is_fresh && self.gone.is_empty() && !self.is_due {
             return Ok(());
         }
+        self.stream.fence_cold()?;
         let proven = proven(&mut self.stream);
         if let Some(link) = &mut self.root {
             let (stream, value, spare) = (&mut self.stream, &mut self.value, &mut self.spare);

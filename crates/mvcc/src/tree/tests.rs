@@ -5,7 +5,7 @@ use crate::map::{Group, Linked, Map, Opening, Purpose, Space as Found, Way};
 use crate::volume::Volume;
 use crate::volume::root::{Root, STEP};
 use coreplane_pmem::epoch;
-use coreplane_pmem::media::sim::{Eviction, Model as Law, Sim, SimOptions};
+use coreplane_pmem::media::sim::{Eviction, Image, Model as Law, Sim, SimOptions};
 use coreplane_pmem::{Claim, CreateOptions, MediaChoice, Pool};
 use coreplane_record::{Header, Kind, Options};
 use std::collections::BTreeMap;
@@ -186,6 +186,22 @@ impl Bench {
         }
     }
 
+    /// Looks whether all records in pages apart are in the least and the most that a cut has left; how many they are.
+    fn check_moved(&self, [least, all]: &[Image; 2]) -> usize {
+        let (guard, mut moved) = (epoch::pin(), 0);
+        let mut visit = |_: &[u8], offset: u64| {
+            if self.tree.stream.pages.is_apart(self.volume.space.page_of(offset)) {
+                let len = u64::from(self.volume.view(&guard, offset).unwrap().len());
+                let record = offset as usize..(offset + len) as usize;
+                assert_eq!(least.bytes()[record.clone()], all.bytes()[record], "at {offset}");
+                moved += 1;
+            }
+            Ok(true)
+        };
+        self.tree.walk(&guard, Way::Up(&[]), u64::MAX, &mut visit).unwrap();
+        moved
+    }
+
     /// Opens what is on a medium.
     fn open(sim: Sim, version: u64, random: u64) -> Self {
         let pool = Pool::simulated_open(Arc::clone(sim.space())).unwrap();
@@ -305,6 +321,27 @@ fn a_cut_leaves_a_whole_number_of_commits() {
             bench = if bench.draw(3) == 0 { bench.kill() } else { bench.cut() };
             bench.check(60);
         }
+    }
+}
+
+/// Before a fence lets a commit be durable, what was moved is: nothing of it is among what a cut may take.
+#[test]
+fn what_was_moved_is_durable_before_a_commit_leads_to_it() {
+    let mut bench = Bench::new(Law::X86, 200, 5);
+    let (mut cleaned, mut moved) = (0, 0);
+    while moved < 200 {
+        let key = bench.key(250);
+        bench.write(&key, true);
+        if bench.draw(4) > 0 {
+            continue;
+        }
+        bench.tree.seal().unwrap();
+        let has_moved = bench.tree.pages_cleaned > cleaned;
+        let cuts = [Eviction::Nothing, Eviction::Everything];
+        let cuts = has_moved.then(|| cuts.map(|it| bench.sim.crash(it)));
+        cleaned = bench.tree.pages_cleaned;
+        bench.commit();
+        moved += cuts.map_or(0, |cuts| bench.check_moved(&cuts));
     }
 }
 

@@ -57,7 +57,7 @@ impl Stream {
         let needed = u64::from(self.volume.space.page_size());
         let page = self.pages.take().ok_or(Error::NoSpace { needed, reclaimable: 0 })?;
         let birth = self.next_birth;
-        let writer = self.begin(page, Life { birth, is_chain: false })?;
+        let writer = self.begin(page, Life { birth, is_apart: false })?;
         self.pages.begin(page, birth, true);
         self.next_birth += 1;
         self.ahead.push_back(Ahead { writer, birth, covered: None });
@@ -169,6 +169,7 @@ impl Stream {
     /// If the medium fails.
     pub(crate) fn close_all(&mut self) -> Result<()> {
         self.close_tail()?;
+        self.close_cold();
         while !self.ahead.is_empty() {
             self.open_ahead();
             self.close_tail()?;

@@ -1,6 +1,7 @@
 //! The pool as pages with lives, and the stream of records that is written to them.
 
 pub(crate) mod ahead;
+pub(crate) mod cold;
 pub(crate) mod group;
 pub(crate) mod overflow;
 pub(crate) mod page;

@@ -25,6 +25,8 @@ struct Page {
     used: u32,
     /// Nothing is appended to it any more.
     is_full: bool,
+    /// It is no page of the stream.
+    is_apart: bool,
     /// Not all that lives in it was added yet, so that what was taken away may be more.
     is_uncounted: bool,
 }
@@ -86,16 +88,16 @@ impl Pages {
     pub(crate) fn adopt_apart(&mut self, page: u32, birth: u64) {
         self.total += 1;
         if let Some(it) = self.pages.get_mut(page as usize) {
-            *it = Page { birth, is_full: true, ..Page::default() };
+            *it = Page { birth, is_full: true, is_apart: true, ..Page::default() };
         }
     }
 
     /// A page that an opening has found, of the stream or not. What lives in it is added in time, and it is
     /// [closed](Pages::close) then; until then it stays.
-    pub(crate) fn adopt_uncounted(&mut self, page: u32, birth: u64) {
+    pub(crate) fn adopt_uncounted(&mut self, page: u32, birth: u64, is_apart: bool) {
         self.total += 1;
         if let Some(it) = self.pages.get_mut(page as usize) {
-            *it = Page { birth, is_uncounted: true, ..Page::default() };
+            *it = Page { birth, is_apart, is_uncounted: true, ..Page::default() };
         }
     }
 
@@ -124,7 +126,7 @@ impl Pages {
     /// A page that was taken has a life; it is one of the stream if it is `in_order`.
     pub(crate) fn begin(&mut self, page: u32, birth: u64, in_order: bool) {
         if let Some(it) = self.pages.get_mut(page as usize) {
-            *it = Page { birth, is_full: !in_order, ..Page::default() };
+            *it = Page { birth, is_apart: !in_order, ..Page::default() };
         }
         if in_order {
             if self.order.len() > 2 * self.pages.len() + 64 {
@@ -133,6 +135,19 @@ impl Pages {
             }
             self.order.push_back((birth, page));
         }
+    }
+
+    /// The page, of which nothing lives yet, has all that it will.
+    pub(crate) fn fill(&mut self, page: u32) {
+        if let Some(it) = self.pages.get_mut(page as usize) {
+            it.is_full = true;
+        }
+    }
+
+    /// True if it is no page of the stream.
+    #[inline]
+    pub(crate) fn is_apart(&self, page: u32) -> bool {
+        self.pages.get(page as usize).is_some_and(|page| page.is_apart)
     }
 
     /// The birth of the page that is in use; 0 if it is not.

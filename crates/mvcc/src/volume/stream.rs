@@ -31,6 +31,7 @@
 //! appended, and a *mark* says which sync covers the stream up to where ([`Stream::covering`]).
 
 use crate::volume::ahead::Ahead;
+use crate::volume::cold::Cold;
 use crate::volume::pages::Pages;
 use crate::volume::release::Stage;
 use crate::volume::table::Life;
@@ -90,6 +91,7 @@ pub(crate) struct Stream {
     pub(super) ended: Vec<u32>,
     /// Pages that have a life and nothing in them.
     pub(super) ahead: VecDeque<Ahead>,
+    pub(super) cold: Cold,
     /// No page is begun before its life is durable: what a cut leaves is the beginning of the stream.
     pub(crate) is_ordered: bool,
     /// Where a fence is a sync: what was moved since the last cover may not have been durable.
@@ -130,6 +132,7 @@ impl Stream {
             waiting: VecDeque::new(),
             ended: Vec::new(),
             ahead: VecDeque::new(),
+            cold: Cold::default(),
             is_ordered: false,
             carries: false,
             is_closed: false,
@@ -237,13 +240,24 @@ impl Stream {
     /// # Errors
     /// [`Error::NoSpace`], and if the medium fails.
     pub(crate) fn begin_apart(&mut self) -> Result<(PageWriter, u64)> {
+        let (writer, birth) = self.begin_cold()?;
+        // Its one record fills it.
+        self.pages.fill(writer.page());
+        Ok((writer, birth))
+    }
+
+    /// Takes a page that is not in the order of the stream, to be written and flushed by the caller: it and its birth.
+    ///
+    /// # Errors
+    /// As [`Stream::begin_apart`].
+    pub(super) fn begin_cold(&mut self) -> Result<(PageWriter, u64)> {
         let page_size = u64::from(self.volume.space.page_size());
         self.volume.allow_birth(self.next_birth)?;
         let page = self.pages.take();
         let page = page.ok_or(Error::NoSpace { needed: page_size, reclaimable: 0 })?;
         let birth = self.next_birth;
         self.next_birth += 1;
-        let writer = self.begin(page, Life { birth, is_chain: true })?;
+        let writer = self.begin(page, Life { birth, is_apart: true })?;
         self.pages.begin(page, birth, false);
         Ok((writer, birth))
     }
@@ -411,10 +425,13 @@ impl Stream {
         self.proven
     }
 
-    /// Where a record is in the stream.
+    /// Where a record is in the stream; before all of it if it is apart.
     #[inline]
     pub(crate) fn position(&self, offset: u64) -> Position {
         let page = self.volume.space.page_of(offset);
+        if self.pages.is_apart(page) {
+            return Position::default();
+        }
         let within = (offset - self.volume.space.start_of(page)) as u32;
         Position { birth: self.pages.birth(page), within }
     }
@@ -435,6 +452,7 @@ impl Stream {
         self.fences_at_once()
             && self.end != self.durable
             && self.pages.birth(page) >= self.durable.birth
+            && !self.pages.is_apart(page)
     }
 
     /// Where a fence is a sync: the generation that has to end before the record is durable; none if it is, or

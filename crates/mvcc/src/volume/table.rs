@@ -5,7 +5,7 @@
 //!   what     table        data pages 1 … S-1        table          …          S = words in a page
 //! ```
 //!
-//! A word is 0 for a page that nobody uses, or its *life*, sealed: whether it is a part of a large value, and
+//! A word is 0 for a page that nobody uses, or its *life*, sealed: whether it is apart from the stream, and
 //! its *birth*, a number that no other page, and no other life of this page, has ever had. It is in the seed of
 //! every checksum in the page. A birth need not be
 //! durable before what is written to the page: a commit flushes both. A 0 is, before the page has another life:
@@ -21,18 +21,18 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Life {
     pub(crate) birth: u64,
-    /// It is a page of a large value, and not of the stream.
-    pub(crate) is_chain: bool,
+    /// It is no page of the stream: a part of a large value, or of records that were moved.
+    pub(crate) is_apart: bool,
 }
 
 // media-format: begin pool
 impl Life {
     fn content(self) -> u64 {
-        self.birth << 1 | u64::from(self.is_chain)
+        self.birth << 1 | u64::from(self.is_apart)
     }
 
     fn of(content: u64) -> Self {
-        Self { birth: content >> 1, is_chain: content & 1 == 1 }
+        Self { birth: content >> 1, is_apart: content & 1 == 1 }
     }
 }
 // media-format: end

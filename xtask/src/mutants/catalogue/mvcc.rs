@@ -62,6 +62,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "the record of a clear goes before what it has cleared",
         LIVES,
     ),
+    Mutant::new("mvcc.cold.fence", "a commit leads to moved records before they are durable", TREE),
     Mutant::new("mvcc.list.pin", "what a pin sees is superseded", PIN_CUTS).quick(),
     Mutant::new("mvcc.tree.pin", "a page that a pinned root leads to is free", PIN_CUTS).quick(),
     Mutant::new("mvcc.tree.held", "tombstones that are held go", LIVES),
