@@ -170,14 +170,15 @@ mod tests {
     use super::*;
     use coreplane_conformance::model::ModelEngine;
     use coreplane_engine::Engine;
-    use coreplane_mvcc::{MapEngine, MapKind, Options, PAGE_SIZE};
+    use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
 
     #[test]
     fn a_fence_for_ten_writes_and_nothing_is_left() -> Result<()> {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
         let (media, options) = (coreplane_pmem::MediaChoice::Auto, Options::default());
         let path = directory.path().join("pool");
-        let store = MapEngine::create(MapKind::List, &path, 8 << 20, PAGE_SIZE, media, &options)?;
+        let store =
+            MapEngine::create(MapKind::List, &path, 8 << 20, Geometry::default(), media, &options)?;
         let plan = Plan { records: 1000, key_size: 10, value_size: 10, ..Plan::default() };
         let report = run_commits(&store, &plan, &MapWork { cycles: 2, ..MapWork::default() })?;
         assert!(report.insert_ns > 0.0 && report.read_ns > 0.0 && report.delete_ns > 0.0);

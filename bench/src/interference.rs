@@ -220,12 +220,12 @@ fn read_until(engine: &dyn StorageEngine, plan: &Plan, over: &AtomicBool) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coreplane_mvcc::{MapEngine, MapKind, Options, PAGE_SIZE};
+    use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
     use coreplane_pmem::MediaChoice;
 
     fn made(path: &std::path::Path, size: u64) -> Result<MapEngine> {
         let (media, options) = (MediaChoice::Auto, Options::default());
-        Ok(MapEngine::create(MapKind::List, path, size, PAGE_SIZE, media, &options)?)
+        Ok(MapEngine::create(MapKind::List, path, size, Geometry::default(), media, &options)?)
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::geometry::Geometry;
 use crate::terms;
 use clap::{Args, Parser, Subcommand};
 use coreplane::{
@@ -232,16 +233,13 @@ pub(crate) struct NewPool {
     #[arg(long)]
     pub(crate) prototype: Option<Prototype>,
     /// The engine of a pool that is created: scmkv (a hash, for point reads and writes), bptree
-    /// (a B+-tree, which scans in the order of keys) or list (NVM-Raft's: ordered, with snapshots). One that exists
-    /// must have been made so
+    /// (a B+-tree, which scans in the order of keys), list or cow-tree (NVM-Raft's: ordered, with snapshots). One
+    /// that exists must have been made so
     /// [default: scmkv; in a matrix bptree].
     #[arg(long)]
     pub(crate) engine: Option<EngineChoice>,
-    /// Bytes of a leaf of bptree in a pool that is created, for good: a power of two from 4KiB to 512KiB.
-    /// 64 records and a fifth more should fit: 64KiB for records of 600 bytes [default: 16KiB]. Of a page of list,
-    /// up to 1MiB [default: 4KiB].
-    #[arg(long, value_parser = terms::page_size)]
-    pub(crate) page_size: Option<u32>,
+    #[command(flatten)]
+    pub(crate) geometry: Geometry,
     /// Where the index of a pool of scmkv that is created lies, for good: in the pool (pmem: opens at once,
     /// however large) or in DRAM (dram: fewer lines written a put); auto chooses.
     #[arg(long, default_value = "auto", value_parser = terms::placement)]
@@ -486,11 +484,8 @@ pub(crate) struct Bench {
     /// scmkv, bptree, list or cow-tree [default: what is in the pool, else scmkv].
     #[arg(long)]
     pub(crate) engine: Option<EngineChoice>,
-    /// Bytes of a leaf of bptree in a pool that is created, for good: a power of two from 4KiB to 512KiB.
-    /// 64 records and a fifth more should fit: 64KiB for records of 600 bytes [default: 16KiB]. Of a page of list,
-    /// up to 1MiB [default: 4KiB].
-    #[arg(long, value_parser = terms::page_size)]
-    pub(crate) page_size: Option<u32>,
+    #[command(flatten)]
+    pub(crate) geometry: Geometry,
     /// Where the index of a pool that is created lies: auto, pmem, dram (floor: auto is both).
     #[arg(long, default_value = "auto", value_parser = terms::placement)]
     pub(crate) index: Placement,

@@ -14,6 +14,7 @@ mod arguments;
 mod ask;
 mod command;
 mod failure;
+mod geometry;
 mod json;
 mod pool;
 mod progress;

@@ -66,7 +66,7 @@ impl NewPool {
     /// How `pool` is opened, or created if it is not there.
     pub(crate) fn config(&self, pool: &Pool) -> StoreConfig {
         let config = pool.config().size(self.size).placement(self.index);
-        let config = self.page_size.map_or(config.clone(), |size| config.page_size(size));
+        let config = self.geometry.of(config);
         let config = match self.engine {
             Some(engine) => config.engine(engine),
             None => config,

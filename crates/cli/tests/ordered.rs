@@ -113,6 +113,29 @@ fn leaves_are_as_long_as_was_asked_for_those_of_a_group_that_is_added_too() -> O
 }
 
 #[test]
+fn nodes_have_as_many_entries_as_was_asked_for_those_of_a_group_that_is_added_too() -> Outcome<()> {
+    let place = Place::in_memory()?;
+    let asked = ["--size", "32MiB", "--engine", "cow-tree", "--fan-out"];
+    let matrix = place.created("m", &[&asked[..], &["32", "--matrix", "1x2"]].concat())?;
+    matrix.expect(0, &["matrix", "add-group"])?;
+    for device in ["g0d0", "g0d1", "g1d0", "g1d1"] {
+        assert_eq!(coreplane::fan_out_at(&matrix.path.join(device)), Some(32), "{device}");
+    }
+    let usual = place.created("usual", &asked[..4])?;
+    let info = usual.expect(0, &["info", "--json"])?;
+    assert!(info.contains("\"fan_out\":7"), "{info}");
+    let refused = place.pool("refused")?;
+    for (engine, entries) in
+        [("cow-tree", "3"), ("cow-tree", "257"), ("list", "7"), ("bptree", "7"), ("scmkv", "7")]
+    {
+        let asked = ["create", "--size", "32MiB", "--engine", engine, "--fan-out", entries];
+        refused.expect(2, &asked)?;
+        assert!(!refused.path.exists(), "{engine} {entries}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_scan_is_in_the_order_of_keys_here_and_behind_a_server() -> Outcome<()> {
     let place = Place::in_memory()?;
     let matrix = matrix(&place)?;

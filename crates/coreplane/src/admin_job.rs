@@ -2,9 +2,10 @@
 //! meanwhile.
 
 use crate::config::{EngineChoice, StoreConfig};
+use crate::geometry::{pool_fan_out, pool_page_size};
 use crate::lost_ranges::LostRanges;
 use crate::matrix::{Directory, MatrixShape, places};
-use crate::store::{pool_engine, pool_page_size};
+use crate::store::pool_engine;
 use coreplane_engine::{Backing, Engine, Error, Progress, Remedy, Result, Stats};
 use coreplane_mkvs::{
     Ack, Copied, CopyOptions, DamageSummary, Departure, Loss, Matrix, MemberState, Position,
@@ -351,19 +352,20 @@ impl MatrixStore {
     fn config_of_peers(&self) -> Result<StoreConfig> {
         let path = self.config.path();
         let io = |source| Error::Io { context: format!("read {}", path.display()), source };
-        let (mut size, mut engine, mut page_size) = (0, None, None);
+        let (mut size, mut engine, mut page_size, mut fan_out) = (0, None, None, None);
         for place in places(path).map_err(io)? {
             let path = path.join(place.to_string());
             // What is no pool has no size that anybody has asked for.
             let Some(its) = pool_engine(&path) else { continue };
             size = size.max(std::fs::metadata(&path).map_err(io)?.len());
             engine = engine.or(Some(its));
+            fan_out = fan_out.or_else(|| pool_fan_out(&path));
             if its != EngineChoice::Scmkv {
                 page_size = page_size.or_else(|| pool_page_size(&path));
             }
         }
         let engine = engine.unwrap_or(EngineChoice::Bptree);
         let page_size = page_size.filter(|_| engine != EngineChoice::Scmkv);
-        Ok(StoreConfig { page_size, ..self.config.clone() }.size(size).engine(engine))
+        Ok(StoreConfig { page_size, fan_out, ..self.config.clone() }.size(size).engine(engine))
     }
 }

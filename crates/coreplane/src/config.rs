@@ -73,6 +73,7 @@ pub struct StoreConfig {
     pub(crate) engine: Option<EngineChoice>,
     pub(crate) media: MediaChoice,
     pub(crate) page_size: Option<u32>,
+    pub(crate) fan_out: Option<u32>,
     pub(crate) placement: Placement,
     pub(crate) durability: Durability,
     pub(crate) background: bool,
@@ -97,6 +98,7 @@ impl StoreConfig {
             engine: None,
             media: MediaChoice::Auto,
             page_size: None,
+            fan_out: None,
             placement: Placement::Auto,
             durability: Durability::Strict,
             background: true,
@@ -141,6 +143,15 @@ impl StoreConfig {
     #[must_use]
     pub fn page_size(mut self, bytes: u32) -> Self {
         self.page_size = Some(bytes);
+        self
+    }
+
+    /// Entries of a node of cow-tree at most, in a pool that is created: from 4 to 256, for good; 7 if nothing is said,
+    /// which is the most that a tree of NVM-Raft has (section 3.2). More of them make reads and scans of many keys
+    /// faster, and each commit larger.
+    #[must_use]
+    pub fn fan_out(mut self, entries: u32) -> Self {
+        self.fan_out = Some(entries);
         self
     }
 

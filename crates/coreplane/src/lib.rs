@@ -25,6 +25,7 @@
 
 mod admin_job;
 mod config;
+mod geometry;
 mod lost_ranges;
 mod matrix;
 mod store;
@@ -43,5 +44,6 @@ pub use coreplane_mkvs::{
 pub use coreplane_mvcc::MapKind;
 pub use coreplane_pmem::{MediaChoice, Medium};
 pub use coreplane_scmkv::{Fate, Finding, Placement, Repair, Tell};
+pub use geometry::{pool_fan_out as fan_out_at, pool_page_size as page_size_at};
 pub use matrix::MatrixShape;
-pub use store::{Store, pool_engine as engine_at, pool_page_size as page_size_at};
+pub use store::{Store, pool_engine as engine_at};

@@ -1,9 +1,8 @@
 //! A matrix in a directory: one file for each device, `g0d0` and so on.
 
 use crate::config::{EngineChoice, StoreConfig};
-use crate::store::{
-    bptree_options, check_pages, create_map, index_of, map_options, pool_engine, scmkv_options,
-};
+use crate::geometry::{check_nodes, check_pages, create_map};
+use crate::store::{bptree_options, index_of, map_options, pool_engine, scmkv_options};
 use coreplane_bptree::Bptree;
 use coreplane_engine::{Error, Result, StorageEngine};
 use coreplane_mkvs::{DEVICES_MAX, GROUPS_MAX, Position, Rack, TimeSource};
@@ -153,6 +152,7 @@ impl Rack for Directory<'_> {
                 Arc::new(made)
             }
             EngineChoice::Bptree => {
+                check_nodes(config, coreplane_bptree::KIND)?;
                 let options =
                     coreplane_bptree::Options { time, outlives_medium, ..bptree_options(config) };
                 let page_size = config.page_size.unwrap_or(coreplane_bptree::PAGE_SIZE);

@@ -2,11 +2,12 @@
 
 use crate::admin_job::MatrixStore;
 use crate::config::{EngineChoice, StoreConfig};
+use crate::geometry::{check_nodes, check_pages, create_map};
 use crate::matrix::{self, Directory, MatrixShape};
 use coreplane_bptree::Bptree;
 use coreplane_engine::{Durability, Engine, Error, Result, Stats, StorageEngine};
 use coreplane_mkvs::{Matrix, Options, Prototype, Shape};
-use coreplane_mvcc::{MapEngine, MapKind};
+use coreplane_mvcc::MapEngine;
 use coreplane_pmem::{Medium, Pool};
 use coreplane_scmkv::{Placement, Repair, Scmkv, Tell};
 use std::path::Path;
@@ -66,6 +67,7 @@ impl Store {
                 Pooled::Scmkv(Arc::new(made))
             }
             EngineChoice::Bptree => {
+                check_nodes(config, coreplane_bptree::KIND)?;
                 let page_size = config.page_size.unwrap_or(coreplane_bptree::PAGE_SIZE);
                 let made = Bptree::create(path, size, page_size, media, &bptree_options(config))?;
                 Pooled::Bptree(Arc::new(made))
@@ -415,18 +417,6 @@ fn check_single(config: &StoreConfig) -> Result<()> {
     Ok(())
 }
 
-/// # Errors
-/// If pages of some size are asked for in an engine that has leaves of none.
-pub(crate) fn check_pages(config: &StoreConfig) -> Result<()> {
-    match config.page_size {
-        Some(_) => {
-            let operation = "choosing the size of pages: the ordered engines can";
-            Err(Error::Unsupported { engine: coreplane_scmkv::KIND, operation })
-        }
-        None => Ok(()),
-    }
-}
-
 /// What a store rests on that has no pool.
 fn dram() -> Medium {
     Medium {
@@ -442,11 +432,6 @@ pub fn pool_engine(path: &Path) -> Option<EngineChoice> {
     Pool::kind_at(path).ok()?.parse().ok()
 }
 
-/// Bytes of a page of the pool at `path`, if that can be told: of a leaf, where it is a tree.
-pub fn pool_page_size(path: &Path) -> Option<u32> {
-    Pool::page_size_at(path).ok()
-}
-
 pub(crate) fn scmkv_options(config: &StoreConfig) -> coreplane_scmkv::Options {
     coreplane_scmkv::Options {
         durability: config.durability,
@@ -459,17 +444,6 @@ pub(crate) fn scmkv_options(config: &StoreConfig) -> coreplane_scmkv::Options {
 
 pub(crate) fn map_options(config: &StoreConfig) -> coreplane_mvcc::Options {
     bptree_options(config)
-}
-
-/// Makes a pool for a map.
-pub(crate) fn create_map(
-    kind: MapKind,
-    path: &Path,
-    config: &StoreConfig,
-    options: &coreplane_mvcc::Options,
-) -> Result<MapEngine> {
-    let page_size = config.page_size.unwrap_or(coreplane_mvcc::PAGE_SIZE);
-    MapEngine::create(kind, path, config.size, page_size, config.media.clone(), options)
 }
 
 pub(crate) fn bptree_options(config: &StoreConfig) -> coreplane_bptree::Options {

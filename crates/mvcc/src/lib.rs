@@ -47,5 +47,6 @@ mod volume;
 pub use control::{Control, ENTRY_HEADER_MAX, MEMBERS_MAX};
 pub use coreplane_engine::TimeSource;
 pub use coreplane_record::Options;
-pub use engine::{MapEngine, MapKind, PAGE_SIZE};
+pub use engine::{MapEngine, MapKind};
 pub use log::{LogEntry, LogMap, LogSnapshot, SnapshotRecord};
+pub use volume::geometry::Geometry;

@@ -3,10 +3,23 @@
 use coreplane_conformance::model::ManualClock;
 use coreplane_conformance::{Fixture, Reopen, Restart, Scale};
 use coreplane_engine::{StorageEngine, UnixMillis};
-use coreplane_mvcc::{MapEngine, MapKind, Options};
+use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
 use coreplane_pmem::MediaChoice;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// What is held against the suite.
+#[derive(Clone, Copy)]
+struct Subject {
+    kind: MapKind,
+    fan_out: u32,
+}
+
+impl Subject {
+    fn of(kind: MapKind) -> Self {
+        Self { kind, fan_out: Geometry::default().fan_out }
+    }
+}
 
 fn options(clock: &ManualClock) -> Options {
     Options { time: Some(clock.as_clock()), check_reads: true, ..Options::default() }
@@ -27,11 +40,13 @@ fn reopen(kind: MapKind, path: PathBuf, clock: ManualClock) -> Reopen {
     })
 }
 
-fn fixture(kind: MapKind, directory: tempfile::TempDir, size: u64, scale: Scale) -> Fixture {
+fn fixture(subject: Subject, directory: tempfile::TempDir, size: u64, scale: Scale) -> Fixture {
     let clock = ManualClock::starting_at(UnixMillis(1_800_000_000_000));
     let path = directory.path().join("pool");
     let options = options(&clock);
-    let store = MapEngine::create(kind, &path, size, 4096, MediaChoice::Auto, &options);
+    let Subject { kind, fan_out } = subject;
+    let geometry = Geometry { fan_out, ..Geometry::default() };
+    let store = MapEngine::create(kind, &path, size, geometry, MediaChoice::Auto, &options);
     Fixture::new(Arc::new(store.expect("create")))
         .with_clock(clock.clone())
         .with_reopen(reopen(kind, path, clock))
@@ -43,9 +58,9 @@ fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
 }
 
-/// The suite over one kind of map, on every medium.
+/// The suite over one subject, on every medium.
 macro_rules! suite_of {
-    ($kind:expr) => {
+    ($subject:expr) => {
         use super::*;
 
         /// As large as the suite likes it.
@@ -53,7 +68,7 @@ macro_rules! suite_of {
             use super::*;
 
             fn fresh() -> Fixture {
-                fixture($kind, super::super::in_memory(), 64 << 20, Scale::USUAL)
+                fixture($subject, super::super::in_memory(), 64 << 20, Scale::USUAL)
             }
             coreplane_conformance::conformance_suite!(fresh);
         }
@@ -64,7 +79,7 @@ macro_rules! suite_of {
 
             fn fresh() -> Fixture {
                 let directory = super::super::in_memory();
-                fixture($kind, directory, 1 << 20, Scale::TINY).filled_by(1 << 20)
+                fixture($subject, directory, 1 << 20, Scale::TINY).filled_by(1 << 20)
             }
             coreplane_conformance::conformance_suite!(fresh);
         }
@@ -75,7 +90,7 @@ macro_rules! suite_of {
 
             fn fresh() -> Fixture {
                 let directory = tempfile::tempdir().expect("a directory");
-                fixture($kind, directory, 64 << 20, Scale::SYNCED)
+                fixture($subject, directory, 64 << 20, Scale::SYNCED)
             }
             coreplane_conformance::conformance_suite!(fresh);
         }
@@ -83,9 +98,13 @@ macro_rules! suite_of {
 }
 
 mod list {
-    suite_of!(MapKind::List);
+    suite_of!(Subject::of(MapKind::List));
 }
 
 mod cow_tree {
-    suite_of!(MapKind::CowTree);
+    suite_of!(Subject::of(MapKind::CowTree));
+}
+
+mod cow_tree_of_wide_nodes {
+    suite_of!(Subject { kind: MapKind::CowTree, fan_out: 64 });
 }

@@ -272,6 +272,14 @@ impl Pool {
         Self::static_at(path).map(|header| header.page_size)
     }
 
+    /// The parameters of the pool at `path`, which may be open elsewhere.
+    ///
+    /// # Errors
+    /// As [`Pool::kind_at`].
+    pub fn parameters_at(path: &Path) -> Result<[u64; 8], PoolError> {
+        Self::static_at(path).map(|header| header.parameters)
+    }
+
     fn static_at(path: &Path) -> Result<Static, PoolError> {
         lock::check_file(path)?;
         let file = File::open(path).io(format!("open {}", path.display()))?;

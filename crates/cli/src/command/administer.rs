@@ -50,6 +50,9 @@ fn facts(path: &Path, store: &Store) -> Result<Value, Failure> {
     if let (Some(facts), Some(bytes)) = (facts.as_object_mut(), coreplane::page_size_at(path)) {
         facts.insert("page_bytes".to_owned(), bytes.into());
     }
+    if let (Some(facts), Some(entries)) = (facts.as_object_mut(), coreplane::fan_out_at(path)) {
+        facts.insert("fan_out".to_owned(), entries.into());
+    }
     if let (Some(facts), Some(matrix)) = (facts.as_object_mut(), store.matrix()) {
         facts.extend(administration::facts(matrix));
         facts.insert("degraded".to_owned(), matrix.is_degraded().into());

@@ -112,7 +112,7 @@ fn open(bench: &Bench, plan: &Plan, steps: &[Step]) -> Result<Store, Failure> {
         .check_reads(bench.check_reads)
         .durability(bench.durability);
     let config = bench.engine.map_or(config.clone(), |engine| config.engine(engine));
-    let config = bench.page_size.map_or(config.clone(), |size| config.page_size(size));
+    let config = bench.geometry.of(config);
     let config = bench.paths.of(config);
     let store = config.open_or_create();
     let store = store.map_err(|error| Failure::of_pool(&error, config.path()))?;
@@ -139,6 +139,9 @@ fn measure(bench: &Bench, plan: &Plan, steps: &[Step], store: &Store) -> Result<
     });
     if let Some(bytes) = bench.pool.pool.as_deref().and_then(coreplane::page_size_at) {
         context["page_bytes"] = bytes.into();
+    }
+    if let Some(entries) = bench.pool.pool.as_deref().and_then(coreplane::fan_out_at) {
+        context["fan_out"] = entries.into();
     }
     if let Some(matrix) = store.matrix() {
         context["matrix"] = Value::Object(administration::facts(matrix));

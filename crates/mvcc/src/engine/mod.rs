@@ -14,7 +14,8 @@ mod walk;
 pub(crate) mod write;
 
 use crate::map::Map;
-use crate::volume::{Use, Volume};
+use crate::volume::Volume;
+use crate::volume::geometry::{Geometry, Use};
 use coreplane_engine::{Cursors, Durability, Error, Progress, Result};
 use coreplane_pmem::stripes::Stripes;
 use coreplane_pmem::windows::Windows;
@@ -25,9 +26,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-
-/// The usual bytes in a page.
-pub const PAGE_SIZE: u32 = 4096;
 
 /// Which map an engine is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +122,7 @@ impl std::fmt::Debug for MapEngine {
 }
 
 impl MapEngine {
-    /// Creates a pool of `size` bytes with pages of `page_size` bytes at `path`, where nothing may be yet, and
+    /// Creates a pool of `size` bytes with this geometry at `path`, where nothing may be yet, and
     /// opens it.
     ///
     /// # Errors
@@ -133,11 +131,11 @@ impl MapEngine {
         kind: MapKind,
         path: &Path,
         size: u64,
-        page_size: u32,
+        geometry: Geometry,
         media: MediaChoice,
         options: &Options,
     ) -> Result<Self> {
-        let create = open::create_options(kind, size, page_size, media, Use::Engine);
+        let create = open::create_options(kind, size, geometry, media, Use::Engine)?;
         let pool = Pool::create(path, &create).map_err(pool_error)?;
         let made = outlive(&pool, options.outlives_medium)
             .and_then(|()| Store::format(kind, pool, options));
@@ -172,8 +170,9 @@ impl MapEngine {
     /// # Errors
     /// As [`MapEngine::create`].
     pub fn simulated_create(kind: MapKind, space: Arc<Space>, options: &Options) -> Result<Self> {
-        let (len, page_size) = (space.len(), space.page_size());
-        let create = open::create_options(kind, len, page_size, MediaChoice::Auto, Use::Engine);
+        let geometry = Geometry { page_size: space.page_size(), ..Geometry::default() };
+        let (len, media) = (space.len(), MediaChoice::Auto);
+        let create = open::create_options(kind, len, geometry, media, Use::Engine)?;
         let pool = Pool::simulated_create(space, &create).map_err(pool_error)?;
         Self::start(Store::format(kind, pool, options)?, options)
     }

@@ -4,8 +4,9 @@ use super::{MapKind, Store};
 use crate::list::List;
 use crate::map::{Map, Opening};
 use crate::tree::Tree;
+use crate::volume::Volume;
+use crate::volume::geometry::{Geometry, Use};
 use crate::volume::root::{Root, STEP};
-use crate::volume::{Use, Volume};
 use coreplane_engine::{Cursors, Error, Progress, Result};
 use coreplane_pmem::windows::Windows;
 use coreplane_pmem::{Claim, CreateOptions, MediaChoice, Pool, mutant};
@@ -18,15 +19,19 @@ use std::sync::atomic::AtomicU64;
 const PAGE_SIZE_MAX: u32 = 1 << 20;
 
 /// What a pool is created with.
+///
+/// # Errors
+/// [`Error::Unusable`] if there can be no such pages or nodes.
 pub(crate) fn create_options(
     kind: MapKind,
     size: u64,
-    page_size: u32,
+    geometry: Geometry,
     media: MediaChoice,
     its_use: Use,
-) -> CreateOptions {
-    let kind = kind.name().to_owned();
-    CreateOptions { size, media, page_size, kind, parameters: its_use.parameters() }
+) -> Result<CreateOptions> {
+    geometry.check()?;
+    let (page_size, parameters) = (geometry.page_size, its_use.parameters(geometry.fan_out));
+    Ok(CreateOptions { size, media, page_size, kind: kind.name().to_owned(), parameters })
 }
 
 impl Store {

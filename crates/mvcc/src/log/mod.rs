@@ -68,7 +68,7 @@ use crate::engine::durable::Writing;
 use crate::engine::open::create_options;
 use crate::engine::write::Patience;
 use crate::map::{Group, Log, Purpose, Space};
-use crate::volume::Use;
+use crate::volume::geometry::{Geometry, Use};
 use coreplane_engine::{
     DurableListener, Error, Horizon, Progress, Result, Stats, Ticket, VerifyReport,
 };
@@ -116,7 +116,7 @@ fn no_log() -> Error {
 }
 
 impl LogMap {
-    /// Creates a pool of `size` bytes with pages of `page_size` bytes at `path`, where nothing may be yet, and
+    /// Creates a pool of `size` bytes with this geometry at `path`, where nothing may be yet, and
     /// opens it.
     ///
     /// # Errors
@@ -125,11 +125,11 @@ impl LogMap {
         kind: MapKind,
         path: &Path,
         size: u64,
-        page_size: u32,
+        geometry: Geometry,
         media: MediaChoice,
         options: &Options,
     ) -> Result<Self> {
-        let create = create_options(kind, size, page_size, media, Use::Log);
+        let create = create_options(kind, size, geometry, media, Use::Log)?;
         let pool = Pool::create(path, &create).map_err(pool_error)?;
         let made = outlive(&pool, options.outlives_medium)
             .and_then(|()| Store::format(kind, pool, options))
@@ -166,8 +166,8 @@ impl LogMap {
     /// # Errors
     /// As [`LogMap::create`].
     pub fn simulated_create(kind: MapKind, space: Arc<Memory>, options: &Options) -> Result<Self> {
-        let (len, page_size) = (space.len(), space.page_size());
-        let create = create_options(kind, len, page_size, MediaChoice::Auto, Use::Log);
+        let geometry = Geometry { page_size: space.page_size(), ..Geometry::default() };
+        let create = create_options(kind, space.len(), geometry, MediaChoice::Auto, Use::Log)?;
         let pool = Pool::simulated_create(space, &create).map_err(pool_error)?;
         Self::of(Store::format(kind, pool, options)?)
     }

@@ -19,7 +19,8 @@
 //! copy of it. A commit *seals*: it writes all fresh nodes and then one record with the root ([`seal`]). So ten
 //! writes of one commit share the upper nodes, and one fence. Reads look at both kinds ([`look`]).
 //!
-//! The thesis's trees have 4 to 7 children; so have these ([`FAN_OUT`]). A node that does not fit a page is
+//! The thesis's trees have 4 to 7 children; so have these unless a pool was created with
+//! more ([`Geometry`](crate::volume::geometry::Geometry)). A node that does not fit a page is
 //! split as well: keys have up to a quarter of a page, so that each half has two.
 //!
 //! # Invariants
@@ -80,8 +81,6 @@ use seal::{Gone, Last, Late, Pin};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Entries of a node at most.
-const FAN_OUT: usize = 7;
 /// Pages for a round of the cleaner, which are left by everybody, at least and at most. The more it moves at once, the
 /// fewer nodes it writes for each record.
 const FOR_CLEANER: (u32, u32) = (4, 64);
@@ -156,9 +155,10 @@ impl Tree {
 
     fn new(stream: Stream, held: u64) -> Self {
         let bytes = stream.volume.space.page_size() as usize;
+        let fan_out = stream.volume.fan_out();
         Self {
             stream,
-            limits: Limits { fan_out: FAN_OUT, bytes },
+            limits: Limits { fan_out, bytes },
             root: None,
             last: Last::default(),
             records: 0,

@@ -3,6 +3,7 @@
 use super::Tree;
 use crate::map::{Group, Linked, Map, Opening, Purpose, Space as Found, Way};
 use crate::volume::Volume;
+use crate::volume::geometry::Use;
 use crate::volume::root::{Root, STEP};
 use coreplane_pmem::epoch;
 use coreplane_pmem::media::sim::{Eviction, Image, Model as Law, Sim, SimOptions};
@@ -47,7 +48,7 @@ impl Bench {
             media: MediaChoice::Auto,
             page_size: PAGE,
             kind: "test".to_owned(),
-            parameters: [0; 8],
+            parameters: Use::Engine.parameters(if seed.is_multiple_of(3) { 32 } else { 7 }),
         };
         let pool = Pool::simulated_create(Arc::clone(sim.space()), &create).unwrap();
         let root = Root { versions_end: STEP, births_end: STEP, ..Root::default() };

@@ -2,6 +2,7 @@
 
 pub(crate) mod ahead;
 pub(crate) mod cold;
+pub(crate) mod geometry;
 pub(crate) mod group;
 pub(crate) mod overflow;
 pub(crate) mod page;
@@ -15,6 +16,7 @@ use coreplane_engine::{Error, Result, TimeSource, UnixMillis};
 use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::{Pool, Space};
 use coreplane_record::{self as record, Options, Reader, View};
+use geometry::Use;
 use parking_lot::Mutex;
 use root::Root;
 use std::sync::Arc;
@@ -28,45 +30,6 @@ pub(crate) fn fold(birth: u64) -> u32 {
     crc32c::crc32c(&birth.to_le_bytes())
 }
 // media-format: end
-
-/// What a pool is used as, for ever: the first of its parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// By an engine alone.
-    Engine,
-    /// By a log, whose entries are pending before they are applied.
-    Log,
-}
-
-impl Use {
-    // media-format: begin pool
-    pub(crate) fn parameters(self) -> [u64; 8] {
-        [u64::from(self == Self::Log), 0, 0, 0, 0, 0, 0, 0]
-    }
-    // media-format: end
-
-    fn of(pool: &Pool) -> Result<Self> {
-        match pool.parameters() {
-            [0, 0, 0, 0, 0, 0, 0, 0] => Ok(Self::Engine),
-            [1, 0, 0, 0, 0, 0, 0, 0] => Ok(Self::Log),
-            other => Err(Error::Unusable(format!("a pool of a later version: {other:?}"))),
-        }
-    }
-
-    /// # Errors
-    /// [`Error::Unusable`] if a pool is not used so.
-    pub(crate) fn expect(self, pool: &Pool) -> Result<()> {
-        match (self, Self::of(pool)?) {
-            (Self::Engine, Self::Log) => Err(Error::Unusable(
-                "the pool has the log of a replica, and is opened as one".to_owned(),
-            )),
-            (Self::Log, Self::Engine) => Err(Error::Unusable(
-                "the pool is a store of its own, and has no log of a replica".to_owned(),
-            )),
-            _ => Ok(()),
-        }
-    }
-}
 
 /// An open pool.
 pub(crate) struct Volume {
@@ -107,7 +70,12 @@ impl Volume {
 
     /// True if the pool is one of a log.
     pub(crate) fn is_log(&self) -> bool {
-        matches!(Use::of(&self.pool), Ok(Use::Log))
+        matches!(Use::of(&self.pool), Ok((Use::Log, _)))
+    }
+
+    /// Entries of a node at most.
+    pub(crate) fn fan_out(&self) -> usize {
+        Use::of(&self.pool).map_or(0, |(_, fan_out)| fan_out as usize)
     }
 
     /// What the checksum of a record begins with.

@@ -2,7 +2,7 @@
 
 use crate::ops::Draw;
 use coreplane_engine::{Batch, Entry, Error, Visibility};
-use coreplane_mvcc::{LogMap, MapKind, Options};
+use coreplane_mvcc::{Geometry, LogMap, MapKind, Options};
 use coreplane_pmem::MediaChoice;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -86,7 +86,7 @@ fn readers_go_beside_one_that_drives() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("log");
     let (media, options) = (MediaChoice::Auto, Options { check_reads: true, ..Options::default() });
-    let log = LogMap::create(MapKind::List, &path, 2 << 20, 4096, media, &options);
+    let log = LogMap::create(MapKind::List, &path, 2 << 20, Geometry::default(), media, &options);
     let log = log.expect("create");
     let (applied, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|threads| {

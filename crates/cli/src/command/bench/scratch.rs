@@ -41,7 +41,7 @@ impl<'b> Scratch<'b> {
             .placement(bench.index)
             .durability(bench.durability);
         let config = bench.engine.map_or(config.clone(), |engine| config.engine(engine));
-        let config = bench.page_size.map_or(config.clone(), |size| config.page_size(size));
+        let config = bench.geometry.of(config);
         let store = config.create().map_err(|error| Failure::of_pool(&error, path))?;
         let done = work(&store);
         store.close()?;
