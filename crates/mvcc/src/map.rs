@@ -7,6 +7,7 @@
 
 use crate::control::Control;
 use crate::volume::overflow::NAME;
+use crate::volume::pages::Pages;
 use crate::volume::stream::Stream;
 use coreplane_engine::{Error, Progress, Result};
 use coreplane_pmem::epoch::Guard;
@@ -21,6 +22,15 @@ pub(crate) enum Space {
     Wait(u64),
     /// There may be: the map asks for the next step. It is to be let go of before, for others.
     Again,
+}
+
+/// The pages of a pool, as an opening has found them.
+pub(crate) struct Rest {
+    pub(crate) pages: Pages,
+    /// Pages in which something may live.
+    pub(crate) before: Vec<u32>,
+    /// Pages in which nothing counts.
+    pub(crate) voids: Vec<u32>,
 }
 
 /// A sorted map of (key, version) → record.
@@ -158,6 +168,29 @@ pub(crate) trait Map: Send + Sync {
     /// # Errors
     /// If the medium fails.
     fn tidy(&mut self) -> Result<()>;
+
+    /// False if an opening has left something for later.
+    fn is_whole(&self) -> bool {
+        true
+    }
+
+    /// What an opening has left for later, if it has. While others read, and nobody writes: before anything else is asked of
+    /// the map it [takes](Map::take_rest) that.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn rest(&self) -> Result<Option<Rest>> {
+        Ok(None)
+    }
+
+    /// Takes what was left for later; durable when it returns.
+    ///
+    /// # Errors
+    /// If the medium fails.
+    fn take_rest(&mut self, rest: Rest) -> Result<()> {
+        drop(rest);
+        Ok(())
+    }
 
     /// Counts some of what an opening has found and did not count; false if there is no more.
     fn count_some(&mut self) -> bool {

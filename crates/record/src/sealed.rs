@@ -2,7 +2,7 @@
 //! of the word, so that a flipped bit, or a word copied elsewhere, is seen. It is stored
 //! atomically, as every aligned 8-byte word is.
 
-use coreplane_pmem::mutant;
+use coreplane_pmem::{checksum, mutant};
 
 const CONTENT_BITS: u32 = 48;
 
@@ -30,7 +30,7 @@ fn check(content: u64, offset: u64) -> u16 {
     if !mutant!("record.seal_place") {
         bytes[8..].copy_from_slice(&offset.to_le_bytes());
     }
-    let crc = crc32c::crc32c(&bytes);
+    let crc = checksum::crc32c_append(0, &bytes);
     (crc ^ crc >> 16) as u16
 }
 

@@ -76,7 +76,7 @@ impl Store {
     }
 
     fn attempt_batch(&self, parts: &mut [Part<'_>], options: &WriteOptions) -> Result<Attempt> {
-        let mut map = self.map.write();
+        let mut map = self.writing()?;
         self.check_writable()?;
         let guard = epoch::pin();
         let mut replaced = false;

@@ -50,6 +50,36 @@ impl Store {
         Ok(())
     }
 
+    /// The map to write, all of which is there: what an [opening has left](Map::rest) is taken on first, while others
+    /// read.
+    ///
+    /// # Errors
+    /// If that cannot be read, and if the medium fails.
+    pub(crate) fn writing(&self) -> Result<Writing<'_>> {
+        self.make_whole()?;
+        Ok(self.map.write())
+    }
+
+    /// Takes on what an opening has left for later.
+    ///
+    /// # Errors
+    /// As [`Store::writing`].
+    pub(crate) fn make_whole(&self) -> Result<()> {
+        if self.is_whole.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _others_wait = self.making_whole.lock();
+        if self.is_whole.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let rest = self.map.read().rest()?;
+        if let Some(rest) = rest {
+            self.map.write().take_rest(rest)?;
+        }
+        self.is_whole.store(true, Ordering::Release);
+        Ok(())
+    }
+
     /// The map to read, with nothing in it that is hidden: for who looks at records before he asks whether they are,
     /// at older versions for one, which stand behind a newer one.
     ///
@@ -74,7 +104,7 @@ impl Store {
             return Ok(map);
         }
         drop(map);
-        let mut map = self.map.write();
+        let mut map = self.writing()?;
         self.commit_all(&mut map)?;
         Ok(RwLockWriteGuard::downgrade(map))
     }
@@ -225,7 +255,7 @@ impl Store {
         };
         if self.fences_at_once() {
             if self.durable.load(Ordering::Acquire) < last {
-                self.commit_all(&mut self.map.write())?;
+                self.commit_all(&mut self.writing()?)?;
             }
         } else {
             self.volume.space.sync_request(last);
@@ -264,7 +294,7 @@ impl Store {
     /// If the medium fails.
     pub(crate) fn sync(&self) -> Result<()> {
         if self.fences_at_once() {
-            return self.commit_all(&mut self.map.write());
+            return self.commit_all(&mut self.writing()?);
         }
         self.volume.space.fence().map_err(sync_failed)
     }

@@ -200,7 +200,7 @@ impl Deferred for MapEngine {
 
 impl Replicated for MapEngine {
     fn advance_sequence(&self) -> Result<u64> {
-        let _map = self.store.map.write();
+        let _map = self.store.writing()?;
         self.store.draw_version(None)
     }
 

@@ -24,7 +24,7 @@ use coreplane_record::{Options, outlive, pool_error, sync_failed};
 use parking_lot::{Mutex, RwLock};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 /// Which map an engine is over.
@@ -68,6 +68,9 @@ pub(crate) struct Store {
     kind: MapKind,
     pub(crate) volume: Arc<Volume>,
     pub(crate) map: RwLock<Box<dyn Map>>,
+    /// An opening has left nothing of the map for later.
+    is_whole: AtomicBool,
+    making_whole: Mutex<()>,
     /// The next version; of a log, the one behind what is applied. Changed by who has the map to write.
     pub(crate) next_version: AtomicU64,
     /// Where a fence is an instruction: groups that were appended, and up to where they are durable.
@@ -196,9 +199,8 @@ impl MapEngine {
                 // If the medium has failed, writers are told so.
                 of_windows.windows.end_in_time(is_closed, || of_windows.end_windows().is_ok());
             })?;
-            if store.map.write().count_some() {
-                this.spawn("coreplane-count", move || store.count_all())?;
-            }
+            // Not at all for a map that is whole, and counted.
+            this.spawn("coreplane-count", move || store.count_all())?;
         }
         Ok(this)
     }

@@ -13,7 +13,7 @@ use coreplane_pmem::{Claim, CreateOptions, MediaChoice, Pool, mutant};
 use coreplane_record::{Options, pool_error, sync_failed};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// The longest page: what a record lacks of one is kept in 32 bits, and a page is cleaned at a time.
 const PAGE_SIZE_MAX: u32 = 1 << 20;
@@ -111,11 +111,17 @@ impl Store {
         options: &Options,
     ) -> Self {
         let key_len_max = map.key_len_max(volume.space.page_size() as usize);
+        let is_whole = map.is_whole();
+        if is_whole {
+            volume.adopted_all();
+        }
         Self {
             key_len_max,
             kind,
             volume,
             map: RwLock::new(map),
+            is_whole: AtomicBool::new(is_whole),
+            making_whole: Mutex::new(()),
             next_version: AtomicU64::new(version),
             appended: AtomicU64::new(0),
             durable: AtomicU64::new(0),

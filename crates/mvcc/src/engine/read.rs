@@ -54,7 +54,7 @@ impl Store {
     /// If the medium fails.
     pub(super) fn uncover(&self, seen: &Seen<'_>) -> Result<()> {
         match seen {
-            Seen::Hidden => self.commit_all(&mut self.map.write()),
+            Seen::Hidden => self.commit_all(&mut self.writing()?),
             Seen::Expired(at) => self.volume.has_passed(*at).map(drop),
             Seen::Live(_) | Seen::Gone => Ok(()),
         }

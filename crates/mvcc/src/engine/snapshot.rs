@@ -20,7 +20,7 @@ impl Pinned {
     /// # Errors
     /// If the medium fails.
     pub(crate) fn now(store: &Arc<Store>) -> Result<Self> {
-        let pinned = Self::within(store, &mut store.map.write())?;
+        let pinned = Self::within(store, &mut store.writing()?)?;
         store.sync()?;
         Ok(pinned)
     }

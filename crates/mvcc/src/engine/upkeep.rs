@@ -27,7 +27,7 @@ impl Store {
             return is_clean.then_some(()).ok_or_else(failed);
         }
         {
-            let mut map = self.map.write();
+            let mut map = self.writing()?;
             map.seal()?;
             map.stream_mut().close_all()?;
             self.commit_all(&mut map)?;
@@ -42,6 +42,10 @@ impl Store {
     /// Counts what an opening has found, in steps between which others have the map, until all is counted or the store
     /// is closed.
     pub(super) fn count_all(&self) {
+        if self.make_whole().is_err() {
+            // Who writes is told so.
+            return;
+        }
         while !self.volume.closed.load(Ordering::Acquire) && self.map.write().count_some() {
             std::thread::yield_now();
         }
@@ -49,7 +53,7 @@ impl Store {
 
     /// Grows the pool.
     pub(crate) fn grow(&self, size: u64) -> Result<()> {
-        let mut map = self.map.write();
+        let mut map = self.writing()?;
         self.check_writable()?;
         let volume = &self.volume;
         let before = volume.space.pages();
@@ -65,7 +69,7 @@ impl Store {
         let mut patience = Patience::default();
         let len = Header { kind: Kind::Commit, ..Header::put(0) }.record_len(&[], 8);
         let ticket = loop {
-            let mut map = self.map.write();
+            let mut map = self.writing()?;
             self.check_writable()?;
             let guard = epoch::pin();
             let group = Group { lengths: &[len], keys: &[] };
@@ -124,7 +128,7 @@ impl Store {
     fn remove_expired(&self, key: &[u8]) -> Result<bool> {
         let mut patience = Patience::default();
         let ticket = loop {
-            let mut map = self.map.write();
+            let mut map = self.writing()?;
             // A store that was closed meanwhile ends well, and is to end so.
             self.check_writable()?;
             let guard = epoch::pin();
@@ -176,7 +180,7 @@ impl Store {
     /// Keeps every tombstone with a sequence above `sequence`.
     pub(super) fn hold_tombstones(&self, sequence: u64) -> Result<()> {
         self.volume.change_root(|root| root.held = sequence.checked_add(1).unwrap_or(0))?;
-        let mut map = self.map.write();
+        let mut map = self.writing()?;
         // Of those that are hidden it cannot be read which they are.
         self.commit_all(&mut map)?;
         map.hold_tombstones(sequence);
@@ -186,6 +190,8 @@ impl Store {
     /// What was counted.
     pub(crate) fn stats(&self) -> Stats {
         let space = &self.volume.space;
+        // If that fails, there is nothing to tell of pages.
+        let _is_whole = self.make_whole().is_ok();
         let map = self.map.read();
         let (stream, mut stats) = (map.stream(), Stats::default());
         (stats.flushes, stats.fences) = space.flushes_and_fences();

@@ -129,7 +129,7 @@ impl Store {
         prepared: &mut Option<Prepared>,
         decide: Decide<'_, '_>,
     ) -> Result<Attempt> {
-        let mut map = self.map.write();
+        let mut map = self.writing()?;
         self.check_writable()?;
         let guard = epoch::pin();
         let standing = match self.look(&mut map, &guard, key)? {
@@ -338,7 +338,7 @@ impl Store {
         let pages = self.volume.chain_pages(value.len());
         let mut patience = Patience::default();
         let chain = loop {
-            let mut map = self.map.write();
+            let mut map = self.writing()?;
             self.check_writable()?;
             let (to_end, reserve) =
                 (map.pages_for(&epoch::pin(), Group::EMPTY)?, map.reserve(purpose));

@@ -5,8 +5,8 @@ use super::node::Sealed;
 use crate::map::Way;
 use crate::volume::Volume;
 use coreplane_engine::{Error, Result};
-use coreplane_pmem::LINE;
 use coreplane_pmem::epoch::Guard;
+use coreplane_pmem::{LINE, PageBytes};
 use coreplane_record::Kind;
 
 /// A node.
@@ -112,10 +112,19 @@ impl<'a> Look<'a> {
     /// The same, if there is one, whatever its checksum is.
     #[inline(always)]
     pub(super) fn unchecked(&self, offset: u64) -> Option<Sealed<'a>> {
-        let page = self.volume.space.page_at(self.guard, offset)?;
+        let page = match self.volume.space.page_at(self.guard, offset) {
+            Some(page) => page,
+            None => self.late(offset)?,
+        };
         let within = (offset - page.start()) as u32;
         (1..LINES).for_each(|line| page.prefetch(within + line * LINE as u32));
         Sealed::at(&page, offset)
+    }
+
+    #[cold]
+    fn late(&self, offset: u64) -> Option<PageBytes<'a>> {
+        let Self { volume, guard, .. } = self;
+        volume.adopt_late(guard, offset).then(|| volume.space.page_at(guard, offset))?
     }
 
     #[inline(always)]

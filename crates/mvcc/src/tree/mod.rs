@@ -58,12 +58,13 @@ mod look;
 mod need;
 mod node;
 mod recover;
+mod rest;
 mod seal;
 #[cfg(test)]
 mod tests;
 
 use crate::key::Key;
-use crate::map::{Group, Linked, Map, Opening, Purpose, Space, Way};
+use crate::map::{Group, Linked, Map, Opening, Purpose, Rest, Space, Way};
 use crate::volume::Volume;
 use crate::volume::pages::Pages;
 use crate::volume::stream::Stream;
@@ -77,6 +78,7 @@ use fresh::{Limits, Link, LinkRef, Spare};
 use grave::Graves;
 use look::{Look, NodeRef};
 use need::Need;
+use rest::Left;
 use seal::{Gone, Last, Late, Pin};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -133,6 +135,8 @@ pub(crate) struct Tree {
     /// Where the values of nodes are put together; nodes that were sealed, to be used again.
     value: Vec<u8>,
     spare: Spare,
+    /// What an opening has left for later.
+    left: Option<Left>,
     /// Nodes that were not held against their checksums since the opening may be damaged.
     is_doubtful: bool,
 }
@@ -183,6 +187,7 @@ impl Tree {
             fresh_max: 0,
             value: Vec::new(),
             spare: Vec::new(),
+            left: None,
             is_doubtful: false,
         }
     }
@@ -434,6 +439,21 @@ impl Map for Tree {
 
     fn tidy(&mut self) -> Result<()> {
         self.clean_in_time()
+    }
+
+    fn is_whole(&self) -> bool {
+        self.left.is_none()
+    }
+
+    fn rest(&self) -> Result<Option<Rest>> {
+        self.left.map(|left| self.find_rest(left)).transpose()
+    }
+
+    fn take_rest(&mut self, rest: Rest) -> Result<()> {
+        let Some(left) = self.left else { return Ok(()) };
+        self.finish(left, rest)?;
+        self.left = None;
+        Ok(())
     }
 
     fn count_some(&mut self) -> bool {

@@ -1,5 +1,6 @@
 //! Opening a tree: the newest commit that is whole is looked for from the newest page backwards. Nothing else is
-//! read but the table of pages; what lives is counted later ([`count`](super::count)).
+//! read but the table of pages; these are taken on later ([`rest`](super::rest)), and what lives is counted later
+//! ([`count`](super::count)).
 //!
 //! ```text
 //!   births   7          8          9          10
@@ -15,7 +16,7 @@
 //! lives in it.
 
 use super::Tree;
-use super::count::Count;
+use super::rest::Left;
 use super::seal::Commit;
 use crate::map::Opening;
 use crate::volume::Volume;
@@ -31,28 +32,60 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Pages among which the commit that counts is looked for first.
-const NEWEST: usize = 1 << 12;
+const NEWEST: usize = 1 << 10;
 
-/// What is in the pages.
+/// Pages that were in use.
 #[derive(Default)]
 struct Contents {
-    /// Pages of the stream, by their births.
+    /// Pages of the stream, in the order of their births.
     stream: Vec<(u64, u32)>,
-    /// Pages of large values.
-    chains: Vec<(u64, u32)>,
-    free: Vec<u32>,
+    /// Others.
+    apart: Vec<u32>,
+    /// There are older ones than these.
+    has_older: bool,
+}
+
+impl Contents {
+    /// All pages; or the newest ones of the stream, so many at least if there are.
+    fn of(volume: &Volume, opening: &Opening<'_>, count: Option<usize>) -> Result<Self> {
+        let Self { mut stream, mut apart, mut has_older } = Self::default();
+        let (mut least, mut wrong) = (0, None);
+        let most = count.map_or(usize::MAX, |count| 16 * count);
+        volume.table.lives(|page, life| {
+            let Some(Life { birth, is_apart }) = life else { return };
+            if birth == 0 || birth >= opening.first_birth {
+                wrong = wrong.or(Some(page));
+            } else if is_apart {
+                apart.extend(count.is_none().then_some(page));
+            } else if birth >= least {
+                stream.push((birth, page));
+                if let Some(count) = count.filter(|_| stream.len() == most) {
+                    let at = most - count;
+                    least = stream.select_nth_unstable(at).1.0;
+                    stream.drain(..at);
+                    has_older = true;
+                }
+            }
+        })?;
+        if let Some(page) = wrong {
+            let what = format!("page {page} is of a life that there never was");
+            return Err(Error::Corrupt { offset: volume.space.start_of(page), what });
+        }
+        stream.sort_unstable();
+        Ok(Self { stream, apart, has_older })
+    }
 }
 
 /// The commit that counts.
 #[derive(Debug, Clone, Copy)]
-struct Chosen {
+pub(super) struct Chosen {
     /// The index of its page.
     index: usize,
-    offset: u64,
-    len: u32,
-    end: Position,
+    pub(super) offset: u64,
+    pub(super) len: u32,
+    pub(super) end: Position,
     version: u64,
-    commit: Commit,
+    pub(super) commit: Commit,
 }
 
 /// Who reads pages.
@@ -74,65 +107,60 @@ struct Reading<'v> {
     found: BTreeMap<usize, Found>,
 }
 
-impl<'v> Reader<'v> {
-    /// The commit that counts. Pages are sorted as far as that needs, the newest last.
-    fn choose(self, pages: &mut [(u64, u32)], opening: &Opening<'_>) -> Result<Option<Chosen>> {
-        let mut count = NEWEST.min(pages.len());
-        loop {
-            let older = pages.len() - count;
-            if older > 0 {
-                pages.select_nth_unstable(older);
-            }
-            let Some(newest) = pages.get_mut(older..) else { return Ok(None) };
-            newest.sort_unstable();
-            let (has_older, found) = (older > 0, BTreeMap::new());
-            let mut reading =
-                Reading { reader: self, pages: newest, is_short: false, has_older, found };
-            let chosen = reading.choose(opening);
-            if reading.is_short {
-                count = pages.len();
-                continue;
-            }
-            let chosen = chosen?;
-            reading.make_durable(chosen)?;
-            return Ok(chosen);
-        }
-    }
-}
-
-/// Opens the tree that a pool holds.
+/// Opens the tree that a pool holds. Of a log all pages are looked at, since what is pending can be anywhere; else the
+/// [rest](super::rest) of it is left for later.
 pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Tree> {
     let in_use = || Error::Unusable("the pool was opened before".to_owned());
     let recovery = volume.space.recovery().ok_or_else(in_use)?;
-    let mut contents = Contents::default();
-    (opening.progress)(Progress { stage: "reading the table of pages", done: 0, total: 1 });
-    for page in volume.table.data_pages(0) {
-        match volume.table.life(page)? {
-            None => contents.free.push(page),
-            Some(Life { birth, .. }) if birth == 0 || birth >= opening.first_birth => {
-                let what = format!("page {page} is of a life that there never was");
-                return Err(Error::Corrupt { offset: volume.space.start_of(page), what });
-            }
-            Some(Life { birth, is_apart: true }) => contents.chains.push((birth, page)),
-            Some(Life { birth, is_apart: false }) => contents.stream.push((birth, page)),
+    let mut count = (!volume.is_log()).then_some(NEWEST);
+    let (mut tree, left) = loop {
+        (opening.progress)(Progress { stage: "reading the table of pages", done: 0, total: 1 });
+        let contents = Contents::of(volume, opening, count)?;
+        for page in contents.stream.iter().map(|it| it.1).chain(contents.apart.iter().copied()) {
+            let _is_new = recovery.adopt(page, volume.space.page_size());
         }
-    }
-    for (_, page) in contents.stream.iter().chain(&contents.chains) {
-        if !recovery.adopt(*page, volume.space.page_size()) {
-            return Err(Error::Unusable(format!("page {page} is in use")));
-        }
-    }
-    let (tree, voids, chosen) = {
         let guard = recovery.pin();
         let reader = Reader { volume, recovery: &recovery, guard: &guard };
-        let chosen = reader.choose(&mut contents.stream, opening)?;
-        (opening.begin)()?;
-        let (tree, voids) = into_tree(volume, chosen, contents, opening);
-        (tree, voids, chosen)
+        match reader.choose(&contents, opening)? {
+            Choice::Made(left) => {
+                (opening.begin)()?;
+                break (below(volume, left.chosen, opening), left);
+            }
+            Choice::NeedsOlder => count = None,
+        }
     };
     // From here on everybody may read, and pages can be given back.
     drop(recovery);
-    finish(tree, &voids, chosen)
+    if volume.is_log() {
+        let rest = tree.find_rest(left)?;
+        tree.finish(left, rest)?;
+    } else {
+        tree.left = Some(left);
+    }
+    Ok(tree)
+}
+
+enum Choice {
+    Made(Left),
+    /// More pages are needed to tell.
+    NeedsOlder,
+}
+
+impl Reader<'_> {
+    /// The commit that counts.
+    fn choose(self, contents: &Contents, opening: &Opening<'_>) -> Result<Choice> {
+        let Contents { stream, has_older, .. } = contents;
+        let (has_older, found) = (*has_older, BTreeMap::new());
+        let mut reading =
+            Reading { reader: self, pages: stream, is_short: false, has_older, found };
+        let chosen = reading.choose(opening);
+        if reading.is_short {
+            return Ok(Choice::NeedsOlder);
+        }
+        let chosen = chosen?;
+        reading.make_durable(chosen)?;
+        Ok(Choice::Made(Left { chosen }))
+    }
 }
 
 fn damaged(offset: u64) -> Error {
@@ -276,63 +304,19 @@ impl Reading<'_> {
     }
 }
 
-/// The tree below the root that counts, and pages that are void.
-fn into_tree(
-    volume: &Arc<Volume>,
-    chosen: Option<Chosen>,
-    contents: Contents,
-    opening: &Opening<'_>,
-) -> (Tree, Vec<u32>) {
-    let mut pages = Pages::new(&volume.space);
-    pages.offer(contents.free.into_iter());
-    let end = chosen.map_or(0, |it| it.end.birth);
-    let (mut before, mut voids) = (Vec::with_capacity(contents.stream.len()), Vec::new());
-    for (birth, page) in contents.stream {
-        pages.adopt_uncounted(page, birth, false);
-        if birth > end { voids.push(page) } else { before.push(page) }
-    }
-    for (birth, page) in contents.chains {
-        pages.adopt_uncounted(page, birth, true);
-        before.push(page);
-    }
+/// The tree below the root that counts.
+fn below(volume: &Arc<Volume>, chosen: Option<Chosen>, opening: &Opening<'_>) -> Tree {
+    let pages = Pages::none(&volume.space);
     let mut tree = Tree::new(Stream::new(volume, pages, opening.first_birth), opening.held);
-    let root = chosen.map(|it| it.commit.root).filter(|root| *root != 0);
     if let Some(Chosen { commit, offset, len, version, end, .. }) = chosen {
+        let root = Some(commit.root).filter(|root| *root != 0);
         tree.root = root.map(super::Link::Sealed);
         tree.records = commit.records;
         (tree.version, tree.horizon) = (version, commit.horizon);
         (tree.longest_key, tree.height) = (commit.longest_key as usize, commit.height);
         tree.last.root = root;
         (tree.last.commit, tree.last.end) = (Some((offset, len)), end);
-        tree.stream.pages.add_live(volume.space.page_of(offset), len);
+        tree.is_doubtful = root.is_some();
     }
-    tree.count = Some(Count::new(root, before));
-    tree.is_doubtful = root.is_some();
-    (tree, voids)
-}
-
-/// Begins the new life with a commit, durable when it returns.
-fn finish(mut tree: Tree, voids: &[u32], chosen: Option<Chosen>) -> Result<Tree> {
-    voids.iter().for_each(|page| tree.stream.pages.close(*page));
-    if tree.stream.pages.refresh_free() == 0 {
-        tree.stream.settle()?;
-    }
-    if !tree.stream.await_free()
-        && let Some(Chosen { commit, end, .. }) = chosen
-    {
-        // Until the new commit the one that counts has to be found again, as it was found now.
-        tree.count_all_but(&(commit.proven.birth..=end.birth));
-        tree.stream.settle()?;
-        let _found = tree.stream.await_free();
-    }
-    if chosen.is_some() || !voids.is_empty() {
-        (tree.is_due, tree.is_unborn) = (true, chosen.is_some());
-        match tree.seal_all() {
-            // It can be read, and the next commit names the same root.
-            Ok(()) | Err(Error::NoSpace { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    tree.stream.settle()?;
-    Ok(tree)
+    tree
 }

@@ -217,7 +217,14 @@ impl Bench {
         let opening = Opening { was_closed, first_birth, held, horizon, begin, progress };
         let tree = Tree::open(&volume, &opening).unwrap();
         let (pins, model) = (Vec::new(), Model::new());
-        Self { sim, volume, tree, model, pins, version, random, history: Vec::new() }
+        let mut this =
+            Self { sim, volume, tree, model, pins, version, random, history: Vec::new() };
+        // What is shown does not change when all pages are known.
+        let shown = this.shown(Way::Up(&[]), u64::MAX);
+        let rest = this.tree.rest().unwrap().unwrap();
+        this.tree.take_rest(rest).unwrap();
+        assert!(shown == this.shown(Way::Up(&[]), u64::MAX));
+        this
     }
 
     /// The process ends, perhaps between a seal and its fence; another opens the pool, and the power goes.

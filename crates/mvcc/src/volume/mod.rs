@@ -20,14 +20,14 @@ use geometry::Use;
 use parking_lot::Mutex;
 use root::Root;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use table::Table;
 
 /// A birth in 32 bits. Births of one session differ in the low bits, those of two sessions above: of both together
 /// no low part is enough.
 // media-format: begin pool
 pub(crate) fn fold(birth: u64) -> u32 {
-    crc32c::crc32c(&birth.to_le_bytes())
+    coreplane_pmem::checksum::crc32c_append(0, &birth.to_le_bytes())
 }
 // media-format: end
 
@@ -45,6 +45,8 @@ pub(crate) struct Volume {
     time: TimeSource,
     /// What is read is held against its checksum.
     pub(crate) check_reads: bool,
+    /// No page is left that was in use when the pool was opened, and cannot be read.
+    is_adopted: AtomicBool,
     pub(crate) closed: AtomicBool,
 }
 
@@ -62,6 +64,7 @@ impl Volume {
             told_expired: AtomicU64::new(root.told_expired),
             time: options.time.clone().unwrap_or_else(|| Arc::new(UnixMillis::now)),
             check_reads: options.check_reads,
+            is_adopted: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             space,
             pool,
@@ -90,10 +93,42 @@ impl Volume {
     /// [`Error::Corrupt`] if there is none.
     #[inline]
     pub(crate) fn view<'g>(&'g self, guard: &'g Guard, offset: u64) -> Result<View<'g>> {
-        Reader { space: &self.space }.view(guard, offset).ok_or_else(|| Error::Corrupt {
-            offset,
-            what: "no record is where one should be".to_owned(),
-        })
+        match (Reader { space: &self.space }.view(guard, offset)) {
+            Some(view) => Ok(view),
+            None => self.view_late(guard, offset),
+        }
+    }
+
+    #[cold]
+    fn view_late<'g>(&'g self, guard: &'g Guard, offset: u64) -> Result<View<'g>> {
+        let what = "no record is where one should be".to_owned();
+        let is_there = self.adopt_late(guard, offset);
+        let view = is_there.then(|| Reader { space: &self.space }.view(guard, offset)).flatten();
+        view.ok_or(Error::Corrupt { offset, what })
+    }
+
+    /// Takes on the page that `offset` is in, which an opening has left for later; false if it has not, or there is
+    /// nothing there.
+    #[cold]
+    pub(crate) fn adopt_late(&self, guard: &Guard, offset: u64) -> bool {
+        let page = self.space.page_of(offset);
+        // Before the table is looked at: from then on it changes.
+        let is_left = !self.is_adopted.load(Ordering::Acquire);
+        if !is_left || !self.table.life(page).is_ok_and(|life| life.is_some()) {
+            return false;
+        }
+        if !self.space.adopt_log(page, self.space.page_size()) {
+            // Somebody else does so.
+            while self.space.page_at(guard, offset).is_none() {
+                std::hint::spin_loop();
+            }
+        }
+        true
+    }
+
+    /// All pages are taken on.
+    pub(crate) fn adopted_all(&self) {
+        self.is_adopted.store(true, Ordering::Release);
     }
 
     /// Holds a record against its checksum.

@@ -54,9 +54,13 @@ pub(crate) struct Pages {
 impl Pages {
     /// None of them is free yet.
     pub(crate) fn new(space: &Arc<Space>) -> Self {
+        Self::of(space, space.pages() as usize)
+    }
+
+    fn of(space: &Arc<Space>, count: usize) -> Self {
         Self {
             space: Arc::clone(space),
-            pages: vec![Page::default(); space.pages() as usize],
+            pages: vec![Page::default(); count],
             free: Vec::new(),
             order: VecDeque::new(),
             classes: std::array::from_fn(|_| VecDeque::new()),
@@ -65,6 +69,11 @@ impl Pages {
             emptied: Vec::new(),
             kept: Vec::new(),
         }
+    }
+
+    /// None at all, until all are known.
+    pub(crate) fn none(space: &Arc<Space>) -> Self {
+        Self::of(space, 0)
     }
 
     /// The pool has more pages: these are free. The lowest is used first.

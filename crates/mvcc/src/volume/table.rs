@@ -94,16 +94,44 @@ impl Table {
     /// [`Error::Corrupt`] if the word is damaged.
     pub(crate) fn life(&self, page: u32) -> Result<Option<Life>> {
         let Some(word) = self.word(page) else { return Ok(None) };
-        match word.load() {
-            0 => Ok(None),
-            stored => match sealed::open(stored, word.offset()) {
-                Some(content) => Ok(Some(Life::of(content))),
-                None => {
-                    let what = format!("the word of page {page} in the table of pages");
-                    Err(Error::Corrupt { offset: word.offset(), what })
-                }
-            },
+        self.life_of(page, word.load(), word.offset())
+    }
+
+    #[inline]
+    fn life_of(&self, page: u32, stored: u64, offset: u64) -> Result<Option<Life>> {
+        if stored == 0 {
+            return Ok(None);
         }
+        match sealed::open(stored, offset) {
+            Some(content) => Ok(Some(Life::of(content))),
+            None => {
+                let what = format!("the word of page {page} in the table of pages");
+                Err(Error::Corrupt { offset, what })
+            }
+        }
+    }
+
+    /// Shows what each page has, in the order of the pages, those of the table aside.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if a word is damaged.
+    pub(crate) fn lives(&self, mut show: impl FnMut(u32, Option<Life>)) -> Result<()> {
+        let pages = self.space.pages();
+        for table in (self.first..pages).step_by(self.stride() as usize) {
+            let start = self.space.start_of(table);
+            let stretch = table..pages.min(table.saturating_add(self.stride()));
+            for line in stretch.clone().step_by(8) {
+                let offset = start + 8 * u64::from(line - table);
+                let Some(words) = self.space.load_line(offset) else { continue };
+                for (at, stored) in (0..).zip(words) {
+                    let page = line + at;
+                    if page != table && stretch.contains(&page) {
+                        show(page, self.life_of(page, stored, offset + 8 * u64::from(at))?);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Flushes all words: those that a killed process has stored may be nowhere but in the caches.

@@ -1,0 +1,80 @@
+//! What an opening leaves for later: all pages but those that the commit which counts was looked for in.
+//!
+//! ```text
+//!   opened      the root is known; a page is taken on when somebody reads what is in it ([`Volume::adopt_late`])
+//!   whole       all pages are taken on, free ones are known, a commit has begun the new life: writes go on
+//! ```
+//!
+//! So the first answer takes no longer, however many pages there are. Nothing is written before the tree is whole, so
+//! what was read before stays as it was.
+
+use super::Tree;
+use super::count::Count;
+use super::recover::Chosen;
+use crate::map::Rest;
+use crate::volume::pages::Pages;
+use coreplane_engine::{Error, Result};
+
+/// What the rest of an opening goes by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Left {
+    /// The commit that counts, if there was one.
+    pub(super) chosen: Option<Chosen>,
+}
+
+impl Tree {
+    /// Takes on all pages. While others read.
+    pub(super) fn find_rest(&self, left: Left) -> Result<Rest> {
+        let Left { chosen } = left;
+        let volume = &*self.stream.volume;
+        let mut pages = Pages::new(&volume.space);
+        let (mut free, mut before, mut voids) = (Vec::new(), Vec::new(), Vec::new());
+        let end = chosen.map_or(0, |it| it.end.birth);
+        volume.table.lives(|page, life| {
+            let Some(life) = life else {
+                free.push(page);
+                return;
+            };
+            // If not, a reader has done so.
+            let _is_first = volume.space.adopt_log(page, volume.space.page_size());
+            pages.adopt_uncounted(page, life.birth, life.is_apart);
+            let is_void = !life.is_apart && life.birth > end;
+            if is_void { voids.push(page) } else { before.push(page) }
+        })?;
+        pages.offer(free.into_iter());
+        if let Some(Chosen { offset, len, .. }) = chosen {
+            pages.add_live(volume.space.page_of(offset), len);
+        }
+        Ok(Rest { pages, before, voids })
+    }
+
+    /// Begins the new life with a commit, durable when it returns. What is left is tried again if this fails.
+    pub(super) fn finish(&mut self, left: Left, rest: Rest) -> Result<()> {
+        let (Left { chosen }, Rest { pages, before, voids }) = (left, rest);
+        self.stream.pages = pages;
+        self.stream.volume.adopted_all();
+        let root = chosen.map(|it| it.commit.root).filter(|root| *root != 0);
+        self.count = Some(Count::new(root, before));
+        voids.iter().for_each(|page| self.stream.pages.close(*page));
+        if self.stream.pages.refresh_free() == 0 {
+            self.stream.settle()?;
+        }
+        if !self.stream.await_free()
+            && let Some(Chosen { commit, end, .. }) = chosen
+        {
+            // Until the new commit the one that counts has to be found again, as it was found now.
+            self.count_all_but(&(commit.proven.birth..=end.birth));
+            self.stream.settle()?;
+            let _found = self.stream.await_free();
+        }
+        if chosen.is_some() || !voids.is_empty() {
+            (self.is_due, self.is_unborn) = (true, chosen.is_some());
+            match self.seal_all() {
+                // It can be read, and the next commit names the same root.
+                Ok(()) | Err(Error::NoSpace { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.stream.settle()
+    }
+}

@@ -1,0 +1,75 @@
+//! A store answers while its opening goes on: readers have what was there, each writer waits until all is.
+
+use coreplane_engine::{Engine, Ordered, Repairable, WriteOptions};
+use coreplane_mvcc::{Geometry, MapEngine, MapKind, Options};
+use coreplane_pmem::MediaChoice;
+
+const KEYS: u32 = 20_000;
+const LIVES: u32 = 6;
+
+fn key(number: u32) -> [u8; 4] {
+    number.wrapping_mul(0x9e37_79b1).to_be_bytes()
+}
+
+/// Keys of this remainder are written in a life.
+fn is_written(number: u32, life: u32) -> bool {
+    number % LIVES == life
+}
+
+fn put(store: &MapEngine, number: u32, life: u32) {
+    let put = store.put(&key(number), &life.to_le_bytes(), &WriteOptions::default());
+    assert!(put.expect("put").ticket().is_durable());
+}
+
+/// Every key has the life in which it was written last; in this one it may have been already.
+fn read_all(store: &MapEngine, life: u32, from: u32) {
+    for number in (from..KEYS).chain(0..from) {
+        let value = store.get(&key(number)).expect("get");
+        let value = value.and_then(|it| it.first_chunk().copied()).map(u32::from_le_bytes);
+        let before = (0..life).rev().find(|life| is_written(number, *life)).unwrap_or(0);
+        let is_new = is_written(number, life) && value == Some(life);
+        assert!(value == Some(before) || is_new, "key {number}: {value:?} in life {life}");
+    }
+}
+
+#[test]
+fn readers_have_all_while_an_opening_goes_on() {
+    for kind in MapKind::ALL {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let path = directory.path().join("pool");
+        let (media, options) = (|| MediaChoice::Auto, Options::default());
+        let geometry = Geometry::default();
+        let store = MapEngine::create(kind, &path, 64 << 20, geometry, media(), &options);
+        let store = store.expect("create");
+        for number in 0..KEYS {
+            put(&store, number, 0);
+        }
+        drop(store);
+        for life in 1..LIVES {
+            let store = MapEngine::open(kind, &path, media(), &options, &|_| {}).expect("open");
+            std::thread::scope(|threads| {
+                for from in [0, KEYS / 3] {
+                    let store = &store;
+                    let _reader = threads.spawn(move || read_all(store, life, from));
+                }
+                for number in (0..KEYS).filter(|number| is_written(*number, life)) {
+                    put(&store, number, life);
+                }
+            });
+            read_all(&store, life + 1, 0);
+            let report = store.verify(&mut |_| {}).expect("verify");
+            assert_eq!((report.records, report.damages.len()), (u64::from(KEYS), 0));
+            let mut shown = 0;
+            let mut count = |_: coreplane_engine::Entry<'_>| {
+                shown += 1;
+                true
+            };
+            store.scan(b"", None, false, usize::MAX, &mut count).expect("scan");
+            assert_eq!(shown, KEYS);
+            // A crash, but for the last.
+            if life + 1 == LIVES {
+                store.close().expect("close");
+            }
+        }
+    }
+}
