@@ -26,6 +26,11 @@
 //! where on: all that stands before the place where it was written *first* and has a version above its bound is void
 //! ([`Void`]). It goes on saying so wherever it is moved, for as long as there is a page that may have such records.
 //! A snapshot that replaces everything begins with a control record whose bound is 0.
+//!
+//! # In a tree
+//!
+//! There it is the commit that says what a control record says ([`Control::said`]), and leads to the entries that are
+//! pending. What it does not lead to needs no rule to be void ([`tree`](crate::tree)).
 
 use crate::volume::stream::Position;
 use coreplane_engine::{Error, Result};
@@ -45,6 +50,8 @@ const INSTALLS: u32 = 1 << 16;
 const MEMBERS: u32 = 17;
 /// Bytes of a closing record's value before the header of its entry.
 const ENTRY_HEAD: usize = 4;
+/// Bytes of what the commit of a tree says of its log, before the header of the applied entry and the members.
+const SAID_HEAD: usize = 44;
 // media-format: end
 
 /// What a log says of itself.
@@ -117,12 +124,9 @@ impl Control {
     // media-format: begin pool
     pub(crate) fn encode(&self, void: Void) -> Vec<u8> {
         let mut value = Vec::with_capacity(CONTROL_HEAD + self.members.len() + ENTRY_HEADER_MAX);
-        let installs = if self.is_installing { INSTALLS } else { 0 };
-        let members = (self.members.len() as u32) << MEMBERS;
-        let form = self.applied_header.len() as u32 | installs | members;
         value.extend_from_slice(&void.origin.birth.to_le_bytes());
         value.extend_from_slice(&void.origin.within.to_le_bytes());
-        value.extend_from_slice(&form.to_le_bytes());
+        value.extend_from_slice(&self.form().to_le_bytes());
         for number in [void.above, self.term, self.vote, self.newest, self.applied] {
             value.extend_from_slice(&number.to_le_bytes());
         }
@@ -130,7 +134,48 @@ impl Control {
         value.extend_from_slice(&self.members);
         value
     }
+
+    fn form(&self) -> u32 {
+        let installs = if self.is_installing { INSTALLS } else { 0 };
+        self.applied_header.len() as u32 | installs | (self.members.len() as u32) << MEMBERS
+    }
+
+    /// What the commit of a tree says of its log, and of where the record is that closes the newest pending entry (0:
+    /// nothing is pending).
+    pub(crate) fn said(&self, last: u64) -> Vec<u8> {
+        let mut value = Vec::with_capacity(self.said_len_max());
+        for number in [last, self.term, self.vote, self.newest, self.applied] {
+            value.extend_from_slice(&number.to_le_bytes());
+        }
+        value.extend_from_slice(&self.form().to_le_bytes());
+        value.extend_from_slice(&self.applied_header);
+        value.extend_from_slice(&self.members);
+        value
+    }
     // media-format: end
+
+    /// Bytes of that with these members and any header.
+    pub(crate) fn said_len_max(&self) -> usize {
+        SAID_HEAD + self.members.len() + ENTRY_HEADER_MAX
+    }
+
+    /// What [`Control::said`] has said; none if it is nothing of the kind.
+    pub(crate) fn of_said(value: &[u8]) -> Option<(Self, u64)> {
+        let rest = value.get(SAID_HEAD..)?;
+        let form = u32::from_le_bytes(*value.get(40..)?.first_chunk()?);
+        let (applied_header, members) = parts_of(form, rest)?;
+        let control = Self {
+            term: word(value, 8),
+            vote: word(value, 16),
+            members: members.to_vec(),
+            newest: word(value, 24),
+            applied: word(value, 32),
+            applied_header: applied_header.to_vec(),
+            purged: word(value, 32),
+            is_installing: form & INSTALLS != 0,
+        };
+        Some((control, word(value, 0)))
+    }
 
     /// What a control record says.
     ///
@@ -139,13 +184,8 @@ impl Control {
     pub(crate) fn decode(view: &View<'_>) -> Result<(Self, Void)> {
         let value = view.value();
         let form = (word(value, 8) >> 32) as u32;
-        let rest = value.get(CONTROL_HEAD..).unwrap_or_default();
-        let header = rest.get(..(form & (INSTALLS - 1)) as usize);
-        let members = header.and_then(|it| rest.get(it.len()..));
-        // What is longer is of a later version.
-        let members = members.filter(|it| it.len() == (form >> MEMBERS) as usize);
-        let (Some(header), Some(members), Kind::Commit) = (header, members, view.header.kind)
-        else {
+        let parts = value.get(CONTROL_HEAD..).and_then(|rest| parts_of(form, rest));
+        let (Some((header, members)), Kind::Commit) = (parts, view.header.kind) else {
             let what = "no control record of a log".to_owned();
             return Err(Error::Corrupt { offset: view.offset, what });
         };
@@ -162,6 +202,12 @@ impl Control {
         };
         Ok((control, Void { origin, above: word(value, 16) }))
     }
+}
+
+/// The header of the applied entry, and the members. What is longer is of a later version.
+fn parts_of(form: u32, rest: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (header, members) = rest.split_at_checked((form & (INSTALLS - 1)) as usize)?;
+    (members.len() == (form >> MEMBERS) as usize).then_some((header, members))
 }
 
 /// Bytes of the record that closes an entry with a header of so many.

@@ -31,7 +31,7 @@
 //! | `map` | what a map is to the engine, and what a log is to who replicates |
 //! | `key` | a key in DRAM |
 //! | `list` | the persistent list: `entries` of a log, `grave`, `clean`, `recover`, what is `found` of a log |
-//! | `tree` | the persistent tree: `node`, `fresh`, `look`, `need`, `change`, `seal`, `clean`, `grave`, `count`, `recover` |
+//! | `tree` | the persistent tree: `node`, `fresh`, `look`, `need`, `change`, `seal`, `clean`, `grave`, `count`, `entries` of a log, `recover` |
 //! | `engine` | an engine over any map: `open`, `write`, `batch`, `read`, `walk`, `durable`, `snapshot` |
 //! | `log` | log and state in one map: `append`, `read`, `install` |
 

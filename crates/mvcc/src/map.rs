@@ -228,7 +228,8 @@ pub(crate) trait Map: Send + Sync {
 }
 
 /// A map that is a log, too: beside what is applied there are *pending* entries, which may be taken back. Whatever
-/// changes it appends a control record, for which there are pages; if it fails otherwise, it is to be opened again.
+/// changes it appends a control record, at once or before the next commit, for which there are pages; if it fails
+/// otherwise, it is to be opened again.
 pub(crate) trait Log {
     /// What the log says of itself.
     fn control(&self) -> &Control;
@@ -239,12 +240,21 @@ pub(crate) trait Log {
     /// If they cannot be found.
     fn pending(&self, guard: &Guard, timestamp: u64) -> Result<Option<Places>>;
 
+    /// Bytes of the record that closes an entry with a header of so many.
+    fn closing_len(&self, header: usize) -> usize;
+
     /// The changes of the next timestamp were appended as a part of a group, in the order of their keys, each key once:
     /// ends the entry. It is pending.
     ///
     /// # Errors
     /// If the medium fails.
-    fn close_entry(&mut self, timestamp: u64, header: &[u8], changes: Vec<Part>) -> Result<()>;
+    fn close_entry(
+        &mut self,
+        timestamp: u64,
+        header: &[u8],
+        changes: Vec<Part>,
+        keys: &[&[u8]],
+    ) -> Result<()>;
 
     /// The pending entries up to `to` are applied: the map leads to them. Where a fence is an instruction they are
     /// durable when it returns; where it is a sync, one covers them.

@@ -41,7 +41,7 @@ impl Store {
 
     /// Counts what an opening has found, in steps between which others have the map, until all is counted or the store
     /// is closed.
-    pub(super) fn count_all(&self) {
+    pub(crate) fn count_all(&self) {
         if self.make_whole().is_err() {
             // Who writes is told so.
             return;

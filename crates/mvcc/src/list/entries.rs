@@ -21,7 +21,7 @@
 //! know it, the end of the stream then.
 
 use super::List;
-use crate::control::{Control, Void, closing, closing_head};
+use crate::control::{Control, Void, closing, closing_head, closing_len};
 use crate::map::{Linked, Log, Map, Part, Places};
 use coreplane_engine::Result;
 use coreplane_pmem::epoch::Guard;
@@ -182,7 +182,17 @@ impl Log for List {
         }))
     }
 
-    fn close_entry(&mut self, timestamp: u64, header: &[u8], changes: Vec<Part>) -> Result<()> {
+    fn closing_len(&self, header: usize) -> usize {
+        closing_len(header)
+    }
+
+    fn close_entry(
+        &mut self,
+        timestamp: u64,
+        header: &[u8],
+        changes: Vec<Part>,
+        _keys: &[&[u8]],
+    ) -> Result<()> {
         let head = closing_head(changes.len());
         let kind = Header { kind: Kind::Entry, ..Header::put(timestamp) };
         let offset = self.stream.append(kind, &[], &[&head, header])?;

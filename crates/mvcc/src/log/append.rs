@@ -7,8 +7,8 @@
 //! Until the pages are there nothing is appended, so that an error leaves nothing. Of several changes of a key in one
 //! entry the last counts, and the others are not kept; so their order says nothing, and they stand in the order of keys.
 
-use super::{LogMap, check_range, log_of};
-use crate::control::{ENTRY_HEADER_MAX, closing_len};
+use super::{LogMap, check_range, log_of, no_log};
+use crate::control::ENTRY_HEADER_MAX;
 use crate::engine::durable::Writing;
 use crate::engine::write::{Patience, Prepared};
 use crate::map::{Part, Purpose, Space};
@@ -107,7 +107,8 @@ impl LogMap {
                 it.prepared = Some(store.prepare(value, purpose_of(uses_reserve))?);
             }
         }
-        let lengths = all.iter().map(Change::len).chain([closing_len(header.len())]);
+        let closing = store.map.read().log().ok_or_else(no_log)?.closing_len(header.len());
+        let lengths = all.iter().map(Change::len).chain([closing]);
         let lengths: Vec<usize> = lengths.collect();
         let keys: Vec<&[u8]> = all.iter().map(|it| it.change.key()).collect();
         let has_puts = all.iter().any(|it| it.change.value().is_some());
@@ -123,7 +124,7 @@ impl LogMap {
                 patience.wait(store, space)?;
                 continue;
             }
-            let appended = self.append_group(&mut map, &guard, (timestamp, header), all);
+            let appended = self.append_group(&mut map, &guard, (timestamp, header), (all, &keys));
             // What comes next would end a group that is none. The pages were there: the medium has failed.
             return self.stop_if_failed(&mut map, appended);
         }
@@ -134,7 +135,7 @@ impl LogMap {
         map: &mut Writing<'_>,
         guard: &Guard,
         (timestamp, header): (u64, &[u8]),
-        all: &mut [Change<'_>],
+        (all, keys): (&mut [Change<'_>], &[&[u8]]),
     ) -> Result<()> {
         let mut parts = Vec::with_capacity(all.len());
         for it in all {
@@ -149,7 +150,7 @@ impl LogMap {
             self.store.count(kind.kind, key.len() + value.len());
             parts.push(Part { offset: new.offset, len: new.len, is_large: kind.large });
         }
-        log_of(map)?.close_entry(timestamp, header, parts)
+        log_of(map)?.close_entry(timestamp, header, parts, keys)
     }
 }
 

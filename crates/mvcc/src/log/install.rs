@@ -7,7 +7,7 @@
 //!
 //! The first control record says that all before it is void, and that a snapshot is being installed; the last one, that
 //! it is there. A cut in between leaves a log that says so, with its term and vote, and nothing else. What was installed
-//! by then goes with the next attempt.
+//! by then goes with the next attempt. In a tree commits say both, and what is given up is what they lead to no more.
 //!
 //! A record of a snapshot keeps the timestamp of the entry that wrote it: so it is the same for readers, who may have
 //! it compared, wherever it is.
@@ -23,6 +23,9 @@ use coreplane_pmem::epoch::{self, Guard};
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind};
 use std::sync::atomic::Ordering;
+
+/// Records after which a map writes what it has kept in DRAM of them.
+const AT_ONCE: usize = 1024;
 
 /// A record of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +70,13 @@ impl LogMap {
     /// medium fails. Those before the one with the error are there.
     pub fn install<'r>(&self, records: impl IntoIterator<Item = SnapshotRecord<'r>>) -> Result<()> {
         let newest = self.timestamp_to_install()?;
-        for record in records {
+        for (count, record) in records.into_iter().enumerate() {
+            if count % AT_ONCE == AT_ONCE - 1 {
+                // So that not all of it is in DRAM.
+                let mut map = self.store.map.write();
+                self.store.check_writable()?;
+                map.seal()?;
+            }
             check_range("install a record", record.timestamp, (1, newest))?;
             self.store.check_lengths(record.key, record.value.len())?;
             let mut prepared = None;

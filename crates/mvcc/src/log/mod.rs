@@ -24,7 +24,8 @@
 //!
 //! Nothing is, before a [`LogMap::commit`]: where a fence is an instruction one fence makes all of it durable, entries,
 //! what is applied, term and vote; where it is a sync, it returns the ticket of one. What a power cut leaves is all up to
-//! some point, which is not before the last commit: never an entry without the one before it, or a part of one.
+//! some point, which is not before the last commit: never an entry without the one before it, or a part of one. So it is
+//! with what a killed process leaves: a tree has not stored yet what leads to the entries since the last commit.
 //!
 //! Readers see an entry when it is applied, and not before it is durable here. That it is applied may be forgotten by a
 //! cut: then it is pending again, and whoever has confirmed it will say so again.
@@ -51,7 +52,8 @@
 //!
 //! - Its rollback record is a record of the map under a reserved key. Here it is the record that closes an entry, and
 //!   the keys are those of the records of that version.
-//! - Its applied timestamp is in DRAM. Here it is in the control record, so that a restart shows what was applied.
+//! - Its applied timestamp is in DRAM. Here it is in the control record, or in the commit of a tree, so that a restart
+//!   shows what was applied.
 //! - Its confirmations go out when k entries were appended, or in time. Here whoever replicates commits.
 
 mod append;
@@ -267,8 +269,8 @@ impl LogMap {
 
     /// Sees to it that all that was done before is durable: what to wait for, if anything.
     ///
-    /// Where a fence is an instruction it is durable when this returns, by one fence, or none if nothing is new. Where it
-    /// is a sync, one is asked for.
+    /// Where a fence is an instruction it is durable when this returns, by one fence, or none if nothing is new; by two if
+    /// the cleaner of a tree has moved records. Where it is a sync, one is asked for.
     ///
     /// # Errors
     /// If the medium fails.
@@ -356,6 +358,7 @@ impl LogMap {
     /// What has drifted.
     #[doc(hidden)]
     pub fn audit(&self) -> std::result::Result<u64, String> {
+        self.store.count_all();
         let map = self.store.exposed().map_err(|error| error.to_string())?;
         map.audit(&epoch::pin())
     }

@@ -8,6 +8,7 @@ use coreplane_engine::{
     ChangeRef, Entry, Error, Found, Horizon, Record, Result, Snapshot, Visibility,
 };
 use coreplane_pmem::epoch::{self, Guard};
+use coreplane_pmem::mutant;
 use coreplane_record::{Kind, View};
 use parking_lot::RwLockReadGuard;
 use std::borrow::Cow;
@@ -215,6 +216,10 @@ impl LogMap {
         let _gate = self.enter()?;
         let (pinned, header, members) = {
             let mut map = self.store.map.write();
+            // What is pinned is what was sealed last.
+            if !mutant!("mvcc.pending.snapshot") {
+                map.seal()?;
+            }
             let pinned = Pinned::within(&self.store, &mut map)?;
             if !map.stream().fences_at_once() && map.stream().is_uncovered() {
                 // The control record, too, that says what is applied.

@@ -69,7 +69,7 @@ impl Tree {
         }
         let replaced =
             self.late.iter().chain(&self.kept).map(|it| it.gone).chain(self.gone.iter().copied());
-        for gone in replaced {
+        for gone in replaced.chain(self.pending_records()) {
             tally.add(gone).map_err(said)?;
         }
         if let Some((offset, len)) = self.last.commit {

@@ -11,7 +11,7 @@
 
 use super::change::Change;
 use super::look::Look;
-use super::seal::{Commit, Gone};
+use super::seal::Gone;
 use super::{FOR_OPENINGS, Tree, count};
 use crate::map::{Map, Purpose, Space};
 use crate::volume::Volume;
@@ -45,7 +45,7 @@ impl Tree {
                 return Ok(Space::Found);
             }
             let proven = self.stream.proven();
-            let of_commit = self.stream.pages_for([Commit::record_len()].into_iter());
+            let of_commit = self.stream.pages_for([self.commit_len_max()].into_iter());
             let can_commit = free >= of_commit + FOR_OPENINGS;
             if can_commit && self.is_late_before(proven) {
                 // A commit that says so is all that they wait for.
@@ -118,7 +118,7 @@ impl Tree {
         let dead_min = if free < total / 8 { size / 32 } else { size / 4 };
         let enough = ROUND.min(2 * (wanted - free.min(wanted)) as usize + ROUND / 2);
         let mut count = 0;
-        while count < enough && self.clean_one(dead_min)? {
+        while count < enough && self.clean_one(dead_min, true)? {
             count += 1;
         }
         Ok(count > 0)
@@ -136,7 +136,8 @@ impl Tree {
         let dead_min = self.stream.volume.space.page_size() / 2;
         for _ in 0..2 {
             let _free = self.stream.pages.refresh_free();
-            if !self.clean_one(dead_min)? {
+            // Of a log a commit is its caller's.
+            if !self.clean_one(dead_min, !self.is_log)? {
                 break;
             }
         }
@@ -144,9 +145,9 @@ impl Tree {
     }
 
     /// Cleans one page, or a part of it, of which at least so many bytes are dead; false if there is none, or no
-    /// space for it.
-    fn clean_one(&mut self, dead_min: u32) -> Result<bool> {
-        let victim = |tree: &mut Self| tree.stream.pages.victim().filter(|it| it.1 >= dead_min);
+    /// space for it. One with records that are not durable only if that `may_commit`.
+    fn clean_one(&mut self, dead_min: u32, may_commit: bool) -> Result<bool> {
+        let victim = |tree: &mut Self| tree.victim(may_commit).filter(|it| it.1 >= dead_min);
         let Some((mut page, _)) = victim(self) else { return Ok(false) };
         if self.stream.is_partly_hidden(page) {
             self.push_out()?;
@@ -184,6 +185,7 @@ impl Tree {
         let look = self.look(&volume, guard);
         let pinned = self.pins.values().map(|pin| pin.end).max().unwrap_or_default();
         let (mut need, mut is_all) = (self.need(), true);
+        let kept = FOR_OPENINGS + self.pages_for_pending(guard)?;
         for view in records(&volume, guard, page, self.stream.pages.birth(page)) {
             if self.stream.position(view.offset) < pinned || !self.is_live(look, &view)? {
                 continue;
@@ -203,8 +205,8 @@ impl Tree {
                 true => self.stream.pages_for_cold(len),
                 false => self.stream.pages_for([len].into_iter()),
             };
-            let pages = need.pages(&volume) + for_copy;
-            if self.stream.pages.total_and_free().1 < pages + FOR_OPENINGS {
+            let pages = need.pages(&volume, self.commit_len_max()) + for_copy;
+            if self.stream.pages.total_and_free().1 < pages + kept {
                 return Ok(false);
             }
             self.move_record(look, &view)?;

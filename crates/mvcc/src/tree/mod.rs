@@ -38,6 +38,10 @@
 //! wait for one: where a fence is a sync, who does not find the key finds the record that says so, and what it
 //! rests on. Then the tombstone is an entry until it is durable and nobody holds it ([`grave`]).
 //!
+//! # As a log
+//!
+//! A commit leads to the entries that are pending, too, and says what is applied ([`entries`]).
+//!
 //! # Departures from the thesis (3.2, 3.3)
 //!
 //! - Its keys are pairs of a key and a version. Here old versions are in old roots, which cost nothing unless
@@ -52,6 +56,7 @@ mod audit;
 mod change;
 mod clean;
 mod count;
+mod entries;
 mod fresh;
 mod grave;
 mod look;
@@ -64,7 +69,7 @@ mod seal;
 mod tests;
 
 use crate::key::Key;
-use crate::map::{Group, Linked, Map, Opening, Purpose, Rest, Space, Way};
+use crate::map::{Group, Linked, Log, Map, Opening, Purpose, Rest, Space, Way};
 use crate::volume::Volume;
 use crate::volume::pages::Pages;
 use crate::volume::stream::Stream;
@@ -74,6 +79,7 @@ use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{HEADER, Kind, View};
 use count::Count;
+use entries::Entries;
 use fresh::{Limits, Link, LinkRef, Spare};
 use grave::Graves;
 use look::{Look, NodeRef};
@@ -139,6 +145,9 @@ pub(crate) struct Tree {
     left: Option<Left>,
     /// Nodes that were not held against their checksums since the opening may be damaged.
     is_doubtful: bool,
+    /// It is a log; what is pending then, and what its commits say of it.
+    is_log: bool,
+    entries: Entries,
 }
 
 impl Tree {
@@ -159,7 +168,7 @@ impl Tree {
 
     fn new(stream: Stream, held: u64) -> Self {
         let bytes = stream.volume.space.page_size() as usize;
-        let fan_out = stream.volume.fan_out();
+        let (fan_out, is_log) = (stream.volume.fan_out(), stream.volume.is_log());
         Self {
             stream,
             limits: Limits { fan_out, bytes },
@@ -189,6 +198,8 @@ impl Tree {
             spare: Vec::new(),
             left: None,
             is_doubtful: false,
+            is_log,
+            entries: Entries::default(),
         }
     }
 
@@ -265,23 +276,7 @@ impl Map for Tree {
     }
 
     fn pages_for(&self, guard: &Guard, group: Group<'_>) -> Result<u32> {
-        let volume = &*self.stream.volume;
-        let records = self.stream.pages_for(group.lengths.iter().copied());
-        if let [key] = group.keys {
-            let nodes = self.fresh_max + 2 * self.height as usize + 2;
-            let node = self.node_len_max(key.len());
-            let most = records + Need::most(nodes, node).pages(volume);
-            // Most of the time there are as many, and nobody has to look.
-            if most + self.reserve(Purpose::Insert) <= self.stream.pages.total_and_free().1 {
-                return Ok(most);
-            }
-        }
-        let mut need = self.need();
-        for key in group.keys {
-            need.add_path(self.look(volume, guard), self.root(), key)?;
-        }
-        need.grow(group.keys, self.longest_key, self.limits);
-        Ok(records + need.pages(volume))
+        self.pages_for_all(guard, group)
     }
 
     fn reserve(&self, purpose: Purpose) -> u32 {
@@ -438,6 +433,11 @@ impl Map for Tree {
     }
 
     fn tidy(&mut self) -> Result<()> {
+        self.release_met();
+        // Of a log nobody counts behind its back.
+        if self.is_log && self.count_nodes(count::STEP / 16) {
+            return Ok(());
+        }
         self.clean_in_time()
     }
 
@@ -451,7 +451,8 @@ impl Map for Tree {
 
     fn take_rest(&mut self, rest: Rest) -> Result<()> {
         let Some(left) = self.left else { return Ok(()) };
-        self.finish(left, rest)?;
+        let voids = self.adopt(left, rest);
+        self.begin_life(left, &voids)?;
         self.left = None;
         Ok(())
     }
@@ -466,6 +467,7 @@ impl Map for Tree {
         if let Some(root) = self.root() {
             look.verify(root, &mut sums, damaged);
         }
+        self.verify_pending(guard, damaged);
         Ok(sums)
     }
 
@@ -483,6 +485,15 @@ impl Map for Tree {
 
     fn dram_bytes(&self) -> u64 {
         let late = (self.late.len() + self.kept.len()) * size_of::<Late>();
-        self.need().bytes() + late as u64 + self.stream.pages.dram_bytes()
+        let pending = self.pending_dram_bytes();
+        self.need().bytes() + late as u64 + pending + self.stream.pages.dram_bytes()
+    }
+
+    fn log(&self) -> Option<&dyn Log> {
+        self.is_log.then_some(self)
+    }
+
+    fn log_mut(&mut self) -> Option<&mut dyn Log> {
+        self.is_log.then_some(self)
     }
 }

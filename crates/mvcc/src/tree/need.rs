@@ -3,7 +3,6 @@
 use super::fresh::{Limits, LinkRef};
 use super::look::Look;
 use super::node::{HEAD, PER_ENTRY};
-use super::seal::Commit;
 use crate::volume::Volume;
 use coreplane_engine::Result;
 use coreplane_record::HEADER;
@@ -73,12 +72,12 @@ impl Need {
         self.bytes as u64
     }
 
-    /// Pages for that and the commit record. In each but the last there is no space for one more, and two that
+    /// Pages for that and a commit record of `commit` bytes. In each but the last there is no space for one more, and two that
     /// follow each other have more than one page.
-    pub(super) fn pages(&self, volume: &Volume) -> u32 {
+    pub(super) fn pages(&self, volume: &Volume, commit: usize) -> u32 {
         let size = volume.space.page_size() as usize;
-        let bytes = self.bytes + Commit::record_len();
-        let longest = self.longest.max(Commit::record_len()).min(size);
+        let bytes = self.bytes + commit;
+        let longest = self.longest.max(commit).min(size);
         (bytes / (size - longest + 8)).min(2 * bytes / size) as u32 + 1
     }
 }

@@ -16,6 +16,7 @@
 //! lives in it.
 
 use super::Tree;
+use super::entries::find;
 use super::rest::Left;
 use super::seal::Commit;
 use crate::map::Opening;
@@ -113,7 +114,7 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Tre
     let in_use = || Error::Unusable("the pool was opened before".to_owned());
     let recovery = volume.space.recovery().ok_or_else(in_use)?;
     let mut count = (!volume.is_log()).then_some(NEWEST);
-    let (mut tree, left) = loop {
+    let (mut tree, left, entries) = loop {
         (opening.progress)(Progress { stage: "reading the table of pages", done: 0, total: 1 });
         let contents = Contents::of(volume, opening, count)?;
         for page in contents.stream.iter().map(|it| it.1).chain(contents.apart.iter().copied()) {
@@ -123,8 +124,10 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Tre
         let reader = Reader { volume, recovery: &recovery, guard: &guard };
         match reader.choose(&contents, opening)? {
             Choice::Made(left) => {
+                let commit = left.chosen.map(|it| it.offset);
+                let entries = find(volume, &guard, commit, &contents.stream)?;
                 (opening.begin)()?;
-                break (below(volume, left.chosen, opening), left);
+                break (below(volume, left.chosen, opening), left, entries);
             }
             Choice::NeedsOlder => count = None,
         }
@@ -133,7 +136,9 @@ pub(super) fn recover(volume: &Arc<Volume>, opening: &Opening<'_>) -> Result<Tre
     drop(recovery);
     if volume.is_log() {
         let rest = tree.find_rest(left)?;
-        tree.finish(left, rest)?;
+        let voids = tree.adopt(left, rest);
+        tree.adopt_entries(entries);
+        tree.begin_life(left, &voids)?;
     } else {
         tree.left = Some(left);
     }

@@ -48,13 +48,19 @@ impl Tree {
         Ok(Rest { pages, before, voids })
     }
 
-    /// Begins the new life with a commit, durable when it returns. What is left is tried again if this fails.
-    pub(super) fn finish(&mut self, left: Left, rest: Rest) -> Result<()> {
-        let (Left { chosen }, Rest { pages, before, voids }) = (left, rest);
+    /// Has all pages from now on; those in which nothing counts.
+    pub(super) fn adopt(&mut self, left: Left, rest: Rest) -> Vec<u32> {
+        let Rest { pages, before, voids } = rest;
         self.stream.pages = pages;
         self.stream.volume.adopted_all();
-        let root = chosen.map(|it| it.commit.root).filter(|root| *root != 0);
+        let root = left.chosen.map(|it| it.commit.root).filter(|root| *root != 0);
         self.count = Some(Count::new(root, before));
+        voids
+    }
+
+    /// Begins the new life with a commit, durable when it returns.
+    pub(super) fn begin_life(&mut self, left: Left, voids: &[u32]) -> Result<()> {
+        let Left { chosen } = left;
         voids.iter().for_each(|page| self.stream.pages.close(*page));
         if self.stream.pages.refresh_free() == 0 {
             self.stream.settle()?;

@@ -23,6 +23,7 @@
 
 use super::Tree;
 use super::fresh::{Link, Spare};
+use crate::control::Control;
 use crate::volume::stream::{Position, Stream};
 use coreplane_engine::Result;
 use coreplane_pmem::epoch::{self, Guard};
@@ -69,7 +70,8 @@ impl Commit {
     pub(super) fn of(view: &View<'_>) -> Option<Self> {
         let (places, sizes) = (view.value_word(4)?, view.value_word(5)?);
         let is_commit = view.header.kind == Kind::Commit && !view.header.batched;
-        (is_commit && view.value().len() == Self::LEN).then_some(())?;
+        let said = Self::said(view)?;
+        (is_commit && (said.is_empty() || Control::of_said(said).is_some())).then_some(())?;
         Some(Self {
             root: view.value_word(0)?,
             records: view.value_word(1)?,
@@ -81,9 +83,14 @@ impl Commit {
         })
     }
 
-    /// Bytes of the record.
-    pub(super) fn record_len() -> usize {
-        Header::put(0).record_len(&[], Self::LEN)
+    /// What it says of the log that the tree is.
+    pub(super) fn said<'g>(view: &View<'g>) -> Option<&'g [u8]> {
+        view.value().get(Self::LEN..)
+    }
+
+    /// Bytes of the record, with so many of a log.
+    pub(super) fn record_len(said: usize) -> usize {
+        Header::put(0).record_len(&[], Self::LEN + said)
     }
 }
 
@@ -128,17 +135,18 @@ pub(super) struct Last {
 }
 
 impl Tree {
-    /// Writes what is fresh, and the record that names the root; nothing if nothing has changed. Neither durable
-    /// nor, where a fence is an instruction, visible before a commit of the stream.
+    /// Writes what is fresh, and the record that names the root; nothing if nothing has changed, or a change has failed
+    /// in between. Neither durable nor, where a fence is an instruction, visible before a commit of the stream.
     ///
     /// # Errors
     /// [`Error::NoSpace`](coreplane_engine::Error::NoSpace) if pages were not seen to, and if the medium fails.
     pub(super) fn seal_all(&mut self) -> Result<()> {
-        if self.stream.is_closed {
+        if self.stream.is_closed || self.stream.is_broken {
             return Ok(());
         }
         let is_fresh = matches!(self.root, Some(Link::Fresh(_)));
-        if !is_fresh && self.gone.is_empty() && !self.is_due {
+        let is_same = self.gone.is_empty() || mutant!("mvcc.pending.rolled_back");
+        if !is_fresh && is_same && !self.is_due {
             return Ok(());
         }
         self.stream.fence_cold()?;
@@ -151,7 +159,8 @@ impl Tree {
             Some(Link::Sealed(offset)) => Some(offset),
             _ => None,
         };
-        let len = Commit::record_len();
+        let said = self.said();
+        let len = Commit::record_len(said.len());
         let pages = self.stream.pages.count_between(proven.birth, self.stream.birth_for(len));
         let (records, horizon) = (self.records, self.horizon);
         let root_offset = root.unwrap_or(0);
@@ -159,7 +168,7 @@ impl Tree {
         let commit =
             Commit { root: root_offset, records, horizon, proven, pages, longest_key, height };
         let header = Header { kind: Kind::Commit, ..Header::put(self.version) };
-        let offset = self.stream.append(header, &[], &[&commit.encode()])?;
+        let offset = self.stream.append(header, &[], &[&commit.encode(), &said])?;
         let replaced = self.last.commit.map(|(offset, len)| Gone { offset, len, is_large: false });
         let (end, commit) = (self.stream.end_position(), Some((offset, len as u32)));
         let (before, earlier) = (self.last.proven, self.last.proven_before);

@@ -4,7 +4,7 @@ use crate::model::State;
 use crate::ops::{Driver, Op, World, options, sim_options};
 use crate::worlds::{FILE, WORLD};
 use coreplane_engine::Error;
-use coreplane_mvcc::LogMap;
+use coreplane_mvcc::{LogMap, MapKind};
 use coreplane_pmem::Space;
 use coreplane_pmem::media::sim::{History, Run, SimOptions, Standing, Subject, explore};
 use std::sync::Arc;
@@ -84,10 +84,11 @@ impl Subject for Story {
 }
 
 /// Each world with so many seeds, three times as many at the full scale.
-fn explored(worlds: [World; 2], operations: u64, seeds: std::ops::Range<u64>) {
+fn explored(of: impl Fn(World) -> World, operations: u64, seeds: std::ops::Range<u64>) {
     let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
     let end = seeds.start + if is_full { 3 } else { 1 } * (seeds.end - seeds.start);
-    for world in worlds {
+    let kinds = MapKind::ALL.map(|kind| [WORLD, FILE].map(|world| of(World { kind, ..world })));
+    for world in kinds.into_iter().flatten() {
         let mut images = 0;
         for seed in seeds.start..end {
             let story = Story { world, seed, operations };
@@ -109,26 +110,26 @@ fn explored(worlds: [World; 2], operations: u64, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn entries_are_there_in_order_or_not_at_all() {
-    explored([WORLD, FILE], 100, 1..4);
+    explored(|world| world, 100, 1..4);
 }
 
 #[test]
 fn many_pages_share_a_commit() {
     let rare = |world| World { page_size: 1024, pages: 200, commit_in: 15, ..world };
-    explored([rare(WORLD), rare(FILE)], 100, 11..14);
+    explored(rare, 100, 11..14);
     // More of them than are kept ahead.
     let rarer = |world| World { pages: 260, commit_in: 60, large_in: 0, ..rare(world) };
-    explored([rarer(WORLD), rarer(FILE)], 140, 15..17);
+    explored(rarer, 140, 15..17);
 }
 
 #[test]
 fn pages_come_round() {
     let few = |world| World { keys: 6, pages: 26, large_in: 0, roll_back_in: 6, ..world };
-    explored([few(WORLD), few(FILE)], 250, 21..23);
+    explored(few, 250, 21..23);
 }
 
 #[test]
 fn snapshots_come_and_go() {
     let installed = |world| World { install_in: 12, pin_in: 12, keys: 12, pages: 48, ..world };
-    explored([installed(WORLD), installed(FILE)], 150, 31..34);
+    explored(installed, 150, 31..34);
 }

@@ -6,7 +6,7 @@ use crate::model::State;
 use crate::ops::{Driver, Op, World, options, sim_options};
 use crate::worlds::WORLD;
 use coreplane_engine::Error;
-use coreplane_mvcc::LogMap;
+use coreplane_mvcc::{LogMap, MapKind};
 use coreplane_pmem::media::sim::{Eviction, Image, Sim};
 use std::sync::Arc;
 
@@ -32,8 +32,12 @@ fn made(world: World, seed: u64, closes: bool) -> (Image, Vec<State>) {
 fn flip_all(world: World, seed: u64, closes: bool) {
     let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
     let (image, states) = made(world, seed, closes);
+    let is_told = |error: &Error| {
+        use Error::{ChecksumMismatch, Corrupt, Unusable};
+        matches!(error, Corrupt { .. } | ChecksumMismatch { .. } | Unusable(_))
+    };
     let (last, size) = (states.last().expect("some"), world.page_size as usize);
-    let (mut flips, mut refused) = (0, 0);
+    let (mut flips, mut told) = (0, 0);
     let pages = image.bytes().chunks(size).enumerate().skip(1);
     let used = pages.filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0));
     for offset in used.flat_map(|(page, _)| page * size..(page + 1) * size) {
@@ -45,28 +49,33 @@ fn flip_all(world: World, seed: u64, closes: bool) {
             let sim = image.reopen().expect("memory");
             flips += 1;
             match LogMap::simulated_open(world.kind, Arc::clone(sim.space()), &options()) {
-                Err(
-                    Error::Corrupt { .. } | Error::ChecksumMismatch { .. } | Error::Unusable(_),
-                ) => refused += 1,
+                Err(error) if is_told(&error) => told += 1,
                 Err(error) => panic!("{what}: {error}"),
-                Ok(log) => {
-                    let found = State::of(&log);
-                    // Nothing vouches for the last of a pool that was not closed.
-                    let may_be = !closes && states.iter().rev().take(12).any(|it| *it == found);
-                    assert!(found == *last || may_be, "{what}: {found:?} is not {last:?}");
-                }
+                Ok(log) => match State::read(&log) {
+                    // A tree is not read to be opened.
+                    Err(error) if is_told(&error) && world.kind == MapKind::CowTree => told += 1,
+                    Err(error) => panic!("{what}: {error}"),
+                    Ok(found) => {
+                        // Nothing vouches for the last of a pool that was not closed.
+                        let may_be = !closes && states.iter().rev().take(12).any(|it| *it == found);
+                        assert!(found == *last || may_be, "{what}: {found:?} is not {last:?}");
+                    }
+                },
             }
         }
     }
-    assert!(refused * 10 > flips, "{refused} of {flips} refused");
+    assert!(told * 10 > flips, "{told} of {flips} told");
 }
 
 #[test]
 fn a_bit_of_a_log_is_told_or_makes_no_difference() {
-    let world = World { pages: 26, keys: 12, large_in: 0, page_size: 1024, ..WORLD };
-    for seed in [1, 2] {
-        flip_all(world, seed, true);
-        flip_all(World { commit_in: 2, ..world }, seed, false);
+    for kind in MapKind::ALL {
+        let pages = if kind == MapKind::List { 26 } else { 60 };
+        let world = World { kind, pages, keys: 12, large_in: 0, page_size: 1024, ..WORLD };
+        for seed in [1, 2] {
+            flip_all(world, seed, true);
+            flip_all(World { commit_in: 2, ..world }, seed, false);
+        }
+        flip_all(World { install_in: 25, ..world }, 3, true);
     }
-    flip_all(World { install_in: 25, ..world }, 3, true);
 }

@@ -3,7 +3,7 @@
 use crate::model::State;
 use crate::ops::{Driver, Op, World, options, sim_options};
 use crate::worlds::{FILE, WORLD};
-use coreplane_mvcc::LogMap;
+use coreplane_mvcc::{LogMap, MapKind};
 use coreplane_pmem::media::sim::{Eviction, Image, Sim};
 use std::sync::Arc;
 
@@ -58,8 +58,9 @@ fn live(driver: &mut Driver, image: Option<&Image>, (seed, life): (u64, u64)) ->
             drop(log);
             let end = sim.events();
             sim = sim.killed().expect("memory");
-            log = open(&world, &sim, &format!("{what}, killed"));
-            driver.begin(driver.state.clone());
+            let what = format!("{what}, killed");
+            log = open(&world, &sim, &what);
+            driver.begin(left_by_kill(&log, &steps, closes || world.kind == MapKind::List, &what));
             driver.look(&log);
             // A cut before that is one of the life before.
             first = if closes { end } else { sim.events() };
@@ -79,6 +80,16 @@ fn live(driver: &mut Driver, image: Option<&Image>, (seed, life): (u64, u64)) ->
     drop(log);
     let what = format!("{what}, cut at {at} of {end}, {eviction:?}");
     (go_on(driver, cut, (&steps, at), (life, &what)), count)
+}
+
+/// What is there after a close, or of who was killed, who has stored all: but a tree, what it has not written yet.
+fn left_by_kill(log: &LogMap, steps: &[Step], is_stored: bool, what: &str) -> State {
+    let found = State::of(log);
+    let last = steps.iter().rposition(|step| step.is_commit).unwrap_or(0);
+    let first = if is_stored { steps.len() - 1 } else { last };
+    let is_one = steps[first..].iter().any(|step| step.state == found);
+    assert!(is_one, "{what}: {found:?} is none of those since the commit");
+    found
 }
 
 /// What the next life begins with.
@@ -115,6 +126,15 @@ fn go_on(
     }
 }
 
+/// Maps of each kind, in memory and in files, with these seeds.
+fn all_live(of: impl Fn(World) -> World, seeds: [std::ops::Range<u64>; 2]) {
+    for kind in MapKind::ALL {
+        let [in_memory, in_file] = seeds.clone();
+        lives(of(World { kind, ..WORLD }), in_memory);
+        lives(of(World { kind, ..FILE }), in_file);
+    }
+}
+
 fn lives(world: World, seeds: std::ops::Range<u64>) {
     let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
     let times = if is_full { 20 } else { 1 };
@@ -131,60 +151,50 @@ fn lives(world: World, seeds: std::ops::Range<u64>) {
 
 #[test]
 fn a_log_lives_through_dozens_of_power_cuts() {
-    lives(WORLD, 1..9);
-    lives(FILE, 101..109);
+    all_live(|world| world, [1..9, 101..109]);
 }
 
 /// Pages of a kibibyte, the thesis's, of which few commits make many durable.
 #[test]
 fn where_pages_are_small_and_commits_are_rare() {
     let small = |world| World { page_size: 1024, pages: 160, commit_in: 25, ..world };
-    lives(small(WORLD), 201..209);
-    lives(small(FILE), 301..309);
+    all_live(small, [201..209, 301..309]);
 }
 
 /// The cleaner works all the time.
 #[test]
 fn where_pages_are_few() {
     let few = |world| World { keys: 8, pages: 36, large_in: 0, ..world };
-    lives(few(WORLD), 401..409);
-    lives(few(FILE), 501..509);
+    all_live(few, [401..409, 501..509]);
     let small = |world| World { page_size: 1024, pages: 80, commit_in: 12, ..few(world) };
-    lives(small(WORLD), 601..609);
-    lives(small(FILE), 701..709);
+    all_live(small, [601..609, 701..709]);
     // More pages share a commit than are kept ahead.
     let rare = |world| World { pages: 100, commit_in: 70, ..small(world) };
-    lives(rare(WORLD), 721..729);
-    lives(rare(FILE), 741..749);
+    all_live(rare, [721..729, 741..749]);
 }
 
 #[test]
 fn where_entries_are_often_rolled_back() {
     let back = |world| World { keys: 8, pages: 48, large_in: 40, roll_back_in: 3, ..world };
-    lives(back(WORLD), 801..809);
-    lives(back(FILE), 901..909);
+    all_live(back, [801..809, 901..909]);
 }
 
 #[test]
 fn where_snapshots_are_pinned() {
     let pinned = |world| World { pin_in: 8, keys: 12, ..world };
-    lives(pinned(WORLD), 1001..1007);
-    lives(pinned(FILE), 1101..1107);
+    all_live(pinned, [1001..1007, 1101..1107]);
 }
 
 #[test]
 fn where_snapshots_are_installed() {
     let installed = |world| World { install_in: 15, pin_in: 20, keys: 20, ..world };
-    lives(installed(WORLD), 1201..1209);
-    lives(installed(FILE), 1301..1309);
+    all_live(installed, [1201..1209, 1301..1309]);
 }
 
 #[test]
 fn where_there_is_no_room() {
     let full = |world| World { keys: 300, pages: 30, large_in: 0, is_full: true, ..world };
-    lives(full(WORLD), 1401..1407);
-    lives(full(FILE), 1501..1507);
+    all_live(full, [1401..1407, 1501..1507]);
     let installed = |world| World { install_in: 60, pin_in: 40, ..full(world) };
-    lives(installed(WORLD), 1601..1605);
-    lives(installed(FILE), 1701..1705);
+    all_live(installed, [1601..1605, 1701..1705]);
 }

@@ -70,6 +70,11 @@ impl State {
 
     /// What a log is.
     pub(crate) fn of(log: &LogMap) -> Self {
+        Self::read(log).expect("it can be read")
+    }
+
+    /// The same, if all of it can be read.
+    pub(crate) fn read(log: &LogMap) -> Result<Self, Error> {
         let Control { term, vote, members, newest, applied, applied_header, is_installing, .. } =
             log.control();
         let mut state =
@@ -77,9 +82,11 @@ impl State {
         if is_installing {
             let refused = log.scan(b"", None, false, 1, &mut |_| true);
             assert!(matches!(refused, Err(Error::Installing)));
-            return state;
+            return Ok(state);
         }
-        state.map = contents(|take| log.scan(b"", None, false, usize::MAX, take).expect("scan"));
+        let mut shown = Ok(());
+        state.map = contents(|take| shown = log.scan(b"", None, false, usize::MAX, take));
+        shown?;
         let mut expected = applied;
         let mut take = |entry: coreplane_mvcc::LogEntry<'_>| {
             expected += 1;
@@ -96,10 +103,10 @@ impl State {
             true
         };
         if newest > applied {
-            log.entries(applied + 1..=newest, &mut take).expect("entries");
+            log.entries(applied + 1..=newest, &mut take)?;
         }
         assert_eq!(expected, newest);
-        state
+        Ok(state)
     }
 }
 

@@ -83,10 +83,14 @@ fn read(log: &LogMap, applied: &AtomicU64, is_done: &AtomicBool) -> u64 {
 
 #[test]
 fn readers_go_beside_one_that_drives() {
+    MapKind::ALL.into_iter().for_each(readers_go_beside);
+}
+
+fn readers_go_beside(kind: MapKind) {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("log");
     let (media, options) = (MediaChoice::Auto, Options { check_reads: true, ..Options::default() });
-    let log = LogMap::create(MapKind::List, &path, 2 << 20, Geometry::default(), media, &options);
+    let log = LogMap::create(kind, &path, 2 << 20, Geometry::default(), media, &options);
     let log = log.expect("create");
     let (applied, is_done) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|threads| {
@@ -102,6 +106,6 @@ fn readers_go_beside_one_that_drives() {
     log.close().expect("close");
     drop(log);
     let media = MediaChoice::Auto;
-    let log = LogMap::open(MapKind::List, &path, media, &options, &|_| {}).expect("open");
+    let log = LogMap::open(kind, &path, media, &options, &|_| {}).expect("open");
     assert_eq!(log.control(), control);
 }

@@ -28,6 +28,8 @@ const LOG_INSTALL_CUTS: Suite = Suite::of(PACKAGE, "log", &["snapshots_come_and_
 /// One log through many lives, while pages come round.
 const LOG_LIVES: Suite = Suite::of(PACKAGE, "log", &["where_pages_are_few"]);
 const LOG_MOMENTS: Suite = Suite::of(PACKAGE, "log", &["moments"]);
+const LOG_PIN_LIVES: Suite = Suite::of(PACKAGE, "log", &["snapshots_are_pinned"]);
+const LOG_FLIPS: Suite = Suite::of(PACKAGE, "log", &["flips"]);
 const LOG_READS: Suite = Suite::of(PACKAGE, "log_cost", &["may_be_lost"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -136,4 +138,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         "an installed snapshot is read before it is durable",
         LOG_MOMENTS,
     ),
+    Mutant::new("mvcc.pending.early", "a tree leads to entries that may be lost", LOG_READS)
+        .quick(),
+    Mutant::new("mvcc.pending.applied", "applied is said before the nodes are there", LOG_CUTS),
+    Mutant::new("mvcc.pending.rolled_back", "an entry that was rolled back comes back", LOG_CUTS),
+    Mutant::new("mvcc.pending.page", "a page with a pending entry is used again", LOG_LIVES)
+        .quick(),
+    Mutant::new("mvcc.pending.clean", "a page with a pending entry is cleaned", LOG_MOMENTS),
+    Mutant::new("mvcc.pending.forgotten", "an opening forgets what is pending", LOG_CUTS),
+    Mutant::new("mvcc.pending.torn", "a damaged entry is taken for a torn one", LOG_FLIPS),
+    Mutant::new("mvcc.pending.snapshot", "a snapshot is of what was sealed before", LOG_PIN_LIVES),
 ];
