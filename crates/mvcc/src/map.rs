@@ -65,6 +65,15 @@ pub(crate) trait Map: Send + Sync {
     /// If the map cannot be read.
     fn pages_for(&self, guard: &Guard, group: Group<'_>) -> Result<u32>;
 
+    /// The same for who leaves `reserve` pages to others: it may be more than that, where that makes no difference.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    fn pages_beside(&self, guard: &Guard, group: Group<'_>, reserve: u32) -> Result<u32> {
+        let _any = reserve;
+        self.pages_for(guard, group)
+    }
+
     /// Pages that who takes some leaves to others; more than there are if there is no room for what he wants.
     fn reserve(&self, purpose: Purpose) -> u32;
 
@@ -255,6 +264,13 @@ pub(crate) trait Log {
         changes: Vec<Part>,
         keys: &[&[u8]],
     ) -> Result<()>;
+
+    /// Pages that it takes at most to apply the entries up to `to`, or, if that is what is applied, to say something else:
+    /// of what was left to that by who has appended, what has to be there now. A control record has `record` bytes.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    fn pages_to_apply(&self, guard: &Guard, to: u64, record: usize) -> Result<u32>;
 
     /// The pending entries up to `to` are applied: the map leads to them. Where a fence is an instruction they are
     /// durable when it returns; where it is a sync, one covers them.

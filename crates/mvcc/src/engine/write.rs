@@ -318,8 +318,8 @@ impl Store {
         if group.keys.is_empty() && group.lengths.is_empty() {
             return Ok(Space::Found);
         }
-        let pages = map.pages_for(guard, group)?;
         let reserve = map.reserve(purpose);
+        let pages = map.pages_beside(guard, group, reserve)?;
         if pages == 0 || map.stream().pages_usable() >= pages + reserve {
             return Ok(Space::Found);
         }

@@ -203,6 +203,10 @@ impl Log for List {
         Ok(())
     }
 
+    fn pages_to_apply(&self, _guard: &Guard, _to: u64, record: usize) -> Result<u32> {
+        Ok(self.stream.pages_for_group(&[record]))
+    }
+
     fn apply(&mut self, guard: &Guard, to: u64) -> Result<()> {
         let mut control = self.entries.control.clone();
         let later = self.entries.split_off(to);

@@ -55,8 +55,9 @@ impl LogMap {
     ///
     /// # Errors
     /// [`Error::OutOfRange`] if `timestamp` is not the one behind the newest; [`Error::ValueTooLong`],
-    /// [`Error::KeyTooLong`], [`Error::BatchTooLarge`]; [`Error::NoSpace`]; [`Error::Installing`]; if the medium fails. An
-    /// error leaves nothing behind.
+    /// [`Error::KeyTooLong`], [`Error::BatchTooLarge`]; [`Error::NoSpace`], against which it helps to apply or roll
+    /// back what is pending, and to append deletes alone; [`Error::Installing`]; if the medium fails. An error leaves
+    /// nothing behind.
     pub fn append(
         &self,
         timestamp: u64,

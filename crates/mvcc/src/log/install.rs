@@ -56,7 +56,7 @@ impl LogMap {
             check_range("install a snapshot", timestamp, (from.max(1), u64::MAX - 1))?;
             Ok(Some(control.record_len()))
         };
-        self.with_pages(len, |map, guard| {
+        self.with_pages(0, len, |map, guard| {
             *gate = Gate::Installing(Some(timestamp));
             log_of(map)?.begin_install(guard)
         })

@@ -218,7 +218,7 @@ impl LogMap {
             check_range("apply a timestamp", to, (from, newest))?;
             Ok(to > from)
         };
-        self.change(may_be, |map, guard| {
+        self.change(to, may_be, |map, guard| {
             log_of(map)?.apply(guard, to)?;
             self.store.next_version.store(to + 1, Ordering::Relaxed);
             Ok(())
@@ -235,7 +235,7 @@ impl LogMap {
             check_range("roll back to a timestamp", to, (control.applied, u64::MAX))?;
             Ok(to < control.newest)
         };
-        self.change(may_be, |map, guard| log_of(map)?.roll_back(guard, to))
+        self.change(0, may_be, |map, guard| log_of(map)?.roll_back(guard, to))
     }
 
     /// Notes the newest term, and who is voted for in it (0: nobody yet).
@@ -372,6 +372,7 @@ impl LogMap {
             change(&mut control).map(|()| control)
         };
         self.with_pages(
+            0,
             |control| Ok((changed(control)? != *control).then_some(changed(control)?.record_len())),
             |map, _| {
                 let log = log_of(map)?;
@@ -381,9 +382,10 @@ impl LogMap {
         )
     }
 
-    /// Changes entries, unless a snapshot is being installed. False: there is nothing to do.
+    /// Changes entries, unless a snapshot is being installed; those up to `to` are applied. False: there is nothing to do.
     fn change(
         &self,
+        to: u64,
         may_be: impl Fn(&Control) -> Result<bool>,
         change: impl FnOnce(&mut Writing<'_>, &Guard) -> Result<()>,
     ) -> Result<()> {
@@ -394,12 +396,14 @@ impl LogMap {
             }
             Ok(is_due.then(|| control.record_len_max()))
         };
-        self.with_pages(len, change)
+        self.with_pages(to, len, change)
     }
 
-    /// Has the map, with room for a control record of the length that is asked for, if one is.
+    /// Has the map, with room for a control record of the length that is asked for, if one is, and to apply entries up to
+    /// `to`.
     fn with_pages(
         &self,
+        to: u64,
         len: impl Fn(&Control) -> Result<Option<usize>>,
         change: impl FnOnce(&mut Writing<'_>, &Guard) -> Result<()>,
     ) -> Result<()> {
@@ -411,13 +415,31 @@ impl LogMap {
             let Some(len) = len(log_of(&mut map)?.control())? else { return Ok(()) };
             let guard = epoch::pin();
             // Entries leave pages to it: to apply, or to roll back, is what frees some.
-            let space = self.room_for(&mut map, &guard, (&[len], &[]), Purpose::Delete)?;
+            let space = match self.room_for(&mut map, &guard, (&[len], &[]), Purpose::Delete) {
+                Err(Error::NoSpace { .. }) => self.last_room_for(&mut map, &guard, (to, len))?,
+                space => space?,
+            };
             if space == Space::Found {
                 let changed = change(&mut map, &guard);
                 return self.stop_if_failed(&mut map, changed);
             }
             drop((map, guard));
             patience.wait(store, space)?;
+        }
+    }
+
+    /// The same where there is not as much as is left to others, or as all that is pending may take.
+    fn last_room_for(
+        &self,
+        map: &mut Writing<'_>,
+        guard: &Guard,
+        (to, len): (u64, usize),
+    ) -> Result<Space> {
+        let pages = log_of(map)?.pages_to_apply(guard, to, len)?;
+        let reserve = map.reserve(Purpose::Clear);
+        match map.make_space(pages, reserve)? {
+            Space::Found => Ok(map.begin_group(&[len])?.map_or(Space::Found, Space::Wait)),
+            space => Ok(space),
         }
     }
 

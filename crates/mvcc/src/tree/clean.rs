@@ -117,8 +117,9 @@ impl Tree {
         let (total, free) = self.stream.pages.total_and_free();
         let dead_min = if free < total / 8 { size / 32 } else { size / 4 };
         let enough = ROUND.min(2 * (wanted - free.min(wanted)) as usize + ROUND / 2);
+        let kept = self.pages_for_pending(&epoch::pin())?;
         let mut count = 0;
-        while count < enough && self.clean_one(dead_min, true)? {
+        while count < enough && self.clean_one(dead_min, kept, true)? {
             count += 1;
         }
         Ok(count > 0)
@@ -134,10 +135,11 @@ impl Tree {
             return Ok(());
         }
         let dead_min = self.stream.volume.space.page_size() / 2;
+        let kept = self.pages_for_pending(&epoch::pin())?;
         for _ in 0..2 {
             let _free = self.stream.pages.refresh_free();
             // Of a log a commit is its caller's.
-            if !self.clean_one(dead_min, !self.is_log)? {
+            if !self.clean_one(dead_min, kept, !self.is_log)? {
                 break;
             }
         }
@@ -145,8 +147,8 @@ impl Tree {
     }
 
     /// Cleans one page, or a part of it, of which at least so many bytes are dead; false if there is none, or no
-    /// space for it. One with records that are not durable only if that `may_commit`.
-    fn clean_one(&mut self, dead_min: u32, may_commit: bool) -> Result<bool> {
+    /// space for it beside what is `kept`. One with records that are not durable only if that `may_commit`.
+    fn clean_one(&mut self, dead_min: u32, kept: u32, may_commit: bool) -> Result<bool> {
         let victim = |tree: &mut Self| tree.victim(may_commit).filter(|it| it.1 >= dead_min);
         let Some((mut page, _)) = victim(self) else { return Ok(false) };
         if self.stream.is_partly_hidden(page) {
@@ -162,7 +164,7 @@ impl Tree {
         let before = self.gone.len();
         // It is no victim until the commit.
         self.stream.pages.keep(victim, true);
-        match self.clean_page(&guard, victim) {
+        match self.clean_page(&guard, victim, kept) {
             Ok(true) => {
                 self.aside.push(victim);
                 self.pages_cleaned += 1;
@@ -179,13 +181,12 @@ impl Tree {
         }
     }
 
-    /// Moves what lives in a page; false if a part of it is left.
-    fn clean_page(&mut self, guard: &Guard, page: u32) -> Result<bool> {
+    /// Moves what lives in a page; false if a part of it is left, so that as many pages are `kept`.
+    fn clean_page(&mut self, guard: &Guard, page: u32, kept: u32) -> Result<bool> {
         let volume = Arc::clone(&self.stream.volume);
         let look = self.look(&volume, guard);
         let pinned = self.pins.values().map(|pin| pin.end).max().unwrap_or_default();
         let (mut need, mut is_all) = (self.need(), true);
-        let kept = FOR_OPENINGS + self.pages_for_pending(guard)?;
         for view in records(&volume, guard, page, self.stream.pages.birth(page)) {
             if self.stream.position(view.offset) < pinned || !self.is_live(look, &view)? {
                 continue;
@@ -206,7 +207,7 @@ impl Tree {
                 false => self.stream.pages_for([len].into_iter()),
             };
             let pages = need.pages(&volume, self.commit_len_max()) + for_copy;
-            if self.stream.pages.total_and_free().1 < pages + kept {
+            if self.stream.pages.total_and_free().1 < pages + kept + FOR_OPENINGS {
                 return Ok(false);
             }
             self.move_record(look, &view)?;

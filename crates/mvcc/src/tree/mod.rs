@@ -276,7 +276,11 @@ impl Map for Tree {
     }
 
     fn pages_for(&self, guard: &Guard, group: Group<'_>) -> Result<u32> {
-        self.pages_for_all(guard, group)
+        self.pages_beside(guard, group, self.reserve(Purpose::Insert))
+    }
+
+    fn pages_beside(&self, guard: &Guard, group: Group<'_>, reserve: u32) -> Result<u32> {
+        self.pages_for_all(guard, group, reserve)
     }
 
     fn reserve(&self, purpose: Purpose) -> u32 {

@@ -72,8 +72,8 @@ impl Need {
         self.bytes as u64
     }
 
-    /// Pages for that and a commit record of `commit` bytes. In each but the last there is no space for one more, and two that
-    /// follow each other have more than one page.
+    /// Pages for that and a commit record of `commit` bytes. In each but the last there is no space for one more, and two
+    /// that follow each other have more than one page.
     pub(super) fn pages(&self, volume: &Volume, commit: usize) -> u32 {
         let size = volume.space.page_size() as usize;
         let bytes = self.bytes + commit;

@@ -12,4 +12,5 @@ mod model;
 mod moments;
 mod ops;
 mod readers;
+mod room;
 mod worlds;

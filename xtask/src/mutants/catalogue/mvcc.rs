@@ -30,6 +30,7 @@ const LOG_LIVES: Suite = Suite::of(PACKAGE, "log", &["where_pages_are_few"]);
 const LOG_MOMENTS: Suite = Suite::of(PACKAGE, "log", &["moments"]);
 const LOG_PIN_LIVES: Suite = Suite::of(PACKAGE, "log", &["snapshots_are_pinned"]);
 const LOG_FLIPS: Suite = Suite::of(PACKAGE, "log", &["flips"]);
+const LOG_ROOM: Suite = Suite::of(PACKAGE, "log", &["room::"]);
 const LOG_READS: Suite = Suite::of(PACKAGE, "log_cost", &["may_be_lost"]);
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -147,5 +148,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.pending.clean", "a page with a pending entry is cleaned", LOG_MOMENTS),
     Mutant::new("mvcc.pending.forgotten", "an opening forgets what is pending", LOG_CUTS),
     Mutant::new("mvcc.pending.torn", "a damaged entry is taken for a torn one", LOG_FLIPS),
+    Mutant::new("mvcc.pending.room", "what is pending finds no pages to be applied", LOG_ROOM),
     Mutant::new("mvcc.pending.snapshot", "a snapshot is of what was sealed before", LOG_PIN_LIVES),
 ];

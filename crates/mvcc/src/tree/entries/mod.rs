@@ -321,6 +321,13 @@ impl Log for Tree {
         Ok(())
     }
 
+    fn pages_to_apply(&self, guard: &Guard, to: u64, record: usize) -> Result<u32> {
+        let count = to.saturating_sub(self.entries.control.applied) as usize;
+        let keys = self.entries.pending.iter().take(count).flat_map(|it| &it.keys);
+        let keys = keys.map(Key::bytes).collect();
+        Ok(self.stream.pages_for([record].into_iter()) + self.pages_to_put(guard, keys)?)
+    }
+
     fn apply(&mut self, guard: &Guard, to: u64) -> Result<()> {
         self.expose(to)?;
         let mut control = self.entries.control.clone();

@@ -1,0 +1,178 @@
+//! Who has found room to append an entry finds room to apply it, to take it back, and to commit, however full the pool is
+//! and however many keys an entry has.
+
+use crate::ops::{Draw, World, options, sim_options};
+use crate::worlds::{FILE, WORLD};
+use coreplane_engine::{Batch, Error};
+use coreplane_mvcc::{LogMap, MapKind};
+use coreplane_pmem::media::sim::{Eviction, Sim};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type Contents = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// Keys of many lengths, so that nodes of a tree have few of them, and long ones fill a page.
+fn key(draw: &mut Draw, longest: u64) -> Vec<u8> {
+    let number = draw.next(400);
+    let mut key = format!("{number:03}").into_bytes();
+    let len = if number.is_multiple_of(3) { longest } else { 3 + number * 7 % 40 };
+    key.resize(len as usize, b'.');
+    key
+}
+
+fn entry(draw: &mut Draw, longest: u64) -> Contents {
+    let count = if draw.next(10) == 0 { 10 + draw.next(60) } else { 1 + draw.next(6) };
+    let mut entry = Contents::new();
+    for _ in 0..count {
+        let value = (draw.next(4) > 0).then(|| vec![count as u8; draw.next(90) as usize]);
+        entry.insert(key(draw, longest), value);
+    }
+    entry
+}
+
+fn committed(log: &LogMap) {
+    let ticket = log.commit().expect("commit");
+    log.wait_durable(ticket).expect("wait");
+}
+
+/// Appends until there is no room; what was appended.
+fn fill(log: &LogMap, draw: &mut Draw, longest: u64) -> Vec<Contents> {
+    let (mut entries, mut newest) = (Vec::new(), log.control().newest);
+    let most = 1 + draw.next(60);
+    for _ in 0..most {
+        let entry = entry(draw, longest);
+        let mut batch = Batch::new();
+        for (key, value) in &entry {
+            match value {
+                Some(value) => batch.put(key, value),
+                None => batch.delete(key),
+            };
+        }
+        match log.append(newest + 1, b"header", &batch, draw.next(3) > 0) {
+            Ok(()) => newest += 1,
+            Err(Error::NoSpace { .. }) => break,
+            Err(error) => panic!("{error}"),
+        }
+        entries.push(entry);
+        if draw.next(4) == 0 {
+            committed(log);
+        }
+    }
+    entries
+}
+
+/// Kills it, or closes it, and opens it again: all is there.
+fn again(kind: MapKind, (sim, log): (Sim, LogMap), draw: &mut Draw) -> (Sim, LogMap) {
+    committed(&log);
+    let control = log.control();
+    if draw.next(2) == 0 {
+        log.close().expect("close");
+    }
+    drop(log);
+    let sim = sim.killed().expect("memory");
+    let log = LogMap::simulated_open(kind, Arc::clone(sim.space()), &options()).expect("open");
+    assert_eq!(log.control(), control);
+    (sim, log)
+}
+
+/// So many votes, each durable: they take no page from what is pending.
+fn vote(log: &LogMap, count: u64) {
+    for _ in 0..count {
+        log.set_vote(log.control().term + 1, 1).expect("vote");
+        committed(log);
+    }
+}
+
+fn lives(world: World, seed: u64) -> usize {
+    let mut sim = Sim::new(&sim_options(&world, seed)).expect("memory");
+    let log = LogMap::simulated_create(world.kind, Arc::clone(sim.space()), &options());
+    let mut log = log.expect("create");
+    let (mut draw, mut map, mut count) = (Draw(seed << 8), Contents::new(), 0);
+    let longest = (u64::from(world.page_size) - 100) / 4 - 20;
+    for _ in 0..25 {
+        let entries = fill(&log, &mut draw, longest);
+        count += entries.len();
+        match draw.next(6) {
+            0 => (sim, log) = again(world.kind, (sim, log), &mut draw),
+            1 => vote(&log, 40),
+            _ => {}
+        }
+        let applied = log.control().applied;
+        let kept = draw.next(entries.len() as u64 + 1);
+        if draw.next(2) == 0 {
+            committed(&log);
+        }
+        match draw.next(3) {
+            0 => log.apply(applied + kept).expect("apply all at once"),
+            1 => (1..=kept).for_each(|more| {
+                log.apply(applied + more).expect("apply one");
+                committed(&log);
+            }),
+            _ => (1..=kept).for_each(|more| log.apply(applied + more).expect("apply one")),
+        }
+        log.roll_back(applied + kept).expect("roll back");
+        vote(&log, 1);
+        entries.into_iter().take(kept as usize).for_each(|entry| map.extend(entry));
+        log.audit().unwrap_or_else(|drift| panic!("{drift}"));
+    }
+    let image = sim.crash(Eviction::Nothing).reopen().expect("memory");
+    let log = LogMap::simulated_open(world.kind, Arc::clone(image.space()), &options());
+    let log = log.expect("open");
+    for (key, value) in &map {
+        assert_eq!(log.get(key).expect("get"), *value);
+    }
+    count
+}
+
+#[test]
+fn what_was_appended_can_be_applied_and_taken_back() {
+    let is_full = std::env::var("COREPLANE_TEST_SCALE").is_ok_and(|scale| scale == "full");
+    for kind in MapKind::ALL {
+        for (page_size, pages) in [(1024, 160), (1024, 400), (4096, 64), (4096, 120)] {
+            for world in [WORLD, FILE] {
+                let world = World { kind, page_size, pages, ..world };
+                let seeds = 1..if is_full { 25 } else { 3 };
+                let count: usize = seeds.map(|seed| lives(world, seed)).sum();
+                assert!(count > 20, "{count} entries: {world:?}");
+            }
+        }
+    }
+}
+
+/// Entries are appended until there is no room: that is an error, and says how much was asked for. When they are applied,
+/// what they have replaced makes room for others.
+#[test]
+fn a_full_log_says_so_and_goes_on() {
+    for kind in MapKind::ALL {
+        for world in [WORLD, FILE] {
+            let world = World { kind, pages: 80, ..world };
+            let sim = Sim::new(&sim_options(&world, 7)).expect("memory");
+            let log = LogMap::simulated_create(world.kind, Arc::clone(sim.space()), &options());
+            let (log, mut newest) = (log.expect("create"), 0_u64);
+            for round in 1..10_u8 {
+                let applied = newest;
+                let refused = loop {
+                    let batch = Batch::new().put(&[newest as u8 % 8], &[round; 900]).clone();
+                    match log.append(newest + 1, b"header", &batch, false) {
+                        Ok(()) => newest += 1,
+                        Err(refused) => break refused,
+                    }
+                    committed(&log);
+                };
+                assert!(
+                    newest > applied + 30,
+                    "{world:?}: {newest}, of which {applied} are applied"
+                );
+                let is_told = matches!(refused, Error::NoSpace { needed, .. } if needed > 0);
+                assert!(is_told, "{world:?}: {refused}");
+                assert_eq!((log.control().newest, log.control().applied), (newest, applied));
+                log.apply(newest).expect("apply");
+                committed(&log);
+                for key in 0..8 {
+                    let value = log.get(&[key]).expect("get");
+                    assert_eq!(value.as_deref(), Some([round; 900].as_slice()));
+                }
+            }
+        }
+    }
+}
