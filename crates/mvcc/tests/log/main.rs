@@ -5,6 +5,7 @@
 //!
 //! `COREPLANE_TEST_SCALE=full` runs more seeds.
 
+mod chain;
 mod cuts;
 mod flips;
 mod lives;
