@@ -106,7 +106,8 @@ fn flip_all_of(kind: MapKind, closes: bool, counts: impl Iterator<Item = u32>) {
             bytes.iter().any(|byte| *byte != 0)
         };
         for offset in (1..PAGES).filter(used).flat_map(|page| page * PAGE..(page + 1) * PAGE) {
-            let one = (offset % 8) as u32;
+            // Records begin at multiples of 8: each of their bytes has another bit in each.
+            let one = ((offset + offset / 8) % 8) as u32;
             for bit in if is_full { 0..8 } else { one..one + 1 } {
                 let mut image = made.image.clone();
                 image.flip_bit(offset, bit);

@@ -2,7 +2,7 @@
 
 use super::{Count, Store};
 use coreplane_engine::{Found, Horizon, Record, Result, Ticket, UnixMillis, Visibility};
-use coreplane_pmem::epoch;
+use coreplane_pmem::{epoch, mutant};
 use coreplane_record::{Kind, View};
 
 /// How a version stands to a reader.
@@ -18,10 +18,11 @@ pub(super) enum Seen<'g> {
 }
 
 impl Store {
-    /// How the record at `offset` stands.
+    /// How the record at `offset` stands. One that says that there is nothing is held against its checksum: else a flipped
+    /// bit of its kind or its expiry would be a loss in silence.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is none, or it is damaged.
     pub(super) fn see<'g>(
         &'g self,
         map: &dyn crate::map::Map,
@@ -33,13 +34,25 @@ impl Store {
         }
         let view = self.volume.view(guard, offset)?;
         if view.header.kind != Kind::Put {
+            self.check_gone(&view)?;
             return Ok(Seen::Gone);
         }
-        match view.header.expires_at {
-            Some(at) if self.volume.is_told_expired(at) => Ok(Seen::Gone),
-            Some(at) if at <= self.volume.now() => Ok(Seen::Expired(at)),
-            _ => Ok(Seen::Live(view)),
+        let Some(at) = view.header.expires_at.filter(|at| *at <= self.volume.now()) else {
+            return Ok(Seen::Live(view));
+        };
+        self.check_gone(&view)?;
+        Ok(if self.volume.is_told_expired(at) { Seen::Gone } else { Seen::Expired(at) })
+    }
+
+    /// Holds what says that there is nothing against its checksum.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub(super) fn check_gone(&self, view: &View<'_>) -> Result<()> {
+        if mutant!("mvcc.read.gone") {
+            return Ok(());
         }
+        self.volume.check(view)
     }
 
     /// How it stands that there is no such key.

@@ -237,14 +237,16 @@ impl Store {
         }
         let view = self.volume.view(guard, offset)?;
         let ticket = self.rests_on(&***map, offset);
-        let mut is_live = view.header.kind == Kind::Put;
-        if let Some(at) = view.header.expires_at.filter(|_| is_live) {
-            if !self.volume.is_told_expired(at) && at <= self.volume.now() {
-                return Ok(Err(at));
-            }
-            is_live = !self.volume.is_told_expired(at);
+        let is_put = view.header.kind == Kind::Put;
+        let passed = view.header.expires_at.filter(|at| is_put && *at <= self.volume.now());
+        let is_live = is_put && passed.is_none();
+        if !is_live {
+            self.check_gone(&view)?;
         }
-        Ok(Ok(Standing { view: Some(view), is_live, ticket }))
+        match passed {
+            Some(at) if !self.volume.is_told_expired(at) => Ok(Err(at)),
+            _ => Ok(Ok(Standing { view: Some(view), is_live, ticket })),
+        }
     }
 
     /// Appends a record that ends its group, unless it is `batched`.

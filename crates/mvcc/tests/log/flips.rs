@@ -41,7 +41,8 @@ fn flip_all(world: World, seed: u64, closes: bool) {
     let pages = image.bytes().chunks(size).enumerate().skip(1);
     let used = pages.filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0));
     for offset in used.flat_map(|(page, _)| page * size..(page + 1) * size) {
-        let one = (offset % 8) as u32;
+        // Records begin at multiples of 8: each of their bytes has another bit in each.
+        let one = ((offset + offset / 8) % 8) as u32;
         for bit in if is_full { 0..8 } else { one..one + 1 } {
             let mut image = image.clone();
             image.flip_bit(offset as u64, bit);

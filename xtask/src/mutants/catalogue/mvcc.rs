@@ -57,6 +57,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant::new("mvcc.write.durable", "a search for pages calls early writes durable", ROUND_CUTS),
     Mutant::new("mvcc.write.refused", "a refused write rests on nothing", RELAXED_CUTS),
     Mutant::new("mvcc.read.exposed", "a snapshot stops at what is not durable yet", PIN_CUTS),
+    Mutant::new("mvcc.read.gone", "a damaged record is taken for a tombstone", DAMAGE),
     Mutant::new("mvcc.clear.early", "a clear that nobody waits for", CLEAR_CUTS),
     Mutant::new("mvcc.clean.cover", "what was moved is not covered", ROUND_CUTS),
     Mutant::new("mvcc.clean.older", "an older version is moved, too", DELETE_CUTS),
