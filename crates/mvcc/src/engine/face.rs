@@ -3,7 +3,7 @@
 use super::MapEngine;
 use super::batch::BATCH_LEN_MAX;
 use super::snapshot::Pinned;
-use super::write::Plan;
+use super::write::{Change, Plan};
 use coreplane_engine::{
     Backing, Batch, Deferred, DurableListener, Engine, Entry, Expected, Found, Horizon, Limits,
     Mutation, Ordered, Outcome, Progress, Record, Repairable, Replicated, Result, Snapshot,
@@ -48,35 +48,33 @@ impl Engine for MapEngine {
 
     fn put(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store
-            .write(key, options, &mut |_| Ok(Plan::Put { value: Cow::Borrowed(value), expires_at }))
+        self.store.write(key, options, Change::Put { value, expires_at })
     }
 
     fn insert(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store.write(key, options, &mut |live| {
+        let mut decide = |live: Option<&Record<'_>>| {
             Ok(match live {
                 Some(_) => Plan::Refuse(Outcome::Exists),
                 None => Plan::Put { value: Cow::Borrowed(value), expires_at },
             })
-        })
+        };
+        self.store.write(key, options, Change::Decide(&mut decide))
     }
 
     fn update(&self, key: &[u8], value: &[u8], options: &WriteOptions) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store.write(key, options, &mut |live| {
+        let mut decide = |live: Option<&Record<'_>>| {
             Ok(match live {
                 None => Plan::Refuse(Outcome::Missing),
                 Some(_) => Plan::Put { value: Cow::Borrowed(value), expires_at },
             })
-        })
+        };
+        self.store.write(key, options, Change::Decide(&mut decide))
     }
 
     fn delete(&self, key: &[u8], options: &WriteOptions) -> Result<Outcome> {
-        let given = options.sequence.is_some();
-        self.store.write(key, options, &mut |live| {
-            Ok(if live.is_some() || given { Plan::Delete } else { Plan::Refuse(Outcome::Missing) })
-        })
+        self.store.write(key, options, Change::Delete { always: options.sequence.is_some() })
     }
 
     fn compare_and_set(
@@ -87,7 +85,7 @@ impl Engine for MapEngine {
         options: &WriteOptions,
     ) -> Result<Outcome> {
         let expires_at = options.expires_at;
-        self.store.write(key, options, &mut |live| {
+        let mut decide = |live: Option<&Record<'_>>| {
             let as_expected = match (expected, live) {
                 (Expected::Absent, None) => true,
                 (Expected::Sequence(sequence), Some(record)) => record.sequence == sequence,
@@ -98,7 +96,8 @@ impl Engine for MapEngine {
                 true => Plan::Put { value: Cow::Borrowed(value), expires_at },
                 false => Plan::Refuse(Outcome::Mismatch),
             })
-        })
+        };
+        self.store.write(key, options, Change::Decide(&mut decide))
     }
 
     fn modify(
@@ -108,7 +107,7 @@ impl Engine for MapEngine {
         decide: &mut dyn FnMut(Option<Record<'_>>) -> Mutation,
     ) -> Result<Outcome> {
         let mut decided: Option<(Option<u64>, Mutation)> = None;
-        self.store.write(key, options, &mut |live| {
+        let mut decide = |live: Option<&Record<'_>>| {
             // Decided once, though the write may have to look again: unless the key was written in between.
             let seen = live.map(|record| record.sequence);
             let mutation = match decided.take() {
@@ -126,7 +125,8 @@ impl Engine for MapEngine {
                     Plan::Put { value: Cow::Owned(record.value.to_vec()), expires_at }
                 }
             })
-        })
+        };
+        self.store.write(key, options, Change::Decide(&mut decide))
     }
 
     fn apply(&self, batch: &Batch, options: &WriteOptions) -> Result<Written> {

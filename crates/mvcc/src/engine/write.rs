@@ -35,8 +35,15 @@ pub(super) enum Plan<'v> {
     Delete,
 }
 
-/// Decides in sight of the live record. It may be asked more than once.
-pub(super) type Decide<'d, 'v> = &'d mut dyn FnMut(Option<&Record<'_>>) -> Result<Plan<'v>>;
+/// What a write is.
+pub(super) enum Change<'d, 'v> {
+    /// A put, whatever is there: what it replaces is not read, and may be damaged.
+    Put { value: &'v [u8], expires_at: Option<UnixMillis> },
+    /// A delete, likewise; of a key that is not there only if `always`.
+    Delete { always: bool },
+    /// What this decides in sight of the live record. It may be asked more than once.
+    Decide(&'d mut dyn FnMut(Option<&Record<'_>>) -> Result<Plan<'v>>),
+}
 
 /// What one try came to.
 enum Attempt {
@@ -90,19 +97,19 @@ impl Store {
         Ok(())
     }
 
-    /// Writes `key` as `decide` says.
+    /// Writes `key` as `change` says.
     pub(super) fn write(
         &self,
         key: &[u8],
         options: &WriteOptions,
-        decide: Decide<'_, '_>,
+        mut change: Change<'_, '_>,
     ) -> Result<Outcome> {
         self.check_lengths(key, 0)?;
         Volume::check_sequence(options.sequence)?;
         let mut prepared: Option<Prepared> = None;
         let mut patience = Patience::default();
         let outcome = loop {
-            match self.attempt(key, options, &mut prepared, decide) {
+            match self.attempt(key, options, &mut prepared, &mut change) {
                 Ok(Attempt::Done(outcome)) => break Ok(outcome),
                 Ok(Attempt::Expired(at)) => drop(self.volume.has_passed(at)?),
                 Ok(Attempt::Wait(space)) => match patience.wait(self, space) {
@@ -127,7 +134,7 @@ impl Store {
         key: &[u8],
         options: &WriteOptions,
         prepared: &mut Option<Prepared>,
-        decide: Decide<'_, '_>,
+        change: &mut Change<'_, '_>,
     ) -> Result<Attempt> {
         let mut map = self.writing()?;
         self.check_writable()?;
@@ -144,7 +151,7 @@ impl Store {
         }
         let live = standing.view.filter(|_| standing.is_live);
         let seen = live.map(|view| view.header.version);
-        let plan = self.decide(&guard, live, standing.ticket, decide)?;
+        let plan = self.plan(&guard, live, standing.ticket, change)?;
         let (value, expires_at, kind) = match plan {
             Plan::Refuse(outcome) => {
                 return Ok(Attempt::Done(outcome(self.refusal(&map, &standing, options))));
@@ -194,13 +201,21 @@ impl Store {
         Ok(Attempt::Done(Outcome::Written(Written { sequence, ticket, replaced })))
     }
 
-    fn decide<'v>(
+    fn plan<'v>(
         &self,
         guard: &Guard,
         live: Option<View<'_>>,
         ticket: Ticket,
-        decide: Decide<'_, 'v>,
+        change: &mut Change<'_, 'v>,
     ) -> Result<Plan<'v>> {
+        let decide = match change {
+            Change::Put { value, expires_at } => {
+                return Ok(Plan::Put { value: Cow::Borrowed(value), expires_at: *expires_at });
+            }
+            Change::Delete { always } if *always || live.is_some() => return Ok(Plan::Delete),
+            Change::Delete { .. } => return Ok(Plan::Refuse(Outcome::Missing)),
+            Change::Decide(decide) => decide,
+        };
         match live {
             None => decide(None),
             Some(view) => {

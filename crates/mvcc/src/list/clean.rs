@@ -7,6 +7,7 @@
 //! The page is free only when what was moved is durable.
 
 use super::List;
+use super::forgotten::Forgotten;
 use crate::map::Space;
 use crate::volume::Volume;
 use crate::volume::stream::end_mark;
@@ -131,7 +132,7 @@ impl List {
     fn clean_one(&mut self, dead_min: u32, may_commit: bool) -> Result<bool> {
         self.steps += 1;
         // Those that are held, or not durable yet, stay wherever they are.
-        let has_many_tombstones = self.forgotten_bytes * 8 > self.stream.pages.live();
+        let has_many_tombstones = self.forgotten.bytes() * 8 > self.stream.pages.live();
         let oldest = if has_many_tombstones && self.steps.is_multiple_of(4) {
             self.stream.pages.oldest()
         } else {
@@ -179,8 +180,9 @@ impl List {
     pub(super) fn clean_page(&mut self, guard: &Guard, page: u32, until: u64) -> Result<()> {
         let volume = Arc::clone(&self.stream.volume);
         let records = records(&volume, guard, page, self.stream.pages.birth(page), until)?;
-        let moves: Vec<Move<'_>> =
-            records.iter().filter_map(|view| self.move_of(view, page)).collect();
+        let forgotten = self.forgotten.sorted(page).to_vec();
+        let moves = records.iter().filter_map(|view| self.move_of(view, page, &forgotten));
+        let moves: Vec<Move<'_>> = moves.collect();
         let lengths = moves.iter().map(|it| it.view.len() as usize);
         let pages = self.stream.pages_for(lengths);
         if self.stream.pages.total_and_free().1 < pages {
@@ -194,16 +196,11 @@ impl List {
             self.bytes_copied += u64::from(view.len());
             self.note_move(view, *holder, offset);
         }
-        for view in &records {
-            let is_moved = moves.iter().any(|it| it.view.offset == view.offset);
-            let is_dropped = self.forgotten.remove(&view.offset).is_some() && !is_moved;
-            if is_dropped {
-                self.forgotten_bytes = self.forgotten_bytes.saturating_sub(u64::from(view.len()));
-            }
-            if is_moved || is_dropped {
-                self.stream.supersede(view.offset, view.len());
-            }
-        }
+        // Those that were forgotten here are elsewhere now, or needed no more.
+        let forgotten = self.forgotten.take_page(page).into_iter().map(|it| (it.offset, it.len));
+        let others = moves.iter().filter(|it| !matches!(it.holder, Holder::Forgotten(_)));
+        let others = others.map(|it| (it.view.offset, it.view.len()));
+        forgotten.chain(others).for_each(|(offset, len)| self.stream.supersede(offset, len));
         if !moves.is_empty() {
             self.stream.note_moved();
         }
@@ -222,7 +219,7 @@ impl List {
                     versions.filter(|it| **it == view.offset).for_each(|it| *it = offset);
                 }
             }
-            Holder::Forgotten(birth) => drop(self.forgotten.insert(offset, birth)),
+            Holder::Forgotten(birth) => self.forget(offset, view.len(), birth),
             Holder::Entry => {
                 if let Some(part) = self.entries.part_at(view.header.version, view.offset) {
                     part.offset = offset;
@@ -241,8 +238,13 @@ impl List {
         }
     }
 
-    /// The record, if it is needed.
-    fn move_of<'g>(&mut self, view: &View<'g>, page: u32) -> Option<Move<'g>> {
+    /// The record, if it is needed. Those of its page that are forgotten are in the order of their offsets.
+    fn move_of<'g>(
+        &mut self,
+        view: &View<'g>,
+        page: u32,
+        forgotten: &[Forgotten],
+    ) -> Option<Move<'g>> {
         let is_indexed = match self.versions(view.key()) {
             Some(versions) if view.header.kind != Kind::Commit => versions.newest() == view.offset,
             _ => false,
@@ -257,7 +259,7 @@ impl List {
         } else if self.entries.part_at(view.header.version, view.offset).is_some() {
             Holder::Entry
         } else {
-            Holder::Forgotten(self.needed_until(view, page)?)
+            Holder::Forgotten(self.needed_until(view, page, forgotten)?)
         };
         Some(Move { view: *view, holder })
     }
@@ -269,12 +271,13 @@ impl List {
 
     /// Of a tombstone that the index does not lead to, the record of a clear, or a control record that rolled back, if a
     /// page may be left that has what it says is gone: up to which birth that may be.
-    fn needed_until(&mut self, view: &View<'_>, page: u32) -> Option<u64> {
+    fn needed_until(&mut self, view: &View<'_>, page: u32, forgotten: &[Forgotten]) -> Option<u64> {
         let is_lost = match view.header.kind {
             Kind::Commit => mutant!("mvcc.clean.marker"),
             _ => mutant!("mvcc.list.tombstone"),
         };
-        let birth = *self.forgotten.get(&view.offset).filter(|_| !is_lost)?;
+        let at = forgotten.binary_search_by_key(&view.offset, |it| it.offset).ok();
+        let birth = forgotten.get(at.filter(|_| !is_lost)?)?.birth;
         // A newer version says more.
         let is_known = view.header.kind == Kind::Delete && self.index.contains_key(view.key());
         (!is_known && self.stream.pages.is_any_older(birth, page)).then_some(birth)

@@ -267,11 +267,9 @@ impl Log for List {
         }
         // Before the control record they are void; moved behind it they would count again.
         if !mutant!("mvcc.log.forgotten") {
-            for (offset, _) in std::mem::take(&mut self.forgotten) {
-                let len = self.stream.volume.view(guard, offset)?.len();
-                self.stream.supersede(offset, len);
+            for it in std::mem::take(&mut self.forgotten).all() {
+                self.stream.supersede(it.offset, it.len);
             }
-            self.forgotten_bytes = 0;
         }
         self.drop_archives(guard)
     }

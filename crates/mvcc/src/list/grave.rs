@@ -3,12 +3,17 @@
 //! A tombstone stays in the stream as long as a page may have an older version of its key, which is as long as one is
 //! left that was born with the tombstone, or before. In a log an older version is moved until the tombstone is applied
 //! ([`entries`](super::entries)); so there it is the birth of the page that is open then.
+//!
+//! A delete searches the index three times: for what is there, to put the tombstone in its place, to take it out. From
+//! then on it is [forgotten](super::forgotten), which is a push.
 
+use super::forgotten::Forgotten;
 use super::{List, Versions};
 use crate::key::Key;
 use coreplane_pmem::mutant;
 use coreplane_record::{Kind, View};
 use std::collections::VecDeque;
+use std::collections::btree_map::Entry;
 
 /// A tombstone that the index need not lead to once it is durable.
 #[derive(Debug)]
@@ -24,9 +29,8 @@ pub(super) struct Grave {
 impl List {
     /// The index leads no more to this tombstone, or record of a clear.
     pub(super) fn forget(&mut self, offset: u64, len: u32, birth: u64) {
-        if self.forgotten.insert(offset, birth).is_none() {
-            self.forgotten_bytes += u64::from(len);
-        }
+        let page = self.stream.volume.space.page_of(offset);
+        self.forgotten.add(page, Forgotten { offset, len, birth });
     }
 
     /// Up to which birth a page may have the key of a tombstone that was written in a page of this one. In a log the
@@ -50,11 +54,15 @@ impl List {
                 return;
             }
             let Some(grave) = self.graves.pop_front() else { return };
-            let is_alone =
-                matches!(self.index.get(&grave.key), Some(Versions::One(it)) if *it == offset);
-            if is_alone && (grave.sequence <= self.held || mutant!("mvcc.list.held")) {
+            if grave.sequence > self.held && !mutant!("mvcc.list.held") {
+                continue;
+            }
+            // The last that is asked of its key, and so in one search.
+            let Entry::Occupied(entry) = self.index.entry(grave.key) else { continue };
+            if matches!(entry.get(), Versions::One(it) if *it == offset) {
+                self.key_bytes -= entry.key().heap_bytes();
+                entry.remove();
                 self.horizon = self.horizon.max(grave.sequence);
-                self.remove(&grave.key);
                 self.forget(offset, grave.len, grave.birth);
             }
         }

@@ -17,6 +17,7 @@
 mod audit;
 mod clean;
 mod entries;
+mod forgotten;
 mod found;
 mod grave;
 mod recover;
@@ -31,8 +32,10 @@ use coreplane_pmem::epoch::Guard;
 use coreplane_pmem::mutant;
 use coreplane_record::{Header, Kind, View};
 use entries::Entries;
+use forgotten::AllForgotten;
 use grave::Grave;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -88,11 +91,8 @@ pub(crate) struct List {
     /// Keys that have several versions.
     aged: BTreeSet<Key>,
     graves: VecDeque<Grave>,
-    /// Where tombstones are that the index does not lead to any more, and records of clears, or control records that
-    /// rolled back; of each, up to which birth a page may have what it says is gone.
-    forgotten: HashMap<u64, u64>,
-    /// Their bytes.
-    forgotten_bytes: u64,
+    /// Tombstones that the index does not lead to any more, and records of clears, or control records that rolled back.
+    forgotten: AllForgotten,
     held: u64,
     horizon: u64,
     /// Steps of the cleaner.
@@ -132,8 +132,7 @@ impl List {
             pins: BTreeMap::new(),
             aged: BTreeSet::new(),
             graves: VecDeque::new(),
-            forgotten: HashMap::new(),
-            forgotten_bytes: 0,
+            forgotten: AllForgotten::default(),
             held,
             horizon,
             steps: 0,
@@ -146,22 +145,27 @@ impl List {
 
     /// A record is led to no more, and nobody needs it.
     fn supersede(&mut self, guard: &Guard, offset: u64) -> Result<()> {
-        let volume = Arc::clone(&self.stream.volume);
-        let view = volume.view(guard, offset)?;
-        self.end_chain(&volume, guard, &view);
-        self.stream.supersede(offset, view.len());
+        let view = self.stream.volume.view(guard, offset)?;
+        let (len, chain) = (view.len(), self.chain_of(guard, &view));
+        self.supersede_with(offset, len, &chain);
         Ok(())
+    }
+
+    fn supersede_with(&mut self, offset: u64, len: u32, chain: &[u32]) {
+        if !chain.is_empty() {
+            self.stream.end_chain(chain);
+        }
+        self.stream.supersede(offset, len);
     }
 
     /// The pages of a large value are free when their record is. Those of one that is damaged are found by the
     /// next opening.
-    fn end_chain(&mut self, volume: &Volume, guard: &Guard, view: &View<'_>) {
-        if view.header.large
-            && let Ok(chain) = volume.chain(guard, view.value(), false)
-        {
-            let pages: Vec<u32> = chain.into_iter().map(|(page, _)| page).collect();
-            self.stream.end_chain(&pages);
+    fn chain_of(&self, guard: &Guard, view: &View<'_>) -> Vec<u32> {
+        if !view.header.large {
+            return Vec::new();
         }
+        let chain = self.stream.volume.chain(guard, view.value(), false).unwrap_or_default();
+        chain.into_iter().map(|(page, _)| page).collect()
     }
 
     /// True if a pin sees this version of a key, which a later one replaces.
@@ -231,12 +235,6 @@ impl List {
             None => self.index.get(key),
         }
     }
-
-    fn remove(&mut self, key: &Key) {
-        if let Some((key, _)) = self.index.remove_entry(key) {
-            self.key_bytes -= key.heap_bytes();
-        }
-    }
 }
 
 impl Map for List {
@@ -277,18 +275,22 @@ impl Map for List {
     }
 
     fn link(&mut self, guard: &Guard, key: &[u8], new: Linked) -> Result<()> {
+        let key = Key::new(key);
         if !new.is_put {
             let Linked { offset, len, sequence, .. } = new;
             let birth = self.grave_birth(self.stream.position(offset).birth);
-            self.graves.push_back(Grave { key: Key::new(key), offset, len, sequence, birth });
+            self.graves.push_back(Grave { key: key.clone(), offset, len, sequence, birth });
         }
         self.records += u64::from(new.is_put);
-        let key = Key::new(key);
-        let Some(versions) = self.index.get_mut(&key) else {
-            self.key_bytes += key.heap_bytes();
-            self.index.insert(key, Versions::One(new.offset));
-            return Ok(());
+        let mut entry = match self.index.entry(key) {
+            Entry::Vacant(entry) => {
+                self.key_bytes += entry.key().heap_bytes();
+                entry.insert(Versions::One(new.offset));
+                return Ok(());
+            }
+            Entry::Occupied(entry) => entry,
         };
+        let versions = entry.get_mut();
         let old = versions.newest();
         let view = self.stream.volume.view(guard, old)?;
         self.records -= u64::from(view.header.kind == Kind::Put);
@@ -297,13 +299,15 @@ impl Map for List {
             let mut offsets = versions.all().to_vec();
             offsets.push(new.offset);
             *versions = Versions::Many(offsets);
-            self.aged.insert(key);
+            self.aged.insert(entry.key().clone());
             return Ok(());
         }
         if let Some(last) = versions.all_mut().last_mut() {
             *last = new.offset;
         }
-        self.supersede(guard, old)
+        let (len, chain) = (view.len(), self.chain_of(guard, &view));
+        self.supersede_with(old, len, &chain);
+        Ok(())
     }
 
     fn clear(&mut self, guard: &Guard, version: u64) -> Result<()> {
@@ -434,7 +438,7 @@ impl Map for List {
         let entry = (size_of::<Key>() + size_of::<Versions>()) as u64;
         let entries = self.entries.dram_bytes();
         let index = self.index.len() as u64 * entry * 10 / 7 + self.key_bytes;
-        index + entries + self.stream.pages.dram_bytes()
+        index + entries + self.forgotten.dram_bytes() + self.stream.pages.dram_bytes()
     }
 
     fn log(&self) -> Option<&dyn Log> {

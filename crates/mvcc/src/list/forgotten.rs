@@ -1,0 +1,101 @@
+//! What stays in the stream although the index does not lead to it: tombstones that are durable, records of clears, and
+//! control records that rolled back.
+//!
+//! They are noted by the page that they are in, since nobody looks for one but the cleaner of its page, which takes all
+//! of them. They come in the order of the stream, so that nearly all are of the page that the last one was of: to note
+//! one is to push it.
+
+use std::collections::BTreeMap;
+
+/// A record that says of others that they are gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Forgotten {
+    pub(super) offset: u64,
+    /// Bytes in the stream.
+    pub(super) len: u32,
+    /// Only a page that was born with this, or before, may have what it says is gone.
+    pub(super) birth: u64,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct AllForgotten {
+    /// Those of the page that was added to last, and the page.
+    last: (u32, Vec<Forgotten>),
+    /// Those of others.
+    others: BTreeMap<u32, Vec<Forgotten>>,
+    bytes: u64,
+}
+
+impl AllForgotten {
+    /// One more, in this page; once.
+    pub(super) fn add(&mut self, page: u32, one: Forgotten) {
+        if self.last.0 != page {
+            let its = self.others.remove(&page).unwrap_or_default();
+            let (before, full) = std::mem::replace(&mut self.last, (page, its));
+            if !full.is_empty() {
+                self.others.insert(before, full);
+            }
+        }
+        self.bytes += u64::from(one.len);
+        self.last.1.push(one);
+    }
+
+    /// Those of a page in the order of their offsets. Most are in it anyway.
+    pub(super) fn sorted(&mut self, page: u32) -> &[Forgotten] {
+        let its = match self.last.0 == page {
+            true => Some(&mut self.last.1),
+            false => self.others.get_mut(&page),
+        };
+        its.map_or(&[], |its| {
+            its.sort_by_key(|it| it.offset);
+            its
+        })
+    }
+
+    /// Takes those of a page out.
+    pub(super) fn take_page(&mut self, page: u32) -> Vec<Forgotten> {
+        let taken = match self.last.0 == page {
+            true => std::mem::take(&mut self.last.1),
+            false => self.others.remove(&page).unwrap_or_default(),
+        };
+        self.bytes -= taken.iter().map(|it| u64::from(it.len)).sum::<u64>();
+        taken
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Forgotten> {
+        self.others.values().flatten().chain(&self.last.1)
+    }
+
+    /// Their bytes in the stream.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn dram_bytes(&self) -> u64 {
+        let slots: usize = self.others.values().map(Vec::capacity).sum();
+        ((slots + self.last.1.capacity()) * size_of::<Forgotten>()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_of_a_page_are_together_whatever_the_order_that_they_came_in() {
+        let mut all = AllForgotten::default();
+        let one = |offset| Forgotten { offset, len: 10, birth: offset };
+        for (page, offset) in [(3, 1), (3, 2), (0, 6), (3, 4), (7, 5), (0, 3)] {
+            all.add(page, one(offset));
+        }
+        let offsets = |its: &[Forgotten]| its.iter().map(|it| it.offset).collect::<Vec<_>>();
+        assert_eq!(offsets(all.sorted(3)), [1, 2, 4]);
+        assert_eq!(offsets(all.sorted(0)), [3, 6]);
+        assert_eq!((all.all().count(), all.bytes()), (6, 60));
+        assert_eq!(offsets(&all.take_page(0)), [3, 6]);
+        assert_eq!(offsets(&all.take_page(3)), [1, 2, 4]);
+        assert!(all.sorted(3).is_empty() && all.take_page(3).is_empty());
+        assert_eq!((all.all().count(), all.bytes()), (1, 10));
+    }
+}
